@@ -1,0 +1,32 @@
+"""Engines on this machine: one MPI world, engine id = rank, gone when their owner is gone.
+
+Installed as etc/ipython/ipcluster_config.py of the environment, where `ipcluster`, `ipyparallel.Cluster()`
+and JupyterLab's cluster panel read it, whatever HOME and profile.
+"""
+
+import sys
+
+from labkit import runtime
+from labkit.cluster.launchers import tied
+
+c = get_config()  # noqa: F821  (given by traitlets)
+
+c.Cluster.engine_launcher_class = "mpi"
+c.Cluster.n = 4
+
+# The environment's own mpiexec: another MPI's would start n worlds of one rank.
+c.MPILauncher.mpi_cmd = [*tied("engines"), runtime.mpiexec()]
+# Each engine under a witness, which tells which rank died first.
+c.EngineLauncher.engine_cmd = [sys.executable, "-m", "labkit.cluster.witness"]
+c.MPILauncher.environment = runtime.settings()
+c.Cluster.controller_launcher_class = "labkit.cluster.launchers.TiedControllerLauncher"
+
+# An engine registers only after a heartbeat: the default of 3 s is most of a start.
+c.Cluster.controller_args = ["--HeartMonitor.period=300"]
+# Engines import while their controller does, and read its connection file when it is there.
+c.Cluster.delay = 0
+c.Cluster.send_engines_connection_env = False
+c.EngineLauncher.engine_args = ["--IPEngine.wait_for_url_file=60"]
+
+# Engines that end within the first seconds failed to start; later, somebody ended one, and wants them back.
+c.IPClusterEngines.early_shutdown = 3

@@ -1,0 +1,160 @@
+"""`labkit train`: the training loop as a batch job."""
+
+# ruff: noqa: PLC0415 (imports inside functions: NumPy and MPI load only where the command runs)
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from labkit.data import Dataset
+    from labkit.nn import Model
+    from labkit.train import Epoch
+
+# Where the user says nothing: the data set, epochs, learning rate and batch that suit a model. A batch of
+# None is every sample, as in report A.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "linear": {"data": "linear", "epochs": 10, "lr": 0.1, "batch": None},
+    "softmax": {"data": "digits", "epochs": 30, "lr": 0.5, "batch": 64},
+}
+
+
+@click.command
+@click.option("--model", type=click.Choice(list(DEFAULTS)), default="linear", show_default=True)
+@click.option(
+    "--data", type=click.Choice(["linear", "digits"]), help="Data set. [default: what suits the model]"
+)
+@click.option(
+    "--epochs", type=click.IntRange(min=1), help="Passes over the data. [default: linear 10, softmax 30]"
+)
+@click.option(
+    "--lr",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Learning rate. [default: linear 0.1, softmax 0.5]",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    help="Samples in a step, of all ranks together: so the result does not depend on their number. "
+    "[default: linear all samples, softmax 64]",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the weights.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory for the results.")
+@click.option("--ordered", is_flag=True, help="Put the lines of an epoch in order of their rank.")
+def command(model: str, out: Path, seed: int, ordered: bool, **given: Any) -> None:
+    """Train a model on the ranks that mpiexec started, one shard of the data each.
+
+    Every rank prints, by epoch: its own and the global loss, the mean of its gradients, its contribution to
+    the averaged gradient, and the time it waited and transferred. Rank 0 writes the results to --out.
+    """
+    from mpi4py import MPI
+
+    from labkit.cli.ranks import ending_together
+
+    settings = {**DEFAULTS[model], **{name: value for name, value in given.items() if value is not None}}
+    comm = MPI.COMM_WORLD
+    with ending_together(comm, "labkit train"):
+        _run(comm, {"model": model, **settings, "seed": seed}, out, ordered)
+
+
+def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool) -> None:
+    from labkit.comm import raise_together, say, scatter, wait_quietly
+    from labkit.data import contiguous, strided
+    from labkit.train import gather, record, train
+    from labkit.train.files import prepare
+
+    fault = None
+    if comm.rank == 0:
+        try:
+            prepare(out)
+        except OSError as error:
+            fault = f"cannot write to --out {out}: {error.strerror}"
+    raise_together(comm, fault)
+
+    dataset, model = _load(comm, settings)
+    # Neighbouring samples for a step with all of them, as in report A; dealt like cards where steps are
+    # smaller.
+    scheme = contiguous if settings["batch"] is None else strided
+    x = scatter(comm, dataset.x_train if dataset else None, scheme)
+    y = scatter(comm, dataset.y_train if dataset else None, scheme)
+
+    run = record(comm, settings)
+    rows = train(
+        comm,
+        model,
+        x,
+        y,
+        epochs=settings["epochs"],
+        lr=settings["lr"],
+        batch=settings["batch"],
+        on_epoch=lambda row: say(comm, _line(row), ordered),
+    )
+    rows = gather(comm, rows)
+    fault = None
+    if dataset:
+        try:
+            click.echo(_save(out, model, dataset, rows, run))
+        except OSError as error:
+            fault = f"cannot write to --out {out}: {error.strerror}"
+    wait_quietly(comm)  # rank 0 draws the plot
+    raise_together(comm, fault)
+
+
+def _load(comm: MPI.Intracomm, settings: dict[str, Any]) -> tuple[Dataset | None, Model]:
+    """Return the data set (on rank 0 only: it takes room and time) and the model that fits it."""
+    from labkit.comm import raise_together, wait_quietly
+    from labkit.data import load
+    from labkit.nn import MODELS
+
+    dataset, fault, shape = None, None, (0, 0)
+    if comm.rank == 0:
+        dataset = load(settings["data"])
+        shape = dataset.features, dataset.outputs
+        if dataset.labelled != (settings["model"] == "softmax"):
+            kind = "labels" if dataset.labelled else "values"
+            fault = (
+                f"the model {settings['model']!r} does not fit the data {settings['data']!r}, whose targets "
+                f"are {kind}; use --data {DEFAULTS[settings['model']]['data']}"
+            )
+    wait_quietly(comm)  # rank 0, which loads the data, needs its core
+    raise_together(comm, fault)
+    inputs, outputs = comm.bcast(shape)
+    return dataset, MODELS[settings["model"]](inputs, outputs, settings["seed"])
+
+
+def _line(row: Epoch) -> str:
+    means = " ".join(f"{name} {mean:+.4f}" for name, mean in row.gradient_mean.items())
+    parts = " ".join(f"{name} {100 * part:.2f} %" for name, part in row.contribution.items())
+    return (
+        f"epoch {row.epoch}: loss {row.local_loss:.4f} (all ranks {row.global_loss:.4f}) · "
+        f"mean gradient {means} · contribution {parts} · "
+        f"wait {1e3 * row.wait_s:.3f} ms, transfer {1e3 * row.transfer_s:.3f} ms"
+    )
+
+
+def _save(out: Path, model: Model, dataset: Dataset, rows: list[Epoch], run: dict[str, Any]) -> str:
+    """Write the results, and return a line that sums them up."""
+    from labkit.plots import losses
+    from labkit.train import save
+    from labkit.train.files import whole
+
+    test = {"test_loss": model.loss(dataset.x_test, dataset.y_test)}
+    says = f"test loss {test['test_loss']:.4f}"
+    if dataset.labelled:
+        test["test_accuracy"] = float((model.predict(dataset.x_test) == dataset.y_test).mean())
+        says += f", test accuracy {100 * test['test_accuracy']:.2f} %"
+
+    ranks = range(run["ranks"])
+    figure = losses(
+        [[row.local_loss for row in rows if row.rank == rank] for rank in ranks],
+        [row.global_loss for row in rows if row.rank == 0],
+    )
+    with whole(out / "loss.png") as file:
+        figure.savefig(file, format="png", dpi=150)
+    save(out, model, rows, {**run, **test})
+    return f"{says}; results in {out}"

@@ -1,0 +1,28 @@
+"""The notebook's side of the lab: connect to engines or start them, and tell what became of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ipyparallel
+
+
+def connect(n: int = 4, *, timeout: float = 60.0) -> ipyparallel.Client:
+    """Return a client of `n` engines that are one MPI world, engine id = rank, and set up `%%px` for them.
+
+    Attaches to a running cluster of `n` engines, brings its engines back if they have died, or starts a
+    cluster that ends with this notebook's kernel. Every engine gets `comm`, `rank`, `size` and `np`.
+
+    Args:
+        n: the number of ranks, at least 1; more ranks than cores are welcome.
+        timeout: seconds to wait for the engines.
+
+    Raises:
+        labkit.cluster.connecting.ClusterError: the engines did not come, or are not one world of `n` ranks.
+
+    """
+    # Engines import this package on their way up: they must not pay for the client's side.
+    from labkit.cluster.connecting import connect as connect_  # noqa: PLC0415
+
+    return connect_(n, timeout=timeout)

@@ -1,0 +1,98 @@
+"""From nothing to n ranks in a notebook: find or start a cluster, wait for its engines, check their world."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import ipyparallel as ipp
+import psutil
+import tqdm
+from ipyparallel.cluster.launcher import EngineLauncher
+from ipyparallel.error import RemoteError
+
+from labkit.cluster import finding
+from labkit.cluster.magics import Ranks, activate
+from labkit.cluster.world import ClusterError, Introduction, check_world, introduce
+
+POLL = 0.02  # seconds
+own: ipp.Cluster | None = None  # the cluster that this kernel has started
+
+
+def connect(n: int, *, timeout: float) -> ipp.Client:
+    """See labkit.cluster.connect."""
+    if n < 1:
+        raise ClusterError(f"a cluster has at least one rank; n is {n}")
+    deadline = time.monotonic() + timeout
+    cluster, story, new = find_or_start(n)
+    client = cluster.connect_client_sync()
+    ranks = bring_up(cluster, client, n, deadline, revive=not new)
+    check_world(ranks, launcher_of(cluster))
+    deaths = Path(cluster.profile_dir, "log", f"deaths-{cluster.cluster_id}")
+    activate(Ranks(client, {one.pid: one.rank for one in ranks}, deaths))
+    hosts = ", ".join(dict.fromkeys(one.host for one in ranks))
+    print(
+        f"{n} rank{'s' * (n > 1)}, one MPI world, engine id = rank ({ranks[0].library} on {hosts}; {story})."
+    )
+    return client
+
+
+def find_or_start(n: int) -> tuple[ipp.Cluster, str, bool]:
+    """Return a cluster meant for n engines, where it comes from, and whether it is new."""
+    global own  # noqa: PLW0603
+    for path, size in finding.running():
+        if size == n:
+            if own is not None and path == Path(own.cluster_file):
+                return own, "this notebook's cluster", False
+            return finding.attach(path), f"cluster found running: {path.stem}", False
+    if own is not None:  # this notebook's own has another size, or its controller has died
+        own.stop_cluster_sync()
+    own = ipp.Cluster(n=n, cluster_id=finding.OWN, profile="default", parent=None, log=finding.quiet)
+    own.start_cluster_sync()
+    return own, "cluster started; it ends with this notebook", True
+
+
+def bring_up(
+    cluster: ipp.Cluster, client: ipp.Client, n: int, deadline: float, *, revive: bool
+) -> list[Introduction]:
+    """Wait until n ranks answer, with a progress bar if that takes long; with `revive`, replace dead ones."""
+    bar = tqdm.tqdm(total=n, desc="engines", unit="engine", delay=1, leave=False)
+    with contextlib.closing(bar):
+        while time.monotonic() < deadline:
+            bar.update(len(client.ids) - bar.n)
+            if len(client.ids) >= n:
+                # Engines that have just died may still be registered: then go on waiting.
+                with contextlib.suppress(RemoteError):
+                    return client[:].apply_sync(introduce)
+            elif not client.ids and not engines_run(cluster):
+                if not revive:
+                    break
+                cluster.stop_engines_sync()
+                cluster.start_engines_sync(n)
+                revive = False
+            time.sleep(POLL)
+    raise ClusterError(
+        f"{len(client.ids)} of {n} engines came up.{''.join(map(last_words, cluster.engines.values()))}"
+    )
+
+
+def engines_run(cluster: ipp.Cluster) -> bool:
+    """Tell whether a set of engines is up, or on its way up."""
+    processes = [engines.process for engines in cluster.engines.values()]
+    return any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+
+
+def last_words(engines: EngineLauncher) -> str:
+    """Return what mpiexec wrote last, without the engines' own chatter."""
+    lines = [line for line in engines.get_output().splitlines() if line and "[IPEngine" not in line]
+    return "\nThe last that mpiexec wrote:\n" + "\n".join(lines[-20:]) if lines else ""
+
+
+def launcher_of(cluster: ipp.Cluster) -> str:
+    """Return what has started the engines: the path of an mpiexec, or the kind of launcher."""
+    for engines in cluster.engines.values():
+        command = getattr(engines, "mpi_cmd", None)
+        if command:
+            return command[-1]
+    return cluster.engine_launcher_class.__name__

@@ -1,0 +1,54 @@
+"""The clusters that run on this machine, whoever started them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import ipyparallel as ipp
+import psutil
+from ipyparallel.util import _all_profile_dirs as all_profile_dirs
+
+# A cluster that a notebook starts carries its kernel's pid: it is that notebook's own, and ends with it.
+OWN = f"notebook-{os.getpid()}"
+
+quiet = logging.getLogger("labkit.cluster")
+quiet.addHandler(logging.NullHandler())
+quiet.propagate = False
+
+
+def runs(state: dict) -> bool:
+    """Tell whether a cluster file's controller is alive (and not another program with its old pid)."""
+    try:
+        return "ipyparallel.controller" in psutil.Process(state["controller"]["state"]["pid"]).cmdline()
+    except (KeyError, TypeError, psutil.Error):
+        return False
+
+
+def size_of(state: dict) -> int | None:
+    """Return the number of engines that a cluster was started with."""
+    sets = state.get("engines", {}).get("sets", {}).values()
+    return sum(engines["n"] for engines in sets) or state["cluster"].get("n")
+
+
+def running() -> Iterator[tuple[Path, int | None]]:
+    """Yield the file and the number of engines of each running cluster that this notebook may use."""
+    for profile in all_profile_dirs():
+        for path in sorted(Path(profile, "security").glob("cluster-*.json")):
+            name = path.stem.removeprefix("cluster-")
+            if name.startswith("notebook-") and name != OWN:
+                continue
+            try:
+                state = json.loads(path.read_text())
+            except (OSError, ValueError):  # removed, or being written, as we look
+                continue
+            if runs(state):
+                yield path, size_of(state)
+
+
+def attach(path: Path) -> ipp.Cluster:
+    """Return the cluster that a cluster file describes; it stays its owner's."""
+    return ipp.Cluster.from_file(str(path), parent=None, log=quiet)

@@ -1,0 +1,226 @@
+"""Run a command that dies with another process, together with everything the command has started.
+
+    python lifeline.py ROLE COMMAND [ARGUMENT …]
+
+ROLE says whom to die with: a `controller` dies with whoever starts this program, and takes the files that
+describe its cluster with it; `engines` die with their controller, thus with the cluster's owner, whoever
+has started them anew; a `child` dies with whoever starts this program, and has more time to put its house in order.
+
+A cluster is a tree of some twenty processes (controller, mpiexec, ranks, their nannies), and a notebook's
+kernel is ended with SIGKILL, which nothing can catch: without a watcher beside it the tree lives on, at full
+speed if it is in a deadlock. This program is that watcher. It starts COMMAND, waits for whichever ends first,
+the command or the watched process, then ends what is left of the tree and the shared-memory segments that
+ranks ended by a signal could not remove themselves.
+
+It is run as a file, by path, and imports the standard library alone: every engine waits for its start.
+On Linux two promises of the kernel make it airtight: the tree's orphans become children of this process
+(PR_SET_CHILD_SUBREAPER), and the command gets a signal should this process itself be killed
+(PR_SET_PDEATHSIG). Elsewhere the tree is what `ps` shows of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import glob
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+LINUX = sys.platform == "linux"
+GRACE = {"controller": 2.0, "engines": 2.0, "child": 10.0}  # seconds from TERM to KILL; ipyparallel's own: 5
+# Names that MPICH, UCX, libfabric and Open MPI give to their segments.
+SEGMENTS = ("mpich*", "ucx*", "sm_segment*", "vader_segment*", "osc_rdma*", "ofi*", "fi_shm*", "psm*")
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def cluster_files() -> dict[str, str]:
+    """Return the files that describe this cluster, which ipyparallel names in the environment."""
+    security = os.path.join(os.environ.get("IPP_PROFILE_DIR", ""), "security")
+    name = os.environ.get("IPP_CLUSTER_ID", "")
+    stem = f"{security}/ipcontroller-{name}" if name else f"{security}/ipcontroller"
+    return {
+        "cluster": f"{security}/cluster-{name}.json",
+        "client": f"{stem}-client.json",
+        "engine": f"{stem}-engine.json",
+        "hub": os.path.join(os.environ.get("IPP_PROFILE_DIR", ""), "log", f"engines{name}.json"),
+        "deaths": os.path.join(os.environ.get("IPP_PROFILE_DIR", ""), "log", f"deaths-{name}"),
+    }
+
+
+def watched_pid(role: str) -> int:
+    """Return the process to die with."""
+    if role == "engines":
+        # Without a controller of its own (`ipcluster engines`) a set of engines dies with who started it.
+        with contextlib.suppress(OSError, ValueError, KeyError), open(cluster_files()["cluster"]) as file:
+            return int(json.load(file)["controller"]["state"]["pid"])
+    return os.getppid()
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process exists (a zombie does not count where /proc can tell)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return not LINUX
+
+
+def parents() -> dict[int, int]:
+    """Return {pid: parent's pid} of every process."""
+    if not LINUX:
+        rows = subprocess.run(
+            ["ps", "-axo", "pid=,ppid="], capture_output=True, text=True, check=False
+        ).stdout
+        return {int(pid): int(parent) for pid, parent in (row.split() for row in rows.splitlines())}
+    table = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat") as file:
+                table[int(entry)] = int(file.read().rpartition(")")[2].split()[1])
+    return table
+
+
+def descendants(root: int) -> set[int]:
+    """Return every process below `root`."""
+    table, found, front = parents(), set(), {root}
+    while front:
+        front = {pid for pid, parent in table.items() if parent in front} - found
+        found |= front
+    return found
+
+
+def reap() -> None:
+    """Collect the orphans that have ended: they are this process's children now."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def end_tree(command: subprocess.Popen[bytes], known: set[int], grace: float) -> None:
+    """End the command and all below it: TERM for the command, KILL for what is left after `grace` seconds."""
+    known = known | descendants(os.getpid())
+    if command.poll() is None:
+        command.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            command.wait(grace)
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        left = {pid for pid in known | descendants(os.getpid()) if alive(pid)}
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        command.poll()
+        time.sleep(0.02)
+        reap()
+
+
+def in_use() -> set[str]:
+    """Return the files below /dev/shm that a process of this user has open or mapped."""
+    used = set()
+    for process in glob.glob("/proc/[0-9]*"):
+        with contextlib.suppress(OSError), open(f"{process}/maps") as maps:
+            used |= {line.split(maxsplit=5)[5].strip() for line in maps if "/dev/shm/" in line}
+        with contextlib.suppress(OSError):
+            for link in os.scandir(f"{process}/fd"):
+                with contextlib.suppress(OSError):
+                    used.add(os.readlink(link.path))
+    return used
+
+
+def sweep_segments() -> None:
+    """Remove this user's MPI segments that no process holds any more."""
+    found = [path for pattern in SEGMENTS for path in glob.glob(f"/dev/shm/{pattern}")]
+    if found:
+        used = in_use()  # read after the list: a segment just made is open in its maker
+        for path in found:
+            with contextlib.suppress(OSError):
+                if path not in used and os.stat(path).st_uid == os.getuid():
+                    os.unlink(path)
+
+
+def is_hydra(mpiexec: str) -> bool:
+    """Tell MPICH's process starter from another."""
+    path = os.path.realpath(mpiexec)
+    return "hydra" in path or os.path.exists(os.path.join(os.path.dirname(path), "hydra_pmi_proxy"))
+
+
+def die_with_parent(death_signal: int, parent: int) -> None:
+    """Ask the kernel for a signal when the parent is gone; where no kernel promises that, do nothing."""
+    if LINUX:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal)
+        if os.getppid() != parent:  # it went before we asked
+            os.kill(os.getpid(), death_signal)
+
+
+def wait_for_either(command: subprocess.Popen[bytes], pid: int) -> set[int]:
+    """Return when the command or the watched process has ended: what `ps` last showed below the command."""
+    known: set[int] = set()
+    if LINUX and hasattr(os, "pidfd_open"):
+        poll = select.poll()
+        try:
+            for watched in (pid, command.pid):
+                poll.register(os.pidfd_open(watched), select.POLLIN)
+        except ProcessLookupError:
+            return known  # the watched process is gone already
+        except OSError:
+            pass  # a kernel before 5.3, or a sandbox: look every now and then
+        else:
+            poll.poll()
+            return known
+    while command.poll() is None and alive(pid):
+        known = descendants(os.getpid()) or known
+        time.sleep(0.3)
+    return known
+
+
+def main(arguments: list[str]) -> int:
+    role, *command_line = arguments
+    pid = watched_pid(role)
+    # MPICH's mpiexec leaves its ranks behind at TERM in a deadlock, Open MPI's at KILL.
+    death_signal = signal.SIGKILL if is_hydra(command_line[0]) else signal.SIGTERM
+    if LINUX:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+    def stop(signum: int, frame: object) -> None:
+        raise SystemExit(128 + signum)
+
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, stop)
+    files = cluster_files() if role == "controller" else {}
+    for kind in ("client", "engine"):
+        with contextlib.suppress(KeyError, OSError):
+            os.unlink(files[kind])  # of a controller that a power cut ended: engines must not believe it
+    me = os.getpid()
+    command = subprocess.Popen(command_line, preexec_fn=lambda: die_with_parent(death_signal, me))  # noqa: PLW1509
+    for signum in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(signum, lambda received, frame: command.send_signal(received))
+    known: set[int] = set()
+    try:
+        known = wait_for_either(command, pid)
+    finally:
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)
+        end_tree(command, known, GRACE[role])
+        for path in files.values():
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        sweep_segments()
+    code = command.returncode
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

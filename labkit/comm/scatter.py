@@ -1,0 +1,55 @@
+"""Scattering a data set: rank 0 holds all of it, every rank gets its shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm.errors import CollectiveError
+from labkit.data import shards
+
+Scheme = Callable[[int, int, int], np.ndarray]
+
+
+def scatter(comm: MPI.Intracomm, array: np.ndarray | None, scheme: Scheme = shards.contiguous) -> np.ndarray:
+    """Return this rank's shard of the array that rank 0 holds; the other ranks pass None. One Scatterv.
+
+    Shapes: array (n, …), any dtype; result (n_rank, …), the samples scheme(n, rank, size) in that order.
+    Collective. What is wrong with the array or the scheme (fewer samples than ranks, say) is a
+    CollectiveError on every rank. Only rank 0 calls the scheme.
+    """
+    header: tuple[np.dtype, tuple[int, ...], list[int]] | str = ""
+    if comm.rank == 0:
+        try:
+            dealt = _deal(array, scheme, comm.size)
+            ordered = dealt[0]
+            header = ordered.dtype, ordered.shape[1:], dealt[1]
+        except (ValueError, IndexError) as error:
+            header = str(error)
+    header = comm.bcast(header)
+    if isinstance(header, str):
+        raise CollectiveError(f"rank 0 cannot scatter: {header}")
+
+    dtype, shape, counts = header
+    mine = np.empty((counts[comm.rank], *shape), dtype)
+    # One MPI element per sample: counts stay small, and any dtype will do.
+    row = MPI.BYTE.Create_contiguous(dtype.itemsize * int(np.prod(shape))).Commit()
+    try:
+        send = [ordered, (counts, None), row] if comm.rank == 0 else None
+        comm.Scatterv(send, [mine, counts[comm.rank], row])
+    finally:
+        row.Free()
+    return mine
+
+
+def _deal(array: np.ndarray | None, scheme: Scheme, size: int) -> tuple[np.ndarray, list[int]]:
+    """Return the samples put in order of their rank, and how many each rank gets."""
+    if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.hasobject:
+        raise ValueError(f"expected a NumPy array of samples, got {type(array).__name__}")
+    n = len(array)
+    indices = [scheme(n, rank, size) for rank in range(size)]
+    order = np.concatenate(indices)
+    in_place = np.array_equal(order, np.arange(n))  # then nothing needs to be copied
+    return np.ascontiguousarray(array if in_place else array[order]), [len(i) for i in indices]

@@ -1,0 +1,5 @@
+"""Figures: each function takes data and returns a Matplotlib Figure."""
+
+from labkit.plots.training import contributions, losses, sync_times
+
+__all__ = ["contributions", "losses", "sync_times"]

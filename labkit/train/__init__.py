@@ -1,0 +1,6 @@
+"""The synchronous training loop, and the files that a run leaves."""
+
+from labkit.train.loop import Epoch, gather, train
+from labkit.train.record import record, save
+
+__all__ = ["Epoch", "gather", "record", "save", "train"]

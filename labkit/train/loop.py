@@ -1,0 +1,175 @@
+"""The way of a batch: shard → forward → loss → backward → average the gradient → step → record.
+
+One function does it for a notebook's `%%px` cell, for `mpiexec -n 4 labkit train` and for a batch job alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm import CollectiveError, Way, agree, allreduce, raise_together
+from labkit.data import dealt
+from labkit.nn import Model, sgd_step
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one rank measured in one epoch (counted from 1).
+
+    `local_loss` is the mean over this rank's samples, `global_loss` over those of all ranks, each batch
+    taken before its own step. `wait_s` is the time (s) at the barrier before averaging, until the last rank
+    is ready (in epoch 1 also at the door of `train`, until the last rank has come in); `transfer_s` the
+    time (s) of averaging itself. By parameter name: `gradient_mean` is the mean entry of this rank's own
+    gradient over the epoch, `contribution` is ‖this rank's part‖ / ‖sum of all ranks' parts‖, as a
+    fraction.
+    """
+
+    epoch: int
+    rank: int
+    local_loss: float
+    global_loss: float
+    wait_s: float
+    transfer_s: float
+    gradient_mean: dict[str, float]
+    contribution: dict[str, float]
+
+
+def train(
+    comm: MPI.Intracomm,
+    model: Model,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    epochs: int,
+    lr: float,
+    batch: int | None = None,
+    way: Way = allreduce,
+    on_epoch: Callable[[Epoch], None] | None = None,
+) -> list[Epoch]:
+    """Train `model` on the shards of all ranks together, in step; return this rank's epochs.
+
+    Shapes: x (n_rank, features), y as the model's targets: this rank's shard. Without `batch` each step
+    takes every sample, one step an epoch. With it a step takes `batch` samples of all ranks together, and
+    each rank its part of them (`data.dealt`); with `data.strided` shards the steps are then the same for
+    any number of ranks. Every rank starts from rank 0's parameters. `on_epoch` is called after each epoch,
+    on every rank.
+
+    Collective. A shard or setting that does not fit, and a loss that is no longer finite, is a
+    CollectiveError on every rank.
+    """
+    came = perf_counter()
+    parts, totals = _steps(comm, model, x, y, epochs=epochs, lr=lr, batch=batch)
+    comm.Bcast(model.params)
+    wait_s = perf_counter() - came
+
+    rows = []
+    for epoch in range(1, epochs + 1):
+        # Gradients summed over the epoch's samples: this rank's, and all ranks'.
+        own, every = np.zeros_like(model.grads), np.zeros_like(model.grads)
+        loss_sum, transfer_s = 0.0, 0.0
+        # A diverging run overflows; its loss tells, so a warning per operation would only be noise.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part, total in zip(parts, totals, strict=True):
+                weight = part.stop - part.start
+                if weight:
+                    loss_sum += weight * model.loss_and_gradient(x[part], y[part])
+                else:  # the batch is smaller than the number of ranks
+                    model.grads[...] = 0
+                own += weight * model.grads
+
+                ready = perf_counter()
+                comm.Barrier()
+                start = perf_counter()
+                way(comm, model.grads, weight / total)
+                end = perf_counter()
+                wait_s += start - ready
+                transfer_s += end - start
+
+                every += total * model.grads
+                sgd_step(model.params, model.grads, lr)
+            row = Epoch(
+                epoch,
+                comm.rank,
+                loss_sum / len(x),
+                _global_loss(comm, loss_sum, len(x), epoch),
+                wait_s,
+                transfer_s,
+                {name: float(g.mean()) / len(x) for name, g in model.views(own).items()},
+                _contribution(model, own, every),
+            )
+        rows.append(row)
+        if on_epoch:
+            on_epoch(row)
+        wait_s = 0.0
+    return rows
+
+
+def gather(comm: MPI.Intracomm, rows: list[Epoch]) -> list[Epoch]:
+    """Return the epochs of all ranks, by epoch and rank, on rank 0; an empty list elsewhere. Collective."""
+    gathered = comm.gather(rows) or []
+    return sorted((row for rows in gathered for row in rows), key=lambda row: (row.epoch, row.rank))
+
+
+def _steps(
+    comm: MPI.Intracomm,
+    model: Model,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    epochs: int,
+    lr: float,
+    batch: int | None,
+) -> tuple[list[slice], list[int]]:
+    """Check on all ranks what `train` was given; return each step's slice and its size over all ranks."""
+    settings = epochs, lr, batch, model.name
+    expected = comm.bcast(settings)
+    fault = None
+    if settings != expected:
+        fault = f"expected (epochs, lr, batch, model) = {expected} as on rank 0, got {settings}"
+    elif epochs < 1 or not (math.isfinite(lr) and lr > 0) or (batch is not None and batch < 1):
+        fault = f"expected epochs ≥ 1, lr > 0 and batch ≥ 1, got {epochs}, {lr} and {batch}"
+    else:
+        try:
+            model.check(x, y)
+        except ValueError as error:
+            fault = str(error)
+    raise_together(comm, fault)
+
+    n = int(agree(comm, model.grads, len(x)))
+    if batch is None:
+        return [slice(0, len(x))], [n]
+    held = len(range(comm.rank, n, comm.size))
+    if len(x) != held:
+        fault = f"expected a shard of {held} of the {n} samples to deal batches of {batch} from, got {len(x)}"
+    raise_together(comm, fault)
+    starts = range(0, n, batch)
+    return dealt(n, batch, comm.rank, comm.size), [min(batch, n - start) for start in starts]
+
+
+def _global_loss(comm: MPI.Intracomm, loss_sum: float, n: int, epoch: int) -> float:
+    """Return the mean loss over all ranks' samples; a CollectiveError if it is not finite. Collective."""
+    sums = np.array(comm.allgather((loss_sum, n)))
+    loss = float(sums[:, 0].sum() / sums[:, 1].sum())
+    if not math.isfinite(loss):
+        local = ", ".join(f"{s / count:.3g} on rank {rank}" for rank, (s, count) in enumerate(sums))
+        raise CollectiveError(
+            f"the loss is {loss} in epoch {epoch} ({local}), expected a finite one: the training "
+            "diverges or the data are not finite; try a lower learning rate"
+        )
+    return loss
+
+
+def _contribution(model: Model, own: np.ndarray, every: np.ndarray) -> dict[str, float]:
+    """Return ‖own‖ / ‖every‖ by parameter: over 1 as soon as the gradients of ranks point different ways."""
+    parts, sums = model.views(own), model.views(every)
+    ratios = {}
+    for name in parts:
+        part, whole = float(np.linalg.norm(parts[name])), float(np.linalg.norm(sums[name]))
+        ratios[name] = part / whole if whole else math.nan
+    return ratios
