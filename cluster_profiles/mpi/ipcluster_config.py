@@ -19,7 +19,7 @@ c.MPILauncher.mpi_cmd = [*tied("engines"), runtime.mpiexec()]
 # Each engine under a witness, which tells which rank died first.
 c.EngineLauncher.engine_cmd = [sys.executable, "-m", "labkit.cluster.witness"]
 c.MPILauncher.environment = runtime.settings()
-c.Cluster.controller_launcher_class = "labkit.cluster.launchers.TiedControllerLauncher"
+c.Cluster.controller_launcher_class = "tied"
 
 # An engine registers only after a heartbeat: the default of 3 s is most of a start.
 c.Cluster.controller_args = ["--HeartMonitor.period=300"]

@@ -14,6 +14,7 @@ from labkit import __version__, runtime
 
 # Name → module, one line of help (said here, so that the list needs no import).
 COMMANDS = {
+    "lab": ("labkit.cli.lab", "Start MPI engines and open JupyterLab on the first notebook."),
     "train": ("labkit.cli.train", "Train a model on all ranks: mpiexec -n 4 labkit train."),
 }
 

@@ -15,7 +15,7 @@ from ipyparallel.engine import app, nanny
 
 
 def fork_nanny() -> Any:
-    """Fork the nanny-to-be, and return the function that gives it its orders, in place of `nanny.start_nanny`."""
+    """Fork the nanny-to-be; return what gives it its orders, in place of ipyparallel's `start_nanny`."""
     orders, give_orders = os.pipe()
     answers, answer = os.pipe()
     if os.fork() == 0:
@@ -31,9 +31,10 @@ def fork_nanny() -> Any:
     os.close(answer)
 
     def start_nanny(**what: Any) -> tuple[str, Any]:
-        with open(give_orders, "wb") as pipe:
-            pickle.dump({**what, "pid": os.getpid()}, pipe)
-        pipe = open(answers, encoding="utf-8")  # noqa: SIM115  (left open: its closing tells the nanny of our end)
+        with open(give_orders, "wb") as file:
+            pickle.dump({**what, "pid": os.getpid()}, file)
+        # Left open: its closing tells the nanny of this engine's end.
+        pipe = open(answers, encoding="utf-8")  # noqa: SIM115
         url = pipe.readline().strip()
         if not url:
             raise RuntimeError("the engine's nanny did not start")

@@ -14,6 +14,8 @@ from ipyparallel.util import _all_profile_dirs as all_profile_dirs
 
 # A cluster that a notebook starts carries its kernel's pid: it is that notebook's own, and ends with it.
 OWN = f"notebook-{os.getpid()}"
+# `labkit lab` names its engines to the kernels of its JupyterLab by this environment variable.
+CHOSEN = "LABKIT_CLUSTER"
 
 quiet = logging.getLogger("labkit.cluster")
 quiet.addHandler(logging.NullHandler())
@@ -36,17 +38,22 @@ def size_of(state: dict) -> int | None:
 
 def running() -> Iterator[tuple[Path, int | None]]:
     """Yield the file and the number of engines of each running cluster that this notebook may use."""
-    for profile in all_profile_dirs():
-        for path in sorted(Path(profile, "security").glob("cluster-*.json")):
-            name = path.stem.removeprefix("cluster-")
-            if name.startswith("notebook-") and name != OWN:
-                continue
-            try:
-                state = json.loads(path.read_text())
-            except (OSError, ValueError):  # removed, or being written, as we look
-                continue
-            if runs(state):
-                yield path, size_of(state)
+    folders = [Path(profile, "security") for profile in all_profile_dirs()]
+    paths = [path for folder in folders for path in folder.glob("cluster-*.json")]
+    for path in sorted(paths, key=lambda path: (name_of(path) != os.environ.get(CHOSEN), path)):
+        if name_of(path).startswith("notebook-") and name_of(path) != OWN:
+            continue
+        try:
+            state = json.loads(path.read_text())
+        except (OSError, ValueError):  # removed, or being written, as we look
+            continue
+        if runs(state):
+            yield path, size_of(state)
+
+
+def name_of(path: Path) -> str:
+    """Return a cluster's id, of which its file's name is made; it is empty for a plain `ipcluster start`."""
+    return path.stem.removeprefix("cluster-")
 
 
 def attach(path: Path) -> ipp.Cluster:

@@ -4,7 +4,7 @@
 
 ROLE says whom to die with: a `controller` dies with whoever starts this program, and takes the files that
 describe its cluster with it; `engines` die with their controller, thus with the cluster's owner, whoever
-has started them anew; a `child` dies with whoever starts this program, and has more time to put its house in order.
+has started them anew; a `child` dies with whoever starts this program, and has more time to tidy up.
 
 A cluster is a tree of some twenty processes (controller, mpiexec, ranks, their nannies), and a notebook's
 kernel is ended with SIGKILL, which nothing can catch: without a watcher beside it the tree lives on, at full
@@ -52,6 +52,14 @@ def cluster_files() -> dict[str, str]:
     }
 
 
+def own_output() -> str:
+    """Return the log file that this program writes to, if any."""
+    with contextlib.suppress(OSError):
+        path = os.readlink("/proc/self/fd/1")
+        return path if path.endswith(".log") else ""
+    return ""
+
+
 def watched_pid(role: str) -> int:
     """Return the process to die with."""
     if role == "engines":
@@ -93,7 +101,8 @@ def parents() -> dict[int, int]:
 
 def descendants(root: int) -> set[int]:
     """Return every process below `root`."""
-    table, found, front = parents(), set(), {root}
+    table, front = parents(), {root}
+    found: set[int] = set()
     while front:
         front = {pid for pid, parent in table.items() if parent in front} - found
         found |= front
@@ -214,6 +223,8 @@ def main(arguments: list[str]) -> int:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
         end_tree(command, known, GRACE[role])
+        if not alive(pid):  # nobody is left to ask who died, to read our output, or to tidy up after us
+            files |= {"deaths": cluster_files()["deaths"], "output": own_output()}
         for path in files.values():
             with contextlib.suppress(OSError):
                 os.unlink(path)

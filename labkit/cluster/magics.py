@@ -59,9 +59,12 @@ class RankMagics(ParallelMagics):
             if died is not None:
                 raise died from None
             raise
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, TimeoutError) as error:
+            # Unstreamed, ipyparallel goes on from the interrupt to show outputs, which are not there yet.
+            if not any(isinstance(one, KeyboardInterrupt) for one in (error, error.__context__)):
+                raise
             self.ranks.client.send_signal("SIGINT", block=False)  # ends what a rank computes in Python
-            raise
+            raise KeyboardInterrupt from None
 
 
 def activate(ranks: Ranks) -> None:

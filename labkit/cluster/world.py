@@ -48,8 +48,8 @@ def check_world(ranks: Sequence[Introduction], launcher: str) -> None:
     if n > 1 and all(one.size == 1 for one in ranks):
         raise ClusterError(
             f"the {n} engines are {n} MPI worlds of one rank each, not one world of {n}: they were started "
-            f"by {launcher}, which is not of {ranks[0].library}, the MPI that mpi4py uses. Stop this cluster, "
-            f"then call connect() again, which starts engines with the mpiexec of this environment."
+            f"by {launcher}, which is not of {ranks[0].library}, the MPI that mpi4py uses. Stop this "
+            f"cluster, then call connect() again, which starts engines with this environment's mpiexec."
         )
     for engine, one in enumerate(ranks):
         if one.size != n or one.rank != engine:

@@ -46,8 +46,8 @@ def linear(
     of 0.1. Shapes: x (n, features), y (n, 1), float32.
 
     `outlying` picks training samples (a slice or indices) that come from a shifted distribution: their
-    targets lie lower by 1. With one rank's contiguous shard it makes the case of report A: that rank pulls
-    all the others its way. It changes nothing else: the other samples are the same with and without.
+    targets lie lower by SHIFT. With one rank's contiguous shard it makes the case of report A: that rank
+    pulls all the others its way. The other samples are the same with and without.
     """
     rng = np.random.default_rng([seed, *b"linear data"])  # not the numbers of a model with the same seed
     w = rng.normal(0, features**-0.5, (features, 1))
@@ -66,8 +66,7 @@ def digits() -> Dataset:
 
     Shapes: x (n, 64), the 8×8 pixels row by row, float32 scaled from 0 … 16 to 0 … 1; y (n,), int64, 0 … 9.
     Every fifth sample is for the test: a split that no random number generator can change.
-    Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998 (test
-    part).
+    Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits (test part), UCI, 1998.
     """
     # Slow to import (it brings SciPy), so only where it is needed.
     from sklearn.datasets import load_digits  # noqa: PLC0415

@@ -130,10 +130,10 @@ def _steps(
     settings = epochs, lr, batch, model.name
     expected = comm.bcast(settings)
     fault = None
-    if settings != expected:
-        fault = f"expected (epochs, lr, batch, model) = {expected} as on rank 0, got {settings}"
-    elif epochs < 1 or not (math.isfinite(lr) and lr > 0) or (batch is not None and batch < 1):
+    if epochs < 1 or not (math.isfinite(lr) and lr > 0) or (batch is not None and batch < 1):
         fault = f"expected epochs ≥ 1, lr > 0 and batch ≥ 1, got {epochs}, {lr} and {batch}"
+    elif settings != expected:
+        fault = f"expected (epochs, lr, batch, model) = {expected} as on rank 0, got {settings}"
     else:
         try:
             model.check(x, y)

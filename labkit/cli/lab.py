@@ -1,0 +1,103 @@
+"""`labkit lab`: engines and JupyterLab, together and for as long as this command runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+
+NOTEBOOKS = Path("notebooks")
+FIRST = NOTEBOOKS / "00_meet_the_cluster.ipynb"
+PATIENCE = 60.0  # seconds for JupyterLab to answer
+POLL = 0.1
+
+
+@click.command("lab")
+@click.option("-n", "ranks", default=4, show_default=True, help="Number of MPI ranks.")
+def command(ranks: int) -> None:
+    """Start MPI engines and open JupyterLab on the first notebook. Ctrl-C ends both."""
+    import ipyparallel as ipp  # noqa: PLC0415  (--help must not wait for it)
+
+    from labkit.cluster import connect, finding  # noqa: PLC0415
+
+    if not FIRST.exists():
+        raise click.ClickException(f"{FIRST} is not here: run this in the lab's folder.")
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, _stop)
+    # The kernels of this JupyterLab look for these engines first (see labkit.cluster.finding).
+    os.environ[finding.CHOSEN] = f"lab-{os.getpid()}"
+    os.environ["JUPYTER_TOKEN"] = token = secrets.token_hex(24)
+    jupyter = cluster = None
+    try:
+        jupyter = _start_jupyter()
+        cluster = ipp.Cluster(
+            n=ranks, cluster_id=os.environ[finding.CHOSEN], profile="default", parent=None, log=finding.quiet
+        )
+        cluster.start_cluster_sync()
+        url = _wait_for_jupyter(jupyter, token)
+        click.echo(f"JupyterLab: {url}lab/tree/{FIRST.as_posix()}?token={token}")
+        connect(ranks).close()
+        click.echo("Ctrl-C ends JupyterLab and the engines.")
+        _wait_for_an_end(jupyter)
+    finally:
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)  # the way out is short, and it has deadlines of its own
+        click.echo("Stopping …")
+        if jupyter:
+            jupyter.terminate()
+        if cluster:
+            cluster.stop_engines_sync()  # first: a controller waits for engines that are not told
+            cluster.stop_controller_sync()
+        if jupyter:
+            jupyter.wait()
+
+
+def _stop(signum: int, frame: object) -> None:
+    raise SystemExit(0 if signum == signal.SIGINT else 128 + signum)
+
+
+def _start_jupyter() -> subprocess.Popen[bytes]:
+    from labkit.cluster.launchers import tied  # noqa: PLC0415
+
+    options = ["--ServerApp.log_level=ERROR", "--LabApp.log_level=ERROR"]
+    if os.geteuid() == 0:
+        options.append("--allow-root")
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        options.append("--no-browser")  # or it would open a text browser over this terminal
+    # A session of its own, so that Ctrl-C reaches this process alone, which then ends all in order.
+    return subprocess.Popen(
+        [*tied("child"), sys.executable, "-m", "jupyterlab", str(FIRST), *options],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _wait_for_jupyter(jupyter: subprocess.Popen[bytes], token: str) -> str:
+    """Return the address of the server that carries our token, once it listens."""
+    from jupyter_core.paths import jupyter_runtime_dir  # noqa: PLC0415
+
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and jupyter.poll() is None:
+        for path in Path(jupyter_runtime_dir()).glob("jpserver-*.json"):
+            try:
+                server = json.loads(path.read_text())
+            except (OSError, ValueError):  # just being written, or removed
+                continue
+            if server.get("token") == token:
+                return str(server["url"])
+        time.sleep(POLL)
+    raise click.ClickException("JupyterLab did not start; its messages above say why.")
+
+
+def _wait_for_an_end(jupyter: subprocess.Popen[bytes]) -> None:
+    """Return when JupyterLab ends (File > Shut Down), or `make`, if that is what started this command."""
+    parent = os.getppid()
+    while jupyter.poll() is None and ("MAKELEVEL" not in os.environ or os.getppid() == parent):
+        time.sleep(POLL)

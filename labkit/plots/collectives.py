@@ -1,0 +1,212 @@
+"""Figures of communication: what each rank held before and after a call, and how long it waited in one.
+
+The figures are drawn from what the ranks really held, so a wrong program gives a wrong picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from itertools import product
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from labkit.plots.training import COLOURS
+
+Held = Sequence[float] | np.ndarray | None  # a rank's pieces, or None where it has no buffer
+
+UNKNOWN = "#BBBBBB"
+INK = "#444444"
+NARROWEST, WIDEST = 7.6, 9.5  # figures, in inches
+MAX_SUBSETS = 8  # up to so many ranks, sums over any of them are recognised; beyond, over all of them
+
+
+def before_after(title: str, before: Sequence[Held], after: Sequence[Held], call: str = "") -> Figure:
+    """Return a picture of what each rank held before and after a call: a row per rank, a cell per piece.
+
+    A piece has the colour of the rank that held it before, a sum the stripes of all ranks whose pieces are in
+    it; zeros are white; a value that is neither is grey and carries a question mark. None is drawn as a dash.
+
+    Shapes: before and after (ranks, pieces), where ranks may hold different numbers of pieces. `call` stands
+    at the arrow between the two.
+    """
+    if len(before) != len(after):
+        raise ValueError(
+            f"before has {len(before)} ranks and after has {len(after)}; expected the same number"
+        )
+    size = len(before)
+    labels = [_label(value) for held in (*before, *after) for value in _pieces(held)]
+    width = max(0.55, 0.09 * max(map(len, labels), default=0) + 0.25)  # of a cell, in inches
+    columns = [max([len(_pieces(held)) for held in side] + [1]) for side in (before, after)]
+    names, gap = 0.95, max(1.1, 0.085 * len(call) + 0.5)
+    total = names + sum(columns) * width + gap + 0.1
+    # Sizes are in inches; what would be wider than a notebook is drawn smaller.
+    scale = min(1.0, WIDEST / total)
+    width_all, height = max(total, NARROWEST), 0.42 * size + 1.15
+    figure = Figure(figsize=(width_all * scale, height * scale))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim((total - width_all) / 2, (total + width_all) / 2)
+    axes.set_ylim(height, 0)
+    axes.axis("off")
+
+    notes: set[str] = set()
+    starts = names, names + columns[0] * width + gap
+    for heading, side, start, count in zip(
+        ("before", "after"), (before, after), starts, columns, strict=True
+    ):
+        _text(axes, start + count * width / 2, 0.55, heading, 9.5 * scale, weight="bold")
+        for rank, held in enumerate(side):
+            top = 0.72 + 0.42 * rank
+            if held is None:
+                _text(axes, start + width / 2, top + 0.19, "–", 11 * scale, color=INK)
+                notes.add("–  no buffer (None)")
+            for column, value in enumerate(_pieces(held)):
+                where = start + column * width, top, width * 0.94, 0.36
+                notes |= _cell(axes, where, value, origins(value, before, rank), 9.5 * scale)
+    for rank in range(size):
+        top = 0.72 + 0.42 * rank
+        axes.add_patch(Rectangle((0.1, top + 0.08), 0.2, 0.2, facecolor=colour(rank), edgecolor=INK, lw=0.6))
+        _text(axes, 0.38, top + 0.19, f"rank {rank}", 9.5 * scale, ha="left")
+
+    middle = 0.72 + 0.21 * size - 0.03
+    tail, tip = starts[0] + columns[0] * width + 0.1, starts[1] - 0.14
+    axes.annotate(
+        "", (tip, middle), (tail, middle), arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.5}
+    )
+    _text(axes, (tail + tip) / 2, middle - 0.14, call, 8.5 * scale, family="monospace")
+    _text(axes, total / 2, 0.22, title, 11 * scale, weight="bold")
+    _text(axes, total / 2, height - 0.18, "     ".join(sorted(notes)), 8 * scale, color=INK)
+    return figure
+
+
+def waiting(title: str, arrived_s: Sequence[float], left_s: Sequence[float]) -> Figure:
+    """Return a timeline of one call: each rank's own work until it arrived, then its wait until it left.
+
+    Shapes: both (ranks,), in seconds on one clock; the earliest arrival need not be at 0.
+    """
+    arrived, left = np.asarray(arrived_s, float), np.asarray(left_s, float)
+    if arrived.shape != left.shape or arrived.ndim != 1:
+        raise ValueError(f"expected one time per rank twice, got shapes {arrived.shape} and {left.shape}")
+    size = len(arrived)
+    figure = Figure(figsize=(7.5, 0.42 * size + 1.3), layout="constrained")
+    axes = figure.add_subplot()
+    ranks = range(size)
+    axes.barh(ranks, arrived, color=[colour(rank) for rank in ranks], edgecolor=INK, height=0.6)
+    axes.barh(
+        ranks,
+        left - arrived,
+        left=arrived,
+        color="white",
+        edgecolor=INK,
+        hatch="////",
+        linewidth=0.8,
+        height=0.6,
+    )
+    axes.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
+    axes.invert_yaxis()
+    axes.set_xlabel("Time (s)")
+    axes.set_title(title, fontsize=11, fontweight="bold")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(
+        handles=[
+            Patch(facecolor=UNKNOWN, edgecolor=INK, label="own work"),
+            Patch(facecolor="white", edgecolor=INK, hatch="////", label="waiting for the others"),
+        ],
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        frameon=False,
+        fontsize=9,
+    )
+    return figure
+
+
+def colour(rank: int) -> str:
+    """Return the colour that a rank has in all figures."""
+    return COLOURS[rank % len(COLOURS)]
+
+
+def origins(value: float, before: Sequence[Held], rank: int) -> tuple[int, ...] | None:
+    """Return the ranks from whose pieces `value`, found on `rank`, is made: one, or several if it is a sum.
+
+    A zero is made from no rank's; a value that is nobody's piece, and no sum of pieces at one position over
+    several ranks, gives None. Where several ranks held the same value, `rank` itself comes first.
+    """
+    if value == 0:
+        return ()
+    held = [_pieces(one) for one in before]
+    for one in sorted(range(len(held)), key=lambda other: other != rank):
+        if np.any(_alike(value, held[one], np.abs(held[one]))):
+            return (one,)
+    for position in range(max(map(len, held), default=0)):
+        there = [one for one in range(len(held)) if position < len(held[one])]
+        if len(there) > 1:
+            column = np.array([held[one][position] for one in there])
+            choices = _choices(len(there))
+            found = np.flatnonzero(_alike(value, choices @ column, choices @ np.abs(column)))
+            if len(found):
+                return tuple(one for one, chosen in zip(there, choices[found[0]], strict=True) if chosen)
+    return None
+
+
+def _alike(value: float, sums: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
+    """Tell which sums are `value`: exactly so for integers, else to the rounding of float32."""
+    if sums.dtype.kind in "iu" and float(value).is_integer():
+        return sums == value
+    return np.abs(sums - value) <= 1e-6 * magnitudes
+
+
+@cache
+def _choices(count: int) -> np.ndarray:
+    """Return the ways to choose at least two of `count` ranks, all of them first; shape (ways, count), 0 or 1."""
+    if count > MAX_SUBSETS:
+        return np.ones((1, count), dtype=np.int64)
+    ways = [way for way in product((1, 0), repeat=count) if sum(way) > 1]
+    return np.array(sorted(ways, key=sum, reverse=True), dtype=np.int64)
+
+
+def _pieces(held: Held) -> np.ndarray:
+    return np.empty(0) if held is None else np.ravel(held)
+
+
+def _label(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else f"{value:.3g}".replace("-", "−")
+
+
+def _cell(
+    axes: Axes,
+    where: tuple[float, float, float, float],
+    value: float,
+    ranks: tuple[int, ...] | None,
+    font: float,
+) -> set[str]:
+    """Draw one piece made from the pieces of `ranks`, and return what its look means unless that is plain."""
+    left, top, width, height = where
+    fills = [UNKNOWN] if ranks is None else [colour(rank) for rank in ranks] or ["white"]
+    for stripe, fill in enumerate(fills):
+        start = left + stripe * width / len(fills)
+        axes.add_patch(Rectangle((start, top), width / len(fills), height, facecolor=fill, lw=0))
+    axes.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=INK, lw=0.8))
+    middle = left + width / 2, top + height / 2
+    if ranks is None:
+        _text(axes, *middle, f"{_label(value)} ?", font)
+        return {"grey ?  nobody's piece, nor a sum"}
+    if not ranks:
+        _text(axes, *middle, _label(value), font, color="#767676")
+        return {"0  nothing there yet"}
+    if len(ranks) > 1:
+        box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
+        _text(axes, *middle, _label(value), font, bbox=box)
+        return {"stripes  sum of these ranks' pieces"}
+    dark = np.dot(to_rgb(fills[0]), (0.299, 0.587, 0.114)) < 0.4
+    _text(axes, *middle, _label(value), font, color="white" if dark else "black")
+    return set()
+
+
+def _text(axes: Axes, x: float, y: float, words: str, size: float, **look: object) -> None:
+    look = {"ha": "center", "va": "center", **look}
+    axes.text(x, y, words, fontsize=math.floor(2 * size) / 2, **look)  # type: ignore[arg-type]

@@ -1,0 +1,220 @@
+"""Figures of shards: who holds which samples, and what that does to gradients, losses and waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from labkit.plots.training import COLOURS, MARKERS
+
+DARK = ("#0072B2", "#009E73", "#D55E00")  # of COLOURS: white text reads better on them
+
+
+def shards(owners: Mapping[str, np.ndarray], labels: Sequence[object]) -> Figure:
+    """Return the samples as a row of boxes for each scheme: colour by the rank that holds them, label inside.
+
+    Shapes: owners: name of the scheme → (n,), the rank of each sample; labels (n,).
+    """
+    figure = Figure(figsize=(10, 0.55 * len(owners) + 1), layout="constrained")
+    axes = figure.add_subplot()
+    for row, owner in enumerate(owners.values()):
+        for sample, (rank, label) in enumerate(zip(owner, labels, strict=True)):
+            colour = COLOURS[rank % len(COLOURS)]
+            axes.barh(row, 1, left=sample - 0.5, height=0.8, color=colour, edgecolor="white")
+            ink = "white" if colour in DARK else "black"
+            axes.text(sample, row, str(label), ha="center", va="center", color=ink, fontsize=9)
+    axes.set_yticks(range(len(owners)), list(owners))
+    axes.invert_yaxis()
+    axes.set_xlabel("Sample, in the order of the data set (inside: its label)")
+    axes.set_xlim(-0.5, len(labels) - 0.5)
+    ranks = sorted({int(rank) for owner in owners.values() for rank in owner})
+    keys = [Patch(color=COLOURS[rank % len(COLOURS)], label=f"rank {rank}") for rank in ranks]
+    figure.legend(handles=keys, loc="outside upper center", ncols=min(len(ranks), 8))
+    return figure
+
+
+def label_counts(counts: Mapping[str, np.ndarray]) -> Figure:
+    """Return how many samples of each label each rank holds: a panel for each scheme.
+
+    Shapes: counts: name of the scheme → (ranks, labels), integers.
+    """
+    figure = Figure(figsize=(4.6 * len(counts), 3.2), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, len(counts), sharey=True))
+    most = max(int(table.max()) for table in counts.values())
+    for axes, (name, table) in zip(panels, counts.items(), strict=True):
+        picture = axes.imshow(table, cmap="Blues", vmin=0, vmax=most, aspect="auto")
+        for (rank, label), count in np.ndenumerate(table):
+            ink = "white" if count > most / 2 else "black"
+            axes.text(label, rank, str(count), ha="center", va="center", color=ink, fontsize=8)
+        axes.set_title(name)
+        axes.set_xlabel("Label")
+        axes.set_xticks(range(table.shape[1]))
+    panels[0].set_ylabel("Rank")
+    panels[0].yaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.colorbar(picture, ax=panels, label="Samples")
+    return figure
+
+
+def on_a_line(gradients: Sequence[float], label: str) -> Figure:
+    """Return the ranks' gradients of one parameter as arrows on a line, head to tail, above their sum.
+
+    Shapes: gradients (ranks,). `label` names the parameter.
+    """
+    figure = Figure(figsize=(8, 0.45 * len(gradients) + 1.4), layout="constrained")
+    axes = figure.add_subplot()
+    arrow = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, "mutation_scale": 14}
+    ends = np.concatenate([[0.0], np.cumsum(gradients)])
+    for rank, value in enumerate(gradients):
+        colour = COLOURS[rank % len(COLOURS)]
+        axes.annotate(
+            "",
+            (ends[rank + 1], rank),
+            (ends[rank], rank),
+            arrowprops={**arrow, "color": colour, "linewidth": 2.5},
+        )
+        axes.plot([ends[rank + 1]] * 2, [rank, rank + 1], color="grey", linestyle=":", linewidth=1)
+        axes.annotate(
+            f"{value:+.4f}",
+            (max(ends[rank], ends[rank + 1]), rank),
+            xytext=(16, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    total = len(gradients)
+    axes.annotate("", (ends[-1], total), (0, total), arrowprops={**arrow, "color": "black", "linewidth": 3.5})
+    axes.annotate(
+        f"{ends[-1]:+.4f}",
+        (max(0, ends[-1]), total),
+        xytext=(16, 0),
+        textcoords="offset points",
+        va="center",
+        weight="bold",
+    )
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_yticks(range(total + 1), [f"rank {rank}" for rank in range(total)] + ["sum"])
+    axes.set_ylim(total + 0.6, -0.6)
+    room = 0.15 * (ends.max() - ends.min() or 1.0)
+    axes.set_xlim(ends.min() - room / 2, ends.max() + room)
+    axes.set_xlabel(f"Gradient of {label}, the ranks' arrows laid head to tail")
+    return figure
+
+
+def along_step(
+    steps: np.ndarray, by_rank: Sequence[Sequence[float]], over_all: Sequence[float], unit: str
+) -> Figure:
+    """Return the losses along the line of the common step: each rank's own, and in black that of all.
+
+    Shapes: steps (n,), 0 is where the model stands; by_rank (ranks, n); over_all (n,).
+    """
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    axes = figure.add_subplot()
+    every = max(1, len(steps) // 10)
+    for rank, curve in enumerate(by_rank):
+        axes.plot(steps, curve, markersize=4, markevery=every, **_look(rank))
+    axes.plot(steps, over_all, color="black", linewidth=2.5, label="all ranks")
+    axes.axvline(0, color="black", linewidth=1, linestyle=":")
+    axes.annotate(
+        "now", (0, 0), xycoords=("data", "axes fraction"), xytext=(4, 6), textcoords="offset points"
+    )
+    axes.set_xlabel(f"Distance along the common step ({unit})")
+    axes.set_ylabel("Loss (mean over samples)")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def contributions_by_scheme(by_scheme: Mapping[str, Sequence[float]], parameter: str) -> Figure:
+    """Return each rank's contribution under each scheme as bars, with lines at 100 % and at an even share.
+
+    Shapes: by_scheme: name → (ranks,), fractions: 1 is 100 %.
+    """
+    figure = Figure(figsize=(2.4 * len(by_scheme) + 2.2, 4), layout="constrained")
+    axes = figure.add_subplot()
+    ranks = len(next(iter(by_scheme.values())))
+    width = 0.8 / ranks
+    for rank in range(ranks):
+        places = np.arange(len(by_scheme)) + (rank - (ranks - 1) / 2) * width
+        parts = [100 * values[rank] for values in by_scheme.values()]
+        axes.bar(places, parts, width, color=COLOURS[rank % len(COLOURS)], label=f"rank {rank}")
+    axes.axhline(100, color="black", linewidth=1, linestyle=":")
+    axes.axhline(100 / ranks, color="black", linewidth=1, linestyle="--", label="even share")
+    axes.set_xticks(range(len(by_scheme)), list(by_scheme))
+    axes.set_xlabel("Sharding scheme")
+    axes.set_ylabel(f"Contribution to the gradient of {parameter} (%)")
+    axes.legend()
+    return figure
+
+
+def local_beside_global(local: Sequence[float], over_all: Sequence[float], rank: int) -> Figure:
+    """Return one rank's own loss by epoch beside the loss over all ranks, each on a scale of its own.
+
+    Shapes: both (epochs,).
+    """
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    sides = figure.subplots(1, 2)
+    looks: tuple[dict[str, Any], ...] = (_look(rank), {"color": "black", "linewidth": 2.5})
+    titles = f"Local loss of rank {rank}", "Global loss"
+    for axes, curve, look, title in zip(sides, (local, over_all), looks, titles, strict=True):
+        axes.plot(np.arange(1, len(curve) + 1), curve, **look)
+        axes.set_title(title)
+        axes.set_xlabel("Epoch")
+        axes.set_ylabel("Loss (mean over samples)")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+    return figure
+
+
+def losses_side_by_side(
+    runs: Mapping[str, tuple[Sequence[Sequence[float]], Sequence[float]]],
+) -> Figure:
+    """Return the loss curves of several runs, a panel each on one scale: by rank, and in black over all.
+
+    Shapes: runs: title → (local (ranks, epochs), over_all (epochs,)).
+    """
+    figure = Figure(figsize=(4.6 * len(runs), 3.8), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, len(runs), sharey=True))
+    for axes, (title, (local, over_all)) in zip(panels, runs.items(), strict=True):
+        epochs = np.arange(1, len(over_all) + 1)
+        for rank, curve in enumerate(local):
+            axes.plot(epochs, curve, markersize=4, markevery=max(1, len(epochs) // 10), **_look(rank))
+        axes.plot(epochs, over_all, color="black", linewidth=2.5, label="all ranks")
+        axes.set_title(title)
+        axes.set_xlabel("Epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("Loss (mean over samples)")
+    panels[-1].legend()
+    return figure
+
+
+def times_by_rank(seconds: Mapping[str, Sequence[float]]) -> Figure:
+    """Return times of the ranks as points on a logarithmic axis, a panel for each kind of time.
+
+    Shapes: seconds: name → (ranks,).
+    """
+    figure = Figure(figsize=(3.4 * len(seconds), 3.4), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, len(seconds), sharey=True))
+    for axes, (name, times) in zip(panels, seconds.items(), strict=True):
+        for rank, value in enumerate(times):
+            axes.plot(rank, 1e3 * value, markersize=9, linestyle="", **_look(rank))
+        axes.set_title(name)
+        axes.set_yscale("log")
+        axes.set_xlabel("Rank")
+        axes.set_xticks(range(len(times)))
+        axes.set_xlim(-0.5, len(times) - 0.5)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("Time (ms)")
+    return figure
+
+
+def _look(rank: int) -> dict[str, Any]:
+    return {
+        "color": COLOURS[rank % len(COLOURS)],
+        "marker": MARKERS[rank % len(MARKERS)],
+        "label": f"rank {rank}",
+    }

@@ -1,0 +1,135 @@
+"""connect(): start, find, check, tell of a death, bring back — in real kernels, with real engines."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import Kernel, Start, World, wait_until
+
+CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
+NEW_WORLD = "%px print(rank, size, comm.rank, np.__name__)"
+
+
+def lines_of_ranks(said: str) -> list[str]:
+    return re.findall(r"^(?:\[stdout:\d+\] )?(\d.*)$", said, re.MULTILINE)
+
+
+def expected(n: int) -> list[str]:
+    return [f"{rank} {n} {rank} numpy" for rank in range(n)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_it_starts_a_world_of_n_ranks(kernel: Kernel, n: int) -> None:
+    said = kernel.run(CONNECT.format(n=n))
+    assert f"{n} rank{'s' * (n > 1)}, one MPI world, engine id = rank" in said
+    assert sorted(lines_of_ranks(kernel.run(NEW_WORLD))) == expected(n)
+    kernel.run("%px import os; threads = os.environ['OMP_NUM_THREADS']")
+    assert kernel.run("print(rc[:]['threads'])") == f"{['1'] * n}\n"
+    kernel.run("%px total = comm.allreduce(rank)")
+    assert kernel.run("print(rc[:]['total'])") == f"{[n * (n - 1) // 2] * n}\n"
+
+
+def test_a_second_call_finds_the_same_engines(kernel: Kernel) -> None:
+    kernel.run(CONNECT.format(n=2))
+    kernel.run("%px mark = rank + 10")
+    assert "this notebook's cluster" in kernel.run(CONNECT.format(n=2))
+    assert kernel.run("print(rc[:]['mark'])") == "[10, 11]\n"
+
+
+def test_another_size_makes_room(kernel: Kernel) -> None:
+    kernel.run(CONNECT.format(n=2))
+    kernel.run(CONNECT.format(n=3))
+    assert sorted(lines_of_ranks(kernel.run(NEW_WORLD))) == expected(3)
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", r"was killed by signal 9 \(SIGKILL\)"),
+        ("os._exit(3)", "ended with exit code 3"),
+        ("os._exit(0)", "ended with exit code 0"),
+    ],
+)
+def test_a_death_names_its_rank_and_one_call_brings_all_back(kernel: Kernel, end: str, how: str) -> None:
+    kernel.run(CONNECT.format(n=4))
+    said = kernel.run(f"%%px\nimport os, signal\nif rank == 2:\n    {end}\ncomm.Barrier()")
+    assert re.search(rf"RankDied: rank 2 {how}, and MPI ended the other ranks", said), said
+    assert "RankDied: rank 2" in kernel.run("%px print(rank)")
+    assert "4 ranks, one MPI world" in kernel.run("rc = connect(4)")
+    assert sorted(lines_of_ranks(kernel.run(NEW_WORLD))) == expected(4)
+
+
+def test_an_error_of_the_students_own_stays_as_it_is(kernel: Kernel) -> None:
+    kernel.run(CONNECT.format(n=2))
+    said = kernel.run("%px 1 / (rank + 1 - size)")
+    assert "ZeroDivisionError" in said
+    assert "RankDied" not in said
+
+
+def test_an_interrupt_is_an_error_and_the_engines_go_on(kernel: Kernel, tmp_path: Path) -> None:
+    kernel.run(CONNECT.format(n=2))
+    message = kernel.start(f"%%px\nopen(f'{tmp_path}/{{rank}}', 'w').close()\nwhile True: pass")
+    wait_until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists(), "both engines in their loop")
+    kernel.manager.interrupt_kernel()
+    assert "KeyboardInterrupt" in kernel.finish(message)
+    assert sorted(lines_of_ranks(kernel.run(NEW_WORLD))) == expected(2)
+
+
+def test_engines_of_ipcluster_outlive_the_kernel(
+    world: World, kernel: Kernel, ipcluster: Start
+) -> None:
+    ipcluster("--engines=MPI", "-n", "4")
+    assert "found running" in kernel.run(CONNECT.format(n=4))
+    kernel.run("%px mark = rank + 10")
+    kernel.restart()
+    assert "found running" in kernel.run(CONNECT.format(n=4))
+    assert kernel.run("print(rc[:]['mark'])") == "[10, 11, 12, 13]\n"
+
+
+def test_revived_engines_belong_to_the_clusters_owner(
+    world: World, kernel: Kernel, ipcluster: Start
+) -> None:
+    ipcluster("--engines=MPI", "-n", "2")
+    kernel.run(CONNECT.format(n=2))
+    kernel.run("%px import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    kernel.run(CONNECT.format(n=2))
+    kernel.run("%px mark = rank + 10")
+    kernel.restart()
+    assert "found running" in kernel.run(CONNECT.format(n=2))
+    assert kernel.run("print(rc[:]['mark'])") == "[10, 11]\n"
+
+
+def test_a_world_of_one_is_an_error_that_names_its_cause(
+    kernel: Kernel, ipcluster: Start
+) -> None:
+    ipcluster("--engines=local", "-n", "2")
+    said = kernel.run(CONNECT.format(n=2))
+    assert "ClusterError: the 2 engines are 2 MPI worlds of one rank each" in said
+    assert "LocalEngineSetLauncher" in said
+
+
+def test_a_cluster_of_another_notebook_is_left_alone(new_kernel: Callable[[], Kernel]) -> None:
+    first, second = new_kernel(), new_kernel()
+    first.run(CONNECT.format(n=2))
+    first.run("%px mark = 'first'")
+    assert "cluster started" in second.run(CONNECT.format(n=2))
+    assert "NameError" in second.run("%px mark")
+
+
+def test_a_stale_cluster_file_is_no_cluster(
+    world: World, kernel: Kernel, ipcluster: Start
+) -> None:
+    process = ipcluster("--engines=MPI", "-n", "2")
+    (path,) = [path for path in world.cluster_files() if "cluster-" in path]
+    with open(path) as file:
+        stale = file.read()
+    process.send_signal(signal.SIGKILL)
+    wait_until(lambda: len(world.processes()) == 1, "only the kernel left")
+    with open(path, "w") as file:
+        file.write(stale)
+    assert "cluster started" in kernel.run(CONNECT.format(n=2))

@@ -1,0 +1,71 @@
+"""The `%%px` cells of a notebook, put end to end, are a program for mpiexec; and notebooks are kept tidy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+
+NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
+HEADER = """\
+import sys
+import matplotlib
+matplotlib.use("agg")
+import numpy as np
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+# A rank that fails must not leave the others waiting.
+def excepthook(*error):
+    sys.__excepthook__(*error)
+    comm.Abort(1)
+sys.excepthook = excepthook
+"""
+MAGIC = re.compile(r"^%%px(?P<options>.*)$")
+
+
+def engine_cells(path: Path) -> list[str]:
+    """What runs on every rank, but for cells tagged `notebook-only`, which need the notebook's side."""
+    sources = []
+    for cell in nbformat.read(path, as_version=4).cells:
+        head, _, body = cell.source.partition("\n")
+        if (
+            cell.cell_type == "code"
+            and MAGIC.match(head)
+            and "notebook-only" not in cell.metadata.get("tags", [])
+        ):
+            sources.append(body)
+    return sources
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("p", [1, 3])
+def test_the_engine_cells_run_under_mpiexec(path: Path, p: int, tmp_path: Path, run: Callable) -> None:
+    script = tmp_path / f"{path.stem}.py"
+    script.write_text(HEADER + "\n".join(engine_cells(path)) + "\nprint('reached the end', flush=True)\n")
+    result = run(p, script)
+    assert result.returncode == 0, result.stdout
+    assert result.stdout.count("reached the end") == p
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_is_saved_as_make_notebooks_saves_it(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    ids = [cell.id for cell in notebook.cells]
+    assert len(set(ids)) == len(ids)
+    for cell in notebook.cells:
+        assert set(cell.metadata) <= {"tags"}, cell.id
+        if cell.cell_type == "code":
+            assert cell.execution_count is not None, f"{cell.id} was not run: make notebooks"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path: Path) -> None:
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "markdown":
+            for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", cell.source):
+                assert (path.parent / target).exists(), f"{cell.id}: {target}"

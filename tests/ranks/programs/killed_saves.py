@@ -1,0 +1,81 @@
+"""Save a run again and again, killed at another moment each time: python killed_saves.py DIRECTORY.
+
+The moments are the calls and returns in labkit while saving: the k-th kills. After each, every file in sight
+must be byte for byte the old one or the new one, and what else is there must go before the next run.
+"""
+
+import os
+import signal
+import sys
+from itertools import count
+from pathlib import Path
+from types import FrameType
+
+from labkit.nn import softmax_regression
+from labkit.train import Epoch, save
+from labkit.train.files import prepare
+
+OLD, NEW = softmax_regression(3, 2, seed=1), softmax_regression(3, 2, seed=2)
+
+
+def rows(loss: float) -> list[Epoch]:
+    """Return what two ranks might have measured."""
+    return [
+        Epoch(1, r, loss, loss, loss, loss, {"W": loss, "b": loss}, {"W": loss, "b": loss}) for r in (0, 1)
+    ]
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Return the files that a user sees."""
+    return {path.name: path.read_bytes() for path in directory.iterdir() if not path.name.startswith(".")}
+
+
+def save_until_call(kill_at: int, directory: Path) -> None:
+    """Save in this process, and die at the kill_at-th moment; exit with 0 if it ends before."""
+    calls = count(1)
+
+    def at_call(frame: FrameType, event: str, argument: object) -> None:
+        if "labkit" in Path(frame.f_code.co_filename).parts and next(calls) == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(at_call)
+    save(directory, NEW, rows(0.25), {"made": "again"})
+    os._exit(0)
+
+
+def main() -> None:
+    """Find that no moment leaves half a file."""
+    top = Path(sys.argv[1])
+    directory, reference = top / "run", top / "reference"
+    prepare(reference)
+    save(reference, NEW, rows(0.25), {"made": "again"})
+    new = contents(reference)
+    prepare(directory)
+    save(directory, OLD, rows(0.5), {})
+    old = contents(directory)
+    moments = seen_old = seen_new = leftovers = 0
+    for kill_at in count(1):
+        for name, data in old.items():
+            (directory / name).write_bytes(data)
+        child = os.fork()
+        if child == 0:
+            save_until_call(kill_at, directory)
+        _, status = os.waitpid(child, 0)
+        found = contents(directory)
+        leftovers += len(list(directory.iterdir())) - len(found)
+        assert found.keys() == old.keys() == new.keys()
+        for name, data in found.items():
+            assert data in (old[name], new[name]), f"killed at moment {kill_at}: half a {name}: {data!r}"
+            seen_old += data == old[name]
+            seen_new += data == new[name]
+        prepare(directory)
+        assert len(list(directory.iterdir())) == len(found), "a leftover is still there"
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0 and found == new
+            break
+        moments += 1
+    assert moments > 20 and seen_old and seen_new and leftovers, (moments, seen_old, seen_new, leftovers)
+    print(f"{moments} moments")
+
+
+main()

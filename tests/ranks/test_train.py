@@ -1,0 +1,172 @@
+"""The batch job: `labkit train` on real ranks."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pytest
+
+from labkit import __version__
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+TRAIN = ("-m", "labkit", "train")
+FILES = {"weights.txt", "bias.txt", "sync_times.csv", "contributions.csv", "loss.png", "run.json"}
+
+
+def train(run: Run, p: int, out: Path, *options: str) -> str:
+    """Train, and return what was printed."""
+    done = run(p, *TRAIN, "--out", out, *options)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def weights(out: Path) -> np.ndarray:
+    return np.concatenate(
+        [np.loadtxt(out / name, dtype=np.float32).ravel() for name in ("weights.txt", "bias.txt")]
+    )
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="session")
+def alone(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of the one-rank twin."""
+    out = tmp_path_factory.mktemp("one") / "out"
+    train(run, 1, out, "--model", "linear", "--epochs", "10")
+    return out
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 5])
+def test_any_number_of_ranks_ends_in_the_weights_of_one(
+    p: int, run: Run, alone: Path, tmp_path: Path
+) -> None:
+    said = train(run, p, tmp_path, "--model", "linear", "--epochs", "10", "--ordered")
+
+    expected = weights(alone)
+    np.testing.assert_allclose(weights(tmp_path), expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+    assert len(expected) == 11
+
+    pairs = [(e, r) for e in range(1, 11) for r in range(p)]
+    lines = [line.split(":")[0] for line in said.splitlines() if line.startswith("[rank ")]
+    assert lines == [f"[rank {r}] epoch {e}" for e, r in pairs]
+    for word in ("loss", "all ranks", "mean gradient W", "contribution W", "wait", "transfer"):
+        assert said.count(word) >= len(pairs)
+
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    times = table(tmp_path / "sync_times.csv")
+    assert [(int(row["epoch"]), int(row["rank"])) for row in times] == pairs
+    assert all(float(row["wait_s"]) > 0 and float(row["transfer_s"]) > 0 for row in times)
+    parts = table(tmp_path / "contributions.csv")
+    assert len(parts) == 2 * len(pairs) and {row["parameter"] for row in parts} == {"W", "b"}
+    assert all(float(row["contribution"]) > 0 for row in parts)
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["ranks"] == p == len(record["hosts"])
+    assert record["settings"] == {
+        "model": "linear", "data": "linear", "epochs": 10, "lr": 0.1, "batch": None, "seed": 0
+    }  # fmt: skip
+    assert record["versions"]["labkit"] == __version__ and record["versions"]["mpi_library"]
+    by_epoch = [row["global_loss"] for row in record["losses"] if row["rank"] == 0]
+    assert by_epoch[-1] < by_epoch[0] and len(record["losses"]) == len(pairs)
+
+
+def test_the_digits_are_learnt_and_the_same_by_any_number_of_ranks(run: Run, tmp_path: Path) -> None:
+    said = train(run, 4, tmp_path / "4", "--model", "softmax", "--data", "digits")
+    assert json.loads((tmp_path / "4" / "run.json").read_text())["test_accuracy"] >= 0.94
+    assert "test accuracy" in said
+    assert weights(tmp_path / "4").shape == (650,)
+
+    few = ("--model", "softmax", "--data", "digits", "--epochs", "2", "--batch", "50")
+    for p in (1, 5):
+        train(run, p, tmp_path / str(p), *few)
+    expected = weights(tmp_path / "1")
+    np.testing.assert_allclose(weights(tmp_path / "5"), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_another_seed_starts_elsewhere(run: Run, alone: Path, tmp_path: Path) -> None:
+    train(run, 1, tmp_path, "--seed", "1")
+    assert np.abs(weights(tmp_path) - weights(alone)).max() > 0.01
+
+
+def test_errors_are_told_once_and_end_every_rank(run: Run, tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    for options, words in (
+        (("--out", in_the_way), "cannot write to --out"),
+        (("--out", in_the_way / "below"), "cannot write to --out"),
+        (("--out", tmp_path / "a", "--model", "linear", "--data", "digits"), "does not fit"),
+        (("--out", tmp_path / "b", "--model", "softmax", "--data", "linear"), "does not fit"),
+        (("--out", tmp_path / "c", "--lr", "1e9", "--epochs", "50"), "lower learning rate"),
+    ):
+        done = run(3, *TRAIN, *options)
+        assert done.returncode == 2, done.stdout
+        assert done.stdout.count("labkit train: ") == 1, done.stdout
+        assert words in done.stdout and "Traceback" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_one_rank_that_fails_ends_the_job(rank: int, run: Run, programs: Path) -> None:
+    done = run(3, programs / "one_rank_fails.py", rank)
+    assert done.returncode != 0
+    assert f"labkit test: rank {rank} of 3 failed: RuntimeError: out of paper" in done.stdout
+
+
+def test_no_moment_to_be_killed_at_leaves_half_a_file(run: Run, programs: Path, tmp_path: Path) -> None:
+    done = run(1, programs / "killed_saves.py", tmp_path)
+    assert done.returncode == 0 and "moments" in done.stdout, done.stdout
+
+
+def assert_whole(directory: Path, epochs: int) -> None:
+    """Check that each file in sight is whole, whichever there are."""
+    for path in directory.iterdir():
+        if path.name.startswith("."):
+            continue
+        assert path.name in FILES
+        if path.name in ("weights.txt", "bias.txt"):
+            assert np.loadtxt(path).size in (10, 1)
+        elif path.name == "sync_times.csv":
+            assert len(table(path)) == 3 * epochs
+        elif path.name == "contributions.csv":
+            assert len(table(path)) == 2 * 3 * epochs
+        elif path.name == "run.json":
+            assert len(json.loads(path.read_text())["losses"]) == 3 * epochs
+        else:
+            assert path.read_bytes().endswith(b"IEND\xaeB`\x82")
+
+
+def read_until(words: str, output: IO[str]) -> bool:
+    """Read a job's lines until one has the words; False if the job ends before."""
+    return any(words in line for line in output)
+
+
+def test_a_job_killed_half_way_leaves_whole_files_and_the_next_one_cleans_up(
+    run: Run, started: Callable, kill_tree: Callable, tmp_path: Path
+) -> None:
+    long = (*TRAIN, "--out", tmp_path, "--epochs", "100000")
+    with started(3, *long) as job:
+        assert read_until("epoch 5:", job.stdout)
+        kill_tree(job)
+    assert [path for path in tmp_path.iterdir() if not path.name.startswith(".")] == []
+
+    for awaited in ("weights.txt", "sync_times.csv"):
+        with started(3, *TRAIN, "--out", tmp_path, "--epochs", "20") as job:
+            while not (tmp_path / awaited).exists() and job.poll() is None:
+                pass  # not even a short sleep: the next file is a millisecond away
+            kill_tree(job)
+        assert_whole(tmp_path, 20)
+        (tmp_path / awaited).unlink()
+
+    (tmp_path / ".weights.txt.labkit-part").write_text("half")
+    train(run, 3, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    assert_whole(tmp_path, 10)

@@ -1,0 +1,138 @@
+"""Models on one flat array."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from labkit.nn import (
+    Model,
+    check_model,
+    linear_regression,
+    numerical_gradient,
+    sgd_step,
+    softmax_regression,
+)
+
+RNG = np.random.default_rng(3)
+
+
+def batch(model: Model, n: int = 7) -> tuple[np.ndarray, np.ndarray]:
+    dtype = model.params.dtype
+    x = RNG.normal(size=(n, model.inputs)).astype(dtype)
+    if model.name == "softmax":
+        return x, RNG.integers(0, model.outputs, n)
+    return x, RNG.normal(size=(n, model.outputs)).astype(dtype)
+
+
+@pytest.fixture(params=[linear_regression, softmax_regression])
+def model(request: pytest.FixtureRequest) -> Model:
+    made: Model = request.param(6, 3, seed=4, dtype=np.float64)
+    return made
+
+
+def test_every_gradient_agrees_with_central_differences(model: Model) -> None:
+    before = model.params.copy()
+    checks = check_model(model, *batch(model))
+    assert [check.name for check in checks] == ["W", "b"]
+    assert max(check.error for check in checks) < 1e-8
+    np.testing.assert_array_equal(model.params, before)
+
+
+def test_the_check_finds_a_wrong_gradient(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = model._loss_backward
+    monkeypatch.setattr(model, "_loss_backward", lambda out, y: 1.01 * right(out, y))
+    assert min(check.error for check in check_model(model, *batch(model))) > 1e-3
+
+
+def test_parameters_and_gradients_are_views_of_one_array_each(model: Model) -> None:
+    for flat, named in (
+        (model.params, model.named_parameters()),
+        (model.grads, model.named_gradients()),
+    ):
+        assert flat.flags.c_contiguous and flat.shape == (6 * 3 + 3,)
+        assert {name: view.shape for name, view in named.items()} == {"W": (6, 3), "b": (3,)}
+        flat[...] = np.arange(flat.size)
+        assert np.concatenate([view.ravel() for view in named.values()]).tolist() == flat.tolist()
+    model.loss_and_gradient(*batch(model))
+    assert model.named_gradients()["b"].base is not None and model.grads[-3:].any()
+
+
+def test_the_gradient_is_overwritten_and_its_loss_is_the_loss(model: Model) -> None:
+    x, y = batch(model)
+    first = model.loss_and_gradient(x, y), model.grads.copy()
+    again = model.loss_and_gradient(x, y), model.grads.copy()
+    assert first[0] == again[0] == model.loss(x, y)
+    np.testing.assert_array_equal(first[1], again[1])
+
+
+def test_parts_of_a_batch_weighted_make_the_whole(model: Model) -> None:
+    x, y = batch(model, 10)
+    loss = model.loss_and_gradient(x, y)
+    whole = model.grads.copy()
+    total, summed = 0.0, np.zeros_like(whole)
+    for part in (slice(0, 3), slice(3, 10)):
+        total += (part.stop - part.start) * model.loss_and_gradient(x[part], y[part])
+        summed += (part.stop - part.start) * model.grads
+    assert total / 10 == pytest.approx(loss)
+    np.testing.assert_allclose(summed / 10, whole, rtol=1e-10, atol=1e-14)
+
+
+def test_the_seed_makes_the_weights() -> None:
+    weights = [softmax_regression(seed=seed).params for seed in (0, 0, 1)]
+    assert weights[0].dtype == np.float32 and weights[0].tolist() == weights[1].tolist()
+    assert np.abs(weights[0] - weights[2]).max() > 0.1
+    assert linear_regression().named_parameters()["W"].shape == (10, 1)
+
+
+def test_a_model_does_not_start_at_the_answer_of_data_with_its_seed() -> None:
+    """Streams of one seed are kept apart: else the first weights were the data's own."""
+    from labkit.data import linear  # noqa: PLC0415
+
+    data = linear(seed=0)
+    assert linear_regression(seed=0).loss(data.x_train, data.y_train) > 0.1
+
+
+def test_a_step_goes_down_the_gradient_in_place() -> None:
+    params, grads = np.array([1, 2], np.float32), np.array([10, -20], np.float32)
+    kept = params
+    sgd_step(params, grads, 0.1)
+    np.testing.assert_allclose(kept, [0, 4])
+    assert params.dtype == np.float32
+
+
+def test_prediction() -> None:
+    model = softmax_regression(2, 3)
+    model.named_parameters()["W"][...] = [[1, 0, 0], [0, 0, 1]]
+    model.named_parameters()["b"][...] = 0
+    assert model.predict(np.array([[2, 1], [1, 2]], np.float32)).tolist() == [0, 2]
+
+
+X = np.ones((4, 6), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("make", "x", "y", "words"),
+    [
+        (linear_regression, X[:, :5], np.ones((4, 3), np.float32), r"'linear'.*\(4, 5\).*\(batch, 6\)"),
+        (linear_regression, X[0], np.ones((4, 3), np.float32), r"\(6,\)"),
+        (linear_regression, X[:0], np.ones((0, 3), np.float32), r"\(0, 6\)"),
+        (linear_regression, X.astype(float), np.ones((4, 3), np.float32), "float64.*float32"),
+        (linear_regression, X, np.ones(4, np.float32), r"\(4,\).*\(4, 3\)"),
+        (linear_regression, X, np.ones((4, 3)), "float64"),
+        (softmax_regression, X, np.ones((4, 1), int), r"'softmax'.*\(4, 1\).*\(4,\)"),
+        (softmax_regression, X, np.ones(4, np.float32), "float32.*integers"),
+        (softmax_regression, X, np.array([0, 1, 2, 3]), r"0 … 3.*0 … 2"),
+        (softmax_regression, X, np.array([0, 1, 2, -1]), "-1"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_an_error_with_layer_and_shapes(make, x, y, words) -> None:
+    model = make(6, 3)
+    for call in (model.loss, model.loss_and_gradient):
+        with pytest.raises(ValueError, match=words):
+            call(x, y)
+
+
+def test_differences_need_float64() -> None:
+    with pytest.raises(ValueError, match="float64"):
+        numerical_gradient(lambda: 0.0, X)

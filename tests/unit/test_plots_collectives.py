@@ -1,0 +1,128 @@
+"""Pictures of communication show what the ranks held, and nothing that they did not hold."""
+
+import io
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from labkit.plots.collectives import before_after, colour, origins, waiting
+
+SIZES = [1, 2, 3, 4, 5, 8, 15]
+
+
+def pieces(rank, count):
+    return (np.arange(count) % 9 + 1) * 10**rank
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def fills(figure):
+    """Return the colours of all filled rectangles, in drawing order, but for the swatches at the ranks' names."""
+    patches = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle) and patch.get_fill()]
+    return [to_hex(patch.get_facecolor()).upper() for patch in patches if patch.get_height() > 0.25]
+
+
+def renders(figure):
+    assert isinstance(figure, Figure)
+    figure.savefig(io.BytesIO())
+    return True
+
+
+@pytest.mark.parametrize("p", SIZES)
+def test_allgather_shows_every_rank_s_piece_in_that_rank_s_colour(p):
+    before = [pieces(rank, 1) for rank in range(p)]
+    figure = before_after("Allgather", before, [np.concatenate(before)] * p, "Allgather")
+    assert renders(figure)
+    colours = [colour(rank) for rank in range(p)]
+    assert fills(figure) == colours + colours * p
+    assert texts(figure).count(str(10 ** (p - 1))) == 1 + p
+
+
+@pytest.mark.parametrize("p", SIZES)
+def test_allreduce_shows_sums_with_the_stripes_of_all_ranks(p):
+    before = [pieces(rank, 2) for rank in range(p)]
+    figure = before_after("Allreduce", before, [sum(before)] * p)
+    assert renders(figure)
+    stripes = [colour(rank) for rank in range(p)]
+    assert fills(figure)[2 * p :] == stripes * 2 * p
+    assert ("stripes  sum of these ranks' pieces" in texts(figure)[-1]) == (p > 1)
+
+
+def test_ranks_without_a_buffer_and_ranks_with_unequal_shares():
+    whole = pieces(0, 5)
+    figure = before_after("Scatterv", [whole, None, None], [whole[:2], whole[2:4], whole[4:]])
+    assert renders(figure)
+    assert texts(figure).count("–") == 2
+    assert fills(figure) == [colour(0)] * 10
+
+
+def test_nobody_has_anything():
+    assert renders(before_after("Barrier", [None, None], [[], None]))
+
+
+def test_zeros_are_white_and_values_from_nowhere_are_grey():
+    figure = before_after("odd", [[1], [10]], [[0], [12]])
+    assert fills(figure) == [colour(0), colour(1), "#FFFFFF", "#BBBBBB"]
+    assert "12 ?" in texts(figure)
+
+
+@pytest.mark.parametrize(
+    ("value", "made_from"),
+    [(3, (0,)), (200, (2,)), (111, (0, 1, 2)), (110, (1, 2)), (303, (0, 2)), (0, ()), (112, None), (4, None)],
+)
+def test_origins(value, made_from):
+    assert origins(value, [pieces(rank, 3) for rank in range(3)], rank=0) == made_from
+
+
+def test_a_value_that_several_ranks_held_is_first_of_all_one_s_own():
+    assert origins(7, [[7], [7], [5]], rank=1) == (1,)
+    assert origins(7, [[7], [7], [5]], rank=2) == (0,)
+
+
+def test_float32_sums_are_recognised_whatever_the_order_of_adding():
+    before = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    assert origins(before[::-1].sum(axis=0)[1], list(before), rank=0) == (0, 1, 2, 3)
+    assert origins(before.sum(axis=0)[1] * np.float32(1.001), list(before), rank=0) is None
+
+
+def test_a_sum_of_float32_that_nearly_cancels_is_recognised():
+    before = np.array([[1.2345678], [-1.2345677], [0.1], [-0.1]], dtype=np.float32)
+    assert origins(before.sum(axis=0)[0], list(before), rank=0) is not None
+
+
+def test_integers_are_compared_exactly():
+    assert origins(10**9 + 1, [[10**9], [3]], rank=0) is None
+
+
+def test_wide_figures_fit_a_notebook():
+    figure = before_after("wide", [pieces(rank, 12) for rank in range(12)], [pieces(0, 12)] * 12)
+    assert figure.get_figwidth() <= 9.5
+
+
+def test_before_and_after_must_be_of_the_same_ranks():
+    with pytest.raises(ValueError, match="before has 2 ranks and after has 1"):
+        before_after("odd", [[1], [2]], [[1]])
+
+
+@pytest.mark.parametrize("p", SIZES)
+def test_waiting_draws_work_and_wait_of_each_rank(p):
+    arrived = 0.1 * np.arange(1, p + 1)
+    figure = waiting("Barrier", arrived, np.full(p, arrived[-1]))
+    assert renders(figure)
+    axes = figure.axes[0]
+    assert "(s)" in axes.get_xlabel()
+    assert [label.get_text() for label in axes.get_yticklabels()] == [f"rank {rank}" for rank in range(p)]
+    np.testing.assert_allclose([bar.get_width() for bar in axes.patches[:p]], arrived)
+    np.testing.assert_allclose(
+        [bar.get_width() for bar in axes.patches[p:]], arrived[-1] - arrived, atol=1e-12
+    )
+
+
+def test_waiting_wants_one_time_per_rank():
+    with pytest.raises(ValueError, match="one time per rank"):
+        waiting("Barrier", [0.1], [0.2, 0.3])

@@ -1,0 +1,35 @@
+"""No room of labkit reaches up: each imports only itself and the rooms below it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import labkit
+
+# From the bottom to the top.
+ROOMS = ["nn", "data", "comm", "train", "plots", "cli"]
+
+
+def imported(file: Path) -> set[str]:
+    """Return the first two names of every labkit module that the file imports, at the top or inside."""
+    modules = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            modules.add(node.module)
+        elif isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+    return modules
+
+
+def test_no_room_reaches_up() -> None:
+    top = Path(labkit.__file__).parent
+    for height, room in enumerate(ROOMS):
+        files = list((top / room).glob("**/*.py"))
+        assert files, room
+        for file in files:
+            for module in imported(file):
+                if module.startswith("labkit.") and (below := module.split(".")[1]) in ROOMS:
+                    assert ROOMS.index(below) <= height, f"{file} imports {module}"
+                if room in ("nn", "data"):
+                    assert not module.startswith("mpi4py"), f"{file} imports {module}"
