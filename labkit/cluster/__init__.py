@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import ipyparallel
 
 
-def connect(n: int = 4, *, timeout: float = 60.0) -> ipyparallel.Client:
+def connect(n: int = 4, *, restart: bool = False, timeout: float = 60.0) -> ipyparallel.Client:
     """Return a client of `n` engines that are one MPI world, engine id = rank, and set up `%%px` for them.
 
     Attaches to a running cluster of `n` engines, brings its engines back if they have died, or starts a
@@ -16,6 +16,7 @@ def connect(n: int = 4, *, timeout: float = 60.0) -> ipyparallel.Client:
 
     Args:
         n: the number of ranks, at least 1; more ranks than cores are welcome.
+        restart: end the engines that are there, stuck ones too, and start new ones in their place.
         timeout: seconds to wait for the engines.
 
     Raises:
@@ -25,4 +26,4 @@ def connect(n: int = 4, *, timeout: float = 60.0) -> ipyparallel.Client:
     # Engines import this package on their way up: they must not pay for the client's side.
     from labkit.cluster.connecting import connect as connect_  # noqa: PLC0415
 
-    return connect_(n, timeout=timeout)
+    return connect_(n, restart=restart, timeout=timeout)

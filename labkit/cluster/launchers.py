@@ -11,9 +11,9 @@ from labkit.cluster import lifeline
 
 
 def tied(role: str) -> list[str]:
-    """Return the start of a command line that makes the rest of it end with its owner (see lifeline.py)."""
+    """Return the start of a command line, by which the rest ends with this process (see lifeline.py)."""
     # -I -S: neither the user's environment nor site-packages; a watcher must start at once.
-    return [sys.executable, "-I", "-S", os.path.abspath(lifeline.__file__), role]
+    return [sys.executable, "-I", "-S", os.path.abspath(lifeline.__file__), role, str(os.getpid())]
 
 
 class TiedControllerLauncher(LocalControllerLauncher):

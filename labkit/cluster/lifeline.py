@@ -1,10 +1,10 @@
 """Run a command that dies with another process, together with everything the command has started.
 
-    python lifeline.py ROLE COMMAND [ARGUMENT …]
+    python lifeline.py ROLE STARTER COMMAND [ARGUMENT …]
 
-ROLE says whom to die with: a `controller` dies with whoever starts this program, and takes the files that
-describe its cluster with it; `engines` die with their controller, thus with the cluster's owner, whoever
-has started them anew; a `child` dies with whoever starts this program, and has more time to tidy up.
+ROLE says whom to die with: a `controller` dies with STARTER, the pid of the process that starts this program,
+and takes the files that describe its cluster with it; `engines` die with their controller, thus with the
+cluster's owner, whoever has started them anew; a `child` dies with STARTER, and has more time to tidy up.
 
 A cluster is a tree of some twenty processes (controller, mpiexec, ranks, their nannies), and a notebook's
 kernel is ended with SIGKILL, which nothing can catch: without a watcher beside it the tree lives on, at full
@@ -60,13 +60,15 @@ def own_output() -> str:
     return ""
 
 
-def watched_pid(role: str) -> int:
+def watched_pid(role: str, starter: int) -> int:
     """Return the process to die with."""
     if role == "engines":
-        # Without a controller of its own (`ipcluster engines`) a set of engines dies with who started it.
-        with contextlib.suppress(OSError, ValueError, KeyError), open(cluster_files()["cluster"]) as file:
-            return int(json.load(file)["controller"]["state"]["pid"])
-    return os.getppid()
+        # Without a controller of its own (`ipcluster engines`) a set of engines dies with its starter.
+        for _ in range(10):
+            with contextlib.suppress(OSError, ValueError, KeyError), open(cluster_files()["cluster"]) as file:
+                return int(json.load(file)["controller"]["state"]["pid"])
+            time.sleep(0.02)  # the file is written in place: it may be half there
+    return starter
 
 
 def alive(pid: int) -> bool:
@@ -196,8 +198,8 @@ def wait_for_either(command: subprocess.Popen[bytes], pid: int) -> set[int]:
 
 
 def main(arguments: list[str]) -> int:
-    role, *command_line = arguments
-    pid = watched_pid(role)
+    role, starter, *command_line = arguments
+    pid = watched_pid(role, int(starter))
     # MPICH's mpiexec leaves its ranks behind at TERM in a deadlock, Open MPI's at KILL.
     death_signal = signal.SIGKILL if is_hydra(command_line[0]) else signal.SIGTERM
     if LINUX:
@@ -223,8 +225,8 @@ def main(arguments: list[str]) -> int:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
         end_tree(command, known, GRACE[role])
-        if not alive(pid):  # nobody is left to ask who died, to read our output, or to tidy up after us
-            files |= {"deaths": cluster_files()["deaths"], "output": own_output()}
+        if role != "child" and not alive(pid):  # nobody is left to read our output, or to tidy up after us
+            files = {**cluster_files(), "output": own_output()}
         for path in files.values():
             with contextlib.suppress(OSError):
                 os.unlink(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from IPython import get_ipython
 
 from labkit.cluster.death import RankDied, first_death
 
+# Set where outputs are compared (nbval): no progress bars in them, which come and go with the load.
+NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")
 ADVICE = (
     "Call `connect()` for working engines, then run the notebook's setup cells again: "
     "the ranks' variables are gone."
@@ -48,6 +51,7 @@ class RankMagics(ParallelMagics):
     """The parallel magics over ranks that can die."""
 
     ranks: Ranks
+    progress_after_seconds = 86400 if NONINTERACTIVE else 2
     signal_on_interrupt = None  # ipyparallel's own handling swallows the interrupt: "Run All" would go on
 
     def parallel_execute(self, *args: Any, **kwargs: Any) -> Any:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-
 SHIFT = 1.25  # of outlying targets: large beside the noise, as in report A
 
 

@@ -162,7 +162,7 @@ def _alike(value: float, sums: np.ndarray, magnitudes: np.ndarray) -> np.ndarray
 
 @cache
 def _choices(count: int) -> np.ndarray:
-    """Return the ways to choose at least two of `count` ranks, all of them first; shape (ways, count), 0 or 1."""
+    """Return the ways to choose at least two of `count` ranks, all first; (ways, count), 0 or 1."""
     if count > MAX_SUBSETS:
         return np.ones((1, count), dtype=np.int64)
     ways = [way for way in product((1, 0), repeat=count) if sum(way) > 1]

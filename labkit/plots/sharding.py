@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,7 +99,7 @@ def on_a_line(gradients: Sequence[float], label: str) -> Figure:
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_yticks(range(total + 1), [f"rank {rank}" for rank in range(total)] + ["sum"])
     axes.set_ylim(total + 0.6, -0.6)
-    room = 0.15 * (ends.max() - ends.min() or 1.0)
+    room = 0.22 * (ends.max() - ends.min() or 1.0)
     axes.set_xlim(ends.min() - room / 2, ends.max() + room)
     axes.set_xlabel(f"Gradient of {label}, the ranks' arrows laid head to tail")
     return figure
@@ -170,25 +171,30 @@ def local_beside_global(local: Sequence[float], over_all: Sequence[float], rank:
 
 
 def losses_side_by_side(
-    runs: Mapping[str, tuple[Sequence[Sequence[float]], Sequence[float]]],
+    runs: Mapping[str, tuple[Sequence[Sequence[float]], Sequence[float]]], columns: int = 2
 ) -> Figure:
     """Return the loss curves of several runs, a panel each on one scale: by rank, and in black over all.
 
     Shapes: runs: title → (local (ranks, epochs), over_all (epochs,)).
     """
-    figure = Figure(figsize=(4.6 * len(runs), 3.8), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(runs), sharey=True))
-    for axes, (title, (local, over_all)) in zip(panels, runs.items(), strict=True):
+    lines = math.ceil(len(runs) / columns)
+    figure = Figure(figsize=(4.6 * columns, 3 * lines + 0.4), layout="constrained")
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    for axes, (title, (local, over_all)) in zip(panels.flat, runs.items(), strict=False):
         epochs = np.arange(1, len(over_all) + 1)
         for rank, curve in enumerate(local):
             axes.plot(epochs, curve, markersize=4, markevery=max(1, len(epochs) // 10), **_look(rank))
         axes.plot(epochs, over_all, color="black", linewidth=2.5, label="all ranks")
         axes.set_title(title)
-        axes.set_xlabel("Epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel("Loss (mean over samples)")
-    panels[-1].legend()
+    for axes in panels.flat[len(runs) :]:
+        axes.set_visible(False)
+    for axes in panels[-1]:
+        axes.set_xlabel("Epoch")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("Loss (mean over samples)")
+    panels.flat[len(runs) - 1].legend()
     return figure
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import psutil
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
+
+from labkit.cluster import lifeline
 
 DEADLINE_S = 60.0
 Start = Callable[..., "subprocess.Popen[str]"]  # the fixture `ipcluster`
@@ -26,7 +29,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = DEAD
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            pytest.fail(f"after {seconds:.0f} s still not: {what}")
+            pytest.fail(f"after {seconds:.0f} s still not: {what}", pytrace=False)
         time.sleep(0.05)
 
 
@@ -50,15 +53,23 @@ class World:
                 pass
         return found
 
+    def commands(self) -> list[list[str]]:
+        commands = []
+        for process in self.processes():
+            with suppress(psutil.Error):
+                commands.append(process.cmdline())
+        return commands
+
     def cluster_files(self) -> list[str]:
         return glob.glob(f"{self.folder}/profile_*/security/*.json")
 
     def wait_until_empty(self) -> None:
         """Wait until no process, no file of a cluster and no segment of a rank is left."""
-        wait_until(lambda: not self.processes(), f"all processes gone: {self.processes()}", 15)
+        wait_until(lambda: not self.processes(), "all processes gone", 15)
         assert self.cluster_files() == []
         assert glob.glob(f"{self.folder}/profile_*/log/*") == []
-        assert [name for name in os.listdir("/dev/shm") if "mpi" in name or "sm_segment" in name] == []
+        segments = {path for pattern in lifeline.SEGMENTS for path in glob.glob(f"/dev/shm/{pattern}")}
+        assert segments - lifeline.in_use() == set()
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

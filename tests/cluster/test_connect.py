@@ -80,9 +80,16 @@ def test_an_interrupt_is_an_error_and_the_engines_go_on(kernel: Kernel, tmp_path
     assert sorted(lines_of_ranks(kernel.run(NEW_WORLD))) == expected(2)
 
 
-def test_engines_of_ipcluster_outlive_the_kernel(
-    world: World, kernel: Kernel, ipcluster: Start
-) -> None:
+def test_stuck_engines_are_told_of_and_replaced(kernel: Kernel, ipcluster: Start) -> None:
+    ipcluster("--engines=MPI", "-n", "3")
+    kernel.run(CONNECT.format(n=3))
+    kernel.run("%%px --noblock\nif rank > 0:\n    comm.Barrier()")
+    assert "ClusterError: 3 engines are there, but not all have answered" in kernel.run("rc = connect(3)")
+    assert "3 ranks, one MPI world" in kernel.run("rc = connect(3, restart=True)")
+    assert sorted(lines_of_ranks(kernel.run(NEW_WORLD))) == expected(3)
+
+
+def test_engines_of_ipcluster_outlive_the_kernel(world: World, kernel: Kernel, ipcluster: Start) -> None:
     ipcluster("--engines=MPI", "-n", "4")
     assert "found running" in kernel.run(CONNECT.format(n=4))
     kernel.run("%px mark = rank + 10")
@@ -91,9 +98,7 @@ def test_engines_of_ipcluster_outlive_the_kernel(
     assert kernel.run("print(rc[:]['mark'])") == "[10, 11, 12, 13]\n"
 
 
-def test_revived_engines_belong_to_the_clusters_owner(
-    world: World, kernel: Kernel, ipcluster: Start
-) -> None:
+def test_revived_engines_belong_to_the_clusters_owner(world: World, kernel: Kernel, ipcluster: Start) -> None:
     ipcluster("--engines=MPI", "-n", "2")
     kernel.run(CONNECT.format(n=2))
     kernel.run("%px import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
@@ -104,9 +109,7 @@ def test_revived_engines_belong_to_the_clusters_owner(
     assert kernel.run("print(rc[:]['mark'])") == "[10, 11]\n"
 
 
-def test_a_world_of_one_is_an_error_that_names_its_cause(
-    kernel: Kernel, ipcluster: Start
-) -> None:
+def test_a_world_of_one_is_an_error_that_names_its_cause(kernel: Kernel, ipcluster: Start) -> None:
     ipcluster("--engines=local", "-n", "2")
     said = kernel.run(CONNECT.format(n=2))
     assert "ClusterError: the 2 engines are 2 MPI worlds of one rank each" in said
@@ -121,9 +124,7 @@ def test_a_cluster_of_another_notebook_is_left_alone(new_kernel: Callable[[], Ke
     assert "NameError" in second.run("%px mark")
 
 
-def test_a_stale_cluster_file_is_no_cluster(
-    world: World, kernel: Kernel, ipcluster: Start
-) -> None:
+def test_a_stale_cluster_file_is_no_cluster(world: World, kernel: Kernel, ipcluster: Start) -> None:
     process = ipcluster("--engines=MPI", "-n", "2")
     (path,) = [path for path in world.cluster_files() if "cluster-" in path]
     with open(path) as file:

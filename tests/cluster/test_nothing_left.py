@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from tests.cluster.conftest import Kernel, Start, World, wait_until
@@ -27,7 +29,7 @@ def test_a_killed_kernel_takes_its_engines_along(
 def test_a_kernel_killed_while_its_engines_come_up(world: World, new_kernel: Callable[[], Kernel]) -> None:
     kernel = new_kernel()
     kernel.start("from labkit.cluster import connect\nrc = connect(4)")
-    wait_until(lambda: any("labkit.cluster.witness" in p.cmdline() for p in world.processes()), "engines")
+    wait_until(lambda: any("labkit.cluster.witness" in command for command in world.commands()), "engines")
     kernel.manager.signal_kernel(signal.SIGKILL)
     world.wait_until_empty()
 
@@ -63,7 +65,11 @@ def test_a_killed_watcher(world: World, new_kernel: Callable[[], Kernel], victim
     kernel.run("from labkit.cluster import connect\nrc = connect(4)")
     kernel.run(DEADLOCK)
     for process in world.processes():
-        if any(word.endswith("lifeline.py") for word in process.cmdline()) and victim in process.cmdline():
-            process.kill()
+        with suppress(psutil.Error):
+            if (
+                any(word.endswith("lifeline.py") for word in process.cmdline())
+                and victim in process.cmdline()
+            ):
+                process.kill()
     kernel.manager.signal_kernel(signal.SIGKILL)
     wait_until(lambda: not world.processes(), "all processes gone", 15)

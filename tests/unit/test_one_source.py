@@ -27,8 +27,9 @@ def wanted() -> dict[str, str]:
 
 
 def test_environment_yml_names_what_pyproject_names() -> None:
-    lines = re.findall(r"^  - ([a-z0-9-]+)(\S*)$", (ROOT / "environment.yml").read_text(), re.MULTILINE)
-    conda = {name: specifier for name, specifier in lines if name != "pip:"}
+    text = (ROOT / "environment.yml").read_text().partition("dependencies:")[2]
+    lines = re.findall(r"^  - ([a-z0-9-]+)([><=]\S*)?$", text, re.MULTILINE)
+    conda = {name: specifier for name, specifier in lines}
     assert conda.pop("python") == PROJECT["requires-python"]
     assert conda.pop("pip") == ""
     assert conda == {ON_CONDA_FORGE.get(name, name): specifier for name, specifier in wanted().items()}

