@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         print("\nLeft behind by the tests:", *lines, sep="\n")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         for process in left:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
     shutil.rmtree(HOME, ignore_errors=True)
 
 

@@ -7,6 +7,7 @@ there is nothing to do, and a call that was interrupted is done again.
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,7 @@ def main(folder: Path, mpi: str) -> int:
     start = time.monotonic()
     print(f"Making the environment in {folder.name}, once: a minute or two …", flush=True)
     stamp.unlink(missing_ok=True)
+    os.environ["PIP_ROOT_USER_ACTION"] = "ignore"  # pip's warning is about the system's packages, not ours
     if {**have, "inputs": ""} != {**want, "inputs": ""}:
         create(folder)
     python = folder / "bin" / "python"

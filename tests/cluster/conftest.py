@@ -145,7 +145,8 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield world
     left = world.processes()
     for process in left:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(left, timeout=10)
 
 

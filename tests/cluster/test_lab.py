@@ -14,6 +14,7 @@ import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -85,7 +86,7 @@ def test_the_cluster_panel_starts_ranks_that_connect_finds(
     try:
         wait_until(listed, "the server answers")
         created = json.loads(get(url, token, {"cluster_id": "panel", "n": 4})[1])
-        get(f"{url}/{created['id']}/start", token, {})
+        get(f"{url}/{quote(created['id'], safe='')}", token, {})
         kernel = new_kernel()
         assert "found running: cluster-panel" in kernel.run(
             "from labkit.cluster import connect\nrc = connect(4)"
