@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -72,7 +73,9 @@ def bring_up(
     cluster: ipp.Cluster, client: ipp.Client, n: int, deadline: float, *, revive: bool
 ) -> list[Introduction]:
     """Wait until n ranks answer, with a progress bar if that takes long; with `revive`, replace dead ones."""
-    bar = tqdm.tqdm(total=n, desc="engines", unit="engine", delay=1, leave=False, disable=NONINTERACTIVE)
+    bar = tqdm.tqdm(
+        total=n, desc="engines", unit="engine", delay=1, leave=False, disable=NONINTERACTIVE, file=sys.stdout
+    )
     with contextlib.closing(bar):
         while time.monotonic() < deadline:
             bar.update(len(client.ids) - bar.n)
