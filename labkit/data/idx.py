@@ -16,7 +16,7 @@ import numpy as np
 from labkit.data.errors import FormatError
 
 # The third byte → the type of a value.
-TYPES = {
+TYPES: dict[int, np.dtype] = {
     0x08: np.dtype("u1"),
     0x09: np.dtype("i1"),
     0x0B: np.dtype(">i2"),
