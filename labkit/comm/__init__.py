@@ -9,11 +9,12 @@ from labkit.comm.lines import say
 from labkit.comm.once import once_per_node
 from labkit.comm.quiet import wait_quietly
 from labkit.comm.scatter import scatter
-from labkit.comm.shares import fetch, read_share
+from labkit.comm.sets import SharedSet, fetch
 
 __all__ = [
     "WAYS",
     "CollectiveError",
+    "SharedSet",
     "Way",
     "agree",
     "allreduce",
@@ -21,7 +22,6 @@ __all__ = [
     "fetch",
     "once_per_node",
     "raise_together",
-    "read_share",
     "say",
     "scatter",
     "wait_quietly",

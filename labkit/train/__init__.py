@@ -2,5 +2,6 @@
 
 from labkit.train.loop import Epoch, gather, train
 from labkit.train.record import record, save
+from labkit.train.speed import speeds
 
-__all__ = ["Epoch", "gather", "record", "save", "train"]
+__all__ = ["Epoch", "gather", "record", "save", "speeds", "train"]
