@@ -61,7 +61,8 @@ class SharedSet:
             fault = str(error)
         wait_quietly(comm)  # rank 0, which loads the data, needs its core
         raise_together(comm, fault)
-        known = known if self._stored else comm.bcast(known)
+        if self._stored is None:
+            known = comm.bcast(known)
         self.targets, self.features, self.outputs = known
         self.labelled = bool(np.issubdtype(self.targets.dtype, np.integer))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labkit.data.errors import FetchError, FormatError
 from labkit.data.sources import SOURCES, Source, folder
-from labkit.files import whole
+from labkit.files import UNFINISHED, whole
 
 RECORD = "unpacked.json"  # written last: where it is, the unpacked files are whole
 POLL_S = 0.1
@@ -127,12 +127,14 @@ def _sha256(path: Path, alive: Alive) -> str:
 
 @contextmanager
 def _turn(place: Path, alive: Alive) -> Iterator[None]:
-    """Wait until no other process on this machine fetches into the folder; a killed one leaves no trace."""
+    """Wait until no other process on this machine fetches into the folder; one that is killed ends its turn."""
     with (place / ".lock").open("w") as lock:
         told = False
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for left in (*place.glob("tmp*"), *place.glob(f".*{UNFINISHED}")):
+                    left.unlink()  # by a killed process: pooch's and ours; a download's beginning is kept
                 break
             except BlockingIOError:
                 if not told:

@@ -10,6 +10,7 @@ import numpy as np
 
 from labkit.data.fetching import fetch
 from labkit.data.pictures import Shape, check_shape, enlarge
+from labkit.data.sources import SOURCES
 from labkit.data.stored import stored
 
 SHIFT = 1.25  # of outlying targets: large beside the noise, as in report A
@@ -114,6 +115,7 @@ def cifar10(shape: Shape | None = None) -> Dataset:
 
 
 def _from_files(name: str, shape: Shape | None) -> Dataset:
+    check_shape(name, shape, SOURCES[name].image)  # before a long download
     fetch(name)
     parts = [stored(name, part, shape) for part in ("train", "test")]
     (x, y), (x_test, y_test) = (part.take(np.arange(len(part))) for part in parts)
