@@ -240,7 +240,7 @@ def test_unpacking_gives_back_all_bytes_also_where_they_packed_well(n: int, tmp_
         assert (tmp_path / "file").read_bytes() == content
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(draw=st.data())
 def test_any_samples_are_read_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject

@@ -71,7 +71,7 @@ def test_shuffled_shards_depend_on_seed_and_epoch_and_on_nothing_else(n: int, si
     assert shards(seed, 1) == one
     assert shards(seed + 1, 1) != one
     assert shards(seed, 2) != one
-    assert sorted(sum(one, [])) == list(range(n))
+    assert sorted(sample for shard in one for sample in shard) == list(range(n))
 
 
 def test_shuffling_favours_no_place_and_holds_no_more_than_its_share() -> None:
@@ -147,7 +147,7 @@ def test_more_ranks_than_samples_and_a_rank_that_is_none_are_refused_with_the_nu
     def scheme(n: int, size: int) -> data.Scheme:
         return data.scheme(name, targets=np.zeros(n, int), speeds=[1.0] * size)
 
-    with pytest.raises(ValueError, match="3 samples for 4 ranks.*at most 3 ranks"):
+    with pytest.raises(ValueError, match=r"3 samples for 4 ranks.*at most 3 ranks"):
         scheme(3, 4)(3, 0, 4)
     for rank in (4, -1):
         with pytest.raises(ValueError, match=f"rank {rank} of 4 ranks: expected 0 … 3"):
