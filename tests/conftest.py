@@ -14,20 +14,12 @@ import psutil
 import pytest
 
 from labkit import runtime
+from labkit.cluster import lifeline
 
 # A job that takes longer hangs: no job of these tests takes more than a few seconds on an idle machine.
 DEADLINE_S = 120
 
 HERE = Path(__file__).parent
-
-
-def shared_memory(pid: int) -> set[Path]:
-    """The files in /dev/shm (Linux) that a process has mapped."""
-    try:
-        mapped = Path(f"/proc/{pid}/maps").read_text()
-    except OSError:
-        return set()
-    return {Path(line.split()[5]) for line in mapped.splitlines() if " /dev/shm/" in line}
 
 
 def kill_tree(job: subprocess.Popen[str]) -> None:
@@ -39,13 +31,11 @@ def kill_tree(job: subprocess.Popen[str]) -> None:
                 family.append(psutil.Process(pid))
         except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
             pass
-    shared = {path for process in family for path in shared_memory(process.pid)}
     for process in set(family):
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGKILL)
     job.wait()
-    for path in shared:  # killed ranks cannot remove their own
-        path.unlink(missing_ok=True)
+    lifeline.sweep(job.pid)  # what killed ranks could not remove
 
 
 @contextmanager

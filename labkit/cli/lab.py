@@ -67,13 +67,14 @@ def _start_jupyter() -> subprocess.Popen[bytes]:
     from labkit.cluster.launchers import tied  # noqa: PLC0415
 
     options = ["--ServerApp.log_level=ERROR", "--LabApp.log_level=ERROR"]
+    options += [f"--ServerApp.root_dir={Path.cwd()}", f"--LabApp.default_url=/lab/tree/{FIRST.as_posix()}"]
     if os.geteuid() == 0:
         options.append("--allow-root")
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         options.append("--no-browser")  # or it would open a text browser over this terminal
     # A session of its own, so that Ctrl-C reaches this process alone, which then ends all in order.
     return subprocess.Popen(
-        [*tied("child"), sys.executable, "-m", "jupyterlab", str(FIRST), *options],
+        [*tied("child"), sys.executable, "-m", "jupyterlab", *options],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )

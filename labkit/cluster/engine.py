@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from typing import Any
 
 from ipyparallel.engine import app, nanny
@@ -22,6 +23,7 @@ def fork_nanny() -> Any:
         os.setsid()  # the terminal's signals are not for it
         os.dup2(orders, 0)
         os.dup2(answer, 1)
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115  (its answer is one line: send it)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # above all the socket by which mpiexec sees a rank end
         try:
             nanny.main()

@@ -26,6 +26,7 @@ import glob
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -151,8 +152,31 @@ def in_use() -> set[str]:
     return used
 
 
+def sweep(mpiexec: int) -> None:
+    """Remove what a killed MPI job, whose mpiexec had this pid, could not."""
+    sweep_segments()
+    for folder in {"/tmp", os.environ.get("TMPDIR", "/tmp")}:
+        shutil.rmtree(f"{folder}/ompi.{mpiexec}", ignore_errors=True)  # Open MPI's session
+    # MPICH's files do not say whose they are: while another job runs, they may be that one's.
+    others = (path for path in glob.glob("/proc/[0-9]*/comm") if read(path) == "hydra_pmi_proxy\n")
+    if LINUX and not any(others):
+        for path in glob.glob("/tmp/hydra_hwloc_xmlfile_*"):
+            with contextlib.suppress(OSError):
+                if os.stat(path).st_uid == os.getuid():
+                    os.unlink(path)
+
+
+def read(path: str) -> str:
+    """Return a file's text, or nothing if it is gone."""
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def sweep_segments() -> None:
-    """Remove this user's MPI segments that no process holds any more."""
+    """Remove this user's shared-memory segments that no process holds any more."""
     found = [path for pattern in SEGMENTS for path in glob.glob(f"/dev/shm/{pattern}")]
     if found:
         used = in_use()  # read after the list: a segment just made is open in its maker
@@ -230,7 +254,7 @@ def main(arguments: list[str]) -> int:
         for path in files.values():
             with contextlib.suppress(OSError):
                 os.unlink(path)
-        sweep_segments()
+        sweep(command.pid)
     code = command.returncode
     return code if code >= 0 else 128 - code
 

@@ -53,6 +53,7 @@ def test_labkit_lab_serves_the_first_notebook_and_leaves_nothing(
         url, token = re.search(r"JupyterLab: (\S+)\?token=(\w+)", said).groups()
         assert url.endswith("/lab/tree/notebooks/00_meet_the_cluster.ipynb")
         assert get(url, token)[0] == 200
+        assert get(url.replace("/lab/tree/", "/api/contents/"), token)[0] == 200
         kernel = new_kernel()
         assert "found running" in kernel.run("from labkit.cluster import connect\nrc = connect(3)")
         kernel.end()
