@@ -126,9 +126,9 @@ def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool
     )
     rows = gather(comm, rows)
     fault = None
-    if dataset.test:
+    if test := dataset.test():
         try:
-            click.echo(_save(out, model, dataset.test, rows, run))
+            click.echo(_save(out, model, test, rows, run))
         except OSError as error:
             fault = f"cannot write to --out {out}: {error.strerror}"
     wait_quietly(comm)  # rank 0 draws the plot

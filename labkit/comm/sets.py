@@ -31,7 +31,7 @@ class SharedSet:
 
     A set in files is fetched (`fetch`) and read by each rank itself, any other one loaded by rank 0 alone. On
     every rank: `targets` of all training samples, (n,) int64 labels or (n, outputs) float32; `features`,
-    `outputs` and `labelled` as of a `labkit.data.Dataset`. `test`: x and y, on rank 0; None elsewhere.
+    `outputs` and `labelled` as of a `labkit.data.Dataset`.
 
     Collective. A set that cannot be had, or not in that shape, is a CollectiveError on every rank.
     """
@@ -39,8 +39,7 @@ class SharedSet:
     def __init__(self, comm: MPI.Intracomm, name: str, shape: tuple[int, ...] | None = None) -> None:
         self._comm = comm
         self._stored: data.Stored | None = None
-        self._x: np.ndarray | None = None
-        self.test: Samples | None = None
+        self._loaded: data.Dataset | None = None  # on rank 0
         known: tuple[np.ndarray, int, int] = np.empty(0), 0, 0
         fault = None
         if name in data.SOURCES:
@@ -48,14 +47,11 @@ class SharedSet:
         try:
             if name in data.SOURCES:
                 self._stored = data.stored(name, "train", shape)
-                if comm.rank == 0:
-                    test = data.stored(name, "test", shape)
-                    self.test = test.take(np.arange(len(test)))
+                self._test = data.stored(name, "test", shape)
                 labels = self._stored.labels
                 known = labels, math.prod(self._stored.shape), int(labels.max()) + 1
             elif comm.rank == 0:
-                loaded = data.load(name, shape)
-                self._x, self.test = loaded.x_train, (loaded.x_test, loaded.y_test)
+                self._loaded = loaded = data.load(name, shape)
                 known = loaded.y_train, loaded.features, loaded.outputs
         except (OSError, ValueError) as error:
             fault = str(error)
@@ -72,8 +68,8 @@ class SharedSet:
         Collective. What goes wrong (more ranks than samples, say) is a CollectiveError on every rank.
         """
         if self._stored is None:
-            x = scatter(self._comm, self._x, scheme)
-            return x, scatter(self._comm, self.targets if self._comm.rank == 0 else None, scheme)
+            x, y = (self._loaded.x_train, self._loaded.y_train) if self._loaded else (None, None)
+            return scatter(self._comm, x, scheme), scatter(self._comm, y, scheme)
         share, fault = None, None
         try:
             share = self._stored.take(scheme(len(self._stored), self._comm.rank, self._comm.size))
@@ -82,3 +78,14 @@ class SharedSet:
         raise_together(self._comm, fault)
         assert share is not None  # or there would have been a fault
         return share
+
+    def test(self) -> Samples | None:
+        """Return x and y of the samples for the test on rank 0, None on the others.
+
+        Read only now, from files: they are no part of what a rank holds while it trains.
+        """
+        if self._comm.rank:
+            return None
+        if self._loaded:
+            return self._loaded.x_test, self._loaded.y_test
+        return self._test.take(np.arange(len(self._test)))

@@ -51,11 +51,6 @@ def is_cached(name: str) -> bool:
 
 def _get(name: str, file: str, alive: Alive) -> None:
     """Make sure that an original file is in the cache."""
-    import pooch  # noqa: PLC0415 (these two are slow to import, and rarely needed)
-    import requests  # noqa: PLC0415
-
-    from labkit.data.download import Resuming  # noqa: PLC0415
-
     source, place = SOURCES[name], folder(name)
     expected, path = source.files[file], place / file
     reasons = []
@@ -64,6 +59,13 @@ def _get(name: str, file: str, alive: Alive) -> None:
         if got == expected:
             return
         reasons.append(f"the one in the cache has SHA-256 {got}")
+
+    # Slow to import, large in memory, and rarely needed.
+    import pooch  # noqa: PLC0415
+    import requests  # noqa: PLC0415
+
+    from labkit.data.download import Resuming  # noqa: PLC0415
+
     pooch.get_logger().setLevel("WARNING")
     for mirror in source.mirrors:
         part = place / f"{file}.part"
@@ -127,7 +129,7 @@ def _sha256(path: Path, alive: Alive) -> str:
 
 @contextmanager
 def _turn(place: Path, alive: Alive) -> Iterator[None]:
-    """Wait until no other process on this machine fetches into the folder; one that is killed ends its turn."""
+    """Wait until no other process on this machine fetches into the folder; a killed one ends its turn."""
     with (place / ".lock").open("w") as lock:
         told = False
         while True:

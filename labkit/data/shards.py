@@ -56,12 +56,12 @@ def outlying(targets: np.ndarray, rank: int, size: int, outlier: int) -> np.ndar
     """Return shards of which one, the rank `outlier`'s, is unlike the others: report A's case.
 
     That rank holds the samples with the lowest targets, as many as its equal share; the others are dealt the
-    rest. Shapes: targets (n,) or (n, 1), labels or values; result (n_rank,), int64, ascending.
+    rest. Shapes: targets (n,), labels or values; result (n_rank,), int64, ascending.
     """
     n = len(targets)
     _check(n, rank, size)
     share = len(strided(n, outlier, size))
-    order = np.argsort(targets.reshape(n), kind="stable")
+    order = np.argsort(targets, kind="stable")
     if rank == outlier:
         return np.sort(order[:share])
     rest = np.sort(order[share:])
@@ -119,8 +119,9 @@ def scheme(
 ) -> Scheme:
     """Return the scheme of that name as a function of n, rank and size.
 
-    Some need more: "by-label" and "outlying" the targets of all samples, "shuffled" the seed and the epoch,
-    "weighted" the speeds. With "outlying" the rank in the middle, size // 2, is the outlier, as in report A.
+    Some need more: "by-label" and "outlying" the targets of all samples, (n,) or (n, outputs), "shuffled" the
+    seed and the epoch, "weighted" the speeds. With "outlying" the rank in the middle, size // 2, is the
+    outlier, as in report A.
     """
     if name not in SCHEMES:
         raise ValueError(f"no sharding scheme {name!r}: there are {', '.join(SCHEMES)}")
@@ -141,6 +142,7 @@ def scheme(
 def _by_target(name: str, targets: np.ndarray, n: int, rank: int, size: int) -> np.ndarray:
     if len(targets) != n:
         raise ValueError(f"{len(targets)} targets for {n} samples")
+    targets = targets.reshape(n, -1)[:, 0]  # of several values the first
     return by_label(targets, rank, size) if name == "by-label" else outlying(targets, rank, size, size // 2)
 
 

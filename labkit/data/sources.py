@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from platformdirs import user_cache_path
 
 from labkit.data import cifar, mnist
 from labkit.data.rows import Rows
@@ -67,9 +68,7 @@ def cache() -> Path:
     """Return the folder that holds the fetched sets: $LABKIT_DATA, or the user's cache folder."""
     if chosen := os.environ.get(CACHE):
         return Path(chosen)
-    import pooch  # noqa: PLC0415 (slow to import, and rarely needed)
-
-    return Path(pooch.os_cache("allreduce-lab"))
+    return user_cache_path("allreduce-lab")  # as pooch.os_cache, without pooch's memory on every rank
 
 
 def folder(name: str) -> Path:

@@ -23,8 +23,6 @@ def cases(draw: st.DrawFn) -> tuple[int, int, data.Scheme, str]:
     name = draw(st.sampled_from(data.SCHEMES))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     targets = rng.integers(0, 10, n) if draw(st.booleans()) else rng.normal(size=(n, 1)).astype(np.float32)
-    if name == "by-label":
-        targets = rng.integers(0, draw(st.integers(1, 10)), n)
     speeds = draw(st.lists(st.floats(1e-6, 1e6), min_size=size, max_size=size))
     scheme = data.scheme(
         name, targets=targets, seed=draw(st.integers(0, 9)), epoch=draw(st.integers(1, 9)), speeds=speeds
