@@ -209,11 +209,17 @@ def _global_loss(comm: MPI.Intracomm, loss_sum: float, n: int, epoch: int) -> fl
     return loss
 
 
+def contribution(part: np.ndarray, total: np.ndarray) -> float:
+    """Return ‖part‖ / ‖total‖, as a fraction; NaN where the total is zero.
+
+    `part` is one rank's gradient, `total` the sum over all ranks, alike in shape. Over 1 as soon as the ranks'
+    gradients point different ways: then the sum is shorter than its longest part.
+    """
+    length = float(np.linalg.norm(total))
+    return float(np.linalg.norm(part)) / length if length else math.nan
+
+
 def _contribution(model: Model, own: np.ndarray, every: np.ndarray) -> dict[str, float]:
-    """Return ‖own‖ / ‖every‖ by parameter: over 1 as soon as the gradients of ranks point different ways."""
+    """Return this rank's contribution to each parameter."""
     parts, sums = model.views(own), model.views(every)
-    ratios = {}
-    for name in parts:
-        part, whole = float(np.linalg.norm(parts[name])), float(np.linalg.norm(sums[name]))
-        ratios[name] = part / whole if whole else math.nan
-    return ratios
+    return {name: contribution(parts[name], sums[name]) for name in parts}

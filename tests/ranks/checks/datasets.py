@@ -348,6 +348,21 @@ def check_train_refuses_slices_and_shards_that_do_not_fit_on_every_rank(comm: MP
         assert words in said, said
 
 
+def check_a_local_loss_rises_while_the_global_loss_falls_at_every_step(comm: MPI.Intracomm) -> None:
+    """Report A's case on any number of ranks: the rank in the middle holds outlying samples."""
+    if comm.size == 1:
+        return
+    n = 1000
+    whole = data.linear(n, seed=22, outlying=data.contiguous(n, comm.size // 2, comm.size))
+    mine = data.contiguous(n, comm.rank, comm.size)
+    rows = train(comm, linear_regression(), whole.x_train[mine], whole.y_train[mine], epochs=10, lr=0.01)
+    assert np.all(np.diff([row.global_loss for row in rows]) < 0)
+    if comm.rank == 0:
+        assert np.all(np.diff([row.local_loss for row in rows]) > 0)
+    if comm.rank == comm.size // 2:
+        assert rows[0].contribution["b"] > 1, rows[0]
+
+
 def check_speeds_are_those_of_the_ranks(comm: MPI.Intracomm) -> None:
     whole = data.linear(n=64)
     model = linear_regression()
