@@ -212,8 +212,8 @@ def _global_loss(comm: MPI.Intracomm, loss_sum: float, n: int, epoch: int) -> fl
 def contribution(part: np.ndarray, total: np.ndarray) -> float:
     """Return ‖part‖ / ‖total‖, as a fraction; NaN where the total is zero.
 
-    `part` is one rank's gradient, `total` the sum over all ranks, alike in shape. Over 1 as soon as the ranks'
-    gradients point different ways: then the sum is shorter than its longest part.
+    `part` is one rank's gradient, `total` the sum over all ranks, alike in shape. Where the ranks' gradients
+    point different ways, the sum can be shorter than a part: then that rank's contribution is over 1.
     """
     length = float(np.linalg.norm(total))
     return float(np.linalg.norm(part)) / length if length else math.nan
