@@ -235,7 +235,7 @@ def times_by_rank(seconds: Mapping[str, Sequence[float]], log: bool = True) -> F
     if log:
         panels[0].set_yscale("log")
     else:
-        panels[0].set_ylim(bottom=0)
+        panels[0].set_ylim(0, 1.1e3 * max(map(max, seconds.values())))
     panels[0].set_ylabel("Time (ms)")
     return figure
 
