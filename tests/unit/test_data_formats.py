@@ -232,6 +232,16 @@ def test_a_packed_file_of_two_members_or_with_padding_is_refused(tmp_path: Path)
         assert not (tmp_path / "file").exists()
 
 
+def test_a_packed_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    """Also where all of its data came, and only the sum or the length behind them did not."""
+    content = packed(b"abc" * 20)
+    for cut in range(len(content)):
+        (tmp_path / "file.gz").write_bytes(content[:cut])
+        with pytest.raises(FormatError, match=f"offset {cut}: expected more gzip data"):
+            gunzip(tmp_path / "file.gz", tmp_path / "file")
+        assert not (tmp_path / "file").exists()
+
+
 @pytest.mark.parametrize("n", [0, 1, 1 << 18, (1 << 20) + 7, 5_000_000])
 def test_unpacking_gives_back_all_bytes_also_where_they_packed_well(n: int, tmp_path: Path) -> None:
     for content in (b"\0" * n, np.random.default_rng(0).bytes(n)):
