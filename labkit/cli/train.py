@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    import numpy as np
     from mpi4py import MPI
 
-    from labkit.data import Dataset
+    from labkit.comm import SharedSet
+    from labkit.data import Scheme
     from labkit.nn import Model
     from labkit.train import Epoch
 
@@ -23,11 +25,19 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "softmax": {"data": "digits", "epochs": 30, "lr": 0.5, "batch": 64},
 }
 
+# labkit.data's own lists; to ask it would load NumPy.
+DATA = ("linear", "digits", "mnist", "cifar10")
+SHARD = ("contiguous", "strided", "shuffled", "by-label", "outlying", "weighted")
+
 
 @click.command
 @click.option("--model", type=click.Choice(list(DEFAULTS)), default="linear", show_default=True)
+@click.option("--data", type=click.Choice(DATA), help="Data set. [default: what suits the model]")
 @click.option(
-    "--data", type=click.Choice(["linear", "digits"]), help="Data set. [default: what suits the model]"
+    "--shard",
+    type=click.Choice(SHARD),
+    help="Which samples each rank gets. With strided, shuffled and weighted the result does not depend on "
+    "the number of ranks. [default: contiguous, with a batch strided]",
 )
 @click.option(
     "--epochs", type=click.IntRange(min=1), help="Passes over the data. [default: linear 10, softmax 30]"
@@ -43,7 +53,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     help="Samples in a step, of all ranks together: so the result does not depend on their number. "
     "[default: linear all samples, softmax 64]",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the weights.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of weights and shuffling."
+)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory for the results.")
 @click.option("--ordered", is_flag=True, help="Put the lines of an epoch in order of their rank.")
 def command(model: str, out: Path, seed: int, ordered: bool, **given: Any) -> None:
@@ -57,14 +69,18 @@ def command(model: str, out: Path, seed: int, ordered: bool, **given: Any) -> No
     from labkit.cli.ranks import ending_together
 
     settings = {**DEFAULTS[model], **{name: value for name, value in given.items() if value is not None}}
+    # Neighbouring samples for a step with all of them, as in report A; dealt like cards where steps are
+    # smaller.
+    settings.setdefault("shard", "contiguous" if settings["batch"] is None else "strided")
     comm = MPI.COMM_WORLD
     with ending_together(comm, "labkit train"):
         _run(comm, {"model": model, **settings, "seed": seed}, out, ordered)
 
 
 def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool) -> None:
-    from labkit.comm import raise_together, say, scatter, wait_quietly
-    from labkit.data import contiguous, strided
+    from labkit import data
+    from labkit.comm import SharedSet, raise_together, say, wait_quietly
+    from labkit.nn import MODELS
     from labkit.train import gather, record, train
     from labkit.train.files import prepare
 
@@ -76,14 +92,27 @@ def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool
             fault = f"cannot write to --out {out}: {error.strerror}"
     raise_together(comm, fault)
 
-    dataset, model = _load(comm, settings)
-    # Neighbouring samples for a step with all of them, as in report A; dealt like cards where steps are
-    # smaller.
-    scheme = contiguous if settings["batch"] is None else strided
-    x = scatter(comm, dataset.x_train if dataset else None, scheme)
-    y = scatter(comm, dataset.y_train if dataset else None, scheme)
-
+    dataset = SharedSet(comm, settings["data"])
+    raise_together(comm, _misfit(settings, dataset.labelled))
+    model = MODELS[settings["model"]](dataset.features, dataset.outputs, settings["seed"])
     run = record(comm, settings)
+    if settings["shard"] == "weighted":
+        run["speeds"] = _speeds(comm, model, dataset)
+
+    def scheme(epoch: int) -> Scheme:
+        return data.scheme(
+            settings["shard"],
+            targets=dataset.targets,
+            seed=settings["seed"],
+            epoch=epoch,
+            speeds=run.get("speeds", ()),
+        )
+
+    x, y = dataset.share(scheme(1))
+    batch = settings["batch"]
+    if batch and settings["shard"] == "weighted":
+        n = len(dataset.targets)
+        batch = data.in_order(scheme(1)(n, comm.rank, comm.size), n, batch)
     rows = train(
         comm,
         model,
@@ -91,40 +120,39 @@ def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool
         y,
         epochs=settings["epochs"],
         lr=settings["lr"],
-        batch=settings["batch"],
+        batch=batch,
         on_epoch=lambda row: say(comm, _line(row), ordered),
+        reshard=(lambda epoch: dataset.share(scheme(epoch))) if settings["shard"] == "shuffled" else None,
     )
     rows = gather(comm, rows)
     fault = None
-    if dataset:
+    if test := dataset.test():
         try:
-            click.echo(_save(out, model, dataset, rows, run))
+            click.echo(_save(out, model, test, rows, run))
         except OSError as error:
             fault = f"cannot write to --out {out}: {error.strerror}"
     wait_quietly(comm)  # rank 0 draws the plot
     raise_together(comm, fault)
 
 
-def _load(comm: MPI.Intracomm, settings: dict[str, Any]) -> tuple[Dataset | None, Model]:
-    """Return the data set (on rank 0 only: it takes room and time) and the model that fits it."""
-    from labkit.comm import raise_together, wait_quietly
-    from labkit.data import load
-    from labkit.nn import MODELS
+def _misfit(settings: dict[str, Any], labelled: bool) -> str | None:
+    """Return what is wrong with the pair of model and data, if anything."""
+    if labelled == (settings["model"] == "softmax"):
+        return None
+    return (
+        f"the model {settings['model']!r} does not fit the data {settings['data']!r}, whose targets are "
+        f"{'labels' if labelled else 'values'}; use --data {DEFAULTS[settings['model']]['data']}"
+    )
 
-    dataset, fault, shape = None, None, (0, 0)
-    if comm.rank == 0:
-        dataset = load(settings["data"])
-        shape = dataset.features, dataset.outputs
-        if dataset.labelled != (settings["model"] == "softmax"):
-            kind = "labels" if dataset.labelled else "values"
-            fault = (
-                f"the model {settings['model']!r} does not fit the data {settings['data']!r}, whose targets "
-                f"are {kind}; use --data {DEFAULTS[settings['model']]['data']}"
-            )
-    wait_quietly(comm)  # rank 0, which loads the data, needs its core
-    raise_together(comm, fault)
-    inputs, outputs = comm.bcast(shape)
-    return dataset, MODELS[settings["model"]](inputs, outputs, settings["seed"])
+
+def _speeds(comm: MPI.Intracomm, model: Model, dataset: SharedSet) -> list[float]:
+    """Return the ranks' speeds, measured on as many samples each. Collective."""
+    from labkit.data import strided
+    from labkit.train import speeds
+
+    x, y = dataset.share(strided)
+    few = min(256, len(dataset.targets) // comm.size)
+    return speeds(comm, model, x[:few], y[:few])
 
 
 def _line(row: Epoch) -> str:
@@ -137,16 +165,21 @@ def _line(row: Epoch) -> str:
     )
 
 
-def _save(out: Path, model: Model, dataset: Dataset, rows: list[Epoch], run: dict[str, Any]) -> str:
+def _save(
+    out: Path, model: Model, test_set: tuple[np.ndarray, np.ndarray], rows: list[Epoch], run: dict[str, Any]
+) -> str:
     """Write the results, and return a line that sums them up."""
+    import numpy as np
+
     from labkit.plots import losses
     from labkit.train import save
     from labkit.train.files import whole
 
-    test = {"test_loss": model.loss(dataset.x_test, dataset.y_test)}
+    x, y = test_set
+    test = {"test_loss": model.loss(x, y)}
     says = f"test loss {test['test_loss']:.4f}"
-    if dataset.labelled:
-        test["test_accuracy"] = float((model.predict(dataset.x_test) == dataset.y_test).mean())
+    if np.issubdtype(y.dtype, np.integer):
+        test["test_accuracy"] = float((model.predict(x) == y).mean())
         says += f", test accuracy {100 * test['test_accuracy']:.2f} %"
 
     ranks = range(run["ranks"])

@@ -1,4 +1,4 @@
-"""What touches MPI: averaging gradients, scattering data, errors and lines that ranks share.
+"""What touches MPI: averaging gradients, data for every rank, errors and lines that ranks share.
 
 Every function here is collective: all ranks of the communicator call it, in the same order.
 """
@@ -6,16 +6,21 @@ Every function here is collective: all ranks of the communicator call it, in the
 from labkit.comm.average import WAYS, Way, agree, allreduce, average
 from labkit.comm.errors import CollectiveError, raise_together
 from labkit.comm.lines import say
+from labkit.comm.once import once_per_node
 from labkit.comm.quiet import wait_quietly
 from labkit.comm.scatter import scatter
+from labkit.comm.sets import SharedSet, fetch
 
 __all__ = [
     "WAYS",
     "CollectiveError",
+    "SharedSet",
     "Way",
     "agree",
     "allreduce",
     "average",
+    "fetch",
+    "once_per_node",
     "raise_together",
     "say",
     "scatter",

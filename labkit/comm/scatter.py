@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.errors import CollectiveError
-from labkit.data import shards
-
-Scheme = Callable[[int, int, int], np.ndarray]
+from labkit.data import Scheme, shards
 
 
 def scatter(comm: MPI.Intracomm, array: np.ndarray | None, scheme: Scheme = shards.contiguous) -> np.ndarray:

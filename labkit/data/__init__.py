@@ -1,7 +1,49 @@
 """Data sets by name, and the ways to share them out among ranks. No MPI."""
 
-from labkit.data.batches import dealt
-from labkit.data.sets import DATASETS, Dataset, digits, linear, load
-from labkit.data.shards import by_label, contiguous, strided
+from labkit.data.batches import dealt, in_order
+from labkit.data.errors import FetchError, FormatError
+from labkit.data.fetching import fetch, is_cached
+from labkit.data.sets import DATASETS, Dataset, cifar10, digits, linear, load, mnist
+from labkit.data.shards import (
+    SCHEMES,
+    Scheme,
+    by_label,
+    contiguous,
+    outlying,
+    scheme,
+    shuffled,
+    strided,
+    weighted,
+)
+from labkit.data.sources import SOURCES, Source, cache
+from labkit.data.stored import Stored, stored
 
-__all__ = ["DATASETS", "Dataset", "by_label", "contiguous", "dealt", "digits", "linear", "load", "strided"]
+__all__ = [
+    "DATASETS",
+    "SCHEMES",
+    "SOURCES",
+    "Dataset",
+    "FetchError",
+    "FormatError",
+    "Scheme",
+    "Source",
+    "Stored",
+    "by_label",
+    "cache",
+    "cifar10",
+    "contiguous",
+    "dealt",
+    "digits",
+    "fetch",
+    "in_order",
+    "is_cached",
+    "linear",
+    "load",
+    "mnist",
+    "outlying",
+    "scheme",
+    "shuffled",
+    "stored",
+    "strided",
+    "weighted",
+]

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
+from labkit.data.fetching import fetch
+from labkit.data.pictures import Shape, check_shape, enlarge
+from labkit.data.sources import SOURCES
+from labkit.data.stored import stored
 
 SHIFT = 1.25  # of outlying targets: large beside the noise, as in report A
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples and their targets. x float32 (n, features); y float32 (n, outputs) or int64 labels (n,)."""
+    """Samples and their targets.
+
+    Shapes: x (n, features) or, for images, (n, channels, height, width), float32; y (n, outputs), float32, or
+    labels (n,), int64.
+    """
 
     name: str
     x_train: np.ndarray
@@ -23,7 +33,7 @@ class Dataset:
     @property
     def features(self) -> int:
         """How many values one sample has."""
-        return int(self.x_train.shape[1])
+        return math.prod(self.x_train.shape[1:])
 
     @property
     def labelled(self) -> bool:
@@ -60,28 +70,76 @@ def linear(
     return Dataset("linear", x[:n], y[:n], x[n:], y[n:])
 
 
-def digits() -> Dataset:
+def digits(shape: Shape | None = None) -> Dataset:
     """Return scikit-learn's 1,797 handwritten digits: 1,438 training samples and 359 for the test.
 
-    Shapes: x (n, 64), the 8×8 pixels row by row, float32 scaled from 0 … 16 to 0 … 1; y (n,), int64, 0 … 9.
-    Every fifth sample is for the test: a split that no random number generator can change.
+    Shapes: x (n, *shape), float32 scaled from 0 … 16 to 0 … 1: (64,), the 8×8 pixels row by row, if `shape`
+    is None; or (1, 8, 8), or enlarged (1, 28, 28), (1, 32, 32) or, three channels alike, (3, 32, 32). y (n,),
+    int64, 0 … 9. Every fifth sample is for the test: a split that no random number generator can change.
     Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits (test part), UCI, 1998.
     """
+    shape = check_shape("digits", shape, (1, 8, 8))
     # Slow to import (it brings SciPy), so only where it is needed.
     from sklearn.datasets import load_digits  # noqa: PLC0415
 
     x, y = load_digits(return_X_y=True)
     x, y = (x / 16).astype(np.float32), y.astype(np.int64)
+    if len(shape) == 3:
+        pictures = x.reshape(-1, 8, 8)
+        pictures = enlarge(pictures, shape[1]) if shape[1] != 8 else pictures
+        x = np.repeat(pictures[:, None], shape[0], axis=1)
     test = np.arange(len(x)) % 5 == 4
     return Dataset("digits", x[~test], y[~test], x[test], y[test])
 
 
-# Each function is called without arguments.
-DATASETS: dict[str, Callable[[], Dataset]] = {"linear": linear, "digits": digits}
+def mnist(shape: Shape | None = None) -> Dataset:
+    """Return MNIST: 60,000 training samples and 10,000 for the test, as its authors split them.
+
+    Shapes: x (n, *shape), float32 scaled from 0 … 255 to 0 … 1: (784,), row by row, if `shape` is None; or
+    (1, 28, 28), or with an edge of zeros (1, 32, 32) or, three channels alike, (3, 32, 32). y (n,), int64,
+    0 … 9. Fetched first if it is not in the cache: see `fetch` for the errors.
+    Source: Y. LeCun, C. Cortes, C. Burges, The MNIST database of handwritten digits.
+    """
+    return _from_files("mnist", shape)
 
 
-def load(name: str) -> Dataset:
-    """Return the data set of that name; a ValueError names those there are."""
+def cifar10(shape: Shape | None = None) -> Dataset:
+    """Return CIFAR-10: 50,000 training samples and 10,000 for the test, as its authors split them.
+
+    Shapes: x (n, *shape), float32 scaled from 0 … 255 to 0 … 1: (3072,), all red values row by row, then
+    green, then blue, if `shape` is None; or (3, 32, 32). y (n,), int64, 0 … 9. Fetched first if it is not in
+    the cache: see `fetch` for the errors.
+    Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
+    """
+    return _from_files("cifar10", shape)
+
+
+def _from_files(name: str, shape: Shape | None) -> Dataset:
+    check_shape(name, shape, SOURCES[name].image)  # before a long download
+    fetch(name)
+    parts = [stored(name, part, shape) for part in ("train", "test")]
+    (x, y), (x_test, y_test) = (part.take(np.arange(len(part))) for part in parts)
+    return Dataset(name, x, y, x_test, y_test)
+
+
+# Each function is called without arguments, or with the shape of a sample.
+DATASETS: dict[str, Callable[..., Dataset]] = {
+    "linear": linear,
+    "digits": digits,
+    "mnist": mnist,
+    "cifar10": cifar10,
+}
+
+
+def load(name: str, shape: Shape | None = None) -> Dataset:
+    """Return the data set of that name; a ValueError names those there are.
+
+    `shape`: of one image, (channels, height, width), for the sets that have images; flat if None.
+    """
     if name not in DATASETS:
         raise ValueError(f"no data set {name!r}: there are {', '.join(DATASETS)}")
-    return DATASETS[name]()
+    if shape is None:
+        return DATASETS[name]()
+    if name == "linear":
+        raise ValueError(f"no shape {tuple(shape)} for 'linear': it has no images")
+    return DATASETS[name](shape=shape)

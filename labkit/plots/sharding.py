@@ -14,6 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from labkit.plots.training import COLOURS, MARKERS
 
 DARK = ("#0072B2", "#009E73", "#D55E00")  # of COLOURS: white text reads better on them
+# Of text in the middle of a box; the layout need not ask each for its size, which is slow.
+INSIDE: dict[str, Any] = {"ha": "center", "va": "center", "in_layout": False}
 
 
 def shards(owners: Mapping[str, np.ndarray], labels: Sequence[object]) -> Figure:
@@ -21,43 +23,63 @@ def shards(owners: Mapping[str, np.ndarray], labels: Sequence[object]) -> Figure
 
     Shapes: owners: name of the scheme → (n,), the rank of each sample; labels (n,).
     """
-    figure = Figure(figsize=(10, 0.55 * len(owners) + 1), layout="constrained")
-    axes = figure.add_subplot()
-    for row, owner in enumerate(owners.values()):
-        for sample, (rank, label) in enumerate(zip(owner, labels, strict=True)):
-            colour = COLOURS[rank % len(COLOURS)]
-            axes.barh(row, 1, left=sample - 0.5, height=0.8, color=colour, edgecolor="white")
-            ink = "white" if colour in DARK else "black"
-            axes.text(sample, row, str(label), ha="center", va="center", color=ink, fontsize=9)
-    axes.set_yticks(range(len(owners)), list(owners))
-    axes.invert_yaxis()
-    axes.set_xlabel("Sample, in the order of the data set (inside: its label)")
-    axes.set_xlim(-0.5, len(labels) - 0.5)
-    ranks = sorted({int(rank) for owner in owners.values() for rank in owner})
-    keys = [Patch(color=COLOURS[rank % len(COLOURS)], label=f"rank {rank}") for rank in ranks]
-    figure.legend(handles=keys, loc="outside upper center", ncols=min(len(ranks), 8))
-    return figure
+    rows = {name: (owner, labels) for name, owner in owners.items()}
+    return _boxes(rows, "rank", "Sample, in the order of the data set (inside: its label)")
 
 
-def label_counts(counts: Mapping[str, np.ndarray]) -> Figure:
+def steps(rows: Mapping[str, tuple[np.ndarray, Sequence[object]]]) -> Figure:
+    """Return the samples as a row of boxes for each run: colour by the step they are in, their rank inside.
+
+    Shapes: rows: name of the run → two of (n,), the step and the rank of each sample.
+    """
+    return _boxes(rows, "step", "Sample, in the order of the data set (inside: the rank that holds it)")
+
+
+def label_counts(counts: Mapping[str, np.ndarray], columns: int = 3) -> Figure:
     """Return how many samples of each label each rank holds: a panel for each scheme.
 
     Shapes: counts: name of the scheme → (ranks, labels), integers.
     """
-    figure = Figure(figsize=(4.6 * len(counts), 3.2), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(counts), sharey=True))
+    columns = min(columns, len(counts))
+    lines = math.ceil(len(counts) / columns)
+    ranks = len(next(iter(counts.values())))
+    size = 4.6 * columns, lines * (1.6 + 0.4 * min(ranks, 16))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     most = max(int(table.max()) for table in counts.values())
-    for axes, (name, table) in zip(panels, counts.items(), strict=True):
+    for axes, (name, table) in zip(panels.flat, counts.items(), strict=False):
         picture = axes.imshow(table, cmap="Blues", vmin=0, vmax=most, aspect="auto")
         for (rank, label), count in np.ndenumerate(table):
             ink = "white" if count > most / 2 else "black"
-            axes.text(label, rank, str(count), ha="center", va="center", color=ink, fontsize=8)
+            axes.text(label, rank, str(count), **INSIDE, color=ink, fontsize=8)
         axes.set_title(name)
-        axes.set_xlabel("Label")
         axes.set_xticks(range(table.shape[1]))
-    panels[0].set_ylabel("Rank")
-    panels[0].yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    _label_outer(panels, len(counts), "Label", "Rank")
     figure.colorbar(picture, ax=panels, label="Samples")
+    return figure
+
+
+def memory_and_traffic(
+    data_mb: Sequence[float],
+    memory_mb: Mapping[str, Sequence[float]],
+    sent_mb: Mapping[str, Sequence[float]],
+) -> Figure:
+    """Return rank 0's peak memory, and beside it what rank 0 sends, by the size of the data.
+
+    Shapes: data_mb (sizes,); the others: way → (sizes,). All in MB.
+    """
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    sides = figure.subplots(1, 2, sharey=True)
+    titles = {"Peak memory of rank 0 (MB)": memory_mb, "Sent by rank 0 (MB)": sent_mb}
+    for axes, (title, ways) in zip(sides, titles.items(), strict=True):
+        for way, (name, values) in enumerate(ways.items()):
+            axes.plot(data_mb, values, **{**_look(way), "label": name})
+        axes.set_xlabel("Data set (MB)")
+        axes.set_ylabel(title)
+        axes.set_ylim(bottom=-0.03 * max(map(max, memory_mb.values())))
+        axes.grid(alpha=0.3)
+    sides[0].legend()
     return figure
 
 
@@ -188,18 +210,15 @@ def losses_side_by_side(
         axes.set_title(title)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
-    for axes in panels.flat[len(runs) :]:
-        axes.set_visible(False)
-    for axes in panels[-1]:
-        axes.set_xlabel("Epoch")
-    for axes in panels[:, 0]:
-        axes.set_ylabel("Loss (mean over samples)")
+    _label_outer(panels, len(runs), "Epoch", "Loss (mean over samples)")
     panels.flat[len(runs) - 1].legend()
     return figure
 
 
-def times_by_rank(seconds: Mapping[str, Sequence[float]]) -> Figure:
-    """Return times of the ranks as points on a logarithmic axis, a panel for each kind of time.
+def times_by_rank(seconds: Mapping[str, Sequence[float]], log: bool = True) -> Figure:
+    """Return times of the ranks as points, a panel for each kind of time.
+
+    The axis is logarithmic, or with log=False begins at 0.
 
     Shapes: seconds: name → (ranks,).
     """
@@ -209,13 +228,54 @@ def times_by_rank(seconds: Mapping[str, Sequence[float]]) -> Figure:
         for rank, value in enumerate(times):
             axes.plot(rank, 1e3 * value, markersize=9, linestyle="", **_look(rank))
         axes.set_title(name)
-        axes.set_yscale("log")
         axes.set_xlabel("Rank")
         axes.set_xticks(range(len(times)))
         axes.set_xlim(-0.5, len(times) - 0.5)
         axes.grid(alpha=0.3)
+    if log:
+        panels[0].set_yscale("log")
+    else:
+        panels[0].set_ylim(0, 1.1e3 * max(map(max, seconds.values())))
     panels[0].set_ylabel("Time (ms)")
     return figure
+
+
+def _boxes(rows: Mapping[str, tuple[np.ndarray, Sequence[object]]], what: str, label: str) -> Figure:
+    """Draw a row of boxes for each entry: its numbers give the colours, and `what` names them in the key.
+
+    Shapes: rows: name → two of (n,), the number of each box from 0 on and what is written in it.
+    """
+    figure = Figure(figsize=(10, 0.55 * len(rows) + 1), layout="constrained")
+    axes = figure.add_subplot()
+    for row, (numbers, texts) in enumerate(rows.values()):
+        for sample, (number, text) in enumerate(zip(numbers, texts, strict=True)):
+            colour = COLOURS[number % len(COLOURS)]
+            axes.barh(row, 1, left=sample - 0.5, height=0.8, color=colour, edgecolor="white")
+            ink = "white" if colour in DARK else "black"
+            axes.text(sample, row, str(text), **INSIDE, color=ink, fontsize=9)
+        axes.set_xlim(-0.5, len(numbers) - 0.5)
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    known = sorted({int(number) for numbers, _ in rows.values() for number in numbers})
+    keys = [Patch(color=COLOURS[number % len(COLOURS)], label=f"{what} {number}") for number in known]
+    figure.legend(handles=keys, loc="outside upper center", ncols=min(len(known), 8))
+    return figure
+
+
+def _label_outer(panels: np.ndarray, used: int, x: str, y: str) -> None:
+    """Label the lowest panel of each column and the first of each line; hide those that are not used.
+
+    Shapes: panels (lines, columns).
+    """
+    columns = panels.shape[1]
+    for place, axes in enumerate(panels.flat):
+        axes.set_visible(place < used)
+        if place % columns == 0:
+            axes.set_ylabel(y)
+        if place + columns >= used:
+            axes.set_xlabel(x)
+            axes.tick_params(labelbottom=True)
 
 
 def _look(rank: int) -> dict[str, Any]:

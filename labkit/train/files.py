@@ -1,35 +1,15 @@
-"""Files that are whole or not there at all, whenever the program is killed.
+"""The directory of a run's files, each of which is whole or not there at all (`labkit.files.whole`).
 
-A file is written under another name in the same directory, flushed to the disk and then renamed: renaming
-replaces the old file in one step (POSIX). What a killed run left under the other name is removed by the
-next one.
+What a killed run left under a file's unfinished name is removed by the next one.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
-UNFINISHED = ".labkit-part"
+from labkit.files import UNFINISHED, whole
 
-
-@contextmanager
-def whole(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write bytes to; it appears at `path` when the block ends, not at all if it raises."""
-    part = path.with_name(f".{path.name}{UNFINISHED}")
-    try:
-        with part.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
+__all__ = ["prepare", "whole"]
 
 
 def prepare(directory: Path) -> None:
@@ -43,12 +23,3 @@ def prepare(directory: Path) -> None:
     probe = directory / f".probe{UNFINISHED}"
     probe.touch()
     probe.unlink()
-
-
-def _sync_directory(directory: Path) -> None:
-    """Put the new name itself on the disk."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

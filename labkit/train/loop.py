@@ -6,7 +6,7 @@ One function does it for a notebook's `%%px` cell, for `mpiexec -n 4 labkit trai
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -48,17 +48,20 @@ def train(
     *,
     epochs: int,
     lr: float,
-    batch: int | None = None,
+    batch: int | Sequence[slice] | None = None,
     way: Way = allreduce,
     on_epoch: Callable[[Epoch], None] | None = None,
+    reshard: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None,
 ) -> list[Epoch]:
     """Train `model` on the shards of all ranks together, in step; return this rank's epochs.
 
     Shapes: x (n_rank, features), y as the model's targets: this rank's shard. Without `batch` each step
     takes every sample, one step an epoch. With it a step takes `batch` samples of all ranks together, and
     each rank its part of them (`data.dealt`); with `data.strided` shards the steps are then the same for
-    any number of ranks. Every rank starts from rank 0's parameters. `on_epoch` is called after each epoch,
-    on every rank.
+    any number of ranks. Where the shards are of other sizes (`data.weighted`), `batch` is a slice of this
+    rank's shard for each step (`data.in_order`). Every rank starts from rank 0's parameters. `on_epoch` is
+    called after each epoch, on every rank. `reshard` is called before each epoch but the first, on every
+    rank, with its number, and returns the shard for it, as large as the first (`data.shuffled`).
 
     Collective. A shard or setting that does not fit, and a loss that is no longer finite, is a
     CollectiveError on every rank.
@@ -70,6 +73,8 @@ def train(
 
     rows = []
     for epoch in range(1, epochs + 1):
+        if reshard and epoch > 1:
+            x, y = _resharded(comm, model, reshard, epoch, len(x))
         # Gradients summed over the epoch's samples: this rank's, and all ranks'.
         own, every = np.zeros_like(model.grads), np.zeros_like(model.grads)
         loss_sum, transfer_s = 0.0, 0.0
@@ -124,13 +129,14 @@ def _steps(
     *,
     epochs: int,
     lr: float,
-    batch: int | None,
+    batch: int | Sequence[slice] | None,
 ) -> tuple[list[slice], list[int]]:
     """Check on all ranks what `train` was given; return each step's slice and its size over all ranks."""
-    settings = epochs, lr, batch, model.name
+    given = f"{len(batch)} slices" if isinstance(batch, Sequence) else batch
+    settings = epochs, lr, given, model.name
     expected = comm.bcast(settings)
     fault = None
-    if epochs < 1 or not (math.isfinite(lr) and lr > 0) or (batch is not None and batch < 1):
+    if epochs < 1 or not (math.isfinite(lr) and lr > 0) or (isinstance(batch, int) and batch < 1):
         fault = f"expected epochs ≥ 1, lr > 0 and batch ≥ 1, got {epochs}, {lr} and {batch}"
     elif settings != expected:
         fault = f"expected (epochs, lr, batch, model) = {expected} as on rank 0, got {settings}"
@@ -144,12 +150,50 @@ def _steps(
     n = int(agree(comm, model.grads, len(x)))
     if batch is None:
         return [slice(0, len(x))], [n]
+    if isinstance(batch, Sequence):
+        return list(batch), _step_sizes(comm, batch, len(x))
     held = len(range(comm.rank, n, comm.size))
     if len(x) != held:
         fault = f"expected a shard of {held} of the {n} samples to deal batches of {batch} from, got {len(x)}"
     raise_together(comm, fault)
     starts = range(0, n, batch)
     return dealt(n, batch, comm.rank, comm.size), [min(batch, n - start) for start in starts]
+
+
+def _step_sizes(comm: MPI.Intracomm, parts: Sequence[slice], held: int) -> list[int]:
+    """Return how many samples each step takes on all ranks together. Collective.
+
+    A CollectiveError if a rank's slices are not its shard cut into pieces, or a step has no sample at all.
+    """
+    ends = [0, *(part.stop for part in parts)]
+    whole = [part.start for part in parts] == ends[:-1] and ends[-1] == held and ends == sorted(ends)
+    raise_together(comm, None if whole else f"expected slices that cut 0 … {held} into pieces, got {parts}")
+    sizes = np.sum(comm.allgather(np.diff(ends)), axis=0).tolist()
+    raise_together(comm, None if all(sizes) else f"expected a sample in each step, got steps of {sizes}")
+    return sizes
+
+
+def _resharded(
+    comm: MPI.Intracomm,
+    model: Model,
+    reshard: Callable[[int], tuple[np.ndarray, np.ndarray]],
+    epoch: int,
+    held: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return this rank's shard for an epoch, checked on all ranks. Collective."""
+    fault, shard = None, None
+    try:
+        shard = reshard(epoch)
+        model.check(*shard)
+        if len(shard[0]) != held:
+            fault = f"expected a shard of {held} samples in epoch {epoch} as before, got {len(shard[0])}"
+    except CollectiveError:
+        raise  # on every rank already
+    except (OSError, ValueError, IndexError) as error:
+        fault = str(error)
+    raise_together(comm, fault)
+    assert shard is not None  # or there would have been a fault
+    return shard
 
 
 def _global_loss(comm: MPI.Intracomm, loss_sum: float, n: int, epoch: int) -> float:
@@ -165,11 +209,17 @@ def _global_loss(comm: MPI.Intracomm, loss_sum: float, n: int, epoch: int) -> fl
     return loss
 
 
+def contribution(part: np.ndarray, total: np.ndarray) -> float:
+    """Return ‖part‖ / ‖total‖, as a fraction; NaN where the total is zero.
+
+    `part` is one rank's gradient, `total` the sum over all ranks, alike in shape. Where the ranks' gradients
+    point different ways, the sum can be shorter than a part: then that rank's contribution is over 1.
+    """
+    length = float(np.linalg.norm(total))
+    return float(np.linalg.norm(part)) / length if length else math.nan
+
+
 def _contribution(model: Model, own: np.ndarray, every: np.ndarray) -> dict[str, float]:
-    """Return ‖own‖ / ‖every‖ by parameter: over 1 as soon as the gradients of ranks point different ways."""
+    """Return this rank's contribution to each parameter."""
     parts, sums = model.views(own), model.views(every)
-    ratios = {}
-    for name in parts:
-        part, whole = float(np.linalg.norm(parts[name])), float(np.linalg.norm(sums[name]))
-        ratios[name] = part / whole if whole else math.nan
-    return ratios
+    return {name: contribution(parts[name], sums[name]) for name in parts}

@@ -73,7 +73,8 @@ def test_any_number_of_ranks_ends_in_the_weights_of_one(
     record = json.loads((tmp_path / "run.json").read_text())
     assert record["ranks"] == p == len(record["hosts"])
     assert record["settings"] == {
-        "model": "linear", "data": "linear", "epochs": 10, "lr": 0.1, "batch": None, "seed": 0
+        "model": "linear", "data": "linear", "epochs": 10, "lr": 0.1, "batch": None,
+        "shard": "contiguous", "seed": 0,
     }  # fmt: skip
     assert record["versions"]["labkit"] == __version__ and record["versions"]["mpi_library"]
     by_epoch = [row["global_loss"] for row in record["losses"] if row["rank"] == 0]

@@ -34,6 +34,32 @@ def test_label_counts_writes_every_count() -> None:
     assert (first.get_title(), first.get_xlabel(), first.get_ylabel()) == ("a", "Label", "Rank")
 
 
+def test_steps_colours_every_sample_by_its_step() -> None:
+    (axes,) = sharding.steps({"one rank": (np.array([0, 0, 1]), np.array([0, 0, 0]))}).axes
+    colours = [patch.get_facecolor() for patch in axes.patches]
+    assert colours[0] == colours[1] != colours[2]
+    assert [text.get_text() for text in axes.texts] == ["0", "0", "0"]
+    assert "rank" in axes.get_xlabel()
+    assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ["step 0", "step 1"]
+
+
+def test_panels_that_do_not_fill_the_last_line_are_hidden_and_their_column_labelled() -> None:
+    table = np.array([[3, 0], [1, 2]])
+    panels = sharding.label_counts(dict.fromkeys("abcd", table), columns=3).axes[:6]
+    assert [axes.get_visible() for axes in panels] == [True] * 4 + [False] * 2
+    assert [axes.get_xlabel() for axes in panels[:4]] == ["", "Label", "Label", "Label"]
+    assert [axes.get_ylabel() for axes in panels[:4]] == ["Rank", "", "", "Rank"]
+
+
+def test_memory_and_traffic_draws_each_way_in_both_panels() -> None:
+    figure = sharding.memory_and_traffic([1, 2], {"a": [3, 6], "b": [1, 2]}, {"a": [0.5, 1], "b": [0, 0]})
+    memory, sent = figure.axes
+    assert [list(line.get_ydata()) for line in memory.lines] == [[3, 6], [1, 2]]
+    assert [list(line.get_ydata()) for line in sent.lines] == [[0.5, 1], [0, 0]]
+    assert [line.get_label() for line in memory.lines] == ["a", "b"]
+    assert all("(MB)" in words for axes in figure.axes for words in (axes.get_xlabel(), axes.get_ylabel()))
+
+
 def test_arrows_lie_head_to_tail_above_their_sum() -> None:
     (axes,) = sharding.on_a_line([-1.0, 3.0], "b").axes
     arrows = [(text.xyann, text.xy) for text in axes.texts if text.arrow_patch is not None]
@@ -72,6 +98,12 @@ def test_times_are_in_milliseconds() -> None:
     assert [line.get_ydata()[0] for line in wait.lines] == pytest.approx([200, 100])
     assert [line.get_ydata()[0] for line in transfer.lines] == pytest.approx([1, 2])
     assert wait.get_ylabel() == "Time (ms)"
+    assert wait.get_yscale() == transfer.get_yscale() == "log"
+
+
+def test_times_without_a_logarithm_begin_at_nothing() -> None:
+    (axes,) = sharding.times_by_rank({"Time": [0.2, 0.1]}, log=False).axes
+    assert axes.get_yscale() == "linear" and axes.get_ylim()[0] == 0
 
 
 @pytest.mark.parametrize("ranks", [1, 12])
@@ -79,6 +111,7 @@ def test_any_number_of_ranks_makes_a_picture(ranks: int) -> None:
     owner = np.arange(20) % ranks
     figures = [
         sharding.shards({"a": owner}, owner.tolist()),
+        sharding.steps({"a": (np.arange(20) // 4, owner)}),
         sharding.label_counts({"a": np.ones((ranks, 3), int)}),
         sharding.on_a_line([0.0] * ranks, "b"),
         sharding.along_step(np.arange(2), [[1, 2]] * ranks, [1, 2], "steps"),
