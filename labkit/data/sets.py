@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import distribution
 
 import numpy as np
 
@@ -79,11 +80,10 @@ def digits(shape: Shape | None = None) -> Dataset:
     Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits (test part), UCI, 1998.
     """
     shape = check_shape("digits", shape, (1, 8, 8))
-    # Slow to import (it brings SciPy), so only where it is needed.
-    from sklearn.datasets import load_digits  # noqa: PLC0415
-
-    x, y = load_digits(return_X_y=True)
-    x, y = (x / 16).astype(np.float32), y.astype(np.int64)
+    # The table that scikit-learn ships; to import scikit-learn would cost every rank a second.
+    table = str(distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz"))
+    rows = np.loadtxt(table, delimiter=",", dtype=np.uint8)
+    x, y = rows[:, :64].astype(np.float32) / 16, rows[:, 64].astype(np.int64)
     if len(shape) == 3:
         pictures = x.reshape(-1, 8, 8)
         pictures = enlarge(pictures, shape[1]) if shape[1] != 8 else pictures
