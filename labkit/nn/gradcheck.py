@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkit.nn.models import Model
+from labkit.nn.network import Model
 
 # The error of a central difference is about step² (truncation) + 1e-16/step (rounding); this balances the
 # two.
