@@ -11,10 +11,11 @@ from labkit.nn.models import (
     vgg11,
 )
 from labkit.nn.network import Classifier, Model, Regression
-from labkit.nn.sgd import sgd_step
+from labkit.nn.sgd import SGD, sgd_step
 
 __all__ = [
     "MODELS",
+    "SGD",
     "Check",
     "Classifier",
     "Model",

@@ -1,8 +1,8 @@
 """Layers: operations with parameters, and what the backward needs to remember of the forward.
 
-A layer owns no parameters. The model that holds it gives it its part of each flat array, and the layer sees it
-as views by short name: `p` (parameters), `g` (their gradients), `b` (buffers). `work` holds the arrays that it
-uses again in every step.
+A layer owns no parameters. The model that holds it gives it its part of each flat array, and the layer sees
+it as views by short name: `p` (parameters), `g` (their gradients), `b` (buffers). `work` holds the arrays
+that it uses again in every step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from labkit.nn import flat, ops
 from labkit.nn.ops import columns, winograd
-from labkit.nn.ops.convolution import output_size
+from labkit.nn.ops.convolution import Window
 from labkit.nn.ops.pooling import pooled_shape
 from labkit.nn.work import Work
 
@@ -121,7 +121,8 @@ class Conv2D(Layer):
     """
 
     def __init__(self, outputs: int, kernel: int, stride: int = 1, pad: int = 0, gain: float = 1) -> None:
-        self.outputs, self.kernel, self.stride, self.pad, self.gain = outputs, kernel, stride, pad, gain
+        self.outputs, self.gain = outputs, gain
+        self.window = Window(kernel, stride, pad)
 
     def start(self, shape: Shape) -> Shape:
         if len(shape) != 3:
@@ -129,20 +130,19 @@ class Conv2D(Layer):
                 f"layer {self.name!r}: x is (batch, {shape}), expected (batch, channels, height, width)"
             )
         super().start(shape)
-        square = (self.kernel, self.kernel)
         try:
-            size = output_size((0, *shape), (*square, shape[0], self.outputs), self.stride, self.pad)
+            size = self.window.output_size(shape)
         except ValueError as error:
             raise ValueError(f"layer {self.name!r}: {error}") from None
         # Few channels are not worth the change of basis.
-        self.winograd = shape[0] >= 16 and winograd.fits(square, self.stride, self.pad, *shape[1:])
+        self.winograd = shape[0] >= 16 and winograd.fits(self.window, shape)
         return (self.outputs, *size)
 
     def parameters(self) -> dict[str, Shape]:
-        return {"W": (self.kernel, self.kernel, self.input_shape[0], self.outputs), "b": (self.outputs,)}
+        return {"W": (*self.window.kernel, self.input_shape[0], self.outputs), "b": (self.outputs,)}
 
     def initialise(self, rng: np.random.Generator) -> None:
-        inputs = self.kernel**2 * self.input_shape[0]
+        inputs = self.wb.shape[0] - 1
         self.p["W"][...] = rng.normal(0, (self.gain / inputs) ** 0.5, self.p["W"].shape)
 
     def bind(self, params: np.ndarray, grads: np.ndarray, buffers: np.ndarray, work: Work) -> None:
@@ -152,22 +152,20 @@ class Conv2D(Layer):
 
     def forward(self, x: np.ndarray, training: bool) -> np.ndarray:
         if self.winograd:
-            y, seen = winograd.forward(x, self.p["W"], self.p["b"], self.work)
+            y, v, u = winograd.forward(x, self.p["W"], self.p["b"], self.work)
+            self.kept = v, u
         else:
-            y, seen = columns.forward(x, self.wb, (self.kernel,) * 2, self.stride, self.pad, self.work)
-        self.kept = x.shape, seen
+            y, seen = columns.forward(x, self.wb, self.window, self.work)
+            self.kept = x.shape, seen
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        shape, seen = self.kept
         if self.winograd:
-            return winograd.backward(dy, seen, self.p["W"], self.g["W"], self.g["b"], self.work)
+            v, u = self.kept
+            return winograd.backward(dy, v, u, self.work, dw=self.g["W"], db=self.g["b"])
+        shape, seen = self.kept
         columns.backward_weights(dy, seen, self.dwb)
-        if self.first:
-            return None
-        return columns.backward_input(
-            dy, self.wb, shape, (self.kernel,) * 2, self.stride, self.pad, self.work
-        )
+        return None if self.first else columns.backward_input(dy, self.wb, shape, self.window, self.work)
 
     def __getstate__(self) -> dict[str, object]:
         return {k: v for k, v in super().__getstate__().items() if k not in ("wb", "dwb")}
@@ -207,10 +205,10 @@ class BatchNorm(Layer):
                     "training: one has no variance"
                 )
             mean, var = ops.batch_statistics(x)
-            for running, batch in ((self.b["mean"], mean), (self.b["var"], var * (m / (m - 1)))):
-                running += RUNNING * (batch - running)
+            self.b["mean"] += RUNNING * (mean - self.b["mean"])
+            self.b["var"] += RUNNING * (var * (m / (m - 1)) - self.b["var"])
         self.kept = x, mean, var
-        return ops.batch_norm(x, self.p["gamma"], self.p["beta"], mean, var, self.work.like("y", x))
+        return ops.batch_norm(x, self.p["gamma"], self.p["beta"], mean, var, out=self.work.like("y", x))
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
         x, mean, var = self.kept
@@ -228,7 +226,8 @@ class ReLU(Layer):
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        return ops.relu_backward(dy, *self.kept, out=dy)
+        (y,) = self.kept
+        return ops.relu_backward(dy, y, out=dy)
 
 
 class Tanh(Layer):

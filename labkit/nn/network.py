@@ -17,7 +17,7 @@ class Model(ABC):
     """Layers one behind the other, with a loss on top; the derived classes bring the loss.
 
     `params` and `grads` are flat, contiguous arrays of one dtype (float32 unless asked otherwise), and each
-    layer's parameters and gradients are views into them, named "layer.W", or just "W" where there is one layer.
+    layer's parameters and gradients are views into them, named "layer.W", or "W" where there is one layer.
     `buffers` is a third flat array, of what is kept with a model but has no gradient: the running statistics
     of batch normalisation. An optimiser moves params; who averages gradients over ranks must see to buffers
     as well.
@@ -89,7 +89,7 @@ class Model(ABC):
         return self._loss(self.forward(x, training), y)
 
     def loss_and_gradient(self, x: np.ndarray, y: np.ndarray) -> float:
-        """Return the mean loss over the batch in training, and leave its gradient in `grads` (overwritten)."""
+        """Return the mean loss over the batch in training; leave its gradient in `grads` (overwritten)."""
         self.check(x, y)
         out = self.forward(x, training=True)
         dy: np.ndarray | None = self._loss_backward(out, y)
@@ -116,8 +116,8 @@ class Model(ABC):
             )
         if not np.isfinite(x).all():
             raise ValueError(
-                f"layer {first.name!r}: x of shape {x.shape} holds {np.count_nonzero(~np.isfinite(x))} values "
-                "that are not finite (NaN or infinite), expected none"
+                f"layer {first.name!r}: x of shape {x.shape} holds NaN or infinite values "
+                f"({np.count_nonzero(~np.isfinite(x))}), expected none"
             )
 
     def _named(self, by_layer: list[dict[str, Shape]]) -> dict[str, Shape]:

@@ -7,6 +7,7 @@ would have to hand out and clear every page of them in every step.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -39,3 +40,13 @@ class Work:
         order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
         array = self.array(name, tuple(shape[axis] for axis in order), x.dtype)
         return array.transpose(np.argsort(order))
+
+
+def parts(x: np.ndarray, values: int = 32768) -> Iterator[slice]:
+    """Yield slices of x's first axis, some images each: about `values` values of x.
+
+    What is worked on in several passes stays in a core's own cache between them, if it is done part by part.
+    """
+    images = max(1, values * len(x) // max(1, x.size))
+    for start in range(0, len(x), images):
+        yield slice(start, start + images)

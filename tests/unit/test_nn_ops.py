@@ -110,19 +110,20 @@ def laid_out(x: np.ndarray, layout: str) -> np.ndarray:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    ("shape", "kernel", "outputs", "stride", "pad"),
+    ("shape", "outputs", "window"),
     [
-        ((3, 2, 6, 8), 3, 4, 1, 1),
-        ((3, 2, 7, 5), 3, 40, 2, 1),
-        ((2, 6, 5, 5), 5, 40, 1, 0),
-        ((3, 16, 2, 2), 3, 24, 1, 1),
-        ((70, 3, 32, 32), 3, 5, 1, 1),  # more than one block of images
+        ((3, 2, 6, 8), 4, ops.Window(3, 1, 1)),
+        ((3, 2, 7, 5), 40, ops.Window(3, 2, 1)),
+        ((2, 6, 5, 5), 40, ops.Window(5, 1, 0)),
+        ((3, 16, 2, 2), 24, ops.Window(3, 1, 1)),
+        ((70, 3, 32, 32), 5, ops.Window(3, 1, 1)),  # more than one part of the images
     ],
 )
 def test_clever_convolutions_equal_the_clear_one(
-    layout: str, shape: tuple[int, ...], kernel: int, outputs: int, stride: int, pad: int
+    layout: str, shape: tuple[int, ...], outputs: int, window: ops.Window
 ) -> None:
     rng = np.random.default_rng(4)
+    kernel, stride, pad = window.k, window.stride, window.pad
     wb = rng.normal(size=(kernel**2 * shape[1] + 1, outputs))
     w, b = wb[:-1].reshape(kernel, kernel, shape[1], outputs), wb[-1]
     x = laid_out(rng.normal(size=shape), layout)
@@ -130,27 +131,28 @@ def test_clever_convolutions_equal_the_clear_one(
     dy = laid_out(rng.normal(size=expected.shape), layout)
     dx, dw, db = ops.conv2d_backward(dy, x, w, stride, pad)
 
-    work, square = Work(), (kernel, kernel)
+    work = Work()
     for _ in range(2):  # the second time with work arrays that are not fresh
-        y, seen = columns.forward(x, wb, square, stride, pad, work)
+        y, seen = columns.forward(x, wb, window, work)
         assert relative_error(y, expected).max() < 1e-13
         dwb = np.empty_like(wb)
         columns.backward_weights(dy, seen, dwb)
         assert relative_error(dwb[:-1].reshape(w.shape), dw).max() < 1e-13
         assert relative_error(dwb[-1], db).max() < 1e-13
-        again = columns.backward_input(dy, wb, shape, square, stride, pad, work)
+        again = columns.backward_input(dy, wb, shape, window, work)
         assert relative_error(again, dx).max() < 1e-13
 
-        if winograd.fits(square, stride, pad, *shape[2:]):
-            y, v = winograd.forward(x, w, b, work)
+        if winograd.fits(window, shape[1:]):
+            y, v, u = winograd.forward(x, w, b, work)
             assert relative_error(y, expected).max() < 1e-13
             dw_, db_ = np.empty_like(w), np.empty_like(b)
-            assert relative_error(winograd.backward(dy, v, w, dw_, db_, work), dx).max() < 1e-13
+            again = winograd.backward(dy, v, u, work, dw=dw_, db=db_)
+            assert relative_error(again, dx).max() < 1e-13
             assert relative_error(dw_, dw).max() < 1e-13 and relative_error(db_, db).max() < 1e-13
 
 
 def test_winograd_loses_little_in_float32() -> None:
     rng = np.random.default_rng(8)
     x, w = rng.normal(size=(4, 64, 8, 8)), rng.normal(size=(3, 3, 64, 64)) / 24
-    y, _ = winograd.forward(x.astype(np.float32), w.astype(np.float32), np.zeros(64, np.float32), Work())
-    assert relative_error(y, ops.conv2d(x, w, np.zeros(64))).max() < 1e-6
+    y, _, _ = winograd.forward(x.astype(np.float32), w.astype(np.float32), np.zeros(64, np.float32), Work())
+    assert relative_error(y, ops.conv2d(x, w, np.zeros(64), pad=1)).max() < 1e-6

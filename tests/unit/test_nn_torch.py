@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit.nn import Model, lenet5, mnist_cnn, mlp, ops, vgg11
+from labkit.nn import Model, lenet5, mlp, mnist_cnn, ops, vgg11
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -131,7 +131,7 @@ def theirs_of(model: Model) -> Callable[[Any, dict[str, Any]], Any]:
             if kind == "Dense":
                 x = x @ views["W"] + views["b"]
             elif kind == "Conv2D":
-                x = F.conv2d(x, kernel(views["W"]), views["b"], layer.stride, layer.pad)
+                x = F.conv2d(x, kernel(views["W"]), views["b"], layer.window.stride, layer.window.pad)
             elif kind == "BatchNorm":
                 x = F.batch_norm(x, None, None, views["gamma"], views["beta"], training=True)
                 x = torch.relu(x)  # before the pool; our ReLU behind it then changes nothing
@@ -155,7 +155,7 @@ def test_a_model_agrees_with_autograd(make: Callable[..., Model], dtype: type[np
     # Biases and scales that are not 0 and 1, so that a mistake in them shows.
     for view in model.named_parameters().values():
         if view.ndim == 1:
-            view += rng.normal(0, 0.1, view.shape)
+            view[...] = view + rng.normal(0, 0.1, view.shape)
     x = rng.normal(size=(6, *model.input_shape)).astype(dtype)
     labels = rng.integers(0, 10, 6)
     parameters = {name: tensor(view) for name, view in model.named_parameters().items()}

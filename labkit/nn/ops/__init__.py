@@ -6,7 +6,7 @@ float32 in gives float32 out, float64 gives float64.
 """
 
 from labkit.nn.ops.activations import relu, relu_backward, tanh, tanh_backward
-from labkit.nn.ops.convolution import conv2d, conv2d_backward
+from labkit.nn.ops.convolution import Window, conv2d, conv2d_backward
 from labkit.nn.ops.dense import flatten, flatten_backward, linear, linear_backward
 from labkit.nn.ops.losses import (
     log_softmax,
@@ -19,6 +19,7 @@ from labkit.nn.ops.normalisation import batch_norm, batch_norm_backward, batch_s
 from labkit.nn.ops.pooling import avgpool, avgpool_backward, maxpool, maxpool_backward
 
 __all__ = [
+    "Window",
     "avgpool",
     "avgpool_backward",
     "batch_norm",

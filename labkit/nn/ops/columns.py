@@ -1,7 +1,7 @@
 """Convolution as one product of matrices (im2col): for any kernel, and best where channels are few.
 
 What the kernel sees at one output becomes one column. A row of ones below them makes the bias a weight like
-the others: with w and b stacked to one matrix (K·L·C + 1, O), as they lie in a layer's flat parameters,
+the others: with w and b stacked to one matrix (K·K·C + 1, O), as they lie in a layer's flat parameters,
 y = wbᵀ columns, and the product of columns and dy is the gradient of both.
 Source: K. Chellapilla, S. Puri, P. Simard, High Performance Convolutional Neural Networks, 2006.
 """
@@ -10,30 +10,27 @@ from __future__ import annotations
 
 import numpy as np
 
+from labkit.nn.ops.convolution import Window
 from labkit.nn.work import Work
 
 # With many outputs, channels are best innermost in memory; with few, runs along the width are longer.
 MANY = 32
 
 
-def forward(
-    x: np.ndarray, wb: np.ndarray, kernel: tuple[int, int], stride: int, pad: int, work: Work
-) -> tuple[np.ndarray, np.ndarray]:
+def forward(x: np.ndarray, wb: np.ndarray, window: Window, work: Work) -> tuple[np.ndarray, np.ndarray]:
     """Return (y, columns), y as `conv2d`.
 
-    Shapes: x (N, C, H, W), wb (K·L·C + 1, O), kernel = (K, L); result (N, O, H', W') and (K·L·C + 1, N·H'·W').
-    Both are valid until the next call with the same work.
+    Shapes: x (N, C, H, W), wb (K·K·C + 1, O); result (N, O, H', W') and
+    (K·K·C + 1, N·H'·W'). Both are valid until the next call with the same work.
     """
-    n, c, h, w = x.shape
-    height, width = ((size + 2 * pad - k) // stride + 1 for size, k in zip((h, w), kernel, strict=True))
-    x = _padded(x, pad, work)
+    n, c = x.shape[:2]
+    height, width = window.output_size(x.shape[1:])
+    x = _padded(x, window.pad, work)
     columns = work.array("columns", (len(wb), n * height * width), x.dtype)
     columns[-1] = 1
-    seen = columns[:-1].reshape(*kernel, c, n, height, width)
-    for k in range(kernel[0]):
-        for l in range(kernel[1]):
-            part = x[:, :, k : k + stride * height : stride, l : l + stride * width : stride]
-            seen[k, l] = part.transpose(1, 0, 2, 3)
+    seen = columns[:-1].reshape(*window.kernel, c, n, height, width)
+    for k, l in window.places():
+        seen[k, l] = window.seen(x, k, l).transpose(1, 0, 2, 3)
     outputs = wb.shape[1]
     if outputs < MANY:
         y = np.matmul(wb.T, columns, out=work.array("y", (outputs, n * height * width), x.dtype))
@@ -45,7 +42,7 @@ def forward(
 def backward_weights(dy: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
     """Leave the gradient of w and b, columns · dy, in `out`.
 
-    Shapes: dy (N, O, H', W'), columns (K·L·C + 1, N·H'·W'), out (K·L·C + 1, O).
+    Shapes: dy (N, O, H', W'), columns (K·K·C + 1, N·H'·W'), out (K·K·C + 1, O).
     """
     np.matmul(columns, _matrix(dy), out=out)
 
@@ -54,25 +51,23 @@ def backward_input(
     dy: np.ndarray,
     wb: np.ndarray,
     shape: tuple[int, ...],
-    kernel: tuple[int, int],
-    stride: int,
-    pad: int,
+    window: Window,
     work: Work,
 ) -> np.ndarray:
     """Return dx: the gradient of the columns, w dyᵀ, each added where it was taken from.
 
-    Shapes: dy (N, O, H', W'), wb (K·L·C + 1, O), shape = (N, C, H, W), that of x and of the result.
+    Shapes: dy (N, O, H', W'), wb (K·K·C + 1, O), shape = (N, C, H, W), that of x and of the result.
     """
     n, c, h, w = shape
-    height, width = dy.shape[2:]
+    pad, (height, width) = window.pad, dy.shape[2:]
     dcolumns = work.scratch.array("dcolumns", (len(wb) - 1, n * height * width), dy.dtype)
     np.matmul(wb[:-1], _matrix(dy).T, out=dcolumns)
-    parts = dcolumns.reshape(*kernel, c, n, height, width)
+    parts = dcolumns.reshape(*window.kernel, c, n, height, width)
     dx = work.scratch.array("dx", (c, n, h + 2 * pad, w + 2 * pad), dy.dtype)
     dx[...] = 0
-    for k in range(kernel[0]):
-        for l in range(kernel[1]):
-            dx[:, :, k : k + stride * height : stride, l : l + stride * width : stride] += parts[k, l]
+    for k, l in window.places():
+        target = window.seen(dx, k, l)
+        target += parts[k, l]
     return dx[:, :, pad : pad + h, pad : pad + w].transpose(1, 0, 2, 3)
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from labkit.nn.work import parts
+
 EPSILON = 1e-5  # keeps a channel without variance from a division by 0
-BLOCK = 65536  # values worked on at a time: they stay in a core's own cache between the passes
 
 
 def batch_norm(
@@ -20,6 +21,7 @@ def batch_norm(
     beta: np.ndarray,
     mean: np.ndarray,
     var: np.ndarray,
+    *,
     out: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return gamma · (x - mean) / √(var + ε) + beta, channel by channel.
@@ -31,8 +33,7 @@ def batch_norm(
     scale = gamma / np.sqrt(var + x.dtype.type(EPSILON))
     shift = beta - mean * scale
     for source, target in _blocks(x, y):
-        np.multiply(source, scale, out=target)
-        target += shift
+        np.add(np.multiply(source, scale, out=target), shift, out=target)
     return y
 
 
@@ -54,6 +55,7 @@ def batch_norm_backward(
     gamma: np.ndarray,
     mean: np.ndarray,
     var: np.ndarray,
+    *,
     out: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the gradients (dx, dgamma, dbeta) of `batch_norm` with the statistics of the batch x itself.
@@ -65,8 +67,9 @@ def batch_norm_backward(
     dx = np.empty_like(x) if out is None else out
     m = x.dtype.type(x.size // x.shape[1])
     inverse = 1 / np.sqrt(var + x.dtype.type(EPSILON))
-    dbeta, dgamma = _sum(dy.transpose(0, 2, 3, 1)), np.zeros_like(gamma)
+    dbeta, dgamma = np.zeros_like(gamma), np.zeros_like(gamma)
     for above, block in _blocks(dy, x):
+        dbeta += _sum(above)
         centred = block - mean
         centred *= above
         dgamma += _sum(centred)
@@ -76,10 +79,9 @@ def batch_norm_backward(
     b = -a * inverse * dgamma / m
     c = -a * dbeta / m - b * mean
     for above, block, target in _blocks(dy, x, dx):
-        part = block * b
-        part += c
-        np.multiply(above, a, out=target)
-        target += part
+        others = block * b
+        others += c
+        np.add(np.multiply(above, a, out=target), others, out=target)
     return dx, dgamma, dbeta
 
 
@@ -93,7 +95,6 @@ def _sum(x: np.ndarray) -> np.ndarray:
 
 
 def _blocks(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the arrays in step, some images at a time, as views (n, H, W, C)."""
-    images = max(1, BLOCK // (arrays[0].size // len(arrays[0])))
-    for start in range(0, len(arrays[0]), images):
-        yield tuple(x[start : start + images].transpose(0, 2, 3, 1) for x in arrays)
+    """Yield the arrays in step, part by part, as views (n, H, W, C)."""
+    for part in parts(arrays[0]):
+        yield tuple(x[part].transpose(0, 2, 3, 1) for x in arrays)

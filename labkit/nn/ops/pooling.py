@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from labkit.nn.work import parts
+
 
 def _corners(x: np.ndarray, k: int) -> Iterator[np.ndarray]:
     """Yield k² views of x, each of the shape of y: the first entry of every window, the second and so on."""
@@ -69,10 +71,14 @@ def maxpool_backward(
     input; result as x.
     """
     dx = np.empty_like(x) if out is None else out
-    left = dy.copy(order="K")  # what has not yet found its entry
-    for corner, gradient in zip(_corners(x, k), _corners(dx, k), strict=True):
-        np.multiply(left, corner == y, out=gradient)
-        left -= gradient
+    for part in parts(x, values=131072):
+        left = dy[part].copy(order="K")  # what has not yet found its entry
+        *corners, _ = _corners(x[part], k)
+        *gradients, last = _corners(dx[part], k)
+        for corner, gradient in zip(corners, gradients, strict=True):
+            largest = (corner == y[part]).astype(dy.dtype)
+            left -= np.multiply(left, largest, out=gradient)
+        last[...] = left
     _clear_edges(dx, k)
     return dx
 
