@@ -22,7 +22,8 @@ PATIENCE_S = 20  # for processes to go whose owner has gone
 HOME = tempfile.mkdtemp(prefix="labkit-tests-")
 os.environ["IPYTHONDIR"] = HOME
 os.environ["IPP_NONINTERACTIVE"] = "1"  # `%%px` output by rank, in order
-os.environ.pop("LABKIT_CLUSTER", None)
+for name in ("LABKIT_CLUSTER", "PYTHONUNBUFFERED"):  # what a user's environment may lack, tests do without
+    os.environ.pop(name, None)
 
 
 def started_here(folder: str = HOME) -> list[psutil.Process]:

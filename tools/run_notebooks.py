@@ -24,8 +24,9 @@ def normalise(notebook: nbformat.NotebookNode) -> None:
         }
     )
     for cell in notebook.cells:
-        tags = cell.metadata.get("tags")
-        cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
+        # `jupyter` holds what the author has folded away.
+        kept = {key: cell.metadata[key] for key in ("tags", "jupyter") if cell.metadata.get(key)}
+        cell.metadata = nbformat.from_dict(kept)
         for output in cell.get("outputs", []):
             if "metadata" in output:
                 output.metadata = nbformat.from_dict({})
