@@ -1,6 +1,14 @@
 """Backpropagation by hand: pure op pairs, models on one flat array, SGD, the gradient check. No MPI."""
 
-from labkit.nn.gradcheck import Check, check_model, numerical_gradient, relative_error
+from labkit.nn import schedules
+from labkit.nn.gradcheck import (
+    Check,
+    check_gradient,
+    check_model,
+    numerical_gradient,
+    relative_error,
+    report,
+)
 from labkit.nn.models import (
     MODELS,
     lenet5,
@@ -12,6 +20,7 @@ from labkit.nn.models import (
 )
 from labkit.nn.network import Classifier, Model, Regression
 from labkit.nn.sgd import SGD, sgd_step
+from labkit.nn.store import load_model, save_model
 
 __all__ = [
     "MODELS",
@@ -20,13 +29,18 @@ __all__ = [
     "Classifier",
     "Model",
     "Regression",
+    "check_gradient",
     "check_model",
     "lenet5",
     "linear_regression",
+    "load_model",
     "mlp",
     "mnist_cnn",
     "numerical_gradient",
     "relative_error",
+    "report",
+    "save_model",
+    "schedules",
     "sgd_step",
     "softmax_regression",
     "vgg11",

@@ -32,7 +32,7 @@ class Window:
         height, width = ((size + 2 * self.pad - self.k) // self.stride + 1 for size in image[1:])
         if height < 1 or width < 1:
             raise ValueError(
-                f"x of shape (batch, {', '.join(map(str, image))}), padded by {self.pad}, is smaller than the"
+                f"x of shape (batch, {', '.join(map(str, image))}) padded by {self.pad} is smaller than the"
                 f" kernel of {self.k} × {self.k}"
             )
         return height, width
