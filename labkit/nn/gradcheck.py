@@ -112,9 +112,9 @@ def check_gradient(
             if abs(by_hand[where] - (left + right) / 2) < slack:
                 differences[k], errors[k], near = (left + right) / 2, 0.0, near + 1
                 break
-            if step == SMALLER[-1] and abs(right - left) > 2 * slack:
-                if min(left, right) - slack < by_hand[where] < max(left, right) + slack:
-                    errors[k], on_kink = 0.0, on_kink + 1
+            between = min(left, right) - slack < by_hand[where] < max(left, right) + slack
+            if step == SMALLER[-1] and abs(right - left) > 2 * slack and between:
+                errors[k], on_kink = 0.0, on_kink + 1
     worst = int(errors.argmax())
     where = places[worst]
     return Check(

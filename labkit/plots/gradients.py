@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
 
 from labkit.plots.training import COLOURS, MARKERS
 
@@ -99,6 +101,8 @@ def pictures(images: Mapping[str, np.ndarray]) -> Figure:
         limit = _limit(image)
         picture = axes.imshow(image, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
         axes.set_title(title)
+        for axis in axes.xaxis, axes.yaxis:
+            axis.set_major_locator(MaxNLocator(5, integer=True))
         axes.set_xlabel("Column (pixels)")
         axes.set_ylabel("Row (pixels)")
         figure.colorbar(picture, ax=axes, shrink=0.8)
@@ -113,7 +117,9 @@ def forth_and_back(
     Shapes: both: layer → (C, H, W), the same layers; the first `shown` channels are drawn. Each picture goes
     from orange (below 0) to purple (above 0), to the largest entry that it holds, which is written beside it.
     """
-    figure = Figure(figsize=(10, 1.15 * len(outputs) + 0.6), layout="constrained")
+    figure = Figure(
+        figsize=(10, 1.05 * len(outputs) + 0.4), layout=ConstrainedLayoutEngine(wspace=0.05, hspace=0)
+    )
     grid = figure.subplots(len(outputs), 2, squeeze=False)
     columns = ("Output (forward)", outputs), ("Gradient of the loss in it (backward)", gradients)
     for column, (title, maps) in enumerate(columns):
@@ -146,6 +152,7 @@ def values_by_layer(values: Mapping[str, Mapping[str, int]], label: str) -> Figu
         places = np.arange(len(layers)) + (k - (len(values) - 1) / 2) * thick
         axes.barh(places, [numbers[layer] for layer in layers], thick, color=COLOURS[k], label=kind)
     axes.set_xscale("log")
+    axes.set_xlim(left=1)
     axes.set_yticks(np.arange(len(layers)), layers)
     axes.invert_yaxis()
     axes.set_xlabel(label)

@@ -21,7 +21,7 @@ def test_momentum_and_decay_by_hand() -> None:
 
 @pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.9, 0.0), (0.9, 1e-2)])
 def test_parts_in_cache_make_the_same_step(momentum: float, decay: float) -> None:
-    """The clever loop over parts against the formula on whole arrays, which fills no whole number of parts."""
+    """The clever loop over parts against the formula on whole arrays, of no whole number of parts."""
     rng = np.random.default_rng(0)
     params, velocity = rng.normal(size=100_001).astype(np.float32), np.zeros(100_001, np.float32)
     sgd = SGD(params.copy(), momentum, decay)
