@@ -79,19 +79,17 @@ class Model(ABC):
         In training, batch normalisation uses the statistics of the batch, and takes them into its buffers.
         """
         self._check_input(x)
-        for layer in self.layers:
-            x = layer.forward(x, training)
-        return x
+        return self._run(x, training)
 
     def loss(self, x: np.ndarray, y: np.ndarray, training: bool = False) -> float:
         """Return the mean loss over the batch; the gradient is left alone."""
         self.check(x, y)
-        return self._loss(self.forward(x, training), y)
+        return self._loss(self._run(x, training), y)
 
     def loss_and_gradient(self, x: np.ndarray, y: np.ndarray) -> float:
         """Return the mean loss over the batch in training; leave its gradient in `grads` (overwritten)."""
         self.check(x, y)
-        out = self.forward(x, training=True)
+        out = self._run(x, training=True)
         dy: np.ndarray | None = self._loss_backward(out, y)
         for layer in reversed(self.layers):
             if dy is None:
@@ -105,6 +103,12 @@ class Model(ABC):
         """Raise a ValueError if the batch does not fit: the layer, what was expected, what came."""
         self._check_input(x)
         self._check_target(x, y)
+
+    def _run(self, x: np.ndarray, training: bool) -> np.ndarray:
+        """Return the outputs for a batch that has been checked."""
+        for layer in self.layers:
+            x = layer.forward(x, training)
+        return x
 
     def _check_input(self, x: np.ndarray) -> None:
         first = self.layers[0]

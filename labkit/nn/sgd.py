@@ -9,7 +9,9 @@ from labkit.nn.work import parts
 
 def sgd_step(params: np.ndarray, grads: np.ndarray, lr: float) -> None:
     """Take one plain step in place: params ← params - lr · grads. Shapes: both (n,), one dtype."""
-    params -= params.dtype.type(lr) * grads
+    rate = params.dtype.type(lr)
+    for part in parts(params):
+        params[part] -= rate * grads[part]
 
 
 class SGD:
