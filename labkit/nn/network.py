@@ -199,8 +199,8 @@ class Classifier(Model):
             )
         if y.min() < 0 or y.max() >= self.outputs:
             raise ValueError(
-                f"layer {last!r}: the labels (of shape {y.shape}) span {y.min()} … {y.max()}, "
-                f"expected 0 … {self.outputs - 1}"
+                f"layer {last!r}: the labels span {y.min()} … {y.max()}, expected 0 … {self.outputs - 1} "
+                f"(labels of shape {y.shape})"
             )
 
     def _loss(self, out: np.ndarray, y: np.ndarray) -> float:

@@ -158,7 +158,7 @@ def values_by_layer(values: Mapping[str, Mapping[str, int]], label: str) -> Figu
     axes.set_xlabel(label)
     axes.set_ylabel("Layer, from input to output")
     axes.grid(axis="x", alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside upper center", ncols=len(values))
     return figure
 
 
