@@ -90,22 +90,21 @@ def class_images(rows: Mapping[str, np.ndarray], label: str, side: int = 8) -> F
 
 
 def pictures(images: Mapping[str, np.ndarray]) -> Figure:
-    """Return images side by side, each with its own scale, from orange (below 0) to purple (above 0).
+    """Return images side by side, each with a scale of its own, named in its title.
 
-    Shapes: images: title → (H, W). Rows and columns are counted in pixels.
+    Shapes: images: title → (H, W). Orange is below 0, purple above. Rows and columns are counted in pixels.
     """
     figure = Figure(figsize=(3.2 * len(images), 3), layout="constrained")
     for axes, (title, image) in zip(
         figure.subplots(1, len(images), squeeze=False)[0], images.items(), strict=True
     ):
         limit = _limit(image)
-        picture = axes.imshow(image, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
-        axes.set_title(title)
+        axes.imshow(image, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
+        axes.set_title(f"{title}\ncolours: {-limit:.2g} … {limit:.2g}", fontsize="medium")
         for axis in axes.xaxis, axes.yaxis:
             axis.set_major_locator(MaxNLocator(5, integer=True))
         axes.set_xlabel("Column (pixels)")
         axes.set_ylabel("Row (pixels)")
-        figure.colorbar(picture, ax=axes, shrink=0.8)
     return figure
 
 
@@ -153,6 +152,7 @@ def values_by_layer(values: Mapping[str, Mapping[str, int]], label: str) -> Figu
         axes.barh(places, [numbers[layer] for layer in layers], thick, color=COLOURS[k], label=kind)
     axes.set_xscale("log")
     axes.set_xlim(left=1)
+    axes.minorticks_off()
     axes.set_yticks(np.arange(len(layers)), layers)
     axes.invert_yaxis()
     axes.set_xlabel(label)
@@ -172,6 +172,7 @@ def size_by_layer(layers: Sequence[str], curves: Mapping[str, Sequence[float]], 
     for k, (name, sizes) in enumerate(curves.items()):
         axes.plot(sizes, color=COLOURS[k], marker=MARKERS[k], label=name)
     axes.set_yscale("log")
+    axes.minorticks_off()
     axes.set_xticks(np.arange(len(layers)), layers, rotation=45, ha="right")
     axes.set_xlabel("Layer, from input to output")
     axes.set_ylabel(label)

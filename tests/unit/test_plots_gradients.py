@@ -40,9 +40,11 @@ def test_class_images_put_each_column_in_its_place() -> None:
 
 def test_pictures_have_a_scale_each_around_zero() -> None:
     small, large = np.array([[0.5, -1.0]]), np.array([[8.0], [2.0]])
-    figure = gradients.pictures({"small": small, "large": large})
-    drawn = [axes for axes in figure.axes if axes.images]
-    assert [axes.get_title() for axes in drawn] == ["small", "large"]
+    drawn = gradients.pictures({"small": small, "large": large}).axes
+    assert [axes.get_title().split("\n") for axes in drawn] == [
+        ["small", "colours: -1 … 1"],
+        ["large", "colours: -8 … 8"],
+    ]
     assert [axes.images[0].get_clim() for axes in drawn] == [(-1, 1), (-8, 8)]
     assert all("pixels" in axes.get_xlabel() and "pixels" in axes.get_ylabel() for axes in drawn)
 
