@@ -1,17 +1,47 @@
 """Backpropagation by hand: pure op pairs, models on one flat array, SGD, the gradient check. No MPI."""
 
-from labkit.nn.gradcheck import Check, check_model, numerical_gradient, relative_error
-from labkit.nn.models import MODELS, Model, linear_regression, softmax_regression
-from labkit.nn.sgd import sgd_step
+from labkit.nn import schedules
+from labkit.nn.gradcheck import (
+    Check,
+    check_gradient,
+    check_model,
+    numerical_gradient,
+    relative_error,
+    report,
+)
+from labkit.nn.models import (
+    MODELS,
+    lenet5,
+    linear_regression,
+    mlp,
+    mnist_cnn,
+    softmax_regression,
+    vgg11,
+)
+from labkit.nn.network import Classifier, Model, Regression
+from labkit.nn.sgd import SGD, sgd_step
+from labkit.nn.store import load_model, save_model
 
 __all__ = [
     "MODELS",
+    "SGD",
     "Check",
+    "Classifier",
     "Model",
+    "Regression",
+    "check_gradient",
     "check_model",
+    "lenet5",
     "linear_regression",
+    "load_model",
+    "mlp",
+    "mnist_cnn",
     "numerical_gradient",
     "relative_error",
+    "report",
+    "save_model",
+    "schedules",
     "sgd_step",
     "softmax_regression",
+    "vgg11",
 ]

@@ -1,4 +1,4 @@
-"""Figures of gradients: the slope of a loss, how exact differences are, and one picture for each class."""
+"""Figures of gradients: a loss's slope, how exact differences are, pictures, what moves through layers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
 
 from labkit.plots.training import COLOURS, MARKERS
 
@@ -85,3 +87,110 @@ def class_images(rows: Mapping[str, np.ndarray], label: str, side: int = 8) -> F
     axes.spines[:].set_visible(False)
     figure.colorbar(picture, ax=axes, label=label)
     return figure
+
+
+def pictures(images: Mapping[str, np.ndarray]) -> Figure:
+    """Return images side by side, each with a scale of its own, named in its title.
+
+    Shapes: images: title → (H, W). Orange is below 0, purple above. Rows and columns are counted in pixels.
+    """
+    figure = Figure(figsize=(3.2 * len(images), 3), layout="constrained")
+    for axes, (title, image) in zip(
+        figure.subplots(1, len(images), squeeze=False)[0], images.items(), strict=True
+    ):
+        limit = _limit(image)
+        axes.imshow(image, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
+        axes.set_title(f"{title}\ncolours: {-limit:.2g} … {limit:.2g}", fontsize="medium")
+        for axis in axes.xaxis, axes.yaxis:
+            axis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.set_xlabel("Column (pixels)")
+        axes.set_ylabel("Row (pixels)")
+    return figure
+
+
+def forth_and_back(
+    outputs: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], shown: int = 6
+) -> Figure:
+    """Return one sample's outputs by layer (left) and the gradient of the loss in them (right), as pictures.
+
+    Shapes: both: layer → (C, H, W), the same layers; the first `shown` channels are drawn. Each picture goes
+    from orange (below 0) to purple (above 0), to the largest entry that it holds, which is written beside it.
+    """
+    figure = Figure(
+        figsize=(10, 1.05 * len(outputs) + 0.4), layout=ConstrainedLayoutEngine(wspace=0.05, hspace=0)
+    )
+    grid = figure.subplots(len(outputs), 2, squeeze=False)
+    columns = ("Output (forward)", outputs), ("Gradient of the loss in it (backward)", gradients)
+    for column, (title, maps) in enumerate(columns):
+        grid[0, column].set_title(title)
+        for axes, (name, channels) in zip(grid[:, column], maps.items(), strict=True):
+            mosaic = _side_by_side(channels[:shown])
+            limit = _limit(mosaic)
+            axes.imshow(mosaic, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.spines[:].set_visible(False)
+            axes.set_xlabel(f"largest entry {limit:.1g}", fontsize="small")
+            if column == 0:
+                size = " × ".join(map(str, channels.shape))
+                axes.set_ylabel(f"{name}\n{size}", rotation=0, ha="right", va="center")
+    return figure
+
+
+def values_by_layer(values: Mapping[str, Mapping[str, int]], label: str) -> Figure:
+    """Return bars of how many values each layer has, one bar for each kind, on a logarithmic axis.
+
+    values: kind → layer → number; every kind has the same layers, top to bottom. A 0 has no bar. `label` says
+    what is counted.
+    """
+    layers = list(next(iter(values.values())))
+    figure = Figure(figsize=(7, 0.42 * len(layers) + 1.2), layout="constrained")
+    axes = figure.add_subplot()
+    thick = 0.8 / len(values)
+    for k, (kind, numbers) in enumerate(values.items()):
+        places = np.arange(len(layers)) + (k - (len(values) - 1) / 2) * thick
+        axes.barh(places, [numbers[layer] for layer in layers], thick, color=COLOURS[k], label=kind)
+    axes.set_xscale("log")
+    axes.set_xlim(left=1)
+    axes.minorticks_off()
+    axes.set_yticks(np.arange(len(layers)), layers)
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.set_ylabel("Layer, from input to output")
+    axes.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=len(values))
+    return figure
+
+
+def size_by_layer(layers: Sequence[str], curves: Mapping[str, Sequence[float]], label: str) -> Figure:
+    """Return a size (of outputs, of gradients) from layer to layer, one curve each, on a logarithmic axis.
+
+    Shapes: layers (n,), curves: name → (n,), above 0. `label` names the size.
+    """
+    figure = Figure(figsize=(7.5, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for k, (name, sizes) in enumerate(curves.items()):
+        axes.plot(sizes, color=COLOURS[k], marker=MARKERS[k], label=name)
+    axes.set_yscale("log")
+    axes.minorticks_off()
+    axes.set_xticks(np.arange(len(layers)), layers, rotation=45, ha="right")
+    axes.set_xlabel("Layer, from input to output")
+    axes.set_ylabel(label)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def _limit(image: np.ndarray) -> float:
+    """Return the largest entry without its sign, 1 if all are 0: the end of a scale around 0."""
+    return float(np.nanmax(np.abs(image))) or 1.0
+
+
+def _side_by_side(channels: np.ndarray) -> np.ndarray:
+    """Return the channels (C, H, W) in one picture, left to right, with a gap of NaN between two."""
+    count, height, width = channels.shape
+    gap = max(1, width // 8)
+    mosaic = np.full((height, count * (width + gap) - gap), np.nan)
+    for k, channel in enumerate(channels):
+        mosaic[:, k * (width + gap) : k * (width + gap) + width] = channel
+    return mosaic

@@ -8,7 +8,7 @@ from pathlib import Path
 import labkit
 
 # From the bottom to the top.
-ROOMS = ["nn", "data", "comm", "train", "cluster", "plots", "cli"]
+ROOMS = ["nn", "data", "comm", "train", "cluster", "bench", "plots", "cli"]
 
 
 def imported(file: Path) -> set[str]:

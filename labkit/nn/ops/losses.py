@@ -1,32 +1,8 @@
-"""Pure pairs of operations: each forward function stands beside its backward.
-
-A backward function takes the gradient of the loss with respect to the forward's output, and returns those
-with respect to its inputs. N is the batch size. float32 in gives float32 out, float64 gives float64.
-"""
+"""Losses: one number for a batch, the mean over its samples."""
 
 from __future__ import annotations
 
 import numpy as np
-
-
-def linear(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return y = x w + b.
-
-    Shapes: x (N, I), w (I, O), b (O,); result (N, O).
-    """
-    return x @ w + b
-
-
-def linear_backward(
-    dy: np.ndarray, x: np.ndarray, w: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the gradients (dx, dw, db) of `linear`: dx = dy wᵀ, dw = xᵀ dy, db = Σₙ dy.
-
-    Shapes: dy (N, O), x (N, I), w (I, O); result (N, I), (I, O), (O,).
-    Source: the chain rule, written for matrices (Goodfellow, Bengio, Courville: Deep Learning, 2016, §
-    6.5.6).
-    """
-    return dy @ w.T, x.T @ dy, dy.sum(axis=0)
 
 
 def mean_squared_error(pred: np.ndarray, target: np.ndarray) -> float:

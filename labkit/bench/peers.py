@@ -1,0 +1,71 @@
+"""PyTorch, where it is installed: the same models and the same step. The lab does not need it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+
+def pytorch() -> bool:
+    """Return whether PyTorch is installed."""
+    return find_spec("torch") is not None
+
+
+def pytorch_model(name: str) -> tuple[Any, tuple[int, ...]]:
+    """Return the model of that name as a torch.nn.Module, and the shape of one sample."""
+    from torch import nn  # noqa: PLC0415
+
+    if name == "lenet5":
+        maps = [
+            nn.Conv2d(1, 6, 5),
+            nn.Tanh(),
+            nn.AvgPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.Tanh(),
+            nn.AvgPool2d(2),
+        ]
+        dense = [
+            nn.Conv2d(16, 120, 5),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.Linear(120, 84),
+            nn.Tanh(),
+            nn.Linear(84, 10),
+        ]
+        return nn.Sequential(*maps, *dense), (1, 32, 32)
+    if name == "vgg11":
+        layers, channels = [], 3
+        for outputs, pooled in zip(
+            (64, 128, 256, 256, 512, 512, 512, 512), (1, 1, 0, 1, 0, 1, 0, 1), strict=True
+        ):
+            layers += [
+                nn.Conv2d(channels, outputs, 3, padding=1),
+                nn.BatchNorm2d(outputs),
+                nn.ReLU(inplace=True),
+            ]
+            layers += [nn.MaxPool2d(2)] if pooled else []
+            channels = outputs
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10)), (3, 32, 32)
+    raise ValueError(f"no PyTorch model {name!r}: there are lenet5 and vgg11")
+
+
+def pytorch_step(name: str, batch: int, threads: int) -> Callable[[], float]:
+    """Return a function that takes one training step as a PyTorch user writes it, and returns its loss."""
+    import torch  # noqa: PLC0415
+
+    from labkit.bench.step import LR, MOMENTUM, WEIGHT_DECAY  # noqa: PLC0415
+
+    torch.set_num_threads(threads)
+    model, shape = pytorch_model(name)
+    sgd = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+    x, y = torch.randn(batch, *shape), torch.randint(0, 10, (batch,))
+
+    def step() -> float:
+        sgd.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        sgd.step()
+        return float(loss.detach())
+
+    return step

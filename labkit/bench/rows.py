@@ -1,0 +1,56 @@
+"""Rows of ratios, from measurements that take turns.
+
+A machine has moods: it is shared, it heats up, it slows down. Ways that are measured in turn, round after
+round, share them; ways measured one after the other do not.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: `ours` and `theirs` are medians over the rounds, in `unit`; ratio = ours / theirs."""
+
+    case: str
+    ours: float
+    against: str
+    theirs: float
+    unit: str
+    ratio: float
+
+
+def interleaved(ways: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2) -> dict[str, float]:
+    """Return the median time (ms) of each way: in each round all take their turn, in changing order."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    names = list(ways)
+    for number in range(-warm_up, rounds):
+        for name in names if number % 2 else reversed(names):
+            start = perf_counter()
+            ways[name]()
+            if number >= 0:
+                times[name].append(1e3 * (perf_counter() - start))
+    return {name: statistics.median(measured) for name, measured in times.items()}
+
+
+def rows_of(case: str, medians: Mapping[str, float], unit: str) -> list[Row]:
+    """Return the first of the medians against each of the others."""
+    (_, ours), *others = medians.items()
+    return [Row(case, ours, against, theirs, unit, ours / theirs) for against, theirs in others]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows as text in aligned columns."""
+    width = max([len(row.case) for row in rows], default=4)
+    against = max([len(row.against) for row in rows], default=7)
+    lines = [f"{'case':{width}}  {'ours':>9}  {'against':{against}}  {'theirs':>9}  unit  ratio"]
+    lines += [
+        f"{row.case:{width}}  {row.ours:9.2f}  {row.against:{against}}  {row.theirs:9.2f}  {row.unit:4}  "
+        f"{row.ratio:5.2f}"
+        for row in rows
+    ]
+    return "\n".join(lines)

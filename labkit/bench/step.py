@@ -1,0 +1,89 @@
+"""A whole training step on one process: forward, loss, backward, update. Against its floor, and PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from labkit.bench.peers import pytorch, pytorch_step
+from labkit.bench.rows import Row, interleaved, rows_of
+from labkit.nn import MODELS, SGD, Model
+from labkit.nn.layers import Conv2D, Dense
+
+LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-4  # report C's kind; PyTorch gets the same
+Product = tuple[int, int, int, int]  # how many, rows, inner, columns
+
+
+def batch_for(model: Model, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return random samples and labels that fit the model. Shapes: (batch, …) float32, (batch,) int64."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batch, *model.input_shape), np.float32)
+    return x, rng.integers(0, model.outputs, batch)
+
+
+def our_step(name: str, batch: int) -> Callable[[], float]:
+    """Return a function that takes one training step and returns its loss."""
+    model = MODELS[name]()
+    sgd = SGD(model.params, MOMENTUM, WEIGHT_DECAY)
+    x, y = batch_for(model, batch)
+
+    def step() -> float:
+        loss = model.loss_and_gradient(x, y)
+        sgd.step(model.grads, LR)
+        return loss
+
+    return step
+
+
+def products(model: Model, batch: int, as_made: bool) -> list[Product]:
+    """Return the matrix products of one step: forward, weight gradient, and, but for the first layer, dx.
+
+    Of a convolution they are those of im2col, which any direct method makes; `as_made` asks for those that
+    the layer really makes instead, fewer where it works by Winograd's method.
+    """
+    found: list[Product] = []
+    for layer in model.layers:
+        if isinstance(layer, Dense):
+            many, rows, inner, outputs = 1, batch, layer.input_shape[0], layer.outputs
+        elif isinstance(layer, Conv2D):
+            positions = int(np.prod(layer.window.output_size(layer.input_shape)))
+            many, rows, inner = 1, batch * positions, layer.window.k**2 * layer.input_shape[0]
+            outputs = layer.outputs
+            if as_made and layer.winograd:
+                many, rows, inner = 16, rows // 4, layer.input_shape[0]
+        else:
+            continue
+        found += [(many, rows, inner, outputs), (many, inner, rows, outputs)]
+        if not layer.first:
+            found.append((many, rows, outputs, inner))
+    return found
+
+
+def floor(model: Model, batch: int, as_made: bool) -> Callable[[], None]:
+    """Return a function that makes all these products, and does nothing else: no step can be faster."""
+    listed = products(model, batch, as_made)
+    a = np.ones(max(many * rows * inner for many, rows, inner, _ in listed), np.float32)
+    b = np.ones(max(many * inner * columns for many, _, inner, columns in listed), np.float32)
+    c = np.ones(max(many * rows * columns for many, rows, _, columns in listed), np.float32)
+
+    def run() -> None:
+        for many, rows, inner, columns in listed:
+            left, right = (many, rows, inner), (many, inner, columns)
+            out = c[: many * rows * columns].reshape(many, rows, columns)
+            np.matmul(a[: np.prod(left)].reshape(left), b[: np.prod(right)].reshape(right), out=out)
+
+    return run
+
+
+def measure(name: str, batch: int, threads: int, rounds: int) -> list[Row]:
+    """Return the rows of one model: against the floor of im2col, that of its own products, and PyTorch."""
+    model = MODELS[name]()
+    ways: dict[str, Callable[[], object]] = {
+        "labkit": our_step(name, batch),
+        "sgemm-floor": floor(model, batch, as_made=False),
+        "own-sgemm": floor(model, batch, as_made=True),
+    }
+    if pytorch():
+        ways["pytorch"] = pytorch_step(name, batch, threads)
+    return rows_of(f"{name}/b{batch}/t{threads}", interleaved(ways, rounds), "ms")

@@ -1,0 +1,71 @@
+"""`labkit bench`: how fast, as a share of what is possible here, and against others."""
+
+# ruff: noqa: PLC0415 (imports inside functions: NumPy reads the number of threads when it loads)
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+
+import click
+
+from labkit import runtime
+
+ROUNDS = {"vgg11": 9, "lenet5": 101}  # a step of LeNet-5 takes milliseconds, so more of them
+
+
+@click.group
+def command() -> None:
+    """Measure the lab: rows of ratios, each taken in one run, in turn."""
+
+
+@command.command
+@click.option("--model", "models", type=click.Choice(list(ROUNDS)), multiple=True, help="[default: all]")
+@click.option("--batch", "batches", type=click.IntRange(min=2), multiple=True, help="[default: 64]")
+@click.option("--threads", type=click.IntRange(min=1), multiple=True, help="Threads of BLAS. [default: 1]")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
+def step(models: tuple[str, ...], batches: tuple[int, ...], threads: tuple[int, ...], as_json: bool) -> None:
+    """Time a whole training step: forward, loss, backward, update.
+
+    Against the matrix products that it needs (sgemm-floor: those of im2col; own-sgemm: those it really
+    makes), and against PyTorch where that is installed; also its peak memory against PyTorch's. --model,
+    --batch and --threads may be given more than once.
+    """
+    from labkit.bench.rows import Row, table
+
+    if len(threads) > 1:  # each in a process of its own
+        options = [word for name in models for word in ("--model", name)]
+        options += [word for batch in batches for word in ("--batch", str(batch))]
+        rows = []
+        for count in threads:
+            child = [sys.executable, "-m", "labkit", "bench", "step", "--json", *options]
+            done = subprocess.run(
+                [*child, "--threads", str(count)], check=True, stdout=subprocess.PIPE, text=True
+            )
+            rows += [Row(**row) for row in json.loads(done.stdout)]
+    else:
+        rows = _rows(models or tuple(ROUNDS), batches or (64,), *(threads or (1,)))
+    click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else table(rows))
+
+
+def _rows(models: tuple[str, ...], batches: tuple[int, ...], threads: int) -> list:
+    os.environ.update({name: str(threads) for name in runtime.ONE_THREAD})
+    from labkit.bench.memory import peak
+    from labkit.bench.peers import pytorch
+    from labkit.bench.rows import rows_of
+
+    cases = [(name, batch) for name in models for batch in batches]
+    # Memory first: see `peak`.
+    memory = []
+    if pytorch():
+        for name, batch in cases:
+            peaks = {side: peak(side, name, batch) for side in ("labkit", "pytorch")}
+            memory += rows_of(f"{name}/b{batch}/peak", peaks, "MiB")
+
+    from labkit.bench.step import measure
+
+    rows = [row for name, batch in cases for row in measure(name, batch, threads, ROUNDS[name])]
+    return rows + memory

@@ -1,0 +1,45 @@
+"""Pure pairs of operations: each forward function stands beside its backward.
+
+A backward function takes the gradient of the loss with respect to the forward's output, and returns those
+with respect to its inputs. N is the batch size; images are (N, C, H, W): samples, channels, height, width.
+float32 in gives float32 out, float64 gives float64.
+"""
+
+from labkit.nn.ops.activations import relu, relu_backward, tanh, tanh_backward
+from labkit.nn.ops.convolution import Window, conv2d, conv2d_backward
+from labkit.nn.ops.dense import flatten, flatten_backward, linear, linear_backward
+from labkit.nn.ops.losses import (
+    log_softmax,
+    mean_squared_error,
+    mean_squared_error_backward,
+    softmax_cross_entropy,
+    softmax_cross_entropy_backward,
+)
+from labkit.nn.ops.normalisation import batch_norm, batch_norm_backward, batch_statistics
+from labkit.nn.ops.pooling import avgpool, avgpool_backward, maxpool, maxpool_backward
+
+__all__ = [
+    "Window",
+    "avgpool",
+    "avgpool_backward",
+    "batch_norm",
+    "batch_norm_backward",
+    "batch_statistics",
+    "conv2d",
+    "conv2d_backward",
+    "flatten",
+    "flatten_backward",
+    "linear",
+    "linear_backward",
+    "log_softmax",
+    "maxpool",
+    "maxpool_backward",
+    "mean_squared_error",
+    "mean_squared_error_backward",
+    "relu",
+    "relu_backward",
+    "softmax_cross_entropy",
+    "softmax_cross_entropy_backward",
+    "tanh",
+    "tanh_backward",
+]

@@ -1,0 +1,55 @@
+"""Models in files: parameters and buffers by name, as NumPy's .npz."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from labkit.nn.network import Model
+
+
+def save_model(model: Model, file: str | Path | BinaryIO) -> None:
+    """Write the model's parameters and buffers; np.load reads them by name, "conv1.W" and so on.
+
+    `file` is a path that ends in .npz, or a file open for writing bytes.
+    """
+    np.savez(file, **_arrays(model))  # type: ignore[arg-type]
+
+
+def load_model(model: Model, file: str | Path | BinaryIO) -> None:
+    """Read parameters and buffers into the model, in place; its dtype stays.
+
+    A ValueError names the layer, both shapes and what is missing or left over if the file is another model's;
+    the model is then left alone.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            found = {name: stored[name] for name in stored.files}
+    except (zipfile.BadZipFile, ValueError, EOFError, AttributeError) as error:
+        raise ValueError(f"{file} is no model file (.npz): {error}") from None
+    arrays = _arrays(model)
+    for name, array in arrays.items():
+        layer = name.rpartition(".")[0] or model.name
+        if name not in found:
+            raise ValueError(f"layer {layer!r}: {file} holds no {name}, expected one of shape {array.shape}")
+        if found[name].shape != array.shape:
+            raise ValueError(
+                f"layer {layer!r}: {name} in {file} has shape {found[name].shape}, expected {array.shape}"
+            )
+        if not np.issubdtype(found[name].dtype, np.floating):
+            raise ValueError(f"layer {layer!r}: {name} in {file} is {found[name].dtype}, expected floats")
+    if others := [name for name in found if name not in arrays]:
+        layer = others[0].rpartition(".")[0] or others[0]
+        raise ValueError(
+            f"layer {layer!r}: {file} holds {others[0]} of shape {found[others[0]].shape}, but the model "
+            f"{model.name!r} has no such layer"
+        )
+    for name, array in arrays.items():
+        array[...] = found[name]
+
+
+def _arrays(model: Model) -> dict[str, np.ndarray]:
+    return {**model.named_parameters(), **model.named_buffers()}

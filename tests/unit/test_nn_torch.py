@@ -1,0 +1,189 @@
+"""Every op and the large models against PyTorch's autograd, where PyTorch is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labkit.nn import Model, lenet5, mlp, mnist_cnn, ops, vgg11
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+LIMITS = {np.float32: 1e-4, np.float64: 1e-9}  # relative to each array's largest entry
+
+
+@pytest.fixture(params=LIMITS, ids=lambda dtype: dtype.__name__, name="dtype")
+def _dtype(request: pytest.FixtureRequest) -> type[np.floating]:
+    return request.param
+
+
+def assert_close(ours: np.ndarray, theirs: Any, name: str, scale: float = 0.0) -> None:
+    theirs = theirs.detach().numpy()
+    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype, name
+    scale = max(scale, float(np.abs(theirs).max()))
+    error = float(np.abs(ours - theirs).max()) / scale
+    assert error < LIMITS[ours.dtype.type], f"{name}: {error:.1e}"
+
+
+def tensor(array: np.ndarray) -> Any:
+    return torch.tensor(np.ascontiguousarray(array), requires_grad=np.issubdtype(array.dtype, np.floating))
+
+
+def kernel(w: Any) -> Any:
+    """PyTorch's order: outputs, inputs, height, width."""
+    return w.permute(3, 2, 0, 1)
+
+
+# Each case: the shapes of its inputs, our forward and backward, and PyTorch's forward.
+CASES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    "linear": (
+        [(5, 4), (4, 3), (3,)],
+        ops.linear,
+        lambda dy, x, w, b: ops.linear_backward(dy, x, w),
+        lambda x, w, b: x @ w + b,
+    ),
+    "relu": ([(5, 4)], ops.relu, lambda dy, x: [ops.relu_backward(dy, ops.relu(x))], torch.relu),
+    "tanh": ([(5, 4)], ops.tanh, lambda dy, x: [ops.tanh_backward(dy, ops.tanh(x))], torch.tanh),
+    "flatten": (
+        [(2, 3, 4)],
+        ops.flatten,
+        lambda dy, x: [ops.flatten_backward(dy, x.shape)],
+        lambda x: x.flatten(1),
+    ),
+    "avgpool": (
+        [(2, 3, 7, 6)],
+        lambda x: ops.avgpool(x, 3),
+        lambda dy, x: [ops.avgpool_backward(dy, x.shape, 3)],
+        lambda x: F.avg_pool2d(x, 3),
+    ),
+    "maxpool": (
+        [(2, 3, 7, 6)],
+        lambda x: ops.maxpool(x, 2),
+        lambda dy, x: [ops.maxpool_backward(dy, x, ops.maxpool(x, 2), 2)],
+        lambda x: F.max_pool2d(x, 2),
+    ),
+    "batch_norm": (
+        [(4, 3, 5, 2), (3,), (3,)],
+        lambda x, gamma, beta: ops.batch_norm(x, gamma, beta, *ops.batch_statistics(x)),
+        lambda dy, x, gamma, beta: ops.batch_norm_backward(dy, x, gamma, *ops.batch_statistics(x)),
+        lambda x, gamma, beta: F.batch_norm(x, None, None, gamma, beta, training=True),
+    ),
+    **{
+        f"conv2d k{k} s{stride} p{pad}": (
+            [(3, 4, 8, 7), (k, k, 4, 5), (5,)],
+            lambda x, w, b, s=stride, p=pad: ops.conv2d(x, w, b, s, p),
+            lambda dy, x, w, b, s=stride, p=pad: ops.conv2d_backward(dy, x, w, s, p),
+            lambda x, w, b, s=stride, p=pad: F.conv2d(x, kernel(w), b, s, p),
+        )
+        for k, stride, pad in [(1, 1, 0), (3, 1, 1), (5, 1, 2), (3, 2, 1), (2, 3, 0)]
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_op_agrees_with_autograd(case: str, dtype: type[np.floating]) -> None:
+    shapes, forward, backward, theirs = CASES[case]
+    rng = np.random.default_rng(5)
+    arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
+    tensors = [tensor(array) for array in arrays]
+    y, their_y = forward(*arrays), theirs(*tensors)
+    assert_close(y, their_y, "y")
+    dy = rng.normal(size=y.shape).astype(dtype)
+    their_y.backward(torch.tensor(dy))
+    for position, (ours, input_) in enumerate(zip(backward(dy, *arrays), tensors, strict=True)):
+        assert_close(ours, input_.grad, f"gradient of input {position}")
+
+
+def test_the_first_of_equal_entries_takes_the_gradient_as_in_pytorch(dtype: type[np.floating]) -> None:
+    x = np.random.default_rng(0).integers(0, 2, (3, 4, 6, 6)).astype(dtype)
+    y = ops.maxpool(x, 2)
+    dy = np.random.default_rng(1).normal(size=y.shape).astype(dtype)
+    theirs = tensor(x)
+    F.max_pool2d(theirs, 2).backward(torch.tensor(dy))
+    assert_close(ops.maxpool_backward(dy, x, y, 2), theirs.grad, "dx")
+
+
+def test_losses_agree_with_autograd(dtype: type[np.floating]) -> None:
+    rng = np.random.default_rng(6)
+    logits, labels = (20 * rng.normal(size=(6, 4))).astype(dtype), rng.integers(0, 4, 6)
+    theirs = tensor(logits)
+    loss = F.cross_entropy(theirs, torch.tensor(labels))
+    loss.backward()
+    assert ops.softmax_cross_entropy(logits, labels) == pytest.approx(loss.item(), rel=LIMITS[dtype])
+    assert_close(ops.softmax_cross_entropy_backward(logits, labels), theirs.grad, "dlogits")
+    target, theirs = rng.normal(size=(6, 4)).astype(dtype), tensor(logits)
+    loss = F.mse_loss(theirs, torch.tensor(target))
+    loss.backward()
+    assert ops.mean_squared_error(logits, target) == pytest.approx(loss.item(), rel=LIMITS[dtype])
+    assert_close(ops.mean_squared_error_backward(logits, target), theirs.grad, "dpred")
+
+
+def theirs_of(model: Model) -> Callable[[Any, dict[str, Any]], Any]:
+    """Our layers, one by one, in PyTorch's functions; the order within VGG's stages is report C's."""
+
+    def forward(x: Any, p: dict[str, Any]) -> Any:
+        for layer in model.layers:
+            kind, views = type(layer).__name__, {k: p[f"{layer.name}.{k}"] for k in layer.parameters()}
+            if kind == "Dense":
+                x = x @ views["W"] + views["b"]
+            elif kind == "Conv2D":
+                x = F.conv2d(x, kernel(views["W"]), views["b"], layer.window.stride, layer.window.pad)
+            elif kind == "BatchNorm":
+                x = F.batch_norm(x, None, None, views["gamma"], views["beta"], training=True)
+                x = torch.relu(x)  # before the pool; our ReLU behind it then changes nothing
+            else:
+                x = {
+                    "ReLU": torch.relu,
+                    "Tanh": torch.tanh,
+                    "MaxPool": lambda x: F.max_pool2d(x, 2),
+                    "AvgPool": lambda x: F.avg_pool2d(x, 2),
+                    "Flatten": lambda x: x.flatten(1),
+                }[kind](x)
+        return x
+
+    return forward
+
+
+@pytest.mark.parametrize("make", [mlp, lenet5, mnist_cnn, vgg11])
+def test_a_model_agrees_with_autograd(make: Callable[..., Model], dtype: type[np.floating]) -> None:
+    model = make(dtype=dtype, seed=2)
+    rng = np.random.default_rng(7)
+    # Biases and scales that are not 0 and 1, so that a mistake in them shows.
+    for view in model.named_parameters().values():
+        if view.ndim == 1:
+            view[...] = view + rng.normal(0, 0.1, view.shape)
+    x = rng.normal(size=(6, *model.input_shape)).astype(dtype)
+    labels = rng.integers(0, 10, 6)
+    parameters = {name: tensor(view) for name, view in model.named_parameters().items()}
+    out = theirs_of(model)(torch.tensor(x), parameters)
+    loss = F.cross_entropy(out, torch.tensor(labels))
+    loss.backward()
+
+    assert_close(model.forward(x, training=True), out, "output")
+    assert model.loss_and_gradient(x, labels) == pytest.approx(loss.item(), rel=LIMITS[dtype])
+    gradients = model.named_gradients()
+    for name, ours in gradients.items():
+        # A bias in front of batch norm has the gradient 0, and rounding: it is held to its weights' scale.
+        behind = name.replace("conv", "norm").removesuffix(".b") + ".gamma"
+        scale = float(np.abs(gradients[name[:-1] + "W"]).max()) if behind in gradients else 0.0
+        assert_close(ours, parameters[name].grad, name, scale)
+
+
+def test_running_statistics_are_pytorch_s(dtype: type[np.floating]) -> None:
+    model = vgg11(dtype=dtype)
+    mean, var = torch.zeros(64, dtype=torch.tensor(model.params).dtype), torch.ones(64).double()
+    var = var.to(mean.dtype)
+    for seed in (0, 1):
+        x = np.random.default_rng(seed).normal(size=(2, 3, 32, 32)).astype(dtype)
+        p = model.named_parameters()
+        y = F.conv2d(
+            torch.tensor(x), kernel(torch.tensor(p["conv1.W"])), torch.tensor(p["conv1.b"]), padding=1
+        )
+        F.batch_norm(y, mean, var, training=True)
+        model.forward(x, training=True)
+    assert_close(model.named_buffers()["norm1.mean"], mean, "mean", 0.1)
+    assert_close(model.named_buffers()["norm1.var"], var, "var")
