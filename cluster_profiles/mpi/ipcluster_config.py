@@ -4,6 +4,7 @@ Installed as etc/ipython/ipcluster_config.py of the environment, where `ipcluste
 and JupyterLab's cluster panel read it, whatever HOME and profile.
 """
 
+import os
 import sys
 
 from labkit import runtime
@@ -19,11 +20,12 @@ c.MPILauncher.mpi_cmd = [*tied("engines"), runtime.mpiexec()]
 # Each engine under a witness, which tells which rank died first.
 c.EngineLauncher.engine_cmd = [sys.executable, "-m", "labkit.cluster.witness"]
 # Open MPI looks for a fabric for a second while it starts; on one machine there is none to find.
-c.MPILauncher.environment = {"OMPI_MCA_btl": "^ofi", **runtime.settings()}
+fabric = {"OMPI_MCA_btl": os.environ.get("OMPI_MCA_btl", "^ofi")}
+c.MPILauncher.environment = {**runtime.settings(), **fabric}
 c.Cluster.controller_launcher_class = "tied"
 
-# An engine registers only after a heartbeat: the default of 3 s is most of a start. It is lost after 5 s of
-# silence, for a laptop with more ranks than cores can be busy elsewhere for that long; a death is told at once.
+# An engine registers only after a heartbeat: the default of 3 s is most of a start. It counts as lost after
+# 5 s of silence, for a laptop can be busy elsewhere for that long; a death is told at once.
 c.Cluster.controller_args = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=50"]
 # Engines import while their controller does, and read its connection file when it is there.
 c.Cluster.delay = 0
