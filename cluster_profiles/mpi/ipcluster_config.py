@@ -20,7 +20,7 @@ c.MPILauncher.mpi_cmd = [*tied("engines"), runtime.mpiexec()]
 # Each engine under a witness, which tells which rank died first.
 c.EngineLauncher.engine_cmd = [sys.executable, "-m", "labkit.cluster.witness"]
 # Open MPI looks for a fabric for a second while it starts; on one machine there is none to find.
-fabric = {"OMPI_MCA_btl": os.environ.get("OMPI_MCA_btl", "^ofi")}
+fabric = {"OMPI_MCA_btl": os.environ.get("OMPI_MCA_btl", "^ofi")}  # noqa: SIM112  (its name)
 c.MPILauncher.environment = {**runtime.settings(), **fabric}
 c.Cluster.controller_launcher_class = "tied"
 
