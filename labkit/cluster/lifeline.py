@@ -158,8 +158,8 @@ def sweep(mpiexec: int) -> None:
     for folder in {"/tmp", os.environ.get("TMPDIR", "/tmp")}:
         shutil.rmtree(f"{folder}/ompi.{mpiexec}", ignore_errors=True)  # Open MPI's session
     # MPICH's files do not say whose they are: while another job runs, they may be that one's.
-    others = (path for path in glob.glob("/proc/[0-9]*/comm") if read(path) == "hydra_pmi_proxy\n")
-    if LINUX and not any(others):
+    names = ((int(path.split("/")[2]), read(path)) for path in glob.glob("/proc/[0-9]*/comm"))
+    if LINUX and not any(name == "hydra_pmi_proxy\n" and alive(pid) for pid, name in names):
         for path in glob.glob("/tmp/hydra_hwloc_xmlfile_*"):
             with contextlib.suppress(OSError):
                 if os.stat(path).st_uid == os.getuid():
