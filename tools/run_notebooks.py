@@ -38,7 +38,11 @@ def run(path: Path) -> None:
     start = time.monotonic()
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(
-        notebook, timeout=CELL_LIMIT_S, kernel_name="python3", resources={"metadata": {"path": path.parent}}
+        notebook,
+        timeout=CELL_LIMIT_S,
+        kernel_name="python3",
+        resources={"metadata": {"path": path.parent}},
+        coalesce_streams=True,  # what is printed arrives in pieces, and where it is cut is chance
     ).execute()
     normalise(notebook)
     nbformat.validate(notebook)
