@@ -6,6 +6,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-4  # report C's kind, for both sides
+
 
 def pytorch() -> bool:
     """Return whether PyTorch is installed."""
@@ -53,8 +55,6 @@ def pytorch_model(name: str) -> tuple[Any, tuple[int, ...]]:
 def pytorch_step(name: str, batch: int, threads: int) -> Callable[[], float]:
     """Return a function that takes one training step as a PyTorch user writes it, and returns its loss."""
     import torch  # noqa: PLC0415
-
-    from labkit.bench.step import LR, MOMENTUM, WEIGHT_DECAY  # noqa: PLC0415
 
     torch.set_num_threads(threads)
     model, shape = pytorch_model(name)

@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from labkit.bench.peers import pytorch, pytorch_step
+from labkit.bench.peers import LR, MOMENTUM, WEIGHT_DECAY, pytorch, pytorch_step
 from labkit.bench.rows import Row, interleaved, rows_of
 from labkit.nn import MODELS, SGD, Model
 from labkit.nn.layers import Conv2D, Dense
 
-LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-4  # report C's kind; PyTorch gets the same
 Product = tuple[int, int, int, int]  # how many, rows, inner, columns
 
 
