@@ -1,0 +1,36 @@
+"""The ring: every rank sends to the next one only, and all links are busy in every round.
+
+Source: P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC
+69(2), 2009, 117–124.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from labkit.schedules.schedule import Round, adding, collective, copying
+
+
+@collective("reduce-scatter")
+def ring_reduce_scatter(p: int) -> Iterator[Round]:
+    """Each piece goes once around and is added to on its way: rank r ends with the sum of piece r."""
+    rank = np.arange(p)
+    for k in range(1, p):
+        yield adding(rank, (rank + 1) % p, (rank - k) % p)
+
+
+@collective("allgather")
+def ring_allgather(p: int) -> Iterator[Round]:
+    """Each rank starts with piece r and passes on what came last: all end with all pieces."""
+    rank = np.arange(p)
+    for k in range(p - 1):
+        yield copying(rank, (rank + 1) % p, (rank - k) % p)
+
+
+@collective("allreduce")
+def ring_allreduce(p: int) -> Iterator[Round]:
+    """Reduce-scatter, then allgather: 2(p-1) rounds of 1/p of the array each."""
+    yield from ring_reduce_scatter(p)
+    yield from ring_allgather(p)
