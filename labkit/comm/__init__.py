@@ -8,6 +8,7 @@ from labkit.comm.errors import CollectiveError, raise_together
 from labkit.comm.lines import say
 from labkit.comm.once import once_per_node
 from labkit.comm.quiet import wait_quietly
+from labkit.comm.run import run
 from labkit.comm.scatter import scatter
 from labkit.comm.sets import SharedSet, fetch
 
@@ -22,6 +23,7 @@ __all__ = [
     "fetch",
     "once_per_node",
     "raise_together",
+    "run",
     "say",
     "scatter",
     "wait_quietly",
