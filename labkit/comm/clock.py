@@ -1,9 +1,9 @@
 """One clock for all ranks: how far this rank's clock is from rank 0's.
 
-On one machine `time.perf_counter` is one clock for all processes (CLOCK_MONOTONIC on Linux, mach_absolute_time
-on macOS). Between machines it is found out by ping-pong: the answer was given half-way through the quickest
-round trip, give or take half of that trip. Source: F. Cristian, Probabilistic clock synchronization,
-Distributed Computing 3, 1989, 146–158.
+On one machine `time.perf_counter` is one clock for all processes (CLOCK_MONOTONIC on Linux,
+mach_absolute_time on macOS). Between machines it is found out by ping-pong: the answer was given half-way
+through the quickest round trip, give or take half of that trip. Source: F. Cristian, Probabilistic clock
+synchronization, Distributed Computing 3, 1989, 146–158.
 """
 
 from __future__ import annotations

@@ -16,11 +16,12 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from mpi4py import MPI
 
+from labkit.comm.buffers import byte_count, is_in_place
 from labkit.comm.clock import offset, one_machine
 from labkit.comm.errors import raise_together
 from labkit.comm.links import Link, describe
@@ -60,7 +61,7 @@ class EmulatedRequest(MPI.Request):
     ) -> None:
         self.comm, self.source, self.tag, self.due = comm, source, tag, due
 
-    def Wait(self, status: MPI.Status | None = None) -> bool:
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait, asleep, until the message is over."""
         while not self.is_here():
             sleep(NAP_S)
@@ -95,11 +96,11 @@ class EmulatedComm(MPI.Intracomm):
     `links` is one for all ranks, or a sequence with one for each. Making one is collective.
 
     Held back: Send, Isend, Ssend, Issend, Recv, Irecv, Sendrecv, and with them schedules (`labkit.comm.run`).
-    The MPI library's own collectives move messages that nobody sees. They are carried out, and all ranks leave
-    when the best algorithms known would be done, counted from the last rank's coming: ⌈log₂ p⌉ latencies
-    (Allreduce twice as many) and the bytes that have to pass a rank's port, at the slowest port: of n bytes in
-    the whole array 2(p-1)/p·n for Allreduce, (p-1)/p·n for Allgather, Alltoall and Reduce_scatter_block, n for
-    Bcast and Reduce; of Gather and Scatter (p-1)/p·n at the root, n/p elsewhere.
+    The MPI library's own collectives move messages that nobody sees. They are carried out, and all ranks
+    leave when the best algorithms known would be done, counted from the last rank's coming: ⌈log₂ p⌉
+    latencies (Allreduce twice as many) and the bytes that have to pass a rank's port, at the slowest port: of
+    n bytes in the whole array 2(p-1)/p·n for Allreduce, (p-1)/p·n for Allgather, Alltoall and
+    Reduce_scatter_block, n for Bcast and Reduce; of Gather and Scatter (p-1)/p·n at the root, n/p elsewhere.
 
     Barriers and methods that pickle objects (lower case) take no emulated time: in the lab they carry
     bookkeeping. What can be neither held back nor left alone is a NotImplementedError.
@@ -158,9 +159,8 @@ class EmulatedComm(MPI.Intracomm):
             arrived.append((*stamp.tolist(), status.Get_source(), request))
         for began, size, source, request in sorted(arrived, key=lambda one: one[0]):
             latency, carrying = self._takes(source, size)
-            began = max(began, self._receiving_until)
-            self._receiving_until = began + carrying
-            request.due = began + carrying + latency
+            self._receiving_until = max(began, self._receiving_until) + carrying
+            request.due = self._receiving_until + latency
         if come:
             self._coming = [request for request in self._coming if request.due is None]
             self._open += come
@@ -189,7 +189,7 @@ class EmulatedComm(MPI.Intracomm):
         if dest == MPI.PROC_NULL:
             return request
         size = byte_count(buf)
-        latency, carrying = self._takes(dest, size)
+        carrying = self._takes(dest, size)[1]
         began = max(self.now(), self._sending_until)
         self._sending_until = began + carrying
         stamp = np.array([began, size])
@@ -226,7 +226,7 @@ class EmulatedComm(MPI.Intracomm):
     ) -> None:
         self.Irecv(buf, source, tag).Wait(status)
 
-    def Sendrecv(
+    def Sendrecv(  # noqa: PLR0917 (mpi4py's own)
         self,
         sendbuf: Any,
         dest: int,
@@ -285,7 +285,7 @@ class EmulatedComm(MPI.Intracomm):
     def _hold(
         self, collective: Callable[[], object], size: float, *, latencies: int = 1, root: int | None = None
     ) -> None:
-        """Carry out a collective, and leave when its bytes have passed every port (those of p-1 the root's)."""
+        """Carry out a collective, and leave when its bytes have passed every port, the root's p-1 times."""
         self.Barrier()
         due = self.now()
         if self.size > 1:
@@ -299,8 +299,8 @@ class EmulatedComm(MPI.Intracomm):
     def Dup(self, info: MPI.Info | None = None) -> EmulatedComm:
         return EmulatedComm(self._comm.Dup(info), self.links)
 
-    def Split(self, color: int = 0, key: int = 0) -> EmulatedComm | MPI.Intracomm:  # type: ignore[override]
-        part = self._comm.Split(color, key)
+    def Split(self, color: int = 0, key: int = 0) -> MPI.Intracomm:
+        part = MPI.Intracomm(self._comm.Split(color, key))
         if part == MPI.COMM_NULL:
             return part
         return EmulatedComm(part, [self.links[rank] for rank in part.allgather(self.rank)])
@@ -325,23 +325,3 @@ HELD_BACK = [
 ]
 for _name in REFUSED:
     setattr(EmulatedComm, _name, _refusing(_name))
-
-
-def is_in_place(buf: Any) -> bool:
-    """Tell whether a buffer is MPI.IN_PLACE."""
-    return isinstance(buf, MPI.InPlaceType)
-
-
-def byte_count(buf: Any) -> int:
-    """Return how many bytes a buffer has, given in any of mpi4py's ways.
-
-    An array or other buffer, or a list of it with a count, a datatype, or both.
-    """
-    if not isinstance(buf, list | tuple):
-        return memoryview(buf).nbytes
-    data, *said = buf
-    kind = next((word for word in said if isinstance(word, MPI.Datatype)), None)
-    count = next((word for word in said if isinstance(word, int)), None)
-    if count is None:
-        return memoryview(data).nbytes
-    return count * (kind.Get_size() if kind else memoryview(data).itemsize)
