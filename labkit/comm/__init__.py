@@ -4,8 +4,10 @@ Every function here is collective: all ranks of the communicator call it, in the
 """
 
 from labkit.comm.average import WAYS, Way, agree, allreduce, average
+from labkit.comm.emulated import EmulatedComm
 from labkit.comm.errors import CollectiveError, raise_together
 from labkit.comm.lines import say
+from labkit.comm.links import Link, parse_link
 from labkit.comm.once import once_per_node
 from labkit.comm.quiet import wait_quietly
 from labkit.comm.run import run
@@ -15,6 +17,8 @@ from labkit.comm.sets import SharedSet, fetch
 __all__ = [
     "WAYS",
     "CollectiveError",
+    "EmulatedComm",
+    "Link",
     "SharedSet",
     "Way",
     "agree",
@@ -22,6 +26,7 @@ __all__ = [
     "average",
     "fetch",
     "once_per_node",
+    "parse_link",
     "raise_together",
     "run",
     "say",

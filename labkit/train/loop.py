@@ -16,6 +16,8 @@ from mpi4py import MPI
 from labkit.comm import CollectiveError, Way, agree, allreduce, raise_together
 from labkit.data import dealt
 from labkit.nn import Model, sgd_step
+from labkit.train.bottleneck import Hindrance
+from labkit.train.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ def train(
     way: Way = allreduce,
     on_epoch: Callable[[Epoch], None] | None = None,
     reshard: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None,
+    hindrance: Hindrance | None = None,
+    timeline: Timeline | None = None,
 ) -> list[Epoch]:
     """Train `model` on the shards of all ranks together, in step; return this rank's epochs.
 
@@ -61,7 +65,8 @@ def train(
     any number of ranks. Where the shards are of other sizes (`data.weighted`), `batch` is a slice of this
     rank's shard for each step (`data.in_order`). Every rank starts from rank 0's parameters. `on_epoch` is
     called after each epoch, on every rank. `reshard` is called before each epoch but the first, on every
-    rank, with its number, and returns the shard for it, as large as the first (`data.shuffled`).
+    rank, with its number, and returns the shard for it, as large as the first (`data.shuffled`). A
+    `hindrance` makes this rank slow, a `timeline` notes what it does when.
 
     Collective. A shard or setting that does not fit, and a loss that is no longer finite, is a
     CollectiveError on every rank.
@@ -71,6 +76,7 @@ def train(
     comm.Bcast(model.params)
     wait_s = perf_counter() - came
 
+    hindrance = hindrance or Hindrance((), comm.rank, comm.size)
     rows = []
     for epoch in range(1, epochs + 1):
         if reshard and epoch > 1:
@@ -80,10 +86,12 @@ def train(
         loss_sum, transfer_s = 0.0, 0.0
         # A diverging run overflows; its loss tells, so a warning per operation would only be noise.
         with np.errstate(over="ignore", invalid="ignore"):
-            for part, total in zip(parts, totals, strict=True):
+            for number, (part, total) in enumerate(zip(parts, totals, strict=True), start=1):
+                hindrance.before((epoch - 1) * len(parts) + number)
+                begin = perf_counter()
                 weight = part.stop - part.start
                 if weight:
-                    loss_sum += weight * model.loss_and_gradient(x[part], y[part])
+                    loss_sum += weight * hindrance.compute(model.loss_and_gradient, x[part], y[part])
                 else:  # the batch is smaller than the number of ranks
                     model.grads[...] = 0
                 own += weight * model.grads
@@ -98,6 +106,8 @@ def train(
 
                 every += total * model.grads
                 sgd_step(model.params, model.grads, lr)
+                if timeline:
+                    timeline.add(epoch, begin, ready, start, end, perf_counter())
             row = Epoch(
                 epoch,
                 comm.rank,

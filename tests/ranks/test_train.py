@@ -16,7 +16,16 @@ from labkit import __version__
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 TRAIN = ("-m", "labkit", "train")
-FILES = {"weights.txt", "bias.txt", "sync_times.csv", "contributions.csv", "loss.png", "run.json"}
+FILES = {
+    "weights.txt",
+    "bias.txt",
+    "sync_times.csv",
+    "contributions.csv",
+    "loss.png",
+    "timeline.png",
+    "trace.json",
+    "run.json",
+}
 
 
 def train(run: Run, p: int, out: Path, *options: str) -> str:
