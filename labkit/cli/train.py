@@ -63,8 +63,8 @@ DRAWN = 8  # the last steps of the timeline; all of them are in the trace
     "--bottleneck",
     multiple=True,
     metavar="RANK:KIND=AMOUNT",
-    help="Slow one rank down: 3:slow-processor=3, 3:slow-link=100mbit (emulated), 3:jitter=5ms or "
-    "3:pause=2s@10 (before step 10). May be given more than once.",
+    help="Slow one rank down: 3:slow-processor=3, 3:slow-link=100mbit (emulated; with --link also a factor), "
+    "3:jitter=5ms or 3:pause=2s@10 (before step 10). May be given more than once.",
 )
 @click.option(
     "--link", metavar="RATE[+LATENCY]", help="Emulate the link of every rank, such as 1gbit or 1gbit+50us."
@@ -180,7 +180,7 @@ def _slowed(comm: MPI.Intracomm, settings: dict[str, Any]) -> tuple[list[Bottlen
         found = [bottleneck.parse(text) for text in settings.get("bottleneck", ())]
         usual = parse_link(settings["link"]) if settings.get("link") else None
         links = bottleneck.links(found, comm.size, usual)
-        fault = bottleneck.check(found, comm.size)
+        fault = bottleneck.check(found, comm.size, usual)
     except ValueError as error:
         fault = str(error)
     raise_together(comm, fault)
@@ -239,7 +239,8 @@ def _save(  # noqa: PLR0917
     save_trace(out / "trace.json", steps, run)
     last = steps[-1].step
     with whole(out / "timeline.png") as file:
-        figure = timeline(steps, run.get("links", ""), max(1, last - DRAWN + 1))
+        slowed = [*([run["links"]] if "links" in run else []), *run["settings"].get("bottleneck", ())]
+        figure = timeline(steps, ", ".join(slowed), max(1, last - DRAWN + 1))
         figure.savefig(file, format="png", dpi=150)
     save(out, model, rows, {**run, **test})
     return f"{says}; results in {out}"

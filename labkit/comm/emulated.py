@@ -1,9 +1,10 @@
 """An emulated link: a communicator that holds messages back as a slower network would.
 
-For machines where no network can be had (`labkit hosts`), and for links that nobody has. A message of n bytes
-takes α + βn, at the slower of both ends. A rank's port carries one message at a time each way: of two that it
-sends, or that come to it, the second waits for the first. Nothing is slept where a real link would let a
-rank go on: a message is on its way while its ranks compute.
+For machines where no network can be had (`labkit hosts`), and for links that nobody has. As in the simulator
+(`labkit.schedules.simulate`), a message of n bytes takes α + βn, both of the slower of both ends, and a
+rank's port carries one message at a time each way: of two that it sends, or that come to it, the second waits
+for the first. A message is on its way while its ranks compute, from when it is sent: whether its receiver is
+there already makes no difference, as with a network that has room for it.
 
 Each message is followed by a stamp, on a communicator of its own, that says when the sender's port began to
 send. The receiver's port works out from that, in the order in which the messages were sent, when each has
@@ -158,19 +159,18 @@ class EmulatedComm(MPI.Intracomm):
             self._stamps.Recv(stamp, request.source, request.tag, status)
             arrived.append((*stamp.tolist(), status.Get_source(), request))
         for began, size, source, request in sorted(arrived, key=lambda one: one[0]):
-            latency, carrying = self._takes(source, size)
-            self._receiving_until = max(began, self._receiving_until) + carrying
-            request.due = self._receiving_until + latency
+            self._receiving_until = max(began, self._receiving_until) + self._takes(source, size)
+            request.due = self._receiving_until
         if come:
             self._coming = [request for request in self._coming if request.due is None]
             self._open += come
 
-    def _takes(self, peer: int, size: float) -> tuple[float, float]:
-        """Return the latency, and for how long both ports are busy, at the slower of both ends."""
+    def _takes(self, peer: int, size: float) -> float:
+        """Return for how long (s) a message keeps both ports busy: α + βn, each of the slower end."""
         if peer == self.rank:
-            return 0.0, 0.0
+            return 0.0
         ends = self.links[self.rank], self.links[peer]
-        return max(end.latency_s for end in ends), size * max(end.s_per_byte for end in ends)
+        return max(end.latency_s for end in ends) + size * max(end.s_per_byte for end in ends)
 
     def _make_up(self) -> None:
         """Wait for what MPI.Request.Waitall or the like have not waited for."""
@@ -189,13 +189,12 @@ class EmulatedComm(MPI.Intracomm):
         if dest == MPI.PROC_NULL:
             return request
         size = byte_count(buf)
-        carrying = self._takes(dest, size)[1]
         began = max(self.now(), self._sending_until)
-        self._sending_until = began + carrying
+        self._sending_until = began + self._takes(dest, size)
         stamp = np.array([began, size])
         self._stamping = [one for one in self._stamping if not one[0].Test()]
         self._stamping.append((self._stamps.Isend(stamp, dest, tag), stamp))
-        return EmulatedRequest(request, self, dest, tag, began + carrying)
+        return EmulatedRequest(request, self, dest, tag, self._sending_until)
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
         return self._start(self._comm.Isend, buf, dest, tag)

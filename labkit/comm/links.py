@@ -28,6 +28,10 @@ class Link:
         """β, in seconds per byte."""
         return 1 / self.bytes_per_s
 
+    def slower(self, factor: float) -> Link:
+        """Return a link with `factor` times the latency and a `factor`-th of the rate."""
+        return Link(self.bytes_per_s / factor, self.latency_s * factor)
+
     def __str__(self) -> str:
         if self == Link():
             return "no delay"

@@ -23,7 +23,7 @@ WORDS = {"compute": "compute", "wait": "wait for the last rank", "transfer": "tr
 def timeline(steps: Sequence[Step], title: str = "", first: int = 1, last: int | None = None) -> Figure:
     """Return what each rank did in steps first … last (counted from 1; without `last`, to the end).
 
-    `steps` are of all ranks (`Timeline.gather`). Time starts with the first step drawn. What is empty is idle.
+    `steps` are of all ranks (`Timeline.gather`). Time starts with the first step drawn.
     """
     shown = [step for step in steps if first <= step.step <= (last or step.step)]
     if not shown:
@@ -49,7 +49,7 @@ def timeline(steps: Sequence[Step], title: str = "", first: int = 1, last: int |
     axes.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
     axes.set_ylim(ranks[-1] + 0.6, ranks[0] - 0.6)
     axes.set_xlim(0, unit * (end - zero))
-    axes.set_xlabel(f"Time ({name}); dotted: a step begins")
+    axes.set_xlabel(f"Time ({name}); dotted: a step begins; empty: idle")
     numbers = sorted({step.step for step in shown})
     axes.set_title(f"{title + ', ' if title else ''}steps {numbers[0]}–{numbers[-1]}", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
