@@ -100,22 +100,24 @@ def check_jitter_is_seeded_and_bounded(comm: MPI.Intracomm) -> None:
 
 
 def check_the_timeline_is_on_one_clock_also_where_the_ranks_are_not(comm: MPI.Intracomm) -> None:
-    """Clocks that are 100 s apart, and of which each runs half as fast again as the one before."""
+    """Clocks that are 100 s apart, and the last of which runs half as fast again."""
+    pace = 1.5 if comm.rank == comm.size - 1 else 1.0
 
     def clock() -> float:
-        return (1 + 0.5 * comm.rank) * perf_counter() + 100 * comm.rank
+        return pace * perf_counter() + 100 * comm.rank
 
-    timeline = Timeline(comm, most=2, clock=clock)
-    for _ in range(3):
-        sleep(0.05)  # for the clocks to run apart
-        ready = clock()
-        comm.Barrier()
-        start = clock()
-        timeline.add(1, ready, ready, start, start, start)
-    steps = timeline.gather()
-    assert timeline.seen == 3
-    if comm.rank == 0:
-        assert len(steps) == 2 * comm.size
-        for number in 1, 2:
-            together = [step for step in steps if step.step == number]
-            assert max(s.ready for s in together) < min(s.start for s in together) + 0.01, steps
+    for _ in range(30):  # on a busy machine even the quickest ping-pong can take long
+        timeline = Timeline(comm, most=2, clock=clock)
+        for _ in range(3):
+            sleep(0.05)  # for the clocks to run apart
+            ready = clock()
+            comm.Barrier()
+            start = clock()
+            timeline.add(1, ready, ready, start, start, start)
+        steps = timeline.gather()
+        assert timeline.seen == 3 and len(steps) == (0 if comm.rank else 2 * comm.size)
+        together = [[step for step in steps if step.step == number] for number in (1, 2)]
+        late = [max(s.ready for s in one) - min(s.start for s in one) for one in together if one]
+        if comm.bcast(max(late, default=0.0) < 0.01):  # nobody leaves a barrier before all have come
+            return
+    raise AssertionError(late)
