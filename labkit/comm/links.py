@@ -35,14 +35,12 @@ class Link:
     def __str__(self) -> str:
         if self == Link():
             return "no delay"
-        words = []
-        if self.bytes_per_s < math.inf:
-            bits = 8 * self.bytes_per_s
-            unit = max((unit for unit in RATES if RATES[unit] <= bits), key=RATES.__getitem__, default="bit")
-            words.append(f"{bits / RATES[unit]:.10g}{unit}")
-        if self.latency_s:
-            words.append(f"{1e6 * self.latency_s:.10g}us")
-        return "+".join(words)
+        latency = f"+{1e6 * self.latency_s:.10g}us" if self.latency_s else ""
+        if self.bytes_per_s == math.inf:
+            return latency
+        bits = 8 * self.bytes_per_s
+        unit = max((unit for unit in RATES if RATES[unit] <= bits), key=RATES.__getitem__, default="bit")
+        return f"{bits / RATES[unit]:.10g}{unit}{latency}"
 
 
 def parse_link(text: str) -> Link:
