@@ -26,8 +26,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "softmax": {"data": "digits", "epochs": 30, "lr": 0.5, "batch": 64},
 }
 
-# labkit.data's own lists; to ask it would load NumPy.
+# The lists of labkit.data and labkit.comm; to ask those would load NumPy.
 DATA = ("linear", "digits", "mnist", "cifar10")
+SYNC = (
+    "allreduce", "allgather", "root", "ring", "tree", "doubling", "halving-doubling", "shared"
+)  # fmt: skip
+AGGREGATE = ("sum", "mean", "weighted", "median", "trimmed-mean")
 SHARD = ("contiguous", "strided", "shuffled", "by-label", "outlying", "weighted")
 
 DRAWN = 8  # the last steps of the timeline; all of them are in the trace
@@ -69,6 +73,23 @@ DRAWN = 8  # the last steps of the timeline; all of them are in the trace
 @click.option(
     "--link", metavar="RATE[+LATENCY]", help="Emulate the link of every rank, such as 1gbit or 1gbit+50us."
 )
+@click.option(
+    "--sync",
+    type=click.Choice(SYNC),
+    default="allreduce",
+    show_default=True,
+    help="How the ranks' gradients come together: by MPI's own Allreduce, by one of ours, or, ranks of one "
+    "machine, in memory that they share.",
+)
+@click.option(
+    "--aggregate",
+    type=click.Choice(AGGREGATE),
+    default="weighted",
+    show_default=True,
+    help="What is made of them: a mean weighted by batch size, a mean where each rank counts alike, their "
+    "sum, which multiplies the learning rate by the number of ranks, or, with --sync allgather, a median or "
+    "a mean without the largest and smallest.",
+)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory for the results.")
 @click.option("--ordered", is_flag=True, help="Put the lines of an epoch in order of their rank.")
 def command(model: str, out: Path, seed: int, ordered: bool, **given: Any) -> None:
@@ -95,12 +116,24 @@ def command(model: str, out: Path, seed: int, ordered: bool, **given: Any) -> No
 
 def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool) -> None:
     from labkit import data
-    from labkit.comm import EmulatedComm, SharedSet, raise_together, say, wait_quietly
+    from labkit.comm import (
+        CollectiveError,
+        EmulatedComm,
+        SharedSet,
+        raise_together,
+        say,
+        wait_quietly,
+        way,
+    )
     from labkit.nn import MODELS
     from labkit.train import Hindrance, Timeline, gather, record, train
     from labkit.train.files import prepare
 
     bottlenecks, links = _slowed(comm, settings)
+    try:
+        averaging = way(settings["sync"], settings["aggregate"])
+    except ValueError as error:  # on all ranks alike
+        raise CollectiveError(f"--sync and --aggregate: {error}") from None
     fault = None
     if comm.rank == 0:
         try:
@@ -143,6 +176,7 @@ def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool
         epochs=settings["epochs"],
         lr=settings["lr"],
         batch=batch,
+        way=averaging,
         on_epoch=lambda row: say(comm, _line(row), ordered),
         reshard=(lambda epoch: dataset.share(scheme(epoch))) if settings["shard"] == "shuffled" else None,
         hindrance=hindrance,
@@ -181,6 +215,8 @@ def _slowed(comm: MPI.Intracomm, settings: dict[str, Any]) -> tuple[list[Bottlen
         usual = parse_link(settings["link"]) if settings.get("link") else None
         links = bottleneck.links(found, comm.size, usual)
         fault = bottleneck.check(found, comm.size, usual)
+        if links and settings["sync"] == "shared":
+            fault = "--sync shared sends no messages, so there is no link to emulate"
     except ValueError as error:
         fault = str(error)
     raise_together(comm, fault)

@@ -45,9 +45,9 @@ class Link:
 
 def parse_link(text: str) -> Link:
     """Return the link that a text such as "1gbit", "100mbit+1ms" or "+50us" names; a ValueError if none."""
-    rate, _, latency = text.partition("+")
+    rate, plus, latency = text.partition("+")
     per_s = quantity(rate, RATES) if rate else 8 * math.inf
-    latency_s = quantity(latency, TIMES) if latency else 0.0
+    latency_s = quantity(latency, TIMES) if plus else 0.0
     if not text or per_s is None or per_s <= 0 or latency_s is None:
         raise ValueError(f"{EXPECTED}, got {text!r}")
     return Link(per_s / 8, latency_s)

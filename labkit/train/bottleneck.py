@@ -153,17 +153,19 @@ class Hindrance:
         own = [one for one in bottlenecks if one.rank == rank]
         self._jitter_s = sum(one.seconds for one in own if one.kind == "jitter")
         self._pauses_s = {one.step: one.seconds for one in own if one.kind == "pause"}
+        self._step = 0
         self._random = np.random.default_rng((seed, rank))
         self._block = np.full((64, 64), 0.5, np.float32)
 
-    def before(self, step: int) -> None:
-        """Lose the time that jitter and pauses take before this step (counted from 1)."""
-        if lost := self.lost(step):
+    def lose_time(self) -> None:
+        """Lose the time that jitter and pauses take before a step; call it before each one, from the first."""
+        if lost := self.lost():
             sleep(lost)
 
-    def lost(self, step: int) -> float:
-        """Return how much time (s) is lost before this step; draws the jitter, so once a step."""
-        return self._pauses_s.get(step, 0.0) + self._random.uniform(0, self._jitter_s)
+    def lost(self) -> float:
+        """Return how much time (s) is lost before the next step."""
+        self._step += 1
+        return self._pauses_s.get(self._step, 0.0) + self._random.uniform(0, self._jitter_s)
 
     def compute(self, work: Callable[..., T], *given: np.ndarray) -> T:
         """Return what the work makes of what is given, after `factor` times the processor time that it took.
