@@ -158,7 +158,7 @@ class Hindrance:
         self._block = np.full((64, 64), 0.5, np.float32)
 
     def lose_time(self) -> None:
-        """Lose the time that jitter and pauses take before a step; call it before each one, from the first."""
+        """Lose the time that jitter and pauses take before a step; call it before each one."""
         if lost := self.lost():
             sleep(lost)
 
