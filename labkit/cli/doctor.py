@@ -20,9 +20,12 @@ def command(as_json: bool) -> None:
     One line for each check: ok; note, where the lab works, but something costs time or refuses what you type
     yourself; fault, where the lab does not work. The exit status is 1 if there is a fault.
     """
-    import psutil  # noqa: PLC0415 (--help must not wait for it)
+    try:
+        import psutil  # noqa: PLC0415 (--help must not wait for it)
 
-    from labkit.cluster.doctor.examine import examine  # noqa: PLC0415
+        from labkit.cluster.doctor.examine import examine  # noqa: PLC0415
+    except ImportError as error:
+        raise click.ClickException(f"{error}: this environment is incomplete; `make env` mends it.") from None
 
     try:
         environment = psutil.Process().environ()  # the user's own, as it was before `labkit` put its settings

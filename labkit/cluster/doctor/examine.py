@@ -59,8 +59,8 @@ def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
         if typed:
             foreign = mpi.kind_of(says) not in ("", loaded["name"])
             findings += as_typed(typed, {**environment, **runtime.OPEN_MPI} if foreign else environment, n)
-    both = [trial.finish() for trial in threads]
-    check("threads", partial(machine.blas, *both, environment, n, machine.cores()))
+    in_lab, own = (trial.finish() for trial in threads)
+    check("threads", partial(machine.blas, in_lab, own, environment, n, machine.cores()))
     check("host name", partial(machine.name, named.finish()))
     return findings
 

@@ -96,7 +96,9 @@ def temporary(environment: Mapping[str, str], platform: str = sys.platform) -> F
             "temporary",
             f"{folder} cannot be written: {error.strerror}",
             "MPI and Jupyter keep sockets and short-lived files there.",
-            "unset TMPDIR" if chosen else f"free some room or mend the rights: df -h {folder}; ls -ld {folder}",
+            "unset TMPDIR"
+            if chosen
+            else f"free some room or mend the rights: df -h {folder}; ls -ld {folder}",
         )
     if platform == "darwin" and len(os.fsencode(folder)) > LONGEST_TMPDIR:
         return note(

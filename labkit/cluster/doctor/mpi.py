@@ -1,4 +1,4 @@
-"""Checks of MPI: does it load, is there one alone, does mpiexec belong to it, do four ranks make one world?"""
+"""Checks of MPI: does it load, is there one alone, is mpiexec of it, do ranks make one world?"""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -26,10 +27,8 @@ def wheels() -> dict[str, metadata.Distribution]:
     """Return the MPI libraries that are installed as Python packages, by the package's name."""
     found = {}
     for name in (*MPIS, "impi-rt"):
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            pass
     return found
 
 

@@ -1,6 +1,6 @@
 """A process of a trial: meet one part of the machine, and tell of it in a line of JSON.
 
-    mpiexec -n 4 python -m labkit.cluster.doctor.probe world
+mpiexec -n 4 python -m labkit.cluster.doctor.probe world
 """
 
 # ruff: noqa: PLC0415 (imports inside functions: each probe loads what it is about)

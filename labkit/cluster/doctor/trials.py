@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from labkit.cluster.doctor.probe import MARK
-from labkit.cluster.lifeline import tied
+from labkit.cluster.lifeline import GRACE, tied
 
 DEADLINE_S = 20.0  # a trial takes one second on an idle machine
 
@@ -33,9 +33,8 @@ class Outcome:
 
     def end(self) -> str:
         """Say how it ended, with the words that matter: a launcher's first ones, a traceback's last."""
-        how = (
-            f"did not end within {DEADLINE_S:.0f} s" if self.code is None else f"ended with status {self.code}"
-        )
+        late = f"did not end within {DEADLINE_S:g} s"
+        how = late if self.code is None else f"ended with status {self.code}"
         lines = [line.strip(" =") for line in self.said.splitlines() if not line.startswith(MARK)]
         words = [line for line in lines if any(letter.isalpha() for letter in line)]
         words = words[-3:] if "Traceback" in self.said else words[:3]
@@ -65,7 +64,11 @@ class Trial:
                 for process in psutil.Process(self._process.pid).children(recursive=True):
                     with suppress(psutil.NoSuchProcess):
                         process.kill()
-            said, _ = self._process.communicate()  # the watcher sees its command end, and ends with it
+            try:  # the watcher sees its command end, and ends with it
+                said, _ = self._process.communicate(timeout=GRACE["child"] + 5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                said = ""
             return Outcome(None, said)
         return Outcome(self._process.returncode, said)
 
