@@ -170,6 +170,8 @@ def test_a_library_that_is_not_the_wheels_is_a_fault(tmp_path: Path) -> None:
     assert loaded == str(other)
     found = mpi.alone(mpi.wheels(), loaded, environment)
     assert (found.status, found.mend) == ("fault", "unset MPI4PY_LIBMPI") and str(other) in found.found
+    assert mpi.match(str(OWN), environment) == "unset MPI4PY_LIBMPI"
+    assert f"install --force-reinstall '{next(iter(mpi.wheels()))}>=" in mpi.match(str(OWN), CLEAN)
     # Without the variable, mpi4py itself must have been built for it.
     assert (
         "install --force-reinstall --no-deps --no-cache-dir mpi4py"
