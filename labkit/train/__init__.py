@@ -1,6 +1,7 @@
 """The synchronous training loop, and the files that a run leaves."""
 
 from labkit.train.bottleneck import Bottleneck, Hindrance
+from labkit.train.local import local_sgd
 from labkit.train.loop import Epoch, contribution, gather, train
 from labkit.train.record import record, save
 from labkit.train.speed import speeds
@@ -14,6 +15,7 @@ __all__ = [
     "Timeline",
     "contribution",
     "gather",
+    "local_sgd",
     "record",
     "save",
     "save_trace",

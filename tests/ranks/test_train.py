@@ -143,7 +143,7 @@ def test_errors_are_told_once_and_end_every_rank(run: Run, tmp_path: Path) -> No
         (("--out", in_the_way / "below"), "cannot write to --out"),
         (("--out", tmp_path / "a", "--model", "linear", "--data", "digits"), "does not fit"),
         (("--out", tmp_path / "b", "--model", "softmax", "--data", "linear"), "does not fit"),
-        (("--out", tmp_path / "d", "--bottleneck", "9:jitter=1ms"), "expected bottlenecks on ranks 0 … 2"),
+        (("--out", tmp_path / "h", "--bottleneck", "9:jitter=1ms"), "expected bottlenecks on ranks 0 … 2"),
         (("--out", tmp_path / "e", "--bottleneck", "1:slow=3"), "expected RANK:KIND=AMOUNT"),
         (("--out", tmp_path / "f", "--link", "fast"), "expected a rate"),
         (("--out", tmp_path / "g", "--link", "1gbit", "--sync", "shared"), "no link to emulate"),

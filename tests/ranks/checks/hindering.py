@@ -7,10 +7,10 @@ from time import perf_counter, sleep, thread_time
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import EmulatedComm
-from labkit.data import contiguous, linear, strided
+from labkit.comm import CollectiveError, EmulatedComm
+from labkit.data import contiguous, dealt, linear, strided
 from labkit.nn import linear_regression, mlp
-from labkit.train import Hindrance, Step, Timeline, speeds, train
+from labkit.train import Hindrance, Step, Timeline, local_sgd, speeds, train
 from labkit.train.bottleneck import links, parse
 
 EPOCHS = 3
@@ -83,6 +83,32 @@ def check_a_slow_processor_computes_so_many_times_longer(comm: MPI.Intracomm) ->
     slow = [parse(f"{comm.size - 1}:slow-processor=20")]
     rates = speeds(comm, model, x[:20], y[:20], Hindrance(slow, comm.rank, comm.size))
     assert comm.size == 1 or rates[-1] < 0.5 * max(rates), rates
+
+
+def check_local_sgd_is_training_in_step_if_it_averages_each_step_and_else_is_not(comm: MPI.Intracomm) -> None:
+    n = 12 * comm.size  # shards of one size: then the mean of the parameters is that of the gradients
+    data = linear(n=n)
+    mine = strided(n, comm.rank, comm.size)
+    x, y = data.x_train[mine], data.y_train[mine]
+    steps = dealt(n, 4 * comm.size, comm.rank, comm.size)
+    apart = linear_regression(seed=comm.rank)
+    in_step, meeting = linear_regression(), linear_regression(seed=comm.rank)
+    rows = train(comm, in_step, x, y, epochs=EPOCHS, lr=0.1, batch=steps)
+    losses = local_sgd(comm, meeting, x, y, epochs=EPOCHS, lr=0.1, batch=steps, every=1)
+    np.testing.assert_allclose(meeting.params, in_step.params, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(losses, [row.global_loss for row in rows], rtol=1e-4)
+
+    losses = local_sgd(comm, apart, x, y, epochs=EPOCHS, lr=0.1, batch=steps, every=2)
+    assert losses[-1] < losses[0]
+    for params in comm.allgather(apart.params):
+        np.testing.assert_array_equal(params, apart.params)
+    assert comm.size == 1 or np.abs(apart.params - in_step.params).max() > 1e-5
+    try:
+        local_sgd(comm, apart, x, y, epochs=1, lr=0.1, batch=steps, every=comm.rank)
+    except CollectiveError as error:
+        assert "every" in str(error), error
+    else:
+        raise AssertionError("no error")
 
 
 def check_jitter_is_seeded_and_bounded(comm: MPI.Intracomm) -> None:
