@@ -84,8 +84,8 @@ def _rows(models: tuple[str, ...], batches: tuple[int, ...], threads: int) -> li
 def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
     """Time an epoch with one slow rank: shards by speed, against equal ones and the ideal.
 
-    Start it on ranks, each with a core of its own: mpiexec -n 2 labkit bench bottleneck. The ideal is the time
-    of the same run with no rank slow, times what the ranks' speed together has lost.
+    Start it on ranks, each with a core of its own: mpiexec -n 2 labkit bench bottleneck. The ideal is the
+    time of the same run with no rank slow, times what the ranks' speed together has lost.
     """
     os.environ.update(runtime.ONE_THREAD)
     from mpi4py import MPI
