@@ -65,10 +65,10 @@ def check_a_slow_processor_computes_so_many_times_longer(comm: MPI.Intracomm) ->
     x = np.random.default_rng(0).random((400, 64), np.float32)
     y = np.arange(400) % 10
     mine = strided(400, comm.rank, comm.size)
-    found = [parse(f"{comm.size - 1}:slow-processor=2.5")]
+    found = [parse(f"{comm.size - 1}:slow-processor=8.5")]
     hindrance = Hindrance(found, comm.rank, comm.size)
     used, alone = [], []
-    for _ in range(9):
+    for _ in range(7):
         began = thread_time()
         model.loss_and_gradient(x[mine], y[mine])
         alone.append(thread_time() - began)
@@ -77,8 +77,8 @@ def check_a_slow_processor_computes_so_many_times_longer(comm: MPI.Intracomm) ->
         used.append(thread_time() - began)
     assert gradient_of == model.loss_and_gradient(x[mine], y[mine])
     if comm.rank == comm.size - 1:
-        assert 1.7 < np.median(used) / np.median(alone) < 3.6, (used, alone)
-    assert hindrance.factor == (2.5 if comm.rank == comm.size - 1 else 1)
+        assert 4 < np.median(used) / np.median(alone) < 17, (used, alone)
+    assert hindrance.factor == (8.5 if comm.rank == comm.size - 1 else 1)
 
     slow = [parse(f"{comm.size - 1}:slow-processor=20")]
     rates = speeds(comm, model, x[:20], y[:20], Hindrance(slow, comm.rank, comm.size))
