@@ -158,6 +158,11 @@ def test_the_rounds_of_each_rank_s_clock(make, p, n, random):
     np.testing.assert_allclose(simulate(schedule, 4 * n, network).finish, clock, rtol=1e-12)
 
 
+def test_messages_queue_up_at_both_ends():
+    # 0→1 and 1→0 begin at once; 0→2 waits for its sender, 2→0 for its receiver, 1→2 and 2→1 for both.
+    assert simulate(all_at_once(3), 12, Network.of(3, Rates(1, 0))).finish.tolist() == [2, 3, 3]
+
+
 def test_what_is_slow_shows():
     p, n = 8, 1 << 20
     equal = Network.of(p, RATES)
