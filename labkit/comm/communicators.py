@@ -66,7 +66,7 @@ class ScheduledComm(Layer):
         run(own, type(self).schedule(own.size), received, op)
 
     def _agree(self, array: np.ndarray | None, op: MPI.Op, fault: str) -> bool:
-        """Return whether the schedule can do it, alike on all ranks; CollectiveError if they bring what differs.
+        """Return whether the schedule can do it, alike on all ranks; raise if they differ.
 
         The largest of each number and of its negative, over all ranks, tell whether all are equal.
         """
