@@ -4,6 +4,15 @@ Every function here is collective: all ranks of the communicator call it, in the
 """
 
 from labkit.comm.average import WAYS, Way, agree, allreduce, average
+from labkit.comm.communicators import (
+    DoublingComm,
+    HalvingDoublingComm,
+    RingComm,
+    RootComm,
+    ScheduledComm,
+    TreeComm,
+)
+from labkit.comm.counting import CountingComm, Traffic
 from labkit.comm.errors import CollectiveError, raise_together
 from labkit.comm.lines import say
 from labkit.comm.once import once_per_node
@@ -15,7 +24,15 @@ from labkit.comm.sets import SharedSet, fetch
 __all__ = [
     "WAYS",
     "CollectiveError",
+    "CountingComm",
+    "DoublingComm",
+    "HalvingDoublingComm",
+    "RingComm",
+    "RootComm",
+    "ScheduledComm",
     "SharedSet",
+    "Traffic",
+    "TreeComm",
     "Way",
     "agree",
     "allreduce",
