@@ -14,22 +14,17 @@ arrived, and a receive is over no earlier. Ranks that wait sleep, but for the la
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
-from time import perf_counter, sleep
-from typing import Any, Literal
+from time import sleep
+from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.buffers import byte_count, is_in_place
-from labkit.comm.clock import offset, one_machine
+from labkit.comm.buffers import nbytes
 from labkit.comm.errors import raise_together
+from labkit.comm.layers import Layer
 from labkit.comm.links import Link, describe
-
-NAP_S = 1e-4  # between looks whether a message has come
-LOOK_S = 1e-3  # asleep at most, for MPI moves other messages only when it is called
-YIELD_S = 2e-4  # the last bit, for sleep oversleeps
+from labkit.comm.ports import NAP_S, Ports
 
 # Neither bookkeeping nor anything that could be held back here.
 REFUSED = (
@@ -40,59 +35,13 @@ REFUSED = (
     *("Iallreduce", "Iallgather", "Iallgatherv", "Ialltoall", "Ialltoallv", "Ialltoallw", "Ibcast"),
     *("Ireduce", "Ireduce_scatter", "Ireduce_scatter_block", "Igather", "Igatherv", "Iscatter"),
     *("Iscatterv", "Iscan", "Iexscan", "Allreduce_init", "Allgather_init", "Bcast_init", "Reduce_init"),
-    *("Split_type", "Create", "Create_group", "Create_cart", "Create_graph", "Create_dist_graph"),
-    *("Create_dist_graph_adjacent", "Clone", "Idup", "Dup_with_info", "Idup_with_info"),
+    *("Create_cart", "Create_graph", "Create_dist_graph"),
+    *("Create_dist_graph_adjacent", "Idup", "Dup_with_info", "Idup_with_info"),
 )
 
 
-class EmulatedRequest(MPI.Request):
-    """A message under way on an emulated link; over when `due` (s, on the clock of rank 0), not before."""
-
-    def __new__(cls, request: MPI.Request, comm: EmulatedComm, *envelope: Any) -> EmulatedRequest:
-        """Take over the request of the message itself."""
-        return super().__new__(cls, request)
-
-    def __init__(
-        self,
-        request: MPI.Request,
-        comm: EmulatedComm,
-        source: int = -1,
-        tag: int = -1,
-        due: float | None = None,
-    ) -> None:
-        self.comm, self.source, self.tag, self.due = comm, source, tag, due
-
-    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Wait, asleep, until the message is over."""
-        while not self.is_here():
-            sleep(NAP_S)
-        assert self.due is not None
-        self.comm.sleep_until(self.due)
-        while not super().Test(status):
-            sleep(NAP_S)
-        return True
-
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        """Tell whether the message is over."""
-        return self.is_here() and self.due <= self.comm.now() and super().Test(status)  # type: ignore[operator]
-
-    def Get_status(self, status: MPI.Status | None = None) -> bool:
-        """Tell whether the message is over, and keep the request."""
-        return self.is_here() and self.due <= self.comm.now() and super().Get_status(status)  # type: ignore[operator]
-
-    def is_here(self) -> bool:
-        """Tell whether it is known when the message is over."""
-        if self.due is None:
-            self.comm.take_in()
-        return self.due is not None
-
-    def has_come(self) -> bool:
-        """Tell whether the message itself, without its delay, has come."""
-        return not self or super().Get_status()
-
-
-class EmulatedComm(MPI.Intracomm):
-    """Another communicator's ranks, joined by emulated links: mpi4py's names, and messages that take time.
+class EmulatedComm(Layer):
+    """A communicator around another, with emulated links: mpi4py's names, and messages that take time.
 
     `links` is one for all ranks, or a sequence with one for each. Making one is collective.
 
@@ -110,97 +59,37 @@ class EmulatedComm(MPI.Intracomm):
     out is made up for at the next call on the communicator. `request.Wait()` and `request.Test()` are exact.
     """
 
-    def __new__(cls, comm: MPI.Intracomm, links: Link | Sequence[Link]) -> EmulatedComm:
-        """Share the communicator's handle."""
-        return super().__new__(cls, comm)
+    links: list[Link]
+    _ports: Ports
 
-    def __init__(self, comm: MPI.Intracomm, links: Link | Sequence[Link]) -> None:
-        self.links = [links] * comm.size if isinstance(links, Link) else list(links)
-        given = [(link.latency_s, link.bytes_per_s) for link in self.links]
+    def __new__(cls, comm: MPI.Intracomm | None = None, links: Link | Sequence[Link] = ()) -> Any:
+        """Put emulated links around `comm`; a CollectiveError on every rank if they do not fit."""
+        made = super().__new__(cls, comm)
+        if comm is None:
+            return made
+        made.links = [links] * comm.size if isinstance(links, Link) else list(links)
+        given = [(link.latency_s, link.bytes_per_s) for link in made.links]
         fault = None
         if len(given) != comm.size:
             fault = f"expected a link for each of the {comm.size} ranks, got {len(given)}"
-        elif given != comm.bcast(given):
+        elif given != MPI.Intracomm.bcast(comm, given):
             fault = "expected the same links as on rank 0"
-        raise_together(comm, fault)
-        self._comm = comm
-        self._stamps = MPI.Intracomm(comm).Dup()
-        self._ahead = 0.0 if one_machine(comm) else offset(comm)
-        self._sending_until = self._receiving_until = -math.inf
-        self._coming: list[EmulatedRequest] = []  # nobody knows yet when they are due
-        self._open: list[EmulatedRequest] = []  # has come, and is waited for by nobody yet
-        self._stamping: list[tuple[MPI.Request, np.ndarray]] = []
+        raise_together(MPI.Intracomm(comm), fault)
+        made._ports = Ports(comm, made.links)
+        return made
 
     @property
     def emulated(self) -> str:
         """The links in a few words, to be shown with whatever was measured here."""
         return f"emulated links: {describe(self.links)}"
 
-    def now(self) -> float:
-        """Return the time (s) on rank 0's clock."""
-        return perf_counter() + self._ahead
-
-    def sleep_until(self, due: float) -> None:
-        """Sleep until then, and let MPI move messages meanwhile."""
-        while (left := due - self.now()) > 0:
-            if left > YIELD_S:
-                sleep(min(left - YIELD_S / 2, LOOK_S))
-                self._stamps.Iprobe()
-            else:
-                os.sched_yield()
-
-    def take_in(self) -> None:
-        """Work out when the messages that have come are due: the port takes them in the order of sending."""
-        come = [request for request in self._coming if request.has_come()]
-        arrived = []
-        for request in come:
-            stamp, status = np.empty(2), MPI.Status()
-            # Sent right behind the message, so it is here as well.
-            self._stamps.Recv(stamp, request.source, request.tag, status)
-            arrived.append((*stamp.tolist(), status.Get_source(), request))
-        for began, size, source, request in sorted(arrived, key=lambda one: one[0]):
-            self._receiving_until = max(began, self._receiving_until) + self._takes(source, size)
-            request.due = self._receiving_until
-        if come:
-            self._coming = [request for request in self._coming if request.due is None]
-            self._open += come
-
-    def _takes(self, peer: int, size: float) -> float:
-        """Return for how long (s) a message keeps both ports busy: α + βn, each of the slower end."""
-        if peer == self.rank:
-            return 0.0
-        ends = self.links[self.rank], self.links[peer]
-        return max(end.latency_s for end in ends) + size * max(end.s_per_byte for end in ends)
-
-    def _make_up(self) -> None:
-        """Wait for what MPI.Request.Waitall or the like have not waited for."""
-        if self._coming:
-            self.take_in()
-        if self._open:
-            over = [request for request in self._open if not request]
-            self._open = [request for request in self._open if request]
-            for request in over:
-                assert request.due is not None
-                self.sleep_until(request.due)
-
-    def _start(self, send: Callable[..., MPI.Request], buf: Any, dest: int, tag: int) -> MPI.Request:
-        self._make_up()
-        request = send(buf, dest, tag)
-        if dest == MPI.PROC_NULL:
-            return request
-        size = byte_count(buf)
-        began = max(self.now(), self._sending_until)
-        self._sending_until = began + self._takes(dest, size)
-        stamp = np.array([began, size])
-        self._stamping = [one for one in self._stamping if not one[0].Test()]
-        self._stamping.append((self._stamps.Isend(stamp, dest, tag), stamp))
-        return EmulatedRequest(request, self, dest, tag, self._sending_until)
-
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        return self._start(self._comm.Isend, buf, dest, tag)
+        self._ports.make_up()
+        return self._ports.send(super().Isend(buf, dest, tag), nbytes(buf), dest, tag)
 
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        return self._start(self._comm.Issend, buf, dest, tag)
+        self._ports.make_up()
+        return self._ports.send(super().Issend(buf, dest, tag), nbytes(buf), dest, tag)
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         self.Isend(buf, dest, tag).Wait()
@@ -209,12 +98,8 @@ class EmulatedComm(MPI.Intracomm):
         self.Issend(buf, dest, tag).Wait()
 
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        self._make_up()
-        request = self._comm.Irecv(buf, source, tag)
-        if source == MPI.PROC_NULL:
-            return request
-        self._coming.append(EmulatedRequest(request, self, source, tag))
-        return self._coming[-1]
+        self._ports.make_up()
+        return self._ports.receive(super().Irecv(buf, source, tag), source, tag)
 
     def Recv(
         self,
@@ -242,40 +127,48 @@ class EmulatedComm(MPI.Intracomm):
 
     def Barrier(self) -> None:
         """Wait, asleep, until all ranks have come here; it takes no emulated time."""
-        self._make_up()
-        here = self._comm.Ibarrier()
+        self._ports.make_up()
+        here = super().Ibarrier()
         while not here.Test():
             sleep(NAP_S)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        size = 2 * self._part * byte_count(recvbuf)
-        self._hold(lambda: self._comm.Allreduce(sendbuf, recvbuf, op), size, latencies=2)
+        call = super().Allreduce
+        size = 2 * self._part * nbytes(recvbuf)
+        self._hold(lambda: call(sendbuf, recvbuf, op), size, latencies=2)
 
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        whole = recvbuf if is_in_place(sendbuf) else sendbuf
-        size = self._part * byte_count(whole)
-        self._hold(lambda: self._comm.Reduce_scatter_block(sendbuf, recvbuf, op), size)
+        call = super().Reduce_scatter_block
+        whole = recvbuf if _is_in_place(sendbuf) else sendbuf
+        size = self._part * nbytes(whole)
+        self._hold(lambda: call(sendbuf, recvbuf, op), size)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        self._hold(lambda: self._comm.Allgather(sendbuf, recvbuf), self._part * byte_count(recvbuf))
+        call = super().Allgather
+        self._hold(lambda: call(sendbuf, recvbuf), self._part * nbytes(recvbuf))
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        self._hold(lambda: self._comm.Alltoall(sendbuf, recvbuf), self._part * byte_count(recvbuf))
+        call = super().Alltoall
+        self._hold(lambda: call(sendbuf, recvbuf), self._part * nbytes(recvbuf))
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
-        self._hold(lambda: self._comm.Bcast(buf, root), byte_count(buf))
+        call = super().Bcast
+        self._hold(lambda: call(buf, root), nbytes(buf))
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
-        size = byte_count(recvbuf if is_in_place(sendbuf) else sendbuf)
-        self._hold(lambda: self._comm.Reduce(sendbuf, recvbuf, op, root), size)
+        call = super().Reduce
+        size = nbytes(recvbuf if _is_in_place(sendbuf) else sendbuf)
+        self._hold(lambda: call(sendbuf, recvbuf, op, root), size)
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        size = byte_count(recvbuf) / self.size if is_in_place(sendbuf) else byte_count(sendbuf)
-        self._hold(lambda: self._comm.Gather(sendbuf, recvbuf, root), size, root=root)
+        call = super().Gather
+        size = nbytes(recvbuf) / self.size if _is_in_place(sendbuf) else nbytes(sendbuf)
+        self._hold(lambda: call(sendbuf, recvbuf, root), size, root=root)
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        size = byte_count(sendbuf) / self.size if is_in_place(recvbuf) else byte_count(recvbuf)
-        self._hold(lambda: self._comm.Scatter(sendbuf, recvbuf, root), size, root=root)
+        call = super().Scatter
+        size = nbytes(sendbuf) / self.size if _is_in_place(recvbuf) else nbytes(recvbuf)
+        self._hold(lambda: call(sendbuf, recvbuf, root), size, root=root)
 
     @property
     def _part(self) -> float:
@@ -286,26 +179,42 @@ class EmulatedComm(MPI.Intracomm):
     ) -> None:
         """Carry out a collective, and leave when its bytes have passed every port, the root's p-1 times."""
         self.Barrier()
-        due = self.now()
+        due = self._ports.now()
         if self.size > 1:
             latency = max(link.latency_s for link in self.links)
             sizes = [size * (self.size - 1 if rank == root else 1) for rank in range(self.size)]
             passing = [n * link.s_per_byte for n, link in zip(sizes, self.links, strict=True)]
             due += latencies * math.ceil(math.log2(self.size)) * latency + max(passing)
         collective()
-        self.sleep_until(due)
+        self._ports.sleep_until(due)
 
-    def Dup(self, info: MPI.Info | None = None) -> EmulatedComm:
-        return EmulatedComm(self._comm.Dup(info), self.links)
+    def Dup(self, info: MPI.Info | None = None) -> Any:
+        return self._emulating(super().Dup(info))
 
-    def Split(self, color: int = 0, key: int = 0) -> MPI.Intracomm:
-        part = MPI.Intracomm(self._comm.Split(color, key))
-        if part == MPI.COMM_NULL:
-            return part
-        return EmulatedComm(part, [self.links[rank] for rank in part.allgather(self.rank)])
+    def Clone(self) -> Any:
+        return self._emulating(super().Clone())
+
+    def Split(self, color: int = 0, key: int = 0) -> Any:
+        return self._emulating(super().Split(color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Any:
+        return self._emulating(super().Split_type(split_type, key, info))
+
+    def Create(self, group: MPI.Group) -> Any:
+        return self._emulating(super().Create(group))
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
+        return self._emulating(super().Create_group(group, tag))
+
+    def _emulating(self, new: Any) -> Any:
+        """Give a communicator made from this one its links, those of its ranks."""
+        if new != MPI.COMM_NULL:
+            new.links = [self.links[rank] for rank in MPI.Intracomm.allgather(new, self.rank)]
+            new._ports = Ports(new, new.links)
+        return new
 
     def Free(self) -> None:
-        self._stamps.Free()
+        self._ports.free()
         super().Free()
 
 
@@ -319,8 +228,13 @@ def _refusing(name: str) -> Callable[..., Any]:
     return refuse
 
 
+DERIVING = "Dup", "Clone", "Split", "Split_type", "Create", "Create_group", "Free"
 HELD_BACK = [
     name for name in vars(EmulatedComm) if name[0].isupper() and name not in ("Dup", "Split", "Free")
 ]
 for _name in REFUSED:
     setattr(EmulatedComm, _name, _refusing(_name))
+
+
+def _is_in_place(buf: Any) -> bool:
+    return isinstance(buf, MPI.InPlaceType)

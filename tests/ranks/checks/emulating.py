@@ -8,7 +8,7 @@ from time import perf_counter, process_time, sleep
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import CollectiveError, EmulatedComm, Link, run
+from labkit.comm import CollectiveError, CountingComm, EmulatedComm, Link, RingComm, run
 from labkit.comm.clock import offset
 from labkit.schedules import ring_allreduce, root_allreduce
 from labkit.schedules.simulate import simulate
@@ -112,8 +112,8 @@ def check_a_late_message_does_not_hold_up_one_sent_before(comm: MPI.Intracomm) -
         late, early = (slow.Irecv(np.empty(1), rank) for rank in (1, 2))
         while not (late.has_come() and early.has_come()):  # the messages, without their second of delay
             sleep(1e-3)
-        slow.take_in()
-        assert early.due < late.due and late.due - early.due >= 1.0, (early.due, late.due)
+        assert late.is_here() and early.is_here()
+        assert late.due - early.due >= 1.0, (early.due, late.due)
     elif comm.rank < 3:
         if comm.rank == 1:
             comm.recv(source=2)
@@ -201,6 +201,27 @@ def check_emulated_links_know_mpi4py_s_ways_to_send(comm: MPI.Intracomm) -> None
     assert half.allgather(comm.rank) == sorted(half.allgather(comm.rank), reverse=True)
     half.Free()
     slow.Free()
+
+
+def check_emulated_links_and_other_layers_go_together(comm: MPI.Intracomm) -> None:
+    array = np.full(N, comm.rank, np.float32)
+    sums = sum(range(comm.size))
+    expected = simulate(ring_allreduce(comm.size), 4 * N, network([], comm.size, LINK)).seconds
+    bare = CountingComm(comm)
+    run(bare, ring_allreduce(comm.size), array)
+    for make in (
+        lambda: CountingComm(EmulatedComm(comm, LINK)),
+        lambda: EmulatedComm(CountingComm(comm), LINK),
+    ):
+        both = make()
+        array[:] = comm.rank
+        run(both, ring_allreduce(comm.size), array)
+        assert (array == sums).all()
+        assert [str(one) for one in both.traffic()] == [str(one) for one in bare.traffic()]
+        assert both.emulated == "emulated links: 64mbit+1000us"
+    for slow in RingComm(EmulatedComm(comm, LINK)), RingComm(EmulatedComm(comm, LINK)).Dup():
+        one = np.full(N, comm.rank, np.float32)
+        assert_takes(slow, lambda: slow.Allreduce(MPI.IN_PLACE, one), expected, 2 * comm.size)  # noqa: B023
 
 
 def check_emulated_links_say_what_they_refuse(comm: MPI.Intracomm) -> None:
