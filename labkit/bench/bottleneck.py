@@ -18,15 +18,19 @@ from labkit.data import digits, in_order, strided, weighted
 from labkit.nn import lenet5
 from labkit.train import Bottleneck, Hindrance, speeds, train
 
-BATCH = 128
+BATCH = 256
 LR = 0.05
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Medians over the epochs: the time of one (s), and the loss in the last one, by way."""
+    """The loss in the last epoch by way, the speeds that the shards go by, and a median of pairs.
 
-    seconds: dict[str, float]
+    `to_ideal` is the median over the epochs of time by speed / ideal time, both of the same epoch: where other
+    programs come and go, pairs tell more than the ratio of two medians.
+    """
+
+    to_ideal: float
     losses: dict[str, float]
     speeds: list[float]
 
@@ -65,18 +69,21 @@ def measure(comm: MPI.Intracomm, factor: float, epochs: int) -> tuple[list[Row],
             if epoch:  # the first warms up
                 times[name].append(seconds)
     medians = {name: statistics.median(measured) for name, measured in times.items()}
-    ideal = medians["no-slow-rank"] * size / (size - 1 + 1 / factor)
-    figures = Figures({**medians, "ideal": ideal}, losses, found)
+    lost = size / (size - 1 + 1 / factor)
+    ideal = medians["no-slow-rank"] * lost
+    pairs = zip(times["weighted"], times["no-slow-rank"], strict=True)
+    figures = Figures(statistics.median(ours / (lost * even) for ours, even in pairs), losses, found)
     shown = {"weighted": medians["weighted"], "ideal": ideal, "equal-shards": medians["equal-shards"]}
     case = f"lenet5/b{BATCH}/p{size}/slow{factor:g}"
     return rows_of(case, {name: 1e3 * s for name, s in shown.items()}, "ms"), figures
 
 
 def said(figures: Figures) -> str:
-    """Return the losses and speeds in a line each."""
+    """Return what the figures say, in a line each."""
     losses = ", ".join(f"{name} {loss:.6f}" for name, loss in figures.losses.items())
     rates = np.array(figures.speeds)
     return (
+        f"weighted / ideal, median over the epochs: {figures.to_ideal:.2f}\n"
         f"loss in the last epoch: {losses}\n"
         f"speeds: {', '.join(f'rank {r} {100 * v:.1f} %' for r, v in enumerate(rates / rates.sum()))}"
     )

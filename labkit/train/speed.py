@@ -10,7 +10,7 @@ from mpi4py import MPI
 from labkit.nn import Model
 from labkit.train.bottleneck import Hindrance
 
-REPEATS = 5
+REPEATS = 15
 
 
 def speeds(
