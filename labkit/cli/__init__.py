@@ -16,7 +16,10 @@ from labkit import __version__, runtime
 COMMANDS = {
     "lab": ("labkit.cli.lab", "Start MPI engines and open JupyterLab on the first notebook."),
     "data": ("labkit.cli.data", "List the data sets, and fetch those that are not embedded."),
-    "bench": ("labkit.cli.bench", "Measure a training step against its floor and PyTorch."),
+    "bench": (
+        "labkit.cli.bench",
+        "Measure collectives against MPI's and gloo, a training step against PyTorch.",
+    ),
     "train": ("labkit.cli.train", "Train a model on all ranks: mpiexec -n 4 labkit train."),
 }
 

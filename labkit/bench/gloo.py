@@ -1,0 +1,78 @@
+"""gloo's all_reduce, from PyTorch where that is installed, on the same ranks. The lab does not need it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+
+import numpy as np
+import psutil
+from mpi4py import MPI
+
+from labkit.bench.peers import pytorch
+
+PATIENCE = timedelta(seconds=60)  # for all ranks to find one another; loading PyTorch takes seconds
+LOOPBACK = "127.0.0.1"
+
+
+def gloo(comm: MPI.Intracomm) -> Callable[[MPI.Intracomm, np.ndarray], None] | None:
+    """Join this rank to a gloo group of all ranks; return its all_reduce, or None where there is none.
+
+    Collective. Where gloo cannot start although PyTorch is there, rank 0 says why on standard error. `leave`
+    ends the group.
+    """
+    if not all(comm.allgather(pytorch())):
+        return None
+    import torch  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    link, address = _link(comm)
+    if link:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", link)
+    place = comm.bcast(f"tcp://{address}:{_free_port(address)}" if comm.rank == 0 else None)
+    fault = None
+    try:
+        torch.distributed.init_process_group(
+            "gloo", init_method=place, rank=comm.rank, world_size=comm.size, timeout=PATIENCE
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        fault = f"rank {comm.rank}: {error}"
+    if faults := [said for said in comm.allgather(fault) if said]:
+        leave()
+        if comm.rank == 0:
+            sys.stderr.write(f"without gloo, which did not start: {faults[0]}\n")
+        return None
+
+    def all_reduce(comm: MPI.Intracomm, array: np.ndarray) -> None:
+        torch.distributed.all_reduce(torch.from_numpy(array))
+
+    return all_reduce
+
+
+def leave() -> None:
+    """End this rank's part in the gloo group, if it has one."""
+    if torch := sys.modules.get("torch"):
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def _link(comm: MPI.Intracomm) -> tuple[str, str]:
+    """Return the network interface to use and this rank's address on it; no interface on a single host."""
+    if len(set(comm.allgather(MPI.Get_processor_name()))) == 1:
+        return "", LOOPBACK
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    for name, addresses in psutil.net_if_addrs().items():
+        for one in addresses:
+            if one.family == socket.AF_INET and name in up and not one.address.startswith("127."):
+                return name, one.address
+    return "", LOOPBACK
+
+
+def _free_port(address: str) -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,131 @@
+"""`labkit bench collectives`: how long it takes to add up over ranks, by size and by algorithm."""
+
+# ruff: noqa: PLC0415 (imports inside functions: NumPy and MPI load only where the command runs)
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import click
+
+from labkit.cli.ranks import ending_together, on_ranks, under_mpiexec
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+DEADLINE_S = 900.0  # all of a run takes about a minute
+SIGN_EVERY_S = 2.0
+UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+RATES = {"BIT": 1.0, "KBIT": 1e3, "MBIT": 1e6, "GBIT": 1e9}
+
+
+def _number(text: str, units: dict[str, float] | dict[str, int]) -> float | None:
+    """Return a number with a unit, in the unit 1; None if it is not one."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Z]*)", text.strip().upper())
+    return float(found[1]) * units[found[2]] if found and found[2] in units else None
+
+
+def _sizes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    sizes = []
+    for word in text.split(","):
+        size = _number(word, UNITS)
+        if not size or size % 4:
+            raise click.BadParameter(
+                f"expected sizes like 4B,1KiB,64MiB, each a multiple of 4 bytes (float32), got {word!r}"
+            )
+        sizes.append(int(size))
+    return tuple(sorted(set(sizes)))
+
+
+def _rate(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    rate = None if text is None else _number(text, RATES)
+    if text is not None and not rate:
+        raise click.BadParameter(f"expected a rate like 1gbit or 100mbit, got {text!r}")
+    return rate
+
+
+@click.command
+@click.option("--ranks", type=click.IntRange(min=1), help="Ranks to start, if mpiexec has not. [default: 4]")
+@click.option("--sizes", callback=_sizes, help="Say 1KiB,64MiB. [default: 4B to 64MiB by powers of 4]")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0),
+    default=2.5,
+    show_default=True,
+    help="Time for each size; at least 5 rounds are made.",
+)
+@click.option(
+    "--rate", callback=_rate, help="What each link can do, say 1gbit: adds rows against that bound."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="PNG: time against size, and the model."
+)
+def collectives(ranks: int | None, **options: object) -> None:
+    """Time every way to add up over all ranks, against the MPI library's own Allreduce.
+
+    Alone it starts its ranks itself; under mpiexec it takes those. Also against a ring written by hand, and
+    gloo where PyTorch is installed. algbw is bytes / time, busbw is algbw · 2(p-1)/p; "model" is what α, β
+    and γ, fitted to some of the sizes, predict for the others.
+    """
+    if not under_mpiexec():
+        on_ranks(ranks or 4, DEADLINE_S)
+    from mpi4py import MPI
+
+    from labkit.comm import raise_together
+
+    comm = MPI.COMM_WORLD
+    with ending_together(comm, "labkit bench collectives"):
+        raise_together(
+            comm,
+            f"expected {ranks} ranks (--ranks), got {comm.size} from mpiexec"
+            if ranks not in (None, comm.size)
+            else None,
+        )
+        _run(comm, **options)  # type: ignore[arg-type]
+
+
+def _run(
+    comm: MPI.Intracomm,
+    sizes: tuple[int, ...] | None,
+    seconds: float,
+    rate: float | None,
+    as_json: bool,
+    plot: Path | None,
+) -> None:
+    from mpi4py import MPI
+
+    from labkit.bench import collectives as bench
+    from labkit.bench.contenders import contenders
+
+    hosts = len(set(comm.allgather(MPI.Get_processor_name())))
+    place = f"p{comm.size}" if hosts == 1 else "hosts"
+    times = bench.measure(comm, contenders(comm), sizes or bench.SIZES, seconds, _progress(comm))
+    if comm.rank == 0:
+        rows = bench.rows(times, comm.size, place, rate)
+        click.echo(
+            json.dumps([asdict(row) for row in rows], indent=1) if as_json else bench.table(times, comm.size)
+        )
+
+
+def _progress(comm: MPI.Intracomm) -> Callable[[str], None]:
+    """Return a function that tells what happens now: on rank 0, every two seconds, on standard error."""
+    last = monotonic()
+
+    def tell(text: str) -> None:
+        nonlocal last
+        if comm.rank == 0 and monotonic() - last >= SIGN_EVERY_S:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+            last = monotonic()
+
+    return tell
