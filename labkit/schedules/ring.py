@@ -34,3 +34,20 @@ def ring_allreduce(p: int) -> Iterator[Round]:
     """Reduce-scatter, then allgather: 2(p-1) rounds of 1/p of the array each."""
     yield from ring_reduce_scatter(p)
     yield from ring_allgather(p)
+
+
+@collective("reduce")
+def ring_reduce(p: int) -> Iterator[Round]:
+    """Reduce-scatter, then each rank sends the piece it has the sum of to rank 0."""
+    yield from ring_reduce_scatter(p)
+    rank = np.arange(1, p)
+    if p > 1:
+        yield copying(rank, 0, rank)
+
+
+@collective("allgather")
+def direct_allgather(p: int) -> Iterator[Round]:
+    """No ring, to compare: each rank starts with piece r and sends it to every other rank itself."""
+    rank = np.arange(p)
+    for k in range(1, p):
+        yield copying(rank, (rank + k) % p, rank)
