@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 from mpi4py import MPI
 
 from labkit.bench.by_hand import ring_by_hand
-from labkit.bench.collectives import Sum
 from labkit.bench.gloo import gloo
+from labkit.bench.rounds import Sum
 from labkit.comm import run
-from labkit.schedules import ring_allreduce
+from labkit.schedules import ALLREDUCE, Schedule
 
 
-def contenders(comm: MPI.Intracomm) -> dict[str, Sum]:
-    """Return what can take part here, by name; the baselines first. Collective."""
-    found: dict[str, Sum] = {"mpi-allreduce": mpi_allreduce, "hand-written": ring_by_hand}
-    if peer := gloo(comm):
-        found["gloo"] = peer
-    found["ring"] = lambda comm, array: run(comm, ring_allreduce(comm.size), array)
-    return found
+@contextmanager
+def contenders(comm: MPI.Intracomm) -> Iterator[dict[str, Sum]]:
+    """Yield what can take part here, by name; the baselines first. Collective."""
+    with gloo(comm) as peer:
+        found: dict[str, Sum] = {"mpi-allreduce": mpi_allreduce, "hand-written": ring_by_hand}
+        if peer:
+            found["gloo"] = peer
+        found |= {name: _running(schedule(comm.size)) for name, schedule in ALLREDUCE.items()}
+        yield found
 
 
 def mpi_allreduce(comm: MPI.Intracomm, array: np.ndarray) -> None:
     """The MPI library's own."""
     comm.Allreduce(MPI.IN_PLACE, array)
+
+
+def _running(schedule: Schedule) -> Sum:
+    return lambda comm, array: run(comm, schedule, array)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import numpy as np
@@ -19,14 +19,15 @@ PATIENCE = timedelta(seconds=60)  # for all ranks to find one another; loading P
 LOOPBACK = "127.0.0.1"
 
 
-def gloo(comm: MPI.Intracomm) -> Callable[[MPI.Intracomm, np.ndarray], None] | None:
-    """Join this rank to a gloo group of all ranks; return its all_reduce, or None where there is none.
+@contextmanager
+def gloo(comm: MPI.Intracomm) -> Iterator[Callable[[MPI.Intracomm, np.ndarray], None] | None]:
+    """Join all ranks to a gloo group for the block; yield its all_reduce, or None where there is none.
 
-    Collective. Where gloo cannot start although PyTorch is there, rank 0 says why on standard error. `leave`
-    ends the group.
+    Collective. Where gloo does not start although PyTorch is there, rank 0 says why on standard error.
     """
     if not all(comm.allgather(pytorch())):
-        return None
+        yield None
+        return
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(1)
@@ -41,22 +42,17 @@ def gloo(comm: MPI.Intracomm) -> Callable[[MPI.Intracomm, np.ndarray], None] | N
         )
     except (RuntimeError, ValueError, OSError) as error:
         fault = f"rank {comm.rank}: {error}"
-    if faults := [said for said in comm.allgather(fault) if said]:
-        leave()
-        if comm.rank == 0:
-            sys.stderr.write(f"without gloo, which did not start: {faults[0]}\n")
-        return None
+    faults = [said for said in comm.allgather(fault) if said]
+    if faults and comm.rank == 0:
+        sys.stderr.write(f"without gloo, which did not start: {faults[0]}\n")
 
     def all_reduce(comm: MPI.Intracomm, array: np.ndarray) -> None:
         torch.distributed.all_reduce(torch.from_numpy(array))
 
-    return all_reduce
-
-
-def leave() -> None:
-    """End this rank's part in the gloo group, if it has one."""
-    if torch := sys.modules.get("torch"):
-        if torch.distributed.is_initialized():
+    try:
+        yield None if faults else all_reduce
+    finally:
+        if fault is None:
             torch.distributed.destroy_process_group()
 
 

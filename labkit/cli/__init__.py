@@ -18,7 +18,7 @@ COMMANDS = {
     "data": ("labkit.cli.data", "List the data sets, and fetch those that are not embedded."),
     "bench": (
         "labkit.cli.bench",
-        "Measure collectives against MPI's and gloo, a training step against PyTorch.",
+        "Measure a training step against PyTorch, collectives against MPI's own.",
     ),
     "train": ("labkit.cli.train", "Train a model on all ranks: mpiexec -n 4 labkit train."),
 }

@@ -96,6 +96,7 @@ def collectives(ranks: int | None, **options: object) -> None:
 
 def _run(
     comm: MPI.Intracomm,
+    *,
     sizes: tuple[int, ...] | None,
     seconds: float,
     rate: float | None,
@@ -106,15 +107,18 @@ def _run(
 
     from labkit.bench import collectives as bench
     from labkit.bench.contenders import contenders
+    from labkit.bench.rounds import measure
 
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
     place = f"p{comm.size}" if hosts == 1 else "hosts"
-    times = bench.measure(comm, contenders(comm), sizes or bench.SIZES, seconds, _progress(comm))
+    with contenders(comm) as ways:
+        times = measure(comm, ways, sizes or bench.SIZES, seconds, _progress(comm))
     if comm.rank == 0:
         rows = bench.rows(times, comm.size, place, rate)
-        click.echo(
+        text = (
             json.dumps([asdict(row) for row in rows], indent=1) if as_json else bench.table(times, comm.size)
         )
+        click.echo(text)
 
 
 def _progress(comm: MPI.Intracomm) -> Callable[[str], None]:

@@ -1,0 +1,76 @@
+"""Timing collectives on the ranks, as the field does.
+
+One repetition is a barrier, then one call; it takes as long as its slowest rank. How many there are, rank 0
+decides for all: ranks that count for themselves could differ, and hang. What is told is the median. The ways
+take turns, in changing order, so that they share the machine's moods (see `labkit.bench.rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.bench.collectives import ITEM, Times, said
+from labkit.comm import raise_together
+
+Sum = Callable[[MPI.Intracomm, np.ndarray], object]  # leaves the sum of all ranks' arrays in each of them
+Tell = Callable[[str], None]
+
+ROUNDS = 5, 300  # at least, at most
+
+
+def measure(
+    comm: MPI.Intracomm, ways: Mapping[str, Sum], sizes: Sequence[int], seconds: float, tell: Tell
+) -> Times:
+    """Return the median time of every way at every size (bytes), the same on all ranks.
+
+    `seconds` is how long one size may take, but for the least number of rounds. `tell` hears what happens
+    now. Collective. A way that does not leave the sum of all ranks is a CollectiveError on every rank.
+    """
+    return {size: _at(comm, ways, size, seconds, tell) for size in sizes}
+
+
+def _at(
+    comm: MPI.Intracomm, ways: Mapping[str, Sum], size: int, seconds: float, tell: Tell
+) -> dict[str, float]:
+    array = np.empty(size // ITEM, np.float32)
+    places = np.arange(array.size, dtype=np.float32) % 7
+    for name, add in ways.items():
+        tell(f"{said(size)}: warming up {name}")
+        _check(comm, name, add, array, places)
+    array.fill(0)  # whose sum is 0, however often
+    start = perf_counter()
+    _one_round(comm, ways, array, np.empty(len(ways)), True)
+    least, most = ROUNDS
+    rounds = comm.bcast(min(max(int(seconds / (perf_counter() - start)), least), most))
+    times = np.empty((len(ways), rounds))
+    for number in range(rounds):
+        tell(f"{said(size)}: round {number + 1} of {rounds}")
+        _one_round(comm, ways, array, times[:, number], bool(number % 2))
+    comm.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
+    return dict(zip(ways, np.median(times, axis=1).tolist(), strict=True))
+
+
+def _one_round(
+    comm: MPI.Intracomm, ways: Mapping[str, Sum], array: np.ndarray, times: np.ndarray, backwards: bool
+) -> None:
+    """Call every way once, and put this rank's time of each into `times`. Shape: (ways,)."""
+    turns = list(enumerate(ways.values()))
+    for place, add in reversed(turns) if backwards else turns:
+        comm.Barrier()
+        start = perf_counter()
+        add(comm, array)
+        times[place] = perf_counter() - start
+
+
+def _check(comm: MPI.Intracomm, name: str, add: Sum, array: np.ndarray, places: np.ndarray) -> None:
+    """Call a way once, on values that tell ranks and places apart."""
+    p = comm.size
+    np.add(places, comm.rank, out=array)
+    add(comm, array)
+    wrong = np.flatnonzero(array != places * p + p * (p - 1) // 2)
+    fault = f"{name} left a wrong sum of {array.size} values, first at {wrong[0]}" if wrong.size else None
+    raise_together(comm, fault)
