@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def hierarchical(p: int, nodes: Nodes) -> Iterator[Round]:
     cuts = sorted({k * pieces // len(group) for group in groups for k in range(len(group) + 1)})
     yield from _together(
         _on([group[cut * len(group) // pieces] for group in groups], ring_allreduce(len(groups)), cut, stop)
-        for cut, stop in zip(cuts, cuts[1:], strict=False)
+        for cut, stop in pairwise(cuts)
     )
     yield from _together(_on(group, ring_allgather(len(group)), 0, pieces) for group in groups)
 
@@ -57,7 +57,4 @@ def _together(schedules: Iterable[Iterator[Round]]) -> Iterator[Round]:
     """Yield the rounds of several schedules as made at the same time."""
     for rounds in zip_longest(*schedules):
         there = [one for one in rounds if one is not None]
-        columns = (
-            [getattr(one, name) for one in there] for name in ("source", "dest", "first", "stop", "add")
-        )
-        yield Round(*map(np.concatenate, columns))
+        yield Round(*map(np.concatenate, zip(*(vars(one).values() for one in there), strict=True)))

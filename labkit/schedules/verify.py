@@ -14,7 +14,7 @@ class ScheduleError(ValueError):
 
 
 def holdings(schedule: Schedule) -> Iterator[np.ndarray]:
-    """Yield who holds what: before the first round, then after each round, of a right schedule or a wrong one.
+    """Yield who holds what before the first round and after each, of a right schedule or a wrong one.
 
     Shape of each: (ranks, pieces, ranks), int64: how many times rank r's piece i holds the contribution of
     rank c. All 0: rank r has nothing there yet.
@@ -42,9 +42,9 @@ def verify(schedule: Schedule) -> None:
     """Raise ScheduleError unless the schedule does what its kind promises, for every rank and piece.
 
     allreduce: every rank ends with every rank's contribution exactly once; reduce: rank 0 does;
-    reduce-scatter: rank r does in piece r; allgather: starts with piece r on rank r alone, and every rank ends
-    with all pieces; broadcast: every rank ends with what rank 0 had. On the way, no rank sends what it does
-    not hold yet, adds a contribution that is in already, or destroys the last copy of one.
+    reduce-scatter: rank r does in piece r; allgather: starts with piece r on rank r alone, and every rank
+    ends with all pieces; broadcast: every rank ends with what rank 0 had. On the way, no rank sends what it
+    does not hold yet, adds a contribution that is in already, or destroys the last copy of one.
     """
     if schedule.kind in ("reduce-scatter", "allgather") and schedule.pieces != schedule.p:
         raise ScheduleError(
@@ -101,7 +101,7 @@ def _in_order(one: Round) -> None:
 
 def _harmless(transfer: Transfer, before: np.ndarray, after: np.ndarray) -> None:
     """Raise if a contribution is in twice where the transfer wrote, or was there last and is lost."""
-    source, dest, first, stop, _ = transfer
+    _, dest, first, stop, _ = transfer
     for piece in range(first, stop):
         twice = np.flatnonzero(after[dest, piece] > 1)
         if len(twice):
@@ -132,9 +132,6 @@ def _complete(schedule: Schedule, held: np.ndarray) -> None:
 
 
 def _of(ranks: list[int]) -> str:
-    names = ", ".join(map(str, ranks))
-    return (
-        f"the contribution{'s' * (len(ranks) > 1)} of rank{'s' * (len(ranks) > 1)} {names}"
-        if names
-        else "nothing"
-    )
+    if not ranks:
+        return "nothing"
+    return f"the contribution{'s' * (len(ranks) > 1)} of {', '.join(f'rank {rank}' for rank in ranks)}"
