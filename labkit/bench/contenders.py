@@ -10,18 +10,18 @@ from mpi4py import MPI
 
 from labkit.bench.by_hand import ring_by_hand
 from labkit.bench.gloo import gloo
-from labkit.bench.rounds import Sum
+from labkit.bench.rounds import Contender
 from labkit.comm import run
 from labkit.schedules import ALLREDUCE, Schedule
 
 
 @contextmanager
-def contenders(comm: MPI.Intracomm) -> Iterator[dict[str, Sum]]:
+def contenders(comm: MPI.Intracomm) -> Iterator[dict[str, Contender]]:
     """Yield what can take part here, by name; the baselines first. Collective."""
     with gloo(comm) as peer:
-        found: dict[str, Sum] = {"mpi-allreduce": mpi_allreduce, "hand-written": ring_by_hand}
+        found = {"mpi-allreduce": Contender(mpi_allreduce), "hand-written": Contender(ring_by_hand)}
         if peer:
-            found["gloo"] = peer
+            found["gloo"] = Contender(peer)
         found |= {name: _running(schedule(comm.size)) for name, schedule in ALLREDUCE.items()}
         yield found
 
@@ -31,5 +31,5 @@ def mpi_allreduce(comm: MPI.Intracomm, array: np.ndarray) -> None:
     comm.Allreduce(MPI.IN_PLACE, array)
 
 
-def _running(schedule: Schedule) -> Sum:
-    return lambda comm, array: run(comm, schedule, array)
+def _running(schedule: Schedule) -> Contender:
+    return Contender(lambda comm, array: run(comm, schedule, array))

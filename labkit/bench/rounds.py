@@ -9,21 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit.bench.collectives import ITEM, Times, said
-from labkit.comm import raise_together
+from labkit.comm import CollectiveError, raise_together
 
 Sum = Callable[[MPI.Intracomm, np.ndarray], object]  # leaves the sum of all ranks' arrays in each of them
 Tell = Callable[[str], None]
+
+
+class Contender(NamedTuple):
+    """A way to add up, and where it has its array, (n,) float32; None: where all others have it.
+
+    A CollectiveError from `array` says that there is no room, and the way is left out at that size.
+    """
+
+    add: Sum
+    array: Callable[[MPI.Intracomm, int], np.ndarray] | None = None
+
 
 ROUNDS = 5, 300  # at least, at most
 
 
 def measure(
-    comm: MPI.Intracomm, ways: Mapping[str, Sum], sizes: Sequence[int], seconds: float, tell: Tell
+    comm: MPI.Intracomm, ways: Mapping[str, Contender], sizes: Sequence[int], seconds: float, tell: Tell
 ) -> Times:
     """Return the median time of every way at every size (bytes), the same on all ranks.
 
@@ -34,32 +46,41 @@ def measure(
 
 
 def _at(
-    comm: MPI.Intracomm, ways: Mapping[str, Sum], size: int, seconds: float, tell: Tell
+    comm: MPI.Intracomm, ways: Mapping[str, Contender], size: int, seconds: float, tell: Tell
 ) -> dict[str, float]:
-    array = np.empty(size // ITEM, np.float32)
-    places = np.arange(array.size, dtype=np.float32) % 7
-    for name, add in ways.items():
+    n = size // ITEM
+    places = np.arange(n, dtype=np.float32) % 7
+    common = np.empty(n, np.float32)
+    ready: dict[str, tuple[Sum, np.ndarray]] = {}
+    for name, (add, make) in ways.items():
         tell(f"{said(size)}: warming up {name}")
+        try:
+            array = make(comm, n) if make else common
+        except CollectiveError as error:
+            tell(f"{said(size)}: without {name}: {error}")
+            continue
         _check(comm, name, add, array, places)
-    array.fill(0)  # whose sum is 0, however often
+        ready[name] = add, array
+    for _, array in ready.values():
+        array.fill(0)  # whose sum is 0, however often
     start = perf_counter()
-    _one_round(comm, ways, array, np.empty(len(ways)), True)
+    _one_round(comm, ready, np.empty(len(ready)), True)
     least, most = ROUNDS
     rounds = comm.bcast(min(max(int(seconds / (perf_counter() - start)), least), most))
-    times = np.empty((len(ways), rounds))
+    times = np.empty((len(ready), rounds))
     for number in range(rounds):
         tell(f"{said(size)}: round {number + 1} of {rounds}")
-        _one_round(comm, ways, array, times[:, number], bool(number % 2))
+        _one_round(comm, ready, times[:, number], bool(number % 2))
     comm.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
-    return dict(zip(ways, np.median(times, axis=1).tolist(), strict=True))
+    return dict(zip(ready, np.median(times, axis=1).tolist(), strict=True))
 
 
 def _one_round(
-    comm: MPI.Intracomm, ways: Mapping[str, Sum], array: np.ndarray, times: np.ndarray, backwards: bool
+    comm: MPI.Intracomm, ready: Mapping[str, tuple[Sum, np.ndarray]], times: np.ndarray, backwards: bool
 ) -> None:
     """Call every way once, and put this rank's time of each into `times`. Shape: (ways,)."""
-    turns = list(enumerate(ways.values()))
-    for place, add in reversed(turns) if backwards else turns:
+    turns = list(enumerate(ready.values()))
+    for place, (add, array) in reversed(turns) if backwards else turns:
         comm.Barrier()
         start = perf_counter()
         add(comm, array)
