@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -14,6 +13,7 @@ import psutil
 from mpi4py import MPI
 
 from labkit.bench.peers import pytorch
+from labkit.bench.rounds import note
 
 PATIENCE = timedelta(seconds=60)  # for all ranks to find one another; loading PyTorch takes seconds
 LOOPBACK = "127.0.0.1"
@@ -43,8 +43,8 @@ def gloo(comm: MPI.Intracomm) -> Iterator[Callable[[MPI.Intracomm, np.ndarray], 
     except (RuntimeError, ValueError, OSError) as error:
         fault = f"rank {comm.rank}: {error}"
     faults = [said for said in comm.allgather(fault) if said]
-    if faults and comm.rank == 0:
-        sys.stderr.write(f"without gloo, which did not start: {faults[0]}\n")
+    if faults:
+        note(comm, f"without gloo, which did not start: {faults[0]}")
 
     def all_reduce(comm: MPI.Intracomm, array: np.ndarray) -> None:
         torch.distributed.all_reduce(torch.from_numpy(array))

@@ -7,6 +7,7 @@ take turns, in changing order, so that they share the machine's moods (see `labk
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import NamedTuple
@@ -45,6 +46,13 @@ def measure(
     return {size: _at(comm, ways, size, seconds, tell) for size in sizes}
 
 
+def note(comm: MPI.Intracomm, text: str) -> None:
+    """Write a line to rank 0's standard error."""
+    if comm.rank == 0:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
 def _at(
     comm: MPI.Intracomm, ways: Mapping[str, Contender], size: int, seconds: float, tell: Tell
 ) -> dict[str, float]:
@@ -57,7 +65,7 @@ def _at(
         try:
             array = make(comm, n) if make else common
         except CollectiveError as error:
-            tell(f"{said(size)}: without {name}: {error}")
+            note(comm, f"{said(size)}: without {name}: {error}")
             continue
         _check(comm, name, add, array, places)
         ready[name] = add, array

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -123,13 +122,14 @@ def _run(
 
 def _progress(comm: MPI.Intracomm) -> Callable[[str], None]:
     """Return a function that tells what happens now: on rank 0, every two seconds, on standard error."""
+    from labkit.bench.rounds import note
+
     last = monotonic()
 
     def tell(text: str) -> None:
         nonlocal last
-        if comm.rank == 0 and monotonic() - last >= SIGN_EVERY_S:
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()
+        if monotonic() - last >= SIGN_EVERY_S:
+            note(comm, text)
             last = monotonic()
 
     return tell
