@@ -16,17 +16,17 @@ from labkit.schedules.schedule import Round, adding, collective, copying
 @collective("reduce-scatter")
 def ring_reduce_scatter(p: int) -> Iterator[Round]:
     """Each piece goes once around and is added to on its way: rank r ends with the sum of piece r."""
-    rank = np.arange(p)
+    rank, right = np.arange(p), np.arange(1, p + 1) % p
     for k in range(1, p):
-        yield adding(rank, (rank + 1) % p, (rank - k) % p)
+        yield adding(rank, right, (rank - k) % p)
 
 
 @collective("allgather")
 def ring_allgather(p: int) -> Iterator[Round]:
     """Each rank starts with piece r and passes on what came last: all end with all pieces."""
-    rank = np.arange(p)
+    rank, right = np.arange(p), np.arange(1, p + 1) % p
     for k in range(p - 1):
-        yield copying(rank, (rank + 1) % p, (rank - k) % p)
+        yield copying(rank, right, (rank - k) % p)
 
 
 @collective("allreduce")
