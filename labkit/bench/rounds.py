@@ -2,13 +2,16 @@
 
 One repetition is a barrier, then one call; it takes as long as its slowest rank. How many there are, rank 0
 decides for all: ranks that count for themselves could differ, and hang. What is told is the median. The ways
-take turns, in changing order, so that they share the machine's moods (see `labkit.bench.rows`).
+take turns, in changing order, so that they share the machine's moods (see `labkit.bench.rows`); all sizes are
+gone through more than once, so that a mood does not meet one size alone.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -32,7 +35,8 @@ class Contender(NamedTuple):
     array: Callable[[MPI.Intracomm, int], np.ndarray] | None = None
 
 
-ROUNDS = 5, 300  # at least, at most
+PASSES = 3
+ROUNDS = 2, 100  # in a pass, at least and at most
 
 
 def measure(
@@ -43,7 +47,20 @@ def measure(
     `seconds` is how long one size may take, but for the least number of rounds. `tell` hears what happens
     now. Collective. A way that does not leave the sum of all ranks is a CollectiveError on every rank.
     """
-    return {size: _at(comm, ways, size, seconds, tell) for size in sizes}
+    taken: dict[int, dict[str, list[float]]] = {size: {} for size in sizes}
+    for number in range(PASSES):
+        for size in sizes:
+            said_so = partial(_with, tell, f"pass {number + 1} of {PASSES}, {said(size)}")
+            for name, times in _at(comm, ways, size, seconds / PASSES, said_so).items():
+                taken[size].setdefault(name, []).extend(times)
+    return {
+        size: {name: statistics.median(times) for name, times in by_way.items()}
+        for size, by_way in taken.items()
+    }
+
+
+def _with(tell: Tell, where: str, what: str) -> None:
+    tell(f"{where}: {what}")
 
 
 def note(comm: MPI.Intracomm, text: str) -> None:
@@ -55,13 +72,14 @@ def note(comm: MPI.Intracomm, text: str) -> None:
 
 def _at(
     comm: MPI.Intracomm, ways: Mapping[str, Contender], size: int, seconds: float, tell: Tell
-) -> dict[str, float]:
+) -> dict[str, list[float]]:
+    """Return the time of every way in every round of one pass: that of the slowest rank."""
     n = size // ITEM
     places = np.arange(n, dtype=np.float32) % 7
     common = np.empty(n, np.float32)
     ready: dict[str, tuple[Sum, np.ndarray]] = {}
     for name, (add, make) in ways.items():
-        tell(f"{said(size)}: warming up {name}")
+        tell(f"warming up {name}")
         try:
             array = make(comm, n) if make else common
         except CollectiveError as error:
@@ -77,10 +95,10 @@ def _at(
     rounds = comm.bcast(min(max(int(seconds / (perf_counter() - start)), least), most))
     times = np.empty((len(ready), rounds))
     for number in range(rounds):
-        tell(f"{said(size)}: round {number + 1} of {rounds}")
+        tell(f"round {number + 1} of {rounds}")
         _one_round(comm, ready, times[:, number], bool(number % 2))
     comm.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
-    return dict(zip(ready, np.median(times, axis=1).tolist(), strict=True))
+    return dict(zip(ready, times.tolist(), strict=True))
 
 
 def _one_round(

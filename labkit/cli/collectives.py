@@ -60,7 +60,7 @@ def _rate(context: click.Context, option: click.Parameter, text: str | None) -> 
     type=click.FloatRange(min=0),
     default=2.5,
     show_default=True,
-    help="Time for each size; at least 5 rounds are made.",
+    help="Time for each size; six rounds are made at least.",
 )
 @click.option(
     "--rate", callback=_rate, help="What each link can do, say 1gbit: adds rows against that bound."
