@@ -51,7 +51,7 @@ def measure(
     for number in range(PASSES):
         for size in sizes:
             said_so = partial(_with, tell, f"pass {number + 1} of {PASSES}, {said(size)}")
-            for name, times in _at(comm, ways, size, seconds / PASSES, said_so).items():
+            for name, times in _at(comm, ways, size, seconds / PASSES, said_so, first=number == 0).items():
                 taken[size].setdefault(name, []).extend(times)
     return {
         size: {name: statistics.median(times) for name, times in by_way.items()}
@@ -71,24 +71,25 @@ def note(comm: MPI.Intracomm, text: str) -> None:
 
 
 def _at(
-    comm: MPI.Intracomm, ways: Mapping[str, Contender], size: int, seconds: float, tell: Tell
+    comm: MPI.Intracomm, ways: Mapping[str, Contender], size: int, seconds: float, tell: Tell, *, first: bool
 ) -> dict[str, list[float]]:
     """Return the time of every way in every round of one pass: that of the slowest rank."""
     n = size // ITEM
-    places = np.arange(n, dtype=np.float32) % 7
     common = np.empty(n, np.float32)
     ready: dict[str, tuple[Sum, np.ndarray]] = {}
     for name, (add, make) in ways.items():
-        tell(f"warming up {name}")
         try:
             array = make(comm, n) if make else common
         except CollectiveError as error:
             note(comm, f"{said(size)}: without {name}: {error}")
             continue
-        _check(comm, name, add, array, places)
+        if first:
+            tell(f"is the sum of {name} right?")
+            _check(comm, name, add, array)
         ready[name] = add, array
     for _, array in ready.values():
         array.fill(0)  # whose sum is 0, however often
+    tell("warming up")
     start = perf_counter()
     _one_round(comm, ready, np.empty(len(ready)), True)
     least, most = ROUNDS
@@ -113,9 +114,9 @@ def _one_round(
         times[place] = perf_counter() - start
 
 
-def _check(comm: MPI.Intracomm, name: str, add: Sum, array: np.ndarray, places: np.ndarray) -> None:
+def _check(comm: MPI.Intracomm, name: str, add: Sum, array: np.ndarray) -> None:
     """Call a way once, on values that tell ranks and places apart."""
-    p = comm.size
+    p, places = comm.size, np.arange(array.size, dtype=np.float32) % 7
     np.add(places, comm.rank, out=array)
     add(comm, array)
     wrong = np.flatnonzero(array != places * p + p * (p - 1) // 2)
