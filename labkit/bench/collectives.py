@@ -52,13 +52,16 @@ def rows(times: Times, p: int, place: str, rate: float | None = None) -> list[Ro
 
 
 def table(times: Times, p: int) -> str:
-    """Return time, algbw and busbw of every way at every size as text in aligned columns."""
+    """Return time, algbw and busbw of every way at every size as text in aligned columns.
+
+    The last column is the time as a multiple of that of the MPI library's own Allreduce.
+    """
     width = max((len(name) for medians in times.values() for name in medians), default=3)
-    lines = [f"{'size':>7}  {'way':{width}}  {'time':>9}  {'algbw':>10}  {'busbw':>10}"]
+    lines = [f"{'size':>7}  {'way':{width}}  {'time':>9}  {'algbw':>10}  {'busbw':>10}  × MPI"]
     for size, medians in times.items():
         lines += [
             f"{said(size):>7}  {name:{width}}  {time_said(time):>9}  {rate_said(size / time):>10}  "
-            f"{rate_said(busbw(size, time, p)):>10}"
+            f"{rate_said(busbw(size, time, p)):>10}  {time / medians['mpi-allreduce']:5.2f}"
             for name, time in sorted(medians.items(), key=lambda item: item[1])
         ]
     return "\n".join(lines)

@@ -58,7 +58,7 @@ def _rate(context: click.Context, option: click.Parameter, text: str | None) -> 
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0),
-    default=2.5,
+    default=2.0,
     show_default=True,
     help="Time for each size; six rounds are made at least.",
 )
@@ -105,6 +105,7 @@ def _run(
     from mpi4py import MPI
 
     from labkit.bench import collectives as bench
+    from labkit.bench import modelled, table
     from labkit.bench.contenders import contenders
     from labkit.bench.rounds import measure
 
@@ -112,12 +113,17 @@ def _run(
     place = f"p{comm.size}" if hosts == 1 else "hosts"
     with contenders(comm) as ways:
         times = measure(comm, ways, sizes or bench.SIZES, seconds, _progress(comm))
-    if comm.rank == 0:
-        rows = bench.rows(times, comm.size, place, rate)
-        text = (
-            json.dumps([asdict(row) for row in rows], indent=1) if as_json else bench.table(times, comm.size)
-        )
-        click.echo(text)
+    if comm.rank:
+        return
+    model = modelled.modelled(times, comm.size)
+    predicted = modelled.rows(times, model, place) if model else []
+    if as_json:
+        rows = bench.rows(times, comm.size, place, rate) + predicted
+        click.echo(json.dumps([asdict(row) for row in rows], indent=1))
+    else:
+        click.echo(bench.table(times, comm.size))
+    if model and not as_json:
+        click.echo(f"\n{model.fit}\n\n{table(predicted)}")
 
 
 def _progress(comm: MPI.Intracomm) -> Callable[[str], None]:

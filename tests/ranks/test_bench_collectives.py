@@ -34,9 +34,9 @@ def test_under_mpiexec_it_takes_those_ranks(run: Run) -> None:
     done = run(2, *BENCH, "--sizes", "8B")
     assert done.returncode == 0, done.stdout
     head, *lines = done.stdout.splitlines()
-    assert head.split() == ["size", "way", "time", "algbw", "busbw"]
+    assert head.split() == ["size", "way", "time", "algbw", "busbw", "×", "MPI"]
     ways = {line.split()[1] for line in lines if line.split()[:1] == ["8B"]}
-    assert {"mpi-allreduce", "hand-written", *ALLREDUCE} <= ways
+    assert {"mpi-allreduce", "hand-written", "allgather", "shared", "shared-copied", *ALLREDUCE} <= ways
 
 
 def test_a_number_of_ranks_that_mpiexec_did_not_start_is_an_error(run: Run) -> None:
