@@ -21,17 +21,19 @@ from labkit.schedules import bounds, ring_allreduce
 
 def by_node(comm: MPI.Intracomm) -> MPI.Intracomm:
     """Return the communicator of this rank's node. Collective."""
-    return comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
+    return MPI.Intracomm(comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank))
 
 
 class _Node:
-    """This rank's node, as seen by one communicator: whom it shares memory with, and its part of the work."""
+    """The node of this rank, in one communicator: whom it shares memory with, and its part of the work."""
 
     def __init__(self, comm: MPI.Intracomm, node: MPI.Intracomm) -> None:
         self.comm, self.rank = node, node.rank
         workers = comm.allreduce(node.size, MPI.MIN)  # on each node; equally many, or rings would not close
         # The ranks of the same number on all nodes; null on a rank too many.
-        self.column = comm.Split(node.rank if node.rank < workers else MPI.UNDEFINED, comm.rank)
+        self.column = MPI.Intracomm(
+            comm.Split(node.rank if node.rank < workers else MPI.UNDEFINED, comm.rank)
+        )
         nodes = comm.allreduce(int(node.rank == 0))
         self.slices = workers if nodes > 1 else node.size
         self.pool = Pool(node)
@@ -91,11 +93,11 @@ class Shared:
         return MPI.Comm.Create_keyval(delete_fn=_leave)
 
     def _node(self, comm: MPI.Intracomm) -> _Node:
-        node: _Node | None = comm.Get_attr(self._key)
-        if node is None:
-            node = _Node(comm, self._group(comm))
-            comm.Set_attr(self._key, node)
-        return node
+        known = comm.Get_attr(self._key)
+        if not isinstance(known, _Node):
+            known = _Node(comm, self._group(comm))
+            comm.Set_attr(self._key, known)
+        return known
 
     def array(self, comm: MPI.Intracomm, n: int, dtype: type | np.dtype = np.float32) -> np.ndarray:
         """Return n zeros in memory that this rank's node shares. Shape: (n,), n alike on all ranks.

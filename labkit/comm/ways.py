@@ -87,8 +87,8 @@ class Averaging:
             raise ValueError(f"expected an aggregate, one of {', '.join(AGGREGATES)}, got {self.aggregate!r}")
         if self.aggregate in ROBUST and self.sync != "allgather":
             raise ValueError(
-                f"{self.sync!r} cannot make the {self.aggregate}: it adds up on the way, so no rank ever holds "
-                "the single contributions that are needed for it; use 'allgather'"
+                f"{self.sync!r} cannot make the {self.aggregate}: it adds up on the way, so no rank ever "
+                "holds the single contributions that are needed for it; use 'allgather'"
             )
 
     def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, share: float) -> None:

@@ -28,7 +28,7 @@ class Window:
         self.win.Lock_all(MPI.MODE_NOCHECK)  # for good: ranks write by themselves, and Sync needs it
         first, _ = self.win.Shared_query(0)  # the others' memory follows on the first one's
         memory = MPI.memory.fromaddress(first.address, node.size * length)
-        self.rows = np.frombuffer(memory, np.uint8).reshape(node.size, length)
+        self.rows: np.ndarray = np.asarray(memory).reshape(node.size, length)
         self.base = first.address + node.rank * length
         self.lent = False
 
@@ -43,7 +43,7 @@ class Window:
     def start_of(self, array: np.ndarray) -> int:
         """Return where, in bytes from the start of this rank's row, the array lies; -1 if elsewhere."""
         start = int(array.__array_interface__["data"][0]) - self.base
-        return start if 0 <= start and start + array.nbytes <= self.rows.shape[1] else -1
+        return start if start >= 0 and start + array.nbytes <= self.rows.shape[1] else -1
 
     def free(self) -> None:
         """Give the memory back to the system. Collective on the node."""

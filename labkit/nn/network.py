@@ -74,15 +74,15 @@ class Model(ABC):
         return flat.views(self.buffers, self.buffer_shapes)
 
     def move_gradients(self, place: np.ndarray) -> None:
-        """Have the gradients live in `place` from now on: memory that ranks share, say. It takes their values.
+        """Have the gradients live in `place` from now on, say memory that ranks share; it takes their values.
 
         Shapes: place as `grads`, flat, contiguous, writable and of its dtype, or a ValueError says what came.
         """
         fits = place.flags.c_contiguous and place.flags.writeable
         if (place.shape, place.dtype) != (self.grads.shape, self.grads.dtype) or not fits:
             raise ValueError(
-                f"expected a contiguous, writable array of shape {self.grads.shape} and {self.grads.dtype} for "
-                f"the gradients, got one of shape {place.shape} and {place.dtype}, "
+                f"expected a contiguous, writable array of shape {self.grads.shape} and {self.grads.dtype} "
+                f"for the gradients, got one of shape {place.shape} and {place.dtype}, "
                 f"{'contiguous' if place.flags.c_contiguous else 'not contiguous'}, "
                 f"{'writable' if place.flags.writeable else 'read-only'}"
             )
