@@ -10,13 +10,16 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labkit.bench.collectives import Times, said
+import numpy as np
+
+from labkit.bench.collectives import ITEM, Times, said
 from labkit.bench.rows import Row
 from labkit.schedules import ALLREDUCE
 from labkit.schedules.fit import Fit, Measurement, fit
 
 FROM = 64 << 10  # bytes: where the prediction is held to the target
 TARGET = 25.0  # %
+POINTS = 100  # of a curve
 
 
 def held_out(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -28,9 +31,19 @@ def held_out(sizes: Sequence[int]) -> tuple[int, ...]:
 class Modelled:
     """The fitted rates, and what they predict: of the sizes `held_out` they have seen nothing."""
 
+    p: int
     fit: Fit
     held_out: tuple[int, ...]
     predicted: Times
+
+    def curves(self) -> tuple[list[int], dict[str, list[float]]]:
+        """Return sizes from the least to the largest, closely, and every schedule's predicted times (s)."""
+        ends = np.geomspace(min(self.predicted), max(self.predicted), POINTS)
+        sizes = np.unique(ends.astype(int) // ITEM * ITEM).tolist()
+        schedules = {name: make(self.p) for name, make in ALLREDUCE.items()}
+        return sizes, {
+            name: [self.fit.predict(schedule, size) for size in sizes] for name, schedule in schedules.items()
+        }
 
 
 def modelled(times: Times, p: int) -> Modelled | None:
@@ -49,7 +62,7 @@ def modelled(times: Times, p: int) -> Modelled | None:
     predicted = {
         size: {name: found.predict(schedule, size) for name, schedule in schedules.items()} for size in times
     }
-    return Modelled(found, held, predicted)
+    return Modelled(p, found, held, predicted)
 
 
 def rows(times: Times, model: Modelled, place: str) -> list[Row]:

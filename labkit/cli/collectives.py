@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import asdict
@@ -19,8 +20,12 @@ from labkit.cli.ranks import ending_together, on_ranks, under_mpiexec
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from labkit.bench.collectives import Times
+    from labkit.bench.modelled import Modelled
+
 DEADLINE_S = 900.0  # all of a run takes about a minute
 SIGN_EVERY_S = 2.0
+ALIKE = "hand-written", "shared-copied"  # not drawn: each lies on or between curves that are
 UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 RATES = {"BIT": 1.0, "KBIT": 1e3, "MBIT": 1e6, "GBIT": 1e9}
 
@@ -108,7 +113,9 @@ def _run(
     from labkit.bench import modelled, table
     from labkit.bench.contenders import contenders
     from labkit.bench.rounds import measure
+    from labkit.comm import raise_together
 
+    raise_together(comm, _unwritable(plot) if plot and comm.rank == 0 else None)
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
     place = f"p{comm.size}" if hosts == 1 else "hosts"
     with contenders(comm) as ways:
@@ -124,6 +131,31 @@ def _run(
         click.echo(bench.table(times, comm.size))
     if model and not as_json:
         click.echo(f"\n{model.fit}\n\n{table(predicted)}")
+    if plot:
+        _draw(plot, times, model)
+
+
+def _unwritable(path: Path) -> str | None:
+    """Return what is in the way of a file, if anything: better before a long run than after it."""
+    if os.access(path if path.exists() else path.parent, os.W_OK):
+        return None
+    return f"cannot write to --plot {path}: no such directory, or not yours to write to"
+
+
+def _draw(path: Path, times: Times, model: Modelled | None) -> None:
+    from labkit.files import whole
+    from labkit.plots.schedules import cost_curves
+
+    ways = dict.fromkeys(name for medians in times.values() for name in medians)
+    measured = {
+        name: zip(*((size, medians[name]) for size, medians in times.items() if name in medians), strict=True)
+        for name in ways
+        if name not in ALIKE
+    }
+    sizes, seconds = model.curves() if model else ([], {})
+    figure = cost_curves(sizes, seconds, {name: tuple(points) for name, points in measured.items()})
+    with whole(path) as file:
+        figure.savefig(file, format="png", dpi=150)
 
 
 def _progress(comm: MPI.Intracomm) -> Callable[[str], None]:

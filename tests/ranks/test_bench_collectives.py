@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -30,16 +31,27 @@ def test_alone_it_starts_its_ranks_and_prints_rows(p: int) -> None:
         assert row["ours"] > 0 and row["ratio"] == pytest.approx(row["ours"] / row["theirs"])
 
 
-def test_under_mpiexec_it_takes_those_ranks(run: Run) -> None:
-    done = run(2, *BENCH, "--sizes", "8B")
+def test_under_mpiexec_it_takes_those_ranks(run: Run, tmp_path: Path) -> None:
+    plot = tmp_path / "costs.png"
+    done = run(2, *BENCH, "--sizes", "8B,64KiB,128KiB", "--plot", plot)
     assert done.returncode == 0, done.stdout
     head, *lines = done.stdout.splitlines()
     assert head.split() == ["size", "way", "time", "algbw", "busbw", "×", "MPI"]
     ways = {line.split()[1] for line in lines if line.split()[:1] == ["8B"]}
     assert {"mpi-allreduce", "hand-written", "allgather", "shared", "shared-copied", *ALLREDUCE} <= ways
+    assert "alpha = " in done.stdout and "model/median/p2" in done.stdout
+    assert plot.read_bytes().startswith(b"\x89PNG") and list(tmp_path.iterdir()) == [plot]
 
 
-def test_a_number_of_ranks_that_mpiexec_did_not_start_is_an_error(run: Run) -> None:
-    done = run(2, *BENCH, "--ranks", "3", "--sizes", "8B")
-    assert done.returncode != 0
-    assert "all 2 ranks: expected 3 ranks (--ranks), got 2 from mpiexec" in done.stdout
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--ranks", "3"), "all 2 ranks: expected 3 ranks (--ranks), got 2 from mpiexec"),
+        (("--plot", "nowhere/costs.png"), "rank 0: cannot write to --plot nowhere/costs.png"),
+    ],
+)
+def test_what_cannot_be_is_an_error_before_anything_is_measured(
+    options: tuple[str, ...], says: str, run: Run
+) -> None:
+    done = run(2, *BENCH, "--sizes", "8B", *options)
+    assert done.returncode != 0 and says in done.stdout and "algbw" not in done.stdout
