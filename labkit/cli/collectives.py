@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 900.0  # all of a run takes about a minute
 SIGN_EVERY_S = 2.0
-ALIKE = "hand-written", "shared-copied"  # not drawn: each lies on or between curves that are
+ALIKE = {"hand-written", "shared-copied"}  # not drawn: each lies on or between curves that are
 UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 RATES = {"BIT": 1.0, "KBIT": 1e3, "MBIT": 1e6, "GBIT": 1e9}
 
@@ -113,26 +113,26 @@ def _run(
     from labkit.bench import modelled, table
     from labkit.bench.contenders import contenders
     from labkit.bench.rounds import measure
-    from labkit.comm import raise_together
+    from labkit.comm import raise_together, wait_quietly
 
     raise_together(comm, _unwritable(plot) if plot and comm.rank == 0 else None)
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
     place = f"p{comm.size}" if hosts == 1 else "hosts"
     with contenders(comm) as ways:
         times = measure(comm, ways, sizes or bench.SIZES, seconds, _progress(comm))
-    if comm.rank:
-        return
-    model = modelled.modelled(times, comm.size)
-    predicted = modelled.rows(times, model, place) if model else []
-    if as_json:
-        rows = bench.rows(times, comm.size, place, rate) + predicted
-        click.echo(json.dumps([asdict(row) for row in rows], indent=1))
-    else:
-        click.echo(bench.table(times, comm.size))
-    if model and not as_json:
-        click.echo(f"\n{model.fit}\n\n{table(predicted)}")
-    if plot:
-        _draw(plot, times, model)
+    if comm.rank == 0:
+        model = modelled.modelled(times, comm.size)
+        predicted = modelled.rows(times, model, place) if model else []
+        if as_json:
+            rows = bench.rows(times, comm.size, place, rate) + predicted
+            click.echo(json.dumps([asdict(row) for row in rows], indent=1))
+        else:
+            click.echo(bench.table(times, comm.size))
+            if model:
+                click.echo(f"\n{model.fit}\n\n{table(predicted)}")
+        if plot:
+            _draw(plot, times, model)
+    wait_quietly(comm)  # rank 0 draws
 
 
 def _unwritable(path: Path) -> str | None:
@@ -146,14 +146,13 @@ def _draw(path: Path, times: Times, model: Modelled | None) -> None:
     from labkit.files import whole
     from labkit.plots.schedules import cost_curves
 
-    ways = dict.fromkeys(name for medians in times.values() for name in medians)
-    measured = {
-        name: zip(*((size, medians[name]) for size, medians in times.items() if name in medians), strict=True)
-        for name in ways
-        if name not in ALIKE
-    }
+    measured: dict[str, tuple[list[float], list[float]]] = {}
+    for size, medians in times.items():
+        for name in medians.keys() - ALIKE:
+            for column, value in zip(measured.setdefault(name, ([], [])), (size, medians[name]), strict=True):
+                column.append(value)
     sizes, seconds = model.curves() if model else ([], {})
-    figure = cost_curves(sizes, seconds, {name: tuple(points) for name, points in measured.items()})
+    figure = cost_curves(sizes, seconds, measured)
     with whole(path) as file:
         figure.savefig(file, format="png", dpi=150)
 
