@@ -148,9 +148,11 @@ def _draw(path: Path, times: Times, model: Modelled | None) -> None:
 
     measured: dict[str, tuple[list[float], list[float]]] = {}
     for size, medians in times.items():
-        for name in medians.keys() - ALIKE:
-            for column, value in zip(measured.setdefault(name, ([], [])), (size, medians[name]), strict=True):
-                column.append(value)
+        for name, time in medians.items():
+            if name not in ALIKE:
+                at, took = measured.setdefault(name, ([], []))
+                at.append(size)
+                took.append(time)
     sizes, seconds = model.curves() if model else ([], {})
     figure = cost_curves(sizes, seconds, measured)
     with whole(path) as file:
