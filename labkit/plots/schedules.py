@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, NullLocator
 
 from labkit.plots.collectives import INK, colour
 from labkit.plots.training import COLOURS, MARKERS
@@ -83,7 +83,7 @@ def who_holds_what(schedule: Schedule) -> Figure:
         axes.set_yticks(np.arange(schedule.p) + 0.5, [str(rank) for rank in range(schedule.p)])
         axes.tick_params(length=0, labelsize=8)
         axes.set_title(f"after round {number}" if number else "before", fontsize=9)
-        axes.invert_yaxis()
+        axes.set_ylim(schedule.p, 0)
     figure.supxlabel("Piece (stripes: the ranks whose contributions are in)", fontsize=9)
     figure.supylabel("Rank", fontsize=9)
     return figure
@@ -93,6 +93,8 @@ def busiest(traffic: Mapping[str, Traffic]) -> Figure:
     """Return the bytes that each rank sends and receives, a panel for each schedule, all on one scale."""
     figure = Figure(figsize=(max(4.0, min(9.5, 2.4 * len(traffic) + 1)), 3.4), layout="constrained")
     panels = figure.subplots(1, len(traffic), sharey=True, squeeze=False)[0]
+    highest = max(one.busiest for one in traffic.values())
+    step = 2 ** math.ceil(math.log2(max(highest, 4) / 5))
     for axes, (name, one) in zip(panels, traffic.items(), strict=True):
         ranks = np.arange(len(one.sent))
         axes.bar(ranks, one.sent, color=COLOURS[0], edgecolor=INK, linewidth=0.5, label="sent")
@@ -109,6 +111,7 @@ def busiest(traffic: Mapping[str, Traffic]) -> Figure:
         axes.set_title(f"{name}\nbusiest: {_bytes(one.busiest)}", fontsize="medium")
         axes.set_xlabel("Rank")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MultipleLocator(step))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda size, _: _bytes(size)))
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("Bytes sent and received")
@@ -139,24 +142,26 @@ def _costs(
     places: Curve,
     seconds: Mapping[str, Curve],
     measured: Mapping[str, tuple[Curve, Curve]] | None,
-    label: str,
+    what: str,
     words: Callable[[float], str],
 ) -> Figure:
     measured = measured or {}
     figure = Figure(figsize=(7.5, 4.4), layout="constrained")
     axes = figure.add_subplot()
     for k, name in enumerate(dict.fromkeys([*seconds, *measured])):
-        look = {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)]}
+        own = COLOURS[k % len(COLOURS)]
         if name in measured:
-            axes.plot(*measured[name], **look, linestyle="", label=name if name not in seconds else None)
+            label = name if name not in seconds else "_"  # a curve's name stands for its points, too
+            marker = MARKERS[k % len(MARKERS)]
+            axes.plot(*measured[name], color=own, marker=marker, linestyle="", label=label)
         if name in seconds:
-            axes.plot(places, seconds[name], color=look["color"], linestyle=LINES[k % len(LINES)], label=name)
+            axes.plot(places, seconds[name], color=own, linestyle=LINES[k % len(LINES)], label=name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: words(place)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: _time(time)))
-    axes.set_xlabel(label)
+    axes.set_xlabel(what)
     axes.set_ylabel("Time")
     axes.grid(alpha=0.3)
     axes.legend()
@@ -189,7 +194,10 @@ def _circle(schedule: Schedule, number: int, one: Round | None, held: np.ndarray
             if pieces > 1:
                 axes.text(at + cell / 2, top - high - 0.045, str(piece), ha="center", va="center", fontsize=7)
         axes.plot(x[rank], y[rank], "o", markersize=19, color=colour(rank), markeredgecolor=INK)
-        axes.text(x[rank], y[rank], str(rank), ha="center", va="center", fontsize=10, weight="bold")
+        ink = "white" if np.dot(to_rgb(colour(rank)), (0.299, 0.587, 0.114)) < 0.4 else "black"
+        axes.text(
+            x[rank], y[rank], str(rank), ha="center", va="center", fontsize=10, weight="bold", color=ink
+        )
     for transfer in one or ():
         _arrow(axes, transfer, (x, y))
     axes.set_xlim(-2.6, 2.6)
@@ -206,7 +214,7 @@ def _circle(schedule: Schedule, number: int, one: Round | None, held: np.ndarray
 
 
 def _arrow(axes: Axes, transfer: Transfer, places: tuple[np.ndarray, np.ndarray]) -> None:
-    """Draw a bent arrow, so that those there and back lie side by side, with its pieces at the bend."""
+    """Draw a bent arrow, so that those there and back lie side by side, with its pieces near its tail."""
     tail, tip = np.transpose(places)[[transfer.source, transfer.dest]]
     bend = 0.12
     axes.annotate(
@@ -224,10 +232,11 @@ def _arrow(axes: Axes, transfer: Transfer, places: tuple[np.ndarray, np.ndarray]
     )
     along = tip - tail
     # A quadratic curve whose middle control point lies `bend` of its length beside the straight line.
-    t, control = 0.4, (tail + tip) / 2 + bend * np.array([along[1], -along[0]])
+    t, control = 0.27, (tail + tip) / 2 + bend * np.array([along[1], -along[0]])
     where = (1 - t) ** 2 * tail + 2 * t * (1 - t) * control + t**2 * tip
     axes.text(
-        *where,
+        where[0],
+        where[1],
         str(transfer).split()[1],
         ha="center",
         va="center",
