@@ -46,8 +46,11 @@ class Modelled:
         }
 
 
-def modelled(times: Times, p: int) -> Modelled | None:
-    """Fit the rates to the schedules' times; None where there is nothing to predict: one rank, two sizes."""
+def modelled(times: Times, p: int, cores: int | None = None) -> Modelled | None:
+    """Fit the rates to the schedules' times; None where there is nothing to predict: one rank, two sizes.
+
+    `cores`: how many the ranks share, if they are on one machine, where every message is a core's work.
+    """
     held = held_out(list(times))
     if p == 1 or not held:
         return None
@@ -58,7 +61,7 @@ def modelled(times: Times, p: int) -> Modelled | None:
         if size not in held
         for name in schedules
     ]
-    found = fit(seen)
+    found = fit(seen, ITEM, cores)
     predicted = {
         size: {name: found.predict(schedule, size) for name, schedule in schedules.items()} for size in times
     }
