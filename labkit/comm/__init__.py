@@ -5,6 +5,15 @@ Every function here is collective: all ranks of the communicator call it, in the
 
 from labkit.comm.aggregate import AGGREGATES
 from labkit.comm.average import agree, average
+from labkit.comm.communicators import (
+    DoublingComm,
+    HalvingDoublingComm,
+    RingComm,
+    RootComm,
+    ScheduledComm,
+    TreeComm,
+)
+from labkit.comm.counting import CountingComm, Traffic
 from labkit.comm.errors import CollectiveError, raise_together
 from labkit.comm.lines import say
 from labkit.comm.once import once_per_node
@@ -20,7 +29,15 @@ __all__ = [
     "WAYS",
     "Averaging",
     "CollectiveError",
+    "CountingComm",
+    "DoublingComm",
+    "HalvingDoublingComm",
+    "RingComm",
+    "RootComm",
+    "ScheduledComm",
     "SharedSet",
+    "Traffic",
+    "TreeComm",
     "Way",
     "agree",
     "allgather",

@@ -17,6 +17,7 @@ from labkit.nn import (
     Classifier,
     Model,
     lenet5,
+    linear_regression,
     load_model,
     mlp,
     mnist_cnn,

@@ -101,13 +101,6 @@ def test_a_rank_s_messages_of_one_round_queue_up():
     assert bill(schedules.ring_reduce(4), 16, RATES) == (3 + 3, 3 * 4 + 3 * 4, 3 * 4)
 
 
-def test_shared_cores_are_kept_busy_by_every_message():
-    ring = ALLREDUCE["ring"](8)
-    assert bill(ring, 256, RATES, cores=2) == (14 * 8 / 2, 14 * 8 * 32 / 2, 7 * 8 * 32 / 2)
-    assert bill(ring, 256, RATES, cores=8) == bill(ring, 256, RATES)
-    assert bill(ALLREDUCE["root"](8), 256, RATES, cores=2) == bill(ALLREDUCE["root"](8), 256, RATES)
-
-
 @pytest.mark.parametrize("make", MAKES)
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 8, 13])
 def test_equal_ranks_take_what_the_price_says(make, p):
