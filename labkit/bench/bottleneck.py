@@ -26,7 +26,7 @@ LR = 0.05
 class Figures:
     """The loss in the last epoch by way, the speeds that the shards go by, and a median of pairs.
 
-    `to_ideal` is the median over the epochs of time by speed / ideal time, both of the same epoch: where other
+    `to_ideal` is the median over the epochs of time by speed / ideal time, both of one epoch: where other
     programs come and go, pairs tell more than the ratio of two medians.
     """
 
