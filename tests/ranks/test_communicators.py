@@ -22,18 +22,12 @@ def mpi4py_tests() -> Path:
     cache = platformdirs.user_cache_path("labkit") / "tests"
     source = cache / f"mpi4py-{version('mpi4py')}"
     if not source.exists():
-        fetch = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-        ]
-        what = ["--no-binary", "mpi4py", "--dest", str(cache), f"mpi4py=={version('mpi4py')}"]
+        fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "mpi4py"]
+        fetch += ["--dest", str(cache), f"mpi4py=={version('mpi4py')}"]
         try:
-            fetched = subprocess.run([*fetch, *what], capture_output=True, text=True, timeout=FETCH_LIMIT_S)
+            fetched = subprocess.run(
+                fetch, check=False, capture_output=True, text=True, timeout=FETCH_LIMIT_S
+            )
         except subprocess.TimeoutExpired:
             pytest.skip(f"mpi4py's source distribution could not be fetched within {FETCH_LIMIT_S} s")
         archive = source.with_name(source.name + ".tar.gz")
