@@ -95,6 +95,16 @@ def everyone_to_everyone(p: int):  # type: ignore[no-untyped-def]
     yield adding(source[source != dest], dest[source != dest], 0)
 
 
+@collective("allreduce", lambda p: 2)
+def criss_cross(p: int):  # type: ignore[no-untyped-def]
+    """Half of the array goes to everyone from everyone, in an order of its own for each rank."""
+    ranks = range(p)
+    pairs = [(a, b) for a in ranks for b in sorted(ranks, key=lambda b: (a * b + 2 * b) % 5) if a != b]
+    source, dest = np.array(pairs, int).reshape(-1, 2).T
+    yield adding(source, dest, source * 0)
+    yield adding(source[::-1], dest[::-1], source * 0 + 1)
+
+
 def check_a_round_sends_what_was_there_before_it(comm: MPI.Intracomm) -> None:
     for n in (5, 300_000):  # more than an MPI library sends without being asked for it
         array = np.full(n, 3.0**comm.rank)
@@ -107,7 +117,7 @@ def check_no_plan_waits_for_ever_nor_sends_what_has_changed(comm: MPI.Intracomm)
     if comm.size > 1:
         return
     for p in range(1, 7):
-        for schedule in [*allreduces(p), everyone_to_everyone(p)]:
+        for schedule in [*allreduces(p), everyone_to_everyone(p), criss_cross(p)]:
             for n, segment in ((p - 1, 1), (23, 2), (23, 1000)):
                 for early in (True, False):
                     expected = np.arange(n) * p + sum(range(p))
@@ -116,7 +126,7 @@ def check_no_plan_waits_for_ever_nor_sends_what_has_changed(comm: MPI.Intracomm)
 
 
 def walk(schedule: Schedule, n: int, segment: int, early: bool) -> list[np.ndarray]:
-    """Carry out the plans of all ranks; a message goes when both its ends are started, or one is waited for."""
+    """Carry out the plans of all ranks; a message goes once both its ends are started, or one waited for."""
     p, order = schedule.p, random.Random(26)
     plans = [plan(schedule, rank, n, segment) for rank in range(p)]
     arrays = [np.arange(n) + rank for rank in range(p)]
