@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import numpy as np
 from mpi4py import MPI
@@ -11,8 +12,10 @@ from labkit.comm import run
 from labkit.comm.plan import ADD, RECEIVE, RECEIVE_BESIDE, SEND, WAIT, plan
 from labkit.schedules import (
     ALLREDUCE,
+    Round,
     Schedule,
     adding,
+    bounds,
     collective,
     hierarchical,
     ring_allreduce,
@@ -95,16 +98,6 @@ def everyone_to_everyone(p: int):  # type: ignore[no-untyped-def]
     yield adding(source[source != dest], dest[source != dest], 0)
 
 
-@collective("allreduce", lambda p: 2)
-def criss_cross(p: int):  # type: ignore[no-untyped-def]
-    """Half of the array goes to everyone from everyone, in an order of its own for each rank."""
-    ranks = range(p)
-    pairs = [(a, b) for a in ranks for b in sorted(ranks, key=lambda b: (a * b + 2 * b) % 5) if a != b]
-    source, dest = np.array(pairs, int).reshape(-1, 2).T
-    yield adding(source, dest, source * 0)
-    yield adding(source[::-1], dest[::-1], source * 0 + 1)
-
-
 def check_a_round_sends_what_was_there_before_it(comm: MPI.Intracomm) -> None:
     for n in (5, 300_000):  # more than an MPI library sends without being asked for it
         array = np.full(n, 3.0**comm.rank)
@@ -113,16 +106,53 @@ def check_a_round_sends_what_was_there_before_it(comm: MPI.Intracomm) -> None:
 
 
 def check_no_plan_waits_for_ever_nor_sends_what_has_changed(comm: MPI.Intracomm) -> None:
-    """Walk the plans of 1 … 6 ranks with messages that go as early and as late as MPI allows."""
+    """Walk the plans of all ranks with messages that go as early and as late as MPI allows."""
     if comm.size > 1:
         return
-    for p in range(1, 7):
-        for schedule in [*allreduces(p), everyone_to_everyone(p), criss_cross(p)]:
-            for n, segment in ((p - 1, 1), (23, 2), (23, 1000)):
-                for early in (True, False):
-                    expected = np.arange(n) * p + sum(range(p))
-                    for array in walk(schedule, n, segment, early):
-                        np.testing.assert_array_equal(array, expected, f"{schedule.name}, {n}, {segment}")
+    schedules = [schedule for p in range(1, 7) for schedule in allreduces(p)]
+    for schedule in [*schedules, *map(at_random, range(150))]:
+        for n, segment in ((schedule.p - 1, 1), (13, 2), (13, 1000)):
+            expected = by_the_book(schedule, n)
+            for early in (True, False):
+                for array, right in zip(walk(schedule, n, segment, early), expected, strict=True):
+                    np.testing.assert_array_equal(
+                        array, right, f"{schedule}, {n} values, segments of {segment}"
+                    )
+
+
+def at_random(seed: int) -> Schedule:
+    """Rounds of transfers: in each, a rank's pieces are overwritten by one rank or added to by several."""
+    chance = random.Random(seed)
+    p, pieces = chance.randint(2, 5), chance.randint(1, 3)
+
+    def rounds() -> Iterator[Round]:
+        again = random.Random(seed)
+        for _ in range(again.randint(1, 5)):
+            chosen = []
+            for dest in range(p):
+                first = again.randrange(pieces)
+                stop, add = again.randint(first + 1, pieces), again.random() < 0.6
+                others = [source for source in range(p) if source != dest]
+                sources = again.sample(others, again.randint(0, len(others)) if add else 1)
+                chosen += [(source, dest, first, stop, add) for source in sources]
+            again.shuffle(chosen)
+            columns = (np.array(column) for column in zip(*chosen, strict=True))
+            if chosen:
+                yield Round(*columns)
+
+    return Schedule("at_random", "allreduce", p, pieces, rounds)
+
+
+def by_the_book(schedule: Schedule, n: int) -> list[np.ndarray]:
+    """What all ranks hold in the end, if each round begins when the one before it is over."""
+    ends = bounds(n, schedule.pieces)
+    now = [np.arange(n) + rank for rank in range(schedule.p)]
+    for one in schedule:
+        before = [array.copy() for array in now]
+        for source, dest, first, stop, add in one:
+            part, came = now[dest][ends[first] : ends[stop]], before[source][ends[first] : ends[stop]]
+            part[:] = part + came if add else came
+    return now
 
 
 def walk(schedule: Schedule, n: int, segment: int, early: bool) -> list[np.ndarray]:
