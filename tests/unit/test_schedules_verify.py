@@ -126,13 +126,13 @@ def ring(gather=copying, start=0, to=1, rounds=1):
     [
         (
             ring(gather=adding),
-            r"round 3: 0→1 \+0: rank 1 adds rank \d's contribution to piece 0 a second time",
+            r"round 3: 0→1 \+0: rank 1 adds rank 1's contribution to piece 0 a second",
         ),
         (ring(start=1), "round 3: 0→1 =1: rank 1 overwrites piece 1, and nobody else has rank 1's"),
         (ring(to=2), "should hold the contributions of rank 0, rank 1, rank 2 and holds"),
         (
             ring(rounds=2),
-            "after the last round: rank 0's piece 1 .* rank 1, rank 2 and holds .* of rank 0, rank 2$",
+            "rank 0's piece 1 .* rank 1, rank 2 and holds .* of rank 0, rank 2$",
         ),
     ],
 )
