@@ -16,6 +16,7 @@ from labkit import __version__, runtime
 COMMANDS = {
     "lab": ("labkit.cli.lab", "Start MPI engines and open JupyterLab on the first notebook."),
     "data": ("labkit.cli.data", "List the data sets, and fetch those that are not embedded."),
+    "hosts": ("labkit.cli.hosts", "Make hosts on this machine with links of a chosen rate."),
     "bench": ("labkit.cli.bench", "Measure a training step against its floor and PyTorch."),
     "train": ("labkit.cli.train", "Train a model on all ranks: mpiexec -n 4 labkit train."),
 }
