@@ -44,7 +44,9 @@ def command(state: State, mpiexec: str, ranks: int, program: list[str]) -> tuple
         how = ["--host", ",".join(f"{name}:1" for name in names)]
         settings = {
             "PRTE_MCA_plm_ssh_agent": agent,
-            "PRTE_MCA_prte_leave_session_attached": "1",  # its daemons shall not escape into the background
+            # One rank on each host; free to move, for all hosts are the same processor's cores.
+            "PRTE_MCA_rmaps_default_mapping_policy": "ppr:1:node",
+            "PRTE_MCA_hwloc_default_binding_policy": "none",
         }
     return [mpiexec, *how, "-n", str(ranks), *program], {**OVER_THE_LINKS, **settings}
 
