@@ -55,11 +55,16 @@ def seclude() -> None:
 
 
 def name_hosts(count: int) -> None:
-    """Put the hosts' names into an /etc/hosts that only they see."""
-    names = folder() / "names"
-    lines = [f"{links.address(index)} lab{index}" for index in range(count)]
-    names.write_text("\n".join([Path("/etc/hosts").read_text(), *lines, ""]))
-    mount(str(names), "/etc/hosts", flags=MS_BIND)
+    """Put the hosts' names, and this machine's, into an /etc/hosts that only they see; no name is beyond it."""
+    names = [f"{links.SWITCH_ADDRESS} {socket.gethostname()}"]
+    names += [f"{links.address(index)} lab{index}" for index in range(count)]
+    names.append(Path("/etc/hosts").read_text())
+    # No name server can be reached: one that refuses at once is better than one that is waited for.
+    for path, text in (("/etc/hosts", "\n".join(names)), ("/etc/resolv.conf", "nameserver 127.0.0.1\n")):
+        ours = folder() / Path(path).name
+        ours.write_text(text)
+        if Path(path).exists():
+            mount(str(ours), path, flags=MS_BIND)
 
 
 def be_host(index: int, rate: int, go: int, tell: int) -> NoReturn:

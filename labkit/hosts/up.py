@@ -18,6 +18,7 @@ from labkit.hosts.state import Host, HostsError, State, born, folder, load, swee
 
 PATIENCE_S = 30.0
 INSTEAD = "An emulated link, which waits as a slow network would, works everywhere."
+own: subprocess.Popen[str] | None = None  # the holder, if this process has started it
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def start_holder(token: str, owner: int, rates: list[int]) -> None:
     """Start the process that holds the hosts; return when they are up."""
     command = [sys.executable, "-m", "labkit.hosts.holder", str(owner), *map(str, rates)]
     environment = {**os.environ, TOKEN: token, FOLDER: str(folder()), "PATH": search_path()}
-    with subprocess.Popen(
+    global own  # noqa: PLW0603
+    holder = subprocess.Popen(
         command,
         env=environment,
         text=True,
@@ -106,23 +108,22 @@ def start_holder(token: str, owner: int, rates: list[int]) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-    ) as holder:
-        assert holder.stdout
-        try:
-            with selectors.DefaultSelector() as selector:
-                selector.register(holder.stdout, selectors.EVENT_READ)
-                said = holder.stdout.readline().strip() if selector.select(PATIENCE_S) else "it took too long"
-        except BaseException:
-            holder.kill()
-            raise
+    )
+    said = ""
+    try:
+        with holder.stdout as answer, selectors.DefaultSelector() as selector:  # type: ignore[union-attr]
+            selector.register(answer, selectors.EVENT_READ)
+            said = answer.readline().strip() if selector.select(PATIENCE_S) else "it took too long"
+    finally:
         if said != "up":
             holder.kill()
-            raise HostsError(
-                f"this system does not let {'root' if os.getuid() == 0 else 'this user'} make network namespaces "
-                f"({said}). {'' if os.getuid() == 0 else 'Root may be allowed to. '}{INSTEAD}"
-            )
-        holder.stdout.close()
-        holder.returncode = 0  # it lives on: wait for nothing
+            holder.wait()
+    if said != "up":
+        who, hope = ("root", "") if os.getuid() == 0 else ("this user", "Root may be allowed to. ")
+        raise HostsError(
+            f"this system does not let {who} make network namespaces ({said}). {hope}{INSTEAD}"
+        )
+    own = holder
 
 
 def running() -> State:
@@ -141,6 +142,8 @@ def down() -> bool:
     state = load()
     if state is not None:
         sweep(state)
+    if own is not None:
+        own.wait()
     return state is not None
 
 

@@ -15,7 +15,7 @@ import pytest
 from labkit import hosts
 from labkit.hosts import links
 from labkit.hosts.namespaces import TOKEN
-from labkit.hosts.state import load
+from labkit.hosts.state import born, load
 from tests.cluster.conftest import wait_until
 from tests.hosts.conftest import Run
 
@@ -77,7 +77,7 @@ def test_up_run_status_down(labkit_hosts: Run, folder: Path, before: tuple[str, 
     assert all(int(count) > 2 * BYTES for row in rows for count in row[3:])
     assert "are down" in labkit_hosts("down").stdout
     assert not folder.exists()
-    assert not psutil.pid_exists(holder)
+    assert not born(holder)
     assert "No hosts were up" in labkit_hosts("down").stdout
     assert "no hosts are up" in labkit_hosts("status").stderr
 
@@ -122,7 +122,7 @@ def test_up_and_down_and_killed_many_times(folder: Path) -> None:
             )
             if turn % 3 == 1:
                 holder.kill()
-                wait_until(lambda made=made: not any(psutil.pid_exists(one.pid) for one in made), "no host")
+                wait_until(lambda made=made: not any(born(one.pid) for one in made), "no host")
                 with pytest.raises(hosts.HostsError, match="no hosts are up"):
                     hosts.running()
                 hosts.up(1)  # removes what was left
