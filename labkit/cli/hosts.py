@@ -40,7 +40,9 @@ def up(n: int, rate: str, slow: tuple[str, ...]) -> None:
     for word in slow:
         host, separator, value = word.partition("=")
         if not separator or not host.isdigit():
-            raise click.BadParameter(f"expected HOST=RATE, as in 3=100mbit; got {word!r}", param_hint="--slow")
+            raise click.BadParameter(
+                f"expected HOST=RATE, as in 3=100mbit; got {word!r}", param_hint="--slow"
+            )
         exceptions[int(host)] = value
     with _told():
         hosts.up(n, rate, exceptions)

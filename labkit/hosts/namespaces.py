@@ -53,9 +53,7 @@ def die_with_parent(death_signal: int, parent: int) -> None:
 def enter(pid: int) -> None:
     """Move this process, which has one thread, into the namespaces of another; its directory stays."""
     here = os.getcwd()
-    kinds = [
-        kind for kind in ("user", "net", "uts", "mnt") if inode(pid, kind) != inode(os.getpid(), kind)
-    ]
+    kinds = [kind for kind in ("user", "net", "uts", "mnt") if inode(pid, kind) != inode(os.getpid(), kind)]
     # All are opened first: the user namespace gives the right to enter the others, and /proc may change.
     files = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in kinds]
     for file in files:

@@ -90,9 +90,9 @@ def inside(state: State) -> set[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) not in keepers:
             with suppress(OSError):
-                if mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
-                    found.add(int(entry))
-                elif networks and inode(int(entry), "net") in networks:
+                if mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0") or (
+                    networks and inode(int(entry), "net") in networks
+                ):
                     found.add(int(entry))
     return found
 

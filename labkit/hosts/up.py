@@ -75,10 +75,14 @@ def up(
 def check_system() -> None:
     """Raise unless this system has what hosts are made of."""
     if sys.platform != "linux":
-        raise HostsError(f"hosts are made of Linux's network namespaces, which {sys.platform} has not. {INSTEAD}")
+        raise HostsError(
+            f"hosts are made of Linux's network namespaces, which {sys.platform} has not. {INSTEAD}"
+        )
     missing = [program for program in ("ip", "tc") if not shutil.which(program, path=search_path())]
     if missing:
-        raise HostsError(f"the program {missing[0]} is not here; it comes with the package iproute2. {INSTEAD}")
+        raise HostsError(
+            f"the program {missing[0]} is not here; it comes with the package iproute2. {INSTEAD}"
+        )
 
 
 def search_path() -> str:
@@ -120,9 +124,7 @@ def start_holder(token: str, owner: int, rates: list[int]) -> None:
             holder.wait()
     if said != "up":
         who, hope = ("root", "") if os.getuid() == 0 else ("this user", "Root may be allowed to. ")
-        raise HostsError(
-            f"this system does not let {who} make network namespaces ({said}). {hope}{INSTEAD}"
-        )
+        raise HostsError(f"this system does not let {who} make network namespaces ({said}). {hope}{INSTEAD}")
     own = holder
 
 

@@ -17,7 +17,7 @@ CONNECT = "from labkit.cluster import connect\nrc = connect(3, profile='hosts')"
 
 
 @pytest.fixture
-def new_kernel(folder: Path, world: World) -> Iterator[Callable[[], Kernel]]:  # noqa: F811
+def new_kernel(folder: Path, world: World) -> Iterator[Callable[[], Kernel]]:
     """Kernels that see the test's hosts."""
     kernels: list[Kernel] = []
     world.env[FOLDER] = str(folder)
@@ -35,7 +35,7 @@ def sockets(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_socket()]
 
 
-def test_engines_on_hosts(folder: Path, world: World, new_kernel: Callable[[], Kernel]) -> None:  # noqa: F811
+def test_engines_on_hosts(folder: Path, world: World, new_kernel: Callable[[], Kernel]) -> None:
     kernel = new_kernel()
     assert "HostsError: no hosts are up; `labkit hosts up`" in kernel.run(CONNECT)
     hosts.up(3)
@@ -63,7 +63,7 @@ def test_engines_on_hosts(folder: Path, world: World, new_kernel: Callable[[], K
     assert len(hosts.running().hosts) == 3
 
 
-def test_hosts_and_this_machine_in_turn(folder: Path, world: World, new_kernel: Callable[[], Kernel]) -> None:  # noqa: F811
+def test_hosts_and_this_machine_in_turn(folder: Path, world: World, new_kernel: Callable[[], Kernel]) -> None:
     hosts.up(2)
     kernel = new_kernel()
     kernel.run("from labkit.cluster import connect\nrc = connect(2, profile='hosts')")

@@ -160,7 +160,15 @@ def test_where_namespaces_are_not_allowed(labkit_hosts: Run, folder: Path) -> No
     if os.getuid() != 0:
         pytest.skip("needs root, to give up its rights")
     said = labkit_hosts(
-        "up", before=("unshare", "--user", "sh", "-c", 'echo 0 > /proc/sys/user/max_net_namespaces; exec "$@"', "sh")
+        "up",
+        before=(
+            "unshare",
+            "--user",
+            "sh",
+            "-c",
+            'echo 0 > /proc/sys/user/max_net_namespaces; exec "$@"',
+            "sh",
+        ),
     )
     assert said.returncode == 1
     assert "does not let" in said.stderr and "emulated link" in said.stderr
