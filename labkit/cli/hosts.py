@@ -22,7 +22,7 @@ def _told() -> Iterator[None]:
 
 @click.group
 def command() -> None:
-    """Make hosts on this machine: each with its own name, address and network card, on links of a chosen rate.
+    """Make hosts on this machine, each with a name, an address and a network card, on links of a chosen rate.
 
     Needs Linux and iproute2; root's rights where the system lets no one else make network namespaces.
     """

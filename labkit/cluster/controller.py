@@ -16,7 +16,7 @@ from labkit.hosts.state import folder
 
 
 class SocketController(IPController):
-    """Listens to engines on sockets in the hosts' folder, named by the controller's process id and a number."""
+    """Listens to engines on sockets in the hosts' folder, named by its process id and a number."""
 
     def initialize(self, argv: Any = None) -> None:
         self.engine_transport = "ipc"

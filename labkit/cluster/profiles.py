@@ -34,7 +34,8 @@ def prepare(profile: str, n: int) -> str:
         )
     if profile == "hosts" and (up := len(hosts.running().hosts)) < n:
         raise ClusterError(
-            f"{n} ranks on {up} hosts: a host takes one rank. `labkit hosts down`, then `labkit hosts up --n {n}`."
+            f"{n} ranks on {up} hosts: a host takes one rank. "
+            f"`labkit hosts down`, then `labkit hosts up --n {n}`."
         )
     folder = Path(get_ipython_dir(), f"profile_{profile}")
     folder.mkdir(parents=True, exist_ok=True)

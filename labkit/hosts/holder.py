@@ -55,7 +55,7 @@ def seclude() -> None:
 
 
 def name_hosts(count: int) -> None:
-    """Put the hosts' names, and this machine's, into an /etc/hosts that only they see; no name is beyond it."""
+    """Put the hosts' names, and this machine's, into an /etc/hosts that only they see."""
     names = [f"{links.SWITCH_ADDRESS} {socket.gethostname()}"]
     names += [f"{links.address(index)} lab{index}" for index in range(count)]
     names.append(Path("/etc/hosts").read_text())

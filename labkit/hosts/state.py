@@ -85,16 +85,16 @@ def inside(state: State) -> set[int]:
         for pid in keepers - {os.getpid()}:
             with suppress(OSError):
                 networks.add(inode(pid, "net"))
-    mark = f"{TOKEN}={state.token}".encode()
-    found = set()
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) not in keepers:
-            with suppress(OSError):
-                if mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0") or (
-                    networks and inode(int(entry), "net") in networks
-                ):
-                    found.add(int(entry))
-    return found
+
+    def there(pid: int) -> bool:
+        if marked(pid, state):
+            return True
+        with suppress(OSError):
+            return bool(networks) and inode(pid, "net") in networks
+        return False
+
+    everyone = {int(entry) for entry in os.listdir("/proc") if entry.isdigit()}
+    return {pid for pid in everyone - keepers if there(pid)}
 
 
 def sweep(state: State, seconds: float = 10.0) -> None:
@@ -104,13 +104,13 @@ def sweep(state: State, seconds: float = 10.0) -> None:
     """
     deadline = time.monotonic() + seconds
     asked: set[int] = set()
-    keepers = {host.pid for host in state.hosts if inside_ours(host.pid, state)}
+    keepers = {host.pid for host in state.hosts if marked(host.pid, state)}
     if state.alive() and state.holder != os.getpid():
         keepers.add(state.holder)
     while left := inside(state):
         if time.monotonic() > deadline:
             raise HostsError(f"processes {sorted(left)} on the hosts have not ended in {seconds:.0f} s.")
-        # TERM first: an mpiexec that is killed leaves files behind. Those that stay after a second are killed.
+        # TERM first: an mpiexec that is killed leaves files behind. What stays after a second is killed.
         late = time.monotonic() > deadline - seconds + 1
         for pid in left if late else left - asked:
             with suppress(ProcessLookupError):
@@ -128,8 +128,8 @@ def sweep(state: State, seconds: float = 10.0) -> None:
     shutil.rmtree(folder(), ignore_errors=True)
 
 
-def inside_ours(pid: int, state: State) -> bool:
-    """Tell whether a process that keeps a host is still that, by the token in its environment."""
+def marked(pid: int, state: State) -> bool:
+    """Tell whether a process carries the hosts' token in its environment."""
     with suppress(OSError):
         return f"{TOKEN}={state.token}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return False

@@ -76,13 +76,11 @@ def check_system() -> None:
     """Raise unless this system has what hosts are made of."""
     if sys.platform != "linux":
         raise HostsError(
-            f"hosts are made of Linux's network namespaces, which {sys.platform} has not. {INSTEAD}"
+            f"hosts are made of Linux's network namespaces, which {sys.platform} lacks. {INSTEAD}"
         )
     missing = [program for program in ("ip", "tc") if not shutil.which(program, path=search_path())]
     if missing:
-        raise HostsError(
-            f"the program {missing[0]} is not here; it comes with the package iproute2. {INSTEAD}"
-        )
+        raise HostsError(f"the program {missing[0]} is missing; the package iproute2 has it. {INSTEAD}")
 
 
 def search_path() -> str:
