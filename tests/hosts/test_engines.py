@@ -69,6 +69,6 @@ def test_hosts_and_this_machine_in_turn(folder: Path, world: World, new_kernel: 
     kernel.run("from labkit.cluster import connect\nrc = connect(2, profile='hosts')")
     said = kernel.run("rc = connect(2)")
     assert "cluster started" in said and "lab0" not in said
-    kernel.manager.shutdown_kernel()
+    kernel.manager.signal_kernel(signal.SIGKILL)
     world.wait_until_empty()
     assert not sockets(folder)
