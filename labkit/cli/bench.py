@@ -13,6 +13,7 @@ from dataclasses import asdict
 import click
 
 from labkit import runtime
+from labkit.cli.collectives import collectives
 
 ROUNDS = {"vgg11": 9, "lenet5": 101}  # a step of LeNet-5 takes milliseconds, so more of them
 
@@ -20,6 +21,9 @@ ROUNDS = {"vgg11": 9, "lenet5": 101}  # a step of LeNet-5 takes milliseconds, so
 @click.group
 def command() -> None:
     """Measure the lab: rows of ratios, each taken in one run, in turn."""
+
+
+command.add_command(collectives)
 
 
 @command.command

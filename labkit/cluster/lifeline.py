@@ -36,7 +36,17 @@ LINUX = sys.platform == "linux"
 GRACE = {"controller": 2.0, "engines": 2.0, "child": 10.0}  # seconds from TERM to KILL; ipyparallel's own: 5
 SHM = "/dev/shm"
 # Names that MPICH, UCX, libfabric and Open MPI give to their segments.
-SEGMENTS = ("mpich*", "ucx*", "sm_segment*", "vader_segment*", "osc_rdma*", "ofi*", "fi_shm*", "psm*")
+SEGMENTS = (
+    "mpich*",
+    "ucx*",
+    "sm_segment*",
+    "vader_segment*",
+    "osc_sm*",
+    "osc_rdma*",
+    "ofi*",
+    "fi_shm*",
+    "psm*",
+)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 

@@ -7,6 +7,7 @@ from os import sched_yield
 import numpy as np
 from mpi4py import MPI
 
+from labkit.comm.counting import CountingComm
 from labkit.comm.plan import ADD, RECEIVE, RECEIVE_BESIDE, SEND, WAIT, Plan, Step, plan
 from labkit.schedules import Schedule
 
@@ -33,6 +34,14 @@ def run(
     Shapes: array (n,), contiguous and writable, the same n and dtype on all ranks. Collective. Nothing is
     checked here.
     """
+    if isinstance(comm, CountingComm):
+        with comm.counts.during(schedule.name):
+            _run(comm, schedule, array, op, segment_bytes)
+    else:
+        _run(comm, schedule, array, op, segment_bytes)
+
+
+def _run(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, op: MPI.Op, segment_bytes: int) -> None:
     segment = max(1, segment_bytes // array.itemsize)
     steps, messages, width = _plan(schedule, comm.rank, array.size, segment)
     if not steps:

@@ -34,36 +34,29 @@ class Bill(NamedTuple):
         return float(np.dot(self, rates))
 
 
-def price(
-    schedule: Schedule, nbytes: int, rates: Rates, itemsize: int = 4, cores: int | None = None
-) -> float:
+def price(schedule: Schedule, nbytes: int, rates: Rates, itemsize: int = 4) -> float:
     """Return the time of the schedule on an array of `nbytes` bytes, in seconds.
 
     A rank can send and receive at once, but one message at a time each way; then it adds what came. A round
-    takes as long as its slowest rank, and the rounds add up. With `cores`, the ranks share so many of them
-    and every message keeps one busy: a round takes no less than its whole work on all cores together.
+    takes as long as its slowest rank, and the rounds add up.
     """
-    return bill(schedule, nbytes, rates, itemsize, cores).at(rates)
+    return bill(schedule, nbytes, rates, itemsize).at(rates)
 
 
-def bill(schedule: Schedule, nbytes: int, rates: Rates, itemsize: int = 4, cores: int | None = None) -> Bill:
+def bill(schedule: Schedule, nbytes: int, rates: Rates, itemsize: int = 4) -> Bill:
     """Return what the slowest rank at these rates does in each round, added up over the rounds."""
     total = np.zeros(3)
     for one, size in loads(schedule, nbytes, itemsize):
         if len(one):
-            total += _slowest(one, size, schedule.p, rates, cores)
+            total += _slowest(one, size, schedule.p, rates)
     return Bill(*total.tolist())
 
 
-def _slowest(one: Round, size: np.ndarray, p: int, rates: Rates, cores: int | None) -> np.ndarray:
+def _slowest(one: Round, size: np.ndarray, p: int, rates: Rates) -> np.ndarray:
     """Return the messages, bytes and added bytes that a round takes."""
     alpha, beta, gamma = rates
     cost, added = alpha + beta * size, size * one.add
     send, receive = np.bincount(one.source, cost, p), np.bincount(one.dest, cost, p)
     slowest = int(np.argmax(np.maximum(send, receive) + np.bincount(one.dest, gamma * added, p)))
     mine = (one.source if send[slowest] > receive[slowest] else one.dest) == slowest
-    alone = np.array([mine.sum(), size[mine].sum(), added[one.dest == slowest].sum()], float)
-    if cores is None:
-        return alone
-    shared = np.array([len(one), size.sum(), added.sum()]) / cores
-    return max(alone, shared, key=lambda terms: float(np.dot(rates, terms)))
+    return np.array([mine.sum(), size[mine].sum(), added[one.dest == slowest].sum()], float)

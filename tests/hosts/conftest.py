@@ -44,7 +44,7 @@ def allowed() -> None:
 @pytest.fixture
 def folder(allowed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of the test's hosts; a short path, for sockets are in it."""
-    with tempfile.TemporaryDirectory(prefix="labkit-") as parent:
+    with tempfile.TemporaryDirectory(prefix="allreducelab-test-") as parent:
         monkeypatch.setenv(FOLDER, f"{parent}/hosts")
         yield Path(parent, "hosts")
         hosts.down()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit import schedules
-from labkit.schedules import ALLREDUCE, bounds
+from labkit.schedules import ALLREDUCE, bounds, collective, copying
 from labkit.schedules.price import Rates, bill, price
 from labkit.schedules.simulate import Network, simulate
 from labkit.schedules.traffic import traffic
@@ -101,13 +101,6 @@ def test_a_rank_s_messages_of_one_round_queue_up():
     assert bill(schedules.ring_reduce(4), 16, RATES) == (3 + 3, 3 * 4 + 3 * 4, 3 * 4)
 
 
-def test_shared_cores_are_kept_busy_by_every_message():
-    ring = ALLREDUCE["ring"](8)
-    assert bill(ring, 256, RATES, cores=2) == (14 * 8 / 2, 14 * 8 * 32 / 2, 7 * 8 * 32 / 2)
-    assert bill(ring, 256, RATES, cores=8) == bill(ring, 256, RATES)
-    assert bill(ALLREDUCE["root"](8), 256, RATES, cores=2) == bill(ALLREDUCE["root"](8), 256, RATES)
-
-
 @pytest.mark.parametrize("make", MAKES)
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 8, 13])
 def test_equal_ranks_take_what_the_price_says(make, p):
@@ -117,8 +110,20 @@ def test_equal_ranks_take_what_the_price_says(make, p):
     assert simulate(make(p), uneven, network).seconds <= price(make(p), uneven, RATES) * (1 + 1e-12)
 
 
+@collective("allgather")
+def all_at_once(p):
+    """Every rank sends to every other in one round: messages queue up at both ends."""
+    source, dest = np.nonzero(~np.eye(p, dtype=bool))
+    yield copying(source, dest, source)
+
+
 @settings(deadline=None, max_examples=50)
-@given(st.sampled_from(MAKES), st.integers(1, 9), st.integers(0, 50), st.randoms(use_true_random=False))
+@given(
+    st.sampled_from([*MAKES, all_at_once]),
+    st.integers(1, 9),
+    st.integers(0, 50),
+    st.randoms(use_true_random=False),
+)
 def test_the_rounds_of_each_rank_s_clock(make, p, n, random):
     """Against a plain simulation: clocks in lists, one transfer at a time."""
     network = Network.of(p, RATES)
@@ -144,6 +149,11 @@ def test_the_rounds_of_each_rank_s_clock(make, p, n, random):
             adds[dest] += add * size * network.gamma[dest]
         clock = [max(two) + add for *two, add in zip(sends, receives, adds, strict=True)]
     np.testing.assert_allclose(simulate(schedule, 4 * n, network).finish, clock, rtol=1e-12)
+
+
+def test_messages_queue_up_at_both_ends():
+    # 0→1 and 1→0 begin at once; 0→2 waits for its sender, 2→0 for its receiver, 1→2 and 2→1 for both.
+    assert simulate(all_at_once(3), 12, Network.of(3, Rates(1, 0))).finish.tolist() == [2, 3, 3]
 
 
 def test_what_is_slow_shows():
