@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     import ipyparallel
 
 
-def connect(n: int = 4, *, restart: bool = False, timeout: float = 60.0) -> ipyparallel.Client:
+def connect(
+    n: int = 4, *, profile: str = "mpi", restart: bool = False, timeout: float = 60.0
+) -> ipyparallel.Client:
     """Return a client of `n` engines that are one MPI world, engine id = rank, and set up `%%px` for them.
 
     Attaches to a running cluster of `n` engines, brings its engines back if they have died, or starts a
@@ -16,14 +18,17 @@ def connect(n: int = 4, *, restart: bool = False, timeout: float = 60.0) -> ipyp
 
     Args:
         n: the number of ranks, at least 1; more ranks than cores are welcome.
+        profile: where the ranks run: `mpi` is this machine; `hosts` is the hosts with real links that
+            `labkit hosts up` makes, one rank on each.
         restart: end the engines that are there, stuck ones too, and start new ones in their place.
         timeout: seconds to wait for the engines.
 
     Raises:
-        labkit.cluster.connecting.ClusterError: the engines did not come, or are not one world of `n` ranks.
+        labkit.hosts.HostsError: the profile is `hosts`, and none are up.
+        labkit.cluster.world.ClusterError: the engines did not come, or are not one world of `n` ranks.
 
     """
     # Engines import this package on their way up: they must not pay for the client's side.
     from labkit.cluster.connecting import connect as connect_  # noqa: PLC0415
 
-    return connect_(n, restart=restart, timeout=timeout)
+    return connect_(n, profile=profile, restart=restart, timeout=timeout)

@@ -15,7 +15,7 @@ import tqdm
 from ipyparallel.cluster.launcher import EngineLauncher
 from ipyparallel.error import RemoteError
 
-from labkit.cluster import finding
+from labkit.cluster import finding, profiles
 from labkit.cluster.magics import NONINTERACTIVE, Ranks, activate
 from labkit.cluster.world import ClusterError, Introduction, check_world, introduce
 
@@ -24,12 +24,12 @@ ANSWER_S = 10.0  # an engine that does nothing answers in milliseconds
 own: ipp.Cluster | None = None  # the cluster that this kernel has started
 
 
-def connect(n: int, *, restart: bool, timeout: float) -> ipp.Client:
+def connect(n: int, *, profile: str, restart: bool, timeout: float) -> ipp.Client:
     """See labkit.cluster.connect."""
     if n < 1:
         raise ClusterError(f"a cluster has at least one rank; n is {n}")
     deadline = time.monotonic() + timeout
-    cluster, story, new = find_or_start(n)
+    cluster, story, new = find_or_start(n, profile)
     client = cluster.connect_client_sync()
     if restart and not new:
         end_engines(cluster, client, deadline)
@@ -44,16 +44,17 @@ def connect(n: int, *, restart: bool, timeout: float) -> ipp.Client:
     return client
 
 
-def find_or_start(n: int) -> tuple[ipp.Cluster, str, bool]:
+def find_or_start(n: int, profile: str) -> tuple[ipp.Cluster, str, bool]:
     """Return a cluster meant for n engines, where it comes from, and whether it is new."""
     global own  # noqa: PLW0603
-    for path, size in finding.running():
+    named = profiles.prepare(profile, n)
+    for path, size in finding.running(profile):
         if size == n:
             if own is not None and path == Path(own.cluster_file):
                 return own, "this notebook's cluster", False
             return finding.attach(path), f"cluster found running: {path.stem}", False
     end_own()  # this notebook's own, if any, has another size, or its controller has died
-    own = ipp.Cluster(n=n, cluster_id=finding.OWN, profile="default", parent=None, log=finding.quiet)
+    own = ipp.Cluster(n=n, cluster_id=finding.OWN, profile=named, parent=None, log=finding.quiet)
     own.start_cluster_sync()
     atexit.register(end_own)
     return own, "cluster started; it ends with this notebook", True
