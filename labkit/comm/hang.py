@@ -77,7 +77,7 @@ def difference(one: Call, other: Call) -> str | None:
     return None
 
 
-def look(board: Board, why: str, deadline_s: float, members: Sequence[int], reporter: int) -> dict[str, Any]:
+def look(board: Board, why: str, deadline_s: float, members: Sequence[int], reporter: int | None) -> dict[str, Any]:
     """Return what all ranks do, as data and in words. Call it with the board locked."""
     ranks = [_see(board, rank) for rank in range(board.size)]
     if len({board.slots[rank].first for rank in range(board.size)}) == 1:  # then count from the cell's beginning
@@ -87,7 +87,7 @@ def look(board: Board, why: str, deadline_s: float, members: Sequence[int], repo
                 if call["channel"] == 0 and call["number"] > first:
                     call["number"] -= first
     shown = [rank for rank in ranks if rank["rank"] in members or rank["does"].startswith("waits")]
-    waits = [rank for rank in ranks if rank["rank"] == reporter and rank["does"] == "waits in"]
+    waits = [rank for rank in ranks if rank["does"] == "waits in" and reporter in (rank["rank"], None)]
     channel = waits[0]["calls"][-1]["channel"] if waits else None
     report: dict[str, Any] = {"why": why, "deadline_s": deadline_s, "ranks": shown, "channel": channel}
     report["text"] = "\n".join([*words(report), "", *picture(report), *advice(report)])
@@ -177,6 +177,8 @@ def _in(rank: dict[str, Any], channel: int | None) -> bool:
 
 def _title(report: dict[str, Any]) -> str:
     ranks, channel, why = report["ranks"], report["channel"], report["why"]
+    if why == "stopped":
+        return "When it was stopped,"
     if channel is None:
         (first, *_) = [rank for rank in ranks if rank["does"] == "waits for"] or ranks
         return f"rank {first['rank']} waits for a message in vain."
@@ -273,7 +275,9 @@ def _short(rank: dict[str, Any]) -> str:
 
 def advice(report: dict[str, Any]) -> list[str]:
     """Return what to do next."""
-    lines = []
+    lines: list[str] = []
+    if report["why"] == "stopped":
+        return lines
     busy = [rank["rank"] for rank in report["ranks"] if rank["does"] == "is"]
     if report["why"] == "late" and busy:
         lines.append(

@@ -65,6 +65,11 @@ class Watch:
         self.slot.first = self.channels[0].number if self.channels else 0
         self.board.enter(self.rank, RUNS)
 
+    def end_cell(self, state: int, error: str) -> None:
+        """Note that the cell has returned or raised."""
+        self.slot.waits = layout.AWAKE
+        self.board.enter(self.rank, state, error)
+
     def new_row(self) -> int:
         """Return a row for a communicator of which this process is rank 0; -1 if all are taken."""
         if not self.free and self.opened == layout.ROWS:

@@ -37,6 +37,11 @@ class WatchingCollectives(WatchingMessages, MPI.Intracomm):
     _channel: Channel | NoChannel = NoChannel()
     deadline_s: float = watching.DEADLINE_S
 
+    @property
+    def watch(self) -> Watch | None:
+        """What watches: one for all communicators of a process."""
+        return self._channel.watch if isinstance(self._channel, Channel) else None
+
     def Barrier(self) -> None:
         self._channel.meet(BARRIER, self.deadline_s, -1, -1, -1, -1)
         super().Barrier()
