@@ -95,6 +95,9 @@ def end_own() -> None:
     if own is not None:
         own.stop_engines_sync()
         own.stop_controller_sync()
+        for kind in ("client", "engine"):  # a controller that was killed leaves them, and the next one has its name
+            file = Path(own.profile_dir, "security", f"ipcontroller-{own.cluster_id}-{kind}.json")
+            file.unlink(missing_ok=True)
         own = None
 
 

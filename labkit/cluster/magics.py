@@ -39,6 +39,8 @@ class RankMagics(ParallelMagics):
         stream = self.stream_output if stream_output is None else stream_output
         patience = self.progress_after_seconds if progress_after is None else progress_after
         self.ranks.check()
+        # Under the name that it has on the engines, too, for reports that quote a line.
+        self.shell.compile.cache(self.shell.transform_cell(cell), 0, raw_code=cell)
         try:
             result = super().parallel_execute(cell, block=False, save_name=save_name)
         except NoEnginesRegistered:
@@ -52,7 +54,7 @@ class RankMagics(ParallelMagics):
                 self.wait(result, patience)
                 result.wait_for_output(1)
         finally:
-            if not stream:
+            if not stream and result.done():
                 result.wait_for_output(1)
                 result.display_outputs(groupby)
         return self.finish(result, stream)

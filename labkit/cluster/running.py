@@ -54,7 +54,7 @@ class Ranks:
         self.holder = holding.file_of(cluster)
         self.board = Board(board) if board and os.path.exists(board) else None
         self.controller = controller_of(cluster)
-        self.hangs = 0
+        self.over = ""  # why the engines have been ended from here
         self.looked = 0.0
 
     def check(self) -> None:
@@ -75,6 +75,8 @@ class Ranks:
 
     def lost(self, patience: float = 2.0) -> RankDied | None:
         """Return the error to raise if engines have gone; wait `patience` seconds for all to be noticed."""
+        if self.over:
+            return RankDied(self.over)
         ranks = sorted(self.pids.values())
         deadline = time.monotonic() + patience
         if set(self.client.ids) == set(ranks):
@@ -102,23 +104,20 @@ class Ranks:
             if not result.done() and not self.interrupt(result, INTERRUPT_S):
                 stuck = pending(result)
                 text = next(text for text in map(failed_by_hang, result._children) if text)
-                self.end()
-                raise Hang(
-                    {"text": f"{text}\n{hang.named(stuck)} did not heed an interrupt: the engines have been ended. {ADVICE}"}, 0
-                )
+                self.end(f"{hang.named(stuck)} did not heed an interrupt: the engines have been ended. {ADVICE}")
+                raise Hang({"text": f"{text}\n{self.over}"}, 0)
 
     def stop(self, result: ipp.AsyncResult) -> BaseException:
         """End a cell at the user's wish, and return the error that says what its ranks were at."""
         report = self.look()
         said = "".join(f"\n{line}" for line in report["text"].splitlines()) if report else ""
-        if self.interrupt(result, 1.0):
+        if self.interrupt(result, INTERRUPT_S):
             return Stopped(f"the cell was stopped.{said}")
-        stuck = pending(result)
-        self.end()
-        return Stopped(
-            f"the cell was stopped.{said}\n{hang.named(stuck)} did not heed the interrupt (a call of MPI that is not "
-            f"watched, or other compiled code): the engines have been ended. {ADVICE}"
+        self.end(
+            f"{hang.named(pending(result))} did not heed the interrupt (a call of MPI that is not watched, or other "
+            f"compiled code): the engines have been ended. {ADVICE}"
         )
+        return Stopped(f"the cell was stopped.{said}\n{self.over}")
 
     def look(self) -> dict[str, Any] | None:
         """Return what the ranks do."""
@@ -129,16 +128,16 @@ class Ranks:
 
     def interrupt(self, result: ipp.AsyncResult, patience: float) -> bool:
         """Interrupt the ranks that are still in the cell; tell whether they have ended it."""
+        # Once: a second one would come while a rank writes down the first, and lose its answer.
+        self.client.send_signal("SIGINT", targets=pending(result), block=False)
         end = time.monotonic() + patience
-        while not result.done() and time.monotonic() < end:
-            self.client.send_signal("SIGINT", targets=pending(result), block=False)
-            again = time.monotonic() + patience / 2
-            while not result.wait(POLL_S) and time.monotonic() < again:
-                pass
+        while not result.wait(POLL_S) and time.monotonic() < end:
+            pass
         return bool(result.done())
 
-    def end(self) -> None:
+    def end(self, why: str) -> None:
         """End all engines, stuck ones too, and wait until the controller has noticed."""
+        self.over = why
         self.client.send_signal(signal.SIGKILL, block=False)
         deadline = time.monotonic() + 2
         while self.client.ids and time.monotonic() < deadline:
@@ -153,8 +152,8 @@ def pending(result: ipp.AsyncResult) -> list[int]:
 def failed_by_hang(child: Any) -> str | None:
     """Return the report of a rank's HangError, if its cell has ended in one."""
     if child.done():
-        with contextlib.suppress(Exception):
-            error = child.exception()
+        with contextlib.suppress(Exception):  # one that has been cancelled has no result
+            error = child.result()  # an error is a result, too
             if getattr(error, "ename", "") == "HangError":
                 return str(error.evalue)
     return None

@@ -18,6 +18,7 @@ from labkit.comm.places import label, where
 DEADLINE_S = 20.0
 # A rank that has ended its cell and begins no other for so long does not come any more.
 ENDED_S = 2.0
+INTERRUPT_S = 1.0
 SPIN_S = 0.0005  # look again and again; a collective of small arrays takes a tenth of this
 LOOK_S = 0.02  # between looks at what the others do
 NAP_S = 0.001
@@ -114,6 +115,7 @@ class Watch:
             raise
         except KeyboardInterrupt:
             if what.leave():
+                self._abandon()
                 raise
             # All have come: the others rely on us, and it does not take long.
         finally:
@@ -123,7 +125,10 @@ class Watch:
     def _why(self, what: Waiting, waited: float) -> str | None:
         """Return why there is no point in waiting on, if so."""
         if self.board.head.epoch != self.epoch:
-            return "over"
+            # Whoever interrupts one rank most often interrupts all: let it come, or it comes amid an error.
+            if what.over_since < 0 and (self.board.report() or {}).get("why") == "interrupted":
+                what.over_since = waited
+            return None if 0 <= what.over_since <= waited < what.over_since + INTERRUPT_S else "over"
         if fault := what.mismatch():
             return fault
         if waited > what.deadline_s:
@@ -142,6 +147,12 @@ class Watch:
         assert report is not None
         raise hang.HangError(report, self.rank)
 
+    def _abandon(self) -> None:
+        """Open a new epoch, for this rank will not come to a call that it has announced."""
+        with self.board.locked():
+            if self.board.head.epoch == self.epoch:
+                self.board.publish({"text": f"rank {self.rank} was interrupted while it waited.", "why": "interrupted"})
+
     def ended(self, rank: int, patience: float) -> bool:
         """Tell whether a rank has ended its cell (while ours goes on), or is dead."""
         slot = self.board.slots[rank]
@@ -157,6 +168,7 @@ class Watch:
 class Waiting:
     """What a rank waits for: how to say so, and how to leave it."""
 
+    over_since = -1.0  # when, if so, another rank was seen to have been interrupted
     keep = False  # what the slot says, for others to read: it ended in an error
 
     def __init__(self, watch: Watch, members: list[int], deadline_s: float) -> None:
