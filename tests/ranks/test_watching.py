@@ -1,0 +1,13 @@
+"""The watching communicator on real ranks: it is MPI's own where nothing is wrong, and reports what is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+Run = Callable[..., object]
+
+
+def test_every_fault_in_200_random_programs_is_reported_and_none_without(run: Run, programs: Path) -> None:
+    done = run(4, programs / "random_collectives.py", 0, 200)
+    assert done.stdout.strip() == "200 of 200 faults reported"
