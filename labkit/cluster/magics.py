@@ -89,7 +89,7 @@ class RankMagics(ParallelMagics):
             reports = [evalue for name, evalue, *_ in each if name == "HangError"]
             if not reports:
                 raise
-            causes = [one for one in each if one[0] not in ("HangError", "KeyboardInterrupt")]
+            causes = [one for one in each if one[0] not in ("HangError", "KeyboardInterrupt", "Interrupted")]
             if causes and not streamed:
                 print("\n".join(CompositeError("", causes).render_traceback()))
             raise Hang({"text": reports[0]}, 0) from None

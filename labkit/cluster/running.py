@@ -26,6 +26,7 @@ POLL_S = 0.05
 LOOK_S = 0.5  # between looks whether the controller is there
 # After a hang has been reported, a rank may end its cell by itself; then it is interrupted; then ended.
 GRACE_S, INTERRUPT_S = 0.3, 2.0
+SLOW_S = 5.0  # on a busy machine, to write down what it was interrupted in
 
 
 class Stopped(KeyboardInterrupt):
@@ -128,12 +129,22 @@ class Ranks:
 
     def interrupt(self, result: ipp.AsyncResult, patience: float) -> bool:
         """Interrupt the ranks that are still in the cell; tell whether they have ended it."""
+        before = self.places()
         # Once: a second one would come while a rank writes down the first, and lose its answer.
         self.client.send_signal("SIGINT", targets=pending(result), block=False)
         end = time.monotonic() + patience
         while not result.wait(POLL_S) and time.monotonic() < end:
             pass
+        if not result.done() and self.board is not None:
+            now = self.places()
+            if all(now[rank] != before[rank] for rank in pending(result)):  # they are on their way out
+                result.wait(SLOW_S)
         return bool(result.done())
+
+    def places(self) -> list[tuple[str, str]]:
+        """Return what each rank does, and where."""
+        report = self.look()
+        return [(rank["does"], rank["where"]) for rank in report["ranks"]] if report else []
 
     def end(self, why: str) -> None:
         """End all engines, stuck ones too, and wait until the controller has noticed."""

@@ -55,6 +55,13 @@ class HangError(CollectiveError):
         return [f"HangError: rank {self.rank} has waited in vain."]
 
 
+class Interrupted(KeyboardInterrupt):
+    """The user's interrupt of a rank that waits."""
+
+    def _render_traceback_(self) -> list[str]:  # a rank that waits has little to tell, and shall do so at once
+        return [f"KeyboardInterrupt: {self}"]
+
+
 def alive(pid: int) -> bool:
     """Tell whether a process exists."""
     try:

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from time import monotonic, sleep
 from types import FrameType
-from typing import Any
 
 from labkit.comm import board as layout
 from labkit.comm import hang, stacks
@@ -23,6 +22,7 @@ SPIN_S = 0.0005  # look again and again; a collective of small arrays takes a te
 LOOK_S = 0.02  # between looks at what the others do
 NAP_S = 0.001
 
+_note, _NOTE_BYTES = layout.NOTE.pack_into, layout.NOTE.size
 _yield = getattr(os, "sched_yield", lambda: sleep(0))
 
 
@@ -39,7 +39,8 @@ class Watch:
         self.opened = 0  # rows taken as the rank 0 of a communicator
         self.free: list[int] = []
         self.fence = threading.Lock()
-        self.labels: dict[Any, bytes] = {}
+        self.labels: dict[str, bytes] = {}
+        self.calls = 0
         self.history = board.note_offset(rank)
         self.slot.pid = os.getpid()
         stacks.answer_into(board.stacks)
@@ -116,7 +117,7 @@ class Watch:
         except KeyboardInterrupt:
             if what.leave():
                 self._abandon()
-                raise
+                raise hang.Interrupted(f"rank {self.rank} was interrupted while it waited.") from None
             # All have come: the others rely on us, and it does not take long.
         finally:
             if begun and not what.keep:
@@ -160,6 +161,11 @@ class Watch:
             return bool(self.slot.state == RUNS and monotonic() - slot.since > patience)
         return not hang.alive(slot.pid)
 
+    def name(self, file: str) -> bytes:
+        """Return a file's name as notes have it."""
+        self.labels[file] = short = label(file)
+        return short
+
     def post_where(self, frame: FrameType | None) -> None:
         """Note the student's line that we wait at."""
         self.slot.where = layout.fit(where(frame), 256)
@@ -196,7 +202,9 @@ class Channel:
     def __init__(self, watch: Watch, row: int, rank: int, members: list[int]) -> None:
         self.watch, self.row, self.rank, self.members = watch, row, rank, members
         board = watch.board
+        self.memory, self.words, self.size = board.memory, board.words, len(members)
         self.first = row * board.size  # in words
+        self.own = self.first + rank
         self.low = board.rows + 8 * self.first
         self.high = self.low + 8 * len(members)
         self.number = board.head.start
@@ -211,37 +219,52 @@ class Channel:
     def meet(self, op: int, deadline_s: float, root: int, count: int, kind: int, reduction: int, depth: int = 2) -> None:
         """Note this call, and return when all members have come to the same; raise if they will not."""
         watch = self.watch
-        board = watch.board
-        memory, slot = board.memory, watch.slot
+        memory, slot = self.memory, watch.slot
         self.number = number = (self.number + 1) & NUMBERS
-        word = watch.base | number << NUMBER | hash((self.row, op, root, count, kind, reduction)) & HASH
+        place = watch.base | number << NUMBER
+        word = place | hash((self.row, op, root, count, kind, reduction)) & HASH
         frame = sys._getframe(depth)
-        code = frame.f_code
-        file = watch.labels.get(code)
-        if file is None:
-            file = watch.labels[code] = label(code.co_filename)
-        calls = slot.calls
-        layout.NOTE.pack_into(
+        file = frame.f_code.co_filename
+        calls = watch.calls
+        watch.calls = calls + 1
+        _note(
             memory,
-            watch.history + calls % HISTORY * layout.NOTE.size,
-            *(self.row, word >> NUMBER, op, root, count, kind, reduction, frame.f_lineno, file),
+            watch.history + calls % HISTORY * _NOTE_BYTES,
+            *(self.row, place >> NUMBER, op, root, count, kind, reduction, frame.f_lineno),
+            watch.labels.get(file) or watch.name(file),
         )
         slot.calls = calls + 1
-        board.words[self.first + self.rank] = word
+        self.words[self.own] = word
         low, high = self.low, self.high
-        same = word.to_bytes(8, sys.byteorder) * len(self.members)
+        same = word.to_bytes(8, sys.byteorder) * self.size
         while True:
-            if memory[low:high] != same and not self.all_here(word):
-                meeting = Meeting(self, word, deadline_s, frame)
-                watch.wait(lambda: memory[low:high] == same or self.all_here(word), meeting)
+            if memory[low:high] != same:
+                here = self.looker(word, same)
+                if not here():
+                    watch.wait(here, Meeting(self, word, deadline_s, frame))
             # From here on others may rely on us. So who gives up looks at `going` after saying so, and we look
             # for such a one after setting it: of the two, one sees the other.
             slot.going = word
             with watch.fence:
                 pass
             if memory[low:high] == same or self.all_here(word):
-                break
+                return
             slot.going = 0
+
+    def looker(self, word: int, same: bytes) -> Callable[[], bool]:
+        """Return what tells whether all have come to the call of this word; it costs little while nothing changes."""
+        memory, low, high = self.memory, self.low, self.high
+        seen = b""
+
+        def here() -> bool:
+            nonlocal seen
+            now = memory[low:high]
+            if now == seen:
+                return False
+            seen = now
+            return now == same or self.all_here(word)
+
+        return here
 
     def all_here(self, word: int) -> bool:
         """Tell whether all have come to the call of this word, or gone on from it; not if calls differ."""
