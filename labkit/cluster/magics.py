@@ -46,7 +46,7 @@ class RankMagics(ParallelMagics):
         except NoEnginesRegistered:
             raise self.ranks.lost() or NoEnginesRegistered() from None
         if leaves_names(cell):
-            self.setup[self.shell.execution_count] = cell
+            self.setup[len(self.shell.user_ns.get("In", ())) - 1] = cell
         if not block:
             return result
         try:

@@ -91,6 +91,7 @@ class Kernel:
     """A Jupyter kernel, as a notebook has one."""
 
     def __init__(self, world: World) -> None:
+        self.world = world
         self.manager = KernelManager(kernel_name="python3")
         self.manager.start_kernel(env=world.env)
         self.client = self.connect()
