@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import ipyparallel
@@ -39,6 +39,11 @@ def connect(
     # Engines import this package on their way up: they must not pay for the client's side.
     from labkit.cluster.connecting import connect as connect_  # noqa: PLC0415
 
-    return connect_(
-        n, restart=restart, take_over=take_over, own=own, deadline_s=deadline_s, timeout=timeout
-    )
+    return connect_(n, restart=restart, take_over=take_over, own=own, deadline_s=deadline_s, timeout=timeout)
+
+
+def last_hang() -> dict[str, Any] | None:
+    """Return the report of the last hang of this notebook's ranks as data, for `labkit.plots.hang`; None if none."""
+    from labkit.cluster.magics import last_hang as last  # noqa: PLC0415
+
+    return last()

@@ -52,7 +52,9 @@ def connect(
     except Unanswered:
         if not forsaken:
             raise
-        print(f"The engines were busy with a cell of {who or 'a notebook that is gone'}: new ones take their place.")
+        print(
+            f"The engines were busy with a cell of {who or 'a notebook that is gone'}: new ones take their place."
+        )
         end_engines(cluster, client, deadline)
         ranks = bring_up(cluster, client, n, deadline, revive=True)
     check_world(ranks, launcher_of(cluster))
@@ -95,7 +97,10 @@ def end_own() -> None:
     if own is not None:
         own.stop_engines_sync()
         own.stop_controller_sync()
-        for kind in ("client", "engine"):  # a controller that was killed leaves them, and the next one has its name
+        for kind in (
+            "client",
+            "engine",
+        ):  # a controller that was killed leaves them, and the next one has its name
             file = Path(own.profile_dir, "security", f"ipcontroller-{own.cluster_id}-{kind}.json")
             file.unlink(missing_ok=True)
         own = None

@@ -134,3 +134,10 @@ def cells(numbers: list[int]) -> str:
             runs.append([number])
     words = [f"[{run[0]}]" if len(run) == 1 else f"[{run[0]}] to [{run[-1]}]" for run in runs]
     return f"the %%px cell{'s' * (len(numbers) > 1)} {', '.join(words)}"
+
+
+def last_hang() -> dict[str, Any] | None:
+    """Return the report of the last hang as data; None if there was none, or its ranks are gone."""
+    shell = get_ipython()
+    magics = shell.magics_manager.registry.get("RankMagics") if shell is not None else None
+    return magics.ranks.board.report() if magics is not None and magics.ranks.board is not None else None

@@ -105,7 +105,9 @@ class Ranks:
             if not result.done() and not self.interrupt(result, INTERRUPT_S):
                 stuck = pending(result)
                 text = next(text for text in map(failed_by_hang, result._children) if text)
-                self.end(f"{hang.named(stuck)} did not heed an interrupt: the engines have been ended. {ADVICE}")
+                self.end(
+                    f"{hang.named(stuck)} did not heed an interrupt: the engines have been ended. {ADVICE}"
+                )
                 raise Hang({"text": f"{text}\n{self.over}"}, 0)
 
     def stop(self, result: ipp.AsyncResult) -> BaseException:
@@ -157,7 +159,9 @@ class Ranks:
 
 def pending(result: ipp.AsyncResult) -> list[int]:
     """Return the engines that have not ended a cell."""
-    return [target for target, child in zip(result._targets, result._children, strict=True) if not child.done()]
+    return [
+        target for target, child in zip(result._targets, result._children, strict=True) if not child.done()
+    ]
 
 
 def failed_by_hang(child: Any) -> str | None:

@@ -41,7 +41,10 @@ class Call(ctypes.Structure):
     """One call of a collective, as noted before it. -1 stands for what does not apply or is not known."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("channel", "number", "op", "root", "count", "kind", "reduction")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("channel", "number", "op", "root", "count", "kind", "reduction")
+        ),
         ("line", ctypes.c_int64),
         ("file", ctypes.c_char * 32),
     )

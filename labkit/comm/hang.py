@@ -25,13 +25,47 @@ from labkit.comm.places import place
 
 # All that a rank can be seen to wait in, by number.
 COLLECTIVES = (
-    *("Barrier", "Bcast", "Reduce", "Allreduce", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv"),
+    *(
+        "Barrier",
+        "Bcast",
+        "Reduce",
+        "Allreduce",
+        "Gather",
+        "Gatherv",
+        "Scatter",
+        "Scatterv",
+        "Allgather",
+        "Allgatherv",
+    ),
     *("Alltoall", "Alltoallv", "Alltoallw", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan"),
-    *("barrier", "bcast", "reduce", "allreduce", "gather", "scatter", "allgather", "alltoall", "scan", "exscan"),
+    *(
+        "barrier",
+        "bcast",
+        "reduce",
+        "allreduce",
+        "gather",
+        "scatter",
+        "allgather",
+        "alltoall",
+        "scan",
+        "exscan",
+    ),
     *("Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Create_cart", "Create_graph"),
     *("Create_dist_graph", "Create_dist_graph_adjacent", "Sub", "Free", "Disconnect"),
 )
-MESSAGES = ("Send", "Ssend", "Recv", "Sendrecv", "Sendrecv_replace", "Probe", "Mprobe", "send", "ssend", "recv", "sendrecv")
+MESSAGES = (
+    "Send",
+    "Ssend",
+    "Recv",
+    "Sendrecv",
+    "Sendrecv_replace",
+    "Probe",
+    "Mprobe",
+    "send",
+    "ssend",
+    "recv",
+    "sendrecv",
+)
 OPS = {name: number for number, name in enumerate((*COLLECTIVES, *MESSAGES, "probe", "mprobe"))}
 NAMES = tuple(OPS)
 SENDS = ("Send", "Ssend", "send", "ssend")
@@ -58,7 +92,9 @@ class HangError(CollectiveError):
 class Interrupted(KeyboardInterrupt):
     """The user's interrupt of a rank that waits."""
 
-    def _render_traceback_(self) -> list[str]:  # a rank that waits has little to tell, and shall do so at once
+    def _render_traceback_(
+        self,
+    ) -> list[str]:  # a rank that waits has little to tell, and shall do so at once
         return [f"KeyboardInterrupt: {self}"]
 
 
@@ -84,10 +120,14 @@ def difference(one: Call, other: Call) -> str | None:
     return None
 
 
-def look(board: Board, why: str, deadline_s: float, members: Sequence[int], reporter: int | None) -> dict[str, Any]:
+def look(
+    board: Board, why: str, deadline_s: float, members: Sequence[int], reporter: int | None
+) -> dict[str, Any]:
     """Return what all ranks do, as data and in words. Call it with the board locked."""
     ranks = [_see(board, rank) for rank in range(board.size)]
-    if len({board.slots[rank].first for rank in range(board.size)}) == 1:  # then count from the cell's beginning
+    if (
+        len({board.slots[rank].first for rank in range(board.size)}) == 1
+    ):  # then count from the cell's beginning
         first = board.slots[0].first
         for rank in ranks:
             for call in rank["calls"]:
@@ -181,7 +221,6 @@ def _in(rank: dict[str, Any], channel: int | None) -> bool:
     return rank["does"] == "waits in" and rank["calls"][-1]["channel"] == channel
 
 
-
 def _title(report: dict[str, Any]) -> str:
     ranks, channel, why = report["ranks"], report["channel"], report["why"]
     if why == "stopped":
@@ -238,7 +277,10 @@ def picture(report: dict[str, Any]) -> list[str]:
     if not header:
         return []
     widths = [max(len(line[column]) for line in [header, *rows]) for column in range(len(header))]
-    lines = ["  " + "  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip() for line in [header, *rows]]
+    lines = [
+        "  " + "  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in [header, *rows]
+    ]
     return [*lines, ""]
 
 
@@ -276,8 +318,15 @@ def _name(call: dict[str, Any], full: bool) -> str:
 
 
 def _short(rank: dict[str, Any]) -> str:
-    instead = {"is": "elsewhere", "has returned from the cell": "returned", "is dead": "dead", "does not answer": "silent"}
-    return "– " + instead.get(rank["does"], {"waits in": "elsewhere", "waits for": "in a message"}.get(rank["does"], rank["does"]))
+    instead = {
+        "is": "elsewhere",
+        "has returned from the cell": "returned",
+        "is dead": "dead",
+        "does not answer": "silent",
+    }
+    return "– " + instead.get(
+        rank["does"], {"waits in": "elsewhere", "waits for": "in a message"}.get(rank["does"], rank["does"])
+    )
 
 
 def advice(report: dict[str, Any]) -> list[str]:

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from types import FrameType
 
 _ROOM = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LIBRARIES = tuple(
+    {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
 
 
 def is_cell(file: str) -> bool:

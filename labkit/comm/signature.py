@@ -10,10 +10,31 @@ from mpi4py import MPI
 UNKNOWN = -1  # is like anything: a derived datatype, or a buffer of a kind that is not looked into
 
 # NumPy's number of a type, one for those that are the same under two names (C's long and long long).
-KINDS = {np.dtype(char).num: np.dtype(np.dtype(char).str).num for char in np.typecodes["All"] if char not in "OSUVMm"}
-NAMES = {KINDS[np.dtype(char).num]: np.dtype(char).name for char in np.typecodes["All"] if char not in "OSUVMm"}
+KINDS = {
+    np.dtype(char).num: np.dtype(np.dtype(char).str).num
+    for char in np.typecodes["All"]
+    if char not in "OSUVMm"
+}
+NAMES = {
+    KINDS[np.dtype(char).num]: np.dtype(char).name for char in np.typecodes["All"] if char not in "OSUVMm"
+}
 
-_OPS = ("SUM", "PROD", "MAX", "MIN", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR", "MAXLOC", "MINLOC", "REPLACE", "NO_OP")
+_OPS = (
+    "SUM",
+    "PROD",
+    "MAX",
+    "MIN",
+    "LAND",
+    "BAND",
+    "LOR",
+    "BOR",
+    "LXOR",
+    "BXOR",
+    "MAXLOC",
+    "MINLOC",
+    "REPLACE",
+    "NO_OP",
+)
 # mpi4py's predefined operations are single objects.
 REDUCTIONS = {id(getattr(MPI, name)): number for number, name in enumerate(_OPS)}
 

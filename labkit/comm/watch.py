@@ -11,7 +11,18 @@ from types import FrameType
 
 from labkit.comm import board as layout
 from labkit.comm import hang, stacks
-from labkit.comm.board import EPOCH, GAVE_UP, HASH, HISTORY, IN_COLLECTIVE, IN_MESSAGE, NUMBER, NUMBERS, RUNS, Board
+from labkit.comm.board import (
+    EPOCH,
+    GAVE_UP,
+    HASH,
+    HISTORY,
+    IN_COLLECTIVE,
+    IN_MESSAGE,
+    NUMBER,
+    NUMBERS,
+    RUNS,
+    Board,
+)
 from labkit.comm.places import label, where
 
 DEADLINE_S = 20.0
@@ -116,7 +127,11 @@ class Watch:
                     looked = waited
                 self.progress()
                 sleep(min(NAP_S, waited / 20))
-                if waited - looked > LOOK_S or waited > what.deadline_s or self.board.head.epoch != self.epoch:
+                if (
+                    waited - looked > LOOK_S
+                    or waited > what.deadline_s
+                    or self.board.head.epoch != self.epoch
+                ):
                     looked = waited
                     why = self._why(what, waited)
                     if why and what.leave():
@@ -162,7 +177,9 @@ class Watch:
         """Open a new epoch, for this rank will not come to a call that it has announced."""
         with self.board.locked():
             if self.board.head.epoch == self.epoch:
-                self.board.publish({"text": f"rank {self.rank} was interrupted while it waited.", "why": "interrupted"})
+                self.board.publish(
+                    {"text": f"rank {self.rank} was interrupted while it waited.", "why": "interrupted"}
+                )
 
     def ended(self, rank: int, patience: float) -> bool:
         """Tell whether a rank has ended its cell (while ours goes on), or is dead."""
@@ -179,7 +196,7 @@ class Watch:
     def post_where(self, frame: FrameType | None) -> None:
         """Note the student's line that we wait at."""
         self.slot.where = layout.fit(where(frame), 256)
-        
+
 
 class Waiting:
     """What a rank waits for: how to say so, and how to leave it."""
@@ -226,7 +243,9 @@ class Channel:
         if self.rank == 0:
             self.watch.free.append(self.row)
 
-    def meet(self, op: int, deadline_s: float, root: int, count: int, kind: int, reduction: int, depth: int = 2) -> None:
+    def meet(
+        self, op: int, deadline_s: float, root: int, count: int, kind: int, reduction: int, depth: int = 2
+    ) -> None:
         """Note this call, and return when all members have come to the same; raise if they will not."""
         watch = self.watch
         memory, slot = self.memory, watch.slot
@@ -360,7 +379,14 @@ class Message(Waiting):
     """Waiting for a message to come, or to be taken; `peer` is a rank of the world, or -1 for any."""
 
     def __init__(
-        self, watch: Watch, members: list[int], deadline_s: float, op: int, peer: int, tag: int, frame: FrameType
+        self,
+        watch: Watch,
+        members: list[int],
+        deadline_s: float,
+        op: int,
+        peer: int,
+        tag: int,
+        frame: FrameType,
     ) -> None:
         super().__init__(watch, members, deadline_s)
         self.op, self.peer, self.tag, self.frame = op, peer, tag, frame
@@ -374,4 +400,3 @@ class Message(Waiting):
     def hopeless(self, patience: float) -> bool:
         peers = [self.peer] if self.peer >= 0 else [rank for rank in self.members if rank != self.watch.rank]
         return bool(peers) and all(self.watch.ended(peer, patience) for peer in peers)
-

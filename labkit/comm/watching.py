@@ -275,7 +275,9 @@ class WatchingCollectives(WatchingMessages, MPI.Intracomm):
         row = MPI.Intracomm.bcast(new, channel.watch.new_row() if new.rank == 0 else None)
         if row < 0:
             if new.rank == 0:
-                warnings.warn("too many communicators: this one is not watched; Free() those not needed", stacklevel=3)
+                warnings.warn(
+                    "too many communicators: this one is not watched; Free() those not needed", stacklevel=3
+                )
             new._channel = NoChannel()
             return new
         ranks = MPI.Group.Translate_ranks(new.group, list(range(new.size)), MPI.COMM_WORLD.group)

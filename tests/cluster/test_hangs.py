@@ -47,7 +47,9 @@ HANGS = {
     ),
     "one raises before it": (
         "comm.Barrier()\nif rank == 1:\n    1 / 0\ncomm.allreduce(1)",
-        [r"rank 1 finished collective #1 \(Barrier, cell line 1\) and never joined #2: it raised Zero.* line 3"],
+        [
+            r"rank 1 finished collective #1 \(Barrier, cell line 1\) and never joined #2: it raised Zero.* line 3"
+        ],
     ),
     "an infinite loop": (
         "while rank == 2:\n    pass\ncomm.Barrier()",
@@ -86,7 +88,10 @@ def row(what: str, to_message: float, kernel: Kernel) -> None:
         assert "4 ranks, one MPI world" in kernel.run(CONNECT)
         said = numbers(kernel.run("%px print(comm.allreduce(1))"))
     assert said == "4\n" * 4, said
-    print(f"\n{MPI.get_vendor()[0]:9} {what:26} message {to_message:5.2f} s   four ranks {monotonic() - began:5.2f} s", end="")
+    print(
+        f"\n{MPI.get_vendor()[0]:9} {what:26} message {to_message:5.2f} s   four ranks {monotonic() - began:5.2f} s",
+        end="",
+    )
 
 
 def numbers(said: str) -> str:
@@ -109,7 +114,11 @@ def test_a_hang_is_a_report(shared: Kernel, what: str) -> None:
     ("what", "cell", "expected"),
     [
         ("stopped while it waits", "if rank != 2:\n    comm.Barrier()", "ranks 0, 1, 3 wait in Barrier"),
-        ("stopped in raw MPI", RAW + "if rank != 2:\n    raw.Barrier()", "ranks 0, 1, 3 are at cell line 5: `raw.Bar"),
+        (
+            "stopped in raw MPI",
+            RAW + "if rank != 2:\n    raw.Barrier()",
+            "ranks 0, 1, 3 are at cell line 5: `raw.Bar",
+        ),
     ],
 )
 def test_the_stop_button(shared: Kernel, tmp_path: Path, what: str, cell: str, expected: str) -> None:
@@ -145,7 +154,9 @@ def test_a_part_is_killed(shared: Kernel, tmp_path: Path, victim: str) -> None:
         (name,) = (name for name in os.listdir(tmp_path) if name.endswith("-2"))
         os.kill(int(name.split("-")[0]), signal.SIGKILL)
     said = shared.finish(message)
-    expected = "rank 2 was killed by signal 9" if victim == "an engine" else "the cluster's controller has ended"
+    expected = (
+        "rank 2 was killed by signal 9" if victim == "an engine" else "the cluster's controller has ended"
+    )
     assert f"RankDied: {expected}" in said, said
     row(f"{victim} killed", monotonic() - began, shared)
 

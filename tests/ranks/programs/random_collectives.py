@@ -1,6 +1,6 @@
 """Random programs of collectives, each without a fault and with one; prints a line for each that went wrong.
 
-    mpiexec -n 4 python random_collectives.py FIRST_SEED LAST_SEED
+mpiexec -n 4 python random_collectives.py FIRST_SEED LAST_SEED
 """
 
 from __future__ import annotations
@@ -160,7 +160,9 @@ def main(first: int, last: int) -> None:
         texts = {end for end in ends if end not in ("", "left")}
         reported += bool(texts)
         lines = [line for text in texts for line in text.splitlines()[1:] if line.startswith("  rank")]
-        named = any(str(culprit) in line.split("wait")[0].split("never")[0].split("finished")[0] for line in lines)
+        named = any(
+            str(culprit) in line.split("wait")[0].split("never")[0].split("finished")[0] for line in lines
+        )
         if raw.rank == 0 and (len(texts) != 1 or not named):
             print(f"seed {seed}: {fault} in {program}: {len(texts)} reports: {texts}")
     if raw.rank == 0:
