@@ -20,8 +20,8 @@ def connect(
     """Return a client of `n` engines that are one MPI world, engine id = rank, and set up `%%px` for them.
 
     Attaches to a running cluster of `n` engines, brings its engines back if they have died, or starts a
-    cluster that ends with this notebook's kernel. Every engine gets `comm`, `rank`, `size` and `np`. `comm` is
-    watched: a collective that a rank never joins is an error on all ranks, with the reason.
+    cluster that ends with this notebook's kernel. Every engine gets `comm`, `rank`, `size` and `np`. `comm`
+    is watched: a collective that a rank never joins is an error on all ranks, with the reason.
 
     Args:
         n: the number of ranks, at least 1; more ranks than cores are welcome.
@@ -43,7 +43,7 @@ def connect(
 
 
 def last_hang() -> dict[str, Any] | None:
-    """Return the report of the last hang of this notebook's ranks as data, for `labkit.plots.hang`; None if none."""
+    """Return the report of this notebook's last hang as data, for `labkit.plots.hang`; None if none."""
     from labkit.cluster.magics import last_hang as last  # noqa: PLC0415
 
     return last()

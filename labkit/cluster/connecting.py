@@ -40,8 +40,8 @@ def connect(
     if (who := holding.other(holder)) is not None and not take_over:
         client.close()
         raise ClusterError(
-            f"{who} holds the {n} engines of {cluster.cluster_id or 'this machine'}; two notebooks on the same "
-            f"ranks would wait for each other. `connect({n}, take_over=True)` takes them over, "
+            f"{who} holds the {n} engines of {cluster.cluster_id or 'this machine'}; two notebooks on "
+            f"the same ranks would wait for each other. `connect({n}, take_over=True)` takes them over, "
             f"`connect({n}, own=True)` starts engines of this notebook's own."
         )
     forsaken = who is not None or ((last := holding.holder(holder)) is not None and not last.lives)
@@ -53,7 +53,7 @@ def connect(
         if not forsaken:
             raise
         print(
-            f"The engines were busy with a cell of {who or 'a notebook that is gone'}: new ones take their place."
+            f"The engines are busy with a cell of {who or 'a notebook that is gone'}: new ones replace them."
         )
         end_engines(cluster, client, deadline)
         ranks = bring_up(cluster, client, n, deadline, revive=True)

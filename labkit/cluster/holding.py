@@ -1,4 +1,4 @@
-"""Who holds a cluster's engines: one notebook at a time, or their collectives would mix and wait for each other."""
+"""Who holds a cluster's engines: one notebook, for the collectives of two would mix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ipyparallel's `%%px`, with more to it: a cell whose ranks hang, die or are stopped ends, and says what was."""
+"""ipyparallel's `%%px`, with more to it: a cell whose ranks hang, die or are stopped ends, and says so."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RankMagics(ParallelMagics):
     setup: dict[int, str]  # the cells that have left names on the ranks, by their number in the notebook
     progress_after_seconds = 86400 if NONINTERACTIVE else 2
 
-    def parallel_execute(
+    def parallel_execute(  # noqa: PLR0917  (as ipyparallel has it)
         self,
         cell: str,
         block: bool | None = None,
@@ -106,7 +106,7 @@ def leaves_names(cell: str) -> bool:
 
 
 def activate(ranks: Ranks) -> None:
-    """Register `%px` and `%%px` for all ranks in the notebook, if this is one; say which cells are to be re-run."""
+    """Register `%px` and `%%px` for all ranks in the notebook, if this is one; say which cells to re-run."""
     shell = get_ipython()
     if shell is None:
         return

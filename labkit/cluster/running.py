@@ -117,8 +117,8 @@ class Ranks:
         if self.interrupt(result, INTERRUPT_S):
             return Stopped(f"the cell was stopped.{said}")
         self.end(
-            f"{hang.named(pending(result))} did not heed the interrupt (a call of MPI that is not watched, or other "
-            f"compiled code): the engines have been ended. {ADVICE}"
+            f"{hang.named(pending(result))} did not heed the interrupt (a call of MPI not watched, or "
+            f"other compiled code): the engines have been ended. {ADVICE}"
         )
         return Stopped(f"the cell was stopped.{said}\n{self.over}")
 

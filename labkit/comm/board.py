@@ -2,8 +2,9 @@
 
 It needs no progress of MPI, so it tells where every rank is also when none of them moves: the ranks read it,
 and so does a notebook's kernel. Per rank there is a slot (process, cell, the last calls), and per
-communicator a row with one word per rank: epoch, number of the call, and a hash of what is called. Ranks whose
-words are equal have come to the same call; that comparison is all that a call costs when nothing is wrong.
+communicator a row with one word per rank: epoch, number of the call, and a hash of what is called. Ranks
+whose words are equal have come to the same call;
+that comparison is all that a call costs when nothing is wrong.
 
 A hang opens a new epoch: words of an old one count no more, so no rank has to be told where the others are.
 """
@@ -116,7 +117,7 @@ class Board:
                 continue
             try:
                 with os.fdopen(handle, "wb") as file:
-                    # Written, not left sparse: with no room for it, that is an error here and not a SIGBUS later.
+                    # Written, not left sparse: no room for it is an error here, and not a SIGBUS later.
                     file.write(bytes(Head(size=size)) + bytes(total - ctypes.sizeof(Head)))
                 return path
             except OSError as full:

@@ -173,7 +173,7 @@ def _arrived(board: Board, slot: Any) -> bool:
 
 def _call(call: Call) -> dict[str, Any]:
     details = []
-    if call.count != signature.UNKNOWN and call.kind != signature.UNKNOWN:
+    if signature.UNKNOWN not in (call.count, call.kind):
         details.append(f"{call.count} {signature.NAMES[call.kind]}")
     elif call.kind != signature.UNKNOWN:
         details.append(signature.NAMES[call.kind])
@@ -257,7 +257,10 @@ def _does(rank: dict[str, Any], channel: int | None, wanted: int) -> str:
     if channel is not None:
         if here and here[-1]["number"] < wanted:
             last = here[-1]
-            past = f"finished collective #{last['number']} ({last['op']}, {last['line']}) and never joined #{wanted}: "
+            past = (
+                f"finished collective #{last['number']} ({last['op']}, {last['line']}) "
+                f"and never joined #{wanted}: "
+            )
         else:
             past = f"never joined #{wanted}: "
     one = {
@@ -337,8 +340,8 @@ def advice(report: dict[str, Any]) -> list[str]:
     busy = [rank["rank"] for rank in report["ranks"] if rank["does"] == "is"]
     if report["why"] == "late" and busy:
         lines.append(
-            f"If {named(busy)} only need{'s' * (len(busy) == 1)} longer than {report['deadline_s']:g} s, allow it, on all ranks: "
-            f"`comm.deadline_s = …`"
+            f"If {named(busy)} only need{'s' * (len(busy) == 1)} longer than {report['deadline_s']:g} s, "
+            "allow it, on all ranks: `comm.deadline_s = …`"
         )
     if any(rank["does"] == "waits for" for rank in report["ranks"]):
         lines.append(

@@ -1,10 +1,12 @@
 """Blocking messages that can be interrupted, and that end with a report when nobody takes or sends them."""
 
+# ruff: noqa: PLR0917 (signatures as mpi4py has them)
+
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from mpi4py import MPI
@@ -67,7 +69,7 @@ class WatchingMessages(MPI.Comm):
 
     def Probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> bool:
+    ) -> Literal[True]:
         look = super().Iprobe
         self._until("Probe", lambda: look(source, tag, status), source, tag)
         return True
@@ -113,7 +115,7 @@ class WatchingMessages(MPI.Comm):
 
     def probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> bool:
+    ) -> Literal[True]:
         look = super().iprobe
         self._until("probe", lambda: look(source, tag, status), source, tag)
         return True

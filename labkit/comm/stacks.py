@@ -21,7 +21,7 @@ Place = tuple[str, int, str]  # file, line, function
 
 def answer_into(file: BinaryIO) -> None:
     """From now on, write this process's stack to a file, opened to append, whenever the signal comes."""
-    faulthandler.register(SIGNAL, file, all_threads=False)  # type: ignore[arg-type]  (it has a descriptor)
+    faulthandler.register(SIGNAL, file, all_threads=False)
 
 
 def ask(pid: int, file: BinaryIO) -> list[Place]:

@@ -1,4 +1,4 @@
-"""Meeting on the board: how a rank finds out that all others have come to the same call, or what they do instead."""
+"""Meeting on the board: how a rank learns that all others have come to the same call, or what they do."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cores() -> int:
 
 
 class Watch:
-    """This process at the board: one for all communicators that are watched."""
+    """A process at the board: one for all communicators that are watched."""
 
     def __init__(self, board: Board, rank: int, progress: Callable[[], object]) -> None:
         self.board = board
@@ -243,7 +243,7 @@ class Channel:
         if self.rank == 0:
             self.watch.free.append(self.row)
 
-    def meet(
+    def meet(  # noqa: PLR0917  (every nanosecond counts)
         self, op: int, deadline_s: float, root: int, count: int, kind: int, reduction: int, depth: int = 2
     ) -> None:
         """Note this call, and return when all members have come to the same; raise if they will not."""
@@ -271,8 +271,8 @@ class Channel:
                 here = self.looker(word, same)
                 if not here():
                     watch.wait(here, Meeting(self, word, deadline_s, frame))
-            # From here on others may rely on us. So who gives up looks at `going` after saying so, and we look
-            # for such a one after setting it: of the two, one sees the other.
+            # From here on others may rely on us. So who gives up looks at `going` after saying so, and we
+            # look for such a one after setting it: of the two, one sees the other.
             slot.going = word
             with watch.fence:
                 pass
@@ -281,7 +281,7 @@ class Channel:
             slot.going = 0
 
     def looker(self, word: int, same: bytes) -> Callable[[], bool]:
-        """Return what tells whether all have come to the call of this word; it costs little while nothing changes."""
+        """Return what tells whether all have come to this call; it costs little while nothing changes."""
         memory, low, high = self.memory, self.low, self.high
         seen = b""
 
@@ -312,7 +312,7 @@ class Channel:
         return ahead < NUMBERS >> 1
 
     def differs(self, rank: int, word: int) -> str | None:
-        """Return in what a rank's call of the same number differs from ours: op, root, count, dtype or reduction."""
+        """Return in what a rank's call of the same number differs from ours."""
         theirs = self.watch.board.words[self.first + rank]
         if theirs == word or (theirs ^ word) >> NUMBER or theirs & GAVE_UP:
             return None
@@ -378,7 +378,7 @@ class Meeting(Waiting):
 class Message(Waiting):
     """Waiting for a message to come, or to be taken; `peer` is a rank of the world, or -1 for any."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         watch: Watch,
         members: list[int],

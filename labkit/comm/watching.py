@@ -2,8 +2,8 @@
 
 Before each blocking collective its ranks meet on the board (see board.py): each notes what it is about to
 call and waits, in Python, until all others have come to the same. Only then MPI's own collective is called,
-which can no longer hang, and no data moves in one whose calls differ. The price: every collective synchronises,
-as MPI allows it to. Blocking messages are their non-blocking twins, asked again and again.
+which can no longer hang, and no data moves in one whose calls differ. The price: every collective
+synchronises, as MPI allows it to. Blocking messages are their non-blocking twins, asked again and again.
 
 It is MPI's own communicator otherwise: a class derived from mpi4py's, around the same handle.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from mpi4py import MPI
 
@@ -252,7 +252,9 @@ class WatchingCollectives(WatchingMessages, MPI.Intracomm):
         _, kind = of(buffer)
         self._checked(op, UNKNOWN, kind, into, root, op_)
 
-    def _checked(self, op: str, count: int, kind: int, into: Any, root: int, op_: MPI.Op | None) -> None:
+    def _checked(  # noqa: PLR0917
+        self, op: str, count: int, kind: int, into: Any, root: int, op_: MPI.Op | None
+    ) -> None:
         writable(into)
         how = UNKNOWN if op_ is None else reduction(op_)
         self._channel.meet(OPS[op], self.deadline_s, root, count, kind, how, depth=4)
@@ -321,7 +323,7 @@ _world: WatchingComm | None = None  # this process's
 
 
 def watch(keep: bool = False) -> WatchingComm:
-    """Return the world's communicator, watched; the same object at every call, the first of which is collective.
+    """Return the world's communicator, watched; always the same object; the first call is collective.
 
     With `keep`, the board's files stay for other processes to read, and somebody else removes them. Ranks of
     more than one node share no memory: their communicator is not watched.
@@ -337,7 +339,7 @@ def watch(keep: bool = False) -> WatchingComm:
 
 
 def resume() -> None:
-    """Take part again after a HangError; each rank calls it, in any order. Notebook cells do so by themselves."""
+    """Take part again after a HangError; each rank calls it, in any order. Cells do it by themselves."""
     if _world is not None and isinstance(_world._channel, Channel):
         _world._channel.watch.resume()
 

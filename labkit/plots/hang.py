@@ -15,8 +15,8 @@ DONE, WAITS, AWAY = "#009E73", "#E69F00", "#D55E00"
 def hang(report: dict[str, Any]) -> Figure:
     """Return the picture of a hang's report: done, waiting, or what a rank does instead.
 
-    `report` is a HangError's, or what `labkit.cluster.last_hang()` returns; one of messages has no columns, and
-    is an empty picture with its words as the title.
+    `report` is a HangError's, or what `labkit.cluster.last_hang()` returns; one of messages has no columns,
+    and is an empty picture with its words as the title.
     """
     header, rows = table(report)
     columns = header[1:]

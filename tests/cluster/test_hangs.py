@@ -1,4 +1,4 @@
-"""Faults on real engines: each ends its cell with a message that names the right rank, and four ranks work again.
+"""Faults on real engines: each ends its cell with a message that names the right rank, and all work again.
 
 `pytest -s` shows the table: time to the message (from the fault, or the stop), time to four working engines.
 """
@@ -48,7 +48,8 @@ HANGS = {
     "one raises before it": (
         "comm.Barrier()\nif rank == 1:\n    1 / 0\ncomm.allreduce(1)",
         [
-            r"rank 1 finished collective #1 \(Barrier, cell line 1\) and never joined #2: it raised Zero.* line 3"
+            r"rank 1 finished collective #1 \(Barrier, cell line 1\) and never joined #2: ",
+            r"#2: it raised ZeroDivisionError: .* at cell line 3",
         ],
     ),
     "an infinite loop": (
@@ -89,7 +90,8 @@ def row(what: str, to_message: float, kernel: Kernel) -> None:
         said = numbers(kernel.run("%px print(comm.allreduce(1))"))
     assert said == "4\n" * 4, said
     print(
-        f"\n{MPI.get_vendor()[0]:9} {what:26} message {to_message:5.2f} s   four ranks {monotonic() - began:5.2f} s",
+        f"\n{MPI.get_vendor()[0]:9} {what:26} message {to_message:5.2f} s   "
+        f"four ranks {monotonic() - began:5.2f} s",
         end="",
     )
 
@@ -186,7 +188,7 @@ def test_the_kernel_restarts_while_the_engines_are_stuck(
     kernel.restart()
     began = monotonic()
     said = kernel.run(CONNECT)
-    assert "busy with a cell of a notebook that is gone" in said, said
+    assert "are busy with a cell of a notebook that is gone" in said, said
     assert "4 ranks, one MPI world" in said
     row("kernel restarted", monotonic() - began, kernel)
 
