@@ -13,6 +13,8 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", 
 OPEN_MPI = {
     # A waiting rank gives its core to one that computes: a lab has more ranks than cores.
     "OMPI_MCA_mpi_yield_when_idle": "1",
+    # Shared-memory windows need no network; looking for one, this component complains where there is none.
+    "OMPI_MCA_osc": "^ucx",
     # More ranks than cores are welcome.
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     # Open MPI refuses to start as root (in a container, say) unless told twice.

@@ -25,8 +25,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "softmax": {"data": "digits", "epochs": 30, "lr": 0.5, "batch": 64},
 }
 
-# labkit.data's own lists; to ask it would load NumPy.
+# The lists of labkit.data and labkit.comm; to ask those would load NumPy.
 DATA = ("linear", "digits", "mnist", "cifar10")
+SYNC = (
+    "allreduce", "allgather", "root", "ring", "tree", "doubling", "halving-doubling", "shared"
+)  # fmt: skip
+AGGREGATE = ("sum", "mean", "weighted", "median", "trimmed-mean")
 SHARD = ("contiguous", "strided", "shuffled", "by-label", "outlying", "weighted")
 
 
@@ -56,6 +60,23 @@ SHARD = ("contiguous", "strided", "shuffled", "by-label", "outlying", "weighted"
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of weights and shuffling."
 )
+@click.option(
+    "--sync",
+    type=click.Choice(SYNC),
+    default="allreduce",
+    show_default=True,
+    help="How the ranks' gradients come together: by MPI's own Allreduce, by one of ours, or, ranks of one "
+    "machine, in memory that they share.",
+)
+@click.option(
+    "--aggregate",
+    type=click.Choice(AGGREGATE),
+    default="weighted",
+    show_default=True,
+    help="What is made of them: a mean weighted by batch size, a mean where each rank counts alike, their "
+    "sum, which multiplies the learning rate by the number of ranks, or, with --sync allgather, a median or "
+    "a mean without the largest and smallest.",
+)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory for the results.")
 @click.option("--ordered", is_flag=True, help="Put the lines of an epoch in order of their rank.")
 def command(model: str, out: Path, seed: int, ordered: bool, **given: Any) -> None:
@@ -79,11 +100,15 @@ def command(model: str, out: Path, seed: int, ordered: bool, **given: Any) -> No
 
 def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool) -> None:
     from labkit import data
-    from labkit.comm import SharedSet, raise_together, say, wait_quietly
+    from labkit.comm import CollectiveError, SharedSet, raise_together, say, wait_quietly, way
     from labkit.nn import MODELS
     from labkit.train import gather, record, train
     from labkit.train.files import prepare
 
+    try:
+        averaging = way(settings["sync"], settings["aggregate"])
+    except ValueError as error:  # on all ranks alike
+        raise CollectiveError(f"--sync and --aggregate: {error}") from None
     fault = None
     if comm.rank == 0:
         try:
@@ -121,6 +146,7 @@ def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool
         epochs=settings["epochs"],
         lr=settings["lr"],
         batch=batch,
+        way=averaging,
         on_epoch=lambda row: say(comm, _line(row), ordered),
         reshard=(lambda epoch: dataset.share(scheme(epoch))) if settings["shard"] == "shuffled" else None,
     )

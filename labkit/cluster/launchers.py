@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 from ipyparallel.cluster.launcher import LocalControllerLauncher
 
-from labkit.cluster import lifeline
+from labkit.cluster.lifeline import tied
 
-
-def tied(role: str) -> list[str]:
-    """Return the start of a command line, by which the rest ends with this process (see lifeline.py)."""
-    # -I -S: neither the user's environment nor site-packages; a watcher must start at once.
-    return [sys.executable, "-I", "-S", os.path.abspath(lifeline.__file__), role, str(os.getpid())]
+__all__ = ["TiedControllerLauncher", "tied"]
 
 
 class TiedControllerLauncher(LocalControllerLauncher):

@@ -35,9 +35,26 @@ import time
 
 LINUX = sys.platform == "linux"
 GRACE = {"controller": 2.0, "engines": 2.0, "child": 10.0}  # seconds from TERM to KILL; ipyparallel's own: 5
+SHM = "/dev/shm"
 # Names that MPICH, UCX, libfabric and Open MPI give to their segments.
-SEGMENTS = ("mpich*", "ucx*", "sm_segment*", "vader_segment*", "osc_rdma*", "ofi*", "fi_shm*", "psm*")
+SEGMENTS = (
+    "mpich*",
+    "ucx*",
+    "sm_segment*",
+    "vader_segment*",
+    "osc_sm*",
+    "osc_rdma*",
+    "ofi*",
+    "fi_shm*",
+    "psm*",
+)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def tied(role: str) -> list[str]:
+    """Return the start of a command line, by which the rest ends with this process (see above)."""
+    # -I -S: neither the user's environment nor site-packages; a watcher must start at once.
+    return [sys.executable, "-I", "-S", os.path.abspath(__file__), role, str(os.getpid())]
 
 
 def cluster_files() -> dict[str, str]:
@@ -141,12 +158,12 @@ def end_tree(command: subprocess.Popen[bytes], known: set[int], grace: float) ->
         reap()
 
 
-def in_use() -> set[str]:
-    """Return the files below /dev/shm that a process of this user has open or mapped."""
+def in_use(folder: str = SHM) -> set[str]:
+    """Return the files below /dev/shm, or another folder, that a process of this user has open or mapped."""
     used = set()
     for process in glob.glob("/proc/[0-9]*"):
         with contextlib.suppress(OSError), open(f"{process}/maps") as maps:
-            used |= {line.split(maxsplit=5)[5].strip() for line in maps if "/dev/shm/" in line}
+            used |= {line.split(maxsplit=5)[5].strip() for line in maps if f"{folder}/" in line}
         with contextlib.suppress(OSError):
             for link in os.scandir(f"{process}/fd"):
                 with contextlib.suppress(OSError):
@@ -181,15 +198,23 @@ def read(path: str) -> str:
         return ""
 
 
+def forgotten_segments(folder: str = SHM) -> list[str]:
+    """Return this user's shared-memory segments that no process holds any more."""
+    found = [path for pattern in SEGMENTS for path in glob.glob(f"{folder}/{pattern}")]
+    used = in_use(folder) if found else set()  # read after the list: a segment just made is open in its maker
+    forgotten = []
+    for path in found:
+        with contextlib.suppress(OSError):  # removed as we look
+            if path not in used and os.stat(path).st_uid == os.getuid():
+                forgotten.append(path)
+    return forgotten
+
+
 def sweep_segments() -> None:
-    """Remove this user's shared-memory segments that no process holds any more."""
-    found = [path for pattern in SEGMENTS for path in glob.glob(f"/dev/shm/{pattern}")]
-    if found:
-        used = in_use()  # read after the list: a segment just made is open in its maker
-        for path in found:
-            with contextlib.suppress(OSError):
-                if path not in used and os.stat(path).st_uid == os.getuid():
-                    os.unlink(path)
+    """Remove the forgotten segments."""
+    for path in forgotten_segments():
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def is_hydra(mpiexec: str) -> bool:

@@ -2,38 +2,15 @@
 
 The mean of means has to be weighted: each rank's gradient is the mean over its own batch, so it counts as
 much as its batch is large. Then p ranks with a share of the batch each equal one rank with all of it.
-
-A *way* to average takes a communicator, this rank's flat gradient and this rank's share of all the samples
-(its batch size / that of all ranks together), and leaves the weighted mean in place. Each rank scales its
-gradient by its share first: then the mean is a plain sum, one collective on one buffer. The alternative,
-sending the batch size along in a slot behind the gradient, would have every gradient copied in order to be
-sent.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.errors import raise_faults
-
-Way = Callable[[MPI.Intracomm, np.ndarray, float], None]
-
-
-def allreduce(comm: MPI.Intracomm, gradient: np.ndarray, share: float) -> None:
-    """Average in place by one Allreduce, the MPI library's own.
-
-    Shapes: gradient (n,), the same n and float dtype on all ranks. `share` is in 0 … 1; the shares of all
-    ranks add up to 1. Collective. Nothing is checked here: `agree` does that, once before a loop.
-    """
-    gradient *= gradient.dtype.type(share)
-    comm.Allreduce(MPI.IN_PLACE, gradient)
-
-
-# What has the signature of a way, by name.
-WAYS: dict[str, Way] = {"allreduce": allreduce}
+from labkit.comm.ways import Way, allreduce
 
 
 def average(comm: MPI.Intracomm, gradient: np.ndarray, weight: float, way: Way = allreduce) -> None:

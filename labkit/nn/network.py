@@ -73,6 +73,25 @@ class Model(ABC):
         """Return the buffers by name, as views into `buffers`."""
         return flat.views(self.buffers, self.buffer_shapes)
 
+    def move_gradients(self, place: np.ndarray) -> None:
+        """Have the gradients live in `place` from now on, say memory that ranks share; it takes their values.
+
+        Shapes: place as `grads`, flat, contiguous, writable and of its dtype, or a ValueError says what came.
+        """
+        fits = place.flags.c_contiguous and place.flags.writeable
+        if (place.shape, place.dtype) != (self.grads.shape, self.grads.dtype) or not fits:
+            raise ValueError(
+                f"expected a contiguous, writable array of shape {self.grads.shape} and {self.grads.dtype} "
+                f"for the gradients, got one of shape {place.shape} and {place.dtype}, "
+                f"{'contiguous' if place.flags.c_contiguous else 'not contiguous'}, "
+                f"{'writable' if place.flags.writeable else 'read-only'}"
+            )
+        if place is self.grads:
+            return
+        place[...] = self.grads
+        self.grads = place
+        self._bind()
+
     def forward(self, x: np.ndarray, training: bool = False) -> np.ndarray:
         """Return the outputs of the last layer. Shapes: x (N, …), N ≥ 1; result (N, O).
 

@@ -30,6 +30,11 @@ class Transfer(NamedTuple):
     stop: int
     add: bool
 
+    def __str__(self) -> str:
+        """Return "0→1 +2" for rank 0's piece 2 added on rank 1, "0→1 =2" for one put in place there."""
+        pieces = str(self.first) if self.stop == self.first + 1 else f"{self.first}–{self.stop - 1}"
+        return f"{self.source}→{self.dest} {'+' if self.add else '='}{pieces}"
+
 
 @dataclass(frozen=True, eq=False)
 class Round:
@@ -59,9 +64,7 @@ class Round:
         return hash(len(self))
 
     def __str__(self) -> str:
-        return " · ".join(
-            f"{t.source}→{t.dest} {'+' if t.add else '='}{_pieces(t.first, t.stop)}" for t in self
-        )
+        return "  ".join(map(str, self))
 
 
 Ints = int | np.ndarray
@@ -143,16 +146,22 @@ def collective(
     return decorate
 
 
+def whole(p: int) -> int:
+    """Return 1: for a collective that never cuts the array."""
+    return 1
+
+
+def powers(p: int) -> list[int]:
+    """Return the powers of two below p: 1, 2, 4 …"""
+    return [1 << k for k in range((p - 1).bit_length())]
+
+
 def bounds(n: int, pieces: int) -> np.ndarray:
     """Return where n values are cut into pieces as equal as can be. Shape: (pieces + 1,), int64.
 
     Piece i is the values bounds[i] … bounds[i+1]-1; with fewer values than pieces some are empty.
     """
     return np.arange(pieces + 1) * n // pieces
-
-
-def _pieces(first: int, stop: int) -> str:
-    return str(first) if stop == first + 1 else f"{first}–{stop - 1}"
 
 
 def _count(number: int, what: str) -> str:

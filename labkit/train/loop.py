@@ -6,14 +6,15 @@ One function does it for a notebook's `%%px` cell, for `mpiexec -n 4 labkit trai
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import CollectiveError, Way, agree, allreduce, raise_together
+from labkit.comm import CollectiveError, Way, agree, allreduce, factor, memory, raise_together
 from labkit.data import dealt
 from labkit.nn import Model, sgd_step
 
@@ -27,7 +28,7 @@ class Epoch:
     is ready (in epoch 1 also at the door of `train`, until the last rank has come in); `transfer_s` the
     time (s) of averaging itself. By parameter name: `gradient_mean` is the mean entry of this rank's own
     gradient over the epoch, `contribution` is ‖this rank's part‖ / ‖sum of all ranks' parts‖, as a
-    fraction.
+    fraction; of a median, which has no parts, ‖the part this rank would have in the mean‖ / ‖the median‖.
     """
 
     epoch: int
@@ -61,7 +62,9 @@ def train(
     any number of ranks. Where the shards are of other sizes (`data.weighted`), `batch` is a slice of this
     rank's shard for each step (`data.in_order`). Every rank starts from rank 0's parameters. `on_epoch` is
     called after each epoch, on every rank. `reshard` is called before each epoch but the first, on every
-    rank, with its number, and returns the shard for it, as large as the first (`data.shuffled`).
+    rank, with its number, and returns the shard for it, as large as the first (`data.shuffled`). `way` is one
+    of `labkit.comm.WAYS`, one made by `labkit.comm.way`, or a function of your own; with `shared` the model's
+    gradients lie in memory that the ranks share, until it is trained.
 
     Collective. A shard or setting that does not fit, and a loss that is no longer finite, is a
     CollectiveError on every rank.
@@ -72,47 +75,63 @@ def train(
     wait_s = perf_counter() - came
 
     rows = []
-    for epoch in range(1, epochs + 1):
-        if reshard and epoch > 1:
-            x, y = _resharded(comm, model, reshard, epoch, len(x))
-        # Gradients summed over the epoch's samples: this rank's, and all ranks'.
-        own, every = np.zeros_like(model.grads), np.zeros_like(model.grads)
-        loss_sum, transfer_s = 0.0, 0.0
-        # A diverging run overflows; its loss tells, so a warning per operation would only be noise.
-        with np.errstate(over="ignore", invalid="ignore"):
-            for part, total in zip(parts, totals, strict=True):
-                weight = part.stop - part.start
-                if weight:
-                    loss_sum += weight * model.loss_and_gradient(x[part], y[part])
-                else:  # the batch is smaller than the number of ranks
-                    model.grads[...] = 0
-                own += weight * model.grads
+    with _in_place(comm, model, way):
+        for epoch in range(1, epochs + 1):
+            if reshard and epoch > 1:
+                x, y = _resharded(comm, model, reshard, epoch, len(x))
+            # Summed over the epoch's samples: what this rank brings to the gradient, and all of it.
+            own, every = np.zeros_like(model.grads), np.zeros_like(model.grads)
+            loss_sum, counted, transfer_s = 0.0, 0.0, 0.0
+            # A diverging run overflows; its loss tells, so a warning per operation would only be noise.
+            with np.errstate(over="ignore", invalid="ignore"):
+                for part, total in zip(parts, totals, strict=True):
+                    weight = part.stop - part.start
+                    if weight:
+                        loss_sum += weight * model.loss_and_gradient(x[part], y[part])
+                    else:  # the batch is smaller than the number of ranks
+                        model.grads[...] = 0
+                    counts = total * factor(way, weight / total, comm.size)
+                    own += counts * model.grads
+                    counted += counts
 
-                ready = perf_counter()
-                comm.Barrier()
-                start = perf_counter()
-                way(comm, model.grads, weight / total)
-                end = perf_counter()
-                wait_s += start - ready
-                transfer_s += end - start
+                    ready = perf_counter()
+                    comm.Barrier()
+                    start = perf_counter()
+                    way(comm, model.grads, weight / total)
+                    end = perf_counter()
+                    wait_s += start - ready
+                    transfer_s += end - start
 
-                every += total * model.grads
-                sgd_step(model.params, model.grads, lr)
-            row = Epoch(
-                epoch,
-                comm.rank,
-                loss_sum / len(x),
-                _global_loss(comm, loss_sum, len(x), epoch),
-                wait_s,
-                transfer_s,
-                {name: float(g.mean()) / len(x) for name, g in model.views(own).items()},
-                _contribution(model, own, every),
-            )
-        rows.append(row)
-        if on_epoch:
-            on_epoch(row)
-        wait_s = 0.0
+                    every += total * model.grads
+                    sgd_step(model.params, model.grads, lr)
+                row = Epoch(
+                    epoch,
+                    comm.rank,
+                    loss_sum / len(x),
+                    _global_loss(comm, loss_sum, len(x), epoch),
+                    wait_s,
+                    transfer_s,
+                    {name: float(g.mean()) / counted for name, g in model.views(own).items()},
+                    _contribution(model, own, every),
+                )
+            rows.append(row)
+            if on_epoch:
+                on_epoch(row)
+            wait_s = 0.0
     return rows
+
+
+@contextmanager
+def _in_place(comm: MPI.Intracomm, model: Model, way: Way) -> Iterator[None]:
+    """Have the gradients where the way has them best, for a while. Collective, the way back not."""
+    before = model.grads
+    place = memory(way, comm, before.size, before.dtype)
+    if place is not None:
+        model.move_gradients(place)
+    try:
+        yield
+    finally:
+        model.move_gradients(before)
 
 
 def gather(comm: MPI.Intracomm, rows: list[Epoch]) -> list[Epoch]:

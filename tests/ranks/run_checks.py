@@ -1,7 +1,8 @@
-"""Run every check on the ranks that mpiexec started: mpiexec -n p python run_checks.py REPORT.
+"""Run every check on the ranks of mpiexec -n p python run_checks.py REPORT [NAME].
 
-A check is a function check_…(comm) in checks/. Rank 0 appends the name of each one to REPORT that all ranks
-passed. A rank that fails tells why and aborts the job: the others may be waiting for it.
+A check is a function check_…(comm) in checks/; a NAME says which one, if not all. Rank 0 appends the name of
+each one to REPORT that all ranks passed. A rank that fails tells why and aborts the job: the others may be
+waiting for it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def main() -> None:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
             for name, check in list(vars(module).items()):
-                if name.startswith("check_"):
+                if name.startswith("check_") and sys.argv[2:] in ([], [name]):
                     try:
                         check(comm.Dup())  # its own: no message of one check can reach another
                     except BaseException:

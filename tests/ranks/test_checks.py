@@ -47,5 +47,13 @@ def test_check(p: int, check: str, job: Callable[[int], tuple[set[str], str]]) -
         )
 
 
+def test_every_way_to_average_on_eight_ranks(
+    run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    name = "check_every_way_leaves_what_one_rank_makes_of_all_gradients"
+    done = run(8, HERE / "run_checks.py", tmp_path / "report.txt", name)
+    assert (tmp_path / "report.txt").read_text().split() == [f"averaging:{name}"], done.stdout
+
+
 def test_there_are_checks() -> None:
     assert len(CHECKS) > 10

@@ -74,7 +74,7 @@ def test_any_number_of_ranks_ends_in_the_weights_of_one(
     assert record["ranks"] == p == len(record["hosts"])
     assert record["settings"] == {
         "model": "linear", "data": "linear", "epochs": 10, "lr": 0.1, "batch": None,
-        "shard": "contiguous", "seed": 0,
+        "shard": "contiguous", "sync": "allreduce", "aggregate": "weighted", "seed": 0,
     }  # fmt: skip
     assert record["versions"]["labkit"] == __version__ and record["versions"]["mpi_library"]
     by_epoch = [row["global_loss"] for row in record["losses"] if row["rank"] == 0]
@@ -88,8 +88,9 @@ def test_the_digits_are_learnt_and_the_same_by_any_number_of_ranks(run: Run, tmp
     assert weights(tmp_path / "4").shape == (650,)
 
     few = ("--model", "softmax", "--data", "digits", "--epochs", "2", "--batch", "50")
-    for p in (1, 5):
-        train(run, p, tmp_path / str(p), *few)
+    train(run, 1, tmp_path / "1", *few)
+    train(run, 5, tmp_path / "5", *few, "--sync", "shared")
+    assert json.loads((tmp_path / "5" / "run.json").read_text())["settings"]["sync"] == "shared"
     expected = weights(tmp_path / "1")
     np.testing.assert_allclose(weights(tmp_path / "5"), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
@@ -107,12 +108,14 @@ def test_errors_are_told_once_and_end_every_rank(run: Run, tmp_path: Path) -> No
         (("--out", in_the_way / "below"), "cannot write to --out"),
         (("--out", tmp_path / "a", "--model", "linear", "--data", "digits"), "does not fit"),
         (("--out", tmp_path / "b", "--model", "softmax", "--data", "linear"), "does not fit"),
+        (("--out", tmp_path / "d", "--sync", "ring", "--aggregate", "median"), "adds up on the way"),
         (("--out", tmp_path / "c", "--lr", "1e9", "--epochs", "50"), "lower learning rate"),
     ):
         done = run(3, *TRAIN, *options)
         assert done.returncode == 2, done.stdout
         assert done.stdout.count("labkit train: ") == 1, done.stdout
         assert words in done.stdout and "Traceback" not in done.stdout, done.stdout
+    assert not (tmp_path / "d").exists()
 
 
 @pytest.mark.parametrize("rank", [0, 2])

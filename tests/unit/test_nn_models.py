@@ -17,6 +17,7 @@ from labkit.nn import (
     Classifier,
     Model,
     lenet5,
+    linear_regression,
     load_model,
     mlp,
     mnist_cnn,
@@ -257,3 +258,27 @@ def test_a_model_learns_a_batch_by_heart(make: Callable[..., Model]) -> None:
         sgd.step(model.grads, lr=0.02)
         losses.append(model.loss_and_gradient(x, y))
     assert losses[-1] < 0.2 * losses[0]
+
+
+def test_gradients_move_to_another_place_and_are_made_there() -> None:
+    x, y = np.ones((3, 10), np.float32), np.ones((3, 1), np.float32)
+    model, twin = linear_regression(), linear_regression()
+    for one in model, twin:
+        one.loss_and_gradient(x, y)
+    before, place = model.grads, np.zeros(20, np.float32)[4:15]
+    model.move_gradients(place)
+    assert model.grads is place
+    np.testing.assert_array_equal(place, twin.grads)
+    before[...] = 0
+    for one in model, twin:
+        one.loss_and_gradient(2 * x, y)
+    np.testing.assert_array_equal(place, twin.grads)
+    assert not before.any()
+    frozen = np.zeros(11, np.float32)
+    frozen.flags.writeable = False
+    for unfit in np.zeros(12, np.float32), np.zeros(11), np.zeros(22, np.float32)[::2], frozen:
+        with pytest.raises(
+            ValueError, match=r"expected a contiguous, writable array of shape \(11,\) and float32"
+        ):
+            model.move_gradients(unfit)
+    assert model.grads is place

@@ -7,7 +7,7 @@ from time import sleep
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import CollectiveError
+from labkit.comm import WAYS, CollectiveError, way
 from labkit.data import contiguous, linear, strided
 from labkit.nn import Model, linear_regression, softmax_regression
 from labkit.train import gather, train
@@ -48,6 +48,41 @@ def check_ranks_learn_what_one_rank_learns_from_minibatches(comm: MPI.Intracomm)
         alone = train(MPI.COMM_SELF, twin, x, y, batch=batch, **SETTINGS)
         assert_same_weights(model, twin)
         np.testing.assert_allclose([r.global_loss for r in rows], [r.local_loss for r in alone], rtol=1e-4)
+
+
+def check_ranks_learn_what_one_rank_learns_by_every_way(comm: MPI.Intracomm) -> None:
+    x, y = labelled(103)
+    mine = strided(103, comm.rank, comm.size)
+    twin = softmax_regression(6, 3)
+    alone = train(MPI.COMM_SELF, twin, x, y, batch=40, **SETTINGS)
+    for each in WAYS.values():
+        model = softmax_regression(6, 3)
+        before = model.grads
+        rows = train(comm, model, x[mine], y[mine], batch=40, way=each, **SETTINGS)
+        assert_same_weights(model, twin)
+        np.testing.assert_allclose([r.global_loss for r in rows], [r.local_loss for r in alone], rtol=1e-4)
+        assert model.grads is before and np.abs(before).max() > 0
+
+
+def check_a_sum_multiplies_the_learning_rate_by_the_number_of_ranks(comm: MPI.Intracomm) -> None:
+    data = linear(n=20 * comm.size)  # shards of one size: the mean is the weighted one
+    mine = contiguous(20 * comm.size, comm.rank, comm.size)
+    summed, twin = linear_regression(), linear_regression()
+    rows = train(
+        comm,
+        summed,
+        data.x_train[mine],
+        data.y_train[mine],
+        epochs=3,
+        lr=0.1 / comm.size,
+        way=way("ring", "sum"),
+    )
+    alone = train(comm, twin, data.x_train[mine], data.y_train[mine], epochs=3, lr=0.1)
+    assert_same_weights(summed, twin)
+    for row, one in zip(rows, alone, strict=True):
+        for name, part in one.contribution.items():
+            np.testing.assert_allclose(row.contribution[name], part, rtol=1e-3)
+            np.testing.assert_allclose(row.gradient_mean[name], one.gradient_mean[name], rtol=1e-3, atol=1e-6)
 
 
 def check_every_rank_starts_from_the_weights_of_rank_0(comm: MPI.Intracomm) -> None:

@@ -1,0 +1,134 @@
+"""Communicators whose Allreduce is a schedule, in place of mpi4py's own."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm import (
+    CollectiveError,
+    CountingComm,
+    DoublingComm,
+    HalvingDoublingComm,
+    RingComm,
+    RootComm,
+    TreeComm,
+)
+
+KINDS = RootComm, RingComm, TreeComm, DoublingComm, HalvingDoublingComm
+
+
+def check_every_form_of_a_message(comm: MPI.Intracomm) -> None:
+    p, total = comm.size, sum(range(comm.size))
+    for kind in KINDS:
+        own = kind(comm)
+        here, into = np.full(5, comm.rank, np.float32), np.zeros(5, np.float32)
+        own.Allreduce(here, into)
+        np.testing.assert_array_equal(into, total)
+        np.testing.assert_array_equal(here, comm.rank)
+        own.Allreduce([here, MPI.FLOAT], [into, 5, MPI.FLOAT], op=MPI.MAX)
+        np.testing.assert_array_equal(into, p - 1)
+        own.Allreduce(MPI.IN_PLACE, [here, 3])
+        np.testing.assert_array_equal(here, [total] * 3 + [comm.rank] * 2)
+        ints = array.array("i", [comm.rank, 1])
+        own.Allreduce(MPI.IN_PLACE, ints)
+        assert ints.tolist() == [total, p]
+        raw = bytearray(np.full(3, comm.rank, np.int16).tobytes())
+        own.Allreduce(MPI.IN_PLACE, [raw, MPI.INT16_T])
+        assert np.frombuffer(raw, np.int16).tolist() == [total] * 3
+        matrix = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+        own.Allreduce(MPI.IN_PLACE, matrix)
+        np.testing.assert_array_equal(matrix, np.arange(6.0).reshape(2, 3) * p)
+        one = np.array(comm.rank)
+        own.Allreduce(MPI.IN_PLACE, one)
+        assert one == total
+
+
+def check_the_rest_is_the_librarys(comm: MPI.Intracomm) -> None:
+    own = RingComm(CountingComm(comm))
+    first = MPI.Op.Create(lambda a, b, _: memoryview(b).__setitem__(slice(None), bytes(a)), commute=False)
+    ranks = np.array([comm.rank], np.uint8)
+    own.Allreduce(MPI.IN_PLACE, ranks, first)
+    assert ranks == 0
+    first.Free()
+    truth = np.array([comm.rank == 0, True])
+    own.Allreduce(MPI.IN_PLACE, truth, MPI.LAND)
+    assert truth.tolist() == [comm.size == 1, True]
+    assert own.allreduce(1) == comm.size and own.bcast(comm.rank) == 0
+    assert "ring_allreduce" not in {row.name for row in own.traffic()}
+
+
+def check_its_messages_never_meet_the_callers(comm: MPI.Intracomm) -> None:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for kind in KINDS:
+        own = kind(comm)
+        mine = np.full(4, comm.rank), np.full(4, -1)
+        coming = own.Irecv(mine[1], MPI.ANY_SOURCE, MPI.ANY_TAG)
+        values = np.full(9, comm.rank)
+        own.Allreduce(MPI.IN_PLACE, values)
+        np.testing.assert_array_equal(values, sum(range(comm.size)))
+        own.Send(mine[0], right)
+        coming.Wait()
+        np.testing.assert_array_equal(mine[1], left)
+
+
+def check_what_is_derived_from_it_is_of_its_kind(comm: MPI.Intracomm) -> None:
+    own = RingComm(CountingComm(comm))
+    group = own.Get_group()
+    for part in own.Dup(), own.Clone(), own.Split(comm.rank % 2), own.Create(group), own.Create_group(group):
+        assert isinstance(part, RingComm)
+        own.counts.reset()
+        values = np.full(3, comm.rank)
+        part.Allreduce(MPI.IN_PLACE, values)
+        np.testing.assert_array_equal(
+            values, sum(r for r in MPI.Group.Translate_ranks(part.group, None, group))
+        )
+        assert own.counts.calls["ring_allreduce"] == 1
+        part.Free()
+    assert own.Split(MPI.UNDEFINED) == MPI.COMM_NULL
+
+
+def check_what_differs_is_an_error_on_every_rank(comm: MPI.Intracomm) -> None:
+    last, own = comm.size - 1, RingComm(comm)
+    read_only = np.ones(6, np.float32)
+    read_only.flags.writeable = False
+    fine = np.ones(6, np.float32)
+    for unfit, words in (
+        (read_only, "read-only"),
+        (np.ones(12, np.float32)[::2], "contiguous"),
+        ([fine, 9], "at least 9 values"),
+    ):
+        into = unfit if comm.rank == last else fine
+        said = error_on_every_rank(comm, lambda into=into: own.Allreduce(MPI.IN_PLACE, into))
+        assert (f"rank {last}: expected" in said and words in said) or comm.size == 1, said
+    said = error_on_every_rank(comm, lambda: own.Allreduce(np.ones(5), np.ones(6)))
+    assert "5 values of float64, got 6 values" in said
+    if comm.size > 1:
+        for other, words in (
+            (np.ones(7, np.float32), "7 values"),
+            (np.ones(6, np.float64), "float64"),
+            (np.ones(6, np.int32), "int32"),
+            (np.ones(6, bool), "bool"),
+        ):
+            into = other if comm.rank == last else fine
+            said = error_on_every_rank(comm, lambda into=into: own.Allreduce(MPI.IN_PLACE, into))
+            assert f"rank {last}: expected 6 values of float32" in said and words in said, said
+        op = MPI.MAX if comm.rank == last else MPI.SUM
+        said = error_on_every_rank(comm, lambda: own.Allreduce(MPI.IN_PLACE, fine, op))
+        assert "SUM as on rank 0" in said and "MAX" in said, said
+    np.testing.assert_array_equal(fine, 1)
+
+
+def error_on_every_rank(comm: MPI.Intracomm, call: Callable[[], object]) -> str:
+    """Check that the call raises one CollectiveError on all ranks, and leaves them in step."""
+    try:
+        call()
+    except CollectiveError as error:
+        said = str(error)
+    else:
+        raise AssertionError(f"rank {comm.rank}: no error")
+    assert comm.allgather(said) == [said] * comm.size
+    return said

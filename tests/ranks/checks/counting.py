@@ -1,0 +1,124 @@
+"""Counting: what goes through a communicator, next to what the schedule says."""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm import CountingComm, RingComm, Traffic, TreeComm, run
+from labkit.schedules import ALLREDUCE, Schedule, bounds, ring_allreduce, root_allreduce
+
+
+def counted(comm: CountingComm, name: str) -> Traffic:
+    """What was counted under this name."""
+    return {one.name: one for one in comm.traffic()}[name]
+
+
+def said(schedule: Schedule, n: int, itemsize: int) -> tuple[np.ndarray, np.ndarray]:
+    """Messages and bytes from rank to rank, read off the schedule's transfers; empty ones are not sent."""
+    ends, traffic = bounds(n, schedule.pieces), np.zeros((2, schedule.p, schedule.p), np.int64)
+    for one in schedule:
+        for source, dest, first, stop, _ in one:
+            if ends[stop] > ends[first]:
+                traffic[:, source, dest] += 1, (ends[stop] - ends[first]) * itemsize
+    return traffic[0], traffic[1]
+
+
+def check_counted_traffic_is_what_the_schedule_says(comm: MPI.Intracomm) -> None:
+    counting = CountingComm(comm)
+    for make in ALLREDUCE.values():
+        for n in (1, 2, 7, 64, 101):
+            schedule = make(comm.size)
+            counting.reset()
+            run(counting, schedule, np.ones(n, np.float32))
+            messages, sent = said(schedule, n, 4)
+            row = counting.traffic()[0]
+            assert row.name == schedule.name and row.calls == 1 and row.sent is not None
+            np.testing.assert_array_equal(row.messages, messages)
+            np.testing.assert_array_equal(row.sent, sent)
+
+
+def check_256_bytes_through_root_and_ring(comm: MPI.Intracomm) -> None:
+    """2(p-1) times 256 B either way; one rank has all of it, or each its share."""
+    p, counting = comm.size, CountingComm(comm)
+    for schedule in root_allreduce(p), ring_allreduce(p):
+        run(counting, schedule, np.ones(64, np.float32))
+    if p in (2, 4, 8):
+        root, ring = counted(counting, "root_allreduce"), counted(counting, "ring_allreduce")
+        numbers = [(one.messages.sum(), one.sent.sum(), one.by_rank.max()) for one in (root, ring)]
+        total = 2 * (p - 1) * 256
+        assert numbers == [(2 * (p - 1), total, total), (2 * (p - 1) * p, total, 2 * total // p)], numbers
+
+
+def check_every_send_is_counted(comm: MPI.Intracomm) -> None:
+    counting = CountingComm(comm)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    out, into = np.ones(3, np.int32), np.zeros(3, np.int32)
+    MPI.Attach_buffer(np.zeros(1000 + MPI.BSEND_OVERHEAD, np.uint8))
+    for send in counting.Send, counting.Ssend, counting.Bsend, counting.Rsend:
+        coming = counting.Irecv(into, left)
+        comm.Barrier()
+        send(out, right)
+        coming.Wait()
+    for isend in counting.Isend, counting.Issend, counting.Ibsend, counting.Irsend:
+        coming = counting.Irecv(into, left)
+        comm.Barrier()
+        MPI.Request.Waitall([isend([out, 2, MPI.INT32_T], right), coming])
+    counting.Sendrecv(out, right, 0, into, left)
+    counting.Sendrecv_replace([into, MPI.INT32_T], right, 0, left)
+    counting.Send(out, MPI.PROC_NULL)
+    MPI.Detach_buffer()
+    size = len(MPI.pickle.dumps({"a": 1}))
+    for isend in counting.isend, counting.issend:
+        going = isend({"a": 1}, right)
+        assert counting.recv(source=left) == {"a": 1}
+        going.wait()
+    assert counting.sendrecv({"a": 1}, right, source=left) == {"a": 1}
+    row = counted(counting, "messages")
+    expected = np.zeros((comm.size, comm.size), np.int64)
+    for rank in range(comm.size):
+        expected[rank, (rank + 1) % comm.size] = 13
+    np.testing.assert_array_equal(row.messages, expected)
+    np.testing.assert_array_equal(row.sent, expected // 13 * (4 * 12 + 4 * 8 + 2 * 12 + 3 * size))
+
+
+def check_the_librarys_own_traffic_is_unknown(comm: MPI.Intracomm) -> None:
+    counting = CountingComm(comm)
+    counting.Allreduce(MPI.IN_PLACE, np.ones(3))
+    assert counting.allgather(counting.rank) == list(range(comm.size))
+    rows = counting.traffic()
+    assert [(row.name, row.calls, row.messages, row.sent) for row in rows] == [
+        ("Allreduce", 1, None, None),
+        ("allgather", 1, None, None),
+    ]
+    report = counting.report()
+    assert report.count("unknown") == 4 and comm.allgather(report) == [report] * comm.size
+
+
+def check_communicators_compose_in_any_order(comm: MPI.Intracomm) -> None:
+    for both in (
+        RingComm(CountingComm(comm)),
+        CountingComm(RingComm(comm)),
+        RingComm(TreeComm(CountingComm(comm))),
+    ):
+        array = np.full(101, comm.rank)
+        both.Allreduce(MPI.IN_PLACE, array)
+        np.testing.assert_array_equal(array, sum(range(comm.size)))
+        messages, _ = said(ring_allreduce(comm.size), 101, 8)
+        np.testing.assert_array_equal(counted(both, "ring_allreduce").messages, messages)
+
+
+def check_what_is_derived_from_it_counts_together(comm: MPI.Intracomm) -> None:
+    counting = CountingComm(comm)
+    first = 0 if comm.rank == 0 else 1
+    for part in counting.Dup(), counting.Split(first), counting.Create(counting.Get_group()):
+        if part.size > 1 and part.rank < 2:
+            part.Sendrecv_replace(np.ones(1), 1 - part.rank)
+        part.Free()
+    row = next((one for one in counting.traffic() if one.sent is not None), None)
+    pairs = np.zeros((comm.size, comm.size), np.int64)
+    if comm.size > 1:
+        pairs[0, 1] = pairs[1, 0] = 2
+    if comm.size > 2:
+        pairs[1, 2] = pairs[2, 1] = 1
+    np.testing.assert_array_equal(pairs if row is None else row.messages, pairs)

@@ -1,0 +1,62 @@
+"""Our communicators under mpi4py's own tests, and counted on eight ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+FETCH_LIMIT_S = 300
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def mpi4py_tests() -> Path:
+    """The folder of mpi4py's tests, from the source distribution of the version in use; fetched once."""
+    cache = platformdirs.user_cache_path("labkit") / "tests"
+    source = cache / f"mpi4py-{version('mpi4py')}"
+    if not source.exists():
+        fetch = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]
+        what = ["--no-binary", "mpi4py", "--dest", str(cache), f"mpi4py=={version('mpi4py')}"]
+        try:
+            fetched = subprocess.run(
+                [*fetch, *what], check=False, capture_output=True, text=True, timeout=FETCH_LIMIT_S
+            )
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"mpi4py's source distribution could not be fetched within {FETCH_LIMIT_S} s")
+        archive = source.with_name(source.name + ".tar.gz")
+        if not archive.exists():
+            pytest.skip(f"mpi4py's source distribution could not be fetched: {fetched.stderr[-300:]}")
+        with tarfile.open(archive) as files:
+            files.extractall(cache, filter="data")
+        archive.unlink()
+    return source / "test"
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 5])
+def test_mpi4pys_own_tests_pass(p: int, mpi4py_tests: Path, run: Run, programs: Path) -> None:
+    said = run(p, programs / "mpi4py_suite.py", mpi4py_tests)
+    assert said.returncode == 0 and "tests of mpi4py's passed" in said.stdout, said.stdout
+
+
+def test_256_bytes_on_eight_ranks(run: Run, programs: Path) -> None:
+    """2·7·256 = 3584 B both ways: through one rank in 14 messages, or in 112 with a quarter of it on each."""
+    said = run(8, programs / "counted.py")
+    assert said.returncode == 0, said.stdout
+    rows = {line.split()[0]: line.split()[1:] for line in said.stdout.splitlines()[1:]}
+    assert rows["root_allreduce"] == ["1", "14", "3584", "rank", "0:", "3584"]
+    assert rows["ring_allreduce"] == ["1", "112", "3584", "rank", "0:", "896"]
