@@ -359,10 +359,10 @@ def _open_world(world: MPI.Intracomm, keep: bool) -> Channel | None:
             fault = str(error)
     raise_together(world, fault)
     watch_ = Watch(Board(world.bcast(path)), world.rank, lambda: MPI.COMM_SELF.Iprobe(0, 0))
-    world.Barrier()
     if world.rank == 0:
-        watch_.new_row()
-        if not keep:
-            watch_.board.remove()  # its memory stays for as long as a rank has it
+        watch_.new_row()  # before anybody writes into it
+    world.Barrier()
+    if world.rank == 0 and not keep:
+        watch_.board.remove()  # its memory stays for as long as a rank has it
     watch_.slot.state = RUNS
     return Channel(watch_, 0, world.rank, list(range(world.size)))
