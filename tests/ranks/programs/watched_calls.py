@@ -25,6 +25,35 @@ def filled(call, n: int = 3) -> np.ndarray:
     return array
 
 
+def replaced(c: MPI.Intracomm) -> np.ndarray:
+    array = x()
+    c.Sendrecv_replace(array, right, 1, left, 1)
+    return array
+
+
+def around(c: MPI.Intracomm, n: int) -> np.ndarray:
+    array = x(n)
+    if rank == 0 and size > 1:
+        c.Ssend(array, right)
+    if size > 1:
+        c.Recv(array, left)
+    if rank and size > 1:
+        c.Send(array, right)
+    c.Barrier()
+    return array
+
+
+def probed(c: MPI.Intracomm) -> object:
+    request = c.isend({"n": rank}, right, 3)
+    status = MPI.Status()
+    c.Probe(left, 3, status)
+    c.probe(left, 3)
+    message = c.mprobe(left, 3)
+    got = message.recv()
+    request.wait()
+    return got, status.Get_source()
+
+
 CALLS = {
     "Bcast": lambda c: filled(lambda b: c.Bcast(x() if rank == size - 1 else b, size - 1)),
     "Reduce": lambda c: filled(lambda b: c.Reduce(x(), b, root=size - 1)),
@@ -61,36 +90,12 @@ CALLS = {
     "scan": lambda c: c.scan(rank),
     "exscan": lambda c: c.exscan(rank),
     "Sendrecv": lambda c: filled(lambda b: c.Sendrecv(x(), right, 5, b, left, 5)),
-    "Sendrecv_replace": lambda c: (lambda b: (c.Sendrecv_replace(b, right, 1, left, 1), b)[1])(x()),
+    "Sendrecv_replace": replaced,
     "sendrecv": lambda c: c.sendrecv(rank, right, source=left),
     "a long way round": lambda c: around(c, 1 << 18),
-    "probed": lambda c: probed(c),
+    "probed": probed,
     "no one": lambda c: (c.send(1, MPI.PROC_NULL), c.recv(source=MPI.PROC_NULL)),
 }
-
-
-def around(c: MPI.Intracomm, n: int) -> np.ndarray:
-    array = x(n)
-    if rank == 0 and size > 1:
-        c.Ssend(array, right)
-    if size > 1:
-        c.Recv(array, left)
-    if rank and size > 1:
-        c.Send(array, right)
-    c.Barrier()
-    return array
-
-
-def probed(c: MPI.Intracomm) -> object:
-    request = c.isend({"n": rank}, right, 3)
-    status = MPI.Status()
-    c.Probe(left, 3, status)
-    c.probe(left, 3)
-    message = c.mprobe(left, 3)
-    got = message.recv()
-    request.wait()
-    return got, status.Get_source()
-
 
 wrong = []
 for name, call in CALLS.items():
@@ -131,4 +136,4 @@ request.Wait()
 resume()
 faults = raw.gather(wrong)
 if rank == 0:
-    print(*sum(faults, []), "all calls compared", sep="\n")
+    print(*[fault for each_ in faults for fault in each_], "all calls compared", sep="\n")
