@@ -29,7 +29,7 @@ DEADLINE_S = 20.0
 # A rank that has ended its cell and begins no other for so long does not come any more.
 ENDED_S = 2.0
 INTERRUPT_S = 1.0
-EAGER = 100  # looks, some tens of microseconds, before a rank with a core of its own lets others run
+EAGER = 1000  # looks, a few tenths of a millisecond, before a rank with a core of its own lets others run
 SPIN_S = 0.0005  # look again and again; a collective of small arrays takes a tenth of this
 LOOK_S = 0.02  # between looks at what the others do
 NAP_S = 0.001

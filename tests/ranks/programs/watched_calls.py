@@ -86,7 +86,7 @@ CALLS = {
     "alltoall": lambda c: c.alltoall([10 * rank + r for r in range(size)]),
     "reduce": lambda c: c.reduce([rank], root=size - 1),
     "allreduce": lambda c: c.allreduce(rank + 1, op=MPI.PROD),
-    "allreduce, own": lambda c: c.allreduce(rank, op=lambda a, b: max(a, b)),
+    "allreduce, own": lambda c: c.allreduce(rank, op=max),
     "scan": lambda c: c.scan(rank),
     "exscan": lambda c: c.exscan(rank),
     "Sendrecv": lambda c: filled(lambda b: c.Sendrecv(x(), right, 5, b, left, 5)),
