@@ -17,7 +17,10 @@ COMMANDS = {
     "lab": ("labkit.cli.lab", "Start MPI engines and open JupyterLab on the first notebook."),
     "doctor": ("labkit.cli.doctor", "Find what commonly breaks here, and say how to mend it."),
     "data": ("labkit.cli.data", "List the data sets, and fetch those that are not embedded."),
-    "bench": ("labkit.cli.bench", "Measure a training step against its floor and PyTorch."),
+    "bench": (
+        "labkit.cli.bench",
+        "Measure a training step against PyTorch, collectives against MPI's own.",
+    ),
     "train": ("labkit.cli.train", "Train a model on all ranks: mpiexec -n 4 labkit train."),
 }
 

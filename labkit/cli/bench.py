@@ -13,6 +13,7 @@ from dataclasses import asdict
 import click
 
 from labkit import runtime
+from labkit.cli.collectives import collectives
 
 ROUNDS = {"vgg11": 9, "lenet5": 101}  # a step of LeNet-5 takes milliseconds, so more of them
 
@@ -20,6 +21,9 @@ ROUNDS = {"vgg11": 9, "lenet5": 101}  # a step of LeNet-5 takes milliseconds, so
 @click.group
 def command() -> None:
     """Measure the lab: rows of ratios, each taken in one run, in turn."""
+
+
+command.add_command(collectives)
 
 
 @command.command
@@ -87,3 +91,40 @@ def _rows(models: tuple[str, ...], batches: tuple[int, ...], threads: int) -> li
 
     rows = [row for name, batch in cases for row in measure(name, batch, threads, ROUNDS[name])]
     return rows + memory
+
+
+@command.command
+@click.option(
+    "--factor",
+    type=click.FloatRange(min=1),
+    default=3.0,
+    show_default=True,
+    help="How many times longer the last rank computes.",
+)
+@click.option("--epochs", type=click.IntRange(min=2), default=9, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
+def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
+    """Time an epoch with one slow rank: shards by speed, against equal ones and the ideal.
+
+    Start it on ranks, each with a core of its own: mpiexec -n 2 labkit bench bottleneck. The ideal is the
+    time of the same run with no rank slow, times what the ranks' speed together has lost.
+    """
+    os.environ.update(runtime.ONE_THREAD)
+    from mpi4py import MPI
+
+    from labkit.bench.bottleneck import measure, said
+    from labkit.bench.rows import table
+    from labkit.cli.ranks import ending_together
+    from labkit.comm import raise_together
+
+    comm = MPI.COMM_WORLD
+    with ending_together(comm, "labkit bench bottleneck"):
+        alone = "expected at least two ranks, got one: mpiexec -n 2 labkit bench bottleneck"
+        raise_together(comm, alone if comm.size == 1 else None)
+        rows, figures = measure(comm, factor, epochs)
+        if comm.rank == 0:
+            click.echo(
+                json.dumps([asdict(row) for row in rows], indent=1)
+                if as_json
+                else f"{table(rows)}\n{said(figures)}"
+            )

@@ -1,0 +1,73 @@
+"""`labkit bench collectives` on real ranks: what it prints, not how long it takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from labkit.cli import ranks
+from labkit.schedules import ALLREDUCE
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+BENCH = ("-m", "labkit", "bench", "collectives", "--seconds", "0")
+DEADLINE_S = 120
+
+
+@pytest.mark.parametrize("p", [1, 3])
+def test_alone_it_starts_its_ranks_and_prints_rows(p: int) -> None:
+    command = [sys.executable, *BENCH, "--json", "--ranks", str(p), "--sizes", "4B,20B,1KiB"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+    rows = json.loads(done.stdout)
+    assert all(list(row) == ["case", "ours", "against", "theirs", "unit", "ratio"] for row in rows)
+    compared = {(row["case"], row["against"]) for row in rows}
+    for size in ("4B", "20B", "1KiB"):
+        assert {(f"{way}/{size}/p{p}", "mpi-allreduce") for way in ALLREDUCE} <= compared
+        assert (f"ring/{size}/p{p}", "hand-written") in compared
+    for row in rows:
+        assert row["ours"] > 0 and row["ratio"] == pytest.approx(row["ours"] / row["theirs"])
+
+
+def test_under_mpiexec_it_takes_those_ranks(run: Run, tmp_path: Path) -> None:
+    plot = tmp_path / "costs.png"
+    done = run(2, *BENCH, "--sizes", "8B,64KiB,128KiB", "--plot", plot)
+    assert done.returncode == 0, done.stdout
+    head, *lines = [line for line in done.stdout.splitlines() if not line.startswith("pass ")]
+    assert head.split() == ["size", "way", "time", "algbw", "busbw", "×", "MPI"]
+    ways = {line.split()[1] for line in lines if line.split()[:1] == ["8B"]}
+    assert {"mpi-allreduce", "hand-written", "allgather", "shared", "shared-copied", *ALLREDUCE} <= ways
+    assert "alpha = " in done.stdout and "model/median/p2" in done.stdout
+    assert plot.read_bytes().startswith(b"\x89PNG") and list(tmp_path.iterdir()) == [plot]
+
+
+def test_a_rank_starts_no_ranks_whatever_its_launcher_tells() -> None:
+    command = [sys.executable, *BENCH, "--json", "--sizes", "4B"]
+    signs = {name: value for name, value in os.environ.items() if name not in ranks.SIGNS}
+    done = subprocess.run(
+        command,
+        env={**signs, ranks.STARTED: "1"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    assert {row["case"].split("/")[2] for row in json.loads(done.stdout)} == {"p1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--ranks", "3"), "all 2 ranks: expected 3 ranks (--ranks), got 2 from mpiexec"),
+        (("--plot", "nowhere/costs.png"), "rank 0: cannot write to --plot nowhere/costs.png"),
+    ],
+)
+def test_what_cannot_be_is_an_error_before_anything_is_measured(
+    options: tuple[str, ...], says: str, run: Run
+) -> None:
+    done = run(2, *BENCH, "--sizes", "8B", *options)
+    assert done.returncode != 0 and says in done.stdout and "algbw" not in done.stdout
