@@ -55,6 +55,24 @@ def step(models: tuple[str, ...], batches: tuple[int, ...], threads: tuple[int, 
     click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else table(rows))
 
 
+@command.command
+@click.option("--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="MPI ranks to start.")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
+def watching(ranks: int, as_json: bool) -> None:
+    """Time an Allreduce of the watched communicator against MPI's own."""
+    from labkit.bench.rows import Row, table
+
+    program = "import json, dataclasses; from labkit.bench.watching import measure; rows = measure(); "
+    program += (
+        "from mpi4py import MPI; MPI.COMM_WORLD.rank or print(json.dumps([*map(dataclasses.asdict, rows)]))"
+    )
+    command_line = [runtime.mpiexec(), "-n", str(ranks), sys.executable, "-c", program]
+    environment = {**os.environ, **runtime.settings()}
+    done = subprocess.run(command_line, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    rows = [Row(**row) for row in json.loads(done.stdout)]
+    click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else table(rows))
+
+
 def _rows(models: tuple[str, ...], batches: tuple[int, ...], threads: int) -> list:
     os.environ.update({name: str(threads) for name in runtime.ONE_THREAD})
     from labkit.bench.memory import peak
