@@ -77,7 +77,7 @@ class HangError(CollectiveError):
     """Ranks wait in vain, or have come with calls that do not fit; `report` says the same as data.
 
     Raised on every rank that waits. No data has moved in a collective that ends so, and the communicators
-    can be used again: in the next cell, or after `labkit.comm.resume()`.
+    can be used again: in the next cell, or after `labkit.comm.watching.resume()`.
     """
 
     def __init__(self, report: dict[str, Any], rank: int) -> None:
