@@ -46,11 +46,8 @@ class Modelled:
         }
 
 
-def modelled(times: Times, p: int, cores: int | None = None) -> Modelled | None:
-    """Fit the rates to the schedules' times; None where there is nothing to predict: one rank, two sizes.
-
-    `cores`: how many the ranks share, if they are on one machine, where every message is a core's work.
-    """
+def modelled(times: Times, p: int) -> Modelled | None:
+    """Fit the rates to the schedules' times; None where there is nothing to predict: one rank, two sizes."""
     held = held_out(list(times))
     if p == 1 or not held:
         return None
@@ -61,7 +58,7 @@ def modelled(times: Times, p: int, cores: int | None = None) -> Modelled | None:
         if size not in held
         for name in schedules
     ]
-    found = fit(seen, ITEM, cores)
+    found = fit(seen)
     predicted = {
         size: {name: found.predict(schedule, size) for name, schedule in schedules.items()} for size in times
     }

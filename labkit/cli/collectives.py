@@ -121,7 +121,7 @@ def _run(
     with contenders(comm) as ways:
         times = measure(comm, ways, sizes or bench.SIZES, seconds, _progress(comm))
     if comm.rank == 0:
-        model = modelled.modelled(times, comm.size, _cores() if hosts == 1 else None)
+        model = modelled.modelled(times, comm.size)
         predicted = modelled.rows(times, model, place) if model else []
         if as_json:
             rows = bench.rows(times, comm.size, place, rate) + predicted
@@ -133,11 +133,6 @@ def _run(
         if plot:
             _draw(plot, times, model)
     wait_quietly(comm)  # rank 0 draws
-
-
-def _cores() -> int:
-    """Return how many cores this machine gives its processes; a rank may be bound to fewer."""
-    return os.cpu_count() or 1
 
 
 def _unwritable(path: Path) -> str | None:

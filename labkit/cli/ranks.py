@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
+# What launchers tell a rank, and what `on_ranks` tells its own: with a launcher that tells none of the others
+# each rank would start ranks, and each of these again.
+SIGNS = {"PMI_RANK", "PMIX_RANK", STARTED := "LABKIT_ON_RANKS"}
+
+
 def under_mpiexec() -> bool:
     """Return whether a launcher (mpiexec, srun) has started this process as a rank. Loads no MPI."""
-    return not {"PMI_RANK", "PMIX_RANK"}.isdisjoint(os.environ)
+    return not SIGNS.isdisjoint(os.environ)
 
 
 def on_ranks(p: int, deadline_s: float) -> None:
@@ -42,6 +47,7 @@ def on_ranks(p: int, deadline_s: float) -> None:
     # A session of its own, so that Ctrl-C reaches this process alone, which then ends all in order.
     job = subprocess.Popen(
         [*tied("child"), mpiexec, "-n", str(p), sys.executable, "-m", "labkit", *sys.argv[1:]],
+        env={**os.environ, STARTED: "1"},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )

@@ -82,7 +82,7 @@ class Shared:
     """A way to average (see `labkit.comm.ways`) in memory that ranks share; `shared` is the one to use.
 
     A gradient that `array` has made is averaged where it is; any other one is copied into such memory and
-    back, which takes two to three times as long. The ranks of `group(comm)` share memory: those of a node.
+    back, which takes about twice as long. The ranks of `group(comm)` share memory: those of a node.
     """
 
     def __init__(self, group: Callable[[MPI.Intracomm], MPI.Intracomm] = by_node) -> None:

@@ -152,7 +152,7 @@ def _costs(
         own = COLOURS[k % len(COLOURS)]
         if name in measured:
             label = name if name not in seconds else "_"  # a curve's name stands for its points, too
-            marker = MARKERS[k % len(MARKERS)]
+            marker = MARKERS[(k + k // len(COLOURS)) % len(MARKERS)]
             axes.plot(*measured[name], color=own, marker=marker, linestyle="", label=label)
         if name in seconds:
             axes.plot(places, seconds[name], color=own, linestyle=LINES[k % len(LINES)], label=name)

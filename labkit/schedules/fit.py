@@ -30,11 +30,10 @@ class Fit:
 
     rates: Rates
     errors: Rates
-    cores: int | None = None
 
     def predict(self, schedule: Schedule, nbytes: int, itemsize: int = 4) -> float:
         """Return the time of the schedule at these rates, in seconds."""
-        return price(schedule, nbytes, self.rates, itemsize, self.cores)
+        return price(schedule, nbytes, self.rates, itemsize)
 
     def __str__(self) -> str:
         units = (
@@ -48,11 +47,10 @@ class Fit:
         )
 
 
-def fit(measurements: Iterable[Measurement], itemsize: int = 4, cores: int | None = None) -> Fit:
+def fit(measurements: Iterable[Measurement], itemsize: int = 4) -> Fit:
     """Return the rates ≥ 0 whose prices come closest to the measured times, relative errors squared.
 
     Which rank of a round is slowest depends on the rates, so that is looked up anew until they stay.
-    With `cores`, the ranks share so many of them (see `price`).
     """
     measured = [Measurement(*one) for one in measurements]
     if not measured:
@@ -62,11 +60,11 @@ def fit(measurements: Iterable[Measurement], itemsize: int = 4, cores: int | Non
     rates = GUESS
     for _ in range(STEPS):
         # In units of each measured time: a line of ones is what the prices should be.
-        terms = np.array([np.array(bill(*one[:2], rates, itemsize, cores)) / one.seconds for one in measured])
+        terms = np.array([np.array(bill(*one[:2], rates, itemsize)) / one.seconds for one in measured])
         before, (rates, errors) = rates, _least_squares(terms)
         if np.allclose(before, rates, rtol=1e-9, atol=0):
             break
-    return Fit(rates, errors, cores)
+    return Fit(rates, errors)
 
 
 def _least_squares(terms: np.ndarray) -> tuple[Rates, Rates]:

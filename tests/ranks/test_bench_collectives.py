@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit.cli import ranks
 from labkit.schedules import ALLREDUCE
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -41,6 +43,20 @@ def test_under_mpiexec_it_takes_those_ranks(run: Run, tmp_path: Path) -> None:
     assert {"mpi-allreduce", "hand-written", "allgather", "shared", "shared-copied", *ALLREDUCE} <= ways
     assert "alpha = " in done.stdout and "model/median/p2" in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG") and list(tmp_path.iterdir()) == [plot]
+
+
+def test_a_rank_starts_no_ranks_whatever_its_launcher_tells() -> None:
+    command = [sys.executable, *BENCH, "--json", "--sizes", "4B"]
+    signs = {name: value for name, value in os.environ.items() if name not in ranks.SIGNS}
+    done = subprocess.run(
+        command,
+        env={**signs, ranks.STARTED: "1"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    assert {row["case"].split("/")[2] for row in json.loads(done.stdout)} == {"p1"}
 
 
 @pytest.mark.parametrize(

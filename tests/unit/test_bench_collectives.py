@@ -128,29 +128,23 @@ def test_held_out_sizes_lie_between_those_fitted(sizes: tuple[int, ...], held: t
 SIZES = (1024, 2**14, 2**17, 2**20, 2**23)
 
 
-def times_at(
-    rates: Rates, p: int, factor: Callable[[int], float] = lambda size: 1.0, cores: int | None = None
-) -> Times:
+def times_at(rates: Rates, p: int, factor: Callable[[int], float] = lambda size: 1.0) -> Times:
     """Times of a machine that keeps to the model, but for a factor of each size."""
     return {
         size: {
             "mpi-allreduce": 1.0,
-            **{
-                name: factor(size) * price(make(p), size, rates, cores=cores)
-                for name, make in ALLREDUCE.items()
-            },
+            **{name: factor(size) * price(make(p), size, rates) for name, make in ALLREDUCE.items()},
         }
         for size in SIZES
     }
 
 
-@pytest.mark.parametrize("cores", [None, 2])
 @pytest.mark.parametrize("p", [2, 3, 4, 5])
-def test_the_model_finds_rates_and_predicts_what_it_has_not_seen(p: int, cores: int | None) -> None:
+def test_the_model_finds_rates_and_predicts_what_it_has_not_seen(p: int) -> None:
     rates = Rates(20e-6, 1e-9, 0.3e-9)
     held = (2**14, 2**20)
-    times = times_at(rates, p, lambda size: 1.25 if size in held else 1.0, cores)
-    model = modelled.modelled(times, p, cores)
+    times = times_at(rates, p, lambda size: 1.25 if size in held else 1.0)
+    model = modelled.modelled(times, p)
     assert model and model.held_out == held
     assert model.fit.rates == pytest.approx(rates, rel=1e-3)  # so the held-out ones were not looked at
     *rows, median = modelled.rows(times, model, f"p{p}")

@@ -116,7 +116,7 @@ def check_no_plan_waits_for_ever_nor_sends_what_has_changed(comm: MPI.Intracomm)
 
 
 def walk(schedule: Schedule, n: int, segment: int, early: bool) -> list[np.ndarray]:
-    """Carry out the plans of all ranks; a message goes when both its ends are started, or waited for by one."""
+    """Carry out the plans of all ranks; a message goes when both ends are started, or waited for by one."""
     p, order = schedule.p, random.Random(26)
     plans = [plan(schedule, rank, n, segment) for rank in range(p)]
     arrays = [np.arange(n) + rank for rank in range(p)]

@@ -1,4 +1,4 @@
-"""mpi4py's own tests of Allreduce, on our communicators: mpiexec -n p python mpi4py_suite.py FOLDER-OF-TESTS."""
+"""mpi4py's own tests of Allreduce on our communicators: mpiexec -n p python mpi4py_suite.py FOLDER."""
 
 import sys
 import unittest
