@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from labkit.plots.training import COLOURS, MARKERS
 
@@ -28,8 +29,7 @@ def bills(ranks: Sequence[int], panels: Mapping[str, Mapping[str, Curve]], unit:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         for axis in axes.xaxis, axes.yaxis:
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axis.set_minor_locator(NullLocator())
+            _plain(axis)
         axes.set_xlabel("Number of ranks p")
         axes.set_title(title)
         axes.grid(alpha=0.3)
@@ -50,6 +50,8 @@ def losses_by_step(panels: Mapping[str, Mapping[str, Curve]]) -> Figure:
             steps = np.arange(1, len(losses) + 1)
             axes.plot(steps, losses, **_look(k), markevery=(k, max(1, len(steps) // 6)), label=name)
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        _plain(axes.yaxis)
         axes.set_xlabel("Step")
         axes.set_title(title)
         axes.grid(alpha=0.3)
@@ -70,7 +72,9 @@ def last_losses(rates: Curve, losses: Mapping[str, Curve], first: float) -> Figu
     axes.axhline(first, color="black", linewidth=1, linestyle=":", label="before the first step")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    for axis in axes.xaxis, axes.yaxis:
+        _plain(axis)
     axes.set_xlabel("Learning rate")
     axes.set_ylabel("Last loss (mean over samples)")
     axes.grid(alpha=0.3)
@@ -124,7 +128,7 @@ def time_bars(seconds: Mapping[str, float], above: Mapping[str, float] | None = 
     axes.set_xlim(0, 1.18 * times.max())
     axes.set_xlabel("Time (ms)")
     if above:
-        axes.legend()
+        figure.legend(loc="outside upper right", frameon=False)
     return figure
 
 
@@ -134,7 +138,14 @@ def _look(k: int) -> dict[str, object]:
         "marker": MARKERS[k % len(MARKERS)],
         "markersize": 5,
         "linestyle": LINES[k % len(LINES)],
+        "linewidth": max(1.2, 4 - k),  # a curve shows beside the next one even where both are the same
     }
+
+
+def _plain(axis: Axis) -> None:
+    """Write 0.5 and 100, not powers."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def _legend_above(figure: Figure, sides: Sequence[Axes]) -> None:
