@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -132,7 +134,7 @@ def time_bars(seconds: Mapping[str, float], above: Mapping[str, float] | None = 
     return figure
 
 
-def _look(k: int) -> dict[str, object]:
+def _look(k: int) -> dict[str, Any]:
     return {
         "color": COLOURS[k % len(COLOURS)],
         "marker": MARKERS[k % len(MARKERS)],
@@ -150,7 +152,7 @@ def _plain(axis: Axis) -> None:
 
 def _legend_above(figure: Figure, sides: Sequence[Axes]) -> None:
     """Put one legend for all panels above them."""
-    named: dict[str, object] = {}
+    named: dict[str, Artist] = {}
     for axes in sides:
         named |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(
