@@ -2,6 +2,7 @@
 PYTHON ?= python3
 MPI ?= mpich
 VENV ?= .venv
+TESTS ?=  # all, unless told otherwise: TESTS=tests/ranks
 
 .PHONY: lab test env notebooks lint lock clean
 
@@ -9,7 +10,7 @@ lab: env  ## make the environment, start four MPI engines, open JupyterLab
 	@"$(VENV)/bin/labkit" lab
 
 test: env  ## make the environment, run all tests
-	@"$(VENV)/bin/python" -m pytest
+	@"$(VENV)/bin/python" -m pytest $(TESTS)
 
 env:  ## make the environment, or see that it is up to date
 	@"$(PYTHON)" tools/make_env.py "$(VENV)" "$(MPI)"

@@ -17,6 +17,7 @@ COMMANDS = {
     "lab": ("labkit.cli.lab", "Start MPI engines and open JupyterLab on the first notebook."),
     "doctor": ("labkit.cli.doctor", "Find what commonly breaks here, and say how to mend it."),
     "data": ("labkit.cli.data", "List the data sets, and fetch those that are not embedded."),
+    "hosts": ("labkit.cli.hosts", "Make hosts on this machine with links of a chosen rate."),
     "bench": (
         "labkit.cli.bench",
         "Measure a training step against PyTorch, collectives against MPI's own.",

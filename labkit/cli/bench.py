@@ -55,6 +55,24 @@ def step(models: tuple[str, ...], batches: tuple[int, ...], threads: tuple[int, 
     click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else table(rows))
 
 
+@command.command
+@click.option("--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="MPI ranks to start.")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
+def watching(ranks: int, as_json: bool) -> None:
+    """Time an Allreduce of the watched communicator against MPI's own."""
+    from labkit.bench.rows import Row, table
+
+    program = "import json, dataclasses; from labkit.bench.watching import measure; rows = measure(); "
+    program += (
+        "from mpi4py import MPI; MPI.COMM_WORLD.rank or print(json.dumps([*map(dataclasses.asdict, rows)]))"
+    )
+    command_line = [runtime.mpiexec(), "-n", str(ranks), sys.executable, "-c", program]
+    environment = {**os.environ, **runtime.settings()}
+    done = subprocess.run(command_line, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    rows = [Row(**row) for row in json.loads(done.stdout)]
+    click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else table(rows))
+
+
 def _rows(models: tuple[str, ...], batches: tuple[int, ...], threads: int) -> list:
     os.environ.update({name: str(threads) for name in runtime.ONE_THREAD})
     from labkit.bench.memory import peak
@@ -73,3 +91,40 @@ def _rows(models: tuple[str, ...], batches: tuple[int, ...], threads: int) -> li
 
     rows = [row for name, batch in cases for row in measure(name, batch, threads, ROUNDS[name])]
     return rows + memory
+
+
+@command.command
+@click.option(
+    "--factor",
+    type=click.FloatRange(min=1),
+    default=3.0,
+    show_default=True,
+    help="How many times longer the last rank computes.",
+)
+@click.option("--epochs", type=click.IntRange(min=2), default=9, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
+def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
+    """Time an epoch with one slow rank: shards by speed, against equal ones and the ideal.
+
+    Start it on ranks, each with a core of its own: mpiexec -n 2 labkit bench bottleneck. The ideal is the
+    time of the same run with no rank slow, times what the ranks' speed together has lost.
+    """
+    os.environ.update(runtime.ONE_THREAD)
+    from mpi4py import MPI
+
+    from labkit.bench.bottleneck import measure, said
+    from labkit.bench.rows import table
+    from labkit.cli.ranks import ending_together
+    from labkit.comm import raise_together
+
+    comm = MPI.COMM_WORLD
+    with ending_together(comm, "labkit bench bottleneck"):
+        alone = "expected at least two ranks, got one: mpiexec -n 2 labkit bench bottleneck"
+        raise_together(comm, alone if comm.size == 1 else None)
+        rows, figures = measure(comm, factor, epochs)
+        if comm.rank == 0:
+            click.echo(
+                json.dumps([asdict(row) for row in rows], indent=1)
+                if as_json
+                else f"{table(rows)}\n{said(figures)}"
+            )

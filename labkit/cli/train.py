@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from labkit.comm import SharedSet
+    from labkit.comm.links import Link
     from labkit.data import Scheme
     from labkit.nn import Model
-    from labkit.train import Epoch
+    from labkit.train import Bottleneck, Epoch, Hindrance, Step
 
 # Where the user says nothing: the data set, epochs, learning rate and batch that suit a model. A batch of
 # None is every sample, as in report A.
@@ -32,6 +33,8 @@ SYNC = (
 )  # fmt: skip
 AGGREGATE = ("sum", "mean", "weighted", "median", "trimmed-mean")
 SHARD = ("contiguous", "strided", "shuffled", "by-label", "outlying", "weighted")
+
+DRAWN = 8  # the last steps of the timeline; all of them are in the trace
 
 
 @click.command
@@ -59,6 +62,16 @@ SHARD = ("contiguous", "strided", "shuffled", "by-label", "outlying", "weighted"
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of weights and shuffling."
+)
+@click.option(
+    "--bottleneck",
+    multiple=True,
+    metavar="RANK:KIND=AMOUNT",
+    help="Slow one rank down: 3:slow-processor=3, 3:slow-link=100mbit (emulated; with --link also a factor), "
+    "3:jitter=5ms or 3:pause=2s@10 (before step 10). May be given more than once.",
+)
+@click.option(
+    "--link", metavar="RATE[+LATENCY]", help="Emulate the link of every rank, such as 1gbit or 1gbit+50us."
 )
 @click.option(
     "--sync",
@@ -89,7 +102,10 @@ def command(model: str, out: Path, seed: int, ordered: bool, **given: Any) -> No
 
     from labkit.cli.ranks import ending_together
 
-    settings = {**DEFAULTS[model], **{name: value for name, value in given.items() if value is not None}}
+    settings = {
+        **DEFAULTS[model],
+        **{name: value for name, value in given.items() if value not in (None, ())},
+    }
     # Neighbouring samples for a step with all of them, as in report A; dealt like cards where steps are
     # smaller.
     settings.setdefault("shard", "contiguous" if settings["batch"] is None else "strided")
@@ -100,11 +116,20 @@ def command(model: str, out: Path, seed: int, ordered: bool, **given: Any) -> No
 
 def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool) -> None:
     from labkit import data
-    from labkit.comm import CollectiveError, SharedSet, raise_together, say, wait_quietly, way
+    from labkit.comm import (
+        CollectiveError,
+        EmulatedComm,
+        SharedSet,
+        raise_together,
+        say,
+        wait_quietly,
+        way,
+    )
     from labkit.nn import MODELS
-    from labkit.train import gather, record, train
+    from labkit.train import Hindrance, Timeline, gather, record, train
     from labkit.train.files import prepare
 
+    bottlenecks, links = _slowed(comm, settings)
     try:
         averaging = way(settings["sync"], settings["aggregate"])
     except ValueError as error:  # on all ranks alike
@@ -121,8 +146,12 @@ def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool
     raise_together(comm, _misfit(settings, dataset.labelled))
     model = MODELS[settings["model"]](dataset.features, dataset.outputs, settings["seed"])
     run = record(comm, settings)
+    world = EmulatedComm(comm, links) if links else comm
+    if isinstance(world, EmulatedComm):
+        run["links"] = world.emulated
+    hindrance = Hindrance(bottlenecks, comm.rank, comm.size, settings["seed"])
     if settings["shard"] == "weighted":
-        run["speeds"] = _speeds(comm, model, dataset)
+        run["speeds"] = _speeds(comm, model, dataset, hindrance)
 
     def scheme(epoch: int) -> Scheme:
         return data.scheme(
@@ -138,8 +167,9 @@ def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool
     if batch and settings["shard"] == "weighted":
         n = len(dataset.targets)
         batch = data.in_order(scheme(1)(n, comm.rank, comm.size), n, batch)
+    timeline = Timeline(comm)
     rows = train(
-        comm,
+        world,
         model,
         x,
         y,
@@ -149,12 +179,14 @@ def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool
         way=averaging,
         on_epoch=lambda row: say(comm, _line(row), ordered),
         reshard=(lambda epoch: dataset.share(scheme(epoch))) if settings["shard"] == "shuffled" else None,
+        hindrance=hindrance,
+        timeline=timeline,
     )
-    rows = gather(comm, rows)
+    rows, steps = gather(comm, rows), timeline.gather()
     fault = None
     if test := dataset.test():
         try:
-            click.echo(_save(out, model, test, rows, run))
+            click.echo(_save(out, model, test, rows, steps, run))
         except OSError as error:
             fault = f"cannot write to --out {out}: {error.strerror}"
     wait_quietly(comm)  # rank 0 draws the plot
@@ -171,14 +203,34 @@ def _misfit(settings: dict[str, Any], labelled: bool) -> str | None:
     )
 
 
-def _speeds(comm: MPI.Intracomm, model: Model, dataset: SharedSet) -> list[float]:
+def _slowed(comm: MPI.Intracomm, settings: dict[str, Any]) -> tuple[list[Bottleneck], list[Link] | None]:
+    """Return the bottlenecks, and the links to emulate if any; a CollectiveError if the user's are none."""
+    from labkit.comm import raise_together
+    from labkit.comm.links import parse_link
+    from labkit.train import bottleneck
+
+    fault, links = None, None
+    try:
+        found = [bottleneck.parse(text) for text in settings.get("bottleneck", ())]
+        usual = parse_link(settings["link"]) if settings.get("link") else None
+        links = bottleneck.links(found, comm.size, usual)
+        fault = bottleneck.check(found, comm.size, usual)
+        if links and settings["sync"] == "shared":
+            fault = "--sync shared sends no messages, so there is no link to emulate"
+    except ValueError as error:
+        fault = str(error)
+    raise_together(comm, fault)
+    return found, links
+
+
+def _speeds(comm: MPI.Intracomm, model: Model, dataset: SharedSet, hindrance: Hindrance) -> list[float]:
     """Return the ranks' speeds, measured on as many samples each. Collective."""
     from labkit.data import strided
     from labkit.train import speeds
 
     x, y = dataset.share(strided)
     few = min(256, len(dataset.targets) // comm.size)
-    return speeds(comm, model, x[:few], y[:few])
+    return speeds(comm, model, x[:few], y[:few], hindrance)
 
 
 def _line(row: Epoch) -> str:
@@ -191,14 +243,19 @@ def _line(row: Epoch) -> str:
     )
 
 
-def _save(
-    out: Path, model: Model, test_set: tuple[np.ndarray, np.ndarray], rows: list[Epoch], run: dict[str, Any]
+def _save(  # noqa: PLR0917
+    out: Path,
+    model: Model,
+    test_set: tuple[np.ndarray, np.ndarray],
+    rows: list[Epoch],
+    steps: list[Step],
+    run: dict[str, Any],
 ) -> str:
     """Write the results, and return a line that sums them up."""
     import numpy as np
 
-    from labkit.plots import losses
-    from labkit.train import save
+    from labkit.plots import losses, timeline
+    from labkit.train import save, save_trace
     from labkit.train.files import whole
 
     x, y = test_set
@@ -214,6 +271,12 @@ def _save(
         [row.global_loss for row in rows if row.rank == 0],
     )
     with whole(out / "loss.png") as file:
+        figure.savefig(file, format="png", dpi=150)
+    save_trace(out / "trace.json", steps, run)
+    last = steps[-1].step
+    with whole(out / "timeline.png") as file:
+        slowed = [*([run["links"]] if "links" in run else []), *run["settings"].get("bottleneck", ())]
+        figure = timeline(steps, ", ".join(slowed), max(1, last - DRAWN + 1))
         figure.savefig(file, format="png", dpi=150)
     save(out, model, rows, {**run, **test})
     return f"{says}; results in {out}"

@@ -14,46 +14,78 @@ import psutil
 import tqdm
 from ipyparallel.cluster.launcher import EngineLauncher
 from ipyparallel.error import RemoteError
+from IPython import get_ipython
 
-from labkit.cluster import finding
-from labkit.cluster.magics import NONINTERACTIVE, Ranks, activate
-from labkit.cluster.world import ClusterError, Introduction, check_world, introduce
+from labkit.cluster import finding, holding, profiles
+from labkit.cluster.engine_side import hand_out, introduce
+from labkit.cluster.magics import NONINTERACTIVE, activate
+from labkit.cluster.running import Ranks
+from labkit.cluster.world import ClusterError, Introduction, check_world
 
 POLL = 0.02  # seconds
-ANSWER_S = 10.0  # an engine that does nothing answers in milliseconds
+ANSWER_S = 5.0  # an engine that does nothing answers in milliseconds
 own: ipp.Cluster | None = None  # the cluster that this kernel has started
 
 
-def connect(n: int, *, restart: bool, timeout: float) -> ipp.Client:
+def connect(
+    n: int, *, profile: str, restart: bool, take_over: bool, own: bool, deadline_s: float, timeout: float
+) -> ipp.Client:
     """See labkit.cluster.connect."""
     if n < 1:
         raise ClusterError(f"a cluster has at least one rank; n is {n}")
     deadline = time.monotonic() + timeout
-    cluster, story, new = find_or_start(n)
+    cluster, story, new = find_or_start(n, profile, own)
     client = cluster.connect_client_sync()
+    holder = holding.file_of(cluster)
+    if (who := holding.other(holder)) is not None and not take_over:
+        client.close()
+        raise ClusterError(
+            f"{who} holds the {n} engines of {cluster.cluster_id or 'this machine'}; two notebooks on "
+            f"the same ranks would wait for each other. `connect({n}, take_over=True)` takes them over, "
+            f"`connect({n}, own=True)` starts engines of this notebook's own."
+        )
+    forsaken = who is not None or ((last := holding.holder(holder)) is not None and not last.lives)
     if restart and not new:
         end_engines(cluster, client, deadline)
-    ranks = bring_up(cluster, client, n, deadline, revive=not new)
+    try:
+        ranks = bring_up(cluster, client, n, deadline, revive=not new)
+    except Unanswered:
+        if not forsaken:
+            raise
+        print(
+            f"The engines are busy with a cell of {who or 'a notebook that is gone'}: new ones replace them."
+        )
+        end_engines(cluster, client, deadline)
+        ranks = bring_up(cluster, client, n, deadline, revive=True)
     check_world(ranks, launcher_of(cluster))
-    deaths = Path(cluster.profile_dir, "log", f"deaths-{cluster.cluster_id}")
-    activate(Ranks(client, {one.pid: one.rank for one in ranks}, deaths))
+    board = client[:].apply_async(hand_out, deadline_s).get(ANSWER_S)[0]
+    if get_ipython() is not None:
+        holding.hold(holder)
+        atexit.register(holding.release, holder)
     hosts = ", ".join(dict.fromkeys(one.host for one in ranks))
     print(
         f"{n} rank{'s' * (n > 1)}, one MPI world, engine id = rank ({ranks[0].library} on {hosts}; {story})."
     )
+    activate(Ranks(client, cluster, ranks, board))
     return client
 
 
-def find_or_start(n: int) -> tuple[ipp.Cluster, str, bool]:
+class Unanswered(ClusterError):
+    """Engines are there, and busy."""
+
+
+def find_or_start(n: int, profile: str, only_own: bool) -> tuple[ipp.Cluster, str, bool]:
     """Return a cluster meant for n engines, where it comes from, and whether it is new."""
     global own  # noqa: PLW0603
-    for path, size in finding.running():
-        if size == n:
-            if own is not None and path == Path(own.cluster_file):
-                return own, "this notebook's cluster", False
+    named = profiles.prepare(profile, n)
+    found = list(finding.running(profile))
+    if own is not None and (Path(own.cluster_file), n) in found:
+        return own, "this notebook's cluster", False
+    for path, size in found:
+        if size == n and not only_own:
             return finding.attach(path), f"cluster found running: {path.stem}", False
     end_own()  # this notebook's own, if any, has another size, or its controller has died
-    own = ipp.Cluster(n=n, cluster_id=finding.OWN, profile="default", parent=None, log=finding.quiet)
+    own = ipp.Cluster(n=n, cluster_id=finding.OWN, profile=named, parent=None, log=finding.quiet)
     own.start_cluster_sync()
     atexit.register(end_own)
     return own, "cluster started; it ends with this notebook", True
@@ -66,6 +98,12 @@ def end_own() -> None:
     if own is not None:
         own.stop_engines_sync()
         own.stop_controller_sync()
+        for kind in (
+            "client",
+            "engine",
+        ):  # a controller that was killed leaves them, and the next one has its name
+            file = Path(own.profile_dir, "security", f"ipcontroller-{own.cluster_id}-{kind}.json")
+            file.unlink(missing_ok=True)
         own = None
 
 
@@ -87,7 +125,7 @@ def bring_up(
                 except TimeoutError:
                     if not engines_run(cluster):
                         continue
-                    raise ClusterError(
+                    raise Unanswered(
                         f"{n} engines are there, but not all have answered in {ANSWER_S:.0f} s: they "
                         f"compute, or wait in a collective that a rank has missed. Wait, or call "
                         f"connect({n}, restart=True) for new engines in their place."

@@ -12,10 +12,13 @@ import ipyparallel as ipp
 import psutil
 from ipyparallel.util import _all_profile_dirs as all_profile_dirs
 
+from labkit.cluster import profiles
+
 # A cluster that a notebook starts carries its kernel's pid: it is that notebook's own, and ends with it.
 OWN = f"notebook-{os.getpid()}"
 # `labkit lab` names its engines to the kernels of its JupyterLab by this environment variable.
 CHOSEN = "LABKIT_CLUSTER"
+CONTROLLERS = {"ipyparallel.controller", "labkit.cluster.controller"}
 
 quiet = logging.getLogger("labkit.cluster")
 quiet.addHandler(logging.NullHandler())
@@ -25,7 +28,7 @@ quiet.propagate = False
 def runs(state: dict) -> bool:
     """Tell whether a cluster file's controller is alive (and not another program with its old pid)."""
     try:
-        return "ipyparallel.controller" in psutil.Process(state["controller"]["state"]["pid"]).cmdline()
+        return not CONTROLLERS.isdisjoint(psutil.Process(state["controller"]["state"]["pid"]).cmdline())
     except (KeyError, TypeError, psutil.Error):
         return False
 
@@ -36,12 +39,12 @@ def size_of(state: dict) -> int | None:
     return sum(engines["n"] for engines in sets) or state["cluster"].get("n")
 
 
-def running() -> Iterator[tuple[Path, int | None]]:
+def running(profile: str) -> Iterator[tuple[Path, int | None]]:
     """Yield the file and the number of engines of each running cluster that this notebook may use."""
     folders = [Path(profile, "security") for profile in all_profile_dirs()]
     paths = [path for folder in folders for path in folder.glob("cluster-*.json")]
     for path in sorted(paths, key=lambda path: (name_of(path) != os.environ.get(CHOSEN), path)):
-        if name_of(path).startswith("notebook-") and name_of(path) != OWN:
+        if profiles.of(path) != profile or (name_of(path).startswith("notebook-") and name_of(path) != OWN):
             continue
         try:
             state = json.loads(path.read_text())

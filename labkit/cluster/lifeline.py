@@ -30,6 +30,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 LINUX = sys.platform == "linux"
@@ -66,6 +67,7 @@ def cluster_files() -> dict[str, str]:
         "client": f"{stem}-client.json",
         "engine": f"{stem}-engine.json",
         "hub": os.path.join(os.environ.get("IPP_PROFILE_DIR", ""), "log", f"engines{name}.json"),
+        "holder": os.path.join(os.environ.get("IPP_PROFILE_DIR", ""), "log", f"holder-{name}"),
         "deaths": os.path.join(os.environ.get("IPP_PROFILE_DIR", ""), "log", f"deaths-{name}"),
     }
 
@@ -172,6 +174,10 @@ def in_use(folder: str = SHM) -> set[str]:
 def sweep(mpiexec: int) -> None:
     """Remove what a killed MPI job, whose mpiexec had this pid, could not."""
     sweep_segments()
+    for path in glob.glob("/dev/shm/labkit-board-*") + glob.glob(f"{tempfile.gettempdir()}/labkit-board-*"):
+        with contextlib.suppress(OSError, ValueError):  # see labkit.comm.board: it carries its maker's pid
+            if not alive(int(path.split("-")[2])) and os.stat(path).st_uid == os.getuid():
+                os.unlink(path)
     for folder in {"/tmp", os.environ.get("TMPDIR", "/tmp")}:
         shutil.rmtree(f"{folder}/ompi.{mpiexec}", ignore_errors=True)  # Open MPI's session
     # MPICH's files do not say whose they are: while another job runs, they may be that one's.
@@ -276,7 +282,10 @@ def main(arguments: list[str]) -> int:
         end_tree(command, known, GRACE[role])
         if role != "child" and not alive(pid):  # nobody is left to read our output, or to tidy up after us
             files = {**cluster_files(), "output": own_output()}
-        for path in files.values():
+        # A controller's sockets for engines on hosts (see controller.py).
+        hosts = os.environ.get("LABKIT_HOSTS") or f"/tmp/allreducelab-hosts-{os.getuid()}"
+        sockets = glob.glob(f"{hosts}/{command.pid}:*")
+        for path in [*files.values(), *sockets]:
             with contextlib.suppress(OSError):
                 os.unlink(path)
         sweep(command.pid)

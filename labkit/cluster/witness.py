@@ -14,6 +14,7 @@ import signal
 import sys
 
 from labkit.cluster.lifeline import cluster_files, die_with_parent
+from labkit.hosts.namespaces import TOKEN
 
 
 def main() -> None:
@@ -34,6 +35,9 @@ def main() -> None:
     record = os.open(cluster_files()["deaths"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(record, f"{child} {code}\n".encode())
     os.close(record)
+    if TOKEN in os.environ:
+        # Of an exit code on one of several hosts MPICH tells the others nothing; of a signal it does.
+        os.kill(witness, signal.SIGKILL)
     os._exit(code if code >= 0 else 128 - code)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,19 +22,6 @@ class Introduction:
     pid: int
     host: str
     library: str
-
-
-def introduce() -> Introduction:
-    """Run on an engine: give the student's namespace `comm`, `rank`, `size` and `np`, and say who one is."""
-    import numpy as np  # noqa: PLC0415  (on the engine, where settings stand before NumPy loads)
-    from IPython import get_ipython  # noqa: PLC0415
-    from mpi4py import MPI  # noqa: PLC0415
-
-    comm = MPI.COMM_WORLD
-    get_ipython().user_ns.update(comm=comm, rank=comm.rank, size=comm.size, np=np)
-    name, version = MPI.get_vendor()
-    library = f"{name} {'.'.join(map(str, version))}"
-    return Introduction(comm.rank, comm.size, os.getpid(), socket.gethostname(), library)
 
 
 def check_world(ranks: Sequence[Introduction], launcher: str) -> None:

@@ -14,8 +14,10 @@ from labkit.comm.communicators import (
     TreeComm,
 )
 from labkit.comm.counting import CountingComm, Traffic
+from labkit.comm.emulated import EmulatedComm
 from labkit.comm.errors import CollectiveError, raise_together
 from labkit.comm.lines import say
+from labkit.comm.links import Link, parse_link
 from labkit.comm.once import once_per_node
 from labkit.comm.quiet import wait_quietly
 from labkit.comm.run import run
@@ -31,7 +33,9 @@ __all__ = [
     "CollectiveError",
     "CountingComm",
     "DoublingComm",
+    "EmulatedComm",
     "HalvingDoublingComm",
+    "Link",
     "RingComm",
     "RootComm",
     "ScheduledComm",
@@ -47,6 +51,7 @@ __all__ = [
     "fetch",
     "memory",
     "once_per_node",
+    "parse_link",
     "raise_together",
     "run",
     "say",

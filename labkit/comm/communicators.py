@@ -6,6 +6,7 @@ comm = RingComm(MPI.COMM_WORLD)
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -73,9 +74,7 @@ class ScheduledComm(Layer):
         number = next((i for i, name in enumerate(_OPS) if op == getattr(MPI, name)), -1)
         size, kind, state = -1, -1, _LIBRARY
         if array is not None:
-            size, kind = array.size, np.dtype(array.dtype.str).num
-            usual = array.dtype.isnative and array.dtype.char != "e"
-            ops = _OPS_OF_KIND.get(array.dtype.kind, 0) if usual else 0
+            size, (kind, ops) = array.size, _kind(array.dtype)
             if 0 <= number < ops or (ops and not op.is_predefined and op.Is_commutative()):
                 state = _READY
         if fault:
@@ -153,6 +152,13 @@ def _values(sendbuf: Any, recvbuf: Any) -> tuple[np.ndarray | None, np.ndarray |
     if (sent.size, sent.dtype) != (received.size, received.dtype):
         raise ValueError(f"expected to receive as much as is sent, {_said(sent)}, got {_said(received)}")
     return sent, received
+
+
+@cache
+def _kind(dtype: np.dtype) -> tuple[int, int]:
+    """Return a number for a dtype, one where C has two names for it, and how many of _OPS it takes."""
+    usual = dtype.isnative and dtype.char != "e"
+    return np.dtype(dtype.str).num, _OPS_OF_KIND.get(dtype.kind, 0) if usual else 0
 
 
 def _said(array: np.ndarray | None) -> str:

@@ -62,6 +62,7 @@ class _Message:
     beside: bool = False
     post: int = -1  # may be started when so many messages have been taken in
     blockers: list[int] = field(default_factory=list)  # sends that have to be over before it changes values
+    sent_in_turn: bool = False  # one of these is of its own turn
 
 
 def plan(schedule: Schedule, rank: int, n: int, segment: int) -> Plan:
@@ -118,14 +119,16 @@ def _order(sends: list[_Message], receives: list[_Message]) -> None:
     for send in sends:
         earlier = received.touching(send, send.turn)
         send.post = ready = max(ready, earlier[-1] + 1 if len(earlier) else 0)
+    for receive in receives:
+        receive.blockers = sent.touching(receive, receive.turn + 1).tolist()
+        receive.sent_in_turn = any(sends[number].turn == receive.turn for number in receive.blockers[-1:])
+        receive.beside = receive.add or receive.sent_in_turn
     ready = 0
     for index, receive in enumerate(receives):
         first, stop = np.searchsorted(received.turn, [receive.turn, receive.turn + 1]).tolist()
-        receive.blockers = sent.touching(receive, receive.turn + 1).tolist()
-        same_turn = bool(receive.blockers) and sends[receive.blockers[-1]].turn == receive.turn
-        receive.beside = receive.add or same_turn
         post = max(0, index + 1 - AHEAD)
-        if same_turn and len({r.peer for r in receives[first:stop]}) > 1:
+        together = receives[first:stop]
+        if len({r.peer for r in together}) > 1 and any(r.sent_in_turn for r in together):
             post = min(post, first)
         if not receive.beside:
             earlier = received.touching(receive, receive.turn)

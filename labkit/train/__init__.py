@@ -1,7 +1,24 @@
 """The synchronous training loop, and the files that a run leaves."""
 
+from labkit.train.bottleneck import Bottleneck, Hindrance
+from labkit.train.local import local_sgd
 from labkit.train.loop import Epoch, contribution, gather, train
 from labkit.train.record import record, save
 from labkit.train.speed import speeds
+from labkit.train.timeline import Step, Timeline, save_trace
 
-__all__ = ["Epoch", "contribution", "gather", "record", "save", "speeds", "train"]
+__all__ = [
+    "Bottleneck",
+    "Epoch",
+    "Hindrance",
+    "Step",
+    "Timeline",
+    "contribution",
+    "gather",
+    "local_sgd",
+    "record",
+    "save",
+    "save_trace",
+    "speeds",
+    "train",
+]

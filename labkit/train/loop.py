@@ -17,6 +17,8 @@ from mpi4py import MPI
 from labkit.comm import CollectiveError, Way, agree, allreduce, factor, memory, raise_together
 from labkit.data import dealt
 from labkit.nn import Model, sgd_step
+from labkit.train.bottleneck import Hindrance
+from labkit.train.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ def train(
     way: Way = allreduce,
     on_epoch: Callable[[Epoch], None] | None = None,
     reshard: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None,
+    hindrance: Hindrance | None = None,
+    timeline: Timeline | None = None,
 ) -> list[Epoch]:
     """Train `model` on the shards of all ranks together, in step; return this rank's epochs.
 
@@ -64,7 +68,8 @@ def train(
     called after each epoch, on every rank. `reshard` is called before each epoch but the first, on every
     rank, with its number, and returns the shard for it, as large as the first (`data.shuffled`). `way` is one
     of `labkit.comm.WAYS`, one made by `labkit.comm.way`, or a function of your own; with `shared` the model's
-    gradients lie in memory that the ranks share, until it is trained.
+    gradients lie in memory that the ranks share, until it is trained. A `hindrance` makes this rank slow, a
+    `timeline` notes what it does when.
 
     Collective. A shard or setting that does not fit, and a loss that is no longer finite, is a
     CollectiveError on every rank.
@@ -74,6 +79,7 @@ def train(
     comm.Bcast(model.params)
     wait_s = perf_counter() - came
 
+    hindrance = hindrance or Hindrance((), comm.rank, comm.size)
     rows = []
     with _in_place(comm, model, way):
         for epoch in range(1, epochs + 1):
@@ -85,9 +91,11 @@ def train(
             # A diverging run overflows; its loss tells, so a warning per operation would only be noise.
             with np.errstate(over="ignore", invalid="ignore"):
                 for part, total in zip(parts, totals, strict=True):
+                    hindrance.lose_time()
+                    begin = perf_counter()
                     weight = part.stop - part.start
                     if weight:
-                        loss_sum += weight * model.loss_and_gradient(x[part], y[part])
+                        loss_sum += weight * hindrance.compute(model.loss_and_gradient, x[part], y[part])
                     else:  # the batch is smaller than the number of ranks
                         model.grads[...] = 0
                     counts = total * factor(way, weight / total, comm.size)
@@ -104,6 +112,8 @@ def train(
 
                     every += total * model.grads
                     sgd_step(model.params, model.grads, lr)
+                    if timeline:
+                        timeline.add(epoch, begin, ready, start, end, perf_counter())
                 row = Epoch(
                     epoch,
                     comm.rank,

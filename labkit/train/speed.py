@@ -8,21 +8,25 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.nn import Model
+from labkit.train.bottleneck import Hindrance
 
-REPEATS = 5
+REPEATS = 15
 
 
-def speeds(comm: MPI.Intracomm, model: Model, x: np.ndarray, y: np.ndarray) -> list[float]:
+def speeds(
+    comm: MPI.Intracomm, model: Model, x: np.ndarray, y: np.ndarray, hindrance: Hindrance | None = None
+) -> list[float]:
     """Return how many samples per second each rank works through, by rank, while all ranks are at work.
 
     Shapes: x (n, …), y as the model's targets: some samples of this rank's, at least one. Takes the loss and
-    gradient of them a few times, and the median of the times; `model.grads` is overwritten, nothing else.
-    Collective.
+    gradient of them a few times, and the median of the times; `model.grads` is overwritten, nothing else. A
+    `hindrance` makes this rank slow. Collective.
     """
+    hindrance = hindrance or Hindrance((), comm.rank, comm.size)
     times = []
     for _ in range(REPEATS):
         comm.Barrier()
         start = perf_counter()
-        model.loss_and_gradient(x, y)
+        hindrance.compute(model.loss_and_gradient, x, y)
         times.append(perf_counter() - start)
     return comm.allgather(len(x) / float(np.median(times)))

@@ -33,6 +33,14 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = DEAD
         time.sleep(0.05)
 
 
+def is_ours(path: str) -> bool:
+    """Tell whether a file is there and this user's: other jobs on the machine come and go."""
+    try:
+        return os.stat(path).st_uid == os.getuid()
+    except FileNotFoundError:
+        return False
+
+
 @dataclass
 class World:
     """A profile folder, and whatever carries it in its environment."""
@@ -70,7 +78,9 @@ class World:
         assert glob.glob(f"{self.folder}/profile_*/log/*") == []
         segments = {path for pattern in lifeline.SEGMENTS for path in glob.glob(f"/dev/shm/{pattern}")}
         held = lifeline.in_use()
-        assert [path for path in segments - held if os.stat(path).st_uid == os.getuid()] == []
+        assert [path for path in segments - held if is_ours(path)] == []
+        boards = [path for path in glob.glob("/dev/shm/labkit-board-*") if is_ours(path)]
+        assert [path for path in boards if not lifeline.alive(int(path.split("-")[2]))] == []
         # A job elsewhere on the machine has such files, too, while it runs.
         if not any(process.name() == "hydra_pmi_proxy" for process in psutil.process_iter()):
             files = glob.glob("/tmp/hydra_hwloc_xmlfile_*")
@@ -91,6 +101,7 @@ class Kernel:
     """A Jupyter kernel, as a notebook has one."""
 
     def __init__(self, world: World) -> None:
+        self.world = world
         self.manager = KernelManager(kernel_name="python3")
         self.manager.start_kernel(env=world.env)
         self.client = self.connect()

@@ -83,7 +83,7 @@ def test_an_interrupt_is_an_error_and_the_engines_go_on(kernel: Kernel, tmp_path
 def test_stuck_engines_are_told_of_and_replaced(kernel: Kernel, ipcluster: Start) -> None:
     ipcluster("--engines=MPI", "-n", "3")
     kernel.run(CONNECT.format(n=3))
-    kernel.run("%%px --noblock\nif rank > 0:\n    comm.Barrier()")
+    kernel.run("%%px --noblock\nfrom mpi4py import MPI\nif rank > 0:\n    MPI.COMM_WORLD.Barrier()")
     assert "ClusterError: 3 engines are there, but not all have answered" in kernel.run("rc = connect(3)")
     assert "3 ranks, one MPI world" in kernel.run("rc = connect(3, restart=True)")
     assert sorted(lines_of_ranks(kernel.run(NEW_WORLD))) == expected(3)

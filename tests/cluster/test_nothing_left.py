@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.conftest import Kernel, Start, World, wait_until
 
-DEADLOCK = "%%px --noblock\nif rank == 0:\n    comm.Barrier()"
+DEADLOCK = "%%px --noblock\nfrom mpi4py import MPI\nif rank == 0:\n    MPI.COMM_WORLD.Barrier()"
 SPIN = "%%px --noblock\nwhile rank == 0: pass"
 
 

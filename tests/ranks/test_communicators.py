@@ -12,7 +12,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-FETCH_LIMIT_S = 300
+LIMIT_S = 300
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -22,22 +22,12 @@ def mpi4py_tests() -> Path:
     cache = platformdirs.user_cache_path("labkit") / "tests"
     source = cache / f"mpi4py-{version('mpi4py')}"
     if not source.exists():
-        fetch = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-        ]
-        what = ["--no-binary", "mpi4py", "--dest", str(cache), f"mpi4py=={version('mpi4py')}"]
+        fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "mpi4py"]
+        fetch += ["--dest", str(cache), f"mpi4py=={version('mpi4py')}"]
         try:
-            fetched = subprocess.run(
-                [*fetch, *what], check=False, capture_output=True, text=True, timeout=FETCH_LIMIT_S
-            )
+            fetched = subprocess.run(fetch, check=False, capture_output=True, text=True, timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            pytest.skip(f"mpi4py's source distribution could not be fetched within {FETCH_LIMIT_S} s")
+            pytest.skip(f"mpi4py's source distribution could not be fetched within {LIMIT_S} s")
         archive = source.with_name(source.name + ".tar.gz")
         if not archive.exists():
             pytest.skip(f"mpi4py's source distribution could not be fetched: {fetched.stderr[-300:]}")

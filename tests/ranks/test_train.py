@@ -16,7 +16,16 @@ from labkit import __version__
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 TRAIN = ("-m", "labkit", "train")
-FILES = {"weights.txt", "bias.txt", "sync_times.csv", "contributions.csv", "loss.png", "run.json"}
+FILES = {
+    "weights.txt",
+    "bias.txt",
+    "sync_times.csv",
+    "contributions.csv",
+    "loss.png",
+    "timeline.png",
+    "trace.json",
+    "run.json",
+}
 
 
 def train(run: Run, p: int, out: Path, *options: str) -> str:
@@ -100,6 +109,32 @@ def test_another_seed_starts_elsewhere(run: Run, alone: Path, tmp_path: Path) ->
     assert np.abs(weights(tmp_path) - weights(alone)).max() > 0.01
 
 
+def test_bottlenecks_slow_the_run_and_leave_its_weights(run: Run, tmp_path: Path) -> None:
+    settings = ("--model", "softmax", "--epochs", "2", "--batch", "300", "--sync", "ring")
+    train(run, 3, tmp_path / "even", *settings)
+    troubles = ["2:slow-processor=2", "2:slow-link=1mbit", "1:jitter=1ms", "0:pause=30ms@3"]
+    words = [word for trouble in troubles for word in ("--bottleneck", trouble)]
+    train(run, 3, tmp_path / "slow", *settings, "--link", "10mbit+100us", *words)
+    np.testing.assert_array_equal(weights(tmp_path / "slow"), weights(tmp_path / "even"))
+
+    record = json.loads((tmp_path / "slow" / "run.json").read_text())
+    assert record["settings"]["bottleneck"] == troubles and record["settings"]["link"] == "10mbit+100us"
+    assert record["links"] == "emulated links: 10mbit+100us, rank 2 1mbit"
+    assert "links" not in json.loads((tmp_path / "even" / "run.json").read_text())
+    # 2(p-1) messages of a third of 650 float32 each, over a link of 1 Mbit/s.
+    least_s = 4 * 650 * 4 / 3 * 8 / 1e6
+    times = table(tmp_path / "slow" / "sync_times.csv")
+    assert max(float(row["transfer_s"]) for row in times) > 5 * least_s, times
+
+    trace = json.loads((tmp_path / "slow" / "trace.json").read_text())
+    assert trace["otherData"]["links"] == record["links"]
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert {event["tid"] for event in spans} == {1, 2, 3}
+    assert {event["args"]["step"] for event in spans} == set(range(1, 11))
+    [paused] = [e for e in spans if (e["name"], e["tid"], e["args"]["step"]) == ("idle", 1, 3)]
+    assert paused["dur"] > 30_000
+
+
 def test_errors_are_told_once_and_end_every_rank(run: Run, tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
@@ -108,6 +143,10 @@ def test_errors_are_told_once_and_end_every_rank(run: Run, tmp_path: Path) -> No
         (("--out", in_the_way / "below"), "cannot write to --out"),
         (("--out", tmp_path / "a", "--model", "linear", "--data", "digits"), "does not fit"),
         (("--out", tmp_path / "b", "--model", "softmax", "--data", "linear"), "does not fit"),
+        (("--out", tmp_path / "h", "--bottleneck", "9:jitter=1ms"), "expected bottlenecks on ranks 0 … 2"),
+        (("--out", tmp_path / "e", "--bottleneck", "1:slow=3"), "expected RANK:KIND=AMOUNT"),
+        (("--out", tmp_path / "f", "--link", "fast"), "expected a rate"),
+        (("--out", tmp_path / "g", "--link", "1gbit", "--sync", "shared"), "no link to emulate"),
         (("--out", tmp_path / "d", "--sync", "ring", "--aggregate", "median"), "adds up on the way"),
         (("--out", tmp_path / "c", "--lr", "1e9", "--epochs", "50"), "lower learning rate"),
     ):
@@ -144,6 +183,8 @@ def assert_whole(directory: Path, epochs: int) -> None:
             assert len(table(path)) == 2 * 3 * epochs
         elif path.name == "run.json":
             assert len(json.loads(path.read_text())["losses"]) == 3 * epochs
+        elif path.name == "trace.json":
+            assert json.loads(path.read_text())["traceEvents"]
         else:
             assert path.read_bytes().endswith(b"IEND\xaeB`\x82")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import labkit
 
 # From the bottom to the top.
-ROOMS = ["nn", "data", "schedules", "comm", "train", "cluster", "bench", "plots", "cli"]
+ROOMS = ["nn", "data", "schedules", "comm", "train", "hosts", "cluster", "bench", "plots", "cli"]
 
 
 def imported(file: Path) -> set[str]:

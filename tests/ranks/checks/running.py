@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import numpy as np
 from mpi4py import MPI
@@ -11,8 +12,10 @@ from labkit.comm import run
 from labkit.comm.plan import ADD, RECEIVE, RECEIVE_BESIDE, SEND, WAIT, plan
 from labkit.schedules import (
     ALLREDUCE,
+    Round,
     Schedule,
     adding,
+    bounds,
     collective,
     hierarchical,
     ring_allreduce,
@@ -103,20 +106,57 @@ def check_a_round_sends_what_was_there_before_it(comm: MPI.Intracomm) -> None:
 
 
 def check_no_plan_waits_for_ever_nor_sends_what_has_changed(comm: MPI.Intracomm) -> None:
-    """Walk the plans of 1 … 6 ranks with messages that go as early and as late as MPI allows."""
+    """Walk the plans of all ranks with messages that go as early and as late as MPI allows."""
     if comm.size > 1:
         return
-    for p in range(1, 7):
-        for schedule in [*allreduces(p), everyone_to_everyone(p)]:
-            for n, segment in ((p - 1, 1), (23, 2), (23, 1000)):
-                for early in (True, False):
-                    expected = np.arange(n) * p + sum(range(p))
-                    for array in walk(schedule, n, segment, early):
-                        np.testing.assert_array_equal(array, expected, f"{schedule.name}, {n}, {segment}")
+    schedules = [schedule for p in range(1, 7) for schedule in allreduces(p)]
+    for schedule in [*schedules, *map(at_random, range(150))]:
+        for n, segment in ((schedule.p - 1, 1), (13, 2), (13, 1000)):
+            expected = by_the_book(schedule, n)
+            for early in (True, False):
+                for array, right in zip(walk(schedule, n, segment, early), expected, strict=True):
+                    np.testing.assert_array_equal(
+                        array, right, f"{schedule}, {n} values, segments of {segment}"
+                    )
+
+
+def at_random(seed: int) -> Schedule:
+    """Rounds of transfers: in each, a rank's pieces are overwritten by one rank or added to by several."""
+    chance = random.Random(seed)
+    p, pieces = chance.randint(2, 5), chance.randint(1, 3)
+
+    def rounds() -> Iterator[Round]:
+        again = random.Random(seed)
+        for _ in range(again.randint(1, 5)):
+            chosen = []
+            for dest in range(p):
+                first = again.randrange(pieces)
+                stop, add = again.randint(first + 1, pieces), again.random() < 0.6
+                others = [source for source in range(p) if source != dest]
+                sources = again.sample(others, again.randint(0, len(others)) if add else 1)
+                chosen += [(source, dest, first, stop, add) for source in sources]
+            again.shuffle(chosen)
+            columns = (np.array(column) for column in zip(*chosen, strict=True))
+            if chosen:
+                yield Round(*columns)
+
+    return Schedule("at_random", "allreduce", p, pieces, rounds)
+
+
+def by_the_book(schedule: Schedule, n: int) -> list[np.ndarray]:
+    """What all ranks hold in the end, if each round begins when the one before it is over."""
+    ends = bounds(n, schedule.pieces)
+    now = [np.arange(n) + rank for rank in range(schedule.p)]
+    for one in schedule:
+        before = [array.copy() for array in now]
+        for source, dest, first, stop, add in one:
+            part, came = now[dest][ends[first] : ends[stop]], before[source][ends[first] : ends[stop]]
+            part[:] = part + came if add else came
+    return now
 
 
 def walk(schedule: Schedule, n: int, segment: int, early: bool) -> list[np.ndarray]:
-    """Carry out the plans of all ranks; a message goes when both ends are started, or waited for by one."""
+    """Carry out the plans of all ranks; a message goes once both its ends are started, or one waited for."""
     p, order = schedule.p, random.Random(26)
     plans = [plan(schedule, rank, n, segment) for rank in range(p)]
     arrays = [np.arange(n) + rank for rank in range(p)]

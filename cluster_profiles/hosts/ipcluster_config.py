@@ -1,0 +1,14 @@
+"""Engines on the hosts that `labkit hosts up` makes: one MPI world, one rank on each, over real links.
+
+For connect(profile="hosts"), which puts this file into the IPython profile of that name; then
+`ipcluster start --profile=hosts` works, too. It is read after the settings of cluster_profiles/mpi.
+"""
+
+import sys
+
+from labkit.cluster.launchers import tied
+
+c = get_config()  # noqa: F821  (given by traitlets)
+
+c.MPILauncher.mpi_cmd = [*tied("engines"), sys.executable, "-m", "labkit.hosts.mpi"]
+c.TiedControllerLauncher.controller_cmd = [sys.executable, "-m", "labkit.cluster.controller"]

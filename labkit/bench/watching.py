@@ -1,0 +1,44 @@
+"""What watching costs: an Allreduce of the watched communicator against the same one of MPI's own."""
+
+from __future__ import annotations
+
+import statistics
+from time import perf_counter
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.bench.rows import Row
+from labkit.comm.watching import watch
+
+# Bytes of an Allreduce -> calls in a row, of which one time is taken.
+SIZES = {1 << 10: 100, 1 << 20: 10, 16 << 20: 2}
+
+
+def measure(rounds: int = 11) -> list[Row]:
+    """Return a row for each size, in microseconds a call; the same on every rank. Collective.
+
+    The ways take turns, round after round, and a round's time is that of the slowest rank.
+    """
+    raw, watched = MPI.COMM_WORLD, watch()
+    rows = []
+    for size, calls in SIZES.items():
+        array = np.zeros(size // 4, np.float32)
+        times: dict[str, list[float]] = {"watched": [], "raw": []}
+        for number in range(-1, rounds):
+            for name, comm in (("watched", watched), ("raw", raw))[:: 1 if number % 2 else -1]:
+                raw.Barrier()
+                start = perf_counter()
+                for _ in range(calls):
+                    comm.Allreduce(MPI.IN_PLACE, array)
+                taken = raw.allreduce((perf_counter() - start) / calls, MPI.MAX)
+                if number >= 0:  # the first warms up
+                    times[name].append(1e6 * taken)
+        ours, theirs = (statistics.median(times[name]) for name in ("watched", "raw"))
+        case = f"allreduce/{_named(size)}/p{raw.size}"
+        rows.append(Row(case, ours, "raw", theirs, "us", ours / theirs))
+    return rows
+
+
+def _named(size: int) -> str:
+    return f"{size >> 20}MiB" if size >= 1 << 20 else f"{size >> 10}KiB"

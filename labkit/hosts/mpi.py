@@ -1,0 +1,93 @@
+"""Starting an MPI program on the hosts, one rank on each: the command line of either MPI.
+
+    python -m labkit.hosts.mpi [-n RANKS] PROGRAM …
+
+stands in for `mpiexec`. It ends with whoever started it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from labkit import runtime
+from labkit.hosts import links
+from labkit.hosts.namespaces import FOLDER, TOKEN, die_with_parent, enter
+from labkit.hosts.state import HostsError, State, folder
+from labkit.hosts.up import running
+
+# Both MPIs must be told to use the network: hosts on one machine can reach each other's memory, and MPICH
+# would. Settings of an MPI that is not in use do no harm.
+OVER_THE_LINKS = {
+    "UCX_TLS": "tcp,self",
+    "UCX_NET_DEVICES": links.CARD,
+    "FI_PROVIDER": "tcp",
+    "FI_TCP_IFACE": links.CARD,
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "tcp,self",
+    "OMPI_MCA_btl_tcp_if_include": links.CARD,
+}
+
+
+def command(state: State, mpiexec: str, ranks: int, program: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command line that starts a program on the first hosts, and its environment variables."""
+    names = [host.name for host in state.hosts[:ranks]]
+    agent = str(folder() / "agent")
+    if is_mpich(mpiexec):
+        how = ["-launcher", "ssh", "-launcher-exec", agent, "-hosts", ",".join(names)]
+        how += ["-localhost", links.SWITCH_ADDRESS, "-iface", links.SWITCH]
+        settings = {}
+    else:
+        how = ["--host", ",".join(f"{name}:1" for name in names)]
+        settings = {
+            "PRTE_MCA_plm_ssh_agent": agent,
+            # One rank on each host; free to move, for all hosts are the same processor's cores.
+            "PRTE_MCA_rmaps_default_mapping_policy": "ppr:1:node",
+            "PRTE_MCA_hwloc_default_binding_policy": "none",
+        }
+    return [mpiexec, *how, "-n", str(ranks), *program], {**OVER_THE_LINKS, **settings}
+
+
+def is_mpich(mpiexec: str) -> bool:
+    """Tell MPICH's process starter, Hydra, from Open MPI's."""
+    path = Path(mpiexec).resolve()
+    return "hydra" in str(path) or path.with_name("hydra_pmi_proxy").exists()
+
+
+def execute(program: list[str], ranks: int | None = None) -> NoReturn:
+    """Become the mpiexec that runs a program on the hosts, one rank on each of the first `ranks`.
+
+    Raises HostsError: no hosts are up, or fewer than ranks.
+    """
+    state = running()
+    ranks = len(state.hosts) if ranks is None else ranks
+    if not 1 <= ranks <= len(state.hosts):
+        raise HostsError(
+            f"{ranks} ranks on {len(state.hosts)} hosts: a host takes one rank. "
+            f"`labkit hosts down`, then `labkit hosts up --n {ranks}`."
+        )
+    mpiexec, parent = runtime.mpiexec(), os.getppid()
+    line, settings = command(state, mpiexec, ranks, program)
+    ours = {TOKEN: state.token, FOLDER: str(folder())}
+    enter(state.holder)
+    # MPICH's mpiexec leaves its ranks behind at TERM in a deadlock, Open MPI's at KILL.
+    die_with_parent(signal.SIGKILL if is_mpich(mpiexec) else signal.SIGTERM, parent)
+    os.execvpe(line[0], line, {**os.environ, **runtime.settings(), **settings, **ours})
+
+
+def main(arguments: list[str]) -> None:
+    """Take mpiexec's place; see above."""
+    ranks = None
+    if arguments[:1] == ["-n"]:
+        ranks, arguments = int(arguments[1]), arguments[2:]
+    try:
+        execute(arguments, ranks)
+    except HostsError as error:
+        sys.exit(f"labkit hosts: {error}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

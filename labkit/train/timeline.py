@@ -1,0 +1,128 @@
+"""The timeline of a run: what each rank did when, on one clock, as a trace that Perfetto opens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm.clock import offset, one_machine
+from labkit.files import whole
+
+MOST_STEPS = 500
+
+
+class Step(NamedTuple):
+    """One step of one rank: times (s) on the clock of rank 0, and what they part.
+
+    begin → ready it computes its gradient; → start it waits until the last rank is ready; → end gradients are
+    averaged; → done it updates its parameters. Whatever is between `done` and the next `begin` is idle: lost
+    time, and the bookkeeping between epochs.
+    """
+
+    epoch: int
+    step: int
+    rank: int
+    begin: float
+    ready: float
+    start: float
+    end: float
+    done: float
+
+    def spans(self) -> list[tuple[str, float, float]]:
+        """Return what was done from when to when (s)."""
+        return [
+            ("compute", self.begin, self.ready),
+            ("wait", self.ready, self.start),
+            ("transfer", self.start, self.end),
+            ("compute", self.end, self.done),
+        ]
+
+
+@dataclass
+class Timeline:
+    """The first steps of a run, as one rank sees them; give it to `train`, then `gather` it.
+
+    Making and gathering one is collective: both compare the ranks' clocks, which drift apart in between.
+    """
+
+    comm: MPI.Intracomm
+    most: int = MOST_STEPS
+    clock: Callable[[], float] = perf_counter
+    steps: list[Step] = field(default_factory=list, init=False)
+    seen: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._one_clock = self.clock is perf_counter and one_machine(self.comm)
+        self._began = self._compare()
+
+    def add(self, epoch: int, *times: float) -> None:
+        """Note one step: begin, ready, start, end, done (s), as this rank's clock had them."""
+        self.seen += 1
+        if self.seen <= self.most:
+            self.steps.append(Step(epoch, self.seen, self.comm.rank, *times))
+
+    def gather(self) -> list[Step]:
+        """Return the steps of all ranks, on the clock of rank 0, by step and rank, on rank 0. Collective.
+
+        An empty list elsewhere. The first begin of all is 0.
+        """
+        now = self._compare()
+        own = [self._on_clock_of_rank_0(step, now) for step in self.steps]
+        steps = sorted(
+            (step for steps in self.comm.gather(own) or [] for step in steps),
+            key=lambda step: (step.step, step.rank),
+        )
+        zero = min((step.begin for step in steps), default=0.0)
+        return [Step(*step[:3], *(time - zero for time in step[3:])) for step in steps]
+
+    def _compare(self) -> tuple[float, float]:
+        """Return the time on this rank's clock, and what to add for that of rank 0."""
+        ahead = 0.0 if self._one_clock else offset(self.comm, self.clock)
+        return self.clock(), ahead
+
+    def _on_clock_of_rank_0(self, step: Step, now: tuple[float, float]) -> Step:
+        when, ahead = zip(self._began, now, strict=True)
+        return Step(*step[:3], *(time + float(np.interp(time, when, ahead)) for time in step[3:]))
+
+
+def trace(steps: Sequence[Step], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the steps in the Trace Event Format, with a row for each rank; `about` is kept beside them.
+
+    Perfetto (ui.perfetto.dev) and chrome://tracing open it. Times are in µs.
+    """
+    events = [_names("process_name", 1, name="labkit train")]
+    last: dict[int, float] = {}
+    for rank in sorted({step.rank for step in steps}):
+        last[rank] = 0.0
+        events += [
+            _names("thread_name", _row(rank), name=f"rank {rank}"),
+            _names("thread_sort_index", _row(rank), sort_index=rank),
+        ]
+    for step in steps:
+        for name, begin, end in [("idle", last[step.rank], step.begin), *step.spans()]:
+            event = {"ph": "X", "name": name, "cat": name, "pid": 1, "tid": _row(step.rank)}
+            event |= {"ts": round(1e6 * begin, 3), "dur": round(1e6 * max(0.0, end - begin), 3)}
+            events.append({**event, "args": {"epoch": step.epoch, "step": step.step}})
+        last[step.rank] = step.done
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(about)}
+
+
+def save_trace(path: Path, steps: Sequence[Step], about: Mapping[str, Any]) -> None:
+    """Write the trace to a JSON file; call it on one rank, with the steps of all (`Timeline.gather`)."""
+    with whole(path) as out:
+        out.write(json.dumps(trace(steps, about)).encode())
+
+
+def _row(rank: int) -> int:
+    return rank + 1  # to some viewers thread 0 is the system's idle one, or thread 1
+
+
+def _names(what: str, row: int, **said: object) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": 1, "tid": row, "args": said}

@@ -1,0 +1,61 @@
+"""Hosts of each test's own, in a folder of its own; whatever happens, they are gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit import hosts
+from labkit.hosts.namespaces import FOLDER
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]  # the fixture `labkit_hosts`
+DEADLINE_S = 60
+# What hosts are made of, tried without the lab.
+TRIAL = (
+    "mount -t sysfs sysfs /sys && ip link add trial type veth peer name other && ip link set trial up "
+    "&& tc qdisc add dev trial root tbf rate 1gbit burst 128kb latency 50ms"
+)
+
+
+@pytest.fixture(scope="session")
+def allowed() -> None:
+    """Skip where this system lets nobody, or not this user, make hosts."""
+    if sys.platform != "linux" or not shutil.which("unshare"):
+        pytest.skip("hosts need Linux")
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    tried = subprocess.run(
+        ["unshare", *(["-nm"] if os.getuid() == 0 else ["-Urnm"]), "sh", "-c", TRIAL],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if tried.returncode:
+        pytest.skip(f"this system allows no network namespaces: {tried.stderr.strip()}")
+
+
+@pytest.fixture
+def folder(allowed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the test's hosts; a short path, for sockets are in it."""
+    with tempfile.TemporaryDirectory(prefix="allreducelab-test-") as parent:
+        monkeypatch.setenv(FOLDER, f"{parent}/hosts")
+        yield Path(parent, "hosts")
+        hosts.down()
+
+
+@pytest.fixture
+def labkit_hosts(folder: Path) -> Run:
+    """Run `labkit hosts …`, after other words if given."""
+
+    def run(*arguments: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        command = [*before, sys.executable, "-m", "labkit", "hosts", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+    return run

@@ -1,0 +1,74 @@
+"""connect(profile="hosts"): engines on the hosts, driven and ended as those on this machine."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit import hosts
+from labkit.hosts.namespaces import FOLDER
+from tests.cluster.conftest import Kernel, World, wait_until, world
+
+__all__ = ["world"]
+CONNECT = "from labkit.cluster import connect\nrc = connect(3, profile='hosts')"
+
+
+@pytest.fixture
+def new_kernel(folder: Path, world: World) -> Iterator[Callable[[], Kernel]]:
+    """Kernels that see the test's hosts."""
+    kernels: list[Kernel] = []
+    world.env[FOLDER] = str(folder)
+
+    def new() -> Kernel:
+        kernels.append(Kernel(world))
+        return kernels[-1]
+
+    yield new
+    for kernel in kernels:
+        kernel.end()
+
+
+def sockets(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_socket()]
+
+
+def test_engines_on_hosts(folder: Path, world: World, new_kernel: Callable[[], Kernel]) -> None:
+    kernel = new_kernel()
+    assert "HostsError: no hosts are up; `labkit hosts up`" in kernel.run(CONNECT)
+    hosts.up(3)
+    assert "ClusterError: 4 ranks on 3 hosts" in kernel.run("connect(4, profile='hosts')")
+    assert "there is no profile 'host'; there are mpi, hosts" in kernel.run("connect(profile='host')")
+
+    said = kernel.run(CONNECT)
+    assert "3 ranks, one MPI world" in said and "on lab0, lab1, lab2" in said
+    before = hosts.counters()
+    kernel.run("%%px\nimport socket\nsum = np.ones(2**18, np.float32)\ncomm.Allreduce(sum.copy(), sum)")
+    kernel.run("%px mine = rank, socket.gethostname(), float(sum[0])")
+    assert kernel.run("print(rc[:]['mine'])") == "[(0, 'lab0', 3.0), (1, 'lab1', 3.0), (2, 'lab2', 3.0)]\n"
+    after = hosts.counters()
+    assert sum(after[name].sent - before[name].sent for name in after) > 2 * 2 * 2**20
+
+    assert "this notebook's cluster" in kernel.run(CONNECT)
+    said = kernel.run("%%px\nimport os\nif rank == 1: os._exit(0)\ncomm.Barrier()")
+    assert "RankDied: rank 1 ended with exit code 0, and MPI ended the other ranks" in said
+    assert "on lab0, lab1, lab2" in kernel.run(CONNECT)
+
+    kernel.run("%%px --noblock\nif rank == 0: comm.Barrier()")
+    kernel.manager.signal_kernel(signal.SIGKILL)
+    world.wait_until_empty()
+    wait_until(lambda: not sockets(folder), "no socket left", 5)
+    assert len(hosts.running().hosts) == 3
+
+
+def test_hosts_and_this_machine_in_turn(folder: Path, world: World, new_kernel: Callable[[], Kernel]) -> None:
+    hosts.up(2)
+    kernel = new_kernel()
+    kernel.run("from labkit.cluster import connect\nrc = connect(2, profile='hosts')")
+    said = kernel.run("rc = connect(2)")
+    assert "cluster started" in said and "lab0" not in said
+    kernel.manager.signal_kernel(signal.SIGKILL)
+    world.wait_until_empty()
+    assert not sockets(folder)

@@ -1,0 +1,180 @@
+"""`labkit hosts`: names, addresses and shaped links; nothing left, however they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit import hosts
+from labkit.hosts import links
+from labkit.hosts.namespaces import TOKEN
+from labkit.hosts.state import born, load
+from tests.cluster.conftest import wait_until
+from tests.hosts.conftest import Run
+
+BYTES = 4 * 2**20  # as in measure.py
+
+# Root without the right to make namespaces is as any other user.
+NO_RIGHTS = ("setpriv", "--bounding-set=-sys_admin,-net_admin", "--inh-caps=-sys_admin,-net_admin")
+
+
+def machine() -> tuple[set[str], set[str]]:
+    """Return the network cards and the named network namespaces of this machine."""
+    cards = {line.split(":")[0].strip() for line in Path("/proc/net/dev").read_text().splitlines()[2:]}
+    names = Path("/run/netns")
+    return cards, {path.name for path in names.iterdir()} if names.exists() else set()
+
+
+def networks() -> set[int]:
+    """Return the network namespaces in which a process lives that carries a token of hosts."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            if TOKEN in process.environ():
+                found.add(os.stat(f"/proc/{process.pid}/ns/net").st_ino)
+        except (psutil.Error, OSError):
+            pass
+    return found
+
+
+@pytest.mark.parametrize(
+    "before", [(), NO_RIGHTS] if os.getuid() == 0 else [()], ids=lambda words: "less" if words else "as-is"
+)
+def test_up_run_status_down(labkit_hosts: Run, folder: Path, before: tuple[str, ...]) -> None:
+    cards = machine()
+    said = labkit_hosts("up", "--n", "3", "--rate", "1gbit", "--slow", "2=100mbit", before=before)
+    assert said.returncode == 0, said.stderr
+    holder = load().holder  # type: ignore[union-attr]
+    assert os.stat(f"/proc/{holder}/ns/net").st_ino != os.stat("/proc/self/ns/net").st_ino
+    assert (os.stat(f"/proc/{holder}/ns/user").st_ino != os.stat("/proc/self/ns/user").st_ino) == (
+        bool(before) or os.getuid() != 0
+    )
+    assert machine() == cards
+    again = labkit_hosts("up", before=before)
+    assert again.returncode == 1 and "3 hosts are up already; `labkit hosts down`" in again.stderr
+
+    program = Path(__file__).with_name("measure.py")
+    ran = labkit_hosts("run", sys.executable, str(program), before=before)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    result = json.loads(ran.stdout.splitlines()[-1])
+    assert result["hosts"] == ["lab0", "lab1", "lab2"]
+    check_bytes(result)
+    check_times(result["seconds"])
+
+    rows = [line.split() for line in labkit_hosts("status").stdout.splitlines()[1:]]
+    assert [row[:3] for row in rows] == [
+        ["lab0", "10.77.0.1", "1gbit"],
+        ["lab1", "10.77.0.2", "1gbit"],
+        ["lab2", "10.77.0.3", "100mbit"],
+    ]
+    assert all(int(count) > 2 * BYTES for row in rows for count in row[3:])
+    assert "are down" in labkit_hosts("down").stdout
+    assert not folder.exists()
+    assert not born(holder)
+    assert "No hosts were up" in labkit_hosts("down").stdout
+    assert "no hosts are up" in labkit_hosts("status").stderr
+
+
+def check_bytes(result: dict) -> None:
+    """All bytes took the links: not one found its way through memory."""
+    share = 2 * (3 - 1) / 3 * BYTES
+    for host, counts in result["ring"].items():
+        # Headers are 4.6 %; acknowledgements and barriers are few.
+        assert all(share <= count < 1.12 * share for count in counts), (host, counts, share)
+    # However it goes about it, each of the others' arrays must get to a rank, and the sum back.
+    assert sum(sent for _, sent in result["allreduce"].values()) >= 2 * (3 - 1) * BYTES
+
+
+def check_times(seconds: dict[str, float]) -> None:
+    """Each direction of a link has its rate: no message is faster, and a slow link is slower."""
+    least = {"0>1": 1e9, "1>0": 1e9, "0>2": 1e8, "2>0": 1e8}
+    for way, rate in least.items():
+        # 128 KiB of 4 MiB may go at once: the links' buckets.
+        assert seconds[way] > 0.95 * 8 * BYTES / rate, (way, seconds)
+    assert seconds["0>2"] > 2 * seconds["0>1"] and seconds["2>0"] > 2 * seconds["1>0"], seconds
+
+
+def test_up_and_down_and_killed_many_times(folder: Path) -> None:
+    cards, before = machine(), networks()
+    for turn in range(10):
+        made = hosts.up(3, "1gbit", {1: "100mbit"})
+        assert [one.rate for one in made] == [10**9, 10**8, 10**9]
+        assert len(networks() - before) == 4  # the switch's and each host's
+        holder = psutil.Process(load().holder)  # type: ignore[union-attr]
+        if turn % 3 == 0:
+            hosts.down()
+            assert not folder.exists()
+            continue
+        # A program is on the hosts when their holder is killed, or one of the hosts' keepers.
+        program = [sys.executable, "-m", "labkit.hosts.mpi", "sleep", "1000"]
+        with subprocess.Popen(program, stderr=subprocess.DEVNULL) as job:
+            there = psutil.Process(job.pid)
+            wait_until(
+                lambda there=there: sum("sleep" in one.name() for one in there.children(recursive=True)) == 3,
+                "a program on each host",
+            )
+            if turn % 3 == 1:
+                holder.kill()
+                wait_until(lambda made=made: not any(born(one.pid) for one in made), "no host")
+                with pytest.raises(hosts.HostsError, match="no hosts are up"):
+                    hosts.running()
+                hosts.up(1)  # removes what was left
+            hosts.down()
+            job.wait(10)
+        assert not folder.exists()
+        assert networks() == before
+    assert machine() == cards
+
+
+def test_hosts_end_with_their_owner(folder: Path) -> None:
+    program = "import os; from labkit import hosts; hosts.up(2, owner=os.getpid()); os.kill(os.getpid(), 9)"
+    before = networks()
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == -signal.SIGKILL
+    wait_until(lambda: not folder.exists() and networks() == before, "no hosts, no folder", 20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n": 0}, "between 1 and 250; n is 0"),
+        ({"rate": "fast"}, "looks like 1gbit or 100mbit; this is 'fast'"),
+        ({"rate": "1kbit"}, "at least 100kbit"),
+        ({"n": 2, "slow": {2: "1mbit"}}, "slow names host 2; the 2 hosts are 0 to 1"),
+    ],
+)
+def test_bad_input_makes_nothing(folder: Path, arguments: dict, message: str) -> None:
+    with pytest.raises(hosts.HostsError, match=message):
+        hosts.up(**arguments)
+    assert not folder.exists()
+
+
+def test_where_namespaces_are_not_allowed(labkit_hosts: Run, folder: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("needs root, to give up its rights")
+    said = labkit_hosts(
+        "up",
+        before=(
+            "unshare",
+            "--user",
+            "sh",
+            "-c",
+            'echo 0 > /proc/sys/user/max_net_namespaces; exec "$@"',
+            "sh",
+        ),
+    )
+    assert said.returncode == 1
+    assert "does not let" in said.stderr and "emulated link" in said.stderr
+    assert not folder.exists()
+
+
+def test_rates_are_shown_as_typed() -> None:
+    for rate in ("1gbit", "100mbit", "2.5gbit", "250kbit"):
+        assert links.shown(links.bits(rate)) == rate

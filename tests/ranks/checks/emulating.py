@@ -1,0 +1,252 @@
+"""Emulated links: the right values, after the time that the simulator says, without taking the core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter, process_time, sleep
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm import CollectiveError, CountingComm, EmulatedComm, Link, RingComm, run
+from labkit.comm.clock import offset
+from labkit.schedules import ring_allreduce, root_allreduce
+from labkit.schedules.simulate import simulate
+from labkit.train.bottleneck import links, network, parse
+
+LINK = Link(8e6, 1e-3)  # 64 KiB take 9.2 ms
+N = 16_384
+TAKES_S = LINK.latency_s + 4 * N * LINK.s_per_byte
+LATE = 1.5  # times the ruler at most, in the best of some tries
+TRIES = 40
+
+
+def assert_takes(comm: MPI.Intracomm, call: Callable[[], object], expected: float, rounds: int = 1) -> None:
+    """Hold what a call takes (s), from the first start to the last end, against what it is to take.
+
+    At least so long, each time; and at most 1.5 times what a ruler takes: the ranks sleep for that time, with
+    as many barriers in it as the call has rounds. So a busy machine delays both.
+    """
+
+    def ruler() -> None:
+        for _ in range(rounds):
+            sleep(expected / rounds)
+            comm.Barrier()
+
+    took, ruled = [], []
+    while not took or (min(took) > LATE * min(ruled) + 1e-3 and len(took) < TRIES):
+        for do, found in (ruler, ruled), (call, took):
+            comm.Barrier()
+            start = perf_counter()
+            do()
+            comm.Barrier()  # where what was left out is made up for
+            end = perf_counter()
+            found.append(comm.allreduce(end, MPI.MAX) - comm.allreduce(start, MPI.MIN))
+    assert min(took) >= expected - 1e-4, (expected, sorted(took)[:3])
+    assert min(took) <= LATE * min(ruled) + 1e-3, (expected, sorted(took)[:3], sorted(ruled)[:3])
+
+
+def check_schedules_take_what_the_simulator_says(comm: MPI.Intracomm) -> None:
+    for troubles in [], [parse(f"{comm.size - 1}:slow-link=4")]:
+        slow = EmulatedComm(comm, links(troubles, comm.size, LINK) or ())
+        for make in ring_allreduce, root_allreduce:
+            schedule, array = make(comm.size), np.empty(N, np.float32)
+
+            def add_up() -> None:
+                array[:] = comm.rank  # noqa: B023
+                run(slow, schedule, array)  # noqa: B023
+
+            expected = simulate(schedule, 4 * N, network(troubles, comm.size, LINK)).seconds
+            assert_takes(slow, add_up, expected, 2 * comm.size)
+            np.testing.assert_array_equal(array, sum(range(comm.size)))
+
+
+def check_a_rank_that_waits_leaves_its_core(comm: MPI.Intracomm) -> None:
+    slow = EmulatedComm(comm, Link(1e5))
+    array = np.zeros(2500, np.float32)  # 0.1 s
+    began, used = perf_counter(), process_time()
+    if comm.rank == 0 and comm.size > 1:
+        slow.Send(array, comm.size - 1)
+    elif comm.rank == comm.size - 1 and comm.size > 1:
+        slow.Recv(array, 0)
+    slow.Allreduce(MPI.IN_PLACE, array)
+    slow.Barrier()
+    took, used = perf_counter() - began, process_time() - used
+    assert comm.size == 1 or took > 0.19 * (comm.size - 1) / comm.size, took
+    assert comm.size == 1 or used < 0.4 * took, (used, took)
+
+
+def check_messages_queue_at_a_port_and_come_in_the_order_of_sending(comm: MPI.Intracomm) -> None:
+    slow = EmulatedComm(comm, LINK)
+    others = range(1, comm.size)
+    arrays = {rank: np.full(N, comm.rank, np.float32) for rank in range(comm.size)}
+
+    def to_rank_0() -> None:
+        if comm.rank:
+            slow.Send(arrays[0], 0, comm.rank)
+        else:
+            for request in [slow.Irecv(arrays[rank], rank, rank) for rank in reversed(others)]:
+                while not request.Test():
+                    sleep(0)
+            assert all((arrays[rank] == rank).all() for rank in others)
+
+    def from_rank_0() -> None:
+        if comm.rank:
+            slow.Recv(arrays[0], 0)
+            assert (arrays[0] == 0).all()
+        else:
+            for request in [slow.Isend(arrays[0], rank) for rank in others]:
+                request.Wait()
+
+    for call in to_rank_0, from_rank_0:
+        expected = (comm.size - 1) * TAKES_S
+        assert_takes(slow, call, expected)
+
+
+def check_a_late_message_does_not_hold_up_one_sent_before(comm: MPI.Intracomm) -> None:
+    if comm.size < 3:
+        return
+    slow = EmulatedComm(comm, Link(latency_s=1.0))
+    slow.Barrier()
+    if comm.rank == 0:
+        late, early = (slow.Irecv(np.empty(1), rank) for rank in (1, 2))
+        while not (late.has_come() and early.has_come()):  # the messages, without their second of delay
+            sleep(1e-3)
+        assert late.is_here() and early.is_here()
+        assert late.due - early.due >= 1.0, (early.due, late.due)
+    elif comm.rank < 3:
+        if comm.rank == 1:
+            comm.recv(source=2)
+        slow.Isend(np.ones(1), 0)
+        if comm.rank == 2:
+            comm.send(None, 1)
+
+
+def check_what_waitall_leaves_out_is_made_up_for(comm: MPI.Intracomm) -> None:
+    slow = EmulatedComm(comm, LINK.slower(8))
+    came, gone = np.empty(N, np.float32), np.full(N, comm.rank, np.float32)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+
+    def around() -> None:
+        MPI.Request.Waitall([slow.Irecv(came, left), slow.Isend(gone, right)])
+
+    assert_takes(slow, around, 8 * TAKES_S if comm.size > 1 else 0.0)
+    assert (came == left).all()
+
+
+def check_a_message_is_on_its_way_while_its_ranks_compute(comm: MPI.Intracomm) -> None:
+    slow = EmulatedComm(comm, LINK)
+    came, gone = np.empty(N, np.float32), np.zeros(N, np.float32)
+
+    def compute_meanwhile() -> None:
+        requests = [
+            slow.Irecv(came, (comm.rank - 1) % comm.size),
+            slow.Isend(gone, (comm.rank + 1) % comm.size),
+        ]
+        sleep(TAKES_S)  # as good as computing, for the link
+        for request in requests:
+            request.Wait()
+
+    assert_takes(slow, compute_meanwhile, TAKES_S)  # one after the other: twice that
+
+
+def check_the_librarys_collectives_leave_the_right_values_and_take_their_time(comm: MPI.Intracomm) -> None:
+    slow = EmulatedComm(comm, LINK)
+    p, rank, ranks = comm.size, comm.rank, np.arange(comm.size, dtype=np.float32)
+    mine, one, row = np.full(p, rank, np.float32), np.empty(1, np.float32), np.empty(p, np.float32)
+    slow.Allreduce(mine, row)
+    assert (row == ranks.sum()).all()
+    slow.Reduce_scatter_block(mine, one)
+    assert one == ranks.sum()
+    slow.Allgather(mine[:1], row)
+    assert (row == ranks).all()
+    slow.Alltoall(mine, row)
+    assert (row == ranks).all()
+    row[:] = rank
+    slow.Bcast([row, p, MPI.FLOAT], p - 1)
+    assert (row == p - 1).all()
+    slow.Reduce(MPI.IN_PLACE if rank == 0 else mine, mine if rank == 0 else None)
+    assert rank or (mine == ranks.sum()).all()
+    slow.Gather(np.float32([rank]), row if rank == 0 else None)
+    assert rank or (row == ranks).all()
+    slow.Scatter([ranks, MPI.FLOAT] if rank == 0 else None, one)
+    assert one == rank
+
+    # Held back for the slowest of the ports.
+    link = LINK.slower(8)
+    slow = EmulatedComm(comm, [Link(), *[link] * (p - 1)])
+    array = np.ones(N, np.float32)
+    expected = 2 * (p - 1) / p * 4 * N * link.s_per_byte + 2 * int(np.ceil(np.log2(p))) * link.latency_s
+    expected = expected if p > 1 else 0.0
+    assert_takes(slow, lambda: slow.Allreduce(MPI.IN_PLACE, array), expected)
+
+
+def check_emulated_links_know_mpi4py_s_ways_to_send(comm: MPI.Intracomm) -> None:
+    slow = EmulatedComm(comm, Link(8e6, 1e-5)).Dup()
+    came, status = np.empty(3, np.int32), MPI.Status()
+    request = slow.Irecv(came)  # from any rank, here this one
+    slow.Send([np.arange(3, dtype=np.int32), MPI.INT], comm.rank, 7)
+    request.Wait(status)
+    assert came.tolist() == [0, 1, 2] and (status.source, status.tag) == (comm.rank, 7)
+    slow.Barrier()  # before that, another rank's next message would have done as well
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    slow.Sendrecv(np.full(3, comm.rank, np.int32), right, 1, came, left, 1, status)
+    assert (came == left).all() and status.source == left
+    slow.Issend(came, MPI.PROC_NULL).Wait()
+    slow.Recv(came, MPI.PROC_NULL)
+    assert slow.allreduce(1) == comm.size
+
+    half = slow.Split(comm.rank % 2, -comm.rank)
+    assert isinstance(half, EmulatedComm) and half.links == [slow.links[0]] * half.size
+    assert half.allgather(comm.rank) == sorted(half.allgather(comm.rank), reverse=True)
+    half.Free()
+    slow.Free()
+
+
+def check_emulated_links_and_other_layers_go_together(comm: MPI.Intracomm) -> None:
+    array = np.full(N, comm.rank, np.float32)
+    sums = sum(range(comm.size))
+    expected = simulate(ring_allreduce(comm.size), 4 * N, network([], comm.size, LINK)).seconds
+    bare = CountingComm(comm)
+    run(bare, ring_allreduce(comm.size), array)
+    for make in (
+        lambda: CountingComm(EmulatedComm(comm, LINK)),
+        lambda: EmulatedComm(CountingComm(comm), LINK),
+    ):
+        both = make()
+        array[:] = comm.rank
+        run(both, ring_allreduce(comm.size), array)
+        assert (array == sums).all()
+        assert [str(one) for one in both.traffic()] == [str(one) for one in bare.traffic()]
+        assert both.emulated == "emulated links: 64mbit+1000us"
+    for slow in RingComm(EmulatedComm(comm, LINK)), RingComm(EmulatedComm(comm, LINK)).Dup():
+        one = np.full(N, comm.rank, np.float32)
+        assert_takes(slow, lambda: slow.Allreduce(MPI.IN_PLACE, one), expected, 2 * comm.size)  # noqa: B023
+
+
+def check_emulated_links_say_what_they_refuse(comm: MPI.Intracomm) -> None:
+    slow = EmulatedComm(comm, [Link(125e6)] * (comm.size - 1) + [Link(12.5e6, 1e-3)])
+    rank = f", rank {comm.size - 1} 100mbit+1000us" if comm.size > 2 else ""
+    assert comm.size < 3 or slow.emulated == f"emulated links: 1gbit{rank}"
+    try:
+        slow.Iallreduce(np.ones(2), np.ones(2))
+    except NotImplementedError as error:
+        assert "Iallreduce" in str(error) and "Irecv" in str(error), error
+    else:
+        raise AssertionError("no error")
+    different = [Link(1e6 + (comm.rank == comm.size - 1))] * comm.size
+    for bad, words in ([Link()] * (comm.size + 1), "a link for each"), (different, "as on rank 0"):
+        if comm.size == 1 and bad is different:
+            continue
+        try:
+            EmulatedComm(comm, bad)
+        except CollectiveError as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError("no error")
+
+
+def check_clocks_are_compared(comm: MPI.Intracomm) -> None:
+    ahead = 1000.0 * comm.rank
+    found = offset(comm, lambda: perf_counter() + ahead)
+    assert abs(found + ahead) < 0.05, found  # half a round trip on a busy machine

@@ -1,0 +1,51 @@
+"""A hang's report, in words and as a picture, from what a board says."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from labkit.comm import board as layout
+from labkit.comm import hang
+from labkit.comm.board import Board
+from labkit.plots.hang import hang as picture
+
+
+@pytest.fixture
+def report() -> dict:
+    """Rank 1 of three has raised between the first and the second collective."""
+    board = Board(Board.create(3))
+    try:
+        for rank in range(3):
+            slot = board.slots[rank]
+            slot.pid, slot.state = os.getpid(), layout.RUNS
+            for number, op in [(1, "Bcast"), (2, "Allreduce")][: 1 if rank == 1 else 2]:
+                slot.history[slot.calls] = layout.Call(
+                    0, number, hang.OPS[op], -1, 10, 11, -1, 3 + number, b"cell"
+                )
+                slot.calls += 1
+            slot.waits = layout.IN_COLLECTIVE if rank != 1 else layout.AWAKE
+            slot.where = b"cell line 5: `comm.Allreduce(x, y)`"
+        board.enter(1, layout.RAISED, "ZeroDivisionError: division by zero")
+        return hang.look(board, "late", 2.0, range(3), 0)
+    finally:
+        board.remove()
+
+
+def test_the_words(report: dict) -> None:
+    assert report["text"].splitlines()[:3] == [
+        "rank 1 never joined collective #2 (Allreduce).",
+        "  ranks 0, 2 wait in Allreduce (#2, 10 float32) at cell line 5: `comm.Allreduce(x, y)`",
+        "  rank 1 finished collective #1 (Bcast, cell line 4) and never joined #2: "
+        "it raised ZeroDivisionError: division by zero",
+    ]
+
+
+def test_the_picture(report: dict) -> None:
+    header, rows = hang.table(report)
+    assert header == ["", "#1 Bcast", "#2 Allreduce"]
+    assert rows == [["rank 0", "✓", "waits"], ["rank 1", "✓", "– raised"], ["rank 2", "✓", "waits"]]
+    axes = picture(report).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["done", "waits", "done", "raised", "done", "waits"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1", "rank 2"]

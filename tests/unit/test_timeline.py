@@ -1,0 +1,61 @@
+"""The timeline of a run as a trace file and as a picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+
+from labkit.plots import timeline
+from labkit.train.timeline import Step, save_trace
+
+P = 3
+
+
+def steps(count: int = 4) -> list[Step]:
+    """Return steps of 10 ms, in which rank r computes 1 + r ms and transfers 2 ms."""
+    made = []
+    for number in range(1, count + 1):
+        for rank in range(P):
+            begin = 0.010 * (number - 1)
+            times = begin, begin + 0.001 * (1 + rank), begin + 0.004, begin + 0.006, begin + 0.007
+            made.append(Step(1, number, rank, *times))
+    return made
+
+
+def test_the_trace_is_in_the_trace_event_format_and_leaves_no_gap(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    save_trace(path, steps(), {"links": "emulated links: 1gbit"})
+    assert list(tmp_path.iterdir()) == [path]
+    trace = json.loads(path.read_text())
+    assert trace["otherData"] == {"links": "emulated links: 1gbit"}
+    events = trace["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert sorted(names.values()) == [f"rank {rank}" for rank in range(P)] and 0 not in names
+    assert all(e["ph"] in "MX" and {"pid", "tid", "name"} <= set(e) for e in events)
+    for tid, name in names.items():
+        own = [e for e in events if e["ph"] == "X" and e["tid"] == tid]
+        assert {e["name"] for e in own} == {"compute", "wait", "transfer", "idle"}
+        ends = np.array([e["ts"] + e["dur"] for e in own])
+        np.testing.assert_allclose([e["ts"] for e in own][1:], ends[:-1], atol=0.01)
+        sums = {what: sum(e["dur"] for e in own if e["name"] == what) for what in ("compute", "wait", "idle")}
+        rank = int(name.split()[1])
+        assert sums == pytest.approx({"compute": 4e3 * (2 + rank), "wait": 4e3 * (3 - rank), "idle": 9e3})
+
+
+def test_the_picture_has_a_row_for_each_rank_and_says_which_steps() -> None:
+    figure = timeline(steps(), "emulated links: 1gbit", first=2, last=3)
+    [axes] = figure.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == [f"rank {rank}" for rank in range(P)]
+    assert axes.get_title() == "emulated links: 1gbit, steps 2–3"
+    assert "ms" in axes.get_xlabel() and axes.get_xlim() == pytest.approx((0, 17))
+    bars = [bars for bars in axes.collections if isinstance(bars, PolyCollection)]
+    drawn = [path.get_extents() for one in bars for path in one.get_paths()]
+    assert len(drawn) == 2 * P * 4
+    assert sum(box.width for box in drawn) == pytest.approx(2 * P * 7)
+    assert {round(box.y0 + box.height / 2) for box in drawn} == set(range(P))
+    with pytest.raises(ValueError, match="no step 9"):
+        timeline(steps(), first=9)
