@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from mpi4py import MPI
@@ -21,7 +22,7 @@ from labkit.schedules import bounds, ring_allreduce
 
 def by_node(comm: MPI.Intracomm) -> MPI.Intracomm:
     """Return the communicator of this rank's node. Collective."""
-    return MPI.Intracomm(comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank))
+    return cast(MPI.Intracomm, comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank))
 
 
 class _Node:
@@ -31,8 +32,8 @@ class _Node:
         self.comm, self.rank = node, node.rank
         workers = comm.allreduce(node.size, MPI.MIN)  # on each node; equally many, or rings would not close
         # The ranks of the same number on all nodes; null on a rank too many.
-        self.column = MPI.Intracomm(
-            comm.Split(node.rank if node.rank < workers else MPI.UNDEFINED, comm.rank)
+        self.column = cast(
+            MPI.Intracomm, comm.Split(node.rank if node.rank < workers else MPI.UNDEFINED, comm.rank)
         )
         nodes = comm.allreduce(int(node.rank == 0))
         self.slices = workers if nodes > 1 else node.size

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import CollectiveError, shared_array
+from labkit.comm import CollectiveError, CountingComm, shared_array
 from labkit.comm.shared import Shared
 
 # The node that each rank is said to be on: all on one, dealt like cards, in pairs, one apart, each alone.
@@ -55,6 +55,14 @@ def check_some_gradients_in_shared_memory_and_some_not(comm: MPI.Intracomm) -> N
         assert_averages(comm, shared, inside[:100] if comm.rank % 2 else np.empty(100, np.float32))
         start = comm.rank % 3  # all inside, at places that differ
         assert_averages(comm, shared, inside[start : start + 100])
+
+
+def check_what_goes_between_nodes_is_counted(comm: MPI.Intracomm) -> None:
+    counting = CountingComm(comm.Dup())
+    on(lambda rank: rank)(counting, np.ones(1200, np.float32), 1.0)  # each alone: a ring over all
+    known = {row.name: int(row.sent.sum()) for row in counting.traffic() if row.sent is not None}
+    assert known == ({"ring_allreduce": 2 * (comm.size - 1) * 4800} if comm.size > 1 else {}), known
+    counting.Free()
 
 
 def check_shared_arrays_are_apart_and_their_memory_is_lent_again(comm: MPI.Intracomm) -> None:
