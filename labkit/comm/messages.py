@@ -15,7 +15,7 @@ from labkit.comm.hang import OPS
 from labkit.comm.watch import Channel, Message, NoChannel
 
 
-class WatchingMessages(MPI.Comm):
+class WatchingMessages(MPI.Intracomm):
     """Send, receive and their kin as their non-blocking twins, asked until they are done."""
 
     deadline_s: float
