@@ -26,7 +26,9 @@ c.Cluster.controller_launcher_class = "tied"
 
 # An engine registers only after a heartbeat: the default of 3 s is most of a start. It counts as lost after
 # 5 s of silence, for a laptop can be busy elsewhere for that long; a death is told at once.
-c.Cluster.controller_args = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=50"]
+# Of the launcher, not of the cluster: `ipcluster start` overwrites Cluster.controller_args with its own.
+heart = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=50"]
+c.TiedControllerLauncher.controller_args = heart
 # Engines import while their controller does, and read its connection file when it is there.
 c.Cluster.delay = 0
 c.Cluster.send_engines_connection_env = False

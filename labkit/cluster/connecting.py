@@ -19,11 +19,14 @@ from IPython import get_ipython
 from labkit.cluster import finding, holding, profiles
 from labkit.cluster.engine_side import hand_out, introduce
 from labkit.cluster.magics import NONINTERACTIVE, activate
-from labkit.cluster.running import Ranks
+from labkit.cluster.running import INTERRUPT_S, Ranks, pending
 from labkit.cluster.world import ClusterError, Introduction, check_world
+from labkit.comm.board import RUNS
+from labkit.comm.hang import named
 
 POLL = 0.02  # seconds
 ANSWER_S = 5.0  # an engine that does nothing answers in milliseconds
+FORSAKEN_S = 0.5  # for an answer of engines whose notebook is gone, before a look at what they do
 own: ipp.Cluster | None = None  # the cluster that this kernel has started
 
 
@@ -44,23 +47,25 @@ def connect(
             f"the same ranks would wait for each other. `connect({n}, take_over=True)` takes them over, "
             f"`connect({n}, own=True)` starts engines of this notebook's own."
         )
-    forsaken = who is not None or ((last := holding.holder(holder)) is not None and not last.lives)
+    last = holding.holder(holder)
+    gone = last is not None and not last.lives
     if restart and not new:
         end_engines(cluster, client, deadline)
     try:
-        ranks = bring_up(cluster, client, n, deadline, revive=not new)
-    except Unanswered:
-        if not forsaken:
+        patience = FORSAKEN_S if gone else ANSWER_S
+        ranks = bring_up(cluster, client, n, deadline, revive=not new, patience=patience)
+    except Unanswered as late:
+        if last is None or not (who or gone):
             raise
-        print(
-            f"The engines are busy with a cell of {who or 'a notebook that is gone'}: new ones replace them."
-        )
-        end_engines(cluster, client, deadline)
-        ranks = bring_up(cluster, client, n, deadline, revive=True)
+        of = str(who or "a notebook that is gone")
+        freed = free(cluster, client, late.result, of, last.board)
+        if freed is None:
+            end_engines(cluster, client, deadline)
+        ranks = freed or bring_up(cluster, client, n, deadline, revive=True)
     check_world(ranks, launcher_of(cluster))
     board = client[:].apply_async(hand_out, deadline_s).get(ANSWER_S)[0]
     if get_ipython() is not None:
-        holding.hold(holder)
+        holding.hold(holder, board)
         atexit.register(holding.release, holder)
     hosts = ", ".join(dict.fromkeys(one.host for one in ranks))
     print(
@@ -71,7 +76,11 @@ def connect(
 
 
 class Unanswered(ClusterError):
-    """Engines are there, and busy."""
+    """Engines are there, and busy; `result` will be their answers."""
+
+    def __init__(self, message: str, result: ipp.AsyncResult) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 def find_or_start(n: int, profile: str, only_own: bool) -> tuple[ipp.Cluster, str, bool]:
@@ -108,7 +117,13 @@ def end_own() -> None:
 
 
 def bring_up(
-    cluster: ipp.Cluster, client: ipp.Client, n: int, deadline: float, *, revive: bool
+    cluster: ipp.Cluster,
+    client: ipp.Client,
+    n: int,
+    deadline: float,
+    *,
+    revive: bool,
+    patience: float = ANSWER_S,
 ) -> list[Introduction]:
     """Wait until n ranks answer, with a progress bar if that takes long; with `revive`, replace dead ones."""
     bar = tqdm.tqdm(
@@ -118,17 +133,19 @@ def bring_up(
         while time.monotonic() < deadline:
             bar.update(len(client.ids) - bar.n)
             if len(client.ids) >= n:
+                result = client[:].apply_async(introduce)
                 try:
-                    return client[:].apply_async(introduce).get(ANSWER_S)
+                    return result.get(patience)
                 except RemoteError:
                     pass  # engines that have just died may still be registered: go on waiting
                 except TimeoutError:
                     if not engines_run(cluster):
                         continue
                     raise Unanswered(
-                        f"{n} engines are there, but not all have answered in {ANSWER_S:.0f} s: they "
+                        f"{n} engines are there, but not all have answered in {patience:.0f} s: they "
                         f"compute, or wait in a collective that a rank has missed. Wait, or call "
-                        f"connect({n}, restart=True) for new engines in their place."
+                        f"connect({n}, restart=True) for new engines in their place.",
+                        result,
                     ) from None
             elif not client.ids and not engines_run(cluster):
                 if not revive:
@@ -140,6 +157,30 @@ def bring_up(
     raise ClusterError(
         f"{len(client.ids)} of {n} engines came up.{''.join(map(last_words, cluster.engines.values()))}"
     )
+
+
+def free(
+    cluster: ipp.Cluster, client: ipp.Client, result: ipp.AsyncResult, of: str, board: str
+) -> list[Introduction] | None:
+    """Stop the cell that ranks run for another notebook; return what they then answer, if all do.
+
+    What runs there is read from the ranks' board, which asks nothing of them: ranks that are in no cell are
+    only slow to answer.
+    """
+    ranks = Ranks(client, cluster, [], board)
+    busy = f"The engines are busy with a cell of {of}"
+    if ranks.board is None or not any(slot.state == RUNS for slot in ranks.board.slots):
+        if result.wait(ANSWER_S):
+            return result.get()
+        print(f"{busy}: new ones replace them.")
+        return None
+    report = ranks.look()
+    print(f"{busy}: it is stopped.", *(report["text"].splitlines() if report else ()), sep="\n")
+    if ranks.interrupt(result, INTERRUPT_S):
+        print("It has heeded the interrupt: the engines stay, with the variables that they have.")
+        return result.get()
+    print(f"{named(pending(result)).capitalize()} did not heed the interrupt: new engines replace them all.")
+    return None
 
 
 def end_engines(cluster: ipp.Cluster, client: ipp.Client, deadline: float) -> None:

@@ -14,12 +14,13 @@ import psutil
 
 @dataclass(frozen=True)
 class Holder:
-    """A notebook's kernel; `created` tells it from another process with its pid."""
+    """A notebook's kernel; `created` tells it from another process with its pid, `board` is its ranks'."""
 
     pid: int
     created: float
     host: str
     notebook: str
+    board: str = ""
 
     def __str__(self) -> str:
         return f"{self.notebook or 'another notebook'} (kernel process {self.pid})"
@@ -35,10 +36,10 @@ class Holder:
             return False
 
 
-def me() -> Holder:
+def me(board: str) -> Holder:
     """Return this process as a holder; Jupyter tells a kernel its notebook's path."""
     name = os.path.basename(os.environ.get("JPY_SESSION_NAME", ""))
-    return Holder(os.getpid(), psutil.Process().create_time(), socket.gethostname(), name)
+    return Holder(os.getpid(), psutil.Process().create_time(), socket.gethostname(), name, board)
 
 
 def file_of(cluster: ipp.Cluster) -> Path:
@@ -60,10 +61,10 @@ def other(path: Path) -> Holder | None:
     return who if who is not None and who.pid != os.getpid() and who.lives else None
 
 
-def hold(path: Path) -> None:
-    """Note that this process holds the engines now."""
+def hold(path: Path, board: str) -> None:
+    """Note that this process holds the engines now, and where their board is (see labkit.comm.board)."""
     written = path.with_name(f"{path.name}-{os.getpid()}")
-    written.write_text(json.dumps(asdict(me())))
+    written.write_text(json.dumps(asdict(me(board))))
     written.replace(path)
 
 

@@ -119,8 +119,8 @@ class Kernel:
     def start(self, code: str) -> str:
         return self.client.execute(code)
 
-    def finish(self, message: str) -> str:
-        """Return what the cell printed, showed and raised."""
+    def finish(self, message: str, until: str | None = None) -> str:
+        """Return what the cell printed, showed and raised, or has until it prints `until`."""
         said = []
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
@@ -134,6 +134,8 @@ class Kernel:
             match reply["msg_type"]:
                 case "stream":
                     said.append(content["text"])
+                    if until is not None and until in "".join(said):
+                        return "".join(said)
                 case "execute_result" | "display_data":
                     said.append(content["data"].get("text/plain", "") + "\n")
                 case "error":

@@ -82,15 +82,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     world.wait_until_empty()
 
 
-def row(what: str, to_message: float, kernel: Kernel) -> None:
-    """Bring four working engines back, and write the table's row."""
-    began = monotonic()
+def row(what: str, to_message: float, kernel: Kernel, began: float | None = None) -> None:
+    """Bring four working engines back, and write the table's row; count from `began`, or from now on."""
+    began = began or monotonic()
     if "4\n" * 4 not in (said := numbers(kernel.run("%px print(comm.allreduce(1))"))):
         assert "4 ranks, one MPI world" in kernel.run(CONNECT)
         said = numbers(kernel.run("%px print(comm.allreduce(1))"))
     assert said == "4\n" * 4, said
     print(
-        f"\n{MPI.get_vendor()[0]:9} {what:26} message {to_message:5.2f} s   "
+        f"\n{MPI.get_vendor()[0]:9} {what:34} message {to_message:5.2f} s   "
         f"four ranks {monotonic() - began:5.2f} s",
         end="",
     )
@@ -176,21 +176,32 @@ def test_a_laptop_sleeps(shared: Kernel) -> None:
     row("a sleep", 0, shared)
 
 
-def test_the_kernel_restarts_while_the_engines_are_stuck(
-    kernel: Kernel, tmp_path: Path, ipcluster: Start
+@pytest.mark.parametrize(
+    ("what", "cell"),
+    [("stuck in raw MPI", f"{RAW}if rank:\n    raw.Barrier()"), ("computing", "while rank:\n    x = rank")],
+)
+def test_the_kernel_restarts_while_its_ranks_are(
+    kernel: Kernel, tmp_path: Path, ipcluster: Start, what: str, cell: str
 ) -> None:
     here = tmp_path / "here"
     here.mkdir()
     ipcluster("--engines=MPI", "-n", "4")
     kernel.run(CONNECT)
-    kernel.start(f"%%px\n{RAW}open(f'{here}/{{rank}}', 'w').close()\nif rank:\n    raw.Barrier()")
+    kernel.start(f"%%px\nmark = rank\nopen(f'{here}/{{rank}}', 'w').close()\n{cell}")
     wait_until(lambda: len(os.listdir(here)) == 4, "all ranks in the cell")
     kernel.restart()
     began = monotonic()
-    said = kernel.run(CONNECT)
-    assert "are busy with a cell of a notebook that is gone" in said, said
-    assert "4 ranks, one MPI world" in said
-    row("kernel restarted", monotonic() - began, kernel)
+    message = kernel.start(CONNECT)
+    told = kernel.finish(message, until="interrupt")
+    took = monotonic() - began
+    assert "The engines are busy with a cell of a notebook that is gone: it is stopped." in told, told
+    assert re.search(r"ranks 1, 2, 3 are at cell line \d", told), told
+    stays = what == "computing"
+    assert ("It has heeded the interrupt: the engines stay" in told) == stays, told
+    assert ("Ranks 1, 2, 3 did not heed the interrupt: new engines" in told) != stays, told
+    assert "4 ranks, one MPI world" in told + kernel.finish(message)
+    row(f"kernel restarted, {what}", took, kernel, began)
+    assert ("NameError" in kernel.run("%px print(mark)")) != stays
 
 
 def test_two_notebooks_on_one_cluster(new_kernel: Callable[[], Kernel], ipcluster: Start) -> None:
