@@ -22,7 +22,7 @@ from labkit.cluster.magics import NONINTERACTIVE, activate
 from labkit.cluster.running import INTERRUPT_S, Ranks, pending
 from labkit.cluster.world import ClusterError, Introduction, check_world
 from labkit.comm.board import RUNS
-from labkit.comm.hang import named
+from labkit.comm.report import named
 
 POLL = 0.02  # seconds
 ANSWER_S = 5.0  # an engine that does nothing answers in milliseconds

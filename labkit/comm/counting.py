@@ -139,22 +139,28 @@ class CountingComm(Layer):
 Plain = Callable[..., Any]
 
 
-def _counting(name: str, plain: Plain, size: Callable[[Any], int]) -> Plain:
+def _counting(name: str, size: Callable[[Any], int]) -> Plain:
     def send(self: CountingComm, message: Any, dest: int, *arguments: Any, **named: Any) -> Any:
         self._count(dest, size(message))
-        return plain(self, message, dest, *arguments, **named)
+        return _next(self, name)(message, dest, *arguments, **named)
 
-    send.__name__, send.__doc__ = name, plain.__doc__
+    send.__name__, send.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
     return send
 
 
-def _listing(name: str, plain: Plain) -> Plain:
+def _listing(name: str) -> Plain:
     def call(self: CountingComm, *arguments: Any, **named: Any) -> Any:
         self.counts.calls[name] += 1
-        return plain(self, *arguments, **named)
+        return _next(self, name)(*arguments, **named)
 
-    call.__name__, call.__doc__ = name, plain.__doc__
+    call.__name__, call.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
     return call
+
+
+def _next(comm: CountingComm, name: str) -> Plain:
+    """Return the method after CountingComm's: a watched communicator's, if it comes after, else MPI's."""
+    method: Plain = getattr(super(CountingComm, comm), name)
+    return method
 
 
 def _pickled(message: Any) -> int:
@@ -179,6 +185,6 @@ LIBRARY += _words("Send_init Bsend_init Ssend_init Rsend_init Psend_init")
 
 for _names, _size in (_SENDS, nbytes), (_OBJECTS, _pickled):
     for _name in _names:
-        setattr(CountingComm, _name, _counting(_name, getattr(MPI.Intracomm, _name), _size))
+        setattr(CountingComm, _name, _counting(_name, _size))
 for _name in LIBRARY:
-    setattr(CountingComm, _name, _listing(_name, getattr(MPI.Intracomm, _name)))
+    setattr(CountingComm, _name, _listing(_name))
