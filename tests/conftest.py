@@ -39,9 +39,12 @@ def kill_tree(job: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def started(p: int, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """Start this Python with the arguments on p ranks; whatever happens, nothing of it is left at the end."""
-    command = [runtime.mpiexec(), "-n", str(p), sys.executable, *map(str, arguments)]
+def started(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
+    """Start this Python with the arguments on p ranks, after other words if given.
+
+    Whatever happens, nothing of it is left at the end.
+    """
+    command = [*before, runtime.mpiexec(), "-n", str(p), sys.executable, *map(str, arguments)]
     environment = {**os.environ, **runtime.settings()}
     job = subprocess.Popen(
         command,
@@ -61,9 +64,9 @@ def started(p: int, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
             job.stdout.close()
 
 
-def run(p: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """Run this Python with the arguments on p ranks; a job that hangs is killed and fails the test."""
-    with started(p, *arguments) as job:
+    with started(p, *arguments, before=before) as job:
         try:
             output, _ = job.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired as late:
