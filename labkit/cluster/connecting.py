@@ -38,7 +38,7 @@ def connect(
         raise ClusterError(f"a cluster has at least one rank; n is {n}")
     deadline = time.monotonic() + timeout
     cluster, story, new = find_or_start(n, profile, own)
-    client = cluster.connect_client_sync()
+    client = client_of(cluster)
     holder = holding.file_of(cluster)
     if (who := holding.other(holder)) is not None and not take_over:
         client.close()
@@ -98,6 +98,20 @@ def find_or_start(n: int, profile: str, only_own: bool) -> tuple[ipp.Cluster, st
     own.start_cluster_sync()
     atexit.register(end_own)
     return own, "cluster started; it ends with this notebook", True
+
+
+def client_of(cluster: ipp.Cluster) -> ipp.Client:
+    """Return a client, when the controller is there."""
+    try:
+        return cluster.connect_client_sync()
+    except RuntimeError:  # it has ended while it was waited for
+        last = [line for line in cluster.controller.get_output().splitlines() if line][-1:]
+        if cluster is own:
+            end_own()
+        raise ClusterError(
+            f"the cluster's controller has ended{': '.join(['', *last])}. Call connect() again: it takes "
+            f"other ports, unless an ipcontroller_config.py of yours sets them."
+        ) from None
 
 
 def end_own() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -124,13 +127,33 @@ def test_a_cluster_of_another_notebook_is_left_alone(new_kernel: Callable[[], Ke
     assert "NameError" in second.run("%px mark")
 
 
-def test_a_stale_cluster_file_is_no_cluster(world: World, kernel: Kernel, ipcluster: Start) -> None:
+def test_stale_files_are_no_cluster_though_others_listen_at_its_ports(
+    world: World, kernel: Kernel, ipcluster: Start
+) -> None:
     process = ipcluster("--engines=MPI", "-n", "2")
-    (path,) = [path for path in world.cluster_files() if "cluster-" in path]
-    with open(path) as file:
-        stale = file.read()
+    wait_until(lambda: len(world.cluster_files()) == 3, "the connection files")
+    stale = {path: Path(path).read_text() for path in world.cluster_files()}
+    ports = {json.loads(said).get("registration") for said in stale.values()} - {None}
     process.send_signal(signal.SIGKILL)
     wait_until(lambda: len(world.processes()) == 1, "only the kernel left")
-    with open(path, "w") as file:
-        file.write(stale)
-    assert "cluster started" in kernel.run(CONNECT.format(n=2))
+    for path, said in stale.items():
+        Path(path).write_text(said)
+    with ExitStack() as others:
+        for port in ports:
+            others.enter_context(socket.create_server(("127.0.0.1", port)))
+        assert ports and "cluster started" in kernel.run(CONNECT.format(n=2))
+    for path in stale:
+        Path(path).unlink()
+
+
+def test_a_port_that_is_taken_is_told(world: World, kernel: Kernel) -> None:
+    settings = world.folder / "profile_default" / "ipcontroller_config.py"
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        settings.write_text(f"get_config().IPController.ports = [{port}]\n")
+        said = kernel.run(CONNECT.format(n=2))
+        assert "ClusterError: the cluster's controller has ended: " in said, said
+        assert re.search(rf"Address already in use .*:{port}.*Call connect\(\) again", said, re.DOTALL), said
+        wait_until(lambda: len(world.processes()) == 1, "only the kernel left")
+    assert "cluster started" in kernel.run("rc = connect(2)")
