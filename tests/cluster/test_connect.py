@@ -95,6 +95,8 @@ def test_stuck_engines_are_told_of_and_replaced(kernel: Kernel, ipcluster: Start
 def test_engines_of_ipcluster_outlive_the_kernel(world: World, kernel: Kernel, ipcluster: Start) -> None:
     ipcluster("--engines=MPI", "-n", "4")
     assert "found running" in kernel.run(CONNECT.format(n=4))
+    # Engines that are started anew register within a heartbeat.
+    assert any("--HeartMonitor.period=100" in command for command in world.commands())
     kernel.run("%px mark = rank + 10")
     kernel.restart()
     assert "found running" in kernel.run(CONNECT.format(n=4))
