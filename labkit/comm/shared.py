@@ -31,12 +31,11 @@ class _Node:
     def __init__(self, comm: MPI.Intracomm, node: MPI.Intracomm) -> None:
         self.comm, self.rank = node, node.rank
         workers = comm.allreduce(node.size, MPI.MIN)  # on each node; equally many, or rings would not close
-        # The ranks of the same number on all nodes; null on a rank too many.
-        self.column = cast(
-            MPI.Intracomm, comm.Split(node.rank if node.rank < workers else MPI.UNDEFINED, comm.rank)
-        )
-        nodes = comm.allreduce(int(node.rank == 0))
-        self.slices = workers if nodes > 1 else node.size
+        several = comm.allreduce(int(node.rank == 0)) > 1
+        # The ranks of the same number on all nodes; null on a rank too many, and where there is one node.
+        number = node.rank if several and node.rank < workers else MPI.UNDEFINED
+        self.column = cast(MPI.Intracomm, comm.Split(number, comm.rank))
+        self.slices = workers if several else node.size
         self.pool = Pool(node)
         self.copy = np.empty(0)
         # A line of cache for each rank, where it tells: number of window, place in it, factor.
