@@ -1,7 +1,8 @@
 """Does the model hold? Rates fitted to some of the measured sizes, and the others predicted with them.
 
-One α, one β and one γ for all schedules: with rates of its own for each, a schedule's price would say nothing
-about another schedule, which is what the model is for.
+Each schedule has rates of its own: where ranks share cores and memory, as on one machine, what a byte costs
+depends on who else is at work in that round. Rates fitted to all schedules together predict one that was not
+measured, and less well; both are shown.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Modelled:
     """The fitted rates, and what they predict: of the sizes `held_out` they have seen nothing."""
 
     p: int
-    fit: Fit
+    fits: dict[str, Fit]
+    together: Fit
     held_out: tuple[int, ...]
     predicted: Times
 
@@ -42,8 +44,14 @@ class Modelled:
         sizes = np.unique(ends.astype(int) // ITEM * ITEM).tolist()
         schedules = {name: make(self.p) for name, make in ALLREDUCE.items()}
         return sizes, {
-            name: [self.fit.predict(schedule, size) for size in sizes] for name, schedule in schedules.items()
+            name: [self.fits[name].predict(schedule, size) for size in sizes]
+            for name, schedule in schedules.items()
         }
+
+    def __str__(self) -> str:
+        width = max(map(len, self.fits))
+        lines = [f"{name:{width}}  {', '.join(str(fit).splitlines())}" for name, fit in self.fits.items()]
+        return "\n".join([*lines, f"{'all':{width}}  {', '.join(str(self.together).splitlines())}"])
 
 
 def modelled(times: Times, p: int) -> Modelled | None:
@@ -52,17 +60,17 @@ def modelled(times: Times, p: int) -> Modelled | None:
     if p == 1 or not held:
         return None
     schedules = {name: make(p) for name, make in ALLREDUCE.items()}
-    seen = [
-        Measurement(schedules[name], size, medians[name])
-        for size, medians in times.items()
-        if size not in held
-        for name in schedules
-    ]
-    found = fit(seen)
-    predicted = {
-        size: {name: found.predict(schedule, size) for name, schedule in schedules.items()} for size in times
+    seen = {
+        name: [Measurement(schedule, size, times[size][name]) for size in times if size not in held]
+        for name, schedule in schedules.items()
     }
-    return Modelled(p, found, held, predicted)
+    fits = {name: fit(measured) for name, measured in seen.items()}
+    predicted = {
+        size: {name: fits[name].predict(schedule, size) for name, schedule in schedules.items()}
+        for size in times
+    }
+    together = fit(one for measured in seen.values() for one in measured)
+    return Modelled(p, fits, together, held, predicted)
 
 
 def rows(times: Times, model: Modelled, place: str) -> list[Row]:

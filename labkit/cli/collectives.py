@@ -129,7 +129,7 @@ def _run(
         else:
             click.echo(bench.table(times, comm.size))
             if model:
-                click.echo(f"\n{model.fit}\n\n{table(predicted)}")
+                click.echo(f"\n{model}\n\n{table(predicted)}")
         if plot:
             _draw(plot, times, model)
     wait_quietly(comm)  # rank 0 draws

@@ -17,6 +17,7 @@ from labkit.cluster.death import RankDied, first_death
 from labkit.cluster.world import ClusterError, Introduction
 from labkit.comm import hang
 from labkit.comm.board import Board
+from labkit.comm.report import named
 
 ADVICE = (
     "Call `connect()` for working engines, then run the notebook's setup cells again: "
@@ -105,9 +106,7 @@ class Ranks:
             if not result.done() and not self.interrupt(result, INTERRUPT_S):
                 stuck = pending(result)
                 text = next(text for text in map(failed_by_hang, result._children) if text)
-                self.end(
-                    f"{hang.named(stuck)} did not heed an interrupt: the engines have been ended. {ADVICE}"
-                )
+                self.end(f"{named(stuck)} did not heed an interrupt: the engines have been ended. {ADVICE}")
                 raise Hang({"text": f"{text}\n{self.over}"}, 0)
 
     def stop(self, result: ipp.AsyncResult) -> BaseException:
@@ -117,7 +116,7 @@ class Ranks:
         if self.interrupt(result, INTERRUPT_S):
             return Stopped(f"the cell was stopped.{said}")
         self.end(
-            f"{hang.named(pending(result))} did not heed the interrupt (a call of MPI not watched, or "
+            f"{named(pending(result))} did not heed the interrupt (a call of MPI not watched, or "
             f"other compiled code): the engines have been ended. {ADVICE}"
         )
         return Stopped(f"the cell was stopped.{said}\n{self.over}")

@@ -44,14 +44,14 @@ class Call(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_int64)
-            for name in ("channel", "number", "op", "root", "count", "kind", "reduction")
+            for name in ("number", "channel", "op", "root", "count", "kind", "reduction", "line")
         ),
-        ("line", ctypes.c_int64),
         ("file", ctypes.c_char * 32),
     )
 
 
-NOTE = Struct("=8q32s")  # a Call, written at once
+CALL = Struct("=7q32s")  # a Call without its number
+NOTE = Struct(f"=q{CALL.size}s")  # a Call, written at once
 assert NOTE.size == ctypes.sizeof(Call)
 
 

@@ -10,7 +10,7 @@ from mpi4py import MPI
 UNKNOWN = -1  # is like anything: a derived datatype, or a buffer of a kind that is not looked into
 
 # NumPy's number of a type, one for those that are the same under two names (C's long and long long).
-KINDS = {
+KINDS: dict[int, int] = {
     np.dtype(char).num: np.dtype(np.dtype(char).str).num
     for char in np.typecodes["All"]
     if char not in "OSUVMm"
@@ -35,13 +35,8 @@ _OPS = (
     "REPLACE",
     "NO_OP",
 )
-# mpi4py's predefined operations are single objects.
+# mpi4py's predefined operations are single objects; the caller's own are not told apart.
 REDUCTIONS = {id(getattr(MPI, name)): number for number, name in enumerate(_OPS)}
-
-
-def reduction(op: MPI.Op) -> int:
-    """Return the number of an operation that reduces; the caller's own are not told apart."""
-    return REDUCTIONS.get(id(op), UNKNOWN)
 
 
 def reduction_name(number: int) -> str:

@@ -1,41 +1,34 @@
-"""Meeting on the board: how a rank learns that all others have come to the same call, or what they do."""
+"""Waiting with an end: a rank learns why what it waits for does not come."""
 
 from __future__ import annotations
 
 import os
-import sys
-import threading
 from collections.abc import Callable
 from time import monotonic, sleep
-from types import FrameType
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING
 
 from labkit.comm import board as layout
-from labkit.comm import hang, stacks
-from labkit.comm.board import (
-    EPOCH,
-    GAVE_UP,
-    HASH,
-    HISTORY,
-    IN_COLLECTIVE,
-    IN_MESSAGE,
-    NUMBER,
-    NUMBERS,
-    RUNS,
-    Board,
-)
+from labkit.comm import hang, signature, stacks
+from labkit.comm.board import EPOCH, RUNS, Board
 from labkit.comm.places import label, where
+
+if TYPE_CHECKING:
+    from labkit.comm.meeting import Channel
 
 DEADLINE_S = 20.0
 # A rank that has ended its cell and begins no other for so long does not come any more.
 ENDED_S = 2.0
 INTERRUPT_S = 1.0
-EAGER = 1000  # looks, a few tenths of a millisecond, before a rank with a core of its own lets others run
+LOOKS = range(100)  # at what the others have posted, before the clock is looked at
+EAGER = range(1000)  # the same, a few tenths of a millisecond, where each rank has a core of its own
 SPIN_S = 0.0005  # look again and again; a collective of small arrays takes a tenth of this
+NOTED = 1000  # calls, of which the notes are kept
 LOOK_S = 0.02  # between looks at what the others do
 NAP_S = 0.001
 
-_note, _NOTE_BYTES = layout.NOTE.pack_into, layout.NOTE.size
-_yield = getattr(os, "sched_yield", lambda: sleep(0))
+_go_on: Callable[[], object] = int  # no call is cheaper
+_yield: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
 
 
 def cores() -> int:
@@ -52,12 +45,11 @@ class Watch:
         self.slot = board.slots[rank]
         self.progress = progress  # lets MPI work on messages under way
         # Ranks that share a core give it to each other at once.
-        self.eager = 0 if board.size > cores() else EAGER
+        self.looks, self.pause = (LOOKS, _yield) if board.size > cores() else (EAGER, _go_on)
         self.channels: list[Channel] = []
         self.opened = 0  # rows taken as the rank 0 of a communicator
         self.free: list[int] = []
-        self.fence = threading.Lock()
-        self.labels: dict[str, bytes] = {}
+        self.noted: dict[tuple[int, ...], tuple[CodeType, int, bytes]] = {}
         self.calls = 0
         self.history = board.note_offset(rank)
         self.slot.pid = os.getpid()
@@ -108,9 +100,6 @@ class Watch:
 
         Time in which this process did not run (a laptop's sleep) does not count.
         """
-        for _ in range(self.eager):
-            if over():
-                return
         waited, last, looked = 0.0, monotonic(), 0.0
         begun = False
         try:
@@ -188,10 +177,21 @@ class Watch:
             return bool(self.slot.state == RUNS and monotonic() - slot.since > patience)
         return not hang.alive(slot.pid)
 
-    def name(self, file: str) -> bytes:
-        """Return a file's name as notes have it."""
-        self.labels[file] = short = label(file)
-        return short
+    def note(self, key: tuple[int, ...], frame: FrameType) -> tuple[CodeType, int, bytes]:
+        """Return a call's hash and its note, and keep them.
+
+        `key`: operation, root, count, kind, reduction, the code's instruction and identity, and the row.
+        """
+        op, root, count, kind, reduction, _, _, row = key
+        kind = signature.KINDS.get(kind, signature.UNKNOWN)
+        reduction = signature.REDUCTIONS.get(reduction, signature.UNKNOWN)
+        call = (row, op, root, count, kind, reduction)
+        if len(self.noted) >= NOTED:
+            self.noted.clear()
+        code = frame.f_code  # kept, so that no other code can have its identity
+        note = layout.CALL.pack(*call, frame.f_lineno, label(code.co_filename))
+        self.noted[key] = made = code, hash(call) & layout.HASH, note
+        return made
 
     def post_where(self, frame: FrameType | None) -> None:
         """Note the student's line that we wait at."""
@@ -221,182 +221,3 @@ class Waiting:
     def hopeless(self, patience: float) -> bool:
         """Tell whether somebody who is waited for has ended."""
         return False
-
-
-class Channel:
-    """A communicator's row on the board. `members`: ranks of the world, by rank in the communicator."""
-
-    def __init__(self, watch: Watch, row: int, rank: int, members: list[int]) -> None:
-        self.watch, self.row, self.rank, self.members = watch, row, rank, members
-        board = watch.board
-        self.memory, self.words, self.size = board.memory, board.words, len(members)
-        self.first = row * board.size  # in words
-        self.own = self.first + rank
-        self.low = board.rows + 8 * self.first
-        self.high = self.low + 8 * len(members)
-        self.number = board.head.start
-        watch.channels.append(self)
-
-    def close(self) -> None:
-        """Give the row back; called by every rank when all are done with the communicator."""
-        self.watch.channels.remove(self)
-        if self.rank == 0:
-            self.watch.free.append(self.row)
-
-    def meet(  # noqa: PLR0917  (every nanosecond counts)
-        self, op: int, deadline_s: float, root: int, count: int, kind: int, reduction: int, depth: int = 2
-    ) -> None:
-        """Note this call, and return when all members have come to the same; raise if they will not."""
-        watch = self.watch
-        memory, slot = self.memory, watch.slot
-        self.number = number = (self.number + 1) & NUMBERS
-        place = watch.base | number << NUMBER
-        word = place | hash((self.row, op, root, count, kind, reduction)) & HASH
-        frame = sys._getframe(depth)
-        file = frame.f_code.co_filename
-        calls = watch.calls
-        watch.calls = calls + 1
-        _note(
-            memory,
-            watch.history + calls % HISTORY * _NOTE_BYTES,
-            *(self.row, place >> NUMBER, op, root, count, kind, reduction, frame.f_lineno),
-            watch.labels.get(file) or watch.name(file),
-        )
-        slot.calls = calls + 1
-        self.words[self.own] = word
-        low, high = self.low, self.high
-        same = word.to_bytes(8, sys.byteorder) * self.size
-        while True:
-            if memory[low:high] != same:
-                here = self.looker(word, same)
-                if not here():
-                    watch.wait(here, Meeting(self, word, deadline_s, frame))
-            # From here on others may rely on us. So who gives up looks at `going` after saying so, and we
-            # look for such a one after setting it: of the two, one sees the other.
-            slot.going = word
-            with watch.fence:
-                pass
-            if memory[low:high] == same or self.all_here(word):
-                return
-            slot.going = 0
-
-    def looker(self, word: int, same: bytes) -> Callable[[], bool]:
-        """Return what tells whether all have come to this call; it costs little while nothing changes."""
-        memory, low, high = self.memory, self.low, self.high
-        seen = b""
-
-        def here() -> bool:
-            nonlocal seen
-            now = memory[low:high]
-            if now == seen:
-                return False
-            seen = now
-            return now == same or self.all_here(word)
-
-        return here
-
-    def all_here(self, word: int) -> bool:
-        """Tell whether all have come to the call of this word, or gone on from it; not if calls differ."""
-        return all(self.came(rank, word) for rank in range(len(self.members)))
-
-    def came(self, rank: int, word: int) -> bool:
-        """Tell whether a rank has come to the same call."""
-        theirs = self.watch.board.words[self.first + rank]
-        if theirs == word:
-            return True
-        if theirs >> EPOCH != word >> EPOCH:
-            return False
-        ahead = ((theirs >> NUMBER) - (word >> NUMBER)) & NUMBERS
-        if ahead == 0:
-            return not theirs & GAVE_UP and self.differs(rank, word) is None
-        return ahead < NUMBERS >> 1
-
-    def differs(self, rank: int, word: int) -> str | None:
-        """Return in what a rank's call of the same number differs from ours."""
-        theirs = self.watch.board.words[self.first + rank]
-        if theirs == word or (theirs ^ word) >> NUMBER or theirs & GAVE_UP:
-            return None
-        number = word >> NUMBER
-        mine, other = self.call(self.rank, number), self.call(rank, number)
-        if mine is None or other is None:
-            return None
-        return hang.difference(mine, other)
-
-    def call(self, rank: int, number: int) -> layout.Call | None:
-        """Return a rank's note of a call here."""
-        for call in reversed(self.watch.board.last_calls(self.members[rank])):
-            if call.channel == self.row and call.number == number:
-                return call
-        return None
-
-
-class NoChannel:
-    """Of a communicator that is not watched: nobody meets."""
-
-    def meet(self, *call: int | float, depth: int = 0) -> None:
-        """Go on."""
-
-
-class Meeting(Waiting):
-    """Waiting for all members of a communicator to come to a call."""
-
-    def __init__(self, channel: Channel, word: int, deadline_s: float, frame: FrameType) -> None:
-        super().__init__(channel.watch, channel.members, deadline_s)
-        self.channel, self.word, self.frame = channel, word, frame
-
-    def begin(self) -> None:
-        self.watch.post_where(self.frame)
-        self.watch.slot.waits = IN_COLLECTIVE
-
-    def leave(self) -> bool:
-        channel = self.channel
-        board = self.watch.board
-        board.words[channel.first + channel.rank] = self.word | GAVE_UP
-        with self.watch.fence:
-            pass
-        for rank, member in enumerate(channel.members):
-            if rank != channel.rank:
-                theirs = board.words[channel.first + rank]
-                ahead = ((theirs >> NUMBER) - (self.word >> NUMBER)) & NUMBERS
-                gone_on = theirs >> EPOCH == self.word >> EPOCH and 0 < ahead < NUMBERS >> 1
-                if gone_on or board.slots[member].going == self.word:
-                    board.words[channel.first + channel.rank] = self.word
-                    return False
-        return True
-
-    def mismatch(self) -> str | None:
-        ranks = range(len(self.channel.members))
-        return next(filter(None, (self.channel.differs(rank, self.word) for rank in ranks)), None)
-
-    def hopeless(self, patience: float) -> bool:
-        return any(
-            not self.channel.came(rank, self.word) and self.watch.ended(member, patience)
-            for rank, member in enumerate(self.members)
-        )
-
-
-class Message(Waiting):
-    """Waiting for a message to come, or to be taken; `peer` is a rank of the world, or -1 for any."""
-
-    def __init__(  # noqa: PLR0917
-        self,
-        watch: Watch,
-        members: list[int],
-        deadline_s: float,
-        op: int,
-        peer: int,
-        tag: int,
-        frame: FrameType,
-    ) -> None:
-        super().__init__(watch, members, deadline_s)
-        self.op, self.peer, self.tag, self.frame = op, peer, tag, frame
-
-    def begin(self) -> None:
-        slot = self.watch.slot
-        self.watch.post_where(self.frame)
-        slot.op, slot.peer, slot.tag = self.op, self.peer, self.tag
-        slot.waits = IN_MESSAGE
-
-    def hopeless(self, patience: float) -> bool:
-        peers = [self.peer] if self.peer >= 0 else [rank for rank in self.members if rank != self.watch.rank]
-        return bool(peers) and all(self.watch.ended(peer, patience) for peer in peers)

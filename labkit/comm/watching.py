@@ -10,179 +10,28 @@ It is MPI's own communicator otherwise: a class derived from mpi4py's, around th
 
 from __future__ import annotations
 
-import functools
 import warnings
 from typing import Any
 
 from mpi4py import MPI
 
-from labkit.comm import watch as watching
 from labkit.comm.board import RUNS, Board
 from labkit.comm.errors import raise_together
 from labkit.comm.hang import OPS
-from labkit.comm.messages import WatchingMessages
-from labkit.comm.signature import UNKNOWN, of, reduction, writable
-from labkit.comm.watch import Channel, NoChannel, Watch
-
-dumps, loads = MPI.pickle.dumps, MPI.pickle.loads
-IN_PLACE = MPI.IN_PLACE
-
-# Numbers of the operations: looked up once, not at every call.
-BARRIER, BCAST, REDUCE, ALLREDUCE = (OPS[name] for name in ("Barrier", "Bcast", "Reduce", "Allreduce"))
+from labkit.comm.meeting import Channel, NoChannel
+from labkit.comm.watch import Watch
+from labkit.comm.watched_arrays import WatchedArrays
+from labkit.comm.watched_messages import WatchedMessages
+from labkit.comm.watched_objects import WatchedObjects
 
 
-class WatchingCollectives(WatchingMessages, MPI.Intracomm):
-    """Collectives that begin when all ranks have come to the same one."""
-
-    _channel: Channel | NoChannel = NoChannel()
-    deadline_s: float = watching.DEADLINE_S
+class WatchingCollectives(WatchedArrays, WatchedObjects, WatchedMessages):
+    """A communicator whose ranks learn why they wait, and what is made from it."""
 
     @property
     def watch(self) -> Watch | None:
         """What watches: one for all communicators of a process."""
         return self._channel.watch if isinstance(self._channel, Channel) else None
-
-    def Barrier(self) -> None:
-        self._channel.meet(BARRIER, self.deadline_s, -1, -1, -1, -1)
-        super().Barrier()
-
-    def Bcast(self, buf: Any, root: int = 0) -> None:
-        count, kind = of(buf)
-        if self.rank != root:
-            writable(buf)
-        self._channel.meet(BCAST, self.deadline_s, root, count, kind, -1)
-        super().Bcast(buf, root)
-
-    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        count, kind = of(recvbuf if sendbuf is IN_PLACE else sendbuf)
-        writable(recvbuf)
-        self._channel.meet(ALLREDUCE, self.deadline_s, -1, count, kind, reduction(op))
-        super().Allreduce(sendbuf, recvbuf, op)
-
-    def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
-        count, kind = of(recvbuf if sendbuf is IN_PLACE else sendbuf)
-        if self.rank == root:
-            writable(recvbuf)
-        self._channel.meet(REDUCE, self.deadline_s, root, count, kind, reduction(op))
-        super().Reduce(sendbuf, recvbuf, op, root)
-
-    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        here = self.rank == root
-        self._parts("Gather", (recvbuf, self.size) if here else (sendbuf, 1), recvbuf if here else None, root)
-        super().Gather(sendbuf, recvbuf, root)
-
-    def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        here = self.rank == root
-        self._types("Gatherv", recvbuf if here else sendbuf, recvbuf if here else None, root)
-        super().Gatherv(sendbuf, recvbuf, root)
-
-    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        here = self.rank == root
-        into = None if recvbuf is IN_PLACE else recvbuf
-        self._parts("Scatter", (sendbuf, self.size) if here else (recvbuf, 1), into, root)
-        super().Scatter(sendbuf, recvbuf, root)
-
-    def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        here = self.rank == root
-        into = None if recvbuf is IN_PLACE else recvbuf
-        self._types("Scatterv", sendbuf if here else recvbuf, into, root)
-        super().Scatterv(sendbuf, recvbuf, root)
-
-    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        self._parts("Allgather", (recvbuf, self.size), recvbuf)
-        super().Allgather(sendbuf, recvbuf)
-
-    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        self._types("Allgatherv", recvbuf, recvbuf)
-        super().Allgatherv(sendbuf, recvbuf)
-
-    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        self._parts("Alltoall", (recvbuf if sendbuf is IN_PLACE else sendbuf, self.size), recvbuf)
-        super().Alltoall(sendbuf, recvbuf)
-
-    def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        self._types("Alltoallv", recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf)
-        super().Alltoallv(sendbuf, recvbuf)
-
-    def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
-        self._bare("Alltoallw")
-        super().Alltoallw(sendbuf, recvbuf)
-
-    def Reduce_scatter(
-        self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: MPI.Op = MPI.SUM
-    ) -> None:
-        self._types("Reduce_scatter", recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, op_=op)
-        super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
-
-    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        sent = recvbuf if sendbuf is IN_PLACE else sendbuf
-        self._parts("Reduce_scatter_block", (sent, self.size), recvbuf, op_=op)
-        super().Reduce_scatter_block(sendbuf, recvbuf, op)
-
-    def Scan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        self._parts("Scan", (recvbuf if sendbuf is IN_PLACE else sendbuf, 1), recvbuf, op_=op)
-        super().Scan(sendbuf, recvbuf, op)
-
-    def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        self._parts("Exscan", (recvbuf if sendbuf is IN_PLACE else sendbuf, 1), recvbuf, op_=op)
-        super().Exscan(sendbuf, recvbuf, op)
-
-    # Python objects are pickled before the ranks meet: what cannot be pickled, or reduced, is an error on the
-    # rank that has it, and not inside a collective that the others are in.
-
-    def barrier(self) -> None:
-        self._bare("barrier")
-        super().Barrier()
-
-    def bcast(self, obj: Any, root: int = 0) -> Any:
-        sent = dumps(obj) if self.rank == root else None
-        self._bare("bcast", root)
-        return loads(super().bcast(sent, root))
-
-    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
-        sent = dumps(sendobj)
-        self._bare("gather", root)
-        parts = super().gather(sent, root)
-        return None if parts is None else [loads(part) for part in parts]
-
-    def scatter(self, sendobj: Any, root: int = 0) -> Any:
-        sent = self._pieces(sendobj) if self.rank == root else None
-        self._bare("scatter", root)
-        return loads(super().scatter(sent, root))
-
-    def allgather(self, sendobj: Any) -> list[Any]:
-        sent = dumps(sendobj)
-        self._bare("allgather")
-        return [loads(part) for part in super().allgather(sent)]
-
-    def alltoall(self, sendobj: Any) -> list[Any]:
-        sent = self._pieces(sendobj)
-        self._bare("alltoall")
-        return [loads(part) for part in super().alltoall(sent)]
-
-    def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
-        sent = dumps(sendobj)
-        self._bare("reduce", root, reduction(op))
-        parts = super().gather(sent, root)
-        return None if parts is None else functools.reduce(op, map(loads, parts))
-
-    def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        sent = dumps(sendobj)
-        self._bare("allreduce", how=reduction(op))
-        return functools.reduce(op, map(loads, super().allgather(sent)))
-
-    def scan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        sent = dumps(sendobj)
-        self._bare("scan", how=reduction(op))
-        return functools.reduce(op, map(loads, super().allgather(sent)[: self.rank + 1]))
-
-    def exscan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        sent = dumps(sendobj)
-        self._bare("exscan", how=reduction(op))
-        before = super().allgather(sent)[: self.rank]
-        return functools.reduce(op, map(loads, before)) if before else None
-
-    # What is made from a watched communicator is watched.
 
     def Dup(self, info: MPI.Info | None = None) -> Any:
         self._bare("Dup")
@@ -234,36 +83,6 @@ class WatchingCollectives(WatchingMessages, MPI.Intracomm):
     def Disconnect(self) -> None:
         self._end("Disconnect")
         super().Disconnect()
-
-    def _bare(self, op: str, root: int = UNKNOWN, how: int = UNKNOWN) -> None:
-        self._channel.meet(OPS[op], self.deadline_s, root, UNKNOWN, UNKNOWN, how, depth=3)
-
-    def _parts(
-        self, op: str, buffer: tuple[Any, int], into: Any, root: int = UNKNOWN, *, op_: MPI.Op | None = None
-    ) -> None:
-        """Meet for a collective in which a part of a buffer has the same size and type on all ranks."""
-        count, kind = of(*buffer)
-        self._checked(op, count, kind, into, root, op_)
-
-    def _types(
-        self, op: str, buffer: Any, into: Any, root: int = UNKNOWN, *, op_: MPI.Op | None = None
-    ) -> None:
-        """Meet for a collective in which sizes differ from rank to rank."""
-        _, kind = of(buffer)
-        self._checked(op, UNKNOWN, kind, into, root, op_)
-
-    def _checked(  # noqa: PLR0917
-        self, op: str, count: int, kind: int, into: Any, root: int, op_: MPI.Op | None
-    ) -> None:
-        writable(into)
-        how = UNKNOWN if op_ is None else reduction(op_)
-        self._channel.meet(OPS[op], self.deadline_s, root, count, kind, how, depth=4)
-
-    def _pieces(self, sendobj: Any) -> list[bytes]:
-        pieces = [dumps(piece) for piece in sendobj]
-        if len(pieces) != self.size:
-            raise ValueError(f"expected {self.size} objects, one for each rank, got {len(pieces)}")
-        return pieces
 
     def _opened(self, new: Any) -> Any:
         """Watch a new communicator; its ranks call this together."""

@@ -40,10 +40,11 @@ def bills(ranks: Sequence[int], panels: Mapping[str, Mapping[str, Curve]], unit:
     return figure
 
 
-def losses_by_step(panels: Mapping[str, Mapping[str, Curve]]) -> Figure:
+def losses_by_step(panels: Mapping[str, Mapping[str, Curve]], count: str = "Step") -> Figure:
     """Return the losses of several runs by step, a panel for each group of runs, all on one log scale.
 
-    Shapes: panels: group → run → (steps,). A loss that is not finite is left out.
+    Shapes: panels: group → run → (steps,). `count` says what is counted along the axis, if not steps. A loss
+    that is not finite is left out.
     """
     figure = Figure(figsize=(3.2 * len(panels) + 0.6, 3.7), layout="constrained")
     sides = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -54,7 +55,7 @@ def losses_by_step(panels: Mapping[str, Mapping[str, Curve]]) -> Figure:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         _plain(axes.yaxis)
-        axes.set_xlabel("Step")
+        axes.set_xlabel(count)
         axes.set_title(title)
         axes.grid(alpha=0.3)
     sides[0].set_ylabel("Loss (mean over samples)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -113,7 +114,7 @@ def test_many_faults_at_once_are_each_found(tmp_path: Path) -> None:
     assert code == 1
     assert findings["mpiexec"].status == "fault" and str(foreign) in findings["mpiexec"].found
     assert findings["world"].status == "fault" and "4 worlds of one rank" in findings["world"].found
-    activate = f"export PATH={OWN.parent}:$PATH"
+    activate = f"export PATH={shlex.quote(str(OWN.parent))}:$PATH"
     assert findings["mpiexec"].mend == findings["world"].mend == activate
     assert findings["engines"].status == "ok"  # the lab does not take PATH's
     assert findings["packages"].found == "click: 7.0, the lab supports >=8.1"
@@ -182,7 +183,7 @@ def test_a_library_that_is_not_the_wheels_is_a_fault(tmp_path: Path) -> None:
 
 def test_no_mpiexec_on_path_and_versions_of_python() -> None:
     found = mpi.launcher(None, "", LIBRARY["name"], CLEAN)
-    assert found.status == "note" and found.mend == f"export PATH={OWN.parent}:$PATH"
+    assert found.status == "note" and found.mend == f"export PATH={shlex.quote(str(OWN.parent))}:$PATH"
     assert versions.python().status == "ok"
     found = versions.python("3.9.18")
     assert found.status == "fault" and "3.9.18" in found.found and found.mend == "make lab PYTHON=python3.10"

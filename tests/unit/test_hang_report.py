@@ -9,6 +9,7 @@ import pytest
 from labkit.comm import board as layout
 from labkit.comm import hang
 from labkit.comm.board import Board
+from labkit.comm.report import table
 from labkit.plots.hang import hang as picture
 
 
@@ -22,7 +23,7 @@ def report() -> dict:
             slot.pid, slot.state = os.getpid(), layout.RUNS
             for number, op in [(1, "Bcast"), (2, "Allreduce")][: 1 if rank == 1 else 2]:
                 slot.history[slot.calls] = layout.Call(
-                    0, number, hang.OPS[op], -1, 10, 11, -1, 3 + number, b"cell"
+                    number, 0, hang.OPS[op], -1, 10, 11, -1, 3 + number, b"cell"
                 )
                 slot.calls += 1
             slot.waits = layout.IN_COLLECTIVE if rank != 1 else layout.AWAKE
@@ -43,7 +44,7 @@ def test_the_words(report: dict) -> None:
 
 
 def test_the_picture(report: dict) -> None:
-    header, rows = hang.table(report)
+    header, rows = table(report)
     assert header == ["", "#1 Bcast", "#2 Allreduce"]
     assert rows == [["rank 0", "✓", "waits"], ["rank 1", "✓", "– raised"], ["rank 2", "✓", "waits"]]
     axes = picture(report).axes[0]

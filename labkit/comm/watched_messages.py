@@ -6,20 +6,47 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Literal
 
 import numpy as np
 from mpi4py import MPI
 
+from labkit.comm.board import IN_MESSAGE
 from labkit.comm.hang import OPS
-from labkit.comm.watch import Channel, Message, NoChannel
+from labkit.comm.meeting import NoChannel, Watched
+from labkit.comm.watch import Waiting, Watch
 
 
-class WatchingMessages(MPI.Comm):
+class Message(Waiting):
+    """Waiting for a message to come, or to be taken; `peer` is a rank of the world, or -1 for any."""
+
+    def __init__(
+        self,
+        watch: Watch,
+        members: list[int],
+        deadline_s: float,
+        op: int,
+        peer: int,
+        tag: int,
+        frame: FrameType,
+    ) -> None:
+        super().__init__(watch, members, deadline_s)
+        self.op, self.peer, self.tag, self.frame = op, peer, tag, frame
+
+    def begin(self) -> None:
+        slot = self.watch.slot
+        self.watch.post_where(self.frame)
+        slot.op, slot.peer, slot.tag = self.op, self.peer, self.tag
+        slot.waits = IN_MESSAGE
+
+    def hopeless(self, patience: float) -> bool:
+        peers = [self.peer] if self.peer >= 0 else [rank for rank in self.members if rank != self.watch.rank]
+        return bool(peers) and all(self.watch.ended(peer, patience) for peer in peers)
+
+
+class WatchedMessages(Watched):
     """Send, receive and their kin as their non-blocking twins, asked until they are done."""
-
-    deadline_s: float
-    _channel: Channel | NoChannel
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         self._complete("Send", super().Isend(buf, dest, tag), dest, tag)
