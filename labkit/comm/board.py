@@ -1,4 +1,4 @@
-"""The board: memory that the ranks of one node share, on which each notes what it is about to call.
+"""The board: memory that the ranks of one machine share, on which each notes what it is about to call.
 
 It needs no progress of MPI, so it tells where every rank is also when none of them moves: the ranks read it,
 and so does a notebook's kernel. Per rank there is a slot (process, cell, the last calls), and per

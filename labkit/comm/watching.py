@@ -10,7 +10,10 @@ It is MPI's own communicator otherwise: a class derived from mpi4py's, around th
 
 from __future__ import annotations
 
+import os
+import socket
 import warnings
+from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
@@ -145,7 +148,7 @@ def watch(keep: bool = False) -> WatchingComm:
     """Return the world's communicator, watched; always the same object; the first call is collective.
 
     With `keep`, the board's files stay for other processes to read, and somebody else removes them. Ranks of
-    more than one node share no memory: their communicator is not watched.
+    more than one machine see no common memory: their communicator is not watched.
     """
     global _world  # noqa: PLW0603
     if _world is None:
@@ -164,11 +167,8 @@ def resume() -> None:
 
 
 def _open_world(world: MPI.Intracomm, keep: bool) -> Channel | None:
-    """Make a board, and return the world's row on it; None if the world has more than one node."""
-    node = world.Split_type(MPI.COMM_TYPE_SHARED)
-    several = node.size < world.size
-    node.Free()
-    if world.allreduce(several, MPI.LOR):
+    """Make a board, and return the world's row on it; None if the ranks do not all see it."""
+    if len(set(world.allgather(_machine()))) > 1:
         return None
     path, fault = "", None
     if world.rank == 0:
@@ -177,7 +177,13 @@ def _open_world(world: MPI.Intracomm, keep: bool) -> Channel | None:
         except OSError as error:
             fault = str(error)
     raise_together(world, fault)
-    watch_ = Watch(Board(world.bcast(path)), world.rank, lambda: MPI.COMM_SELF.Iprobe(0, 0))
+    path = world.bcast(path)
+    # Containers of one machine have files of their own.
+    if not world.allreduce(os.path.exists(path), MPI.LAND):
+        if world.rank == 0:
+            Board(path).remove()
+        return None
+    watch_ = Watch(Board(path), world.rank, lambda: MPI.COMM_SELF.Iprobe(0, 0))
     if world.rank == 0:
         watch_.new_row()  # before anybody writes into it
     world.Barrier()
@@ -185,3 +191,14 @@ def _open_world(world: MPI.Intracomm, keep: bool) -> Channel | None:
         watch_.board.remove()  # its memory stays for as long as a rank has it
     watch_.slot.state = RUNS
     return Channel(watch_, 0, world.rank, list(range(world.size)))
+
+
+def _machine() -> tuple[str, str]:
+    """Return what processes have in common that can see each other and the same memory.
+
+    Not the host's name: hosts made on one machine have several (see labkit.hosts).
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")
+    except OSError:  # not Linux
+        return socket.gethostname(), ""

@@ -38,7 +38,7 @@ class Network:
         """Return the network with this rank's link slower, both ways: alpha and beta times `factor`."""
         return replace(self, alpha=_times(self.alpha, rank, factor), beta=_times(self.beta, rank, factor))
 
-    def slow_rank(self, rank: int, factor: float) -> Network:
+    def slow_processor(self, rank: int, factor: float) -> Network:
         """Return the network with this rank slower at its own work, which here is adding."""
         return replace(self, gamma=_times(self.gamma, rank, factor))
 

@@ -129,7 +129,7 @@ def test_the_rounds_of_each_rank_s_clock(make, p, n, random):
     network = Network.of(p, RATES)
     for _ in range(random.randrange(4)):
         network = network.slow_link(random.randrange(p), 1 + 3 * random.random())
-        network = network.slow_rank(random.randrange(p), 1 + 9 * random.random())
+        network = network.slow_processor(random.randrange(p), 1 + 9 * random.random())
         network = network.pause(random.randrange(p), random.random() * 1e-4)
         network = network.link(random.randrange(p), random.randrange(p), random.random() * 1e-4, 1e-8)
     schedule, ends = make(p), bounds(n, make(p).pieces) * 4
@@ -162,7 +162,7 @@ def test_what_is_slow_shows():
     ring, tree = ALLREDUCE["ring"](p), ALLREDUCE["tree"](p)
     usual = simulate(ring, n, equal).seconds
     assert simulate(ring, n, equal.slow_link(3, 4)).seconds > 3 * usual  # every round waits for the slow link
-    assert simulate(ring, n, equal.slow_rank(3, 10)).seconds > usual
+    assert simulate(ring, n, equal.slow_processor(3, 10)).seconds > usual
     assert simulate(ring, n, equal.pause(3, 1.0)).seconds == pytest.approx(1 + usual, rel=1e-6)
     assert simulate(ring, n, equal.link(1, 0, 9, 9)).seconds == usual  # the ring sends only upwards
     assert simulate(ring, n, equal.link(0, 1, 9, 9)).seconds > 9 * 14
