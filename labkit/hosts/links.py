@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 
 from labkit.hosts.state import Host, HostsError
 
 SWITCH, PORT, CARD = "allreducelab", "allreducelab", "eth0"
 SWITCH_ADDRESS = "10.77.0.254"
+# The same on every machine, whatever its own default: the way every kernel has, and no new start after a pause,
+# or what a collective takes would depend on the one before it.
+TCP = {"tcp_congestion_control": "reno", "tcp_slow_start_after_idle": "0"}
 LARGEST = 250  # hosts: the switch has the last address
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
@@ -72,3 +77,6 @@ def plug_in(index: int, rate: int) -> None:
     lines += [f"addr add {address(index)}/24 dev {CARD}", f"link set {CARD} up"]
     batch("ip", lines)
     batch("tc", [shape(CARD, rate)])
+    for name, value in TCP.items():
+        with suppress(OSError):  # in a container whose /proc may only be read: then as the machine has it
+            Path(f"/proc/sys/net/ipv4/{name}").write_text(value)
