@@ -29,6 +29,8 @@ OVER_THE_LINKS = {
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "tcp,self",
     "OMPI_MCA_btl_tcp_if_include": links.CARD,
+    # Up to here a message goes without asking whether it is expected: ranks that share a core answer late.
+    "OMPI_MCA_btl_tcp_eager_limit": str(1 << 20),
 }
 
 
