@@ -12,8 +12,8 @@ from labkit.hosts.state import Host, HostsError
 
 SWITCH, PORT, CARD = "allreducelab", "allreducelab", "eth0"
 SWITCH_ADDRESS = "10.77.0.254"
-# The same on every machine, whatever its own default: the way every kernel has, and no new start after a pause,
-# or what a collective takes would depend on the one before it.
+# The same on every machine, whatever its own default: the way that every kernel has, and no new start after a
+# pause, or what a collective takes would depend on the one before it.
 TCP = {"tcp_congestion_control": "reno", "tcp_slow_start_after_idle": "0"}
 LARGEST = 250  # hosts: the switch has the last address
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
