@@ -113,7 +113,7 @@ def check_a_late_message_does_not_hold_up_one_sent_before(comm: MPI.Intracomm) -
         while not (late.has_come() and early.has_come()):  # the messages, without their second of delay
             sleep(1e-3)
         assert late.is_here() and early.is_here()
-        assert late.due - early.due >= 1.0, (early.due, late.due)
+        assert late.due - early.due > 0.999, (early.due, late.due)
     elif comm.rank < 3:
         if comm.rank == 1:
             comm.recv(source=2)
