@@ -104,8 +104,10 @@ def test_engines_of_ipcluster_outlive_the_kernel(world: World, kernel: Kernel, i
 
 
 def test_revived_engines_belong_to_the_clusters_owner(world: World, kernel: Kernel, ipcluster: Start) -> None:
-    ipcluster("--engines=MPI", "-n", "2")
+    started = ipcluster("--engines=MPI", "-n", "2")
     kernel.run(CONNECT.format(n=2))
+    # Engines that end before that have failed to start, to ipcluster.
+    assert started.stdout and any("started successfully" in line for line in started.stdout)
     kernel.run("%px import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     kernel.run(CONNECT.format(n=2))
     kernel.run("%px mark = rank + 10")
