@@ -26,6 +26,7 @@ from labkit.comm.report import named
 
 POLL = 0.02  # seconds
 ANSWER_S = 5.0  # an engine that does nothing answers in milliseconds
+RENEW_S = 2.0  # without all engines, before a client asks anew which there are
 FORSAKEN_S = 0.5  # for an answer of engines whose notebook is gone, before a look at what they do
 own: ipp.Cluster | None = None  # the cluster that this kernel has started
 
@@ -53,15 +54,17 @@ def connect(
         end_engines(cluster, client, deadline)
     try:
         patience = FORSAKEN_S if gone else ANSWER_S
-        ranks = bring_up(cluster, client, n, deadline, revive=not new, patience=patience)
+        client, ranks = bring_up(cluster, client, n, deadline, revive=not new, patience=patience)
     except Unanswered as late:
         if last is None or not (who or gone):
             raise
+        client = late.client
         of = str(who or "a notebook that is gone")
         freed = free(cluster, client, late.result, of, last.board)
         if freed is None:
             end_engines(cluster, client, deadline)
-        ranks = freed or bring_up(cluster, client, n, deadline, revive=True)
+            client, freed = bring_up(cluster, client, n, deadline, revive=True)
+        ranks = freed
     check_world(ranks, launcher_of(cluster))
     board = client[:].apply_async(hand_out, deadline_s).get(ANSWER_S)[0]
     if get_ipython() is not None:
@@ -76,11 +79,11 @@ def connect(
 
 
 class Unanswered(ClusterError):
-    """Engines are there, and busy; `result` will be their answers."""
+    """Engines are there, and busy; `result` will be their answers to `client`."""
 
-    def __init__(self, message: str, result: ipp.AsyncResult) -> None:
+    def __init__(self, message: str, client: ipp.Client, result: ipp.AsyncResult) -> None:
         super().__init__(message)
-        self.result = result
+        self.client, self.result = client, result
 
 
 def find_or_start(n: int, profile: str, only_own: bool) -> tuple[ipp.Cluster, str, bool]:
@@ -138,8 +141,13 @@ def bring_up(
     *,
     revive: bool,
     patience: float = ANSWER_S,
-) -> list[Introduction]:
-    """Wait until n ranks answer, with a progress bar if that takes long; with `revive`, replace dead ones."""
+) -> tuple[ipp.Client, list[Introduction]]:
+    """Wait until n ranks answer, with a progress bar if that takes long; with `revive`, replace dead ones.
+
+    Return the client that they answer, and what they say. A client is not told of engines that register in
+    the moment while it connects, so one that goes on missing some is replaced.
+    """
+    renew = time.monotonic() + RENEW_S
     bar = tqdm.tqdm(
         total=n, desc="engines", unit="engine", delay=1, leave=False, disable=NONINTERACTIVE, file=sys.stdout
     )
@@ -149,7 +157,7 @@ def bring_up(
             if len(client.ids) >= n:
                 result = client[:].apply_async(introduce)
                 try:
-                    return result.get(patience)
+                    return client, result.get(patience)
                 except RemoteError:
                     pass  # engines that have just died may still be registered: go on waiting
                 except TimeoutError:
@@ -159,6 +167,7 @@ def bring_up(
                         f"{n} engines are there, but not all have answered in {patience:.0f} s: they "
                         f"compute, or wait in a collective that a rank has missed. Wait, or call "
                         f"connect({n}, restart=True) for new engines in their place.",
+                        client,
                         result,
                     ) from None
             elif not client.ids and not engines_run(cluster):
@@ -167,6 +176,10 @@ def bring_up(
                 cluster.stop_engines_sync()
                 cluster.start_engines_sync(n)
                 revive = False
+            elif time.monotonic() > renew:
+                client.close()
+                client = client_of(cluster)
+                renew = time.monotonic() + RENEW_S
             time.sleep(POLL)
     raise ClusterError(
         f"{len(client.ids)} of {n} engines came up.{''.join(map(last_words, cluster.engines.values()))}"

@@ -27,6 +27,7 @@ def hand_out(deadline_s: float) -> str:
     """Give the student's namespace `comm`, watched, and return the path of its board. Collective."""
     from IPython import get_ipython  # noqa: PLC0415
 
+    from labkit.comm.board import RETURNED  # noqa: PLC0415
     from labkit.comm.watch import Watch  # noqa: PLC0415
     from labkit.comm.watching import watch  # noqa: PLC0415
 
@@ -36,6 +37,7 @@ def hand_out(deadline_s: float) -> str:
     shell.user_ns.update(comm=comm)
     if comm.watch is None:
         return ""
+    comm.watch.end_cell(RETURNED, "")  # no cell runs as yet
     if not getattr(shell, "_labkit_watches", False):
         shell._labkit_watches = True
         begin, end = _hooks(comm.watch)

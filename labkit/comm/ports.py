@@ -57,7 +57,13 @@ class EmulatedRequest(MPI.Request):
 
     def has_come(self) -> bool:
         """Tell whether the message itself, without its delay, has come."""
-        return not self or super().Get_status()
+        if not self:  # MPI's own Waitall has seen it
+            return True
+        status = MPI.Status()
+        if not super().Get_status(status):
+            return False
+        self.source, self.tag = status.Get_source(), status.Get_tag()
+        return True
 
 
 class Ports:
@@ -69,6 +75,7 @@ class Ports:
         self._ahead = 0.0 if one_machine(self._stamps) else offset(self._stamps)
         self._sending_until = self._receiving_until = -math.inf
         self._coming: list[EmulatedRequest] = []  # nobody knows yet when they are due
+        self._due: list[tuple[int, int, float]] = []  # source, tag and time of messages that no request has
         self._open: list[EmulatedRequest] = []  # has come, and is waited for by nobody yet
         self._stamping: list[tuple[MPI.Request, np.ndarray]] = []
 
@@ -108,20 +115,34 @@ class Ports:
                 os.sched_yield()
 
     def take_in(self) -> None:
-        """Work out when the messages that have come are due: the port takes them in the order of sending."""
+        """Find out when the messages that have come, and are waited for, are due."""
+        self._take_stamps()
         come = [request for request in self._coming if request.has_come()]
-        arrived = []
         for request in come:
-            stamp, status = np.empty(2), MPI.Status()
-            # Sent right behind the message, so it is here as well.
-            self._stamps.Recv(stamp, request.source, request.tag, status)
-            arrived.append((*stamp.tolist(), status.Get_source(), request))
-        for began, size, source, request in sorted(arrived, key=lambda one: one[0]):
+            while (due := self._claim(request)) is None:  # sent right behind the message
+                self._take_stamps()
+            request.due = due
+        self._coming = [request for request in self._coming if request.due is None]
+        self._open += come
+
+    def _take_stamps(self) -> None:
+        """Work out when messages are due, also those that nobody waits for, in the order of sending."""
+        status, sent = MPI.Status(), []
+        while self._stamps.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
+            stamp, source, tag = np.empty(2), status.Get_source(), status.Get_tag()
+            self._stamps.Recv(stamp, source, tag)
+            sent.append((*stamp.tolist(), source, tag))
+        for began, size, source, tag in sorted(sent):
             self._receiving_until = max(began, self._receiving_until) + self._takes(source, size)
-            request.due = self._receiving_until
-        if come:
-            self._coming = [request for request in self._coming if request.due is None]
-            self._open += come
+            self._due.append((source, tag, self._receiving_until))
+
+    def _claim(self, request: EmulatedRequest) -> float | None:
+        """Return when the message that a request has received is due; None if its stamp is not here."""
+        for index, (source, tag, due) in enumerate(self._due):
+            if request.source in {source, MPI.ANY_SOURCE} and request.tag in {tag, MPI.ANY_TAG}:
+                del self._due[index]
+                return due
+        return None
 
     def _takes(self, peer: int, size: float) -> float:
         """Return for how long (s) a message keeps both ports busy: α + βn, each of the slower end."""

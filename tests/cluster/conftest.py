@@ -166,6 +166,8 @@ def world(tmp_path: Path) -> Iterator[World]:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(left, timeout=10)
+    for process in left:  # those who would have swept up behind the ranks are dead, too
+        lifeline.sweep(process.pid)
 
 
 @pytest.fixture

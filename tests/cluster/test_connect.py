@@ -123,6 +123,28 @@ def test_a_world_of_one_is_an_error_that_names_its_cause(kernel: Kernel, ipclust
     assert "LocalEngineSetLauncher" in said
 
 
+def test_engines_that_register_while_the_client_connects_are_not_missed(
+    kernel: Kernel, ipcluster: Start
+) -> None:
+    ipcluster("--engines=MPI", "-n", "2")
+    kernel.run(
+        """import time, zmq, ipyparallel as ipp
+from ipyparallel.client import client as module
+connect_socket, held_up = module.util.connect, []
+
+def hold_up(socket, *where, **security):
+    if socket.type == zmq.SUB and not held_up:  # the client has the list of engines, and no news as yet
+        held_up.append(True)
+        while len(ipp.Client().ids) < 2:
+            time.sleep(0.1)
+    return connect_socket(socket, *where, **security)
+
+module.util.connect = hold_up"""
+    )
+    assert "2 ranks, one MPI world" in kernel.run(CONNECT.format(n=2))
+    assert "[True]" in kernel.run("held_up")
+
+
 def test_a_cluster_of_another_notebook_is_left_alone(new_kernel: Callable[[], Kernel]) -> None:
     first, second = new_kernel(), new_kernel()
     first.run(CONNECT.format(n=2))

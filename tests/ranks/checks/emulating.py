@@ -109,10 +109,12 @@ def check_a_late_message_does_not_hold_up_one_sent_before(comm: MPI.Intracomm) -
     slow = EmulatedComm(comm, Link(latency_s=1.0))
     slow.Barrier()
     if comm.rank == 0:
-        late, early = (slow.Irecv(np.empty(1), rank) for rank in (1, 2))
-        while not (late.has_come() and early.has_come()):  # the messages, without their second of delay
+        late = slow.Irecv(np.empty(1), 1)
+        while not late.has_come():  # the message, without its second of delay
             sleep(1e-3)
-        assert late.is_here() and early.is_here()
+        early = slow.Irecv(np.empty(1), 2)  # whoever is waited for first
+        while not (late.is_here() and early.is_here()):
+            sleep(1e-3)
         assert late.due - early.due > 0.999, (early.due, late.due)
     elif comm.rank < 3:
         if comm.rank == 1:
