@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import ipyparallel as ipp
-import psutil
 import tqdm
 from ipyparallel.cluster.launcher import EngineLauncher
 from ipyparallel.error import RemoteError
@@ -228,7 +227,7 @@ def engines_run(cluster: ipp.Cluster) -> bool:
         if process is None:  # a launcher of another kind: what it says of itself must do
             if engines.running:
                 return True
-        elif process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        elif finding.lives(process):
             return True
     return False
 

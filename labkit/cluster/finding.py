@@ -33,6 +33,14 @@ def runs(state: dict) -> bool:
         return False
 
 
+def lives(process: psutil.Process) -> bool:
+    """Tell whether a process runs; one that has ended, waited for or not, does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # between the two questions
+        return False
+
+
 def size_of(state: dict) -> int | None:
     """Return the number of engines that a cluster was started with."""
     sets = state.get("engines", {}).get("sets", {}).values()

@@ -12,7 +12,7 @@ from typing import Any
 import ipyparallel as ipp
 import psutil
 
-from labkit.cluster import holding
+from labkit.cluster import finding, holding
 from labkit.cluster.death import RankDied, first_death
 from labkit.cluster.world import ClusterError, Introduction
 from labkit.comm import hang
@@ -70,9 +70,7 @@ class Ranks:
 
     def check_controller(self) -> None:
         """Raise if the controller has ended: no message would ever come."""
-        if self.controller is not None and not (
-            self.controller.is_running() and self.controller.status() != psutil.STATUS_ZOMBIE
-        ):
+        if self.controller is not None and not finding.lives(self.controller):
             raise RankDied(f"the cluster's controller has ended, and the engines with it. {ADVICE}")
 
     def lost(self, patience: float = 2.0) -> RankDied | None:

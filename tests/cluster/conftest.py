@@ -82,7 +82,7 @@ class World:
         boards = [path for path in glob.glob("/dev/shm/labkit-board-*") if is_ours(path)]
         assert [path for path in boards if not lifeline.alive(int(path.split("-")[2]))] == []
         # A job elsewhere on the machine has such files, too, while it runs.
-        if not any(process.name() == "hydra_pmi_proxy" for process in psutil.process_iter()):
+        if not any(process.info["name"] == "hydra_pmi_proxy" for process in psutil.process_iter(["name"])):
             files = glob.glob("/tmp/hydra_hwloc_xmlfile_*")
             assert [path for path in files if os.stat(path).st_uid == os.getuid()] == []
 
