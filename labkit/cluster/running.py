@@ -67,6 +67,8 @@ class Ranks:
                 f"`connect(own=True)` starts engines of this notebook's own."
             )
         self.check_controller()
+        if (died := self.lost()) is not None:  # also while MPI is still ending the others
+            raise died
 
     def check_controller(self) -> None:
         """Raise if the controller has ended: no message would ever come."""

@@ -67,6 +67,7 @@ MESSAGES = (
     "recv",
     "sendrecv",
 )
+NOT_BEGUN = "has not begun the cell"
 OPS = {name: number for number, name in enumerate((*COLLECTIVES, *MESSAGES, "probe", "mprobe"))}
 NAMES = tuple(OPS)
 
@@ -123,10 +124,10 @@ def look(
 ) -> dict[str, Any]:
     """Return what all ranks do, as data and in words. Call it with the board locked."""
     ranks = [_see(board, rank) for rank in range(board.size)]
-    if (
-        len({board.slots[rank].first for rank in range(board.size)}) == 1
-    ):  # then count from the cell's beginning
-        first = board.slots[0].first
+    begun = [rank for rank in ranks if rank["does"] != NOT_BEGUN] or ranks
+    firsts = {board.slots[rank["rank"]].first for rank in begun}
+    if len(firsts) == 1:  # then count from the cell's beginning
+        first = firsts.pop()
         for rank in ranks:
             for call in rank["calls"]:
                 if call["channel"] == 0 and call["number"] > first:
@@ -152,6 +153,8 @@ def _see(board: Board, rank: int) -> dict[str, Any]:
         seen.update(op=NAMES[slot.op], peer=slot.peer, tag=slot.tag)
     elif slot.state == RUNS and calls and _arrived(board, slot):
         seen.update(does="waits in", where=calls[-1]["line"])
+    elif slot.state != RUNS and _lags(board, slot):
+        seen["does"] = NOT_BEGUN
     elif slot.state == RETURNED:
         seen["does"] = "has returned from the cell"
     elif slot.state == RAISED:
@@ -161,6 +164,12 @@ def _see(board: Board, rank: int) -> dict[str, Any]:
         at = place([(file, line) for file, line, _ in frames])
         seen.update(does="is" if frames else "does not answer", where=at)
     return seen
+
+
+def _lags(board: Board, slot: Any) -> bool:
+    """Tell whether others have begun a cell since this rank has ended its last one."""
+    running = [other for other in board.slots if other.state == RUNS]
+    return bool(running) and all(other.cell > slot.cell and other.since > slot.since for other in running)
 
 
 def _arrived(board: Board, slot: Any) -> bool:

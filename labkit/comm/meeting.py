@@ -22,6 +22,12 @@ HALF = (NUMBERS >> 1) << NUMBER
 _note, _NOTE_BYTES = layout.NOTE.pack_into, ctypes.sizeof(layout.Call)
 
 
+def reached(theirs: int, word: int) -> bool:
+    """Tell whether a rank has come to a call of this word's number, whichever it is, or gone on from it."""
+    ahead = ((theirs >> NUMBER) - (word >> NUMBER)) & NUMBERS
+    return theirs >> EPOCH == word >> EPOCH and ahead < NUMBERS >> 1
+
+
 class Channel:
     """A communicator's row on the board. `members`: ranks of the world, by rank in the communicator."""
 
@@ -94,15 +100,12 @@ class Channel:
 
     def came(self, rank: int, word: int) -> bool:
         """Tell whether a rank has come to the same call."""
-        theirs = self.watch.board.words[self.first + rank]
+        theirs = self.words[self.first + rank]
         if theirs == word:
             return True
-        if theirs >> EPOCH != word >> EPOCH:
-            return False
-        ahead = ((theirs >> NUMBER) - (word >> NUMBER)) & NUMBERS
-        if ahead == 0:
-            return not theirs & GAVE_UP and self.differs(rank, word) is None
-        return ahead < NUMBERS >> 1
+        if (theirs ^ word) >> NUMBER:
+            return reached(theirs, word)
+        return not theirs & GAVE_UP and self.differs(rank, word) is None
 
     def differs(self, rank: int, word: int) -> str | None:
         """Return in what a rank's call of the same number differs from ours."""
@@ -149,8 +152,7 @@ class Meeting(Waiting):
         for rank, member in enumerate(channel.members):
             if rank != channel.rank:
                 theirs = board.words[channel.first + rank]
-                ahead = ((theirs >> NUMBER) - (self.word >> NUMBER)) & NUMBERS
-                gone_on = theirs >> EPOCH == self.word >> EPOCH and 0 < ahead < NUMBERS >> 1
+                gone_on = (theirs ^ self.word) >> NUMBER and reached(theirs, self.word)
                 if gone_on or board.slots[member].going == self.word:
                     board.words[channel.first + channel.rank] = self.word
                     return False
@@ -159,6 +161,10 @@ class Meeting(Waiting):
     def mismatch(self) -> str | None:
         ranks = range(len(self.channel.members))
         return next(filter(None, (self.channel.differs(rank, self.word) for rank in ranks)), None)
+
+    def missing(self) -> bool:
+        channel = self.channel
+        return not all(reached(word, self.word) for word in channel.words[channel.first : channel.last])
 
     def hopeless(self, patience: float) -> bool:
         return any(

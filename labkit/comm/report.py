@@ -91,6 +91,7 @@ def _does(rank: dict[str, Any], channel: int | None, wanted: int) -> str:
     one = {
         "is dead": "is dead|are dead",
         "has returned from the cell": "has returned from the cell|have returned from the cell",
+        "has not begun the cell": "has not begun the cell|have not begun the cell",
         "raised": f"raised {rank['error']}|raised {rank['error']}",
         "is": f"is{at}|are{at}",
         "does not answer": "does not answer|do not answer",
@@ -149,6 +150,7 @@ def _short(rank: dict[str, Any]) -> str:
     instead = {
         "is": "elsewhere",
         "has returned from the cell": "returned",
+        "has not begun the cell": "not begun",
         "is dead": "dead",
         "does not answer": "silent",
     }

@@ -20,6 +20,7 @@ DEADLINE_S = 20.0
 # A rank that has ended its cell and begins no other for so long does not come any more.
 ENDED_S = 2.0
 INTERRUPT_S = 1.0
+SETTLE_S = 0.5  # for those under way to a call that others already disagree on: the report names all
 LOOKS = range(100)  # at what the others have posted, before the clock is looked at
 EAGER = range(1000)  # the same, a few tenths of a millisecond, where each rank has a core of its own
 SPIN_S = 0.0005  # look again and again; a collective of small arrays takes a tenth of this
@@ -144,7 +145,7 @@ class Watch:
             if what.over_since < 0 and (self.board.report() or {}).get("why") == "interrupted":
                 what.over_since = waited
             return None if 0 <= what.over_since <= waited < what.over_since + INTERRUPT_S else "over"
-        if fault := what.mismatch():
+        if (fault := what.mismatch()) and (waited > SETTLE_S or not what.missing()):
             return fault
         if waited > what.deadline_s:
             return "late"
@@ -217,6 +218,10 @@ class Waiting:
     def mismatch(self) -> str | None:
         """Return what is wrong with those that have come."""
         return None
+
+    def missing(self) -> bool:
+        """Tell whether somebody may still be under way."""
+        return False
 
     def hopeless(self, patience: float) -> bool:
         """Tell whether somebody who is waited for has ended."""

@@ -112,6 +112,13 @@ def test_a_hang_is_a_report(shared: Kernel, what: str) -> None:
     row(what, took, shared)
 
 
+def test_a_rank_that_comes_too_late_for_a_mismatch(shared: Kernel) -> None:
+    shared.run("import time\nbusy = rc[2].apply_async(time.sleep, 2)")
+    said = shared.run("%%px\nx = np.ones(10 + rank)\ncomm.Allreduce(x, x.copy())")
+    assert re.search(r"rank 2 .*never joined #1: it has not begun the cell", said), said
+    row("comes too late for a mismatch", 2.0, shared)
+
+
 @pytest.mark.parametrize(
     ("what", "cell", "expected"),
     [

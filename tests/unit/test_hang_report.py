@@ -43,6 +43,30 @@ def test_the_words(report: dict) -> None:
     ]
 
 
+def test_a_rank_that_has_not_begun_the_cell_is_no_rank_that_has_returned_from_it() -> None:
+    board = Board(Board.create(3))
+    try:
+        for rank in range(3):
+            board.slots[rank].pid = os.getpid()
+            board.enter(rank, layout.RUNS)
+            board.enter(rank, layout.RETURNED)
+        for rank, count in [(0, 10), (2, 11)]:
+            board.enter(rank, layout.RUNS)
+            slot = board.slots[rank]
+            slot.first, slot.calls, slot.waits = 6, 1, layout.IN_COLLECTIVE
+            slot.history[0] = layout.Call(7, 0, hang.OPS["Allreduce"], -1, count, 11, -1, 2, b"cell")
+        report = hang.look(board, "count", 2.0, range(3), 0)
+    finally:
+        board.remove()
+    assert report["text"].splitlines()[:4] == [
+        "The ranks do not agree on collective #1: its count differs.",
+        "  rank 0 waits in Allreduce (#1, 10 float32)",
+        "  rank 2 waits in Allreduce (#1, 11 float32)",
+        "  rank 1 never joined #1: it has not begun the cell",
+    ]
+    assert table(report)[1][1] == ["rank 1", "– not begun"]
+
+
 def test_the_picture(report: dict) -> None:
     header, rows = table(report)
     assert header == ["", "#1 Bcast", "#2 Allreduce"]
