@@ -11,8 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import mpi4py
 import psutil
 import pytest
+
+# No test is an MPI process itself: what it imports may load MPI, but never starts it.
+mpi4py.rc.initialize = False
 
 # A whole notebook; one that takes longer hangs, for they are written to run within a minute on two cores.
 NOTEBOOK_LIMIT_S = 240

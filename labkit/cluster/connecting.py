@@ -15,13 +15,13 @@ from ipyparallel.cluster.launcher import EngineLauncher
 from ipyparallel.error import RemoteError
 from IPython import get_ipython
 
+from labkit.board.layout import RUNS
+from labkit.board.report import named
 from labkit.cluster import finding, holding, profiles
 from labkit.cluster.engine_side import hand_out, introduce
 from labkit.cluster.magics import NONINTERACTIVE, activate
 from labkit.cluster.running import INTERRUPT_S, Ranks, pending
 from labkit.cluster.world import ClusterError, Introduction, check_world
-from labkit.comm.board import RUNS
-from labkit.comm.report import named
 
 POLL = 0.02  # seconds
 ANSWER_S = 5.0  # an engine that does nothing answers in milliseconds

@@ -27,7 +27,7 @@ def hand_out(deadline_s: float) -> str:
     """Give the student's namespace `comm`, watched, and return the path of its board. Collective."""
     from IPython import get_ipython  # noqa: PLC0415
 
-    from labkit.comm.board import RETURNED  # noqa: PLC0415
+    from labkit.board.layout import RETURNED  # noqa: PLC0415
     from labkit.comm.watch import Watch  # noqa: PLC0415
     from labkit.comm.watching import watch  # noqa: PLC0415
 
@@ -48,7 +48,7 @@ def hand_out(deadline_s: float) -> str:
 
 
 def _hooks(watch: Any) -> tuple[Any, Any]:
-    from labkit.comm.board import RAISED, RETURNED  # noqa: PLC0415
+    from labkit.board.layout import RAISED, RETURNED  # noqa: PLC0415
 
     def begin(info: Any) -> None:
         watch.begin_cell()
@@ -62,7 +62,7 @@ def _hooks(watch: Any) -> tuple[Any, Any]:
 
 def describe(error: BaseException) -> str:
     """Return an error in a line, with the line of the cell that has raised it."""
-    from labkit.comm.places import place  # noqa: PLC0415
+    from labkit.board.places import place  # noqa: PLC0415
 
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
     at = place(frames[::-1])

@@ -62,7 +62,7 @@ def other(path: Path) -> Holder | None:
 
 
 def hold(path: Path, board: str) -> None:
-    """Note that this process holds the engines now, and where their board is (see labkit.comm.board)."""
+    """Note that this process holds the engines now, and where their board is (see labkit.board.layout)."""
     written = path.with_name(f"{path.name}-{os.getpid()}")
     written.write_text(json.dumps(asdict(me(board))))
     written.replace(path)

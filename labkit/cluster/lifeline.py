@@ -175,7 +175,7 @@ def sweep(mpiexec: int) -> None:
     """Remove what a killed MPI job, whose mpiexec had this pid, could not."""
     sweep_segments()
     for path in glob.glob("/dev/shm/labkit-board-*") + glob.glob(f"{tempfile.gettempdir()}/labkit-board-*"):
-        with contextlib.suppress(OSError, ValueError):  # see labkit.comm.board: it carries its maker's pid
+        with contextlib.suppress(OSError, ValueError):  # see labkit.board.layout: it carries its maker's pid
             if not alive(int(path.split("-")[2])) and os.stat(path).st_uid == os.getuid():
                 os.unlink(path)
     for folder in {"/tmp", os.environ.get("TMPDIR", "/tmp")}:

@@ -92,7 +92,7 @@ class RankMagics(ParallelMagics):
             causes = [one for one in each if one[0] not in ("HangError", "KeyboardInterrupt", "Interrupted")]
             if causes and not streamed:
                 print("\n".join(CompositeError("", causes).render_traceback()))
-            raise Hang({"text": reports[0]}, 0) from None
+            raise Hang(reports[0]) from None
 
 
 def leaves_names(cell: str) -> bool:

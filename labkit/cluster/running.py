@@ -12,12 +12,12 @@ from typing import Any
 import ipyparallel as ipp
 import psutil
 
+from labkit.board.layout import Board
+from labkit.board.look import look
+from labkit.board.report import named
 from labkit.cluster import finding, holding
 from labkit.cluster.death import RankDied, first_death
 from labkit.cluster.world import ClusterError, Introduction
-from labkit.comm import hang
-from labkit.comm.board import Board
-from labkit.comm.report import named
 
 ADVICE = (
     "Call `connect()` for working engines, then run the notebook's setup cells again: "
@@ -37,7 +37,7 @@ class Stopped(KeyboardInterrupt):
         return [f"KeyboardInterrupt: {self}"]
 
 
-class Hang(hang.HangError):
+class Hang(RuntimeError):
     """The ranks' HangError, shown once, in the notebook."""
 
     def _render_traceback_(self) -> list[str]:
@@ -107,7 +107,7 @@ class Ranks:
                 stuck = pending(result)
                 text = next(text for text in map(failed_by_hang, result._children) if text)
                 self.end(f"{named(stuck)} did not heed an interrupt: the engines have been ended. {ADVICE}")
-                raise Hang({"text": f"{text}\n{self.over}"}, 0)
+                raise Hang(f"{text}\n{self.over}")
 
     def stop(self, result: ipp.AsyncResult) -> BaseException:
         """End a cell at the user's wish, and return the error that says what its ranks were at."""
@@ -126,7 +126,7 @@ class Ranks:
         if self.board is None:
             return None
         with self.board.locked():
-            return hang.look(self.board, "stopped", 0.0, range(self.board.size), None)
+            return look(self.board, "stopped", 0.0, range(self.board.size), None)
 
     def interrupt(self, result: ipp.AsyncResult, patience: float) -> bool:
         """Interrupt the ranks that are still in the cell; tell whether they have ended it."""

@@ -9,10 +9,9 @@ from types import FrameType
 
 from mpi4py import MPI
 
-from labkit.comm import board as layout
-from labkit.comm import hang
-from labkit.comm.board import EPOCH, GAVE_UP, HISTORY, IN_COLLECTIVE, NUMBER, NUMBERS
-from labkit.comm.signature import UNKNOWN
+from labkit.board import layout, look
+from labkit.board.layout import EPOCH, GAVE_UP, HISTORY, IN_COLLECTIVE, NUMBER, NUMBERS
+from labkit.board.names import OPS, UNKNOWN
 from labkit.comm.watch import DEADLINE_S, Waiting, Watch
 
 SEEN_S = 0.001  # what a rank writes is seen by the others in a thousandth of this
@@ -116,7 +115,7 @@ class Channel:
         mine, other = self.call(self.rank, number), self.call(rank, number)
         if mine is None or other is None:
             return None
-        return hang.difference(mine, other)
+        return look.difference(mine, other)
 
     def call(self, rank: int, number: int) -> layout.Call | None:
         """Return a rank's note of a call here."""
@@ -180,4 +179,4 @@ class Watched(MPI.Intracomm):
     deadline_s: float = DEADLINE_S
 
     def _bare(self, op: str, root: int = UNKNOWN, how: int = UNKNOWN) -> None:
-        self._channel.meet(hang.OPS[op], self.deadline_s, root, UNKNOWN, UNKNOWN, how, depth=3)
+        self._channel.meet(OPS[op], self.deadline_s, root, UNKNOWN, UNKNOWN, how, depth=3)

@@ -7,41 +7,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-UNKNOWN = -1  # is like anything: a derived datatype, or a buffer of a kind that is not looked into
+from labkit.board import names
+from labkit.board.names import KINDS, UNKNOWN
 
-# NumPy's number of a type, one for those that are the same under two names (C's long and long long).
-KINDS: dict[int, int] = {
-    np.dtype(char).num: np.dtype(np.dtype(char).str).num
-    for char in np.typecodes["All"]
-    if char not in "OSUVMm"
-}
-NAMES = {
-    KINDS[np.dtype(char).num]: np.dtype(char).name for char in np.typecodes["All"] if char not in "OSUVMm"
-}
-
-_OPS = (
-    "SUM",
-    "PROD",
-    "MAX",
-    "MIN",
-    "LAND",
-    "BAND",
-    "LOR",
-    "BOR",
-    "LXOR",
-    "BXOR",
-    "MAXLOC",
-    "MINLOC",
-    "REPLACE",
-    "NO_OP",
-)
 # mpi4py's predefined operations are single objects; the caller's own are not told apart.
-REDUCTIONS = {id(getattr(MPI, name)): number for number, name in enumerate(_OPS)}
-
-
-def reduction_name(number: int) -> str:
-    """Return the operation's name, as students type it after `MPI.`."""
-    return _OPS[number]
+REDUCTIONS = {id(getattr(MPI, name)): number for number, name in enumerate(names.REDUCTIONS)}
 
 
 def of(buffer: Any, parts: int = 1) -> tuple[int, int]:

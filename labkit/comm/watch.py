@@ -8,10 +8,12 @@ from time import monotonic, sleep
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
-from labkit.comm import board as layout
-from labkit.comm import hang, signature, stacks
-from labkit.comm.board import EPOCH, RUNS, Board
-from labkit.comm.places import label, where
+from labkit.board import layout, look, stacks
+from labkit.board.layout import EPOCH, RUNS, Board
+from labkit.board.names import KINDS, UNKNOWN
+from labkit.board.places import label, where
+from labkit.comm import hang
+from labkit.comm.signature import REDUCTIONS
 
 if TYPE_CHECKING:
     from labkit.comm.meeting import Channel
@@ -158,7 +160,7 @@ class Watch:
         board = self.board
         with board.locked():
             if board.head.epoch == self.epoch:
-                board.publish(hang.look(board, why, what.deadline_s, what.members, self.rank))
+                board.publish(look.look(board, why, what.deadline_s, what.members, self.rank))
         report = board.report()
         assert report is not None
         raise hang.HangError(report, self.rank)
@@ -176,7 +178,7 @@ class Watch:
         slot = self.board.slots[rank]
         if slot.state != RUNS:
             return bool(self.slot.state == RUNS and monotonic() - slot.since > patience)
-        return not hang.alive(slot.pid)
+        return not look.alive(slot.pid)
 
     def note(self, key: tuple[int, ...], frame: FrameType) -> tuple[CodeType, int, bytes]:
         """Return a call's hash and its note, and keep them.
@@ -184,8 +186,8 @@ class Watch:
         `key`: operation, root, count, kind, reduction, the code's instruction and identity, and the row.
         """
         op, root, count, kind, reduction, _, _, row = key
-        kind = signature.KINDS.get(kind, signature.UNKNOWN)
-        reduction = signature.REDUCTIONS.get(reduction, signature.UNKNOWN)
+        kind = KINDS.get(kind, UNKNOWN)
+        reduction = REDUCTIONS.get(reduction, UNKNOWN)
         call = (row, op, root, count, kind, reduction)
         if len(self.noted) >= NOTED:
             self.noted.clear()

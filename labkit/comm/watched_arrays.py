@@ -7,9 +7,9 @@ from typing import Any
 from mpi4py import MPI
 from numpy import ndarray
 
-from labkit.comm.hang import OPS
+from labkit.board.names import OPS, UNKNOWN
 from labkit.comm.meeting import Watched
-from labkit.comm.signature import UNKNOWN, of, writable
+from labkit.comm.signature import of, writable
 
 IN_PLACE = MPI.IN_PLACE
 

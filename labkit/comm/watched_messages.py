@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.board import IN_MESSAGE
-from labkit.comm.hang import OPS
+from labkit.board.layout import IN_MESSAGE
+from labkit.board.names import OPS
 from labkit.comm.meeting import NoChannel, Watched
 from labkit.comm.watch import Waiting, Watch
 

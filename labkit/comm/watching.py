@@ -18,9 +18,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from labkit.comm.board import RUNS, Board
+from labkit.board.layout import RUNS, Board
+from labkit.board.names import OPS
 from labkit.comm.errors import raise_together
-from labkit.comm.hang import OPS
 from labkit.comm.meeting import Channel, NoChannel
 from labkit.comm.watch import Watch
 from labkit.comm.watched_arrays import WatchedArrays

@@ -6,10 +6,11 @@ import os
 
 import pytest
 
-from labkit.comm import board as layout
-from labkit.comm import hang
-from labkit.comm.board import Board
-from labkit.comm.report import table
+from labkit.board import layout
+from labkit.board.layout import Board
+from labkit.board.look import look
+from labkit.board.names import OPS
+from labkit.board.report import table
 from labkit.plots.hang import hang as picture
 
 
@@ -23,13 +24,13 @@ def report() -> dict:
             slot.pid, slot.state = os.getpid(), layout.RUNS
             for number, op in [(1, "Bcast"), (2, "Allreduce")][: 1 if rank == 1 else 2]:
                 slot.history[slot.calls] = layout.Call(
-                    number, 0, hang.OPS[op], -1, 10, 11, -1, 3 + number, b"cell"
+                    number, 0, OPS[op], -1, 10, 11, -1, 3 + number, b"cell"
                 )
                 slot.calls += 1
             slot.waits = layout.IN_COLLECTIVE if rank != 1 else layout.AWAKE
             slot.where = b"cell line 5: `comm.Allreduce(x, y)`"
         board.enter(1, layout.RAISED, "ZeroDivisionError: division by zero")
-        return hang.look(board, "late", 2.0, range(3), 0)
+        return look(board, "late", 2.0, range(3), 0)
     finally:
         board.remove()
 
@@ -54,8 +55,8 @@ def test_a_rank_that_has_not_begun_the_cell_is_no_rank_that_has_returned_from_it
             board.enter(rank, layout.RUNS)
             slot = board.slots[rank]
             slot.first, slot.calls, slot.waits = 6, 1, layout.IN_COLLECTIVE
-            slot.history[0] = layout.Call(7, 0, hang.OPS["Allreduce"], -1, count, 11, -1, 2, b"cell")
-        report = hang.look(board, "count", 2.0, range(3), 0)
+            slot.history[0] = layout.Call(7, 0, OPS["Allreduce"], -1, count, 11, -1, 2, b"cell")
+        report = look(board, "count", 2.0, range(3), 0)
     finally:
         board.remove()
     assert report["text"].splitlines()[:4] == [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import labkit
 
 # From the bottom to the top.
-ROOMS = ["nn", "data", "schedules", "comm", "train", "hosts", "cluster", "bench", "plots", "cli"]
+ROOMS = ["nn", "data", "schedules", "board", "comm", "train", "hosts", "cluster", "bench", "plots", "cli"]
 
 
 def imported(file: Path) -> set[str]:
@@ -31,5 +33,12 @@ def test_no_room_reaches_up() -> None:
             for module in imported(file):
                 if module.startswith("labkit.") and (below := module.split(".")[1]) in ROOMS:
                     assert ROOMS.index(below) <= height, f"{file} imports {module}"
-                if room in ("nn", "data", "schedules"):
+                if room in ("nn", "data", "schedules", "board"):
                     assert not module.startswith("mpi4py"), f"{file} imports {module}"
+
+
+def test_a_notebooks_kernel_is_no_mpi_process() -> None:
+    """Under Open MPI one that is started by itself leaves its memory in /dev/shm."""
+    program = "import sys; import labkit.cluster.connecting; print('mpi4py.MPI' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout == "False\n"

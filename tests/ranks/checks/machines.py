@@ -7,8 +7,8 @@ from unittest import mock
 
 from mpi4py import MPI
 
+from labkit.board.layout import Board
 from labkit.comm import watching
-from labkit.comm.board import Board
 
 
 def check_ranks_of_several_machines_are_not_watched(comm: MPI.Intracomm) -> None:

@@ -12,7 +12,7 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.board import RAISED, RETURNED
+from labkit.board.layout import RAISED, RETURNED
 from labkit.comm.hang import HangError
 from labkit.comm.watching import watch
 
