@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,9 +99,11 @@ def command(model: str, out: Path, seed: int, ordered: bool, **given: Any) -> No
     Every rank prints, by epoch: its own and the global loss, the mean of its gradients, its contribution to
     the averaged gradient, and the time it waited and transferred. Rank 0 writes the results to --out.
     """
-    from mpi4py import MPI
+    from labkit.cli.ranks import ending_together, under_mpiexec
 
-    from labkit.cli.ranks import ending_together
+    if not under_mpiexec():  # one by itself: Open MPI would leave its shared memory behind
+        os.environ.setdefault("OMPI_MCA_btl", "self")
+    from mpi4py import MPI
 
     settings = {
         **DEFAULTS[model],

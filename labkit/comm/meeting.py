@@ -163,7 +163,9 @@ class Meeting(Waiting):
 
     def missing(self) -> bool:
         channel = self.channel
-        return not all(reached(word, self.word) for word in channel.words[channel.first : channel.last])
+        come = (reached(word, self.word) for word in channel.words[channel.first : channel.last])
+        waits = (self.watch.board.slots[member].waits == IN_COLLECTIVE for member in self.members)
+        return not (all(come) and all(waits))
 
     def hopeless(self, patience: float) -> bool:
         return any(

@@ -222,7 +222,7 @@ class Waiting:
         return None
 
     def missing(self) -> bool:
-        """Tell whether somebody may still be under way."""
+        """Tell whether somebody may still be under way, or about to say at which line it waits."""
         return False
 
     def hopeless(self, patience: float) -> bool:

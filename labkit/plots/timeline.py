@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from labkit.plots.collectives import INK
-from labkit.train.timeline import Step
+
+if TYPE_CHECKING:
+    from labkit.train.timeline import Step  # a notebook's kernel draws, and is no MPI process
 
 # Told apart by brightness and hatching too, for print without colour.
 LOOKS: dict[str, dict[str, Any]] = {

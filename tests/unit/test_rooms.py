@@ -39,6 +39,6 @@ def test_no_room_reaches_up() -> None:
 
 def test_a_notebooks_kernel_is_no_mpi_process() -> None:
     """Under Open MPI one that is started by itself leaves its memory in /dev/shm."""
-    program = "import sys; import labkit.cluster.connecting; print('mpi4py.MPI' in sys.modules)"
+    program = "import sys; import labkit.cluster.connecting, labkit.plots; print('mpi4py.MPI' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout == "False\n"
