@@ -180,9 +180,11 @@ def bring_up(
                 client = client_of(cluster)
                 renew = time.monotonic() + RENEW_S
             time.sleep(POLL)
-    raise ClusterError(
-        f"{len(client.ids)} of {n} engines came up.{''.join(map(last_words, cluster.engines.values()))}"
-    )
+    words = "".join(map(last_words, cluster.engines.values()))
+    came = len(client.ids)
+    if cluster is own and came == 0:
+        end_own()  # the fault may be its controller's: the next call starts another
+    raise ClusterError(f"{came} of {n} engines came up.{words}")
 
 
 def free(

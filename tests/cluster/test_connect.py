@@ -145,6 +145,14 @@ module.util.connect = hold_up"""
     assert "[True]" in kernel.run("held_up")
 
 
+def test_a_cluster_without_engines_is_replaced(kernel: Kernel) -> None:
+    said = kernel.run("from labkit.cluster import connect\nrc = connect(2, timeout=0.01)")
+    assert "ClusterError: 0 of 2 engines came up" in said, said
+    said = kernel.run(CONNECT.format(n=2))
+    assert "cluster started" in said, said
+    assert lines_of_ranks(kernel.run(NEW_WORLD)) == expected(2)
+
+
 def test_a_cluster_of_another_notebook_is_left_alone(new_kernel: Callable[[], Kernel]) -> None:
     first, second = new_kernel(), new_kernel()
     first.run(CONNECT.format(n=2))
