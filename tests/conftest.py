@@ -35,6 +35,7 @@ def kill_tree(job: subprocess.Popen[str]) -> None:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGKILL)
     job.wait()
+    psutil.wait_procs(set(family), timeout=10)  # until they are gone, their memory is in use
     lifeline.sweep(job.pid)  # what killed ranks could not remove
 
 
