@@ -23,6 +23,7 @@ c.EngineLauncher.engine_cmd = [sys.executable, "-m", "labkit.cluster.witness"]
 fabric = {"OMPI_MCA_btl": os.environ.get("OMPI_MCA_btl", "^ofi")}  # noqa: SIM112  (its name)
 c.MPILauncher.environment = {**runtime.settings(), **fabric}
 c.Cluster.controller_launcher_class = "tied"
+c.TiedControllerLauncher.controller_cmd = [sys.executable, "-m", "labkit.cluster.controller"]
 
 # An engine registers only after a heartbeat: the default of 3 s is most of a start. It counts as lost after
 # 5 s of silence, for a laptop can be busy elsewhere for that long; a death is told at once.

@@ -1,34 +1,43 @@
-"""A controller that engines reach through the file system: those on hosts have another network than it has.
+"""A controller that nobody can take a port from while it starts.
 
     python -m labkit.cluster.controller [OPTION …]
 
-The options are ipyparallel's own. Clients, who are in the controller's network, connect as always.
+The options are ipyparallel's own. Its controller asks the system for some sixteen free ports, lets go of
+them, and has child processes listen there about a second later. A port that another program has got by then
+costs its listener, and nobody is told: without the heartbeat's, engines wait for half a minute and end.
 """
 
 from __future__ import annotations
 
-import os
-from typing import Any
+import socket
 
 from ipyparallel.controller.app import IPController
 
-from labkit.hosts.state import folder
 
+class Controller(IPController):
+    """Holds each port that it chooses until it ends."""
 
-class SocketController(IPController):
-    """Listens to engines on sockets in the hosts' folder, named by its process id and a number."""
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**settings)
+        self._held: list[socket.socket] = []
 
-    def initialize(self, argv: Any = None) -> None:
-        self.engine_transport = "ipc"
-        self.engine_ip = str(folder() / str(os.getpid()))
-        super().initialize(argv)
+    def next_port(self, pool_name: str = "common") -> int:
+        """Return a port that is free now, and that from now on only this program's listeners get.
 
-    def construct_url(self, kind: str, channel: str, index: Any = None) -> str:
-        """Return a channel's address: with a colon, as engines write it, not with ipyparallel's hyphen."""
-        url: str = super().construct_url(kind, channel, index)
-        head, separator, number = url.rpartition("-")
-        return f"{head}:{number}" if separator and url.startswith("ipc:") else url
+        Raises OSError: a port of the settings (`IPController.ports` and the like) is taken.
+        """
+        port: int = super().next_port(pool_name)
+        holder = socket.socket()
+        # A bound socket that does not listen keeps its port from all but those who ask for it by number with
+        # this option, as ZeroMQ's listeners do.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            holder.bind(("", port))
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror} (port {port})") from None
+        self._held.append(holder)
+        return port
 
 
 if __name__ == "__main__":
-    SocketController.launch_instance()
+    Controller.launch_instance()

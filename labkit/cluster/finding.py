@@ -18,7 +18,7 @@ from labkit.cluster import profiles
 OWN = f"notebook-{os.getpid()}"
 # `labkit lab` names its engines to the kernels of its JupyterLab by this environment variable.
 CHOSEN = "LABKIT_CLUSTER"
-CONTROLLERS = {"ipyparallel.controller", "labkit.cluster.controller"}
+CONTROLLERS = {"ipyparallel.controller", "labkit.cluster.controller", "labkit.cluster.socket_controller"}
 
 quiet = logging.getLogger("labkit.cluster")
 quiet.addHandler(logging.NullHandler())

@@ -282,7 +282,7 @@ def main(arguments: list[str]) -> int:
         end_tree(command, known, GRACE[role])
         if role != "child" and not alive(pid):  # nobody is left to read our output, or to tidy up after us
             files = {**cluster_files(), "output": own_output()}
-        # A controller's sockets for engines on hosts (see controller.py).
+        # A controller's sockets for engines on hosts (see socket_controller.py).
         hosts = os.environ.get("LABKIT_HOSTS") or f"/tmp/allreducelab-hosts-{os.getuid()}"
         sockets = glob.glob(f"{hosts}/{command.pid}:*")
         for path in [*files.values(), *sockets]:

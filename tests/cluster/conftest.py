@@ -20,7 +20,7 @@ from jupyter_client.manager import KernelManager
 
 from labkit.cluster import lifeline
 
-DEADLINE_S = 60.0
+DEADLINE_S = 90.0  # longer than that of connect(), whose error then says what it waited for
 Start = Callable[..., "subprocess.Popen[str]"]  # the fixture `ipcluster`
 
 

@@ -181,13 +181,21 @@ def test_stale_files_are_no_cluster_though_others_listen_at_its_ports(
 
 
 def test_a_port_that_is_taken_is_told(world: World, kernel: Kernel) -> None:
+    """Of a listener in a child process, too: the sixth port is the heartbeat's."""
     settings = world.folder / "profile_default" / "ipcontroller_config.py"
     settings.parent.mkdir(parents=True, exist_ok=True)
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        settings.write_text(f"get_config().IPController.ports = [{port}]\n")
+    with ExitStack() as others:
+        held = [others.enter_context(socket.socket()) for _ in range(5)]
+        for each in held:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("", 0))
+        taken = others.enter_context(socket.create_server(("127.0.0.1", 0)))
+        ports = [each.getsockname()[1] for each in (*held, taken)]
+        settings.write_text(f"get_config().IPController.ports = {ports}\n")
         said = kernel.run(CONNECT.format(n=2))
         assert "ClusterError: the cluster's controller has ended: " in said, said
-        assert re.search(rf"Address already in use .*:{port}.*Call connect\(\) again", said, re.DOTALL), said
+        assert re.search(rf"Address already in use .*{ports[-1]}.*Call connect\(\) again", said, re.DOTALL), (
+            said
+        )
         wait_until(lambda: len(world.processes()) == 1, "only the kernel left")
     assert "cluster started" in kernel.run("rc = connect(2)")

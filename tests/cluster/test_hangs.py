@@ -156,7 +156,7 @@ def test_a_part_is_killed(shared: Kernel, tmp_path: Path, victim: str) -> None:
             command = " ".join(process.cmdline())
             if process.pid != shared.pid and (
                 victim == "the whole cluster"
-                or (victim == "the controller" and "-m ipyparallel.controller" in command)
+                or (victim == "the controller" and "-m labkit.cluster.controller" in command)
             ):
                 process.kill()
     if victim == "an engine":
