@@ -54,6 +54,7 @@ def look(
 ) -> dict[str, Any]:
     """Return what all ranks do, as data and in words. Call it with the board locked."""
     ranks = [_see(board, rank) for rank in range(board.size)]
+    _share_places(ranks)
     begun = [rank for rank in ranks if rank["does"] != NOT_BEGUN] or ranks
     firsts = {board.slots[rank["rank"]].first for rank in begun}
     if len(firsts) == 1:  # then count from the cell's beginning
@@ -94,6 +95,16 @@ def _see(board: Board, rank: int) -> dict[str, Any]:
         at = place([(file, line) for file, line, _ in frames])
         seen.update(does="is" if frames else "does not answer", where=at)
     return seen
+
+
+def _share_places(ranks: list[dict[str, Any]]) -> None:
+    """Name one place alike: a rank that has only just come has not said yet what its line says."""
+    for rank in ranks:
+        if rank["does"] == "waits in":
+            same = [
+                one for one in ranks if one["does"] == "waits in" and one["calls"][-1] == rank["calls"][-1]
+            ]
+            rank["where"] = max((one["where"] for one in same), key=len)
 
 
 def _lags(board: Board, slot: Any) -> bool:

@@ -65,7 +65,7 @@ def connect(
             client, freed = bring_up(cluster, client, n, deadline, revive=True)
         ranks = freed
     check_world(ranks, launcher_of(cluster))
-    board = client[:].apply_async(hand_out, deadline_s).get(ANSWER_S)[0]
+    board = client[:].apply_async(hand_out, deadline_s).get(max(ANSWER_S, deadline - time.monotonic()))[0]
     if get_ipython() is not None:
         holding.hold(holder, board)
         atexit.register(holding.release, holder)
@@ -147,6 +147,7 @@ def bring_up(
     the moment while it connects, so one that goes on missing some is replaced.
     """
     renew = time.monotonic() + RENEW_S
+    wait, asked = min(RENEW_S, patience), 0.0
     bar = tqdm.tqdm(
         total=n, desc="engines", unit="engine", delay=1, leave=False, disable=NONINTERACTIVE, file=sys.stdout
     )
@@ -156,19 +157,21 @@ def bring_up(
             if len(client.ids) >= n:
                 result = client[:].apply_async(introduce)
                 try:
-                    return client, result.get(patience)
+                    return client, result.get(wait)
                 except RemoteError:
                     pass  # engines that have just died may still be registered: go on waiting
                 except TimeoutError:
-                    if not engines_run(cluster):
-                        continue
-                    raise Unanswered(
-                        f"{n} engines are there, but not all have answered in {patience:.0f} s: they "
-                        f"compute, or wait in a collective that a rank has missed. Wait, or call "
-                        f"connect({n}, restart=True) for new engines in their place.",
-                        client,
-                        result,
-                    ) from None
+                    # Ask anew: what is sent to an engine that has registered, but not reached the queue yet,
+                    # is lost. Engines that were here before may be busy; new ones are only slow.
+                    asked += wait
+                    if revive and asked >= patience and engines_run(cluster):
+                        raise Unanswered(
+                            f"{n} engines are there, but not all have answered in {asked:.0f} s: they "
+                            f"compute, or wait in a collective that a rank has missed. Wait, or call "
+                            f"connect({n}, restart=True) for new engines in their place.",
+                            client,
+                            result,
+                        ) from None
             elif not client.ids and not engines_run(cluster):
                 if not revive:
                     break
@@ -182,9 +185,10 @@ def bring_up(
             time.sleep(POLL)
     words = "".join(map(last_words, cluster.engines.values()))
     came = len(client.ids)
-    if cluster is own and came == 0:
+    if cluster is own and not 0 < came < n:
         end_own()  # the fault may be its controller's: the next call starts another
-    raise ClusterError(f"{came} of {n} engines came up.{words}")
+    but = ", but not all have answered" if came >= n else ""
+    raise ClusterError(f"{came} of {n} engines came up{but}.{words}")
 
 
 def free(

@@ -145,6 +145,23 @@ module.util.connect = hold_up"""
     assert "[True]" in kernel.run("held_up")
 
 
+def test_an_engine_that_gets_no_question_is_asked_again(kernel: Kernel) -> None:
+    kernel.run(
+        """import ipyparallel as ipp
+send, lost = ipp.Client.send_apply_request, []
+
+def lose_one(client, socket, function, *arguments, ident=None, **more):
+    if not lost:  # a queue drops what is for engines that it does not know, as those on their way to it
+        lost.append(ident)
+        ident = b"nobody"
+    return send(client, socket, function, *arguments, ident=ident, **more)
+
+ipp.Client.send_apply_request = lose_one"""
+    )
+    assert "2 ranks, one MPI world" in kernel.run(CONNECT.format(n=2))
+    assert kernel.run("print(len(lost))") == "1\n"
+
+
 def test_a_cluster_without_engines_is_replaced(kernel: Kernel) -> None:
     said = kernel.run("from labkit.cluster import connect\nrc = connect(2, timeout=0.01)")
     assert "ClusterError: 0 of 2 engines came up" in said, said

@@ -68,6 +68,21 @@ def test_a_rank_that_has_not_begun_the_cell_is_no_rank_that_has_returned_from_it
     assert table(report)[1][1] == ["rank 1", "– not begun"]
 
 
+def test_a_rank_that_has_only_just_come_is_shown_with_those_it_waits_with() -> None:
+    board = Board(Board.create(2))
+    try:
+        for slot in board.slots:
+            slot.pid, slot.state, slot.calls = os.getpid(), layout.RUNS, 1
+            slot.history[0] = layout.Call(1, 0, OPS["Barrier"], -1, -1, -1, -1, 3, b"cell")
+        board.slots[1].waits, board.slots[1].where = layout.IN_COLLECTIVE, b"cell line 3: `comm.Barrier()`"
+        report = look(board, "stopped", 2.0, range(2), None)
+    finally:
+        board.remove()
+    assert (
+        report["text"].splitlines()[1] == "  ranks 0, 1 wait in Barrier (#1) at cell line 3: `comm.Barrier()`"
+    )
+
+
 def test_the_picture(report: dict) -> None:
     header, rows = table(report)
     assert header == ["", "#1 Bcast", "#2 Allreduce"]
