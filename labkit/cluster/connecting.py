@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import ipyparallel as ipp
+import psutil
 import tqdm
 from ipyparallel.cluster.launcher import EngineLauncher
 from ipyparallel.error import RemoteError
@@ -20,7 +21,7 @@ from labkit.board.report import named
 from labkit.cluster import finding, holding, profiles
 from labkit.cluster.engine_side import hand_out, introduce
 from labkit.cluster.magics import NONINTERACTIVE, activate
-from labkit.cluster.running import INTERRUPT_S, Ranks, pending
+from labkit.cluster.running import INTERRUPT_S, Ranks, deaths_of, pending
 from labkit.cluster.world import ClusterError, Introduction, check_world
 
 POLL = 0.02  # seconds
@@ -179,6 +180,8 @@ def bring_up(
                 cluster.start_engines_sync(n)
                 revive = False
             elif time.monotonic() > renew:
+                if revive and has_lost_a_rank(cluster):
+                    end_engines(cluster, client, deadline)
                 client.close()
                 client = client_of(cluster)
                 renew = time.monotonic() + RENEW_S
@@ -236,6 +239,15 @@ def engines_run(cluster: ipp.Cluster) -> bool:
         elif finding.lives(process):
             return True
     return False
+
+
+def has_lost_a_rank(cluster: ipp.Cluster) -> bool:
+    """Tell whether a rank of the engines that run has died: MPI then ends the others, but not always."""
+    try:
+        died = deaths_of(cluster).stat().st_mtime
+        return any(died > engines.process.create_time() for engines in cluster.engines.values())
+    except (OSError, AttributeError, psutil.Error):
+        return False
 
 
 def last_words(engines: EngineLauncher) -> str:

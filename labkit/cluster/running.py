@@ -52,7 +52,7 @@ class Ranks:
     ) -> None:
         self.client = client
         self.pids = {one.pid: one.rank for one in introductions}
-        self.deaths = Path(cluster.profile_dir, "log", f"deaths-{cluster.cluster_id}")
+        self.deaths = deaths_of(cluster)
         self.holder = holding.file_of(cluster)
         self.board = Board(board) if board and os.path.exists(board) else None
         self.controller = controller_of(cluster)
@@ -171,6 +171,11 @@ def failed_by_hang(child: Any) -> str | None:
             if getattr(error, "ename", "") == "HangError":
                 return str(error.evalue)
     return None
+
+
+def deaths_of(cluster: ipp.Cluster) -> Path:
+    """Return the file in which the witnesses of a cluster's ranks note how these end."""
+    return Path(cluster.profile_dir, "log", f"deaths-{cluster.cluster_id}")
 
 
 def controller_of(cluster: ipp.Cluster) -> psutil.Process | None:

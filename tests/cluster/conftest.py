@@ -7,6 +7,7 @@ import os
 import queue
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -102,7 +103,9 @@ class Kernel:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.manager = KernelManager(kernel_name="python3")
+        # Sockets: a port that is free when it is chosen may be an engine's when the kernel listens.
+        self.folder = tempfile.TemporaryDirectory()
+        self.manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{self.folder.name}/kernel")
         self.manager.start_kernel(env=world.env)
         self.client = self.connect()
 

@@ -15,6 +15,7 @@ import pytest
 from tests.cluster.conftest import Kernel, Start, World, wait_until
 
 CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
+WITNESS = ["-m", "labkit.cluster.witness"]
 NEW_WORLD = "%px print(rank, size, comm.rank, np.__name__)"
 
 
@@ -65,6 +66,17 @@ def test_a_death_names_its_rank_and_one_call_brings_all_back(kernel: Kernel, end
     assert "RankDied: rank 2" in kernel.run("%px print(rank)")
     assert "4 ranks, one MPI world" in kernel.run("rc = connect(4)")
     assert sorted(lines_of_ranks(kernel.run(NEW_WORLD))) == expected(4)
+
+
+def test_ranks_that_mpi_leaves_behind_a_death_are_replaced(world: World, kernel: Kernel) -> None:
+    kernel.run(CONNECT.format(n=3))
+    witnesses = [process for process in world.processes() if process.cmdline()[1:3] == WITNESS]
+    starters = {process.parent() for process in witnesses} - {*witnesses}
+    for starter in starters:  # neither learns of a death nor does anything about it
+        starter.suspend()
+    assert "RankDied: rank 1" in kernel.run("%%px\nimport os\nif rank == 1:\n    os._exit(0)")
+    assert "3 ranks, one MPI world" in kernel.run("rc = connect(3)")
+    assert sorted(lines_of_ranks(kernel.run(NEW_WORLD))) == expected(3)
 
 
 def test_an_error_of_the_students_own_stays_as_it_is(kernel: Kernel) -> None:

@@ -7,7 +7,6 @@ import mmap
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -222,11 +221,17 @@ def test_files_of_a_killed_cluster_are_found_and_the_command_removes_them(
     wait_until(lambda: len(world.cluster_files()) == 3, "the controller's connection files")
     profiles = list(world.folder.glob("profile_*"))
     assert clusters.stale(profiles).status == "ok"
-    processes = world.processes()
-    for signum in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none can tidy up after another
-        for process in processes:
+    stopped: list[
+        psutil.Process
+    ] = []  # stopped first, those too that start meanwhile: none can tidy up after another
+    while started := [process for process in world.processes() if process not in stopped]:
+        for process in started:
             with suppress(psutil.NoSuchProcess):
-                process.send_signal(signum)
+                process.suspend()
+        stopped += started
+    for process in stopped:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     wait_until(lambda: not world.processes(), "all processes gone")
     lifeline.sweep_segments()
     found = clusters.stale(profiles)
