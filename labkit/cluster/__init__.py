@@ -16,7 +16,7 @@ def connect(
     take_over: bool = False,
     own: bool = False,
     deadline_s: float = 20.0,
-    timeout: float = 60.0,
+    timeout: float = 120.0,
 ) -> ipyparallel.Client:
     """Return a client of `n` engines that are one MPI world, engine id = rank, and set up `%%px` for them.
 

@@ -13,7 +13,7 @@ import ipyparallel as ipp
 import psutil
 import tqdm
 from ipyparallel.cluster.launcher import EngineLauncher
-from ipyparallel.error import RemoteError
+from ipyparallel.error import NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 
 from labkit.board.layout import RUNS
@@ -66,7 +66,14 @@ def connect(
             client, freed = bring_up(cluster, client, n, deadline, revive=True)
         ranks = freed
     check_world(ranks, launcher_of(cluster))
-    board = client[:].apply_async(hand_out, deadline_s).get(max(ANSWER_S, deadline - time.monotonic()))[0]
+    try:
+        given = client[:].apply_async(hand_out, deadline_s)
+        board = given.get(max(ANSWER_S, deadline - time.monotonic()))[0]
+    except TimeoutError:
+        raise ClusterError(
+            f"{n} engines are there, but {named(pending(given))} had no `comm` after {timeout:.0f} s. On a "
+            f"machine this slow or busy, connect({n}, restart=True, timeout={2 * timeout:.0f}) waits longer."
+        ) from None
     if get_ipython() is not None:
         holding.hold(holder, board)
         atexit.register(holding.release, holder)
@@ -156,10 +163,10 @@ def bring_up(
         while time.monotonic() < deadline:
             bar.update(len(client.ids) - bar.n)
             if len(client.ids) >= n:
-                result = client[:].apply_async(introduce)
                 try:
+                    result = client[:].apply_async(introduce)
                     return client, result.get(wait)
-                except RemoteError:
+                except (RemoteError, NoEnginesRegistered):
                     pass  # engines that have just died may still be registered: go on waiting
                 except TimeoutError:
                     # Ask anew: what is sent to an engine that has registered, but not reached the queue yet,
@@ -221,7 +228,8 @@ def free(
 def end_engines(cluster: ipp.Cluster, client: ipp.Client, deadline: float) -> None:
     """End all engines, stuck ones too, and wait until the controller has forgotten them."""
     # By their nannies, which report the end at once; the controller's own heartbeat takes seconds.
-    client.send_signal(signal.SIGKILL, block=False)
+    with contextlib.suppress(NoEnginesRegistered):
+        client.send_signal(signal.SIGKILL, block=False)
     while engines_run(cluster) and client.ids and time.monotonic() < deadline:
         time.sleep(POLL)
     cluster.stop_engines_sync()

@@ -11,6 +11,7 @@ from typing import Any
 
 import ipyparallel as ipp
 import psutil
+from ipyparallel.error import NoEnginesRegistered
 
 from labkit.board.layout import Board
 from labkit.board.look import look
@@ -150,7 +151,8 @@ class Ranks:
     def end(self, why: str) -> None:
         """End all engines, stuck ones too, and wait until the controller has noticed."""
         self.over = why
-        self.client.send_signal(signal.SIGKILL, block=False)
+        with contextlib.suppress(NoEnginesRegistered):
+            self.client.send_signal(signal.SIGKILL, block=False)
         deadline = time.monotonic() + 2
         while self.client.ids and time.monotonic() < deadline:
             time.sleep(0.02)

@@ -21,7 +21,7 @@ from jupyter_client.manager import KernelManager
 
 from labkit.cluster import lifeline
 
-DEADLINE_S = 90.0  # longer than that of connect(), whose error then says what it waited for
+DEADLINE_S = 150.0  # longer than that of connect(), whose error then says what it waited for
 Start = Callable[..., "subprocess.Popen[str]"]  # the fixture `ipcluster`
 
 
@@ -74,7 +74,7 @@ class World:
 
     def wait_until_empty(self) -> None:
         """Wait until no process, no file of a cluster and no segment of a rank is left."""
-        wait_until(lambda: not self.processes(), "all processes gone", 15)
+        wait_until(lambda: not self.processes(), "all processes gone", 40)
         assert self.cluster_files() == []
         assert glob.glob(f"{self.folder}/profile_*/log/*") == []
         segments = {path for pattern in lifeline.SEGMENTS for path in glob.glob(f"/dev/shm/{pattern}")}

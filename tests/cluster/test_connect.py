@@ -68,6 +68,13 @@ def test_a_death_names_its_rank_and_one_call_brings_all_back(kernel: Kernel, end
     assert sorted(lines_of_ranks(kernel.run(NEW_WORLD))) == expected(4)
 
 
+def test_a_restart_needs_no_engines_to_end(kernel: Kernel) -> None:
+    kernel.run(CONNECT.format(n=2))
+    kernel.run("%px import os; os._exit(1)")
+    kernel.run("while rc.ids:\n    pass")
+    assert "2 ranks, one MPI world" in kernel.run("rc = connect(2, restart=True)")
+
+
 def test_ranks_that_mpi_leaves_behind_a_death_are_replaced(world: World, kernel: Kernel) -> None:
     kernel.run(CONNECT.format(n=3))
     witnesses = [process for process in world.processes() if process.cmdline()[1:3] == WITNESS]

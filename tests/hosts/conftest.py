@@ -16,7 +16,7 @@ from labkit import hosts
 from labkit.hosts.namespaces import FOLDER
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]  # the fixture `labkit_hosts`
-DEADLINE_S = 60
+DEADLINE_S = 150
 # What hosts are made of, tried without the lab.
 TRIAL = (
     "mount -t sysfs sysfs /sys && ip link add trial type veth peer name other && ip link set trial up "
