@@ -99,12 +99,10 @@ def _see(board: Board, rank: int) -> dict[str, Any]:
 
 def _share_places(ranks: list[dict[str, Any]]) -> None:
     """Name one place alike: a rank that has only just come has not said yet what its line says."""
-    for rank in ranks:
-        if rank["does"] == "waits in":
-            same = [
-                one for one in ranks if one["does"] == "waits in" and one["calls"][-1] == rank["calls"][-1]
-            ]
-            rank["where"] = max((one["where"] for one in same), key=len)
+    waiting = [rank for rank in ranks if rank["does"] == "waits in"]
+    for rank in waiting:
+        same = [one["where"] for one in waiting if one["calls"][-1] == rank["calls"][-1]]
+        rank["where"] = max(same, key=len)
 
 
 def _lags(board: Board, slot: Any) -> bool:

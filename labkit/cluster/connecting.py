@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import signal
 import sys
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ from labkit.board.report import named
 from labkit.cluster import finding, holding, profiles
 from labkit.cluster.engine_side import hand_out, introduce
 from labkit.cluster.magics import NONINTERACTIVE, activate
-from labkit.cluster.running import INTERRUPT_S, Ranks, deaths_of, pending
+from labkit.cluster.running import INTERRUPT_S, Ranks, deaths_of, kill, pending
 from labkit.cluster.world import ClusterError, Introduction, check_world
 
 POLL = 0.02  # seconds
@@ -88,8 +87,12 @@ def connect(
 class Unanswered(ClusterError):
     """Engines are there, and busy; `result` will be their answers to `client`."""
 
-    def __init__(self, message: str, client: ipp.Client, result: ipp.AsyncResult) -> None:
-        super().__init__(message)
+    def __init__(self, n: int, asked_s: float, client: ipp.Client, result: ipp.AsyncResult) -> None:
+        super().__init__(
+            f"{n} engines are there, but not all have answered in {asked_s:.0f} s: they compute, or wait in "
+            f"a collective that a rank has missed. Wait, or call connect({n}, restart=True) for new engines in "
+            f"their place."
+        )
         self.client, self.result = client, result
 
 
@@ -173,13 +176,7 @@ def bring_up(
                     # is lost. Engines that were here before may be busy; new ones are only slow.
                     asked += wait
                     if revive and asked >= patience and engines_run(cluster):
-                        raise Unanswered(
-                            f"{n} engines are there, but not all have answered in {asked:.0f} s: they "
-                            f"compute, or wait in a collective that a rank has missed. Wait, or call "
-                            f"connect({n}, restart=True) for new engines in their place.",
-                            client,
-                            result,
-                        ) from None
+                        raise Unanswered(n, asked, client, result) from None
             elif not client.ids and not engines_run(cluster):
                 if not revive:
                     break
@@ -227,9 +224,7 @@ def free(
 
 def end_engines(cluster: ipp.Cluster, client: ipp.Client, deadline: float) -> None:
     """End all engines, stuck ones too, and wait until the controller has forgotten them."""
-    # By their nannies, which report the end at once; the controller's own heartbeat takes seconds.
-    with contextlib.suppress(NoEnginesRegistered):
-        client.send_signal(signal.SIGKILL, block=False)
+    kill(client)
     while engines_run(cluster) and client.ids and time.monotonic() < deadline:
         time.sleep(POLL)
     cluster.stop_engines_sync()

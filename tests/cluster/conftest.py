@@ -158,6 +158,7 @@ class Kernel:
     def end(self) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        self.folder.cleanup()
 
 
 @pytest.fixture

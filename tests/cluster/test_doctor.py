@@ -221,9 +221,8 @@ def test_files_of_a_killed_cluster_are_found_and_the_command_removes_them(
     wait_until(lambda: len(world.cluster_files()) == 3, "the controller's connection files")
     profiles = list(world.folder.glob("profile_*"))
     assert clusters.stale(profiles).status == "ok"
-    stopped: list[
-        psutil.Process
-    ] = []  # stopped first, those too that start meanwhile: none can tidy up after another
+    # Stopped first, those too that start meanwhile: none can tidy up after another.
+    stopped: list[psutil.Process] = []
     while started := [process for process in world.processes() if process not in stopped]:
         for process in started:
             with suppress(psutil.NoSuchProcess):
