@@ -13,8 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit import runtime
-from labkit.cluster import lifeline
+from labkit import env, supervisor
 
 # A job that takes longer hangs: no job of these tests takes more than a few seconds on an idle machine.
 DEADLINE_S = 120
@@ -36,7 +35,7 @@ def kill_tree(job: subprocess.Popen[str]) -> None:
             process.send_signal(signal.SIGKILL)
     job.wait()
     psutil.wait_procs(set(family), timeout=10)  # until they are gone, their memory is in use
-    lifeline.sweep(job.pid)  # what killed ranks could not remove
+    supervisor.sweep(job.pid)  # what killed ranks could not remove
 
 
 @contextmanager
@@ -45,8 +44,8 @@ def started(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> Ite
 
     Whatever happens, nothing of it is left at the end.
     """
-    command = [*before, runtime.mpiexec(), "-n", str(p), sys.executable, *map(str, arguments)]
-    environment = {**os.environ, **runtime.settings()}
+    command = [*before, env.mpiexec(), "-n", str(p), sys.executable, *map(str, arguments)]
+    environment = {**os.environ, **env.settings()}
     job = subprocess.Popen(
         command,
         env=environment,
@@ -96,4 +95,4 @@ def _kill_tree() -> Callable[[subprocess.Popen[str]], None]:
 @pytest.fixture(scope="session")
 def programs() -> Path:
     """The directory of the programs that tests run on ranks."""
-    return HERE / "ranks" / "programs"
+    return HERE / "programs"

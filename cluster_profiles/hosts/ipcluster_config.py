@@ -11,4 +11,8 @@ from labkit.cluster.launchers import tied
 c = get_config()  # noqa: F821  (given by traitlets)
 
 c.MPILauncher.mpi_cmd = [*tied("engines"), sys.executable, "-m", "labkit.hosts.mpi"]
-c.TiedControllerLauncher.controller_cmd = [sys.executable, "-m", "labkit.cluster.socket_controller"]
+c.TiedControllerLauncher.controller_cmd = [
+    sys.executable,
+    "-m",
+    "labkit.cluster.engine.socket_controller",
+]

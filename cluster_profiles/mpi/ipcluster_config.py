@@ -7,7 +7,7 @@ and JupyterLab's cluster panel read it, whatever HOME and profile.
 import os
 import sys
 
-from labkit import runtime
+from labkit import env
 from labkit.cluster.launchers import tied
 
 c = get_config()  # noqa: F821  (given by traitlets)
@@ -16,14 +16,14 @@ c.Cluster.engine_launcher_class = "mpi"
 c.Cluster.n = 4
 
 # The environment's own mpiexec: another MPI's would start n worlds of one rank.
-c.MPILauncher.mpi_cmd = [*tied("engines"), runtime.mpiexec()]
+c.MPILauncher.mpi_cmd = [*tied("engines"), env.mpiexec()]
 # Each engine under a witness, which tells which rank died first.
-c.EngineLauncher.engine_cmd = [sys.executable, "-m", "labkit.cluster.witness"]
+c.EngineLauncher.engine_cmd = [sys.executable, "-m", "labkit.cluster.engine.exit_recorder"]
 # Open MPI looks for a fabric for a second while it starts; on one machine there is none to find.
 fabric = {"OMPI_MCA_btl": os.environ.get("OMPI_MCA_btl", "^ofi")}  # noqa: SIM112  (its name)
-c.MPILauncher.environment = {**runtime.settings(), **fabric}
+c.MPILauncher.environment = {**env.settings(), **fabric}
 c.Cluster.controller_launcher_class = "tied"
-c.TiedControllerLauncher.controller_cmd = [sys.executable, "-m", "labkit.cluster.controller"]
+c.TiedControllerLauncher.controller_cmd = [sys.executable, "-m", "labkit.cluster.engine.controller"]
 
 # An engine registers only after a heartbeat: the default of 3 s is most of a start. It counts as lost after
 # 5 s of silence, for a laptop can be busy elsewhere for that long; a death is told at once.

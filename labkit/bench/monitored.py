@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from labkit import runtime
-from labkit.cluster.doctor.trials import Trial
+from labkit import env
 from labkit.comm import Traffic
+from labkit.doctor.trials import Trial
 
 ALLREDUCE = "comm.Allreduce(MPI.IN_PLACE, np.ones({n}, np.float32))"
 
@@ -40,8 +40,8 @@ def monitored(call: str, p: int) -> Traffic:
             "pml_monitoring_enable_output": "3",  # into files
             "pml_monitoring_filename": str(Path(folder, "rank")),
         }
-        environment = runtime.settings() | {f"OMPI_MCA_{name}": value for name, value in settings.items()}
-        command = [runtime.mpiexec(), "-n", str(p), sys.executable, "-c", _PROGRAM.format(call=call)]
+        environment = env.settings() | {f"OMPI_MCA_{name}": value for name, value in settings.items()}
+        command = [env.mpiexec(), "-n", str(p), sys.executable, "-c", _PROGRAM.format(call=call)]
         outcome = Trial(command, {**os.environ, **environment}).finish()
         if outcome.code != 0:
             raise RuntimeError(f"the monitored ranks: {outcome.end()}")

@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.bench.rows import Row
-from labkit.comm.watching import watch
+from labkit.watch.communicators import watch
 
 # Bytes of an Allreduce -> calls in a row, of which one time is taken.
 SIZES = {1 << 10: 100, 1 << 20: 10, 16 << 20: 2}

@@ -10,7 +10,7 @@ from importlib import import_module
 
 import click
 
-from labkit import __version__, runtime
+from labkit import __version__, env
 
 # Name → module, one line of help (said here, so that the list needs no import).
 COMMANDS = {
@@ -45,4 +45,4 @@ class _Lazy(click.Group):
 @click.version_option(__version__)
 def main() -> None:
     """Allreduce Lab: data-parallel training by hand, on real MPI ranks."""
-    runtime.apply()  # before a subcommand imports NumPy or MPI
+    env.apply()  # before a subcommand imports NumPy or MPI

@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 import click
 
-from labkit import runtime
+from labkit import env
 from labkit.cli.collectives import collectives
 
 ROUNDS = {"vgg11": 9, "lenet5": 101}  # a step of LeNet-5 takes milliseconds, so more of them
@@ -66,15 +66,15 @@ def watching(ranks: int, as_json: bool) -> None:
     program += (
         "from mpi4py import MPI; MPI.COMM_WORLD.rank or print(json.dumps([*map(dataclasses.asdict, rows)]))"
     )
-    command_line = [runtime.mpiexec(), "-n", str(ranks), sys.executable, "-c", program]
-    environment = {**os.environ, **runtime.settings()}
+    command_line = [env.mpiexec(), "-n", str(ranks), sys.executable, "-c", program]
+    environment = {**os.environ, **env.settings()}
     done = subprocess.run(command_line, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     rows = [Row(**row) for row in json.loads(done.stdout)]
     click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else table(rows))
 
 
 def _rows(models: tuple[str, ...], batches: tuple[int, ...], threads: int) -> list:
-    os.environ.update({name: str(threads) for name in runtime.ONE_THREAD})
+    os.environ.update({name: str(threads) for name in env.ONE_THREAD})
     from labkit.bench.memory import peak
     from labkit.bench.peers import pytorch
     from labkit.bench.rows import rows_of
@@ -109,7 +109,7 @@ def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
     Start it on ranks, each with a core of its own: mpiexec -n 2 labkit bench bottleneck. The ideal is the
     time of the same run with no rank slow, times what the ranks' speed together has lost.
     """
-    os.environ.update(runtime.ONE_THREAD)
+    os.environ.update(env.ONE_THREAD)
     from mpi4py import MPI
 
     from labkit.bench.bottleneck import measure, said

@@ -23,7 +23,7 @@ def command(as_json: bool) -> None:
     try:
         import psutil  # noqa: PLC0415 (--help must not wait for it)
 
-        from labkit.cluster.doctor.examine import examine  # noqa: PLC0415
+        from labkit.doctor.examine import examine  # noqa: PLC0415
     except ImportError as error:
         raise click.ClickException(f"{error}: this environment is incomplete; `make env` mends it.") from None
 

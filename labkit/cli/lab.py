@@ -25,20 +25,24 @@ def command(ranks: int) -> None:
     """Start MPI engines and open JupyterLab on the first notebook. Ctrl-C ends both."""
     import ipyparallel as ipp  # noqa: PLC0415  (--help must not wait for it)
 
-    from labkit.cluster import connect, finding  # noqa: PLC0415
+    from labkit.cluster import connect, discovery  # noqa: PLC0415
 
     if not FIRST.exists():
         raise click.ClickException(f"{FIRST} is not here: run this in the lab's folder.")
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _stop)
-    # The kernels of this JupyterLab look for these engines first (see labkit.cluster.finding).
-    os.environ[finding.CHOSEN] = f"lab-{os.getpid()}"
+    # The kernels of this JupyterLab look for these engines first (see labkit.cluster.discovery).
+    os.environ[discovery.CHOSEN] = f"lab-{os.getpid()}"
     os.environ["JUPYTER_TOKEN"] = token = secrets.token_hex(24)
     jupyter = cluster = None
     try:
         jupyter = _start_jupyter()
         cluster = ipp.Cluster(
-            n=ranks, cluster_id=os.environ[finding.CHOSEN], profile="default", parent=None, log=finding.quiet
+            n=ranks,
+            cluster_id=os.environ[discovery.CHOSEN],
+            profile="default",
+            parent=None,
+            log=discovery.quiet,
         )
         cluster.start_cluster_sync()
         url = _wait_for_jupyter(jupyter, token)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labkit import runtime
+from labkit import env
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -37,7 +37,7 @@ def on_ranks(p: int, deadline_s: float) -> None:
     """
     from labkit.cluster.launchers import tied  # noqa: PLC0415 (slow, and --help must not wait for it)
 
-    mpiexec = runtime.mpiexec()
+    mpiexec = env.mpiexec()
     if not shutil.which(mpiexec):
         raise click.ClickException(
             f"there is no {mpiexec} to start ranks with: install MPI, say pip install mpich"

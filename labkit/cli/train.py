@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from labkit.comm import SharedSet
-    from labkit.comm.links import Link
+    from labkit.comm.emulation.links import Link
     from labkit.data import Scheme
     from labkit.nn import Model
     from labkit.train import Bottleneck, Epoch, Hindrance, Step
@@ -209,7 +209,7 @@ def _misfit(settings: dict[str, Any], labelled: bool) -> str | None:
 def _slowed(comm: MPI.Intracomm, settings: dict[str, Any]) -> tuple[list[Bottleneck], list[Link] | None]:
     """Return the bottlenecks, and the links to emulate if any; a CollectiveError if the user's are none."""
     from labkit.comm import raise_together
-    from labkit.comm.links import parse_link
+    from labkit.comm.emulation.links import parse_link
     from labkit.train import bottleneck
 
     fault, links = None, None

@@ -41,7 +41,7 @@ def connect(
 
     """
     # Engines import this package on their way up: they must not pay for the client's side.
-    from labkit.cluster.connecting import connect as connect_  # noqa: PLC0415
+    from labkit.cluster.connection import connect as connect_  # noqa: PLC0415
 
     return connect_(
         n,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipyparallel.cluster.launcher import LocalControllerLauncher
 
-from labkit.cluster.lifeline import tied
+from labkit.supervisor import tied
 
 __all__ = ["TiedControllerLauncher", "tied"]
 

@@ -12,7 +12,7 @@ from ipyparallel.client.magics import ParallelMagics
 from ipyparallel.error import CompositeError, NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 
-from labkit.cluster.running import POLL_S, Hang, Ranks
+from labkit.cluster.cell import POLL_S, Hang, Ranks
 
 # Set where outputs are compared (nbval): no progress bars in them, which come and go with the load.
 NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")

@@ -3,9 +3,19 @@
 Every function here is collective: all ranks of the communicator call it, in the same order.
 """
 
-from labkit.comm.aggregate import AGGREGATES
-from labkit.comm.average import agree, average
-from labkit.comm.communicators import (
+from labkit.comm.averaging.aggregate import AGGREGATES
+from labkit.comm.averaging.algorithms import WAYS, Averaging, Way, allgather, allreduce, factor, memory, way
+from labkit.comm.averaging.average import agree, average
+from labkit.comm.averaging.shared_memory import shared, shared_array
+from labkit.comm.data.once import once_per_node
+from labkit.comm.data.scatter import scatter
+from labkit.comm.data.shared_set import SharedSet, fetch
+from labkit.comm.emulation.communicator import EmulatedComm
+from labkit.comm.emulation.links import Link, parse_link
+from labkit.comm.errors import CollectiveError, raise_together
+from labkit.comm.output import say
+from labkit.comm.quiet import wait_quietly
+from labkit.comm.running.communicators import (
     DoublingComm,
     HalvingDoublingComm,
     RingComm,
@@ -13,18 +23,8 @@ from labkit.comm.communicators import (
     ScheduledComm,
     TreeComm,
 )
-from labkit.comm.counting import CountingComm, Traffic
-from labkit.comm.emulated import EmulatedComm
-from labkit.comm.errors import CollectiveError, raise_together
-from labkit.comm.lines import say
-from labkit.comm.links import Link, parse_link
-from labkit.comm.once import once_per_node
-from labkit.comm.quiet import wait_quietly
-from labkit.comm.run import run
-from labkit.comm.scatter import scatter
-from labkit.comm.sets import SharedSet, fetch
-from labkit.comm.shared import shared, shared_array
-from labkit.comm.ways import WAYS, Averaging, Way, allgather, allreduce, factor, memory, way
+from labkit.comm.running.counting import CountingComm, Traffic
+from labkit.comm.running.executor import run
 
 __all__ = [
     "AGGREGATES",

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from labkit import runtime
+from labkit import env
 from labkit.hosts import links
 from labkit.hosts.namespaces import FOLDER, TOKEN, die_with_parent, enter
 from labkit.hosts.state import HostsError, State, folder
@@ -71,13 +71,13 @@ def execute(program: list[str], ranks: int | None = None) -> NoReturn:
             f"{ranks} ranks on {len(state.hosts)} hosts: a host takes one rank. "
             f"`labkit hosts down`, then `labkit hosts up --n {ranks}`."
         )
-    mpiexec, parent = runtime.mpiexec(), os.getppid()
+    mpiexec, parent = env.mpiexec(), os.getppid()
     line, settings = command(state, mpiexec, ranks, program)
     ours = {TOKEN: state.token, FOLDER: str(folder())}
     enter(state.holder)
     # MPICH's mpiexec leaves its ranks behind at TERM in a deadlock, Open MPI's at KILL.
     die_with_parent(signal.SIGKILL if is_mpich(mpiexec) else signal.SIGTERM, parent)
-    os.execvpe(line[0], line, {**os.environ, **runtime.settings(), **settings, **ours})
+    os.execvpe(line[0], line, {**os.environ, **env.settings(), **settings, **ours})
 
 
 def main(arguments: list[str]) -> None:

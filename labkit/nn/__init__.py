@@ -1,6 +1,6 @@
 """Backpropagation by hand: pure op pairs, models on one flat array, SGD, the gradient check. No MPI."""
 
-from labkit.nn import schedules
+from labkit.nn import lr_schedules
 from labkit.nn.gradcheck import (
     Check,
     check_gradient,
@@ -9,6 +9,7 @@ from labkit.nn.gradcheck import (
     relative_error,
     report,
 )
+from labkit.nn.model import Classifier, Model, Regression
 from labkit.nn.models import (
     MODELS,
     lenet5,
@@ -18,7 +19,6 @@ from labkit.nn.models import (
     softmax_regression,
     vgg11,
 )
-from labkit.nn.network import Classifier, Model, Regression
 from labkit.nn.sgd import SGD, sgd_step
 from labkit.nn.store import load_model, save_model
 
@@ -34,13 +34,13 @@ __all__ = [
     "lenet5",
     "linear_regression",
     "load_model",
+    "lr_schedules",
     "mlp",
     "mnist_cnn",
     "numerical_gradient",
     "relative_error",
     "report",
     "save_model",
-    "schedules",
     "sgd_step",
     "softmax_regression",
     "vgg11",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkit.nn.network import Model
+from labkit.nn.model import Model
 
 # The error of a central difference is about step² (truncation) + 1e-16/step (rounding); this balances the
 # two.

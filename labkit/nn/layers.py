@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from labkit.nn import flat, ops
-from labkit.nn.ops import columns, winograd
+from labkit.nn.ops import im2col, winograd
 from labkit.nn.ops.convolution import Window
 from labkit.nn.ops.pooling import pooled_shape
-from labkit.nn.work import Work
+from labkit.nn.workspace import Work
 
 Shape = tuple[int, ...]  # of one sample, without the batch
 RUNNING = 0.1  # weight of a batch in the running statistics
@@ -155,7 +155,7 @@ class Conv2D(Layer):
             y, v, u = winograd.forward(x, self.p["W"], self.p["b"], self.work)
             self.kept = v, u
         else:
-            y, seen = columns.forward(x, self.wb, self.window, self.work)
+            y, seen = im2col.forward(x, self.wb, self.window, self.work)
             self.kept = x.shape, seen
         return y
 
@@ -164,8 +164,8 @@ class Conv2D(Layer):
             v, u = self.kept
             return winograd.backward(dy, v, u, self.work, dw=self.g["W"], db=self.g["b"])
         shape, seen = self.kept
-        columns.backward_weights(dy, seen, self.dwb)
-        return None if self.first else columns.backward_input(dy, self.wb, shape, self.window, self.work)
+        im2col.backward_weights(dy, seen, self.dwb)
+        return None if self.first else im2col.backward_input(dy, self.wb, shape, self.window, self.work)
 
     def __getstate__(self) -> dict[str, object]:
         return {k: v for k, v in super().__getstate__().items() if k not in ("wb", "dwb")}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from labkit.nn.layers import AvgPool, BatchNorm, Conv2D, Dense, Flatten, Layer, MaxPool, ReLU, Shape, Tanh
-from labkit.nn.network import Classifier, Model, Regression
+from labkit.nn.model import Classifier, Model, Regression
 
 Float = type[np.floating]
 Named = list[tuple[str, Layer]]

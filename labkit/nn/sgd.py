@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from labkit.nn.work import parts
+from labkit.nn.workspace import parts
 
 
 def sgd_step(params: np.ndarray, grads: np.ndarray, lr: float) -> None:

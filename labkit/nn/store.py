@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from labkit.nn.network import Model
+from labkit.nn.model import Model
 
 
 def save_model(model: Model, file: str | Path | BinaryIO) -> None:

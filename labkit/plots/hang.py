@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from labkit.board.report import table
+from labkit.watch.flight_recorder.report import table
 
 # Okabe, Ito: Color Universal Design, 2008.
 DONE, WAITS, AWAY = "#009E73", "#E69F00", "#D55E00"

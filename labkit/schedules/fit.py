@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.schedules.price import Rates, bill, price
+from labkit.schedules.cost import Rates, bill, price
 from labkit.schedules.schedule import Schedule
 
 GUESS = Rates(1e-5, 1e-9, 1e-9)  # only to find the slowest ranks of the first step

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.schedules.price import Rates
+from labkit.schedules.cost import Rates
 from labkit.schedules.schedule import Round, Schedule, Transfer
 from labkit.schedules.traffic import loads
 

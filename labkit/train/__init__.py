@@ -3,7 +3,7 @@
 from labkit.train.bottleneck import Bottleneck, Hindrance
 from labkit.train.local import local_sgd
 from labkit.train.loop import Epoch, contribution, gather, train
-from labkit.train.record import record, save
+from labkit.train.run_record import record, save
 from labkit.train.speed import speeds
 from labkit.train.timeline import Step, Timeline, save_trace
 

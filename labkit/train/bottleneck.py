@@ -21,8 +21,8 @@ from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
-from labkit.comm.links import TIMES, Link, parse_link, quantity
-from labkit.schedules.price import Rates
+from labkit.comm.emulation.links import TIMES, Link, parse_link, quantity
+from labkit.schedules.cost import Rates
 from labkit.schedules.simulate import Network
 
 Kind = Literal["slow-processor", "slow-link", "jitter", "pause"]

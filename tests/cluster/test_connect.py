@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import Kernel, Start, World, wait_until
+from tests.cluster_fixtures import Kernel, Start, World, wait_until
 
 CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
-WITNESS = ["-m", "labkit.cluster.witness"]
+WITNESS = ["-m", "labkit.cluster.engine.exit_recorder"]
 NEW_WORLD = "%px print(rank, size, comm.rank, np.__name__)"
 
 

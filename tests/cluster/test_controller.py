@@ -7,7 +7,7 @@ import socket
 import pytest
 import zmq
 
-from labkit.cluster.controller import Controller
+from labkit.cluster.engine.controller import Controller
 
 
 def test_a_chosen_port_is_held_for_its_listener_alone() -> None:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.cluster.conftest import DEADLINE_S, Kernel, World, wait_until
+from tests.cluster_fixtures import DEADLINE_S, Kernel, World, wait_until
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests.cluster.conftest import Kernel, Start, World, wait_until
+from tests.cluster_fixtures import Kernel, Start, World, wait_until
 
 DEADLOCK = "%%px --noblock\nfrom mpi4py import MPI\nif rank == 0:\n    MPI.COMM_WORLD.Barrier()"
 SPIN = "%%px --noblock\nwhile rank == 0: pass"
@@ -29,7 +29,10 @@ def test_a_killed_kernel_takes_its_engines_along(
 def test_a_kernel_killed_while_its_engines_come_up(world: World, new_kernel: Callable[[], Kernel]) -> None:
     kernel = new_kernel()
     kernel.start("from labkit.cluster import connect\nrc = connect(4)")
-    wait_until(lambda: any("labkit.cluster.witness" in command for command in world.commands()), "engines")
+    wait_until(
+        lambda: any("labkit.cluster.engine.exit_recorder" in command for command in world.commands()),
+        "engines",
+    )
     kernel.manager.signal_kernel(signal.SIGKILL)
     world.wait_until_empty()
 

@@ -10,7 +10,7 @@ import pytest
 
 from labkit import hosts
 from labkit.hosts.namespaces import FOLDER
-from tests.cluster.conftest import Kernel, World, wait_until, world
+from tests.cluster_fixtures import Kernel, World, wait_until, world
 
 __all__ = ["world"]
 CONNECT = "from labkit.cluster import connect\nrc = connect(3, profile='hosts')"

@@ -16,7 +16,7 @@ from labkit import hosts
 from labkit.hosts import links
 from labkit.hosts.namespaces import TOKEN
 from labkit.hosts.state import born, load
-from tests.cluster.conftest import wait_until
+from tests.cluster_fixtures import wait_until
 from tests.hosts.conftest import Run
 
 BYTES = 4 * 2**20  # as in measure.py

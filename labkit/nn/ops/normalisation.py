@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from labkit.nn.work import parts
+from labkit.nn.workspace import parts
 
 EPSILON = 1e-5  # keeps a channel without variance from a division by 0
 

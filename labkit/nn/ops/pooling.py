@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from labkit.nn.work import parts
+from labkit.nn.workspace import parts
 
 
 def _corners(x: np.ndarray, k: int) -> Iterator[np.ndarray]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from labkit.nn.ops.convolution import Window
-from labkit.nn.work import Work, parts
+from labkit.nn.workspace import Work, parts
 
 B = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
 G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])

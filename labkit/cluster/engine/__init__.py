@@ -1,0 +1,1 @@
+"""What runs in the engines' and the controller's processes."""

@@ -1,0 +1,70 @@
+"""What `connect()` runs on the engines: who they are, and the communicator that they get."""
+
+from __future__ import annotations
+
+import os
+import socket
+import traceback
+from typing import Any
+
+from labkit.cluster.world import Introduction
+
+
+def introduce() -> Introduction:
+    """Give the student's namespace `rank`, `size` and `np`, and say who one is. Waits for no other rank."""
+    import numpy as np  # noqa: PLC0415  (on the engine, where settings stand before NumPy loads)
+    from IPython import get_ipython  # noqa: PLC0415
+    from mpi4py import MPI  # noqa: PLC0415
+
+    comm = MPI.COMM_WORLD
+    get_ipython().user_ns.update(comm=comm, rank=comm.rank, size=comm.size, np=np)
+    name, version = MPI.get_vendor()
+    library = f"{name} {'.'.join(map(str, version))}"
+    return Introduction(comm.rank, comm.size, os.getpid(), socket.gethostname(), library)
+
+
+def hand_out(deadline_s: float) -> str:
+    """Give the student's namespace `comm`, watched, and return the path of its board. Collective."""
+    from IPython import get_ipython  # noqa: PLC0415
+
+    from labkit.watch.communicators import watch  # noqa: PLC0415
+    from labkit.watch.flight_recorder.layout import RETURNED  # noqa: PLC0415
+    from labkit.watch.wait import Watch  # noqa: PLC0415
+
+    comm = watch(keep=True)
+    comm.deadline_s = deadline_s
+    shell = get_ipython()
+    shell.user_ns.update(comm=comm)
+    if comm.watch is None:
+        return ""
+    comm.watch.end_cell(RETURNED, "")  # no cell runs as yet
+    if not getattr(shell, "_labkit_watches", False):
+        shell._labkit_watches = True
+        begin, end = _hooks(comm.watch)
+        shell.events.register("pre_run_cell", begin)
+        shell.events.register("post_run_cell", end)
+    assert isinstance(comm.watch, Watch)
+    return comm.watch.board.path
+
+
+def _hooks(watch: Any) -> tuple[Any, Any]:
+    from labkit.watch.flight_recorder.layout import RAISED, RETURNED  # noqa: PLC0415
+
+    def begin(info: Any) -> None:
+        watch.begin_cell()
+
+    def end(result: Any) -> None:
+        error = result.error_before_exec or result.error_in_exec
+        watch.end_cell(RETURNED if error is None else RAISED, describe(error) if error else "")
+
+    return begin, end
+
+
+def describe(error: BaseException) -> str:
+    """Return an error in a line, with the line of the cell that has raised it."""
+    from labkit.watch.flight_recorder.source import place  # noqa: PLC0415
+
+    frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    at = place(frames[::-1])
+    text = str(error).splitlines()[0] if str(error) else ""
+    return f"{type(error).__name__}{': ' * bool(text)}{text}{' at ' * bool(at)}{at}"

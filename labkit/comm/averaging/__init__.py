@@ -1,0 +1,1 @@
+"""Averaging gradients over ranks."""

@@ -1,0 +1,1 @@
+"""Running schedules on ranks, and counting their traffic."""

@@ -1,0 +1,190 @@
+"""A communicator that counts: messages and bytes at every send, by collective and by rank.
+
+Nothing is worked out by a formula. What a rank receives is what the others have counted as sent to it. What
+the MPI library sends inside its own collectives cannot be seen from here: these are listed as called, and
+their traffic as unknown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm.message import nbytes
+from labkit.comm.wrapper import Layer
+
+MESSAGES = "messages"  # what is sent outside any schedule
+
+
+class Traffic(NamedTuple):
+    """What went through a communicator under one name, all ranks together.
+
+    Shapes: messages, sent (p, p), int64: from the rank of the row to that of the column, in messages and in
+    bytes; None where they are unknown.
+    """
+
+    name: str
+    calls: int  # on the rank with most
+    messages: np.ndarray | None
+    sent: np.ndarray | None
+
+    @property
+    def by_rank(self) -> np.ndarray:
+        """What each rank sends and receives, in bytes. Shape: (p,), int64."""
+        if self.sent is None:
+            raise ValueError(f"the traffic of the MPI library's own {self.name} is unknown")
+        return self.sent.sum(0) + self.sent.sum(1)
+
+    def __str__(self) -> str:
+        if self.messages is None or self.sent is None:
+            return f"{self.name:<22} {self.calls:>7} {'unknown':>9} {'unknown':>13}  the MPI library's own"
+        busiest, count = int(self.by_rank.argmax()), int(self.messages.sum())
+        return (
+            f"{self.name:<22} {self.calls:>7} {count:>9} {self.sent.sum():>13}  "
+            f"rank {busiest}: {self.by_rank[busiest]}"
+        )
+
+
+class Counts:
+    """What one rank has sent: one for a communicator and all that is derived from it."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.size, self.group, self.name = comm.size, comm.Get_group(), MESSAGES
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all that was counted; this rank's part only."""
+        self.calls: Counter[str] = Counter()
+        self.sent: dict[str, np.ndarray] = {}  # (2, p): messages and bytes to each rank
+
+    def add(self, dest: int, size: int) -> None:
+        """Count a message of `size` bytes to a rank of the communicator that was counted first."""
+        if self.name not in self.sent:
+            self.sent[self.name] = np.zeros((2, self.size), np.int64)
+        self.sent[self.name][:, dest] += 1, size
+
+    @contextmanager
+    def during(self, name: str) -> Iterator[None]:
+        """Count under this name."""
+        before, self.name = self.name, name
+        self.calls[name] += 1
+        try:
+            yield
+        finally:
+            self.name = before
+
+
+class CountingComm(Layer):
+    """An `Intracomm` that counts what is sent through it, and through what is derived from it.
+
+    `comm.report()` says how many messages and bytes that were, and which rank sends and receives most. It can
+    be put around any other communicator and any other around it: it always counts next to the MPI library.
+
+    Counted are all sends, with buffers and with pickled objects, blocking or not. Listed as unknown are the
+    library's own collectives, and persistent messages.
+    """
+
+    innermost = True
+    counts: Counts
+    _ranks: np.ndarray | None = None  # in the communicator that was counted first
+
+    @classmethod
+    def _of_a_stack(cls, comm: MPI.Intracomm) -> dict[str, Any]:
+        return {} if isinstance(comm, cls) else {"counts": Counts(comm)}
+
+    def traffic(self) -> list[Traffic]:
+        """Return what was counted since the last reset, on every rank. Collective, itself not counted.
+
+        On a communicator of other ranks than the first (one that was split, say), what these ranks sent to
+        each other.
+        """
+        counts, ranks = self.counts, self._first_ranks()
+        parts = MPI.Intracomm.allgather(self, (dict(counts.calls), counts.sent))
+        names = list(dict.fromkeys(name for calls, sent in parts for name in (*calls, *sent)))
+        rows = []
+        for name in names:
+            calls = max(calls.get(name, 0) for calls, _ in parts)
+            nothing = np.zeros((2, counts.size), np.int64)
+            both = np.array([sent.get(name, nothing)[:, ranks] for _, sent in parts])
+            unknown = name in LIBRARY
+            rows.append(Traffic(name, calls, *(None, None) if unknown else both.transpose(1, 0, 2)))
+        return rows
+
+    def report(self) -> str:
+        """Return a table of what was counted since the last reset. Collective, itself not counted."""
+        head = f"{'':<22} {'calls':>7} {'messages':>9} {'bytes sent':>13}  busiest rank: sent + received"
+        return "\n".join([head, *map(str, self.traffic())])
+
+    def reset(self) -> None:
+        """Count from 0 again. Each rank forgets its own part: call it on all of them."""
+        self.counts.reset()
+
+    def _first_ranks(self) -> np.ndarray:
+        if self._ranks is None:
+            mine = self.Get_group()
+            self._ranks = np.array(mine.Translate_ranks(None, self.counts.group))
+            mine.Free()
+        return self._ranks
+
+    def _count(self, dest: int, size: int) -> None:
+        if dest != MPI.PROC_NULL:
+            self.counts.add(self._first_ranks()[dest], size)
+
+
+Plain = Callable[..., Any]
+
+
+def _counting(name: str, size: Callable[[Any], int]) -> Plain:
+    def send(self: CountingComm, message: Any, dest: int, *arguments: Any, **named: Any) -> Any:
+        self._count(dest, size(message))
+        return _next(self, name)(message, dest, *arguments, **named)
+
+    send.__name__, send.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
+    return send
+
+
+def _listing(name: str) -> Plain:
+    def call(self: CountingComm, *arguments: Any, **named: Any) -> Any:
+        self.counts.calls[name] += 1
+        return _next(self, name)(*arguments, **named)
+
+    call.__name__, call.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
+    return call
+
+
+def _next(comm: CountingComm, name: str) -> Plain:
+    """Return the method after CountingComm's: a watched communicator's, if it comes after, else MPI's."""
+    method: Plain = getattr(super(CountingComm, comm), name)
+    return method
+
+
+def _pickled(message: Any) -> int:
+    return len(MPI.pickle.dumps(message))
+
+
+def _words(text: str) -> list[str]:
+    """Return those of the names that this version of mpi4py has."""
+    return [name for name in text.split() if hasattr(MPI.Intracomm, name)]
+
+
+_SENDS = _words("Send Bsend Ssend Rsend Isend Ibsend Issend Irsend Sendrecv Sendrecv_replace")
+_SENDS += _words("Isendrecv Isendrecv_replace")
+_OBJECTS = _words("send bsend ssend isend ibsend issend sendrecv")
+_BUFFERS = _words(
+    "Allgather Allgatherv Allreduce Alltoall Alltoallv Alltoallw Barrier Bcast Exscan Gather Gatherv"
+)
+_BUFFERS += _words("Reduce Reduce_scatter Reduce_scatter_block Scan Scatter Scatterv")
+LIBRARY = _BUFFERS + _words(" ".join(f"I{name.lower()} {name}_init" for name in _BUFFERS))
+LIBRARY += _words("allgather allreduce alltoall barrier bcast exscan gather reduce scan scatter")
+LIBRARY += _words("Send_init Bsend_init Ssend_init Rsend_init Psend_init")
+
+for _names, _size in (_SENDS, nbytes), (_OBJECTS, _pickled):
+    for _name in _names:
+        setattr(CountingComm, _name, _counting(_name, _size))
+for _name in LIBRARY:
+    setattr(CountingComm, _name, _listing(_name))

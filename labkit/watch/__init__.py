@@ -1,0 +1,1 @@
+"""Watched communicators: a call that a rank never joins ends with a report instead of a hang."""

@@ -1,0 +1,166 @@
+"""What `labkit bench collectives` makes of times: bandwidths, bounds, rows, tables; and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner
+
+from labkit.bench import Row, collectives, modelled
+from labkit.bench.collectives import Times, busbw, rate_said, said, time_said, wire_bound
+from labkit.cli import main
+from labkit.schedules import ALLREDUCE
+from labkit.schedules.cost import Rates, price
+
+MS = 1e-3
+TIMES = {
+    1024: {"mpi-allreduce": 2 * MS, "hand-written": 4 * MS, "ring": 5 * MS, "tree": 3 * MS},
+    2**20: {
+        "mpi-allreduce": 8 * MS,
+        "hand-written": 5 * MS,
+        "gloo": 10 * MS,
+        "ring": 4 * MS,
+        "tree": 16 * MS,
+    },
+}
+
+
+@pytest.mark.parametrize("p", range(1, 9))
+def test_bandwidth_on_the_bus_is_what_each_rank_sends_at_least(p: int) -> None:
+    # In the ring every rank sends 2(p-1) pieces of n/p bytes; here n = 840 bytes in one second.
+    assert busbw(840, 1.0, p) == pytest.approx(2 * (p - 1) * 840 / p)
+    # So a ring that does nothing but send, at 8 bits a byte, takes just as long as the wire needs.
+    assert wire_bound(840, p, rate := 8 * 1e3) * rate / 8 == pytest.approx(busbw(840, 1.0, p))
+
+
+def test_rows_hold_every_way_against_the_baselines_that_are_there() -> None:
+    rows = collectives.rows(TIMES, 4, "p4")
+    assert rows[:3] == [
+        Row("ring/1KiB/p4", 5.0, "mpi-allreduce", 2.0, "ms", 2.5),
+        Row("ring/1KiB/p4", 5.0, "hand-written", 4.0, "ms", 1.25),
+        Row("tree/1KiB/p4", 3.0, "mpi-allreduce", 2.0, "ms", 1.5),
+    ]
+    assert [(row.case, row.against, row.ratio) for row in rows[3:]] == [
+        ("ring/1MiB/p4", "mpi-allreduce", 0.5),
+        ("ring/1MiB/p4", "gloo", 0.4),
+        ("ring/1MiB/p4", "hand-written", 0.8),
+        ("tree/1MiB/p4", "mpi-allreduce", 2.0),
+        ("tree/1MiB/p4", "gloo", 1.6),
+    ]
+
+
+def test_rows_against_the_wire() -> None:
+    # 1 MiB over 4 ranks at 100 Mbit/s: 1.5 · 2^20 · 8 bits.
+    bound = 1.5 * 2**20 * 8 / 100e6 * 1e3
+    found = {
+        row.case: row for row in collectives.rows(TIMES, 4, "hosts", 100e6) if row.against == "wire-bound"
+    }
+    assert found["ring/1MiB/hosts"].theirs == pytest.approx(bound)
+    assert found["ring/1MiB/hosts"].ratio == pytest.approx(4.0 / bound)
+    # One rank needs no wire.
+    assert all(row.against != "wire-bound" for row in collectives.rows(TIMES, 1, "p1", 100e6))
+
+
+def test_table_sorts_the_ways_of_a_size_and_has_bandwidths() -> None:
+    lines = [line.split() for line in collectives.table(TIMES, 4).splitlines()]
+    assert lines[0] == ["size", "way", "time", "algbw", "busbw", "×", "MPI"]
+    assert [line[:2] for line in lines[1:5]] == [
+        ["1KiB", "mpi-allreduce"],
+        ["1KiB", "tree"],
+        ["1KiB", "hand-written"],
+        ["1KiB", "ring"],
+    ]
+    assert lines[5] == ["1MiB", "ring", "4.00", "ms", "262", "MB/s", "393", "MB/s", "0.50"]
+    assert collectives.table(TIMES, 1).splitlines()[-1].split()[-3:] == ["0.00", "kB/s", "2.00"]
+
+
+def test_numbers_as_people_write_them() -> None:
+    assert [said(size) for size in (4, 1000, 1024, 3 * 2**19, 2**26, 2**30)] == [
+        "4B",
+        "1000B",
+        "1KiB",
+        "1536KiB",
+        "64MiB",
+        "1GiB",
+    ]
+    assert [time_said(t) for t in (2.5, 0.0705, 1.234e-3, 2e-5, 3e-7)] == [
+        "2.50 s",
+        "70.5 ms",
+        "1.23 ms",
+        "20.0 µs",
+        "0.30 µs",
+    ]
+    assert [rate_said(rate) for rate in (1.43e9, 9e6, 12.0)] == ["1.43 GB/s", "9.00 MB/s", "0.01 kB/s"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--sizes", "1KiB,5B"], "'5B'"),
+        (["--sizes", "64 sheep"], "'64 sheep'"),
+        (["--sizes", ""], "''"),
+        (["--sizes", "0B"], "'0B'"),
+        (["--rate", "fast"], "'fast'"),
+        (["--ranks", "0"], "0"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_rank_starts(arguments: list[str], word: str) -> None:
+    done = CliRunner().invoke(main, ["bench", "collectives", *arguments])
+    assert done.exit_code == 2 and word in done.output
+
+
+@pytest.mark.parametrize(
+    ("sizes", "held"),
+    [
+        ((), ()),
+        ((4,), ()),
+        ((4, 8), ()),
+        ((4, 8, 16), (8,)),
+        ((16, 4, 8, 64, 32), (8, 32)),
+        ((4, 8, 16, 32), (16,)),
+    ],
+)
+def test_held_out_sizes_lie_between_those_fitted(sizes: tuple[int, ...], held: tuple[int, ...]) -> None:
+    assert modelled.held_out(sizes) == held
+
+
+SIZES = (1024, 2**14, 2**17, 2**20, 2**23)
+
+
+def times_at(rates: Rates, p: int, factor: Callable[[int], float] = lambda size: 1.0) -> Times:
+    """Times of a machine that keeps to the model, but for a factor of each size."""
+    return {
+        size: {
+            "mpi-allreduce": 1.0,
+            **{name: factor(size) * price(make(p), size, rates) for name, make in ALLREDUCE.items()},
+        }
+        for size in SIZES
+    }
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 5])
+def test_the_model_finds_rates_and_predicts_what_it_has_not_seen(p: int) -> None:
+    rates = Rates(20e-6, 1e-9, 0.3e-9)
+    held = (2**14, 2**20)
+    times = times_at(rates, p, lambda size: 1.25 if size in held else 1.0)
+    model = modelled.modelled(times, p)
+    assert model and model.held_out == held
+    assert model.together.rates == pytest.approx(rates, rel=1e-3)  # so the held-out ones were not looked at
+    *rows, median = modelled.rows(times, model, f"p{p}")
+    assert [row.case for row in rows] == [f"model/{name}/1MiB/p{p}" for name in ALLREDUCE]  # 16 KiB is small
+    for row in rows:
+        assert row.against == "predicted" and row.ratio == pytest.approx(1.25, rel=1e-3)
+        assert row.ours == pytest.approx(1e3 * times[2**20][row.case.split("/")[1]])
+    assert (median.case, median.against, median.unit) == (f"model/median/p{p}", "target", "%")
+    assert median.ours == pytest.approx(20, rel=1e-2) and median.ratio == pytest.approx(0.8, rel=1e-2)
+
+
+def test_there_is_no_model_without_messages_or_sizes_to_predict() -> None:
+    rates = Rates(20e-6, 1e-9, 0.3e-9)
+    assert modelled.modelled(times_at(rates, 1), 1) is None
+    two = dict(list(times_at(rates, 4).items())[:2])
+    assert modelled.modelled(two, 4) is None
+    small = dict(list(times_at(rates, 4).items())[:3])
+    model = modelled.modelled(small, 4)
+    assert model and modelled.rows(small, model, "p4") == []

@@ -1,0 +1,216 @@
+"""Real kernels, clusters and servers for the tests, in a profile folder of each test's own."""
+
+from __future__ import annotations
+
+import glob
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+from labkit import supervisor
+
+DEADLINE_S = 150.0  # longer than that of connect(), whose error then says what it waited for
+Start = Callable[..., "subprocess.Popen[str]"]  # the fixture `ipcluster`
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = DEADLINE_S) -> None:
+    """Wait for a condition, or fail saying what was waited for."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"after {seconds:.0f} s still not: {what}", pytrace=False)
+        time.sleep(0.05)
+
+
+def is_ours(path: str) -> bool:
+    """Tell whether a file is there and this user's: other jobs on the machine come and go."""
+    try:
+        return os.stat(path).st_uid == os.getuid()
+    except FileNotFoundError:
+        return False
+
+
+@dataclass
+class World:
+    """A profile folder, and whatever carries it in its environment."""
+
+    folder: Path
+    env: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.env = {**os.environ, "IPYTHONDIR": str(self.folder)}
+
+    def processes(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("IPYTHONDIR") == str(self.folder):
+                    found.append(process)
+            except psutil.Error:
+                pass
+        return found
+
+    def commands(self) -> list[list[str]]:
+        commands = []
+        for process in self.processes():
+            with suppress(psutil.Error):
+                commands.append(process.cmdline())
+        return commands
+
+    def cluster_files(self) -> list[str]:
+        return glob.glob(f"{self.folder}/profile_*/security/*.json")
+
+    def wait_until_empty(self) -> None:
+        """Wait until no process, no file of a cluster and no segment of a rank is left."""
+        wait_until(lambda: not self.processes(), "all processes gone", 40)
+        assert self.cluster_files() == []
+        assert glob.glob(f"{self.folder}/profile_*/log/*") == []
+        segments = {path for pattern in supervisor.SEGMENTS for path in glob.glob(f"/dev/shm/{pattern}")}
+        held = supervisor.in_use()
+        assert [path for path in segments - held if is_ours(path)] == []
+        boards = [path for path in glob.glob("/dev/shm/labkit-board-*") if is_ours(path)]
+        assert [path for path in boards if not supervisor.alive(int(path.split("-")[2]))] == []
+        # A job elsewhere on the machine has such files, too, while it runs.
+        if not any(process.info["name"] == "hydra_pmi_proxy" for process in psutil.process_iter(["name"])):
+            files = glob.glob("/tmp/hydra_hwloc_xmlfile_*")
+            assert [path for path in files if os.stat(path).st_uid == os.getuid()] == []
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", *command],
+            env=self.env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+class Kernel:
+    """A Jupyter kernel, as a notebook has one."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        # Sockets: a port that is free when it is chosen may be an engine's when the kernel listens.
+        self.folder = tempfile.TemporaryDirectory()
+        self.manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{self.folder.name}/kernel")
+        self.manager.start_kernel(env=world.env)
+        self.client = self.connect()
+
+    def connect(self) -> BlockingKernelClient:
+        client = self.manager.blocking_client()
+        client.start_channels()
+        client.wait_for_ready(timeout=DEADLINE_S)
+        return client
+
+    @property
+    def pid(self) -> int:
+        return self.manager.provisioner.pid
+
+    def start(self, code: str) -> str:
+        return self.client.execute(code)
+
+    def finish(self, message: str, until: str | None = None) -> str:
+        """Return what the cell printed, showed and raised, or has until it prints `until`."""
+        said = []
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            try:
+                reply = self.client.get_iopub_msg(timeout=1)
+            except queue.Empty:
+                continue
+            if reply["parent_header"].get("msg_id") != message:
+                continue
+            content = reply["content"]
+            match reply["msg_type"]:
+                case "stream":
+                    said.append(content["text"])
+                    if until is not None and until in "".join(said):
+                        return "".join(said)
+                case "execute_result" | "display_data":
+                    said.append(content["data"].get("text/plain", "") + "\n")
+                case "error":
+                    said.append("\n".join(content["traceback"]) + "\n")
+                case "status" if content["execution_state"] == "idle":
+                    return "".join(said)
+        pytest.fail(f"a cell did not end in {DEADLINE_S:.0f} s; it said: {''.join(said)}")
+
+    def run(self, code: str) -> str:
+        return self.finish(self.start(code))
+
+    def restart(self) -> None:
+        self.client.stop_channels()
+        self.manager.restart_kernel(now=True)
+        self.client = self.connect()
+
+    def end(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.folder.cleanup()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path / "ipython")
+    yield world
+    left = world.processes()
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=10)
+    for process in left:  # those who would have swept up behind the ranks are dead, too
+        supervisor.sweep(process.pid)
+
+
+@pytest.fixture
+def kernel(world: World) -> Iterator[Kernel]:
+    kernel = Kernel(world)
+    yield kernel
+    kernel.end()
+
+
+@pytest.fixture
+def new_kernel(world: World) -> Iterator[Callable[[], Kernel]]:
+    kernels: list[Kernel] = []
+
+    def new() -> Kernel:
+        kernels.append(Kernel(world))
+        return kernels[-1]
+
+    yield new
+    for kernel in kernels:
+        kernel.end()
+
+
+@pytest.fixture
+def ipcluster(world: World) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a cluster as typed, and return when its engines are on their way."""
+    started = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        process = world.start("ipyparallel.cluster", "start", *arguments)
+        started.append(process)
+        wait_until(
+            lambda: any('"sets": {"' in Path(path).read_text() for path in world.cluster_files()),
+            "a cluster file that names engines",
+        )
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()

@@ -1,0 +1,209 @@
+"""Schedules on ranks: the right sums, whatever the size, type, operation and length of a segment."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm import run
+from labkit.comm.running.plan import ADD, RECEIVE, RECEIVE_BESIDE, SEND, WAIT, plan
+from labkit.schedules import (
+    ALLREDUCE,
+    Round,
+    Schedule,
+    adding,
+    bounds,
+    collective,
+    hierarchical,
+    ring_allreduce,
+    ring_reduce_scatter,
+)
+
+SIZES = 0, 1, 7, 101
+
+
+def allreduces(p: int) -> list[Schedule]:
+    """All that there are: the hierarchical one on nodes of unequal sizes."""
+    return [*(make(p) for make in ALLREDUCE.values()), hierarchical(p, tuple(r // 2 % 2 for r in range(p)))]
+
+
+def check_every_schedule_adds_up(comm: MPI.Intracomm) -> None:
+    for schedule in allreduces(comm.size):
+        for n in SIZES:
+            for dtype in (np.float32, np.float64, np.int8):
+                pattern = np.arange(n) % 5
+                for segment in (16, 1 << 20):
+                    array = (pattern + comm.rank).astype(dtype)
+                    run(comm, schedule, array, segment_bytes=segment)
+                    expected = pattern * comm.size + sum(range(comm.size))
+                    np.testing.assert_array_equal(
+                        array, expected.astype(dtype), str((schedule.name, n, segment))
+                    )
+
+
+def check_a_large_array_in_segments_of_the_usual_length(comm: MPI.Intracomm) -> None:
+    n = 1_500_007  # several segments in each piece
+    pattern = np.arange(n, dtype=np.float32) % 1000
+    for schedule in allreduces(comm.size):
+        array = pattern + comm.rank
+        run(comm, schedule, array)
+        assert (array == pattern * comm.size + sum(range(comm.size))).all(), schedule.name
+
+
+def check_any_operation_that_commutes(comm: MPI.Intracomm) -> None:
+    xor = MPI.Op.Create(lambda a, b, _: np.bitwise_xor(a, b, np.frombuffer(b, np.uint8)), commute=True)
+    everyone = range(comm.size)
+    for op, expected in (
+        (MPI.MAX, max(everyone)),
+        (MPI.MIN, min(everyone)),
+        (MPI.PROD, 0),
+        (xor, np.bitwise_xor.reduce([r % 256 for r in everyone])),
+    ):
+        for schedule in allreduces(comm.size):
+            array = np.full(11, comm.rank, np.uint8)
+            run(comm, schedule, array, op, segment_bytes=2)
+            np.testing.assert_array_equal(array, expected)
+    xor.Free()
+
+
+def check_the_ring_gives_the_same_bits_on_all_ranks(comm: MPI.Intracomm) -> None:
+    array = np.random.default_rng(comm.rank).normal(size=1001).astype(np.float32)
+    run(comm, ring_allreduce(comm.size), array, segment_bytes=400)
+    assert comm.allgather(array.tobytes()) == [array.tobytes()] * comm.size
+
+
+def check_a_slice_of_a_larger_array(comm: MPI.Intracomm) -> None:
+    whole = np.full(20, comm.rank, np.float32)
+    run(comm, ring_allreduce(comm.size), whole[5:16], segment_bytes=8)
+    np.testing.assert_array_equal(whole[:5], comm.rank)
+    np.testing.assert_array_equal(whole[5:16], sum(range(comm.size)))
+    np.testing.assert_array_equal(whole[16:], comm.rank)
+
+
+def check_reduce_scatter_leaves_each_rank_its_piece(comm: MPI.Intracomm) -> None:
+    p = comm.size
+    array = np.arange(3.0 * p) + comm.rank
+    run(comm, ring_reduce_scatter(p), array, segment_bytes=16)
+    mine = slice(3 * comm.rank, 3 * comm.rank + 3)
+    np.testing.assert_array_equal(array[mine], np.arange(3.0 * p)[mine] * p + sum(range(p)))
+
+
+@collective("allreduce", lambda p: 1)
+def everyone_to_everyone(p: int):  # type: ignore[no-untyped-def]
+    """Everything is sent and added to at the same time: what is sent is what was there before."""
+    source, dest = np.divmod(np.arange(p * p), p)
+    yield adding(source[source != dest], dest[source != dest], 0)
+
+
+def check_a_round_sends_what_was_there_before_it(comm: MPI.Intracomm) -> None:
+    for n in (5, 300_000):  # more than an MPI library sends without being asked for it
+        array = np.full(n, 3.0**comm.rank)
+        run(comm, everyone_to_everyone(comm.size), array, segment_bytes=n)
+        np.testing.assert_array_equal(array, sum(3.0**r for r in range(comm.size)))
+
+
+def check_no_plan_waits_for_ever_nor_sends_what_has_changed(comm: MPI.Intracomm) -> None:
+    """Walk the plans of all ranks with messages that go as early and as late as MPI allows."""
+    if comm.size > 1:
+        return
+    schedules = [schedule for p in range(1, 7) for schedule in allreduces(p)]
+    for schedule in [*schedules, *map(at_random, range(150))]:
+        for n, segment in ((schedule.p - 1, 1), (13, 2), (13, 1000)):
+            expected = by_the_book(schedule, n)
+            for early in (True, False):
+                for array, right in zip(walk(schedule, n, segment, early), expected, strict=True):
+                    np.testing.assert_array_equal(
+                        array, right, f"{schedule}, {n} values, segments of {segment}"
+                    )
+
+
+def at_random(seed: int) -> Schedule:
+    """Rounds of transfers: in each, a rank's pieces are overwritten by one rank or added to by several."""
+    chance = random.Random(seed)
+    p, pieces = chance.randint(2, 5), chance.randint(1, 3)
+
+    def rounds() -> Iterator[Round]:
+        again = random.Random(seed)
+        for _ in range(again.randint(1, 5)):
+            chosen = []
+            for dest in range(p):
+                first = again.randrange(pieces)
+                stop, add = again.randint(first + 1, pieces), again.random() < 0.6
+                others = [source for source in range(p) if source != dest]
+                sources = again.sample(others, again.randint(0, len(others)) if add else 1)
+                chosen += [(source, dest, first, stop, add) for source in sources]
+            again.shuffle(chosen)
+            columns = (np.array(column) for column in zip(*chosen, strict=True))
+            if chosen:
+                yield Round(*columns)
+
+    return Schedule("at_random", "allreduce", p, pieces, rounds)
+
+
+def by_the_book(schedule: Schedule, n: int) -> list[np.ndarray]:
+    """What all ranks hold in the end, if each round begins when the one before it is over."""
+    ends = bounds(n, schedule.pieces)
+    now = [np.arange(n) + rank for rank in range(schedule.p)]
+    for one in schedule:
+        before = [array.copy() for array in now]
+        for source, dest, first, stop, add in one:
+            part, came = now[dest][ends[first] : ends[stop]], before[source][ends[first] : ends[stop]]
+            part[:] = part + came if add else came
+    return now
+
+
+def walk(schedule: Schedule, n: int, segment: int, early: bool) -> list[np.ndarray]:
+    """Carry out the plans of all ranks; a message goes once both its ends are started, or one waited for."""
+    p, order = schedule.p, random.Random(26)
+    plans = [plan(schedule, rank, n, segment) for rank in range(p)]
+    arrays = [np.arange(n) + rank for rank in range(p)]
+    beside = [np.zeros(one.width, np.int64) for one in plans]
+    ends: list[list] = [[None] * one.messages for one in plans]  # of each message: key, place, done
+    halves: dict = {}
+    at = [0] * p
+    counts: dict = {}
+
+    def start(rank, number, kind, peer, place):  # type: ignore[no-untyped-def]
+        pair = (rank, peer) if kind == "send" else (peer, rank)
+        nth = counts[kind, pair] = counts.get((kind, pair), -1) + 1
+        ends[rank][number] = end = {"pair": (*pair, nth), "place": place, "done": False}
+        halves.setdefault((*pair, nth), {})[kind] = end
+        if early:
+            go(end)
+
+    def go(end):  # type: ignore[no-untyped-def]
+        both = halves[end["pair"]]
+        if len(both) == 2 and not end["done"]:
+            both["recv"]["place"][:] = both["send"]["place"]
+            both["recv"]["done"] = both["send"]["done"] = True
+        return end["done"]
+
+    def step(rank):  # type: ignore[no-untyped-def]
+        if at[rank] >= len(plans[rank].steps):
+            return all([go(end) for end in ends[rank]]) and "over"
+        do, start_, stop, peer, slot, number = plans[rank].steps[at[rank]]
+        own, other = arrays[rank][start_:stop], beside[rank][slot : slot + stop - start_]
+        if do is SEND:
+            start(rank, number, "send", peer, own)
+        elif do in (RECEIVE, RECEIVE_BESIDE):
+            start(rank, number, "recv", peer, own if do is RECEIVE else other)
+        elif do is WAIT:
+            if not go(ends[rank][number]):
+                return False
+        elif do is ADD:
+            own += other
+        else:
+            own[:] = other
+        at[rank] += 1
+        return True
+
+    while True:
+        moved = [step(rank) for rank in order.sample(range(p), p)]
+        if all(one == "over" for one in moved):
+            return arrays
+        assert any(one is True for one in moved) or any(step(rank) == "over" for rank in range(p)), (
+            f"{schedule.name} on {p} ranks stands still"
+        )

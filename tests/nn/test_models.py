@@ -1,0 +1,283 @@
+"""Models of many layers: parameters, buffers, seeds, files, copies, bad input, and learning."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labkit import data
+from labkit.nn import (
+    MODELS,
+    SGD,
+    Classifier,
+    Model,
+    lenet5,
+    linear_regression,
+    load_model,
+    mlp,
+    mnist_cnn,
+    save_model,
+    vgg11,
+)
+from labkit.nn.layers import BatchNorm, Conv2D, Dense, Flatten, MaxPool
+
+RNG = np.random.default_rng(3)
+
+
+def small(seed: int = 0) -> Classifier:
+    """Every kind of buffer and parameter, in little room."""
+    layers = [("conv", Conv2D(4, 3, pad=1)), ("norm", BatchNorm()), ("pool", MaxPool(2))]
+    return Classifier(
+        "small", [*layers, ("flatten", Flatten()), ("dense", Dense(3))], (2, 4, 4), seed, np.float32
+    )
+
+
+def batch(model: Model, n: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    x = RNG.normal(size=(n, *model.input_shape)).astype(model.params.dtype)
+    return x, RNG.integers(0, model.outputs, n)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "buffers"),
+    [
+        ("linear", 11, 0),
+        ("softmax", 650, 0),
+        ("mlp", 4810, 0),
+        ("lenet5", 61706, 0),
+        ("mnist_cnn", 206922, 0),
+        ("vgg11", 9231114, 5504),
+    ],
+)
+def test_the_number_of_parameters_and_buffers(name: str, parameters: int, buffers: int) -> None:
+    model = MODELS[name]()
+    assert (model.name, model.params.size, model.buffers.size) == (name, parameters, buffers)
+    assert model.params.dtype == model.grads.dtype == model.buffers.dtype == np.float32
+
+
+def test_parameters_gradients_and_buffers_are_views_of_three_flat_arrays() -> None:
+    model = small()
+    assert list(model.named_parameters()) == [
+        *("conv.W", "conv.b", "norm.gamma", "norm.beta", "dense.W", "dense.b")
+    ]
+    assert list(model.named_buffers()) == ["norm.mean", "norm.var"]
+    for flat, named in (
+        (model.params, model.named_parameters()),
+        (model.grads, model.named_gradients()),
+        (model.buffers, model.named_buffers()),
+    ):
+        flat[...] = np.arange(flat.size)
+        assert np.concatenate([view.ravel() for view in named.values()]).tolist() == flat.tolist()
+    # The layers see them, too, not copies of them.
+    assert np.shares_memory(model.layers[0].p["W"], model.params)
+    assert np.shares_memory(model.layers[-1].g["b"], model.grads)
+
+
+def test_every_gradient_is_written_and_overwritten() -> None:
+    model = vgg11()
+    x, y = batch(model, 2)
+    model.grads[...] = np.nan
+    model.loss_and_gradient(x, y)
+    first = model.grads.copy()
+    assert np.isfinite(first).all()
+    model.loss_and_gradient(*batch(model, 3))  # another size in between
+    model.loss_and_gradient(x, y)
+    np.testing.assert_array_equal(model.grads, first)
+
+
+def test_running_statistics_move_in_training_alone() -> None:
+    model = small()
+    x, y = batch(model)
+    assert model.named_buffers()["norm.mean"].tolist() == [0] * 4
+    assert model.named_buffers()["norm.var"].tolist() == [1] * 4
+    model.loss(x, y)
+    model.predict(x)
+    assert model.named_buffers()["norm.mean"].tolist() == [0] * 4
+    training = model.loss_and_gradient(x, y)
+    moved = model.buffers.copy()
+    assert moved[:4].any()
+    assert model.loss(x, y) != training  # by running statistics, not by those of the batch
+    np.testing.assert_array_equal(model.buffers, moved)
+    for _ in range(200):
+        model.forward(x, training=True)
+    out = model.layers[0].forward(x, False)
+    np.testing.assert_allclose(model.named_buffers()["norm.mean"], out.mean(axis=(0, 2, 3)), rtol=1e-4)
+    unbiased = out.var(axis=(0, 2, 3), ddof=1)
+    np.testing.assert_allclose(model.named_buffers()["norm.var"], unbiased, rtol=1e-4)
+
+
+def test_a_prediction_does_not_depend_on_its_neighbours() -> None:
+    model = vgg11()
+    x, y = batch(model, 4)
+    model.loss_and_gradient(x, y)
+    together = model.forward(x)
+    np.testing.assert_allclose(model.forward(x[2:3])[0], together[2], rtol=1e-3, atol=1e-5)
+
+
+def test_layers_of_equal_shape_start_with_other_weights_and_the_seed_makes_them() -> None:
+    model = vgg11(seed=1)
+    named = model.named_parameters()
+    assert named["conv7.W"].shape == named["conv8.W"].shape
+    assert abs(np.corrcoef(named["conv7.W"].ravel(), named["conv8.W"].ravel())[0, 1]) < 0.01
+    np.testing.assert_array_equal(model.params, vgg11(seed=1).params)
+    assert np.abs(model.params - vgg11(seed=2).params).max() > 0.01
+    assert named["conv8.W"].std() == pytest.approx((2 / (9 * 512)) ** 0.5, rel=0.01)
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_is_whole_and_stands_alone(again: Callable[[Model], Model]) -> None:
+    model = small()
+    x, y = batch(model)
+    model.loss_and_gradient(x, y)
+    other = again(model)
+    np.testing.assert_array_equal(other.forward(x), model.forward(x))
+    assert other.loss_and_gradient(x, y) == model.loss_and_gradient(x, y)
+    np.testing.assert_array_equal(other.grads, model.grads)
+    other.params[...] = 0
+    assert model.params.any() and not other.forward(x).any()
+
+
+def test_a_model_goes_through_a_file(tmp_path: Path) -> None:
+    model, other = small(seed=1), small(seed=2)
+    model.loss_and_gradient(*batch(model))
+    save_model(model, tmp_path / "model.npz")
+    load_model(other, tmp_path / "model.npz")
+    np.testing.assert_array_equal(other.params, model.params)
+    np.testing.assert_array_equal(other.buffers, model.buffers)
+    x, _ = batch(model)
+    np.testing.assert_array_equal(other.forward(x), model.forward(x))
+
+
+def test_a_file_of_another_model_is_refused_and_names_the_layer(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    save_model(mlp(hidden=32), path)
+    model = mlp()
+    before = model.params.copy()
+    with pytest.raises(ValueError, match=r"layer 'dense1'.*\(64, 32\).*\(64, 64\)"):
+        load_model(model, path)
+    with pytest.raises(ValueError, match=r"layer 'conv1'.*holds no conv1.W.*\(5, 5, 1, 6\)"):
+        load_model(lenet5(), path)
+    named = dict(np.load(path)) | {"dense1.W": np.zeros((64, 64)), "dense1.b": np.zeros(64)}
+    np.savez(path, **(named | {"dense2.W": np.zeros((64, 10)), "extra.W": np.zeros(2)}))
+    with pytest.raises(ValueError, match=r"layer 'extra'.*\(2,\).*no such layer"):
+        load_model(model, path)
+    path.write_text("not a model")
+    with pytest.raises(ValueError, match="no model file"):
+        load_model(model, path)
+    np.testing.assert_array_equal(model.params, before)
+
+
+X = np.zeros((4, 1, 32, 32), np.float32)
+Y = np.arange(4)
+NAN, INF = X.copy(), X.copy()
+NAN[1, 0, 2, 3], INF[1, 0, 2, 3] = np.nan, np.inf
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (X[:, 0], Y, r"'conv1'.*\(4, 32, 32\).*\(batch, 1, 32, 32\).*\(5, 5, 1, 6\)"),
+        (X.repeat(3, axis=1), Y, r"'conv1'.*\(4, 3, 32, 32\).*\(batch, 1, 32, 32\)"),
+        (X[:, :, :28, :28], Y, r"'conv1'.*\(4, 1, 28, 28\)"),
+        (X[:0], Y[:0], r"'conv1'.*\(0, 1, 32, 32\).*batch ≥ 1"),
+        (X.astype(np.float64), Y, "'conv1'.*float64.*float32"),
+        (X.astype(np.uint8), Y, "'conv1'.*uint8.*float32"),
+        (NAN, Y, r"'conv1'.*\(4, 1, 32, 32\).*NaN"),
+        (INF, Y, r"'conv1'.*\(4, 1, 32, 32\).*infinite"),
+        (X, Y + 7, r"'dense2'.*7 … 10.*0 … 9.*\(4,\)"),
+        (X, Y - 1, "'dense2'.*-1 … 2"),
+        (X, Y[:3], r"'dense2'.*\(3,\).*\(4,\)"),
+        (X, Y.astype(float), "'dense2'.*float64.*integers"),
+    ],
+)
+def test_bad_input_names_the_layer_and_the_shapes(x: np.ndarray, y: np.ndarray, words: str) -> None:
+    model = lenet5()
+    for call in (model.check, model.loss, model.loss_and_gradient):
+        with pytest.raises(ValueError, match=words):
+            call(x, y)
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ([("conv", Conv2D(4, 7))], r"'conv'.*\(batch, 2, 4, 4\).*7 × 7"),
+        ([("flat", Flatten()), ("conv", Conv2D(4, 3))], r"'conv'.*\(32,\).*channels, height, width"),
+        ([("dense", Dense(3))], r"'dense'.*\(2, 4, 4\).*flatten"),
+        ([("flat", Flatten()), ("norm", BatchNorm())], r"'norm'.*\(32,\).*channels"),
+        ([("pool", MaxPool(5))], r"'pool'.*\(2, 4, 4\).*≥ 5"),
+    ],
+)
+def test_layers_that_do_not_fit_are_named(layers: list, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Classifier("wrong", [*layers, ("end", Flatten())], (2, 4, 4), 0, np.float32)
+
+
+def test_one_value_has_no_variance() -> None:
+    layers = [("norm", BatchNorm()), ("flatten", Flatten())]
+    model = Classifier("one", layers, (2, 1, 1), 0, np.float32)
+    with pytest.raises(ValueError, match=r"'norm'.*\(1, 2, 1, 1\).*more than one value"):
+        model.forward(np.ones((1, 2, 1, 1), np.float32), training=True)
+    assert np.isfinite(model.forward(np.ones((1, 2, 1, 1), np.float32))).all()
+
+
+def enlarged(x: np.ndarray) -> np.ndarray:
+    """8 × 8 digits as 32 × 32 images: 3 × larger, with 4 rows and columns of paper all round; mean 0."""
+    images = np.pad(x.reshape(-1, 8, 8).repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (4, 4), (4, 4)))
+    return (images[:, None] - np.float32(0.17)) / np.float32(0.33)
+
+
+def test_lenet5_reads_digits() -> None:
+    """1,438 digits are few for 61,706 parameters: moved about by up to two pixels, they are more."""
+    digits = data.load("digits")
+    x, y, model = enlarged(digits.x_train), digits.y_train, lenet5(seed=0)
+    sgd, rng = SGD(model.params, momentum=0.9, weight_decay=1e-3), np.random.default_rng(0)
+    rate = lr_schedules.step_decay(0.03, every=8)
+    for epoch in range(11):
+        order = rng.permutation(len(x))
+        for start in range(0, len(x), 32):
+            part = order[start : start + 32]
+            model.loss_and_gradient(np.roll(x[part], rng.integers(-2, 3, 2), axis=(2, 3)), y[part])
+            sgd.step(model.grads, rate(epoch))
+    accuracy = (model.predict(enlarged(digits.x_test)) == digits.y_test).mean()
+    print(f"accuracy {100 * accuracy:.2f} %")
+    assert accuracy >= 0.98, f"{100 * accuracy:.1f} %"
+
+
+@pytest.mark.parametrize("make", [mlp, mnist_cnn, vgg11])
+def test_a_model_learns_a_batch_by_heart(make: Callable[..., Model]) -> None:
+    model = make(seed=0)
+    x, y = batch(model, 8)
+    sgd = SGD(model.params, momentum=0.9)
+    losses = [model.loss_and_gradient(x, y)]
+    for _ in range(12):
+        sgd.step(model.grads, lr=0.02)
+        losses.append(model.loss_and_gradient(x, y))
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_gradients_move_to_another_place_and_are_made_there() -> None:
+    x, y = np.ones((3, 10), np.float32), np.ones((3, 1), np.float32)
+    model, twin = linear_regression(), linear_regression()
+    for one in model, twin:
+        one.loss_and_gradient(x, y)
+    before, place = model.grads, np.zeros(20, np.float32)[4:15]
+    model.move_gradients(place)
+    assert model.grads is place
+    np.testing.assert_array_equal(place, twin.grads)
+    before[...] = 0
+    for one in model, twin:
+        one.loss_and_gradient(2 * x, y)
+    np.testing.assert_array_equal(place, twin.grads)
+    assert not before.any()
+    frozen = np.zeros(11, np.float32)
+    frozen.flags.writeable = False
+    for unfit in np.zeros(12, np.float32), np.zeros(11), np.zeros(22, np.float32)[::2], frozen:
+        with pytest.raises(
+            ValueError, match=r"expected a contiguous, writable array of shape \(11,\) and float32"
+        ):
+            model.move_gradients(unfit)
+    assert model.grads is place

@@ -1,0 +1,71 @@
+"""Steps on the flat array, and the schedules of their length."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from labkit.nn import SGD, lr_schedules
+
+
+def test_momentum_and_decay_by_hand() -> None:
+    params = np.array([1.0, -2.0])
+    sgd = SGD(params, momentum=0.5, weight_decay=0.1)
+    grads = np.array([1.0, 0.0])
+    sgd.step(grads, lr=1.0)  # v = g + 0.1 p = (1.1, -0.2)
+    np.testing.assert_allclose(params, [-0.1, -1.8])
+    sgd.step(grads, lr=0.1)  # v = 0.5 v + g + 0.1 p = (1.54, -0.28)
+    np.testing.assert_allclose(params, [-0.254, -1.772])
+    assert grads.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.9, 0.0), (0.9, 1e-2)])
+def test_parts_in_cache_make_the_same_step(momentum: float, decay: float) -> None:
+    """The clever loop over parts against the formula on whole arrays, of no whole number of parts."""
+    rng = np.random.default_rng(0)
+    params, velocity = rng.normal(size=100_001).astype(np.float32), np.zeros(100_001, np.float32)
+    sgd = SGD(params.copy(), momentum, decay)
+    for _ in range(3):
+        grads = rng.normal(size=params.size).astype(np.float32)
+        sgd.step(grads, 0.1)
+        velocity = np.float32(momentum) * velocity + (grads + np.float32(decay) * params)
+        params = params - np.float32(0.1) * velocity
+    assert sgd.params.dtype == np.float32
+    np.testing.assert_allclose(sgd.params, params, rtol=1e-5, atol=1e-6)
+
+
+def test_steps_agree_with_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(1)
+    start = rng.normal(size=50)
+    theirs = torch.tensor(start, requires_grad=True)
+    other = torch.optim.SGD([theirs], lr=0.1, momentum=0.9, weight_decay=0.01)
+    sgd = SGD(start.copy(), 0.9, 0.01)
+    for _ in range(4):
+        grads = rng.normal(size=50)
+        theirs.grad = torch.tensor(grads)
+        other.step()
+        sgd.step(grads, 0.1)
+    np.testing.assert_allclose(sgd.params, theirs.detach().numpy(), rtol=1e-12)
+
+
+def test_what_does_not_fit_is_an_error() -> None:
+    sgd = SGD(np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match=r"\(2,\).*\(3,\)"):
+        sgd.step(np.zeros(2, np.float32), 0.1)
+    with pytest.raises(ValueError, match=r"float64.*float32"):
+        sgd.step(np.zeros(3), 0.1)
+    for momentum, decay in ((1.0, 0.0), (-0.1, 0.0), (0.0, -1.0)):
+        with pytest.raises(ValueError, match="expected"):
+            SGD(np.zeros(3), momentum, decay)
+
+
+def test_schedules() -> None:
+    assert [lr_schedules.constant(0.5)(step) for step in (0, 9)] == [0.5, 0.5]
+    decay = lr_schedules.step_decay(0.8, every=3, factor=0.5)
+    assert [decay(step) for step in range(7)] == pytest.approx([0.8] * 3 + [0.4] * 3 + [0.2])
+    warm = lr_schedules.warm_up(4, decay)
+    assert [warm(step) for step in range(7)] == pytest.approx([0.2, 0.4, 0.6, 0.4, 0.4, 0.4, 0.2])
+    for wrong in (lambda: lr_schedules.step_decay(1, 0), lambda: lr_schedules.warm_up(0, decay)):
+        with pytest.raises(ValueError, match="expected at least 1"):
+            wrong()

@@ -1,0 +1,64 @@
+"""How much memory each rank needs for its share of 60,000 images: mpiexec -n p python … CACHE HOW.
+
+HOW is a scheme, whose share each rank reads itself, or "scatter": all of it through rank 0. Rank 0 prints, as
+JSON, by rank: the bytes of the share, and by how much the peak of the rank's memory grew meanwhile. CACHE
+holds the original files, made by the test. Linux only: elsewhere a process cannot ask for its peak afresh.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit import data
+from labkit.comm import SharedSet, fetch, scatter
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.made_sets import made, source_of
+
+
+def memory(kind: str) -> int:
+    """Return this process's memory now ("VmRSS") or at its peak ("VmHWM"), in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(kind)).split()[1]) * 1024
+
+
+def share(comm: MPI.Intracomm, how: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return this rank's share of the training samples."""
+    if how == "scatter":
+        fetch(comm, "mnist")
+        whole = data.load("mnist") if comm.rank == 0 else None
+        return (
+            scatter(comm, whole.x_train if whole else None, data.strided),
+            scatter(comm, whole.y_train if whole else None, data.strided),
+        )
+    shared = SharedSet(comm, "mnist")
+    return shared.share(data.scheme(how, targets=shared.targets, speeds=[1.0] * comm.size))
+
+
+comm = MPI.COMM_WORLD
+cache, how = sys.argv[1:]
+os.environ["LABKIT_DATA"] = cache
+folder = Path(cache) / "mnist"
+sums = json.loads((folder / "sums.json").read_text())
+data.SOURCES["mnist"] = data.Source(
+    **{
+        **vars(source_of("mnist", made("mnist", 1, 1), {})),
+        "files": sums,
+        "samples": {"train": 60_000, "test": 10_000},
+    }
+)
+# What any such program has in memory before it begins: the libraries, and MPI's buffers of a first message.
+scatter(comm, np.zeros((comm.size, 1 << 18), np.float32) if comm.rank == 0 else None)
+comm.alltoall([b"x"] * comm.size)
+Path("/proc/self/clear_refs").write_text("5")  # the peak counts afresh from here
+before = memory("VmRSS")
+x, y = share(comm, how)
+grown = memory("VmHWM") - before
+assert x.shape == (60_000 // comm.size, 784)
+told = comm.gather((x.nbytes + y.nbytes, grown))
+if comm.rank == 0:
+    print(json.dumps(told))

@@ -1,0 +1,56 @@
+"""What must stand in two places stands there alike."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from labkit import __version__
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ON_CONDA_FORGE = {"matplotlib": "matplotlib-base"}  # conda-forge's name, where it is another
+
+
+def wanted() -> dict[str, str]:
+    """What pyproject.toml asks for, with the default MPI."""
+    extras = PROJECT["optional-dependencies"]
+    lines = [*PROJECT["dependencies"], *extras["mpich"], *extras["dev"]]
+    return {requirement.name: str(requirement.specifier) for requirement in map(Requirement, lines)}
+
+
+def test_environment_yml_names_what_pyproject_names() -> None:
+    text = (ROOT / "environment.yml").read_text().partition("dependencies:")[2]
+    lines = re.findall(r"^  - ([a-z0-9-]+)([><=]\S*)?$", text, re.MULTILINE)
+    conda = {name: specifier for name, specifier in lines}
+    assert conda.pop("python") == PROJECT["requires-python"]
+    assert conda.pop("pip") == ""
+    assert conda == {ON_CONDA_FORGE.get(name, name): specifier for name, specifier in wanted().items()}
+
+
+def test_the_lock_holds_every_dependency_within_its_bounds_and_no_address() -> None:
+    text = (ROOT / "requirements.lock").read_text()
+    assert "://" not in text
+    locked: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, version = line.split(";")[0].strip().split("==")
+            locked.setdefault(name, []).append(version)
+    extras = PROJECT["optional-dependencies"]
+    # A peer that the lab is compared with is no part of it, and need not be locked.
+    locked_extras = [lines for name, lines in extras.items() if name != "torch"]
+    for line in [*PROJECT["dependencies"], *(line for lines in locked_extras for line in lines)]:
+        requirement = Requirement(line)
+        assert locked[requirement.name], line
+        assert all(requirement.specifier.contains(version) for version in locked[requirement.name]), line
+
+
+def test_the_version_stands_in_the_changelog() -> None:
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()

@@ -1,0 +1,122 @@
+"""Bottlenecks and links as text, and what they make of a simulated network."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from labkit.comm.emulation.links import Link, describe, parse_link
+from labkit.schedules import ring_allreduce
+from labkit.schedules.simulate import simulate
+from labkit.train.bottleneck import KINDS, Bottleneck, check, factors, links, network, parse
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3:slow-processor=3", Bottleneck(3, "slow-processor", factor=3)),
+        ("0:slow-processor=1.5", Bottleneck(0, "slow-processor", factor=1.5)),
+        ("12:slow-link=100mbit", Bottleneck(12, "slow-link", link=Link(12.5e6))),
+        ("1:slow-link=1gbit+250us", Bottleneck(1, "slow-link", link=Link(125e6, 250e-6))),
+        ("1:slow-link=10", Bottleneck(1, "slow-link", factor=10)),
+        ("1:jitter=5ms", Bottleneck(1, "jitter", seconds=0.005)),
+        ("2:pause=1.5s@10", Bottleneck(2, "pause", seconds=1.5, step=10)),
+    ],
+)
+def test_a_bottleneck_reads_and_prints_as_the_same_text(text: str, expected: Bottleneck) -> None:
+    found = parse(text)
+    assert str(found) == text and parse(str(found)) == found
+    for name in ("rank", "kind", "factor", "seconds", "step"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name)), name
+    assert (found.link is None) == (expected.link is None)
+    if found.link and expected.link:
+        assert found.link.bytes_per_s == pytest.approx(expected.link.bytes_per_s)
+        assert found.link.latency_s == pytest.approx(expected.link.latency_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "RANK:KIND=AMOUNT"),
+        ("3", "3:slow-processor=3"),
+        ("3:slow=3", "3:slow-link=100mbit"),
+        ("-1:jitter=5ms", "RANK:KIND=AMOUNT"),
+        ("3:slow-processor=0.5", "1 or more"),
+        ("3:slow-processor=3x", "1 or more"),
+        ("3:slow-processor=nan", "1 or more"),
+        ("3:slow-link=100", None),
+        ("3:slow-link=0mbit", "100mbit"),
+        ("3:slow-link=100furlongs", "100furlongs"),
+        ("3:slow-link=0.5", "'0.5'"),
+        ("3:jitter=5", "5ms"),
+        ("3:jitter=5ms@3", "5ms"),
+        ("3:pause=2s", "2s@10"),
+        ("3:pause=2s@0", "2s@10"),
+        ("3:pause=@3", "2s@10"),
+    ],
+)
+def test_a_text_that_is_none_says_what_is_expected(text: str, words: str | None) -> None:
+    if words is None:
+        assert parse(text).factor == 100
+        return
+    with pytest.raises(ValueError, match=r"expected") as error:
+        parse(text)
+    assert words in str(error.value)
+
+
+def test_links_read_and_print_as_the_same_text() -> None:
+    for text in "1gbit", "100mbit", "2.5gbit", "10kbit+5000us", "+50us", "8bit":
+        assert str(parse_link(text)) == text
+        assert parse_link(str(parse_link(text))) == parse_link(text)
+    assert parse_link("1gbit") == Link(125e6) and str(Link()) == "no delay"
+    assert parse_link("+50us").bytes_per_s == math.inf and parse_link("+50us").s_per_byte == 0
+    assert describe([Link(125e6)] * 3 + [Link(12.5e6)]) == "1gbit, rank 3 100mbit"
+    for text in "", "+", "1", "gbit", "1gbit+", "1gbit+50", "1gbit+1gbit", "-1gbit", "1e3bit", "0bit":
+        with pytest.raises(ValueError, match="expected a rate"):
+            parse_link(text)
+
+
+def test_what_does_not_fit_the_ranks_is_said() -> None:
+    slow = parse("3:slow-processor=2")
+    assert check([slow], 4) is None
+    assert "ranks 0 … 2, got 3:slow-processor=2" in str(check([slow], 3))
+    assert "two of 3:slow-processor" in str(check([slow, parse("3:slow-processor=3")], 4))
+    assert check([parse("3:pause=1s@1"), parse("3:pause=1s@2"), slow], 4) is None
+    assert "--link" in str(check([parse("3:slow-link=10")], 4))
+    assert check([parse("3:slow-link=10")], 4, Link(125e6)) is None
+
+
+def test_ranks_have_the_links_and_factors_that_the_bottlenecks_say() -> None:
+    found = [parse(text) for text in ("1:slow-processor=3", "2:slow-link=10", "0:slow-link=8mbit")]
+    assert factors(found, 3) == [1, 3, 1]
+    assert links(found[:1], 3) is None
+    assert links([], 2, Link(1e6)) == [Link(1e6)] * 2
+    assert links(found, 4, Link(125e6, 1e-4)) == [
+        Link(1e6), Link(125e6, 1e-4), Link(12.5e6, 1e-3), Link(125e6, 1e-4)
+    ]  # fmt: skip
+    assert links(found[2:], 2) == [Link(1e6), Link()]
+
+
+def test_the_simulator_takes_the_same_words() -> None:
+    n, usual, p = 1_000_000, Link(125e6, 1e-4), 4
+
+    def seconds(*texts: str, step: int = 1) -> float:
+        found = network([parse(text) for text in texts], p, usual, gamma=1e-10, step=step)
+        return simulate(ring_allreduce(p), n, found).seconds
+
+    even = 2 * (p - 1) * (1e-4 + n / p / 125e6) + (p - 1) * n / p * 1e-10
+    assert seconds() == pytest.approx(even)
+    assert seconds("3:slow-link=10") == pytest.approx(2 * (p - 1) * (1e-3 + n / p / 12.5e6), rel=0.01)
+    assert seconds("3:slow-link=100mbit+1ms") == pytest.approx(seconds("3:slow-link=10"))
+    assert seconds("1:pause=2s@5") == pytest.approx(even)
+    assert seconds("1:pause=2s@5", step=5) == pytest.approx(2 + even)
+    assert seconds("1:jitter=2s") == pytest.approx(1 + even)
+    slow = network([parse("2:slow-processor=3")], p, usual, gamma=1e-10)
+    np.testing.assert_allclose(slow.gamma, [1e-10, 1e-10, 3e-10, 1e-10])
+
+
+def test_every_kind_is_parsed() -> None:
+    texts = "0:slow-processor=2", "0:slow-link=1mbit", "0:jitter=1ms", "0:pause=1s@1"
+    assert tuple(parse(text).kind for text in texts) == KINDS

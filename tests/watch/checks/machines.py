@@ -1,0 +1,35 @@
+"""Which ranks can watch each other: those that see the same memory."""
+
+from __future__ import annotations
+
+import os
+from unittest import mock
+
+from mpi4py import MPI
+
+from labkit.watch import communicators
+from labkit.watch.flight_recorder.layout import Board
+
+
+def check_ranks_of_several_machines_are_not_watched(comm: MPI.Intracomm) -> None:
+    with mock.patch.object(communicators, "_machine", lambda: (f"machine {comm.rank}", "")):
+        channel = communicators._open_world(comm, keep=False)
+    assert (channel is not None) == (comm.size == 1)
+
+
+def check_ranks_that_do_not_see_the_board_are_not_watched(comm: MPI.Intracomm) -> None:
+    made: list[str] = []
+    create = Board.create
+
+    def elsewhere(size: int) -> str:  # a folder that the other ranks have not
+        made.append(create(size))
+        return made[0]
+
+    hidden = comm.rank == comm.size - 1 > 0
+    with (
+        mock.patch.object(Board, "create", elsewhere),
+        mock.patch.object(os.path, "exists", lambda path: not hidden),
+    ):
+        channel = communicators._open_world(comm, keep=False)
+    assert (channel is not None) == (comm.size == 1)
+    assert not any(map(os.path.exists, made))

@@ -1,0 +1,239 @@
+"""Faults on real engines: each ends its cell with a message that names the right rank, and all work again.
+
+`pytest -s` shows the table: time to the message (from the fault, or the stop), time to four working engines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, sleep
+
+import psutil
+import pytest
+from mpi4py import MPI
+
+from tests.cluster_fixtures import Kernel, Start, World, wait_until
+
+DEADLINE_S = 2
+CONNECT = f"from labkit.cluster import connect\nrc = connect(4, deadline_s={DEADLINE_S})"
+RAW = "from mpi4py import MPI\nraw = MPI.COMM_WORLD\n"
+
+# What happens -> the cell, and what the message says.
+HANGS = {
+    "missed by one rank": (
+        "if rank != 2:\n    comm.Barrier()",
+        [r"rank 2 never joined collective #1 \(Barrier\)", r"rank 2 .*it has returned from the cell"],
+    ),
+    "two in different ones": (
+        "x = np.ones(3)\nif rank == 2:\n    comm.Bcast(x)\nelse:\n    comm.Allreduce(x, x.copy())",
+        [r"its operation differs", r"rank 2 waits in Bcast", r"ranks 0, 1, 3 wait in Allreduce .*line 5"],
+    ),
+    "different counts": (
+        "x = np.ones(10 + (rank == 1), dtype=np.float32)\ncomm.Allreduce(x, x.copy())",
+        [r"its count differs", r"rank 1 waits in Allreduce \(#1, 11 float32, SUM\)"],
+    ),
+    "different dtypes": (
+        "x = np.ones(10, dtype='float64' if rank == 3 else 'float32')\ncomm.Allreduce(x, x.copy())",
+        [r"its dtype differs", r"rank 3 waits in Allreduce \(#1, 10 float64, SUM\)"],
+    ),
+    "different roots": (
+        "x = np.ones(10)\ncomm.Bcast(x, root=int(rank == 3))",
+        [r"its root differs", r"rank 3 waits in Bcast \(#1, 10 float64, root 1\)"],
+    ),
+    "one raises before it": (
+        "comm.Barrier()\nif rank == 1:\n    1 / 0\ncomm.allreduce(1)",
+        [
+            r"rank 1 finished collective #1 \(Barrier, cell line 1\) and never joined #2: ",
+            r"#2: it raised ZeroDivisionError: .* at cell line 3",
+        ],
+    ),
+    "an infinite loop": (
+        "while rank == 2:\n    pass\ncomm.Barrier()",
+        [r"rank 2 never joined .*: it is at cell line [12]: `"],
+    ),
+    "a message never sent": (
+        "if rank == 0:\n    comm.recv(source=3, tag=7)\ncomm.Barrier()",
+        [r"rank 0 waits in recv \(from rank 3, tag 7\) at cell line 2", r"ranks 1, 2, 3 wait in Barrier"],
+    ),
+    "no pickle on one rank": (
+        "comm.allgather((lambda: 0) if rank == 1 else 1)",
+        [r"rank 1 never joined .*: it raised .*pickle.* at cell line 1"],
+    ),
+    "in a part of the ranks": (
+        "half = comm.Split(rank % 2)\nif rank != 3:\n    half.Barrier()",
+        [r"rank 3 never joined", r"rank 1 waits in Barrier"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    """A kernel whose ranks have hung before: nothing of a hang may be left."""
+    world = World(tmp_path_factory.mktemp("hangs") / "ipython")
+    kernel = Kernel(world)
+    assert "4 ranks" in kernel.run(CONNECT)
+    yield kernel
+    kernel.end()
+    world.wait_until_empty()
+
+
+def row(what: str, to_message: float, kernel: Kernel, began: float | None = None) -> None:
+    """Bring four working engines back, and write the table's row; count from `began`, or from now on."""
+    began = began or monotonic()
+    if "4\n" * 4 not in (said := numbers(kernel.run("%px print(comm.allreduce(1))"))):
+        assert "4 ranks, one MPI world" in kernel.run(CONNECT)
+        said = numbers(kernel.run("%px print(comm.allreduce(1))"))
+    assert said == "4\n" * 4, said
+    print(
+        f"\n{MPI.get_vendor()[0]:9} {what:34} message {to_message:5.2f} s   "
+        f"four ranks {monotonic() - began:5.2f} s",
+        end="",
+    )
+
+
+def numbers(said: str) -> str:
+    return "".join(f"{number}\n" for number in re.findall(r"^(?:\[stdout:\d+\] )?(\d+)$", said, re.MULTILINE))
+
+
+@pytest.mark.parametrize("what", HANGS)
+def test_a_hang_is_a_report(shared: Kernel, what: str) -> None:
+    cell, expected = HANGS[what]
+    began = monotonic()
+    said = shared.run(f"%%px\n{cell}")
+    took = monotonic() - began
+    for pattern in expected:
+        assert re.search(pattern, said), said
+    assert said.count("HangError") == 1, said  # shown once, whoever raised it
+    row(what, took, shared)
+
+
+def test_a_rank_that_comes_too_late_for_a_mismatch(shared: Kernel) -> None:
+    shared.run("import time\nbusy = rc[2].apply_async(time.sleep, 2)")
+    said = shared.run("%%px\nx = np.ones(10 + rank)\ncomm.Allreduce(x, x.copy())")
+    assert re.search(r"rank 2 .*never joined #1: it has not begun the cell", said), said
+    row("comes too late for a mismatch", 2.0, shared)
+
+
+@pytest.mark.parametrize(
+    ("what", "cell", "expected"),
+    [
+        ("stopped while it waits", "if rank != 2:\n    comm.Barrier()", "ranks 0, 1, 3 wait in Barrier"),
+        (
+            "stopped in raw MPI",
+            RAW + "if rank != 2:\n    raw.Barrier()",
+            "ranks 0, 1, 3 are at cell line 5: `raw.Bar",
+        ),
+    ],
+)
+def test_the_stop_button(shared: Kernel, tmp_path: Path, what: str, cell: str, expected: str) -> None:
+    shared.run("%px comm.deadline_s = 60")
+    message = shared.start(f"%%px\nopen(f'{tmp_path}/{{rank}}', 'w').close()\n{cell}")
+    wait_until(lambda: len(os.listdir(tmp_path)) == 4, "all ranks in the cell")
+    began = monotonic()
+    shared.manager.interrupt_kernel()
+    said = shared.finish(message)
+    took = monotonic() - began
+    assert "KeyboardInterrupt: the cell was stopped" in said
+    assert expected in said, said
+    assert ("engines have been ended" in said) == ("raw" in what)
+    row(what, took, shared)
+
+
+@pytest.mark.parametrize("victim", ["an engine", "the controller", "the whole cluster"])
+def test_a_part_is_killed(shared: Kernel, tmp_path: Path, victim: str) -> None:
+    message = shared.start(
+        f"%%px\nimport os, time\nopen(f'{tmp_path}/{{os.getpid()}}-{{rank}}', 'w').close()\ntime.sleep(100)"
+    )
+    wait_until(lambda: len(os.listdir(tmp_path)) == 4, "all ranks in the cell")
+    began = monotonic()
+    for process in shared.world.processes():
+        with suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            if process.pid != shared.pid and (
+                victim == "the whole cluster"
+                or (victim == "the controller" and "-m labkit.cluster.engine.controller" in command)
+            ):
+                process.kill()
+    if victim == "an engine":
+        (name,) = (name for name in os.listdir(tmp_path) if name.endswith("-2"))
+        os.kill(int(name.split("-")[0]), signal.SIGKILL)
+    said = shared.finish(message)
+    expected = (
+        "rank 2 was killed by signal 9" if victim == "an engine" else "the cluster's controller has ended"
+    )
+    assert f"RankDied: {expected}" in said, said
+    row(f"{victim} killed", monotonic() - began, shared)
+
+
+def test_a_laptop_sleeps(shared: Kernel) -> None:
+    """Time in which nobody runs is no time of waiting."""
+    message = shared.start("%%px\nimport time\ntime.sleep(rank / 2)\ncomm.Barrier()\nprint(rank)")
+    processes = [process for process in shared.world.processes() if process.pid != shared.pid]
+    for process in processes:
+        process.suspend()
+    sleep(DEADLINE_S + 1)  # what is tested is that time goes by
+    for process in processes:
+        process.resume()
+    assert numbers(shared.finish(message)) == "0\n1\n2\n3\n"
+    row("a sleep", 0, shared)
+
+
+@pytest.mark.parametrize(
+    ("what", "cell"),
+    [("stuck in raw MPI", f"{RAW}if rank:\n    raw.Barrier()"), ("computing", "while rank: pass")],
+)
+def test_the_kernel_restarts_while_its_ranks_are(
+    kernel: Kernel, tmp_path: Path, ipcluster: Start, what: str, cell: str
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    ipcluster("--engines=MPI", "-n", "4")
+    kernel.run(CONNECT)
+    kernel.start(f"%%px\nmark = rank\nopen(f'{here}/{{rank}}', 'w').close()\n{cell}")
+    wait_until(lambda: len(os.listdir(here)) == 4, "all ranks in the cell")
+    kernel.restart()
+    began = monotonic()
+    message = kernel.start(CONNECT)
+    told = kernel.finish(message, until="interrupt")
+    took = monotonic() - began
+    assert "The engines are busy with a cell of a notebook that is gone: it is stopped." in told, told
+    assert re.search(r"ranks 1, 2, 3 are at cell line \d", told), told
+    stays = what == "computing"
+    assert ("It has heeded the interrupt: the engines stay" in told) == stays, told
+    assert ("Ranks 1, 2, 3 did not heed the interrupt: new engines" in told) != stays, told
+    assert "4 ranks, one MPI world" in told + kernel.finish(message)
+    row(f"kernel restarted, {what}", took, kernel, began)
+    assert ("NameError" in kernel.run("%px print(mark)")) != stays
+
+
+def test_two_notebooks_on_one_cluster(new_kernel: Callable[[], Kernel], ipcluster: Start) -> None:
+    ipcluster("--engines=MPI", "-n", "2")
+    first, second = new_kernel(), new_kernel()
+    connect_ = "from labkit.cluster import connect\nrc = connect(2{})"
+    first.run(connect_.format(""))
+    first.run("%px mark = rank")
+    said = second.run(connect_.format(""))
+    assert f"(kernel process {first.pid}) holds the 2 engines" in said
+    assert "2 ranks, one MPI world" in second.run(connect_.format(", take_over=True"))
+    assert "[0, 1]" in second.run("print(rc[:]['mark'])")
+    said = first.run("%px print(mark)")
+    assert f"(kernel process {second.pid}) has taken the engines over" in said
+    assert "cluster started" in first.run("rc = connect(2, own=True)")
+    assert "NameError" in first.run("%px mark")
+    assert "this notebook's cluster" in first.run("rc = connect(2)")
+    second.end()
+    assert "found running" in new_kernel().run(connect_.format(""))  # a holder that is gone holds nothing
+
+
+def test_new_ranks_and_the_cells_to_run_again(kernel: Kernel) -> None:
+    connect_ = "from labkit.cluster import connect\nrc = connect(2, restart=True)"
+    assert "again" not in kernel.run(connect_)
+    for cell in ("import math", "def f():\n    pass", "print(rank)", "x = 1"):
+        kernel.run(f"%%px\n{cell}")
+    assert "Run the %%px cells [2] to [3], [5] again" in kernel.run(connect_)
+    assert "again" not in kernel.run(connect_)
