@@ -19,6 +19,7 @@ from labkit.nn import (
     lenet5,
     linear_regression,
     load_model,
+    lr_schedules,
     mlp,
     mnist_cnn,
     save_model,
