@@ -16,7 +16,7 @@ UNFINISHED = ".labkit-part"
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Open a file to write bytes to; it appears at `path` when the block ends, not at all if it raises."""
     part = path.with_name(f".{path.name}{UNFINISHED}")
     try:

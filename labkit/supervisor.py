@@ -51,7 +51,7 @@ SEGMENTS = (
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def tied(role: str) -> list[str]:
+def supervised(role: str) -> list[str]:
     """Return the start of a command line, by which the rest ends with this process (see above)."""
     # -I -S: neither the user's environment nor site-packages; a watcher must start at once.
     return [sys.executable, "-I", "-S", os.path.abspath(__file__), role, str(os.getpid())]
@@ -174,7 +174,9 @@ def in_use(folder: str = SHM) -> set[str]:
 def sweep(mpiexec: int) -> None:
     """Remove what a killed MPI job, whose mpiexec had this pid, could not."""
     sweep_segments()
-    for path in glob.glob("/dev/shm/labkit-board-*") + glob.glob(f"{tempfile.gettempdir()}/labkit-board-*"):
+    for path in glob.glob("/dev/shm/labkit-flight-recorder-*") + glob.glob(
+        f"{tempfile.gettempdir()}/labkit-flight-recorder-*"
+    ):
         with contextlib.suppress(
             OSError, ValueError
         ):  # see labkit.watch.flight_recorder.layout: it carries its maker's pid

@@ -80,8 +80,8 @@ class World:
         segments = {path for pattern in supervisor.SEGMENTS for path in glob.glob(f"/dev/shm/{pattern}")}
         held = supervisor.in_use()
         assert [path for path in segments - held if is_ours(path)] == []
-        boards = [path for path in glob.glob("/dev/shm/labkit-board-*") if is_ours(path)]
-        assert [path for path in boards if not supervisor.alive(int(path.split("-")[2]))] == []
+        recorders = [path for path in glob.glob("/dev/shm/labkit-flight-recorder-*") if is_ours(path)]
+        assert [path for path in recorders if not supervisor.alive(int(path.split("-")[2]))] == []
         # A job elsewhere on the machine has such files, too, while it runs.
         if not any(process.info["name"] == "hydra_pmi_proxy" for process in psutil.process_iter(["name"])):
             files = glob.glob("/tmp/hydra_hwloc_xmlfile_*")

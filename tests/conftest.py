@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from labkit import env, supervisor
+from tests.cluster_fixtures import ipcluster, kernel, new_kernel, world  # noqa: F401  (for every room's tests)
 
 # A job that takes longer hangs: no job of these tests takes more than a few seconds on an idle machine.
 DEADLINE_S = 120

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from labkit.train.files import prepare, whole
+from labkit.train.files import atomic_write, prepare
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
-    with whole(tmp_path / "a.txt") as file:
+    with atomic_write(tmp_path / "a.txt") as file:
         file.write(b"all of it")
         file.flush()
         assert not (tmp_path / "a.txt").exists()
@@ -22,7 +22,7 @@ def test_a_file_that_fails_leaves_the_old_one_and_nothing_else(tmp_path: Path) -
     (tmp_path / "a.txt").write_text("old")
 
     def fail() -> None:
-        with whole(tmp_path / "a.txt") as file:
+        with atomic_write(tmp_path / "a.txt") as file:
             file.write(b"half")
             raise KeyboardInterrupt
 

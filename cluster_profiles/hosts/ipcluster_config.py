@@ -6,12 +6,12 @@ For connect(profile="hosts"), which puts this file into the IPython profile of t
 
 import sys
 
-from labkit.cluster.launchers import tied
+from labkit.cluster.launchers import supervised
 
 c = get_config()  # noqa: F821  (given by traitlets)
 
-c.MPILauncher.mpi_cmd = [*tied("engines"), sys.executable, "-m", "labkit.hosts.mpi"]
-c.TiedControllerLauncher.controller_cmd = [
+c.MPILauncher.mpi_cmd = [*supervised("engines"), sys.executable, "-m", "labkit.hosts.mpi"]
+c.SupervisedControllerLauncher.controller_cmd = [
     sys.executable,
     "-m",
     "labkit.cluster.engine.socket_controller",

@@ -16,7 +16,7 @@ from mpi4py import MPI
 from labkit.bench.rows import Row, rows_of
 from labkit.data import digits, in_order, strided, weighted
 from labkit.nn import lenet5
-from labkit.train import Bottleneck, Hindrance, speeds, train
+from labkit.train import Bottleneck, Straggler, speeds, train
 
 BATCH = 256
 LR = 0.05
@@ -43,27 +43,27 @@ def measure(comm: MPI.Intracomm, factor: float, epochs: int) -> tuple[list[Row],
     """
     data = digits((1, 32, 32))
     n, size = len(data.y_train), comm.size
-    slow = Hindrance([Bottleneck(size - 1, "slow-processor", factor=factor)], comm.rank, size)
+    slow = Straggler([Bottleneck(size - 1, "slow-processor", factor=factor)], comm.rank, size)
     even = strided(n, comm.rank, size)
     few = even[: max(1, BATCH // size)]
     found = speeds(comm, lenet5(), data.x_train[few], data.y_train[few], slow)
     by_speed = weighted(n, comm.rank, found)
-    ways = {
+    algorithms = {
         "weighted": (by_speed, slow),
         "equal-shards": (even, slow),
-        "no-slow-rank": (even, Hindrance((), comm.rank, size)),
+        "no-slow-rank": (even, Straggler((), comm.rank, size)),
     }
-    models = {name: lenet5() for name in ways}
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    losses = dict.fromkeys(ways, 0.0)
+    models = {name: lenet5() for name in algorithms}
+    times: dict[str, list[float]] = {name: [] for name in algorithms}
+    losses = dict.fromkeys(algorithms, 0.0)
     for epoch in range(epochs):
-        for name in ways if epoch % 2 else reversed(ways):
-            shard, hindrance = ways[name]
+        for name in algorithms if epoch % 2 else reversed(algorithms):
+            shard, straggler = algorithms[name]
             batch = in_order(shard, n, BATCH)
             x, y = data.x_train[shard], data.y_train[shard]
             comm.Barrier()
             start = perf_counter()
-            [row] = train(comm, models[name], x, y, epochs=1, lr=LR, batch=batch, hindrance=hindrance)
+            [row] = train(comm, models[name], x, y, epochs=1, lr=LR, batch=batch, straggler=straggler)
             seconds = comm.allreduce(perf_counter() - start, MPI.MAX)
             losses[name] = row.global_loss
             if epoch:  # the first warms up

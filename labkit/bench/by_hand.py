@@ -15,16 +15,16 @@ def ring_by_hand(comm: MPI.Intracomm, array: np.ndarray) -> None:
     """
     p, n, rank = comm.size, array.size, comm.rank
     after, before = (rank + 1) % p, (rank - 1) % p
-    pieces = [array[i * n // p : (i + 1) * n // p] for i in range(p)]
+    chunks = [array[i * n // p : (i + 1) * n // p] for i in range(p)]
     buffer = np.empty(-(-n // p), array.dtype)
     for k in range(1, p):
-        mine, next_one = pieces[(rank - k) % p], pieces[(rank - k - 1) % p]
+        mine, next_one = chunks[(rank - k) % p], chunks[(rank - k - 1) % p]
         came = buffer[: next_one.size]
         arriving = comm.Irecv(came, before, _TAG)
         comm.Send(mine, after, _TAG)
         arriving.Wait()
         next_one += came
     for k in range(p - 1):
-        arriving = comm.Irecv(pieces[(rank - k - 1) % p], before, _TAG)
-        comm.Send(pieces[(rank - k) % p], after, _TAG)
+        arriving = comm.Irecv(chunks[(rank - k - 1) % p], before, _TAG)
+        comm.Send(chunks[(rank - k) % p], after, _TAG)
         arriving.Wait()

@@ -46,7 +46,7 @@ def rows(times: Times, p: int, place: str, rate: float | None = None) -> list[Ro
             }
             if rate and p > 1:
                 against["wire-bound"] = wire_bound(size, p, rate)
-            shown = {way: 1e3 * time for way, time in {name: medians[name], **against}.items()}
+            shown = {algorithm: 1e3 * time for algorithm, time in {name: medians[name], **against}.items()}
             found += rows_of(f"{name}/{said(size)}/{place}", shown, "ms")
     return found
 

@@ -1,7 +1,7 @@
 """Who takes part in `labkit bench collectives`: every way to add up over ranks, as a plain sum in place.
 
-The ways to average (`labkit.comm.WAYS`) first multiply by a rank's share. That is no part of the collective,
-so a schedule runs here without it; where it is one step with the adding, the share is 1.
+The averaging algorithms (`labkit.comm.ALGORITHMS`) first multiply by a rank's weight. That is not part of the
+collective, so a schedule runs here without it; where it is one step with the adding, the weight is 1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mpi4py import MPI
 from labkit.bench.by_hand import ring_by_hand
 from labkit.bench.gloo import gloo
 from labkit.bench.rounds import Contender
-from labkit.comm import allgather, run, shared, shared_array
+from labkit.comm import allgather, run, shared_array, shared_memory
 from labkit.schedules import ALLREDUCE, Schedule, hierarchical
 
 
@@ -27,13 +27,13 @@ def contenders(comm: MPI.Intracomm) -> Iterator[dict[str, Contender]]:
         found = {"mpi-allreduce": Contender(mpi_allreduce), "hand-written": Contender(ring_by_hand)}
         if peer:
             found["gloo"] = Contender(peer)
-        found["allgather"] = Contender(partial(allgather, share=1.0))
+        found["allgather"] = Contender(partial(allgather, weight=1.0))
         found |= {name: _running(schedule(comm.size)) for name, schedule in ALLREDUCE.items()}
         nodes = tuple(comm.allgather(MPI.Get_processor_name()))
         if 1 < len(set(nodes)) < comm.size:
             found["hierarchical"] = _running(hierarchical(comm.size, nodes))
-        found["shared"] = Contender(partial(shared, share=1.0), shared_array)
-        found["shared-copied"] = Contender(partial(shared, share=1.0), _private)
+        found["shared-memory"] = Contender(partial(shared_memory, weight=1.0), shared_array)
+        found["shared-memory-copied"] = Contender(partial(shared_memory, weight=1.0), _private)
         yield found
 
 

@@ -1,8 +1,8 @@
-"""Does the model hold? Rates fitted to some of the measured sizes, and the others predicted with them.
+"""Does the model hold? CostModel fitted to some of the measured sizes, and the others predicted with them.
 
 Each schedule has rates of its own: where ranks share cores and memory, as on one machine, what a byte costs
-depends on who else is at work in that round. Rates fitted to all schedules together predict one that was not
-measured, and less well; both are shown.
+depends on who else is at work in that round. One cost model fitted to all schedules together predicts
+one that was not measured, and less well; both are shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from labkit.bench.collectives import ITEM, Times, said
 from labkit.bench.rows import Row
 from labkit.schedules import ALLREDUCE
-from labkit.schedules.fit import Fit, Measurement, fit
+from labkit.schedules.fitting import Fit, Measurement, fit
 
 FROM = 64 << 10  # bytes: where the prediction is held to the target
 TARGET = 25.0  # %

@@ -43,7 +43,7 @@ ROUNDS = 2, 100  # in a pass, at least and at most
 
 
 def measure(
-    comm: MPI.Intracomm, ways: Mapping[str, Contender], sizes: Sequence[int], seconds: float, tell: Tell
+    comm: MPI.Intracomm, algorithms: Mapping[str, Contender], sizes: Sequence[int], seconds: float, tell: Tell
 ) -> Times:
     """Return the median time of every way at every size (bytes), the same on all ranks.
 
@@ -54,7 +54,9 @@ def measure(
     for number in range(PASSES):
         for size in sizes:
             said_so = partial(_with, tell, f"pass {number + 1} of {PASSES}, {said(size)}")
-            for name, times in _at(comm, ways, size, seconds / PASSES, said_so, first=number == 0).items():
+            for name, times in _at(
+                comm, algorithms, size, seconds / PASSES, said_so, first=number == 0
+            ).items():
                 taken[size].setdefault(name, []).extend(times)
     return {
         size: {name: statistics.median(times) for name, times in by_way.items()}
@@ -74,13 +76,19 @@ def note(comm: MPI.Intracomm, text: str) -> None:
 
 
 def _at(
-    comm: MPI.Intracomm, ways: Mapping[str, Contender], size: int, seconds: float, tell: Tell, *, first: bool
+    comm: MPI.Intracomm,
+    algorithms: Mapping[str, Contender],
+    size: int,
+    seconds: float,
+    tell: Tell,
+    *,
+    first: bool,
 ) -> dict[str, list[float]]:
     """Return the time of every way in every round of one pass: that of the slowest rank."""
     n = size // ITEM
     common = np.empty(n, np.float32)
     ready: dict[str, tuple[Sum, np.ndarray]] = {}
-    for name, (add, make) in ways.items():
+    for name, (add, make) in algorithms.items():
         try:
             array = make(comm, n) if make else common
         except CollectiveError as error:

@@ -24,14 +24,16 @@ class Row:
     ratio: float
 
 
-def interleaved(ways: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2) -> dict[str, float]:
+def interleaved(
+    algorithms: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2
+) -> dict[str, float]:
     """Return the median time (ms) of each way: in each round all take their turn, in changing order."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    names = list(ways)
+    times: dict[str, list[float]] = {name: [] for name in algorithms}
+    names = list(algorithms)
     for number in range(-warm_up, rounds):
         for name in names if number % 2 else reversed(names):
             start = perf_counter()
-            ways[name]()
+            algorithms[name]()
             if number >= 0:
                 times[name].append(1e3 * (perf_counter() - start))
     return {name: statistics.median(measured) for name, measured in times.items()}

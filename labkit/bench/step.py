@@ -78,11 +78,11 @@ def floor(model: Model, batch: int, as_made: bool) -> Callable[[], None]:
 def measure(name: str, batch: int, threads: int, rounds: int) -> list[Row]:
     """Return the rows of one model: against the floor of im2col, that of its own products, and PyTorch."""
     model = MODELS[name]()
-    ways: dict[str, Callable[[], object]] = {
+    algorithms: dict[str, Callable[[], object]] = {
         "labkit": our_step(name, batch),
         "sgemm-floor": floor(model, batch, as_made=False),
         "own-sgemm": floor(model, batch, as_made=True),
     }
     if pytorch():
-        ways["pytorch"] = pytorch_step(name, batch, threads)
-    return rows_of(f"{name}/b{batch}/t{threads}", interleaved(ways, rounds), "ms")
+        algorithms["pytorch"] = pytorch_step(name, batch, threads)
+    return rows_of(f"{name}/b{batch}/t{threads}", interleaved(algorithms, rounds), "ms")

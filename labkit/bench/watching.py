@@ -31,23 +31,23 @@ def measure(rounds: int = 11) -> list[Row]:
         raw.Barrier()
         raw.Allreduce(*arguments)
 
-    ways = {"watched": watched.Allreduce, "raw": raw.Allreduce, "barrier + raw": barrier_first}
+    algorithms = {"watched": watched.Allreduce, "raw": raw.Allreduce, "barrier + raw": barrier_first}
     rows = []
     for size, calls in SIZES.items():
         array = np.zeros(size // 4, np.float32)
-        times: dict[str, list[float]] = {name: [] for name in ways}
+        times: dict[str, list[float]] = {name: [] for name in algorithms}
         for number in range(-1, rounds):
-            for name, way in list(ways.items())[:: 1 if number % 2 else -1]:
+            for name, algorithm in list(algorithms.items())[:: 1 if number % 2 else -1]:
                 raw.Barrier()
                 start = perf_counter()
                 for _ in range(calls):
-                    way(MPI.IN_PLACE, array)
+                    algorithm(MPI.IN_PLACE, array)
                 taken = raw.allreduce((perf_counter() - start) / calls, MPI.MAX)
                 if number >= 0:  # the first warms up
                     times[name].append(1e6 * taken)
-        ours, *others = (statistics.median(times[name]) for name in ways)
+        ours, *others = (statistics.median(times[name]) for name in algorithms)
         case = f"allreduce/{_named(size)}/p{raw.size}"
-        for name, theirs in zip(list(ways)[1:], others, strict=True):
+        for name, theirs in zip(list(algorithms)[1:], others, strict=True):
             rows.append(Row(case, ours, name, theirs, "us", ours / theirs))
     return rows
 

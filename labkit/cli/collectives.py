@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 900.0  # all of a run takes about a minute
 SIGN_EVERY_S = 2.0
-ALIKE = {"hand-written", "shared-copied"}  # not drawn: each lies on or between curves that are
+ALIKE = {"hand-written", "shared-memory-copied"}  # not drawn: each lies on or between curves that are
 UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 RATES = {"BIT": 1.0, "KBIT": 1e3, "MBIT": 1e6, "GBIT": 1e9}
 
@@ -113,13 +113,13 @@ def _run(
     from labkit.bench import modelled, table
     from labkit.bench.contenders import contenders
     from labkit.bench.rounds import measure
-    from labkit.comm import raise_together, wait_quietly
+    from labkit.comm import raise_together, sleeping_barrier
 
     raise_together(comm, _unwritable(plot) if plot and comm.rank == 0 else None)
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
     place = f"p{comm.size}" if hosts == 1 else "hosts"
-    with contenders(comm) as ways:
-        times = measure(comm, ways, sizes or bench.SIZES, seconds, _progress(comm))
+    with contenders(comm) as algorithms:
+        times = measure(comm, algorithms, sizes or bench.SIZES, seconds, _progress(comm))
     if comm.rank == 0:
         model = modelled.modelled(times, comm.size)
         predicted = modelled.rows(times, model, place) if model else []
@@ -132,7 +132,7 @@ def _run(
                 click.echo(f"\n{model}\n\n{table(predicted)}")
         if plot:
             _draw(plot, times, model)
-    wait_quietly(comm)  # rank 0 draws
+    sleeping_barrier(comm)  # rank 0 draws
 
 
 def _unwritable(path: Path) -> str | None:
@@ -143,7 +143,7 @@ def _unwritable(path: Path) -> str | None:
 
 
 def _draw(path: Path, times: Times, model: Modelled | None) -> None:
-    from labkit.files import whole
+    from labkit.files import atomic_write
     from labkit.plots.schedules import cost_curves
 
     measured: dict[str, tuple[list[float], list[float]]] = {}
@@ -155,7 +155,7 @@ def _draw(path: Path, times: Times, model: Modelled | None) -> None:
                 took.append(time)
     sizes, seconds = model.curves() if model else ([], {})
     figure = cost_curves(sizes, seconds, measured)
-    with whole(path) as file:
+    with atomic_write(path) as file:
         figure.savefig(file, format="png", dpi=150)
 
 

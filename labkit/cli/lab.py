@@ -68,7 +68,7 @@ def _stop(signum: int, frame: object) -> None:
 
 
 def _start_jupyter() -> subprocess.Popen[bytes]:
-    from labkit.cluster.launchers import tied  # noqa: PLC0415
+    from labkit.cluster.launchers import supervised  # noqa: PLC0415
 
     options = ["--ServerApp.log_level=ERROR", "--LabApp.log_level=ERROR"]
     options += [f"--ServerApp.root_dir={Path.cwd()}", f"--LabApp.default_url=/lab/tree/{FIRST.as_posix()}"]
@@ -78,7 +78,7 @@ def _start_jupyter() -> subprocess.Popen[bytes]:
         options.append("--no-browser")  # or it would open a text browser over this terminal
     # A session of its own, so that Ctrl-C reaches this process alone, which then ends all in order.
     return subprocess.Popen(
-        [*tied("child"), sys.executable, "-m", "jupyterlab", *options],
+        [*supervised("child"), sys.executable, "-m", "jupyterlab", *options],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )

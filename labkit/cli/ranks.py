@@ -35,7 +35,7 @@ def on_ranks(p: int, deadline_s: float) -> None:
 
     The ranks end with this process, however that ends; Ctrl-C ends both.
     """
-    from labkit.cluster.launchers import tied  # noqa: PLC0415 (slow, and --help must not wait for it)
+    from labkit.cluster.launchers import supervised  # noqa: PLC0415 (slow, and --help must not wait for it)
 
     mpiexec = env.mpiexec()
     if not shutil.which(mpiexec):
@@ -46,7 +46,7 @@ def on_ranks(p: int, deadline_s: float) -> None:
         signal.signal(signum, _stop)
     # A session of its own, so that Ctrl-C reaches this process alone, which then ends all in order.
     job = subprocess.Popen(
-        [*tied("child"), mpiexec, "-n", str(p), sys.executable, "-m", "labkit", *sys.argv[1:]],
+        [*supervised("child"), mpiexec, "-n", str(p), sys.executable, "-m", "labkit", *sys.argv[1:]],
         env={**os.environ, STARTED: "1"},
         stdin=subprocess.DEVNULL,
         start_new_session=True,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from labkit.comm.emulation.links import Link
     from labkit.data import Scheme
     from labkit.nn import Model
-    from labkit.train import Bottleneck, Epoch, Hindrance, Step
+    from labkit.train import Bottleneck, Epoch, Step, Straggler
 
 # Where the user says nothing: the data set, epochs, learning rate and batch that suit a model. A batch of
 # None is every sample, as in report A.
@@ -29,8 +29,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 # The lists of labkit.data and labkit.comm; to ask those would load NumPy.
 DATA = ("linear", "digits", "mnist", "cifar10")
-SYNC = (
-    "allreduce", "allgather", "root", "ring", "tree", "doubling", "halving-doubling", "shared"
+ALGORITHM = (
+    "mpi", "allgather", "root", "ring", "tree", "recursive-doubling", "halving-doubling", "shared-memory"
 )  # fmt: skip
 AGGREGATE = ("sum", "mean", "weighted", "median", "trimmed-mean")
 SHARD = ("contiguous", "strided", "shuffled", "by-label", "outlying", "weighted")
@@ -75,9 +75,9 @@ DRAWN = 8  # the last steps of the timeline; all of them are in the trace
     "--link", metavar="RATE[+LATENCY]", help="Emulate the link of every rank, such as 1gbit or 1gbit+50us."
 )
 @click.option(
-    "--sync",
-    type=click.Choice(SYNC),
-    default="allreduce",
+    "--algorithm",
+    type=click.Choice(ALGORITHM),
+    default="mpi",
     show_default=True,
     help="How the ranks' gradients come together: by MPI's own Allreduce, by one of ours, or, ranks of one "
     "machine, in memory that they share.",
@@ -88,8 +88,8 @@ DRAWN = 8  # the last steps of the timeline; all of them are in the trace
     default="weighted",
     show_default=True,
     help="What is made of them: a mean weighted by batch size, a mean where each rank counts alike, their "
-    "sum, which multiplies the learning rate by the number of ranks, or, with --sync allgather, a median or "
-    "a mean without the largest and smallest.",
+    "sum, which multiplies the learning rate by the number of ranks, or, with --algorithm allgather, "
+    "a median or a mean without the largest and smallest.",
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory for the results.")
 @click.option("--ordered", is_flag=True, help="Put the lines of an epoch in order of their rank.")
@@ -123,20 +123,20 @@ def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool
         CollectiveError,
         EmulatedComm,
         SharedSet,
+        algorithm,
+        print_by_rank,
         raise_together,
-        say,
-        wait_quietly,
-        way,
+        sleeping_barrier,
     )
     from labkit.nn import MODELS
-    from labkit.train import Hindrance, Timeline, gather, record, train
+    from labkit.train import Straggler, Timeline, gather, record, train
     from labkit.train.files import prepare
 
     bottlenecks, links = _slowed(comm, settings)
     try:
-        averaging = way(settings["sync"], settings["aggregate"])
+        averaging = algorithm(settings["algorithm"], settings["aggregate"])
     except ValueError as error:  # on all ranks alike
-        raise CollectiveError(f"--sync and --aggregate: {error}") from None
+        raise CollectiveError(f"--algorithm and --aggregate: {error}") from None
     fault = None
     if comm.rank == 0:
         try:
@@ -152,9 +152,9 @@ def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool
     world = EmulatedComm(comm, links) if links else comm
     if isinstance(world, EmulatedComm):
         run["links"] = world.emulated
-    hindrance = Hindrance(bottlenecks, comm.rank, comm.size, settings["seed"])
+    straggler = Straggler(bottlenecks, comm.rank, comm.size, settings["seed"])
     if settings["shard"] == "weighted":
-        run["speeds"] = _speeds(comm, model, dataset, hindrance)
+        run["speeds"] = _speeds(comm, model, dataset, straggler)
 
     def scheme(epoch: int) -> Scheme:
         return data.scheme(
@@ -165,7 +165,7 @@ def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool
             speeds=run.get("speeds", ()),
         )
 
-    x, y = dataset.share(scheme(1))
+    x, y = dataset.shard(scheme(1))
     batch = settings["batch"]
     if batch and settings["shard"] == "weighted":
         n = len(dataset.targets)
@@ -179,10 +179,10 @@ def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool
         epochs=settings["epochs"],
         lr=settings["lr"],
         batch=batch,
-        way=averaging,
-        on_epoch=lambda row: say(comm, _line(row), ordered),
-        reshard=(lambda epoch: dataset.share(scheme(epoch))) if settings["shard"] == "shuffled" else None,
-        hindrance=hindrance,
+        algorithm=averaging,
+        on_epoch=lambda row: print_by_rank(comm, _line(row), ordered),
+        reshard=(lambda epoch: dataset.shard(scheme(epoch))) if settings["shard"] == "shuffled" else None,
+        straggler=straggler,
         timeline=timeline,
     )
     rows, steps = gather(comm, rows), timeline.gather()
@@ -192,7 +192,7 @@ def _run(comm: MPI.Intracomm, settings: dict[str, Any], out: Path, ordered: bool
             click.echo(_save(out, model, test, rows, steps, run))
         except OSError as error:
             fault = f"cannot write to --out {out}: {error.strerror}"
-    wait_quietly(comm)  # rank 0 draws the plot
+    sleeping_barrier(comm)  # rank 0 draws the plot
     raise_together(comm, fault)
 
 
@@ -218,22 +218,22 @@ def _slowed(comm: MPI.Intracomm, settings: dict[str, Any]) -> tuple[list[Bottlen
         usual = parse_link(settings["link"]) if settings.get("link") else None
         links = bottleneck.links(found, comm.size, usual)
         fault = bottleneck.check(found, comm.size, usual)
-        if links and settings["sync"] == "shared":
-            fault = "--sync shared sends no messages, so there is no link to emulate"
+        if links and settings["algorithm"] == "shared-memory":
+            fault = "--algorithm shared-memory sends no messages, so there is no link to emulate"
     except ValueError as error:
         fault = str(error)
     raise_together(comm, fault)
     return found, links
 
 
-def _speeds(comm: MPI.Intracomm, model: Model, dataset: SharedSet, hindrance: Hindrance) -> list[float]:
+def _speeds(comm: MPI.Intracomm, model: Model, dataset: SharedSet, straggler: Straggler) -> list[float]:
     """Return the ranks' speeds, measured on as many samples each. Collective."""
     from labkit.data import strided
     from labkit.train import speeds
 
-    x, y = dataset.share(strided)
+    x, y = dataset.shard(strided)
     few = min(256, len(dataset.targets) // comm.size)
-    return speeds(comm, model, x[:few], y[:few], hindrance)
+    return speeds(comm, model, x[:few], y[:few], straggler)
 
 
 def _line(row: Epoch) -> str:
@@ -259,7 +259,7 @@ def _save(  # noqa: PLR0917
 
     from labkit.plots import losses, timeline
     from labkit.train import save, save_trace
-    from labkit.train.files import whole
+    from labkit.train.files import atomic_write
 
     x, y = test_set
     test = {"test_loss": model.loss(x, y)}
@@ -273,11 +273,11 @@ def _save(  # noqa: PLR0917
         [[row.local_loss for row in rows if row.rank == rank] for rank in ranks],
         [row.global_loss for row in rows if row.rank == 0],
     )
-    with whole(out / "loss.png") as file:
+    with atomic_write(out / "loss.png") as file:
         figure.savefig(file, format="png", dpi=150)
     save_trace(out / "trace.json", steps, run)
     last = steps[-1].step
-    with whole(out / "timeline.png") as file:
+    with atomic_write(out / "timeline.png") as file:
         slowed = [*([run["links"]] if "links" in run else []), *run["settings"].get("bottleneck", ())]
         figure = timeline(steps, ", ".join(slowed), max(1, last - DRAWN + 1))
         figure.savefig(file, format="png", dpi=150)

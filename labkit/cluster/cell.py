@@ -16,9 +16,9 @@ from ipyparallel.error import NoEnginesRegistered
 from labkit.cluster import discovery, ownership
 from labkit.cluster.deaths import RankDied, first_death
 from labkit.cluster.world import ClusterError, Introduction
-from labkit.watch.flight_recorder.layout import Board
+from labkit.watch.flight_recorder.layout import FlightRecorder
 from labkit.watch.flight_recorder.report import named
-from labkit.watch.flight_recorder.snapshot import look
+from labkit.watch.flight_recorder.snapshot import take_snapshot
 
 ADVICE = (
     "Call `connect()` for working engines, then run the notebook's setup cells again: "
@@ -49,13 +49,13 @@ class Ranks:
     """The engines behind a client, as `connect()` met them."""
 
     def __init__(
-        self, client: ipp.Client, cluster: ipp.Cluster, introductions: list[Introduction], board: str
+        self, client: ipp.Client, cluster: ipp.Cluster, introductions: list[Introduction], recorder: str
     ) -> None:
         self.client = client
         self.pids = {one.pid: one.rank for one in introductions}
         self.deaths = deaths_of(cluster)
         self.holder = ownership.file_of(cluster)
-        self.board = Board(board) if board and os.path.exists(board) else None
+        self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
         self.controller = controller_of(cluster)
         self.over = ""  # why the engines have been ended from here
         self.looked = 0.0
@@ -112,7 +112,7 @@ class Ranks:
 
     def stop(self, result: ipp.AsyncResult) -> BaseException:
         """End a cell at the user's wish, and return the error that says what its ranks were at."""
-        report = self.look()
+        report = self.take_snapshot()
         said = "".join(f"\n{line}" for line in report["text"].splitlines()) if report else ""
         if self.interrupt(result, INTERRUPT_S):
             return Stopped(f"the cell was stopped.{said}")
@@ -122,12 +122,12 @@ class Ranks:
         )
         return Stopped(f"the cell was stopped.{said}\n{self.over}")
 
-    def look(self) -> dict[str, Any] | None:
+    def take_snapshot(self) -> dict[str, Any] | None:
         """Return what the ranks do."""
-        if self.board is None:
+        if self.recorder is None:
             return None
-        with self.board.locked():
-            return look(self.board, "stopped", 0.0, range(self.board.size), None)
+        with self.recorder.locked():
+            return take_snapshot(self.recorder, "stopped", 0.0, range(self.recorder.size), None)
 
     def interrupt(self, result: ipp.AsyncResult, patience: float) -> bool:
         """Interrupt the ranks that are still in the cell; tell whether they have ended it."""
@@ -137,7 +137,7 @@ class Ranks:
         end = time.monotonic() + patience
         while not result.wait(POLL_S) and time.monotonic() < end:
             pass
-        if not result.done() and self.board is not None:
+        if not result.done() and self.recorder is not None:
             now = self.places()
             if all(now[rank] != before[rank] for rank in pending(result)):  # they are on their way out
                 result.wait(SLOW_S)
@@ -145,7 +145,7 @@ class Ranks:
 
     def places(self) -> list[tuple[str, str]]:
         """Return what each rank does, and where."""
-        report = self.look()
+        report = self.take_snapshot()
         return [(rank["does"], rank["where"]) for rank in report["ranks"]] if report else []
 
     def end(self, why: str) -> None:

@@ -59,7 +59,7 @@ def connect(
             raise
         client = late.client
         of = str(who or "a notebook that is gone")
-        freed = free(cluster, client, late.result, of, last.board)
+        freed = free(cluster, client, late.result, of, last.recorder)
         if freed is None:
             end_engines(cluster, client, deadline)
             client, freed = bring_up(cluster, client, n, deadline, revive=True)
@@ -67,20 +67,20 @@ def connect(
     check_world(ranks, launcher_of(cluster))
     try:
         given = client[:].apply_async(hand_out, deadline_s)
-        board = given.get(max(ANSWER_S, deadline - time.monotonic()))[0]
+        recorder = given.get(max(ANSWER_S, deadline - time.monotonic()))[0]
     except TimeoutError:
         raise ClusterError(
             f"{n} engines are there, but {named(pending(given))} had no `comm` after {timeout:.0f} s. On a "
             f"machine this slow or busy, connect({n}, restart=True, timeout={2 * timeout:.0f}) waits longer."
         ) from None
     if get_ipython() is not None:
-        ownership.hold(holder, board)
+        ownership.hold(holder, recorder)
         atexit.register(ownership.release, holder)
     hosts = ", ".join(dict.fromkeys(one.host for one in ranks))
     print(
         f"{n} rank{'s' * (n > 1)}, one MPI world, engine id = rank ({ranks[0].library} on {hosts}; {story})."
     )
-    activate(Ranks(client, cluster, ranks, board))
+    activate(Ranks(client, cluster, ranks, recorder))
     return client
 
 
@@ -199,21 +199,21 @@ def bring_up(
 
 
 def free(
-    cluster: ipp.Cluster, client: ipp.Client, result: ipp.AsyncResult, of: str, board: str
+    cluster: ipp.Cluster, client: ipp.Client, result: ipp.AsyncResult, of: str, recorder: str
 ) -> list[Introduction] | None:
     """Stop the cell that ranks run for another notebook; return what they then answer, if all do.
 
     What runs there is read from the ranks' board, which asks nothing of them: ranks that are in no cell are
     only slow to answer.
     """
-    ranks = Ranks(client, cluster, [], board)
+    ranks = Ranks(client, cluster, [], recorder)
     busy = f"The engines are busy with a cell of {of}"
-    if ranks.board is None or not any(slot.state == RUNS for slot in ranks.board.slots):
+    if ranks.recorder is None or not any(slot.state == RUNS for slot in ranks.recorder.slots):
         if result.wait(ANSWER_S):
             return result.get()
         print(f"{busy}: new ones replace them.")
         return None
-    report = ranks.look()
+    report = ranks.take_snapshot()
     print(f"{busy}: it is stopped.", *(report["text"].splitlines() if report else ()), sep="\n")
     if ranks.interrupt(result, INTERRUPT_S):
         print("It has heeded the interrupt: the engines stay, with the variables that they have.")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ipyparallel.cluster.launcher import LocalControllerLauncher
 
-from labkit.supervisor import tied
+from labkit.supervisor import supervised
 
-__all__ = ["TiedControllerLauncher", "tied"]
+__all__ = ["SupervisedControllerLauncher", "supervised"]
 
 
-class TiedControllerLauncher(LocalControllerLauncher):
+class SupervisedControllerLauncher(LocalControllerLauncher):
     """A controller that ends with the process that started it, SIGKILL included.
 
     `ipcluster start --daemonize` and `Cluster(shutdown_atexit=False)` ask for the contrary and get it.
@@ -17,4 +17,4 @@ class TiedControllerLauncher(LocalControllerLauncher):
 
     def find_args(self) -> list[str]:
         command = super().find_args()
-        return [*tied("controller"), *command] if self.parent.shutdown_atexit else command
+        return [*supervised("controller"), *command] if self.parent.shutdown_atexit else command

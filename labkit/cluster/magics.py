@@ -140,4 +140,6 @@ def last_hang() -> dict[str, Any] | None:
     """Return the report of the last hang as data; None if there was none, or its ranks are gone."""
     shell = get_ipython()
     magics = shell.magics_manager.registry.get("RankMagics") if shell is not None else None
-    return magics.ranks.board.report() if magics is not None and magics.ranks.board is not None else None
+    return (
+        magics.ranks.recorder.report() if magics is not None and magics.ranks.recorder is not None else None
+    )

@@ -20,7 +20,7 @@ class Holder:
     created: float
     host: str
     notebook: str
-    board: str = ""
+    recorder: str = ""
 
     def __str__(self) -> str:
         return f"{self.notebook or 'another notebook'} (kernel process {self.pid})"
@@ -36,10 +36,10 @@ class Holder:
             return False
 
 
-def me(board: str) -> Holder:
+def me(recorder: str) -> Holder:
     """Return this process as a holder; Jupyter tells a kernel its notebook's path."""
     name = os.path.basename(os.environ.get("JPY_SESSION_NAME", ""))
-    return Holder(os.getpid(), psutil.Process().create_time(), socket.gethostname(), name, board)
+    return Holder(os.getpid(), psutil.Process().create_time(), socket.gethostname(), name, recorder)
 
 
 def file_of(cluster: ipp.Cluster) -> Path:
@@ -61,10 +61,10 @@ def other(path: Path) -> Holder | None:
     return who if who is not None and who.pid != os.getpid() and who.lives else None
 
 
-def hold(path: Path, board: str) -> None:
+def hold(path: Path, recorder: str) -> None:
     """Note that this process holds the engines now, and where their board is."""
     written = path.with_name(f"{path.name}-{os.getpid()}")
-    written.write_text(json.dumps(asdict(me(board))))
+    written.write_text(json.dumps(asdict(me(recorder))))
     written.replace(path)
 
 

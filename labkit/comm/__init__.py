@@ -4,20 +4,29 @@ Every function here is collective: all ranks of the communicator call it, in the
 """
 
 from labkit.comm.averaging.aggregate import AGGREGATES
-from labkit.comm.averaging.algorithms import WAYS, Averaging, Way, allgather, allreduce, factor, memory, way
+from labkit.comm.averaging.algorithms import (
+    ALGORITHMS,
+    Algorithm,
+    Averaging,
+    algorithm,
+    allgather,
+    allreduce,
+    factor,
+    memory,
+)
 from labkit.comm.averaging.average import agree, average
-from labkit.comm.averaging.shared_memory import shared, shared_array
+from labkit.comm.averaging.shared_memory import shared_array, shared_memory
 from labkit.comm.data.once import once_per_node
 from labkit.comm.data.scatter import scatter
 from labkit.comm.data.shared_set import SharedSet, fetch
 from labkit.comm.emulation.communicator import EmulatedComm
 from labkit.comm.emulation.links import Link, parse_link
 from labkit.comm.errors import CollectiveError, raise_together
-from labkit.comm.output import say
-from labkit.comm.quiet import wait_quietly
+from labkit.comm.output import print_by_rank
+from labkit.comm.quiet import sleeping_barrier
 from labkit.comm.running.communicators import (
-    DoublingComm,
     HalvingDoublingComm,
+    RecursiveDoublingComm,
     RingComm,
     RootComm,
     ScheduledComm,
@@ -28,22 +37,23 @@ from labkit.comm.running.executor import run
 
 __all__ = [
     "AGGREGATES",
-    "WAYS",
+    "ALGORITHMS",
+    "Algorithm",
     "Averaging",
     "CollectiveError",
     "CountingComm",
-    "DoublingComm",
     "EmulatedComm",
     "HalvingDoublingComm",
     "Link",
+    "RecursiveDoublingComm",
     "RingComm",
     "RootComm",
     "ScheduledComm",
     "SharedSet",
     "Traffic",
     "TreeComm",
-    "Way",
     "agree",
+    "algorithm",
     "allgather",
     "allreduce",
     "average",
@@ -52,12 +62,11 @@ __all__ = [
     "memory",
     "once_per_node",
     "parse_link",
+    "print_by_rank",
     "raise_together",
     "run",
-    "say",
     "scatter",
-    "shared",
     "shared_array",
-    "wait_quietly",
-    "way",
+    "shared_memory",
+    "sleeping_barrier",
 ]

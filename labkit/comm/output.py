@@ -13,7 +13,7 @@ from mpi4py import MPI
 _TAG = 26_147  # apart from the tags of the caller's own messages
 
 
-def say(comm: MPI.Intracomm, line: str, ordered: bool = False) -> None:
+def print_by_rank(comm: MPI.Intracomm, line: str, ordered: bool = False) -> None:
     """Write one line of each rank, with the rank in front: `[rank 2] …`, in order of arrival or of the ranks.
 
     Collective. Rank 0 writes to its standard output. A rank ahead of the others may be seen a call early when

@@ -11,7 +11,7 @@ from time import sleep
 from mpi4py import MPI
 
 
-def wait_quietly(comm: MPI.Intracomm) -> None:
+def sleeping_barrier(comm: MPI.Intracomm) -> None:
     """Wait until all ranks have come here, asleep between looks (1 ms). Collective."""
     here = comm.Ibarrier()
     while not here.Test():

@@ -7,7 +7,7 @@ from typing import Any
 from mpi4py import MPI
 
 
-class Layer(MPI.Intracomm):
+class CommWrapper(MPI.Intracomm):
     """An `Intracomm` around another, on the same handle: what it does not do itself, the other does.
 
     A layer's class is made from its own and from that of the communicator it is put around, so that a call

@@ -16,7 +16,7 @@ import numpy as np
 from labkit.data.errors import FormatError
 from labkit.data.gunzip import gunzip
 from labkit.data.rows import Rows, read
-from labkit.files import whole
+from labkit.files import atomic_write
 
 ARCHIVE, INSIDE = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 WIDTH, CLASSES = 1 + 3 * 32 * 32, 10
@@ -37,7 +37,7 @@ def unpack(folder: Path) -> list[Path]:
                 source = archive.extractfile(inside[0]) if len(inside) == 1 else None
                 if source is None:
                     raise FormatError(packed, 0, f"one file {INSIDE}/{name}", f"{len(inside)} of that name")
-                with whole(folder / name) as out:
+                with atomic_write(folder / name) as out:
                     shutil.copyfileobj(source, out)
     except tarfile.TarError as error:
         raise FormatError(packed, 0, "a tar archive, packed", str(error)) from None

@@ -34,18 +34,18 @@ class Resuming:
     def __call__(self, url: str, output_file: str, pooch: Any) -> None:
         """Download `url` to `output_file`, whole. A requests.RequestException if that cannot be."""
         with tqdm(desc=Path(url).name, unit="B", unit_scale=True, delay=0.5) as bar:
-            whole = False
-            while not whole:
+            atomic_write = False
+            while not atomic_write:
                 before, broke = self._have(), "it ended too early"
                 try:
-                    whole = self._go_on(url, before, bar)
+                    atomic_write = self._go_on(url, before, bar)
                 except (requests.Timeout, HTTPError) as error:
                     broke = f"{error}"
                 except requests.HTTPError:
                     raise  # the server's answer, and it would be the same again
                 except requests.ConnectionError:
                     broke = "no connection"
-                if not whole and self._have() <= before:
+                if not atomic_write and self._have() <= before:
                     raise requests.ConnectionError(broke)
         os.replace(self.part, output_file)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labkit.data.errors import FetchError, FormatError
 from labkit.data.sources import SOURCES, Source, folder
-from labkit.files import UNFINISHED, whole
+from labkit.files import UNFINISHED, atomic_write
 
 RECORD = "unpacked.json"  # written last: where it is, the unpacked files are whole
 POLL_S = 0.1
@@ -103,7 +103,7 @@ def _unpack(place: Path, source: Source, alive: Alive) -> None:
         if len(labels) != expected:
             raise FormatError(rows[-1].path, 0, f"{expected} samples for {part} in all", str(len(labels)))
     unpacked = {file.name: _sha256(file, alive) for file in files}
-    with whole(place / RECORD) as out:
+    with atomic_write(place / RECORD) as out:
         out.write(json.dumps({"from": dict(source.files), "unpacked": unpacked}, indent=2).encode() + b"\n")
 
 

@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 
 from labkit.data.errors import FormatError
-from labkit.files import whole
+from labkit.files import atomic_write
 
 BLOCK = 1 << 18  # bytes in memory at a time, packed
 GZIP = zlib.MAX_WBITS | 16  # zlib reads the header and checks the sum and the length at the end
@@ -22,7 +22,7 @@ def gunzip(packed: Path, unpacked: Path) -> None:
     A FormatError names the offset in the packed file. Holds a few blocks in memory, whatever the size.
     """
     stream = zlib.decompressobj(GZIP)
-    with packed.open("rb") as source, whole(unpacked) as out:
+    with packed.open("rb") as source, atomic_write(unpacked) as out:
         offset = 0
         while block := source.read(BLOCK):
             if stream.eof:

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from labkit.doctor.probe import MARK
-from labkit.supervisor import GRACE, tied
+from labkit.supervisor import GRACE, supervised
 
 DEADLINE_S = 30.0  # a trial takes one second on an idle machine, and all run at once
 
@@ -46,7 +46,7 @@ class Trial:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            [*tied("child"), *command],
+            [*supervised("child"), *command],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

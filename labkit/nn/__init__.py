@@ -4,7 +4,7 @@ from labkit.nn import lr_schedules
 from labkit.nn.gradcheck import (
     Check,
     check_gradient,
-    check_model,
+    check_gradients,
     numerical_gradient,
     relative_error,
     report,
@@ -30,7 +30,7 @@ __all__ = [
     "Model",
     "Regression",
     "check_gradient",
-    "check_model",
+    "check_gradients",
     "lenet5",
     "linear_regression",
     "load_model",

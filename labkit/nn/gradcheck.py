@@ -130,7 +130,7 @@ def check_gradient(
     )
 
 
-def check_model(
+def check_gradients(
     model: Model, x: np.ndarray, y: np.ndarray, entries: int | None = None, names: Iterable[str] | None = None
 ) -> list[Check]:
     """Return, for each parameter of a float64 model, the entry whose gradient disagrees most.

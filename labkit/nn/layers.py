@@ -13,7 +13,7 @@ from labkit.nn import flat, ops
 from labkit.nn.ops import im2col, winograd
 from labkit.nn.ops.convolution import Window
 from labkit.nn.ops.pooling import pooled_shape
-from labkit.nn.workspace import Work
+from labkit.nn.workspace import Workspace
 
 Shape = tuple[int, ...]  # of one sample, without the batch
 RUNNING = 0.1  # weight of a batch in the running statistics
@@ -45,10 +45,10 @@ class Layer:
     def initialise(self, rng: np.random.Generator) -> None:
         """Draw the parameters that the layer starts from."""
 
-    def bind(self, params: np.ndarray, grads: np.ndarray, buffers: np.ndarray, work: Work) -> None:
+    def bind(self, params: np.ndarray, grads: np.ndarray, buffers: np.ndarray, workspace: Workspace) -> None:
         """Take the layer's parts of the model's flat arrays to work with, and the work arrays."""
         self.p, self.g = flat.views(params, self.parameters()), flat.views(grads, self.parameters())
-        self.b, self.work = flat.views(buffers, self.buffers()), work
+        self.b, self.workspace = flat.views(buffers, self.buffers()), workspace
         self.kept: tuple = ()
 
     def forward(self, x: np.ndarray, training: bool) -> np.ndarray:
@@ -145,27 +145,27 @@ class Conv2D(Layer):
         inputs = self.wb.shape[0] - 1
         self.p["W"][...] = rng.normal(0, (self.gain / inputs) ** 0.5, self.p["W"].shape)
 
-    def bind(self, params: np.ndarray, grads: np.ndarray, buffers: np.ndarray, work: Work) -> None:
-        super().bind(params, grads, buffers, work)
+    def bind(self, params: np.ndarray, grads: np.ndarray, buffers: np.ndarray, workspace: Workspace) -> None:
+        super().bind(params, grads, buffers, workspace)
         # W and b lie one behind the other: together they are one matrix.
         self.wb, self.dwb = params.reshape(-1, self.outputs), grads.reshape(-1, self.outputs)
 
     def forward(self, x: np.ndarray, training: bool) -> np.ndarray:
         if self.winograd:
-            y, v, u = winograd.forward(x, self.p["W"], self.p["b"], self.work)
+            y, v, u = winograd.forward(x, self.p["W"], self.p["b"], self.workspace)
             self.kept = v, u
         else:
-            y, seen = im2col.forward(x, self.wb, self.window, self.work)
+            y, seen = im2col.forward(x, self.wb, self.window, self.workspace)
             self.kept = x.shape, seen
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
         if self.winograd:
             v, u = self.kept
-            return winograd.backward(dy, v, u, self.work, dw=self.g["W"], db=self.g["b"])
+            return winograd.backward(dy, v, u, self.workspace, dw=self.g["W"], db=self.g["b"])
         shape, seen = self.kept
         im2col.backward_weights(dy, seen, self.dwb)
-        return None if self.first else im2col.backward_input(dy, self.wb, shape, self.window, self.work)
+        return None if self.first else im2col.backward_input(dy, self.wb, shape, self.window, self.workspace)
 
     def __getstate__(self) -> dict[str, object]:
         return {k: v for k, v in super().__getstate__().items() if k not in ("wb", "dwb")}
@@ -208,7 +208,7 @@ class BatchNorm(Layer):
             self.b["mean"] += RUNNING * (mean - self.b["mean"])
             self.b["var"] += RUNNING * (var * (m / (m - 1)) - self.b["var"])
         self.kept = x, mean, var
-        return ops.batch_norm(x, self.p["gamma"], self.p["beta"], mean, var, out=self.work.like("y", x))
+        return ops.batch_norm(x, self.p["gamma"], self.p["beta"], mean, var, out=self.workspace.like("y", x))
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
         x, mean, var = self.kept
@@ -221,7 +221,7 @@ class ReLU(Layer):
     """y = max(x, 0), any shape."""
 
     def forward(self, x: np.ndarray, training: bool) -> np.ndarray:
-        y = ops.relu(x, self.work.like("y", x))
+        y = ops.relu(x, self.workspace.like("y", x))
         self.kept = (y,)
         return y
 
@@ -234,13 +234,13 @@ class Tanh(Layer):
     """y = tanh x, any shape."""
 
     def forward(self, x: np.ndarray, training: bool) -> np.ndarray:
-        y = ops.tanh(x, self.work.like("y", x))
+        y = ops.tanh(x, self.workspace.like("y", x))
         self.kept = (y,)
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
         (y,) = self.kept
-        return ops.tanh_backward(dy, y, self.work.like("dx", y))
+        return ops.tanh_backward(dy, y, self.workspace.like("dx", y))
 
 
 class Pool(Layer):
@@ -259,7 +259,7 @@ class Pool(Layer):
         return pooled_shape((0, *shape), self.k)[1:]
 
     def _y(self, x: np.ndarray) -> np.ndarray:
-        return self.work.like("y", x, pooled_shape(x.shape, self.k))
+        return self.workspace.like("y", x, pooled_shape(x.shape, self.k))
 
 
 class AvgPool(Pool):
@@ -271,7 +271,7 @@ class AvgPool(Pool):
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
         (x,) = self.kept
-        return ops.avgpool_backward(dy, x.shape, self.k, self.work.like("dx", x))
+        return ops.avgpool_backward(dy, x.shape, self.k, self.workspace.like("dx", x))
 
 
 class MaxPool(Pool):
@@ -284,7 +284,7 @@ class MaxPool(Pool):
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
         x, y = self.kept
-        return ops.maxpool_backward(dy, x, y, self.k, self.work.like("dx", x))
+        return ops.maxpool_backward(dy, x, y, self.k, self.workspace.like("dx", x))
 
 
 class Flatten(Layer):

@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.nn import flat, ops
 from labkit.nn.layers import Layer, Shape
-from labkit.nn.workspace import Work
+from labkit.nn.workspace import Workspace
 
 
 class Model(ABC):
@@ -154,11 +154,11 @@ class Model(ABC):
 
     def _bind(self) -> None:
         """Give each layer its part of the flat arrays."""
-        scratch, param, buffer = Work(), 0, 0
+        scratch, param, buffer = Workspace(), 0, 0
         for layer in self.layers:
             params, buffers = flat.size(layer.parameters()), flat.size(layer.buffers())
             mine, kept = slice(param, param + params), slice(buffer, buffer + buffers)
-            layer.bind(self.params[mine], self.grads[mine], self.buffers[kept], Work(scratch))
+            layer.bind(self.params[mine], self.grads[mine], self.buffers[kept], Workspace(scratch))
             param, buffer = mine.stop, kept.stop
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 
-class Work:
+class Workspace:
     """Arrays by name. An array is valid until the next one of the same name is asked for.
 
     `scratch` holds what is needed only within one call: layers share it, one after the other.
     """
 
-    def __init__(self, scratch: Work | None = None) -> None:
+    def __init__(self, scratch: Workspace | None = None) -> None:
         self._kept: dict[str, np.ndarray] = {}
         self.scratch = self if scratch is None else scratch
 

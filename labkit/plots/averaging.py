@@ -18,16 +18,16 @@ Curve = Sequence[float] | np.ndarray
 LINES = ("-", "--", "-.", ":")
 
 
-def bills(ranks: Sequence[int], panels: Mapping[str, Mapping[str, Curve]], unit: str) -> Figure:
+def cost_by_ranks(ranks: Sequence[int], panels: Mapping[str, Mapping[str, Curve]], unit: str) -> Figure:
     """Return costs against the number of ranks, log-log: a panel for each cost, a curve for each way.
 
     Shapes: ranks (n,); panels: cost → way → (n,), all in `unit`.
     """
     figure = Figure(figsize=(3.2 * len(panels) + 0.6, 3.7), layout="constrained")
     sides = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axes, (title, ways) in zip(sides, panels.items(), strict=True):
-        for k, (name, values) in enumerate(ways.items()):
-            axes.plot(ranks, values, **_look(k), label=name)
+    for axes, (title, algorithms) in zip(sides, panels.items(), strict=True):
+        for k, (name, values) in enumerate(algorithms.items()):
+            axes.plot(ranks, values, **_style(k), label=name)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         for axis in axes.xaxis, axes.yaxis:
@@ -51,7 +51,7 @@ def losses_by_step(panels: Mapping[str, Mapping[str, Curve]], count: str = "Step
     for axes, (title, runs) in zip(sides, panels.items(), strict=True):
         for k, (name, losses) in enumerate(runs.items()):
             steps = np.arange(1, len(losses) + 1)
-            axes.plot(steps, losses, **_look(k), markevery=(k, max(1, len(steps) // 6)), label=name)
+            axes.plot(steps, losses, **_style(k), markevery=(k, max(1, len(steps) // 6)), label=name)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         _plain(axes.yaxis)
@@ -71,7 +71,7 @@ def last_losses(rates: Curve, losses: Mapping[str, Curve], first: float) -> Figu
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.add_subplot()
     for k, (name, values) in enumerate(losses.items()):
-        axes.plot(rates, values, **_look(k), label=name)
+        axes.plot(rates, values, **_style(k), label=name)
     axes.axhline(first, color="black", linewidth=1, linestyle=":", label="before the first step")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -135,7 +135,7 @@ def time_bars(seconds: Mapping[str, float], above: Mapping[str, float] | None = 
     return figure
 
 
-def _look(k: int) -> dict[str, Any]:
+def _style(k: int) -> dict[str, Any]:
     return {
         "color": COLOURS[k % len(COLOURS)],
         "marker": MARKERS[k % len(MARKERS)],

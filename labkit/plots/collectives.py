@@ -40,9 +40,9 @@ def before_after(title: str, before: Sequence[Held], after: Sequence[Held], call
             f"before has {len(before)} ranks and after has {len(after)}; expected the same number"
         )
     size = len(before)
-    labels = [_label(value) for held in (*before, *after) for value in _pieces(held)]
+    labels = [_label(value) for held in (*before, *after) for value in _chunks(held)]
     width = max(0.55, 0.09 * max(map(len, labels), default=0) + 0.25)  # of a cell, in inches
-    columns = [max([len(_pieces(held)) for held in side] + [1]) for side in (before, after)]
+    columns = [max([len(_chunks(held)) for held in side] + [1]) for side in (before, after)]
     names, gap = 0.95, max(1.1, 0.085 * len(call) + 0.5)
     total = names + sum(columns) * width + gap + 0.1
     # Sizes are in inches; what would be wider than a notebook is drawn smaller.
@@ -65,7 +65,7 @@ def before_after(title: str, before: Sequence[Held], after: Sequence[Held], call
             if held is None:
                 _text(axes, start + width / 2, top + 0.19, "–", 11 * scale, color=INK)
                 notes.add("–  no buffer (None)")
-            for column, value in enumerate(_pieces(held)):
+            for column, value in enumerate(_chunks(held)):
                 where = start + column * width, top, width * 0.94, 0.36
                 notes |= _cell(axes, where, value, origins(value, before, rank), 9.5 * scale)
     for rank in range(size):
@@ -138,7 +138,7 @@ def origins(value: float, before: Sequence[Held], rank: int) -> tuple[int, ...] 
     """
     if value == 0:
         return ()
-    held = [_pieces(one) for one in before]
+    held = [_chunks(one) for one in before]
     for one in sorted(range(len(held)), key=lambda other: other != rank):
         if np.any(_alike(value, held[one], np.abs(held[one]))):
             return (one,)
@@ -165,11 +165,11 @@ def _choices(count: int) -> np.ndarray:
     """Return the ways to choose at least two of `count` ranks, all first; (ways, count), 0 or 1."""
     if count > MAX_SUBSETS:
         return np.ones((1, count), dtype=np.int64)
-    ways = [way for way in product((1, 0), repeat=count) if sum(way) > 1]
-    return np.array(sorted(ways, key=sum, reverse=True), dtype=np.int64)
+    algorithms = [algorithm for algorithm in product((1, 0), repeat=count) if sum(algorithm) > 1]
+    return np.array(sorted(algorithms, key=sum, reverse=True), dtype=np.int64)
 
 
-def _pieces(held: Held) -> np.ndarray:
+def _chunks(held: Held) -> np.ndarray:
     return np.empty(0) if held is None else np.ravel(held)
 
 

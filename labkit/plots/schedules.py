@@ -68,7 +68,7 @@ def stepping(schedule: Schedule) -> HTML:
 def who_holds_what(schedule: Schedule) -> Figure:
     """Return a grid of ranks by pieces for the start and for every round: whose contributions are where."""
     held = list(holdings(schedule))
-    columns = min(len(held), 4 if schedule.pieces > 1 else 7)
+    columns = min(len(held), 4 if schedule.chunks > 1 else 7)
     rows = math.ceil(len(held) / columns)
     size = 9.5 / columns
     height = min(size, 0.45 + 0.22 * schedule.p)
@@ -78,8 +78,8 @@ def who_holds_what(schedule: Schedule) -> Figure:
         if number >= len(held):
             axes.set_visible(False)
             continue
-        _stripes(axes, held[number], (0, schedule.pieces), (0, schedule.p))
-        axes.set_xticks(np.arange(schedule.pieces) + 0.5, [str(piece) for piece in range(schedule.pieces)])
+        _stripes(axes, held[number], (0, schedule.chunks), (0, schedule.p))
+        axes.set_xticks(np.arange(schedule.chunks) + 0.5, [str(chunk) for chunk in range(schedule.chunks)])
         axes.set_yticks(np.arange(schedule.p) + 0.5, [str(rank) for rank in range(schedule.p)])
         axes.tick_params(length=0, labelsize=8)
         axes.set_title(f"after round {number}" if number else "before", fontsize=9)
@@ -169,7 +169,7 @@ def _costs(
 
 
 def _circle(schedule: Schedule, number: int, one: Round | None, held: np.ndarray, last: int) -> Figure:
-    p, pieces = schedule.p, schedule.pieces
+    p, chunks = schedule.p, schedule.chunks
     figure = Figure(figsize=(7.6, 5.6))
     axes = figure.add_axes((0, 0, 1, 0.93))
     what = f"after round {number} of {last}" if number else "before the first round"
@@ -177,22 +177,22 @@ def _circle(schedule: Schedule, number: int, one: Round | None, held: np.ndarray
     axes.axis("off")
     angle = np.pi / 2 - 2 * np.pi * np.arange(p) / p
     x, y = 1.3 * np.cos(angle), np.sin(angle)
-    cell, high = min(0.2, 1.0 / pieces), 0.15
-    wide = cell * pieces
-    written = {(t.dest, piece) for t in one or () for piece in range(t.first, t.stop)}
+    cell, high = min(0.2, 1.0 / chunks), 0.15
+    wide = cell * chunks
+    written = {(t.dest, chunk) for t in one or () for chunk in range(t.first, t.stop)}
     for rank in range(p):
         # Beside the circle, so that no arrow crosses the cells.
         left = x[rank] + np.cos(angle[rank]) * (0.16 + wide / 2) - wide / 2
         top = y[rank] + np.sin(angle[rank]) * 0.3 + high / 2
         _stripes(axes, held[rank : rank + 1], (left, left + wide), (top, top - high))
-        for piece in range(pieces):
-            at = left + piece * cell
-            thick = (rank, piece) in written
+        for chunk in range(chunks):
+            at = left + chunk * cell
+            thick = (rank, chunk) in written
             axes.add_patch(
                 Rectangle((at, top - high), cell, high, fill=False, edgecolor=INK, lw=2.4 if thick else 0.6)
             )
-            if pieces > 1:
-                axes.text(at + cell / 2, top - high - 0.045, str(piece), ha="center", va="center", fontsize=7)
+            if chunks > 1:
+                axes.text(at + cell / 2, top - high - 0.045, str(chunk), ha="center", va="center", fontsize=7)
         axes.plot(x[rank], y[rank], "o", markersize=19, color=colour(rank), markeredgecolor=INK)
         ink = "white" if np.dot(to_rgb(colour(rank)), (0.299, 0.587, 0.114)) < 0.4 else "black"
         axes.text(
@@ -247,17 +247,17 @@ def _arrow(axes: Axes, transfer: Transfer, places: tuple[np.ndarray, np.ndarray]
 
 def _stripes(axes: Axes, held: np.ndarray, across: tuple[float, float], down: tuple[float, float]) -> None:
     """Draw what ranks hold, (ranks, pieces, contributors), a row for each rank, with lines between cells."""
-    ranks, pieces, p = held.shape
+    ranks, chunks, p = held.shape
     own = np.array([to_rgb(colour(rank)) for rank in range(p)])
     image = np.where(held[..., None] > 0, own, 1.0)
     image[held > 1] = to_rgb(WRONG)
     axes.imshow(
-        image.reshape(ranks, pieces * p, 3),
+        image.reshape(ranks, chunks * p, 3),
         extent=(*across, down[1], down[0]),
         aspect="auto",
         interpolation="nearest",
     )
-    for x in np.linspace(*across, pieces + 1):
+    for x in np.linspace(*across, chunks + 1):
         axes.plot((x, x), down, color=INK, linewidth=0.8)
     for y in np.linspace(*down, ranks + 1):
         axes.plot(across, (y, y), color=INK, linewidth=0.8)

@@ -72,9 +72,9 @@ def memory_and_traffic(
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     sides = figure.subplots(1, 2, sharey=True)
     titles = {"Peak memory of rank 0 (MB)": memory_mb, "Sent by rank 0 (MB)": sent_mb}
-    for axes, (title, ways) in zip(sides, titles.items(), strict=True):
-        for way, (name, values) in enumerate(ways.items()):
-            axes.plot(data_mb, values, **{**_look(way), "label": name})
+    for axes, (title, algorithms) in zip(sides, titles.items(), strict=True):
+        for algorithm, (name, values) in enumerate(algorithms.items()):
+            axes.plot(data_mb, values, **{**_style(algorithm), "label": name})
         axes.set_xlabel("Data set (MB)")
         axes.set_ylabel(title)
         axes.set_ylim(bottom=-0.03 * max(map(max, memory_mb.values())))
@@ -138,7 +138,7 @@ def along_step(
     axes = figure.add_subplot()
     every = max(1, len(steps) // 10)
     for rank, curve in enumerate(by_rank):
-        axes.plot(steps, curve, markersize=4, markevery=every, **_look(rank))
+        axes.plot(steps, curve, markersize=4, markevery=every, **_style(rank))
     axes.plot(steps, over_all, color="black", linewidth=2.5, label="all ranks")
     axes.axvline(0, color="black", linewidth=1, linestyle=":")
     axes.annotate(
@@ -180,7 +180,7 @@ def local_beside_global(local: Sequence[float], over_all: Sequence[float], rank:
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     sides = figure.subplots(1, 2)
-    looks: tuple[dict[str, Any], ...] = (_look(rank), {"color": "black", "linewidth": 2.5})
+    looks: tuple[dict[str, Any], ...] = (_style(rank), {"color": "black", "linewidth": 2.5})
     titles = f"Local loss of rank {rank}", "Global loss"
     for axes, curve, look, title in zip(sides, (local, over_all), looks, titles, strict=True):
         axes.plot(np.arange(1, len(curve) + 1), curve, **look)
@@ -205,7 +205,7 @@ def losses_side_by_side(
     for axes, (title, (local, over_all)) in zip(panels.flat, runs.items(), strict=False):
         epochs = np.arange(1, len(over_all) + 1)
         for rank, curve in enumerate(local):
-            axes.plot(epochs, curve, markersize=4, markevery=max(1, len(epochs) // 10), **_look(rank))
+            axes.plot(epochs, curve, markersize=4, markevery=max(1, len(epochs) // 10), **_style(rank))
         axes.plot(epochs, over_all, color="black", linewidth=2.5, label="all ranks")
         axes.set_title(title)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -226,7 +226,7 @@ def times_by_rank(seconds: Mapping[str, Sequence[float]], log: bool = True) -> F
     panels = np.atleast_1d(figure.subplots(1, len(seconds), sharey=True))
     for axes, (name, times) in zip(panels, seconds.items(), strict=True):
         for rank, value in enumerate(times):
-            axes.plot(rank, 1e3 * value, markersize=9, linestyle="", **_look(rank))
+            axes.plot(rank, 1e3 * value, markersize=9, linestyle="", **_style(rank))
         axes.set_title(name)
         axes.set_xlabel("Rank")
         axes.set_xticks(range(len(times)))
@@ -278,7 +278,7 @@ def _label_outer(panels: np.ndarray, used: int, x: str, y: str) -> None:
             axes.tick_params(labelbottom=True)
 
 
-def _look(rank: int) -> dict[str, Any]:
+def _style(rank: int) -> dict[str, Any]:
     return {
         "color": COLOURS[rank % len(COLOURS)],
         "marker": MARKERS[rank % len(MARKERS)],

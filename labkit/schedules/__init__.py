@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from labkit.schedules.doubling import doubling, halving_doubling
-from labkit.schedules.hierarchical import hierarchical
+from labkit.schedules.doubling import halving_doubling, recursive_doubling
+from labkit.schedules.hierarchy import hierarchical
 from labkit.schedules.ring import (
     direct_allgather,
     ring_allgather,
@@ -14,14 +14,14 @@ from labkit.schedules.ring import (
 from labkit.schedules.root import root_allreduce, root_broadcast, root_reduce
 from labkit.schedules.schedule import Kind, Round, Schedule, Transfer, adding, bounds, collective, copying
 from labkit.schedules.tree import tree_allreduce, tree_broadcast, tree_reduce
-from labkit.schedules.verify import ScheduleError, holdings, verify
+from labkit.schedules.verifier import ScheduleError, holdings, verify
 
 # Allreduce under the names that the ways to average have.
 ALLREDUCE: dict[str, Callable[[int], Schedule]] = {
     "root": root_allreduce,
     "ring": ring_allreduce,
     "tree": tree_allreduce,
-    "doubling": doubling,
+    "recursive-doubling": recursive_doubling,
     "halving-doubling": halving_doubling,
 }
 
@@ -37,10 +37,10 @@ __all__ = [
     "collective",
     "copying",
     "direct_allgather",
-    "doubling",
     "halving_doubling",
     "hierarchical",
     "holdings",
+    "recursive_doubling",
     "ring_allgather",
     "ring_allreduce",
     "ring_reduce",

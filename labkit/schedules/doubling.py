@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from labkit.schedules.schedule import Round, adding, collective, copying, powers, whole
+from labkit.schedules.schedule import Round, adding, collective, copying, powers, uncut
 
 
 def _power(p: int) -> int:
@@ -18,18 +18,18 @@ def _power(p: int) -> int:
     return 1 << p.bit_length() - 1
 
 
-def _folded(p: int, pieces: int, exchange: Callable[[int], Iterator[Round]]) -> Iterator[Round]:
+def _folded(p: int, chunks: int, exchange: Callable[[int], Iterator[Round]]) -> Iterator[Round]:
     """Let the first 2^k ranks exchange for all: those beyond hand in their array first, get the sum last."""
     extra = np.arange(_power(p), p)
     if len(extra):
-        yield adding(extra, extra - _power(p), 0, pieces)
+        yield adding(extra, extra - _power(p), 0, chunks)
     yield from exchange(_power(p))
     if len(extra):
-        yield copying(extra - _power(p), extra, 0, pieces)
+        yield copying(extra - _power(p), extra, 0, chunks)
 
 
-@collective("allreduce", whole)
-def doubling(p: int) -> Iterator[Round]:
+@collective("allreduce", uncut)
+def recursive_doubling(p: int) -> Iterator[Round]:
     """Recursive doubling: lg p exchanges of the whole array, each doubles whose contributions are in it."""
 
     def exchange(p: int) -> Iterator[Round]:

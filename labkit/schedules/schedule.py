@@ -32,8 +32,8 @@ class Transfer(NamedTuple):
 
     def __str__(self) -> str:
         """Return "0→1 +2" for rank 0's piece 2 added on rank 1, "0→1 =2" for one put in place there."""
-        pieces = str(self.first) if self.stop == self.first + 1 else f"{self.first}–{self.stop - 1}"
-        return f"{self.source}→{self.dest} {'+' if self.add else '='}{pieces}"
+        chunks = str(self.first) if self.stop == self.first + 1 else f"{self.first}–{self.stop - 1}"
+        return f"{self.source}→{self.dest} {'+' if self.add else '='}{chunks}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ class Schedule:
     name: str
     kind: Kind
     p: int
-    pieces: int
+    chunks: int
     rounds: Callable[[], Iterator[Round]]
 
     def __iter__(self) -> Iterator[Round]:
@@ -109,15 +109,15 @@ class Schedule:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schedule):
             return NotImplemented
-        same = (self.kind, self.p, self.pieces) == (other.kind, other.p, other.pieces)
+        same = (self.kind, self.p, self.chunks) == (other.kind, other.p, other.chunks)
         return same and all(one == two for one, two in zip_longest(self, other))
 
     def __hash__(self) -> int:
-        return hash((self.kind, self.p, self.pieces))
+        return hash((self.kind, self.p, self.chunks))
 
     def __str__(self) -> str:
-        ranks, pieces = _count(self.p, "rank"), _count(self.pieces, "piece")
-        lines = [f"{self.name} ({self.kind}): {ranks}, {pieces}"]
+        ranks, chunks = _count(self.p, "rank"), _count(self.chunks, "piece")
+        lines = [f"{self.name} ({self.kind}): {ranks}, {chunks}"]
         return "\n".join(lines + [f"round {number}: {one}" for number, one in enumerate(self, start=1)])
 
 
@@ -125,7 +125,7 @@ Maker = Callable[..., Iterator[Round]]
 
 
 def collective(
-    kind: Kind, pieces: Callable[..., int] = lambda p: p
+    kind: Kind, chunks: Callable[..., int] = lambda p: p
 ) -> Callable[[Maker], Callable[..., Schedule]]:
     """Make a generator of rounds, a function of p first, into a function that returns a Schedule.
 
@@ -139,14 +139,14 @@ def collective(
         def schedule(p: int, *arguments: object) -> Schedule:
             if p < 1:
                 raise ValueError(f"expected at least one rank, got p = {p}")
-            return Schedule(make.__name__, kind, p, pieces(p, *arguments), lambda: make(p, *arguments))
+            return Schedule(make.__name__, kind, p, chunks(p, *arguments), lambda: make(p, *arguments))
 
         return schedule
 
     return decorate
 
 
-def whole(p: int) -> int:
+def uncut(p: int) -> int:
     """Return 1: for a collective that never cuts the array."""
     return 1
 
@@ -156,12 +156,12 @@ def powers(p: int) -> list[int]:
     return [1 << k for k in range((p - 1).bit_length())]
 
 
-def bounds(n: int, pieces: int) -> np.ndarray:
+def bounds(n: int, chunks: int) -> np.ndarray:
     """Return where n values are cut into pieces as equal as can be. Shape: (pieces + 1,), int64.
 
     Piece i is the values bounds[i] … bounds[i+1]-1; with fewer values than pieces some are empty.
     """
-    return np.arange(pieces + 1) * n // pieces
+    return np.arange(chunks + 1) * n // chunks
 
 
 def _count(number: int, what: str) -> str:

@@ -46,7 +46,7 @@ def loads(schedule: Schedule, nbytes: int, itemsize: int = 4) -> Iterator[tuple[
     """
     if nbytes % itemsize:
         raise ValueError(f"{nbytes} bytes are no whole number of values of {itemsize} bytes")
-    ends = bounds(nbytes // itemsize, schedule.pieces) * itemsize
+    ends = bounds(nbytes // itemsize, schedule.chunks) * itemsize
     for one in schedule:
         size = ends[one.stop] - ends[one.first]
         there = size > 0

@@ -1,6 +1,6 @@
 """The synchronous training loop, and the files that a run leaves."""
 
-from labkit.train.bottleneck import Bottleneck, Hindrance
+from labkit.train.bottleneck import Bottleneck, Straggler
 from labkit.train.local import local_sgd
 from labkit.train.loop import Epoch, contribution, gather, train
 from labkit.train.run_record import record, save
@@ -10,8 +10,8 @@ from labkit.train.timeline import Step, Timeline, save_trace
 __all__ = [
     "Bottleneck",
     "Epoch",
-    "Hindrance",
     "Step",
+    "Straggler",
     "Timeline",
     "contribution",
     "gather",

@@ -22,8 +22,8 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 
 from labkit.comm.emulation.links import TIMES, Link, parse_link, quantity
-from labkit.schedules.cost import Rates
-from labkit.schedules.simulate import Network
+from labkit.schedules.cost_model import CostModel
+from labkit.schedules.simulator import Network
 
 Kind = Literal["slow-processor", "slow-link", "jitter", "pause"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -129,7 +129,7 @@ def network(
     counts with its mean. That a slow processor comes later to the call, after its computing, is not in it:
     `Network.pause` adds it.
     """
-    found = Network.of(size, Rates(usual.latency_s, usual.s_per_byte, gamma))
+    found = Network.of(size, CostModel(usual.latency_s, usual.s_per_byte, gamma))
     by_rank = links(bottlenecks, size, usual) or []
     alpha, beta = (np.array(v) for v in zip(*((k.latency_s, k.s_per_byte) for k in by_rank), strict=True))
     found = replace(found, alpha=alpha, beta=beta, gamma=gamma * np.array(factors(bottlenecks, size)))
@@ -141,7 +141,7 @@ def network(
     return found
 
 
-class Hindrance:
+class Straggler:
     """What bottlenecks do to one rank while it trains: `train` and `speeds` call it.
 
     The jitter is drawn from the seed and the rank. Lost time is slept, as when the system gives the core to

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labkit.files import UNFINISHED, whole
+from labkit.files import UNFINISHED, atomic_write
 
-__all__ = ["prepare", "whole"]
+__all__ = ["atomic_write", "prepare"]
 
 
 def prepare(directory: Path) -> None:

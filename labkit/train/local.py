@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import Way, agree, allreduce, raise_together
+from labkit.comm import Algorithm, agree, allreduce, raise_together
 from labkit.nn import Model, sgd_step
-from labkit.train.bottleneck import Hindrance
+from labkit.train.bottleneck import Straggler
 
 
 def local_sgd(
@@ -27,8 +27,8 @@ def local_sgd(
     lr: float,
     batch: Sequence[slice],
     every: int,
-    way: Way = allreduce,
-    hindrance: Hindrance | None = None,
+    algorithm: Algorithm = allreduce,
+    straggler: Straggler | None = None,
 ) -> list[float]:
     """Train `model` on the ranks' shards, averaging its parameters every so many steps; return the losses.
 
@@ -48,18 +48,18 @@ def local_sgd(
         fault = f"expected (epochs, lr, every, steps, model) = {expected} as on rank 0, got {settings}"
     raise_together(comm, fault)
     n = agree(comm, model.params, len(x))
-    hindrance = hindrance or Hindrance((), comm.rank, comm.size)
+    straggler = straggler or Straggler((), comm.rank, comm.size)
     comm.Bcast(model.params)
     losses = []
     for _ in range(epochs):
         loss_sum = 0.0
         for number, part in enumerate(batch, start=1):
-            hindrance.lose_time()
+            straggler.lose_time()
             if part.stop > part.start:
-                loss = hindrance.compute(model.loss_and_gradient, x[part], y[part])
+                loss = straggler.compute(model.loss_and_gradient, x[part], y[part])
                 loss_sum += (part.stop - part.start) * loss
                 sgd_step(model.params, model.grads, lr)
             if number % every == 0 or number == len(batch):
-                way(comm, model.params, len(x) / n)
+                algorithm(comm, model.params, len(x) / n)
         losses.append(comm.allreduce(loss_sum) / n)
     return losses

@@ -14,10 +14,10 @@ from time import perf_counter
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import CollectiveError, Way, agree, allreduce, factor, memory, raise_together
+from labkit.comm import Algorithm, CollectiveError, agree, allreduce, factor, memory, raise_together
 from labkit.data import dealt
 from labkit.nn import Model, sgd_step
-from labkit.train.bottleneck import Hindrance
+from labkit.train.bottleneck import Straggler
 from labkit.train.timeline import Timeline
 
 
@@ -52,10 +52,10 @@ def train(
     epochs: int,
     lr: float,
     batch: int | Sequence[slice] | None = None,
-    way: Way = allreduce,
+    algorithm: Algorithm = allreduce,
     on_epoch: Callable[[Epoch], None] | None = None,
     reshard: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None,
-    hindrance: Hindrance | None = None,
+    straggler: Straggler | None = None,
     timeline: Timeline | None = None,
 ) -> list[Epoch]:
     """Train `model` on the shards of all ranks together, in step; return this rank's epochs.
@@ -66,10 +66,10 @@ def train(
     any number of ranks. Where the shards are of other sizes (`data.weighted`), `batch` is a slice of this
     rank's shard for each step (`data.in_order`). Every rank starts from rank 0's parameters. `on_epoch` is
     called after each epoch, on every rank. `reshard` is called before each epoch but the first, on every
-    rank, with its number, and returns the shard for it, as large as the first (`data.shuffled`). `way` is one
-    of `labkit.comm.WAYS`, one made by `labkit.comm.way`, or a function of your own; with `shared` the model's
-    gradients lie in memory that the ranks share, until it is trained. A `hindrance` makes this rank slow, a
-    `timeline` notes what it does when.
+    rank, with its number, and returns the shard for it, as large as the first (`data.shuffled`). `algorithm`
+    is one of `labkit.comm.ALGORITHMS`, one made by `labkit.comm.algorithm`, or a function of your own; with
+    `shared_memory` the model's gradients lie in memory that the ranks share until it is trained. A
+    `straggler` makes this rank slow; a `timeline` records what it does when.
 
     Collective. A shard or setting that does not fit, and a loss that is no longer finite, is a
     CollectiveError on every rank.
@@ -79,9 +79,9 @@ def train(
     comm.Bcast(model.params)
     wait_s = perf_counter() - came
 
-    hindrance = hindrance or Hindrance((), comm.rank, comm.size)
+    straggler = straggler or Straggler((), comm.rank, comm.size)
     rows = []
-    with _in_place(comm, model, way):
+    with _in_place(comm, model, algorithm):
         for epoch in range(1, epochs + 1):
             if reshard and epoch > 1:
                 x, y = _resharded(comm, model, reshard, epoch, len(x))
@@ -91,21 +91,21 @@ def train(
             # A diverging run overflows; its loss tells, so a warning per operation would only be noise.
             with np.errstate(over="ignore", invalid="ignore"):
                 for part, total in zip(parts, totals, strict=True):
-                    hindrance.lose_time()
+                    straggler.lose_time()
                     begin = perf_counter()
                     weight = part.stop - part.start
                     if weight:
-                        loss_sum += weight * hindrance.compute(model.loss_and_gradient, x[part], y[part])
+                        loss_sum += weight * straggler.compute(model.loss_and_gradient, x[part], y[part])
                     else:  # the batch is smaller than the number of ranks
                         model.grads[...] = 0
-                    counts = total * factor(way, weight / total, comm.size)
+                    counts = total * factor(algorithm, weight / total, comm.size)
                     own += counts * model.grads
                     counted += counts
 
                     ready = perf_counter()
                     comm.Barrier()
                     start = perf_counter()
-                    way(comm, model.grads, weight / total)
+                    algorithm(comm, model.grads, weight / total)
                     end = perf_counter()
                     wait_s += start - ready
                     transfer_s += end - start
@@ -132,10 +132,10 @@ def train(
 
 
 @contextmanager
-def _in_place(comm: MPI.Intracomm, model: Model, way: Way) -> Iterator[None]:
+def _in_place(comm: MPI.Intracomm, model: Model, algorithm: Algorithm) -> Iterator[None]:
     """Have the gradients where the way has them best, for a while. Collective, the way back not."""
     before = model.grads
-    place = memory(way, comm, before.size, before.dtype)
+    place = memory(algorithm, comm, before.size, before.dtype)
     if place is not None:
         model.move_gradients(place)
     try:

@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 import labkit
 from labkit.nn import Model
-from labkit.train.files import whole
+from labkit.train.files import atomic_write
 from labkit.train.loop import Epoch
 
 
@@ -54,7 +54,7 @@ def save(directory: Path, model: Model, rows: Sequence[Epoch], run: Mapping[str,
     """
     parameters = model.named_parameters()
     for file, name in ("weights.txt", "W"), ("bias.txt", "b"):
-        with whole(directory / file) as out:
+        with atomic_write(directory / file) as out:
             np.savetxt(out, parameters[name], fmt="%.9g")  # nine digits tell any two float32 apart
     times = ((row.rank, row.epoch, row.wait_s, row.transfer_s) for row in rows)
     _write_csv(directory / "sync_times.csv", ("rank", "epoch", "wait_s", "transfer_s"), times)
@@ -65,7 +65,7 @@ def save(directory: Path, model: Model, rows: Sequence[Epoch], run: Mapping[str,
     )
     head = "rank", "epoch", "parameter", "contribution", "gradient_mean"
     _write_csv(directory / "contributions.csv", head, parts)
-    with whole(directory / "run.json") as out:
+    with atomic_write(directory / "run.json") as out:
         losses = [{k: asdict(row)[k] for k in ("rank", "epoch", "local_loss", "global_loss")} for row in rows]
         out.write(json.dumps({**run, "losses": losses}, indent=2).encode() + b"\n")
 
@@ -80,5 +80,5 @@ def _write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
     writer.writerows(rows)
-    with whole(path) as out:
+    with atomic_write(path) as out:
         out.write(text.getvalue().encode())

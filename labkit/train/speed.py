@@ -8,13 +8,13 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.nn import Model
-from labkit.train.bottleneck import Hindrance
+from labkit.train.bottleneck import Straggler
 
 REPEATS = 15
 
 
 def speeds(
-    comm: MPI.Intracomm, model: Model, x: np.ndarray, y: np.ndarray, hindrance: Hindrance | None = None
+    comm: MPI.Intracomm, model: Model, x: np.ndarray, y: np.ndarray, straggler: Straggler | None = None
 ) -> list[float]:
     """Return how many samples per second each rank works through, by rank, while all ranks are at work.
 
@@ -22,11 +22,11 @@ def speeds(
     gradient of them a few times, and the median of the times; `model.grads` is overwritten, nothing else. A
     `hindrance` makes this rank slow. Collective.
     """
-    hindrance = hindrance or Hindrance((), comm.rank, comm.size)
+    straggler = straggler or Straggler((), comm.rank, comm.size)
     times = []
     for _ in range(REPEATS):
         comm.Barrier()
         start = perf_counter()
-        hindrance.compute(model.loss_and_gradient, x, y)
+        straggler.compute(model.loss_and_gradient, x, y)
         times.append(perf_counter() - start)
     return comm.allgather(len(x) / float(np.median(times)))

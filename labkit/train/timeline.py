@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.clock import offset, one_machine
-from labkit.files import whole
+from labkit.files import atomic_write
 
 MOST_STEPS = 500
 
@@ -116,7 +116,7 @@ def trace(steps: Sequence[Step], about: Mapping[str, Any]) -> dict[str, Any]:
 
 def save_trace(path: Path, steps: Sequence[Step], about: Mapping[str, Any]) -> None:
     """Write the trace to a JSON file; call it on one rank, with the steps of all (`Timeline.gather`)."""
-    with whole(path) as out:
+    with atomic_write(path) as out:
         out.write(json.dumps(trace(steps, about)).encode())
 
 

@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 from labkit.comm.errors import raise_together
 from labkit.watch.arrays import WatchedArrays
-from labkit.watch.flight_recorder.layout import RUNS, Board
+from labkit.watch.flight_recorder.layout import RUNS, FlightRecorder
 from labkit.watch.flight_recorder.opcodes import OPS
 from labkit.watch.messages import WatchedMessages
 from labkit.watch.objects import WatchedObjects
@@ -173,7 +173,7 @@ def _open_world(world: MPI.Intracomm, keep: bool) -> Channel | None:
     path, fault = "", None
     if world.rank == 0:
         try:
-            path = Board.create(world.size)
+            path = FlightRecorder.create(world.size)
         except OSError as error:
             fault = str(error)
     raise_together(world, fault)
@@ -181,14 +181,14 @@ def _open_world(world: MPI.Intracomm, keep: bool) -> Channel | None:
     # Containers of one machine have files of their own.
     if not world.allreduce(os.path.exists(path), MPI.LAND):
         if world.rank == 0:
-            Board(path).remove()
+            FlightRecorder(path).remove()
         return None
-    watch_ = Watch(Board(path), world.rank, lambda: MPI.COMM_SELF.Iprobe(0, 0))
+    watch_ = Watch(FlightRecorder(path), world.rank, lambda: MPI.COMM_SELF.Iprobe(0, 0))
     if world.rank == 0:
         watch_.new_row()  # before anybody writes into it
     world.Barrier()
     if world.rank == 0 and not keep:
-        watch_.board.remove()  # its memory stays for as long as a rank has it
+        watch_.recorder.remove()  # its memory stays for as long as a rank has it
     watch_.slot.state = RUNS
     return Channel(watch_, 0, world.rank, list(range(world.size)))
 

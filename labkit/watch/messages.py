@@ -97,8 +97,8 @@ class WatchedMessages(Watched):
     def Probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
-        look = super().Iprobe
-        self._until("Probe", lambda: look(source, tag, status), source, tag)
+        take_snapshot = super().Iprobe
+        self._until("Probe", lambda: take_snapshot(source, tag, status), source, tag)
         return True
 
     def Mprobe(
@@ -143,8 +143,8 @@ class WatchedMessages(Watched):
     def probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
-        look = super().iprobe
-        self._until("probe", lambda: look(source, tag, status), source, tag)
+        take_snapshot = super().iprobe
+        self._until("probe", lambda: take_snapshot(source, tag, status), source, tag)
         return True
 
     def mprobe(
@@ -154,10 +154,10 @@ class WatchedMessages(Watched):
 
     def _matched(self, op: str, source: int, tag: int, status: MPI.Status | None) -> MPI.Message:
         found: list[MPI.Message] = []
-        look = super().Improbe if op == "Mprobe" else super().improbe
+        take_snapshot = super().Improbe if op == "Mprobe" else super().improbe
 
         def over() -> bool:
-            message = look(source, tag, status)
+            message = take_snapshot(source, tag, status)
             if message is not None:
                 found.append(message)
             return bool(found)

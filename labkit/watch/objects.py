@@ -35,7 +35,7 @@ class WatchedObjects(Watched):
         return None if parts is None else [loads(part) for part in parts]
 
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
-        sent = self._pieces(sendobj) if self.rank == root else None
+        sent = self._chunks(sendobj) if self.rank == root else None
         self._bare("scatter", root)
         return loads(super().scatter(sent, root))
 
@@ -45,7 +45,7 @@ class WatchedObjects(Watched):
         return [loads(part) for part in super().allgather(sent)]
 
     def alltoall(self, sendobj: Any) -> list[Any]:
-        sent = self._pieces(sendobj)
+        sent = self._chunks(sendobj)
         self._bare("alltoall")
         return [loads(part) for part in super().alltoall(sent)]
 
@@ -71,8 +71,8 @@ class WatchedObjects(Watched):
         before = super().allgather(sent)[: self.rank]
         return functools.reduce(op, map(loads, before)) if before else None
 
-    def _pieces(self, sendobj: Any) -> list[bytes]:
-        pieces = [dumps(piece) for piece in sendobj]
-        if len(pieces) != self.size:
-            raise ValueError(f"expected {self.size} objects, one for each rank, got {len(pieces)}")
-        return pieces
+    def _chunks(self, sendobj: Any) -> list[bytes]:
+        chunks = [dumps(chunk) for chunk in sendobj]
+        if len(chunks) != self.size:
+            raise ValueError(f"expected {self.size} objects, one for each rank, got {len(chunks)}")
+        return chunks

@@ -32,14 +32,14 @@ class Channel:
 
     def __init__(self, watch: Watch, row: int, rank: int, members: list[int]) -> None:
         self.watch, self.row, self.rank, self.members = watch, row, rank, members
-        board = watch.board
-        self.memory, self.words, self.size = board.memory, board.words, len(members)
-        self.first = row * board.size  # in words
+        recorder = watch.recorder
+        self.memory, self.words, self.size = recorder.memory, recorder.words, len(members)
+        self.first = row * recorder.size  # in words
         self.last = self.first + len(members)
         self.own = self.first + rank
-        self.low = board.rows + 8 * self.first
+        self.low = recorder.rows + 8 * self.first
         self.high = self.low + 8 * len(members)
-        self.number = board.head.start
+        self.number = recorder.head.start
         watch.channels.append(self)
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class Channel:
 
     def differs(self, rank: int, word: int) -> str | None:
         """Return in what a rank's call of the same number differs from ours."""
-        theirs = self.watch.board.words[self.first + rank]
+        theirs = self.watch.recorder.words[self.first + rank]
         if theirs == word or (theirs ^ word) >> NUMBER or theirs & GAVE_UP:
             return None
         number = word >> NUMBER
@@ -119,7 +119,7 @@ class Channel:
 
     def call(self, rank: int, number: int) -> layout.Call | None:
         """Return a rank's note of a call here."""
-        for call in reversed(self.watch.board.last_calls(self.members[rank])):
+        for call in reversed(self.watch.recorder.last_calls(self.members[rank])):
             if call.channel == self.row and call.number == number:
                 return call
         return None
@@ -145,15 +145,15 @@ class Meeting(Waiting):
 
     def leave(self) -> bool:
         channel = self.channel
-        board = self.watch.board
-        board.words[channel.first + channel.rank] = self.word | GAVE_UP
+        recorder = self.watch.recorder
+        recorder.words[channel.first + channel.rank] = self.word | GAVE_UP
         sleep(SEEN_S)
         for rank, member in enumerate(channel.members):
             if rank != channel.rank:
-                theirs = board.words[channel.first + rank]
+                theirs = recorder.words[channel.first + rank]
                 gone_on = (theirs ^ self.word) >> NUMBER and reached(theirs, self.word)
-                if gone_on or board.slots[member].going == self.word:
-                    board.words[channel.first + channel.rank] = self.word
+                if gone_on or recorder.slots[member].going == self.word:
+                    recorder.words[channel.first + channel.rank] = self.word
                     return False
         return True
 
@@ -164,7 +164,7 @@ class Meeting(Waiting):
     def missing(self) -> bool:
         channel = self.channel
         come = (reached(word, self.word) for word in channel.words[channel.first : channel.last])
-        waits = (self.watch.board.slots[member].waits == IN_COLLECTIVE for member in self.members)
+        waits = (self.watch.recorder.slots[member].waits == IN_COLLECTIVE for member in self.members)
         return not (all(come) and all(waits))
 
     def hopeless(self, patience: float) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from labkit.watch import errors
 from labkit.watch.flight_recorder import layout, snapshot, stacks
-from labkit.watch.flight_recorder.layout import EPOCH, RUNS, Board
+from labkit.watch.flight_recorder.layout import EPOCH, RUNS, FlightRecorder
 from labkit.watch.flight_recorder.opcodes import KINDS, UNKNOWN
 from labkit.watch.flight_recorder.source import label, where
 from labkit.watch.signature import REDUCTIONS
@@ -42,30 +42,30 @@ def cores() -> int:
 class Watch:
     """A process at the board: one for all communicators that are watched."""
 
-    def __init__(self, board: Board, rank: int, progress: Callable[[], object]) -> None:
-        self.board = board
+    def __init__(self, recorder: FlightRecorder, rank: int, progress: Callable[[], object]) -> None:
+        self.recorder = recorder
         self.rank = rank
-        self.slot = board.slots[rank]
+        self.slot = recorder.slots[rank]
         self.progress = progress  # lets MPI work on messages under way
         # Ranks that share a core give it to each other at once.
-        self.looks, self.pause = (LOOKS, _yield) if board.size > cores() else (EAGER, _go_on)
+        self.looks, self.pause = (LOOKS, _yield) if recorder.size > cores() else (EAGER, _go_on)
         self.channels: list[Channel] = []
         self.opened = 0  # rows taken as the rank 0 of a communicator
         self.free: list[int] = []
         self.noted: dict[tuple[int, ...], tuple[CodeType, int, bytes]] = {}
         self.calls = 0
-        self.history = board.note_offset(rank)
+        self.history = recorder.note_offset(rank)
         self.slot.pid = os.getpid()
-        stacks.answer_into(board.stacks)
+        stacks.answer_into(recorder.stacks)
         self.slot.stacks = 1
         self.adopt()
 
     def adopt(self) -> None:
         """Take part in the epoch that is open now: earlier hangs are over."""
-        self.epoch = self.board.head.epoch
+        self.epoch = self.recorder.head.epoch
         self.base = (self.epoch & 0xFFF) << EPOCH
         for channel in self.channels:
-            channel.number = self.board.head.start
+            channel.number = self.recorder.head.start
 
     def resume(self) -> None:
         """Take part again after a hang."""
@@ -74,16 +74,16 @@ class Watch:
 
     def begin_cell(self) -> None:
         """Note that a cell begins; it has a clean slate."""
-        if self.board.head.epoch != self.epoch:
+        if self.recorder.head.epoch != self.epoch:
             self.adopt()
         self.slot.waits = layout.AWAKE
         self.slot.first = self.channels[0].number if self.channels else 0
-        self.board.enter(self.rank, RUNS)
+        self.recorder.enter(self.rank, RUNS)
 
     def end_cell(self, state: int, error: str) -> None:
         """Note that the cell has returned or raised."""
         self.slot.waits = layout.AWAKE
-        self.board.enter(self.rank, state, error)
+        self.recorder.enter(self.rank, state, error)
 
     def new_row(self) -> int:
         """Return a row for a communicator of which this process is rank 0; -1 if all are taken."""
@@ -94,8 +94,8 @@ class Watch:
         else:
             row = self.rank * layout.ROWS + self.opened
             self.opened += 1
-        size = self.board.size
-        self.board.words[row * size : (row + 1) * size] = memoryview(bytes(8 * size)).cast("Q")
+        size = self.recorder.size
+        self.recorder.words[row * size : (row + 1) * size] = memoryview(bytes(8 * size)).cast("Q")
         return row
 
     def wait(self, over: Callable[[], bool], what: Waiting) -> None:
@@ -122,7 +122,7 @@ class Watch:
                 if (
                     waited - looked > LOOK_S
                     or waited > what.deadline_s
-                    or self.board.head.epoch != self.epoch
+                    or self.recorder.head.epoch != self.epoch
                 ):
                     looked = waited
                     why = self._why(what, waited)
@@ -142,9 +142,9 @@ class Watch:
 
     def _why(self, what: Waiting, waited: float) -> str | None:
         """Return why there is no point in waiting on, if so."""
-        if self.board.head.epoch != self.epoch:
+        if self.recorder.head.epoch != self.epoch:
             # Whoever interrupts one rank most often interrupts all: let it come, or it comes amid an error.
-            if what.over_since < 0 and (self.board.report() or {}).get("why") == "interrupted":
+            if what.over_since < 0 and (self.recorder.report() or {}).get("why") == "interrupted":
                 what.over_since = waited
             return None if 0 <= what.over_since <= waited < what.over_since + INTERRUPT_S else "over"
         if (fault := what.mismatch()) and (waited > SETTLE_S or not what.missing()):
@@ -157,25 +157,27 @@ class Watch:
         return None
 
     def _raise(self, why: str, what: Waiting) -> None:
-        board = self.board
-        with board.locked():
-            if board.head.epoch == self.epoch:
-                board.publish(snapshot.look(board, why, what.deadline_s, what.members, self.rank))
-        report = board.report()
+        recorder = self.recorder
+        with recorder.locked():
+            if recorder.head.epoch == self.epoch:
+                recorder.publish(
+                    snapshot.take_snapshot(recorder, why, what.deadline_s, what.members, self.rank)
+                )
+        report = recorder.report()
         assert report is not None
         raise errors.HangError(report, self.rank)
 
     def _abandon(self) -> None:
         """Open a new epoch, for this rank will not come to a call that it has announced."""
-        with self.board.locked():
-            if self.board.head.epoch == self.epoch:
-                self.board.publish(
+        with self.recorder.locked():
+            if self.recorder.head.epoch == self.epoch:
+                self.recorder.publish(
                     {"text": f"rank {self.rank} was interrupted while it waited.", "why": "interrupted"}
                 )
 
     def ended(self, rank: int, patience: float) -> bool:
         """Tell whether a rank has ended its cell (while ours goes on), or is dead."""
-        slot = self.board.slots[rank]
+        slot = self.recorder.slots[rank]
         if slot.state != RUNS:
             return bool(self.slot.state == RUNS and monotonic() - slot.since > patience)
         return not snapshot.alive(slot.pid)

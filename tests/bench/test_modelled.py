@@ -11,7 +11,7 @@ from labkit.bench import Row, collectives, modelled
 from labkit.bench.collectives import Times, busbw, rate_said, said, time_said, wire_bound
 from labkit.cli import main
 from labkit.schedules import ALLREDUCE
-from labkit.schedules.cost import Rates, price
+from labkit.schedules.cost_model import CostModel, cost
 
 MS = 1e-3
 TIMES = {
@@ -128,12 +128,12 @@ def test_held_out_sizes_lie_between_those_fitted(sizes: tuple[int, ...], held: t
 SIZES = (1024, 2**14, 2**17, 2**20, 2**23)
 
 
-def times_at(rates: Rates, p: int, factor: Callable[[int], float] = lambda size: 1.0) -> Times:
+def times_at(rates: CostModel, p: int, factor: Callable[[int], float] = lambda size: 1.0) -> Times:
     """Times of a machine that keeps to the model, but for a factor of each size."""
     return {
         size: {
             "mpi-allreduce": 1.0,
-            **{name: factor(size) * price(make(p), size, rates) for name, make in ALLREDUCE.items()},
+            **{name: factor(size) * cost(make(p), size, rates) for name, make in ALLREDUCE.items()},
         }
         for size in SIZES
     }
@@ -141,7 +141,7 @@ def times_at(rates: Rates, p: int, factor: Callable[[int], float] = lambda size:
 
 @pytest.mark.parametrize("p", [2, 3, 4, 5])
 def test_the_model_finds_rates_and_predicts_what_it_has_not_seen(p: int) -> None:
-    rates = Rates(20e-6, 1e-9, 0.3e-9)
+    rates = CostModel(20e-6, 1e-9, 0.3e-9)
     held = (2**14, 2**20)
     times = times_at(rates, p, lambda size: 1.25 if size in held else 1.0)
     model = modelled.modelled(times, p)
@@ -157,7 +157,7 @@ def test_the_model_finds_rates_and_predicts_what_it_has_not_seen(p: int) -> None
 
 
 def test_there_is_no_model_without_messages_or_sizes_to_predict() -> None:
-    rates = Rates(20e-6, 1e-9, 0.3e-9)
+    rates = CostModel(20e-6, 1e-9, 0.3e-9)
     assert modelled.modelled(times_at(rates, 1), 1) is None
     two = dict(list(times_at(rates, 4).items())[:2])
     assert modelled.modelled(two, 4) is None

@@ -38,9 +38,9 @@ def test_a_rank_that_reads_its_own_share_needs_memory_for_little_more(
     done = run(4, programs / "memory_of_a_share.py", big, how)
     assert done.returncode == 0, done.stdout
     told = json.loads(done.stdout.splitlines()[-1])
-    for rank, (share, grown) in enumerate(told):
-        assert share == 15_000 * (784 * 4 + 8)
-        assert 0.9 * share < grown <= 1.2 * share, f"rank {rank}: {grown / share:.2f} of its share"
+    for rank, (shard, grown) in enumerate(told):
+        assert shard == 15_000 * (784 * 4 + 8)
+        assert 0.9 * shard < grown <= 1.2 * shard, f"rank {rank}: {grown / shard:.2f} of its share"
 
 
 def test_scattering_holds_the_whole_set_on_rank_0(big: Path, run: Run, programs: Path) -> None:
@@ -48,9 +48,9 @@ def test_scattering_holds_the_whole_set_on_rank_0(big: Path, run: Run, programs:
     done = run(4, programs / "memory_of_a_share.py", big, "scatter")
     assert done.returncode == 0, done.stdout
     told = json.loads(done.stdout.splitlines()[-1])
-    share, grown = told[0]
-    assert grown > 4 * share
-    assert all(grown < 1.5 * share for share, grown in told[1:])
+    shard, grown = told[0]
+    assert grown > 4 * shard
+    assert all(grown < 1.5 * shard for shard, grown in told[1:])
 
 
 def weights(out: Path) -> np.ndarray:

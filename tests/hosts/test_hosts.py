@@ -95,9 +95,9 @@ def check_bytes(result: dict) -> None:
 def check_times(seconds: dict[str, float]) -> None:
     """Each direction of a link has its rate: no message is faster, and a slow link is slower."""
     least = {"0>1": 1e9, "1>0": 1e9, "0>2": 1e8, "2>0": 1e8}
-    for way, rate in least.items():
+    for algorithm, rate in least.items():
         # 128 KiB of 4 MiB may go at once: the links' buckets.
-        assert seconds[way] > 0.95 * 8 * BYTES / rate, (way, seconds)
+        assert seconds[algorithm] > 0.95 * 8 * BYTES / rate, (algorithm, seconds)
     assert seconds["0>2"] > 2 * seconds["0>1"] and seconds["2>0"] > 2 * seconds["1>0"], seconds
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from labkit.nn import (
     Model,
-    check_model,
+    check_gradients,
     linear_regression,
     numerical_gradient,
     sgd_step,
@@ -33,7 +33,7 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 def test_every_gradient_agrees_with_central_differences(model: Model) -> None:
     before = model.params.copy()
-    checks = check_model(model, *batch(model))
+    checks = check_gradients(model, *batch(model))
     assert [check.name for check in checks] == ["W", "b"]
     assert max(check.error for check in checks) < 1e-8
     np.testing.assert_array_equal(model.params, before)
@@ -42,7 +42,7 @@ def test_every_gradient_agrees_with_central_differences(model: Model) -> None:
 def test_the_check_finds_a_wrong_gradient(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     right = model._loss_backward
     monkeypatch.setattr(model, "_loss_backward", lambda out, y: 1.01 * right(out, y))
-    assert min(check.error for check in check_model(model, *batch(model))) > 1e-3
+    assert min(check.error for check in check_gradients(model, *batch(model))) > 1e-3
 
 
 def test_parameters_and_gradients_are_views_of_one_array_each(model: Model) -> None:

@@ -7,7 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from labkit.nn import Check, Model, check_gradient, check_model, lenet5, mlp, mnist_cnn, ops, report, vgg11
+from labkit.nn import (
+    Check,
+    Model,
+    check_gradient,
+    check_gradients,
+    lenet5,
+    mlp,
+    mnist_cnn,
+    ops,
+    report,
+    vgg11,
+)
 
 
 def batch(model: Model, n: int = 2) -> tuple[np.ndarray, np.ndarray]:
@@ -23,7 +34,7 @@ def test_every_layer_of_every_model_agrees_with_differences(make: Callable[..., 
         if view.ndim == 1:  # biases and scales that are not 0 and 1, so that a mistake in them shows
             view[...] = view + rng.normal(0, 0.1, view.shape)
     before = model.params.copy(), model.buffers.copy()
-    checks = check_model(model, *batch(model), entries=entries)
+    checks = check_gradients(model, *batch(model), entries=entries)
     assert [check.name for check in checks] == list(model.shapes)
     assert all(check.passed and check.checked == min(entries, check.size) for check in checks), report(checks)
     np.testing.assert_array_equal(model.params, before[0])
@@ -45,7 +56,7 @@ def wrong_layer(model: Model, name: str, spoil: Callable[[dict[str, np.ndarray]]
 def test_a_wrong_entry_is_named() -> None:
     model = lenet5(dtype=np.float64)
     wrong_layer(model, "conv2", lambda g: g["b"].__setitem__(3, g["b"][3] * 1.001))
-    checks = check_model(model, *batch(model), names=["conv1.b", "conv2.b", "dense2.b"])
+    checks = check_gradients(model, *batch(model), names=["conv1.b", "conv2.b", "dense2.b"])
     assert [check.passed for check in checks] == [True, False, True]
     assert checks[1].where == (3,) and checks[1].error > 1e-5
     text = report(checks)
@@ -115,8 +126,8 @@ def test_what_cannot_be_checked_is_an_error() -> None:
     model = mlp()
     x, y = batch(model)
     with pytest.raises(ValueError, match="float64"):
-        check_model(model, x.astype(np.float32), y)
+        check_gradients(model, x.astype(np.float32), y)
     with pytest.raises(ValueError, match=r"'conv9.W'.*dense1.W"):
-        check_model(mlp(dtype=np.float64), x, y, names=["conv9.W"])
+        check_gradients(mlp(dtype=np.float64), x, y, names=["conv9.W"])
     with pytest.raises(ValueError, match=r"'w' has shape \(3,\), expected \(2, 2\)"):
         check_gradient(lambda: 0.0, np.zeros((2, 2)), np.zeros(3), "w")

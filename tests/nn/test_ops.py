@@ -9,7 +9,7 @@ import pytest
 
 from labkit.nn import numerical_gradient, ops, relative_error
 from labkit.nn.ops import im2col, winograd
-from labkit.nn.workspace import Work
+from labkit.nn.workspace import Workspace
 
 Pair = tuple[Callable[..., np.ndarray], Callable[..., tuple[np.ndarray, ...]], list[tuple[int, ...]]]
 
@@ -131,7 +131,7 @@ def test_clever_convolutions_equal_the_clear_one(
     dy = laid_out(rng.normal(size=expected.shape), layout)
     dx, dw, db = ops.conv2d_backward(dy, x, w, stride, pad)
 
-    work = Work()
+    work = Workspace()
     for _ in range(2):  # the second time with work arrays that are not fresh
         y, seen = im2col.forward(x, wb, window, work)
         assert relative_error(y, expected).max() < 1e-13
@@ -154,5 +154,7 @@ def test_clever_convolutions_equal_the_clear_one(
 def test_winograd_loses_little_in_float32() -> None:
     rng = np.random.default_rng(8)
     x, w = rng.normal(size=(4, 64, 8, 8)), rng.normal(size=(3, 3, 64, 64)) / 24
-    y, _, _ = winograd.forward(x.astype(np.float32), w.astype(np.float32), np.zeros(64, np.float32), Work())
+    y, _, _ = winograd.forward(
+        x.astype(np.float32), w.astype(np.float32), np.zeros(64, np.float32), Workspace()
+    )
     assert relative_error(y, ops.conv2d(x, w, np.zeros(64), pad=1)).max() < 1e-6

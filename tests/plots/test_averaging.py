@@ -23,7 +23,7 @@ def curves(axes):
 
 
 def test_bills_are_a_panel_each_with_one_legend():
-    figure = rendered(plot.bills([2, 4], {"Sent": CURVES, "Memory": CURVES}, "Gradients"))
+    figure = rendered(plot.cost_by_ranks([2, 4], {"Sent": CURVES, "Memory": CURVES}, "Gradients"))
     sent, memory = figure.axes
     assert curves(sent) == curves(memory) == CURVES
     assert (sent.get_title(), sent.get_ylabel(), sent.get_xlabel()) == (

@@ -13,7 +13,7 @@ from labkit.plots.collectives import before_after, colour, origins, waiting
 SIZES = [1, 2, 3, 4, 5, 8, 15]
 
 
-def pieces(rank, count):
+def chunks(rank, count):
     return (np.arange(count) % 9 + 1) * 10**rank
 
 
@@ -35,7 +35,7 @@ def renders(figure):
 
 @pytest.mark.parametrize("p", SIZES)
 def test_allgather_shows_every_rank_s_piece_in_that_rank_s_colour(p):
-    before = [pieces(rank, 1) for rank in range(p)]
+    before = [chunks(rank, 1) for rank in range(p)]
     figure = before_after("Allgather", before, [np.concatenate(before)] * p, "Allgather")
     assert renders(figure)
     colours = [colour(rank) for rank in range(p)]
@@ -45,7 +45,7 @@ def test_allgather_shows_every_rank_s_piece_in_that_rank_s_colour(p):
 
 @pytest.mark.parametrize("p", SIZES)
 def test_allreduce_shows_sums_with_the_stripes_of_all_ranks(p):
-    before = [pieces(rank, 2) for rank in range(p)]
+    before = [chunks(rank, 2) for rank in range(p)]
     figure = before_after("Allreduce", before, [sum(before)] * p)
     assert renders(figure)
     stripes = [colour(rank) for rank in range(p)]
@@ -54,7 +54,7 @@ def test_allreduce_shows_sums_with_the_stripes_of_all_ranks(p):
 
 
 def test_ranks_without_a_buffer_and_ranks_with_unequal_shares():
-    whole = pieces(0, 5)
+    whole = chunks(0, 5)
     figure = before_after("Scatterv", [whole, None, None], [whole[:2], whole[2:4], whole[4:]])
     assert renders(figure)
     assert texts(figure).count("–") == 2
@@ -76,7 +76,7 @@ def test_zeros_are_white_and_values_from_nowhere_are_grey():
     [(3, (0,)), (200, (2,)), (111, (0, 1, 2)), (110, (1, 2)), (303, (0, 2)), (0, ()), (112, None), (4, None)],
 )
 def test_origins(value, made_from):
-    assert origins(value, [pieces(rank, 3) for rank in range(3)], rank=0) == made_from
+    assert origins(value, [chunks(rank, 3) for rank in range(3)], rank=0) == made_from
 
 
 def test_a_value_that_several_ranks_held_is_first_of_all_one_s_own():
@@ -100,7 +100,7 @@ def test_integers_are_compared_exactly():
 
 
 def test_wide_figures_fit_a_notebook():
-    figure = before_after("wide", [pieces(rank, 12) for rank in range(12)], [pieces(0, 12)] * 12)
+    figure = before_after("wide", [chunks(rank, 12) for rank in range(12)], [chunks(0, 12)] * 12)
     assert figure.get_figwidth() <= 9.5
 
 

@@ -31,7 +31,7 @@ except CollectiveError as error:
     said = str(error)
 else:
     assert comm.watch is not None
-    said = os.path.dirname(comm.watch.board.path)
+    said = os.path.dirname(comm.watch.recorder.path)
     try:
         comm.Bcast(bytearray(1 + (comm.rank == 1)), root=0)
         raise AssertionError("the board there shows nothing")

@@ -26,7 +26,7 @@ def memory(kind: str) -> int:
     return int(next(line for line in lines if line.startswith(kind)).split()[1]) * 1024
 
 
-def share(comm: MPI.Intracomm, how: str) -> tuple[np.ndarray, np.ndarray]:
+def shard(comm: MPI.Intracomm, how: str) -> tuple[np.ndarray, np.ndarray]:
     """Return this rank's share of the training samples."""
     if how == "scatter":
         fetch(comm, "mnist")
@@ -36,7 +36,7 @@ def share(comm: MPI.Intracomm, how: str) -> tuple[np.ndarray, np.ndarray]:
             scatter(comm, whole.y_train if whole else None, data.strided),
         )
     shared = SharedSet(comm, "mnist")
-    return shared.share(data.scheme(how, targets=shared.targets, speeds=[1.0] * comm.size))
+    return shared.shard(data.scheme(how, targets=shared.targets, speeds=[1.0] * comm.size))
 
 
 comm = MPI.COMM_WORLD
@@ -56,7 +56,7 @@ scatter(comm, np.zeros((comm.size, 1 << 18), np.float32) if comm.rank == 0 else 
 comm.alltoall([b"x"] * comm.size)
 Path("/proc/self/clear_refs").write_text("5")  # the peak counts afresh from here
 before = memory("VmRSS")
-x, y = share(comm, how)
+x, y = shard(comm, how)
 grown = memory("VmHWM") - before
 assert x.shape == (60_000 // comm.size, 784)
 told = comm.gather((x.nbytes + y.nbytes, grown))

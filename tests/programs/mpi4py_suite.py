@@ -7,8 +7,8 @@ from mpi4py import MPI
 
 from labkit.comm import (
     CountingComm,
-    DoublingComm,
     HalvingDoublingComm,
+    RecursiveDoublingComm,
     RingComm,
     RootComm,
     TreeComm,
@@ -19,7 +19,7 @@ import test_cco_buf as theirs
 
 suite = unittest.TestSuite()
 counting = CountingComm(MPI.COMM_WORLD)
-for kind in RootComm, RingComm, TreeComm, DoublingComm, HalvingDoublingComm:
+for kind in RootComm, RingComm, TreeComm, RecursiveDoublingComm, HalvingDoublingComm:
     for base in theirs.TestCCOBufWorld, theirs.TestCCOBufInplaceWorld:
         ours = type(f"{base.__name__}_{kind.__name__}", (base,), {"COMM": kind(counting)})
         suite.addTest(ours("testAllreduce"))
@@ -40,6 +40,12 @@ if not result.wasSuccessful():
     MPI.COMM_WORLD.Abort(1)
 if counting.size > 1:
     names = {row.name for row in counting.traffic() if row.messages is not None and row.messages.sum()}
-    assert {"root_allreduce", "ring_allreduce", "tree_allreduce", "doubling", "halving_doubling"} <= names
+    assert {
+        "root_allreduce",
+        "ring_allreduce",
+        "tree_allreduce",
+        "recursive_doubling",
+        "halving_doubling",
+    } <= names
 if counting.rank == 0:
     print(f"{result.testsRun} tests of mpi4py's passed")

@@ -124,7 +124,7 @@ def run(program: list[dict], fault: tuple[int, int, str] | None) -> str:
                     raise Left
                 if fault[2] == "loops":
                     end = time.monotonic() + 20
-                    while world.watch.board.head.epoch == world.watch.epoch and time.monotonic() < end:
+                    while world.watch.recorder.head.epoch == world.watch.epoch and time.monotonic() < end:
                         pass
                 step = faulty(step, fault[2]) or step  # noqa: PLW2901
             call(step)

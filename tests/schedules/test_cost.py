@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from labkit import schedules
 from labkit.schedules import ALLREDUCE, bounds, collective, copying
-from labkit.schedules.cost import Rates, bill, price
-from labkit.schedules.simulate import Network, simulate
+from labkit.schedules.cost_model import CostModel, cost, cost_terms
+from labkit.schedules.simulator import Network, simulate
 from labkit.schedules.traffic import traffic
 
-RATES = Rates(alpha=2e-5, beta=1e-9, gamma=3e-10)
+RATES = CostModel(alpha=2e-5, beta=1e-9, gamma=3e-10)
 KIND = [
     schedules.ring_reduce,
     schedules.tree_reduce,
@@ -33,7 +33,7 @@ def test_eight_ranks_and_256_bytes():
 @pytest.mark.parametrize("n", [0, 1, 3, 17, 64])
 def test_traffic_is_that_of_the_transfers_one_by_one(make, p, n):
     schedule, count = make(p), traffic(make(p), 8 * n, itemsize=8)
-    ends = bounds(n, schedule.pieces)
+    ends = bounds(n, schedule.chunks)
     sent, received, messages = [0] * p, [0] * p, 0
     for source, dest, first, stop, _ in (transfer for one in schedule for transfer in one):
         size = 8 * int(ends[stop] - ends[first])
@@ -58,11 +58,11 @@ def test_the_textbook_s_formulas_come_out(p):
         "root": 2 * (p - 1) * (a + n * b) + (p - 1) * n * g,
         "ring": 2 * (p - 1) * a + 2 * n * (p - 1) / p * b + n * (p - 1) / p * g,
         "tree": 2 * lg * (a + n * b) + lg * n * g,
-        "doubling": lg * (a + n * b + n * g),
+        "recursive-doubling": lg * (a + n * b + n * g),
         "halving-doubling": 2 * lg * a + 2 * n * (p - 1) / p * b + n * (p - 1) / p * g,
     }
-    assert {name: price(make(p), n, RATES) for name, make in ALLREDUCE.items()} == pytest.approx(expected)
-    gathered = price(schedules.ring_allgather(p), p * n, RATES) + (p - 1) * n * g  # then each adds up
+    assert {name: cost(make(p), n, RATES) for name, make in ALLREDUCE.items()} == pytest.approx(expected)
+    gathered = cost(schedules.ring_allgather(p), p * n, RATES) + (p - 1) * n * g  # then each adds up
     assert gathered == pytest.approx((p - 1) * (a + n * b + n * g))
 
 
@@ -72,7 +72,9 @@ def test_ring_and_doubling_cross_where_the_formula_says(p):
     n = a * (2 * (p - 1) - np.log2(p)) / (b * (np.log2(p) - 2 * (p - 1) / p))
 
     def advantage(nbytes):
-        ring, doubling = (price(ALLREDUCE[name](p), nbytes, Rates(a, b)) for name in ("ring", "doubling"))
+        ring, doubling = (
+            cost(ALLREDUCE[name](p), nbytes, CostModel(a, b)) for name in ("ring", "recursive-doubling")
+        )
         return doubling - ring
 
     size = 4 * p * round(n / 4 / p)
@@ -83,7 +85,7 @@ def test_ring_and_doubling_cross_where_the_formula_says(p):
 def test_no_rank_of_an_allreduce_sends_less_than_the_lower_bound_and_the_ring_reaches_it(p):
     n = 4 * 720720
     bound = 2 * n * (p - 1) / p
-    busiest = {name: bill(make(p), n, RATES).sent for name, make in ALLREDUCE.items()}
+    busiest = {name: cost_terms(make(p), n, RATES).sent for name, make in ALLREDUCE.items()}
     assert min(busiest.values()) >= bound - 1e-6
     assert busiest["ring"] == pytest.approx(bound)
     if p & (p - 1) == 0:
@@ -92,13 +94,13 @@ def test_no_rank_of_an_allreduce_sends_less_than_the_lower_bound_and_the_ring_re
 
 def test_uneven_pieces_wait_for_the_largest():
     # 5 values on 3 ranks are pieces of 1, 2 and 2 values: in each round some rank sends 2.
-    assert bill(ALLREDUCE["ring"](3), 20, RATES) == (4, 4 * 8, 2 * 8)
-    assert bill(ALLREDUCE["ring"](3), 4, RATES) == (4, 4 * 4, 2 * 4)  # one value: one message a round
-    assert bill(ALLREDUCE["ring"](3), 0, RATES) == (0, 0, 0)
+    assert cost_terms(ALLREDUCE["ring"](3), 20, RATES) == (4, 4 * 8, 2 * 8)
+    assert cost_terms(ALLREDUCE["ring"](3), 4, RATES) == (4, 4 * 4, 2 * 4)  # one value: one message a round
+    assert cost_terms(ALLREDUCE["ring"](3), 0, RATES) == (0, 0, 0)
 
 
 def test_a_rank_s_messages_of_one_round_queue_up():
-    assert bill(schedules.ring_reduce(4), 16, RATES) == (3 + 3, 3 * 4 + 3 * 4, 3 * 4)
+    assert cost_terms(schedules.ring_reduce(4), 16, RATES) == (3 + 3, 3 * 4 + 3 * 4, 3 * 4)
 
 
 @pytest.mark.parametrize("make", MAKES)
@@ -106,8 +108,8 @@ def test_a_rank_s_messages_of_one_round_queue_up():
 def test_equal_ranks_take_what_the_price_says(make, p):
     even, uneven = 4 * 720720, 4 * 720720 + 4 * 7
     network = Network.of(p, RATES)
-    assert simulate(make(p), even, network).seconds == pytest.approx(price(make(p), even, RATES))
-    assert simulate(make(p), uneven, network).seconds <= price(make(p), uneven, RATES) * (1 + 1e-12)
+    assert simulate(make(p), even, network).seconds == pytest.approx(cost(make(p), even, RATES))
+    assert simulate(make(p), uneven, network).seconds <= cost(make(p), uneven, RATES) * (1 + 1e-12)
 
 
 @collective("allgather")
@@ -132,7 +134,7 @@ def test_the_rounds_of_each_rank_s_clock(make, p, n, random):
         network = network.slow_processor(random.randrange(p), 1 + 9 * random.random())
         network = network.pause(random.randrange(p), random.random() * 1e-4)
         network = network.link(random.randrange(p), random.randrange(p), random.random() * 1e-4, 1e-8)
-    schedule, ends = make(p), bounds(n, make(p).pieces) * 4
+    schedule, ends = make(p), bounds(n, make(p).chunks) * 4
     clock = network.ready.tolist()
     for one in schedule:
         sends, receives, adds = list(clock), list(clock), [0.0] * p
@@ -153,7 +155,7 @@ def test_the_rounds_of_each_rank_s_clock(make, p, n, random):
 
 def test_messages_queue_up_at_both_ends():
     # 0→1 and 1→0 begin at once; 0→2 waits for its sender, 2→0 for its receiver, 1→2 and 2→1 for both.
-    assert simulate(all_at_once(3), 12, Network.of(3, Rates(1, 0))).finish.tolist() == [2, 3, 3]
+    assert simulate(all_at_once(3), 12, Network.of(3, CostModel(1, 0))).finish.tolist() == [2, 3, 3]
 
 
 def test_what_is_slow_shows():

@@ -20,8 +20,8 @@ ALONE = {
 ALL = [make for makes in ALONE.values() for make in makes]
 
 
-def of(*rounds: Round, p: int = 3, pieces: int = 3, kind: str = "allreduce") -> Schedule:
-    return Schedule("ours", kind, p, pieces, lambda: iter(rounds))
+def of(*rounds: Round, p: int = 3, chunks: int = 3, kind: str = "allreduce") -> Schedule:
+    return Schedule("ours", kind, p, chunks, lambda: iter(rounds))
 
 
 @pytest.mark.parametrize("kind", ALONE)
@@ -46,7 +46,7 @@ def test_nodes_must_be_told_for_every_rank():
 def values(schedule: Schedule, n: int) -> np.ndarray:
     """Carry the schedule out on real values, (p, n): what the verifier follows without them."""
     arrays = np.random.default_rng(0).integers(-99, 99, (schedule.p, n))
-    total, ends = arrays.sum(axis=0), schedules.bounds(n, schedule.pieces)
+    total, ends = arrays.sum(axis=0), schedules.bounds(n, schedule.chunks)
     for one in schedule:
         sent = arrays.copy()
         for source, dest, first, stop, add in one:
@@ -174,4 +174,4 @@ def test_what_cannot_be_is_told(rounds, kind, said):
 
 def test_a_piece_for_each_rank_where_ranks_own_pieces():
     with pytest.raises(ScheduleError, match="a piece for each of 3 ranks, got 2 pieces"):
-        verify(of(kind="allgather", pieces=2))
+        verify(of(kind="allgather", chunks=2))

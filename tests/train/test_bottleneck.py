@@ -9,7 +9,7 @@ import pytest
 
 from labkit.comm.emulation.links import Link, describe, parse_link
 from labkit.schedules import ring_allreduce
-from labkit.schedules.simulate import simulate
+from labkit.schedules.simulator import simulate
 from labkit.train.bottleneck import KINDS, Bottleneck, check, factors, links, network, parse
 
 

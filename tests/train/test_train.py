@@ -83,7 +83,7 @@ def test_any_number_of_ranks_ends_in_the_weights_of_one(
     assert record["ranks"] == p == len(record["hosts"])
     assert record["settings"] == {
         "model": "linear", "data": "linear", "epochs": 10, "lr": 0.1, "batch": None,
-        "shard": "contiguous", "sync": "allreduce", "aggregate": "weighted", "seed": 0,
+        "shard": "contiguous", "algorithm": "mpi", "aggregate": "weighted", "seed": 0,
     }  # fmt: skip
     assert record["versions"]["labkit"] == __version__ and record["versions"]["mpi_library"]
     by_epoch = [row["global_loss"] for row in record["losses"] if row["rank"] == 0]
@@ -98,8 +98,8 @@ def test_the_digits_are_learnt_and_the_same_by_any_number_of_ranks(run: Run, tmp
 
     few = ("--model", "softmax", "--data", "digits", "--epochs", "2", "--batch", "50")
     train(run, 1, tmp_path / "1", *few)
-    train(run, 5, tmp_path / "5", *few, "--sync", "shared")
-    assert json.loads((tmp_path / "5" / "run.json").read_text())["settings"]["sync"] == "shared"
+    train(run, 5, tmp_path / "5", *few, "--algorithm", "shared-memory")
+    assert json.loads((tmp_path / "5" / "run.json").read_text())["settings"]["algorithm"] == "shared-memory"
     expected = weights(tmp_path / "1")
     np.testing.assert_allclose(weights(tmp_path / "5"), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
@@ -110,7 +110,7 @@ def test_another_seed_starts_elsewhere(run: Run, alone: Path, tmp_path: Path) ->
 
 
 def test_bottlenecks_slow_the_run_and_leave_its_weights(run: Run, tmp_path: Path) -> None:
-    settings = ("--model", "softmax", "--epochs", "2", "--batch", "300", "--sync", "ring")
+    settings = ("--model", "softmax", "--epochs", "2", "--batch", "300", "--algorithm", "ring")
     train(run, 3, tmp_path / "even", *settings)
     troubles = ["2:slow-processor=2", "2:slow-link=1mbit", "1:jitter=1ms", "0:pause=30ms@3"]
     words = [word for trouble in troubles for word in ("--bottleneck", trouble)]
@@ -146,8 +146,8 @@ def test_errors_are_told_once_and_end_every_rank(run: Run, tmp_path: Path) -> No
         (("--out", tmp_path / "h", "--bottleneck", "9:jitter=1ms"), "expected bottlenecks on ranks 0 … 2"),
         (("--out", tmp_path / "e", "--bottleneck", "1:slow=3"), "expected RANK:KIND=AMOUNT"),
         (("--out", tmp_path / "f", "--link", "fast"), "expected a rate"),
-        (("--out", tmp_path / "g", "--link", "1gbit", "--sync", "shared"), "no link to emulate"),
-        (("--out", tmp_path / "d", "--sync", "ring", "--aggregate", "median"), "adds up on the way"),
+        (("--out", tmp_path / "g", "--link", "1gbit", "--algorithm", "shared-memory"), "no link to emulate"),
+        (("--out", tmp_path / "d", "--algorithm", "ring", "--aggregate", "median"), "adds up on the way"),
         (("--out", tmp_path / "c", "--lr", "1e9", "--epochs", "50"), "lower learning rate"),
     ):
         done = run(3, *TRAIN, *options)

@@ -8,19 +8,19 @@ import pytest
 
 from labkit.plots.hang import hang as picture
 from labkit.watch.flight_recorder import layout
-from labkit.watch.flight_recorder.layout import Board
+from labkit.watch.flight_recorder.layout import FlightRecorder
 from labkit.watch.flight_recorder.opcodes import OPS
 from labkit.watch.flight_recorder.report import table
-from labkit.watch.flight_recorder.snapshot import look
+from labkit.watch.flight_recorder.snapshot import take_snapshot
 
 
 @pytest.fixture
 def report() -> dict:
     """Rank 1 of three has raised between the first and the second collective."""
-    board = Board(Board.create(3))
+    recorder = FlightRecorder(FlightRecorder.create(3))
     try:
         for rank in range(3):
-            slot = board.slots[rank]
+            slot = recorder.slots[rank]
             slot.pid, slot.state = os.getpid(), layout.RUNS
             for number, op in [(1, "Bcast"), (2, "Allreduce")][: 1 if rank == 1 else 2]:
                 slot.history[slot.calls] = layout.Call(
@@ -29,10 +29,10 @@ def report() -> dict:
                 slot.calls += 1
             slot.waits = layout.IN_COLLECTIVE if rank != 1 else layout.AWAKE
             slot.where = b"cell line 5: `comm.Allreduce(x, y)`"
-        board.enter(1, layout.RAISED, "ZeroDivisionError: division by zero")
-        return look(board, "late", 2.0, range(3), 0)
+        recorder.enter(1, layout.RAISED, "ZeroDivisionError: division by zero")
+        return take_snapshot(recorder, "late", 2.0, range(3), 0)
     finally:
-        board.remove()
+        recorder.remove()
 
 
 def test_the_words(report: dict) -> None:
@@ -45,20 +45,20 @@ def test_the_words(report: dict) -> None:
 
 
 def test_a_rank_that_has_not_begun_the_cell_is_no_rank_that_has_returned_from_it() -> None:
-    board = Board(Board.create(3))
+    recorder = FlightRecorder(FlightRecorder.create(3))
     try:
         for rank in range(3):
-            board.slots[rank].pid = os.getpid()
-            board.enter(rank, layout.RUNS)
-            board.enter(rank, layout.RETURNED)
+            recorder.slots[rank].pid = os.getpid()
+            recorder.enter(rank, layout.RUNS)
+            recorder.enter(rank, layout.RETURNED)
         for rank, count in [(0, 10), (2, 11)]:
-            board.enter(rank, layout.RUNS)
-            slot = board.slots[rank]
+            recorder.enter(rank, layout.RUNS)
+            slot = recorder.slots[rank]
             slot.first, slot.calls, slot.waits = 6, 1, layout.IN_COLLECTIVE
             slot.history[0] = layout.Call(7, 0, OPS["Allreduce"], -1, count, 11, -1, 2, b"cell")
-        report = look(board, "count", 2.0, range(3), 0)
+        report = take_snapshot(recorder, "count", 2.0, range(3), 0)
     finally:
-        board.remove()
+        recorder.remove()
     assert report["text"].splitlines()[:4] == [
         "The ranks do not agree on collective #1: its count differs.",
         "  rank 0 waits in Allreduce (#1, 10 float32)",
@@ -69,15 +69,18 @@ def test_a_rank_that_has_not_begun_the_cell_is_no_rank_that_has_returned_from_it
 
 
 def test_a_rank_that_has_only_just_come_is_shown_with_those_it_waits_with() -> None:
-    board = Board(Board.create(2))
+    recorder = FlightRecorder(FlightRecorder.create(2))
     try:
-        for slot in board.slots:
+        for slot in recorder.slots:
             slot.pid, slot.state, slot.calls = os.getpid(), layout.RUNS, 1
             slot.history[0] = layout.Call(1, 0, OPS["Barrier"], -1, -1, -1, -1, 3, b"cell")
-        board.slots[1].waits, board.slots[1].where = layout.IN_COLLECTIVE, b"cell line 3: `comm.Barrier()`"
-        report = look(board, "stopped", 2.0, range(2), None)
+        recorder.slots[1].waits, recorder.slots[1].where = (
+            layout.IN_COLLECTIVE,
+            b"cell line 3: `comm.Barrier()`",
+        )
+        report = take_snapshot(recorder, "stopped", 2.0, range(2), None)
     finally:
-        board.remove()
+        recorder.remove()
     assert (
         report["text"].splitlines()[1] == "  ranks 0, 1 wait in Barrier (#1) at cell line 3: `comm.Barrier()`"
     )

@@ -44,7 +44,7 @@ def hand_out(deadline_s: float) -> str:
         shell.events.register("pre_run_cell", begin)
         shell.events.register("post_run_cell", end)
     assert isinstance(comm.watch, Watch)
-    return comm.watch.board.path
+    return comm.watch.recorder.path
 
 
 def _hooks(watch: Any) -> tuple[Any, Any]:

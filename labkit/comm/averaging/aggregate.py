@@ -15,9 +15,9 @@ BLOCK = 32_768  # values worked on at a time, so that they stay in the core's ow
 
 # By name: the factor of a rank, from its share of all samples and the number of ranks.
 FACTORS: dict[str, Callable[[float, int], float]] = {
-    "sum": lambda share, p: 1.0,
-    "mean": lambda share, p: 1.0 / p,
-    "weighted": lambda share, p: share,
+    "sum": lambda weight, p: 1.0,
+    "mean": lambda weight, p: 1.0 / p,
+    "weighted": lambda weight, p: weight,
 }
 
 
@@ -46,7 +46,7 @@ def trimmed_mean(rows: Sequence[np.ndarray], out: np.ndarray) -> None:
 
     At each end it is one row of up to ten, two of up to twenty, and so on; of one or two rows nothing could
     be left, so none is dropped: it is their mean. Shapes and NaN as for `median`.
-    Source: D. Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, 2018.
+    Source: D. Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical CostModel, 2018.
     """
     drop = min(-(-len(rows) // 10), (len(rows) - 1) // 2)
     _mean_of_sorted(rows, slice(drop, len(rows) - drop), out)

@@ -19,52 +19,52 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.averaging.aggregate import AGGREGATES, FACTORS, ROBUST, add_up
-from labkit.comm.averaging.shared_memory import Shared, shared
+from labkit.comm.averaging.shared_memory import SharedMemory, shared_memory
 from labkit.comm.running.executor import run
 from labkit.schedules import ALLREDUCE, ring_allgather
 
-Way = Callable[[MPI.Intracomm, np.ndarray, float], None]
+Algorithm = Callable[[MPI.Intracomm, np.ndarray, float], None]
 
 
-def allreduce(comm: MPI.Intracomm, gradient: np.ndarray, share: float) -> None:
+def allreduce(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
     """Average in place by one Allreduce, the MPI library's own."""
-    gradient *= gradient.dtype.type(share)
+    gradient *= gradient.dtype.type(weight)
     comm.Allreduce(MPI.IN_PLACE, gradient)
 
 
-def allgather(comm: MPI.Intracomm, gradient: np.ndarray, share: float) -> None:
+def allgather(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
     """Average in place after every rank has got every gradient: takes p times the memory of one."""
-    rows, shares = contributions(comm, gradient, share)
-    add_up(rows, shares.astype(gradient.dtype), gradient)
+    rows, weights = contributions(comm, gradient, weight)
+    add_up(rows, weights.astype(gradient.dtype), gradient)
 
 
-def contributions(comm: MPI.Intracomm, gradient: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+def contributions(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the gradients of all ranks (p, n) and their shares (p,), by a ring allgather. Collective."""
     rows = np.empty((comm.size, gradient.size), gradient.dtype)
     rows[comm.rank] = gradient
-    shares = np.empty(comm.size)
-    shares[comm.rank] = share
-    for array in shares, rows.reshape(-1):
+    weights = np.empty(comm.size)
+    weights[comm.rank] = weight
+    for array in weights, rows.reshape(-1):
         run(comm, ring_allgather(comm.size), array)
-    return rows, shares
+    return rows, weights
 
 
-def _scheduled(name: str) -> Way:
-    def way(comm: MPI.Intracomm, gradient: np.ndarray, share: float) -> None:
-        gradient *= gradient.dtype.type(share)
+def _scheduled(name: str) -> Algorithm:
+    def algorithm(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
+        gradient *= gradient.dtype.type(weight)
         run(comm, ALLREDUCE[name](comm.size), gradient)
 
-    way.__name__ = name.replace("-", "_")
-    way.__doc__ = f"Average in place by the schedule {name!r}."
-    return way
+    algorithm.__name__ = name.replace("-", "_")
+    algorithm.__doc__ = f"Average in place by the schedule {name!r}."
+    return algorithm
 
 
 # What has the signature of a way, by name: the MPI library's own, ours by schedule, ours without messages.
-WAYS: dict[str, Way] = {
-    "allreduce": allreduce,
+ALGORITHMS: dict[str, Algorithm] = {
+    "mpi": allreduce,
     "allgather": allgather,
     **{name: _scheduled(name) for name in ALLREDUCE},
-    "shared": shared,
+    "shared-memory": shared_memory,
 }
 
 
@@ -77,48 +77,50 @@ class Averaging:
     counts alike, and a rank without samples, which has no gradient to tell, is left out.
     """
 
-    sync: str
+    algorithm: str
     aggregate: str
 
     def __post_init__(self) -> None:
-        if self.sync not in WAYS:
-            raise ValueError(f"expected a way to average, one of {', '.join(WAYS)}, got {self.sync!r}")
+        if self.algorithm not in ALGORITHMS:
+            raise ValueError(
+                f"expected a way to average, one of {', '.join(ALGORITHMS)}, got {self.algorithm!r}"
+            )
         if self.aggregate not in AGGREGATES:
             raise ValueError(f"expected an aggregate, one of {', '.join(AGGREGATES)}, got {self.aggregate!r}")
-        if self.aggregate in ROBUST and self.sync != "allgather":
+        if self.aggregate in ROBUST and self.algorithm != "allgather":
             raise ValueError(
-                f"{self.sync!r} cannot make the {self.aggregate}: it adds up on the way, so no rank ever "
-                "holds the single contributions that are needed for it; use 'allgather'"
+                f"{self.algorithm!r} cannot make the {self.aggregate}: it adds up on the way, so no rank "
+                "ever holds the single contributions that are needed for it; use 'allgather'"
             )
 
-    def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, share: float) -> None:
+    def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
         """Leave what is asked for in place, on every rank."""
         if self.aggregate in FACTORS:
-            WAYS[self.sync](comm, gradient, self.factor(share, comm.size))
+            ALGORITHMS[self.algorithm](comm, gradient, self.factor(weight, comm.size))
             return
-        rows, shares = contributions(comm, gradient, share)
-        told = [row for row, its in zip(rows, shares, strict=True) if its > 0]
+        rows, weights = contributions(comm, gradient, weight)
+        told = [row for row, its in zip(rows, weights, strict=True) if its > 0]
         ROBUST[self.aggregate](told, gradient)
 
-    def factor(self, share: float, p: int) -> float:
+    def factor(self, weight: float, p: int) -> float:
         """Return what this rank's gradient is multiplied by; for the median that of a plain mean."""
-        return FACTORS.get(self.aggregate, FACTORS["mean"])(share, p)
+        return FACTORS.get(self.aggregate, FACTORS["mean"])(weight, p)
 
 
-def way(sync: str = "allreduce", aggregate: str = "weighted") -> Way:
-    """Return the way to average of these names, one of WAYS and one of AGGREGATES.
+def algorithm(algorithm: str = "mpi", aggregate: str = "weighted") -> Algorithm:
+    """Return the way to average of these names, one of ALGORITHMS and one of AGGREGATES.
 
-    A ValueError if there is no such way: the median and the trimmed mean need sync="allgather".
+    A ValueError if there is no such way: the median and the trimmed mean need algorithm="allgather".
     """
-    return Averaging(sync, aggregate)
+    return Averaging(algorithm, aggregate)
 
 
-def factor(way: Way, share: float, p: int) -> float:
+def factor(algorithm: Algorithm, weight: float, p: int) -> float:
     """Return what a way multiplies this rank's gradient by: its share, unless the way says otherwise."""
-    return way.factor(share, p) if isinstance(way, Averaging) else share
+    return algorithm.factor(weight, p) if isinstance(algorithm, Averaging) else weight
 
 
-def memory(way: Way, comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | None:
+def memory(algorithm: Algorithm, comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | None:
     """Return n zeros where this way has a gradient best; None if it does not matter. Collective."""
-    inner = WAYS[way.sync] if isinstance(way, Averaging) else way
-    return inner.array(comm, n, dtype) if isinstance(inner, Shared) and comm.size > 1 else None
+    inner = ALGORITHMS[algorithm.algorithm] if isinstance(algorithm, Averaging) else algorithm
+    return inner.array(comm, n, dtype) if isinstance(inner, SharedMemory) and comm.size > 1 else None

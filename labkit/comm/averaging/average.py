@@ -9,11 +9,13 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.averaging.algorithms import Way, allreduce
+from labkit.comm.averaging.algorithms import Algorithm, allreduce
 from labkit.comm.errors import raise_faults
 
 
-def average(comm: MPI.Intracomm, gradient: np.ndarray, weight: float, way: Way = allreduce) -> None:
+def average(
+    comm: MPI.Intracomm, gradient: np.ndarray, weight: float, algorithm: Algorithm = allreduce
+) -> None:
     """Leave the weighted mean of all ranks' gradients in `gradient`, on every rank.
 
     `weight` is the number of samples that this rank's gradient is the mean of (any unit, as long as all
@@ -22,7 +24,7 @@ def average(comm: MPI.Intracomm, gradient: np.ndarray, weight: float, way: Way =
     untouched.
     """
     total = agree(comm, gradient, weight)
-    way(comm, gradient, weight / total)
+    algorithm(comm, gradient, weight / total)
 
 
 def agree(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> float:

@@ -39,9 +39,9 @@ class _Node:
         self.pool = Pool(node)
         self.copy = np.empty(0)
         # A line of cache for each rank, where it tells: number of window, place in it, factor.
-        self._board_of_mine = self.pool.lend(8, np.dtype(np.float64))
-        assert not isinstance(self._board_of_mine, str), self._board_of_mine
-        self.board = self.pool.rows(*self.pool.find(self._board_of_mine), 8, np.dtype(np.float64))
+        self._own_row = self.pool.lend(8, np.dtype(np.float64))
+        assert not isinstance(self._own_row, str), self._own_row
+        self.table = self.pool.rows(*self.pool.find(self._own_row), 8, np.dtype(np.float64))
 
     def meet(self) -> None:
         """Wait until all ranks of the node are here; then each sees what the others have written."""
@@ -66,7 +66,7 @@ class _Node:
 
     def close(self) -> None:
         """Free what no rank looks at any more. Collective on the node."""
-        self.copy = self.board = self._board_of_mine = np.empty(0)
+        self.copy = self.table = self._own_row = np.empty(0)
         self.pool.free()
         for comm in self.comm, self.column:
             if comm:
@@ -78,7 +78,7 @@ def _leave(comm: MPI.Comm, key: int, node: _Node) -> None:
         node.close()
 
 
-class Shared:
+class SharedMemory:
     """A way to average (see algorithms.py) in memory that ranks share; `shared` is the one to use.
 
     A gradient that `array` has made is averaged where it is; any other one is copied into such memory and
@@ -110,15 +110,15 @@ class Shared:
         assert not isinstance(lent, str)
         return lent
 
-    def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, share: float) -> None:
+    def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
         """Leave the sum of all ranks' gradients, each times its share, in place. Shapes: gradient (n,)."""
         if comm.size == 1:
-            gradient *= gradient.dtype.type(share)
+            gradient *= gradient.dtype.type(weight)
             return
         node = self._node(comm)
-        node.board[node.rank, :3] = *node.pool.find(gradient), share
+        node.table[node.rank, :3] = *node.pool.find(gradient), weight
         node.meet()
-        said = node.board[:, :3].copy()
+        said = node.table[:, :3].copy()
         in_place = said[0, 0] > 0 and bool((said[:, :2] == said[0, :2]).all())
         if in_place:
             window, start = int(said[0, 0]), int(said[0, 1])
@@ -144,5 +144,5 @@ class Shared:
         return node.pool.find(node.copy)
 
 
-shared = Shared()
-shared_array = shared.array
+shared_memory = SharedMemory()
+shared_array = shared_memory.array

@@ -11,7 +11,7 @@ from labkit import data
 from labkit.comm.data.once import once_per_node
 from labkit.comm.data.scatter import scatter
 from labkit.comm.errors import raise_together
-from labkit.comm.quiet import wait_quietly
+from labkit.comm.quiet import sleeping_barrier
 from labkit.data import Scheme
 
 Samples = tuple[np.ndarray, np.ndarray]
@@ -55,14 +55,14 @@ class SharedSet:
                 known = loaded.y_train, loaded.features, loaded.outputs
         except (OSError, ValueError) as error:
             fault = str(error)
-        wait_quietly(comm)  # rank 0, which loads the data, needs its core
+        sleeping_barrier(comm)  # rank 0, which loads the data, needs its core
         raise_together(comm, fault)
         if self._stored is None:
             known = comm.bcast(known)
         self.targets, self.features, self.outputs = known
         self.labelled = bool(np.issubdtype(self.targets.dtype, np.integer))
 
-    def share(self, scheme: Scheme) -> Samples:
+    def shard(self, scheme: Scheme) -> Samples:
         """Return x and y of this rank's share of the training samples, in the order of the scheme.
 
         Collective. What goes wrong (more ranks than samples, say) is a CollectiveError on every rank.
@@ -70,14 +70,14 @@ class SharedSet:
         if self._stored is None:
             x, y = (self._loaded.x_train, self._loaded.y_train) if self._loaded else (None, None)
             return scatter(self._comm, x, scheme), scatter(self._comm, y, scheme)
-        share, fault = None, None
+        shard, fault = None, None
         try:
-            share = self._stored.take(scheme(len(self._stored), self._comm.rank, self._comm.size))
+            shard = self._stored.take(scheme(len(self._stored), self._comm.rank, self._comm.size))
         except (OSError, ValueError, IndexError) as error:
             fault = str(error)
         raise_together(self._comm, fault)
-        assert share is not None  # or there would have been a fault
-        return share
+        assert shard is not None  # or there would have been a fault
+        return shard
 
     def test(self) -> Samples | None:
         """Return x and y of the samples for the test on rank 0, None on the others.

@@ -1,7 +1,7 @@
 """An emulated link: a communicator that holds messages back as a slower network would.
 
 For machines where no network can be had (`labkit hosts`), and for links that nobody has. As in the simulator
-(`labkit.schedules.simulate`), a message of n bytes takes α + βn, both of the slower of both ends, and a
+(`labkit.schedules.simulator`), a message of n bytes takes α + βn, both of the slower of both ends, and a
 rank's port carries one message at a time each way: of two that it sends, or that come to it, the second waits
 for the first. A message is on its way while its ranks compute, from when it is sent: whether its receiver is
 there already makes no difference, as with a network that has room for it.
@@ -24,7 +24,7 @@ from labkit.comm.emulation.links import Link, describe
 from labkit.comm.emulation.ports import NAP_S, Ports
 from labkit.comm.errors import raise_together
 from labkit.comm.message import nbytes
-from labkit.comm.wrapper import Layer
+from labkit.comm.wrapper import CommWrapper
 
 # Neither bookkeeping nor anything that could be held back here.
 REFUSED = (
@@ -40,7 +40,7 @@ REFUSED = (
 )
 
 
-class EmulatedComm(Layer):
+class EmulatedComm(CommWrapper):
     """A communicator around another, with emulated links: mpi4py's names, and messages that take time.
 
     `links` is one for all ranks, or a sequence with one for each. Making one is collective.

@@ -15,11 +15,11 @@ from mpi4py import MPI
 from labkit.comm.errors import raise_faults
 from labkit.comm.message import flat
 from labkit.comm.running.executor import run
-from labkit.comm.wrapper import Layer
+from labkit.comm.wrapper import CommWrapper
 from labkit.schedules import (
     Schedule,
-    doubling,
     halving_doubling,
+    recursive_doubling,
     ring_allreduce,
     root_allreduce,
     tree_allreduce,
@@ -30,7 +30,7 @@ _OPS_OF_KIND = {"i": 10, "u": 10, "f": 4, "c": 2}  # so many of them, by the kin
 _READY, _LIBRARY, _FAULT = range(3)
 
 
-class ScheduledComm(Layer):
+class ScheduledComm(CommWrapper):
     """An `Intracomm` whose `Allreduce` carries out `schedule`, a function of the number of ranks.
 
     `Allreduce` takes what mpi4py's takes: arrays, `MPI.IN_PLACE`, [buffer, count, datatype] … Its messages go
@@ -127,10 +127,10 @@ class TreeComm(ScheduledComm):
     schedule = staticmethod(tree_allreduce)
 
 
-class DoublingComm(ScheduledComm):
+class RecursiveDoublingComm(ScheduledComm):
     """Allreduce by recursive doubling."""
 
-    schedule = staticmethod(doubling)
+    schedule = staticmethod(recursive_doubling)
 
 
 class HalvingDoublingComm(ScheduledComm):

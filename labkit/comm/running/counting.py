@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.message import nbytes
-from labkit.comm.wrapper import Layer
+from labkit.comm.wrapper import CommWrapper
 
 MESSAGES = "messages"  # what is sent outside any schedule
 
@@ -79,7 +79,7 @@ class Counts:
             self.name = before
 
 
-class CountingComm(Layer):
+class CountingComm(CommWrapper):
     """An `Intracomm` that counts what is sent through it, and through what is derived from it.
 
     `comm.report()` says how many messages and bytes that were, and which rank sends and receives most. It can

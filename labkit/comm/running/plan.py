@@ -78,7 +78,7 @@ def _messages(schedule: Schedule, rank: int, n: int, segment: int) -> tuple[list
     Pieces longer than a segment are cut into slices, all into as many, so that a slice in one round is the
     same values as in the next; shorter ones that go together stay together, up to a segment.
     """
-    ends = bounds(n, schedule.pieces)
+    ends = bounds(n, schedule.chunks)
     longest = int(np.diff(ends).max())
     slices = max(1, -(-longest // segment))
     together = max(1, segment // max(1, longest))
@@ -92,7 +92,7 @@ def _messages(schedule: Schedule, rank: int, n: int, segment: int) -> tuple[list
             peer, messages = (dest, sends) if source == rank else (source, receives)
             for cut in range(slices):
                 if cuts:
-                    spans = [(cuts[piece][cut], cuts[piece][cut + 1]) for piece in range(first, stop)]
+                    spans = [(cuts[chunk][cut], cuts[chunk][cut + 1]) for chunk in range(first, stop)]
                 else:
                     spans = [(ends[i], ends[min(i + together, stop)]) for i in range(first, stop, together)]
                 turn = number * slices + cut

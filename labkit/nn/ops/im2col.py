@@ -11,13 +11,15 @@ from __future__ import annotations
 import numpy as np
 
 from labkit.nn.ops.convolution import Window
-from labkit.nn.workspace import Work
+from labkit.nn.workspace import Workspace
 
 # With many outputs, channels are best innermost in memory; with few, runs along the width are longer.
 MANY = 32
 
 
-def forward(x: np.ndarray, wb: np.ndarray, window: Window, work: Work) -> tuple[np.ndarray, np.ndarray]:
+def forward(
+    x: np.ndarray, wb: np.ndarray, window: Window, workspace: Workspace
+) -> tuple[np.ndarray, np.ndarray]:
     """Return (y, columns), y as `conv2d`.
 
     Shapes: x (N, C, H, W), wb (K·K·C + 1, O); result (N, O, H', W') and
@@ -25,17 +27,17 @@ def forward(x: np.ndarray, wb: np.ndarray, window: Window, work: Work) -> tuple[
     """
     n, c = x.shape[:2]
     height, width = window.output_size(x.shape[1:])
-    x = _padded(x, window.pad, work)
-    columns = work.array("columns", (len(wb), n * height * width), x.dtype)
+    x = _padded(x, window.pad, workspace)
+    columns = workspace.array("columns", (len(wb), n * height * width), x.dtype)
     columns[-1] = 1
     seen = columns[:-1].reshape(*window.kernel, c, n, height, width)
     for k, l in window.places():
         seen[k, l] = window.seen(x, k, l).transpose(1, 0, 2, 3)
     outputs = wb.shape[1]
     if outputs < MANY:
-        y = np.matmul(wb.T, columns, out=work.array("y", (outputs, n * height * width), x.dtype))
+        y = np.matmul(wb.T, columns, out=workspace.array("y", (outputs, n * height * width), x.dtype))
         return y.reshape(outputs, n, height, width).transpose(1, 0, 2, 3), columns
-    y = np.matmul(columns.T, wb, out=work.array("y", (n * height * width, outputs), x.dtype))
+    y = np.matmul(columns.T, wb, out=workspace.array("y", (n * height * width, outputs), x.dtype))
     return y.reshape(n, height, width, outputs).transpose(0, 3, 1, 2), columns
 
 
@@ -52,7 +54,7 @@ def backward_input(
     wb: np.ndarray,
     shape: tuple[int, ...],
     window: Window,
-    work: Work,
+    workspace: Workspace,
 ) -> np.ndarray:
     """Return dx: the gradient of the columns, w dyᵀ, each added where it was taken from.
 
@@ -60,10 +62,10 @@ def backward_input(
     """
     n, c, h, w = shape
     pad, (height, width) = window.pad, dy.shape[2:]
-    dcolumns = work.scratch.array("dcolumns", (len(wb) - 1, n * height * width), dy.dtype)
+    dcolumns = workspace.scratch.array("dcolumns", (len(wb) - 1, n * height * width), dy.dtype)
     np.matmul(wb[:-1], _matrix(dy).T, out=dcolumns)
     parts = dcolumns.reshape(*window.kernel, c, n, height, width)
-    dx = work.scratch.array("dx", (c, n, h + 2 * pad, w + 2 * pad), dy.dtype)
+    dx = workspace.scratch.array("dx", (c, n, h + 2 * pad, w + 2 * pad), dy.dtype)
     dx[...] = 0
     for k, l in window.places():
         target = window.seen(dx, k, l)
@@ -78,11 +80,11 @@ def _matrix(dy: np.ndarray) -> np.ndarray:
     return dy.transpose(0, 2, 3, 1).reshape(-1, dy.shape[1])
 
 
-def _padded(x: np.ndarray, pad: int, work: Work) -> np.ndarray:
+def _padded(x: np.ndarray, pad: int, workspace: Workspace) -> np.ndarray:
     if not pad:
         return x
     n, c, h, w = x.shape
-    large = work.scratch.like("padded", x, (n, c, h + 2 * pad, w + 2 * pad))
+    large = workspace.scratch.like("padded", x, (n, c, h + 2 * pad, w + 2 * pad))
     large[...] = 0
     large[:, :, pad : pad + h, pad : pad + w] = x
     return large

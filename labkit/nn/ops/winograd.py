@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from labkit.nn.ops.convolution import Window
-from labkit.nn.workspace import Work, parts
+from labkit.nn.workspace import Workspace, parts
 
 B = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
 G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
@@ -33,7 +33,7 @@ def fits(window: Window, image: tuple[int, ...]) -> bool:
 
 
 def forward(
-    x: np.ndarray, w: np.ndarray, b: np.ndarray, work: Work
+    x: np.ndarray, w: np.ndarray, b: np.ndarray, workspace: Workspace
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (y, v, u): y as `conv2d` with padding 1, and, for the backward, x and w in Winograd's basis.
 
@@ -42,35 +42,35 @@ def forward(
     """
     n, c, height, width = x.shape
     outputs, rows, columns = w.shape[3], height // 2, width // 2
-    large = work.scratch.array("large", (n, height + 2, width + 2, c), x.dtype)
+    large = workspace.scratch.array("large", (n, height + 2, width + 2, c), x.dtype)
     _clear_border(large)
     large[:, 1:-1, 1:-1] = x.transpose(0, 2, 3, 1)
 
-    v = work.array("v", (16, n, rows * columns * c), x.dtype)
+    v = workspace.array("v", (16, n, rows * columns * c), x.dtype)
     for part in parts(x):
         tiles = _tiles(large[part])
-        seen = work.scratch.array("tiles", tiles.shape, x.dtype)
+        seen = workspace.scratch.array("tiles", tiles.shape, x.dtype)
         seen[...] = tiles
         np.matmul(B2.astype(x.dtype), seen.reshape(16, -1), out=v[:, part].reshape(16, -1))
     v = v.reshape(16, -1, c)
 
-    u = work.array("u", (16, c, outputs), w.dtype)
+    u = workspace.array("u", (16, c, outputs), w.dtype)
     np.matmul(G2.astype(w.dtype), w.reshape(9, -1), out=u.reshape(16, -1))
-    m = np.matmul(v, u, out=work.scratch.array("m", (16, len(v[0]), outputs), x.dtype))
+    m = np.matmul(v, u, out=workspace.scratch.array("m", (16, len(v[0]), outputs), x.dtype))
     m[BIAS] += b
 
-    y = work.array("y", (n, height, width, outputs), x.dtype)
+    y = workspace.array("y", (n, height, width, outputs), x.dtype)
     by_image = m.reshape(16, n, -1)
     for part in parts(y):
         corners = y[part].reshape(-1, rows, 2, columns, 2, outputs).transpose(2, 4, 0, 1, 3, 5)
-        made = work.scratch.array("corners", (4, corners[0, 0].size), x.dtype)
+        made = workspace.scratch.array("corners", (4, corners[0, 0].size), x.dtype)
         np.matmul(A2.astype(x.dtype), by_image[:, part].reshape(16, -1), out=made)
         corners[...] = made.reshape(corners.shape)
     return y.transpose(0, 3, 1, 2), v, u
 
 
 def backward(
-    dy: np.ndarray, v: np.ndarray, u: np.ndarray, work: Work, *, dw: np.ndarray, db: np.ndarray
+    dy: np.ndarray, v: np.ndarray, u: np.ndarray, workspace: Workspace, *, dw: np.ndarray, db: np.ndarray
 ) -> np.ndarray:
     """Return dx, and leave the gradients of w and b in dw and db.
 
@@ -79,26 +79,26 @@ def backward(
     """
     n, outputs, height, width = dy.shape
     c, rows, columns = u.shape[1], height // 2, width // 2
-    dm = work.scratch.array("m", (16, n, rows * columns * outputs), dy.dtype)
+    dm = workspace.scratch.array("m", (16, n, rows * columns * outputs), dy.dtype)
     dy = dy.transpose(0, 2, 3, 1)
     for part in parts(dy):
         corners = dy[part].reshape(-1, rows, 2, columns, 2, outputs).transpose(2, 4, 0, 1, 3, 5)
-        seen = work.scratch.array("corners", corners.shape, dy.dtype)
+        seen = workspace.scratch.array("corners", corners.shape, dy.dtype)
         seen[...] = corners
         np.matmul(A2.T.astype(dy.dtype), seen.reshape(4, -1), out=dm[:, part].reshape(16, -1))
     dm = dm.reshape(16, -1, outputs)
 
     db[...] = dm[BIAS].sum(axis=0)
-    dv = np.matmul(dm, u.transpose(0, 2, 1), out=work.scratch.array("dv", v.shape, dy.dtype))
-    du = np.matmul(v.transpose(0, 2, 1), dm, out=work.scratch.array("du", u.shape, dy.dtype))
+    dv = np.matmul(dm, u.transpose(0, 2, 1), out=workspace.scratch.array("dv", v.shape, dy.dtype))
+    du = np.matmul(v.transpose(0, 2, 1), dm, out=workspace.scratch.array("du", u.shape, dy.dtype))
     np.matmul(G2.T.astype(dy.dtype), du.reshape(16, -1), out=dw.reshape(9, -1))
 
-    dlarge = work.scratch.array("large", (n, height + 2, width + 2, c), dy.dtype)
+    dlarge = workspace.scratch.array("large", (n, height + 2, width + 2, c), dy.dtype)
     dlarge[...] = 0
     by_image = dv.reshape(16, n, -1)
     for part in parts(dlarge[:, 1:-1, 1:-1]):
         tiles = _tiles(dlarge[part])
-        back = work.scratch.array("tiles", tiles.shape, dy.dtype)
+        back = workspace.scratch.array("tiles", tiles.shape, dy.dtype)
         np.matmul(B2.T.astype(dy.dtype), by_image[:, part].reshape(16, -1), out=back.reshape(16, -1))
         for k in range(4):  # tiles overlap, so one place after the other
             for l in range(4):

@@ -89,7 +89,7 @@ class Head(ctypes.Structure):
     )
 
 
-class Board:
+class FlightRecorder:
     """The board of `path`, in this process."""
 
     def __init__(self, path: str) -> None:
@@ -111,7 +111,7 @@ class Board:
         error: OSError | None = None
         for folder in dict.fromkeys(["/dev/shm"] * (sys.platform == "linux") + [tempfile.gettempdir()]):
             try:
-                handle, path = tempfile.mkstemp(prefix=f"labkit-board-{os.getpid()}-", dir=folder)
+                handle, path = tempfile.mkstemp(prefix=f"labkit-flight-recorder-{os.getpid()}-", dir=folder)
             except OSError as full:
                 error = full
                 continue

@@ -17,8 +17,8 @@ from labkit.watch.flight_recorder.layout import (
     RAISED,
     RETURNED,
     RUNS,
-    Board,
     Call,
+    FlightRecorder,
 )
 from labkit.watch.flight_recorder.opcodes import KIND_NAMES, OP_NAMES, REDUCTIONS, UNKNOWN
 from labkit.watch.flight_recorder.report import in_words
@@ -49,14 +49,14 @@ def difference(one: Call, other: Call) -> str | None:
     return None
 
 
-def look(
-    board: Board, why: str, deadline_s: float, members: Sequence[int], reporter: int | None
+def take_snapshot(
+    recorder: FlightRecorder, why: str, deadline_s: float, members: Sequence[int], reporter: int | None
 ) -> dict[str, Any]:
     """Return what all ranks do, as data and in words. Call it with the board locked."""
-    ranks = [_see(board, rank) for rank in range(board.size)]
+    ranks = [_see(recorder, rank) for rank in range(recorder.size)]
     _share_places(ranks)
     begun = [rank for rank in ranks if rank["does"] != NOT_BEGUN] or ranks
-    firsts = {board.slots[rank["rank"]].first for rank in begun}
+    firsts = {recorder.slots[rank["rank"]].first for rank in begun}
     if len(firsts) == 1:  # then count from the cell's beginning
         first = firsts.pop()
         for rank in ranks:
@@ -71,9 +71,9 @@ def look(
     return report
 
 
-def _see(board: Board, rank: int) -> dict[str, Any]:
-    slot = board.slots[rank]
-    calls = [_call(call) for call in board.last_calls(rank)]
+def _see(recorder: FlightRecorder, rank: int) -> dict[str, Any]:
+    slot = recorder.slots[rank]
+    calls = [_call(call) for call in recorder.last_calls(rank)]
     seen = {"rank": rank, "does": "", "where": "", "error": "", "calls": calls}
     if not alive(slot.pid):
         seen["does"] = "is dead"
@@ -82,16 +82,16 @@ def _see(board: Board, rank: int) -> dict[str, Any]:
     elif slot.waits == IN_MESSAGE:
         seen.update(does="waits for", where=slot.where.decode())
         seen.update(op=OP_NAMES[slot.op], peer=slot.peer, tag=slot.tag)
-    elif slot.state == RUNS and calls and _arrived(board, slot):
+    elif slot.state == RUNS and calls and _arrived(recorder, slot):
         seen.update(does="waits in", where=calls[-1]["line"])
-    elif slot.state != RUNS and _lags(board, slot):
+    elif slot.state != RUNS and _lags(recorder, slot):
         seen["does"] = NOT_BEGUN
     elif slot.state == RETURNED:
         seen["does"] = "has returned from the cell"
     elif slot.state == RAISED:
         seen.update(does="raised", error=slot.error.decode())
     else:
-        frames = stacks.ask(slot.pid, board.stacks) if slot.stacks else []
+        frames = stacks.ask(slot.pid, recorder.stacks) if slot.stacks else []
         at = place([(file, line) for file, line, _ in frames])
         seen.update(does="is" if frames else "does not answer", where=at)
     return seen
@@ -105,16 +105,16 @@ def _share_places(ranks: list[dict[str, Any]]) -> None:
         rank["where"] = max(same, key=len)
 
 
-def _lags(board: Board, slot: Any) -> bool:
+def _lags(recorder: FlightRecorder, slot: Any) -> bool:
     """Tell whether others have begun a cell since this rank has ended its last one."""
-    running = [other for other in board.slots if other.state == RUNS]
+    running = [other for other in recorder.slots if other.state == RUNS]
     return bool(running) and all(other.cell > slot.cell and other.since > slot.since for other in running)
 
 
-def _arrived(board: Board, slot: Any) -> bool:
+def _arrived(recorder: FlightRecorder, slot: Any) -> bool:
     """Tell whether a rank stands in its last call, too shortly as yet to have said so."""
     number = slot.history[(slot.calls - 1) % HISTORY].number
-    return bool(number >> (EPOCH - NUMBER) == board.head.epoch & 0xFFF and slot.going >> NUMBER != number)
+    return bool(number >> (EPOCH - NUMBER) == recorder.head.epoch & 0xFFF and slot.going >> NUMBER != number)
 
 
 def _call(call: Call) -> dict[str, Any]:

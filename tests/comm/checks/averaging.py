@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from labkit.cli.train import AGGREGATE, SYNC
-from labkit.comm import AGGREGATES, WAYS, CollectiveError, average, raise_together, way
+from labkit.cli.train import AGGREGATE, ALGORITHM
+from labkit.comm import AGGREGATES, ALGORITHMS, CollectiveError, algorithm, average, raise_together
 
 
 def error_on_every_rank(comm: MPI.Intracomm, call: Callable[[], object]) -> str:
@@ -40,27 +40,27 @@ def assert_close(result: np.ndarray, expected: np.ndarray, parts: np.ndarray) ->
 
 def check_every_way_leaves_what_one_rank_makes_of_all_gradients(comm: MPI.Intracomm) -> None:
     weights = 2 * np.arange(comm.size) + 1.0
-    shares = weights / weights.sum()
-    factors = {"sum": np.ones(comm.size), "mean": np.full(comm.size, 1 / comm.size), "weighted": shares}
-    for sync, bare in WAYS.items():
+    weights = weights / weights.sum()
+    factors = {"sum": np.ones(comm.size), "mean": np.full(comm.size, 1 / comm.size), "weighted": weights}
+    for sync, bare in ALGORITHMS.items():
         for n in SIZES:
             every = gradients(comm.size, n, np.float64 if n % 2 else np.float32)
             mine = every[comm.rank].copy()
             average(comm, mine, weights[comm.rank], bare)  # weighs by share
             assert mine.dtype == every.dtype
-            assert_close(mine, shares @ every.astype(np.float64), every)
+            assert_close(mine, weights @ every.astype(np.float64), every)
         for aggregate, each in factors.items():
             every = gradients(comm.size, 7, np.float32)
             mine = every[comm.rank].copy()
-            average(comm, mine, weights[comm.rank], way(sync, aggregate))
+            average(comm, mine, weights[comm.rank], algorithm(sync, aggregate))
             assert_close(mine, each @ every.astype(np.float64), every)
 
 
 def check_all_ranks_end_with_the_same_bits(comm: MPI.Intracomm) -> None:
-    for sync in ("ring", "allgather", "shared", "root", "tree"):
+    for sync in ("ring", "allgather", "shared-memory", "root", "tree"):
         for n in (2, 7, 33_000):
             mine = gradients(comm.size, n, np.float32)[comm.rank]
-            average(comm, mine, comm.rank + 1, WAYS[sync])
+            average(comm, mine, comm.rank + 1, ALGORITHMS[sync])
             assert len(set(comm.allgather(mine.tobytes()))) == 1, (sync, n)
 
 
@@ -69,42 +69,42 @@ def check_the_median_and_the_trimmed_mean_are_those_of_all_gradients(comm: MPI.I
         every = gradients(comm.size, n, np.float64 if n % 2 else np.float32)
         every[-1] *= 1e6  # an outlying rank
         mine = every[comm.rank].copy()
-        average(comm, mine, comm.rank + 1, way("allgather", "median"))
+        average(comm, mine, comm.rank + 1, algorithm("allgather", "median"))
         np.testing.assert_allclose(mine, np.median(every, axis=0), rtol=1e-6)
         mine = every[comm.rank].copy()
-        average(comm, mine, comm.rank + 1, way("allgather", "trimmed-mean"))
+        average(comm, mine, comm.rank + 1, algorithm("allgather", "trimmed-mean"))
         kept = np.sort(every, axis=0)[1:-1] if comm.size > 2 else every
         assert_close(mine, kept.mean(axis=0, dtype=np.float64), kept)
     mine = np.full(3, np.nan if comm.rank == 0 else 1, np.float32)
-    average(comm, mine, 1, way("allgather", "median"))
+    average(comm, mine, 1, algorithm("allgather", "median"))
     assert np.isnan(mine).all()
 
 
 def check_a_rank_without_samples_has_no_say_in_the_median(comm: MPI.Intracomm) -> None:
     for aggregate in ("median", "trimmed-mean"):
         mine = np.full(3, 8.0 if comm.rank == 0 else 1e6, np.float32)
-        average(comm, mine, 1 if comm.rank == 0 else 0, way("allgather", aggregate))
+        average(comm, mine, 1 if comm.rank == 0 else 0, algorithm("allgather", aggregate))
         np.testing.assert_array_equal(mine, 8)
 
 
 def check_the_command_line_offers_every_way(comm: MPI.Intracomm) -> None:
-    assert tuple(WAYS) == SYNC and AGGREGATES == AGGREGATE
+    assert tuple(ALGORITHMS) == ALGORITHM and AGGREGATES == AGGREGATE
 
 
 def check_a_reduction_asked_for_a_median_says_why_not(comm: MPI.Intracomm) -> None:
-    for sync in WAYS:
+    for sync in ALGORITHMS:
         for aggregate in AGGREGATES:
             possible = aggregate not in ("median", "trimmed-mean") or sync == "allgather"
             try:
-                way(sync, aggregate)
+                algorithm(sync, aggregate)
             except ValueError as error:
                 assert not possible and sync in str(error) and aggregate in str(error), error
                 assert "adds up on the way" in str(error) and "allgather" in str(error), error
             else:
                 assert possible, (sync, aggregate)
-    for names, words in (("star", "mean"), "one of allreduce, allgather"), (("ring", "mode"), "one of sum"):
+    for names, words in (("star", "mean"), "one of mpi, allgather"), (("ring", "mode"), "one of sum"):
         try:
-            way(*names)
+            algorithm(*names)
         except ValueError as error:
             assert words in str(error), error
         else:
@@ -124,9 +124,9 @@ def check_average_without_samples_does_not_count(comm: MPI.Intracomm) -> None:
 
 
 def check_average_changes_the_array_in_place_even_a_slice(comm: MPI.Intracomm) -> None:
-    for each in (*WAYS.values(), way("allgather", "median")):
+    for each in (*ALGORITHMS.values(), algorithm("allgather", "median")):
         whole = np.full(9, comm.rank, np.float64)
-        average(comm, whole[3:6], weight=1, way=each)
+        average(comm, whole[3:6], weight=1, algorithm=each)
         np.testing.assert_array_equal(whole[:3], comm.rank)
         np.testing.assert_allclose(whole[3:6], (comm.size - 1) / 2)
         np.testing.assert_array_equal(whole[6:], comm.rank)
@@ -143,7 +143,7 @@ def check_average_refuses_an_unfit_gradient_on_every_rank(comm: MPI.Intracomm) -
         (read_only, "read-only"),
         ([1.0] * 6, "list"),
     ):
-        for each in WAYS.values():
+        for each in ALGORITHMS.values():
             gradient = unfit if comm.rank == last else np.ones(6, np.float32)
             before = np.array(gradient)
             said = error_on_every_rank(comm, lambda g=gradient, each=each: average(comm, g, 1, each))
@@ -156,7 +156,7 @@ def check_average_refuses_gradients_that_differ(comm: MPI.Intracomm) -> None:
         return
     last = comm.size - 1
     for odd, words in ((np.ones(7, np.float32), "7 values"), (np.ones(6, np.float64), "float64")):
-        for each in WAYS.values():
+        for each in ALGORITHMS.values():
             gradient = odd if comm.rank == last else np.ones(6, np.float32)
             said = error_on_every_rank(comm, lambda g=gradient, each=each: average(comm, g, 1, each))
             assert f"rank {last}: expected a gradient of 6 values of float32" in said and words in said, said

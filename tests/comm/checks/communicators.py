@@ -11,14 +11,14 @@ from mpi4py import MPI
 from labkit.comm import (
     CollectiveError,
     CountingComm,
-    DoublingComm,
     HalvingDoublingComm,
+    RecursiveDoublingComm,
     RingComm,
     RootComm,
     TreeComm,
 )
 
-KINDS = RootComm, RingComm, TreeComm, DoublingComm, HalvingDoublingComm
+KINDS = RootComm, RingComm, TreeComm, RecursiveDoublingComm, HalvingDoublingComm
 
 
 def check_every_form_of_a_message(comm: MPI.Intracomm) -> None:

@@ -175,41 +175,45 @@ def check_without_a_connection_every_rank_hears_what_to_do(comm: MPI.Intracomm) 
 def check_each_rank_reads_what_rank_0_would_have_scattered(comm: MPI.Intracomm) -> None:
     for name, shape in (("mnist", None), ("mnist", (1, 32, 32)), ("cifar10", (3, 32, 32))):
         with made_set(comm, name):
-            shared = SharedSet(comm, name, shape)
+            shared_set = SharedSet(comm, name, shape)
             whole = data.load(name, shape)
-            assert (shared.features, shared.outputs, shared.labelled) == (
+            assert (shared_set.features, shared_set.outputs, shared_set.labelled) == (
                 whole.features,
                 whole.outputs,
                 True,
             )
             for scheme_name in data.SCHEMES:
                 scheme = data.scheme(
-                    scheme_name, targets=shared.targets, seed=3, epoch=2, speeds=range(1, comm.size + 1)
+                    scheme_name,
+                    targets=shared_set.targets,
+                    seed=3,
+                    epoch=2,
+                    speeds=range(1, comm.size + 1),
                 )
-                x, y = shared.share(scheme)
+                x, y = shared_set.shard(scheme)
                 rank_0 = comm.rank == 0
                 np.testing.assert_array_equal(x, scatter(comm, whole.x_train if rank_0 else None, scheme))
                 np.testing.assert_array_equal(y, scatter(comm, whole.y_train if rank_0 else None, scheme))
             if comm.rank == 0:
-                x, y = shared.test()
+                x, y = shared_set.test()
                 np.testing.assert_array_equal(x, whole.x_test)
                 np.testing.assert_array_equal(y, whole.y_test)
             else:
-                assert shared.test() is None
+                assert shared_set.test() is None
 
 
 def check_an_embedded_set_is_shared_alike(comm: MPI.Intracomm) -> None:
     for name, shape in (("digits", None), ("digits", (1, 28, 28)), ("linear", None)):
-        shared, whole = SharedSet(comm, name, shape), data.load(name, shape)
-        np.testing.assert_array_equal(shared.targets, whole.y_train)
-        assert (shared.features, shared.outputs, shared.labelled) == (
+        shared_set, whole = SharedSet(comm, name, shape), data.load(name, shape)
+        np.testing.assert_array_equal(shared_set.targets, whole.y_train)
+        assert (shared_set.features, shared_set.outputs, shared_set.labelled) == (
             whole.features,
             whole.outputs,
             whole.labelled,
         )
         for scheme_name in ("shuffled", "outlying"):
-            scheme = data.scheme(scheme_name, targets=shared.targets)
-            x, y = shared.share(scheme)
+            scheme = data.scheme(scheme_name, targets=shared_set.targets)
+            x, y = shared_set.shard(scheme)
             mine = scheme(len(whole.x_train), comm.rank, comm.size)
             np.testing.assert_array_equal(x, whole.x_train[mine])
             np.testing.assert_array_equal(y, whole.y_train[mine])
@@ -220,17 +224,17 @@ def check_a_set_or_scheme_that_cannot_be_is_an_error_on_every_rank(comm: MPI.Int
     assert "no shape (5,)" in error_on_every_rank(comm, lambda: SharedSet(comm, "digits", (5,)))
     with made_set(comm):
         assert "no shape (5,)" in error_on_every_rank(comm, lambda: SharedSet(comm, "mnist", (5,)))
-        shared = SharedSet(comm, "mnist")
+        shared_set = SharedSet(comm, "mnist")
 
         def odd(n: int, rank: int, size: int) -> np.ndarray:
             return np.array([n if rank == size - 1 else 0])
 
-        said = error_on_every_rank(comm, lambda: shared.share(odd))
+        said = error_on_every_rank(comm, lambda: shared_set.shard(odd))
         assert said == f"rank {comm.size - 1}: sample {N}: expected 0 … {N - 1}", said
     if comm.size > 1:
         with made_set(comm, n=comm.size - 1):
-            shared = SharedSet(comm, "mnist")
-            said = error_on_every_rank(comm, lambda: shared.share(data.strided))
+            shared_set = SharedSet(comm, "mnist")
+            said = error_on_every_rank(comm, lambda: shared_set.shard(data.strided))
             assert f"{comm.size - 1} samples for {comm.size} ranks" in said, said
 
 
@@ -248,7 +252,7 @@ def check_one_seed_shuffles_alike_on_every_rank(comm: MPI.Intracomm) -> None:
 def check_ranks_see_step_by_step_the_samples_of_the_one_rank_twin(comm: MPI.Intracomm) -> None:
     """With batch B on each of p ranks, against one rank with p·B: the samples themselves, told by content."""
     with made_set(comm):
-        shared = SharedSet(comm, "mnist")
+        shared_set = SharedSet(comm, "mnist")
         alone = SharedSet(MPI.COMM_SELF, "mnist")
         for name in ("strided", "shuffled", "weighted"):
             for each in (1, 4, 30):
@@ -256,8 +260,8 @@ def check_ranks_see_step_by_step_the_samples_of_the_one_rank_twin(comm: MPI.Intr
                 for epoch in (1, 2):
                     several = data.scheme(name, seed=7, epoch=epoch, speeds=range(1, comm.size + 1))
                     single = data.scheme(name, seed=7, epoch=epoch, speeds=[1])
-                    x, _ = shared.share(several)
-                    twin, _ = alone.share(single)
+                    x, _ = shared_set.shard(several)
+                    twin, _ = alone.shard(single)
                     parts = (
                         data.in_order(several(N, comm.rank, comm.size), N, batch)
                         if name == "weighted"
@@ -271,22 +275,22 @@ def check_ranks_see_step_by_step_the_samples_of_the_one_rank_twin(comm: MPI.Intr
 
 
 def trained(
-    comm: MPI.Intracomm, name: str, shared: SharedSet, pace: list[float], batch: int
+    comm: MPI.Intracomm, name: str, shared_set: SharedSet, pace: list[float], batch: int
 ) -> tuple[Model, list[Epoch]]:
     """Train for three epochs on the shards of a scheme."""
-    n = len(shared.targets)
+    n = len(shared_set.targets)
 
     def scheme(epoch: int) -> data.Scheme:
         return data.scheme(name, seed=5, epoch=epoch, speeds=pace)
 
-    x, y = shared.share(scheme(1))
+    x, y = shared_set.shard(scheme(1))
     steps = data.in_order(scheme(1)(n, comm.rank, comm.size), n, batch) if name == "weighted" else batch
-    model = softmax_regression(shared.features, shared.outputs)
+    model = softmax_regression(shared_set.features, shared_set.outputs)
     asked = []
 
     def reshard(epoch: int) -> tuple[np.ndarray, np.ndarray]:
         asked.append(epoch)
-        return shared.share(scheme(epoch))
+        return shared_set.shard(scheme(epoch))
 
     again = reshard if name == "shuffled" else None
     rows = train(comm, model, x, y, epochs=3, lr=LR, batch=steps, reshard=again)

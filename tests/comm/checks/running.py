@@ -123,15 +123,15 @@ def check_no_plan_waits_for_ever_nor_sends_what_has_changed(comm: MPI.Intracomm)
 def at_random(seed: int) -> Schedule:
     """Rounds of transfers: in each, a rank's pieces are overwritten by one rank or added to by several."""
     chance = random.Random(seed)
-    p, pieces = chance.randint(2, 5), chance.randint(1, 3)
+    p, chunks = chance.randint(2, 5), chance.randint(1, 3)
 
     def rounds() -> Iterator[Round]:
         again = random.Random(seed)
         for _ in range(again.randint(1, 5)):
             chosen = []
             for dest in range(p):
-                first = again.randrange(pieces)
-                stop, add = again.randint(first + 1, pieces), again.random() < 0.6
+                first = again.randrange(chunks)
+                stop, add = again.randint(first + 1, chunks), again.random() < 0.6
                 others = [source for source in range(p) if source != dest]
                 sources = again.sample(others, again.randint(0, len(others)) if add else 1)
                 chosen += [(source, dest, first, stop, add) for source in sources]
@@ -140,12 +140,12 @@ def at_random(seed: int) -> Schedule:
             if chosen:
                 yield Round(*columns)
 
-    return Schedule("at_random", "allreduce", p, pieces, rounds)
+    return Schedule("at_random", "allreduce", p, chunks, rounds)
 
 
 def by_the_book(schedule: Schedule, n: int) -> list[np.ndarray]:
     """What all ranks hold in the end, if each round begins when the one before it is over."""
-    ends = bounds(n, schedule.pieces)
+    ends = bounds(n, schedule.chunks)
     now = [np.arange(n) + rank for rank in range(schedule.p)]
     for one in schedule:
         before = [array.copy() for array in now]

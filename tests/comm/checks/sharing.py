@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import CollectiveError, CountingComm, shared_array
-from labkit.comm.averaging.shared_memory import Shared
+from labkit.comm.averaging.shared_memory import SharedMemory
 
 # The node that each rank is said to be on: all on one, dealt like cards, in pairs, one apart, each alone.
 NODES: tuple[Callable[[int], int], ...] = (
@@ -21,16 +21,16 @@ NODES: tuple[Callable[[int], int], ...] = (
 )
 
 
-def on(node: Callable[[int], int]) -> Shared:
-    return Shared(group=lambda comm: comm.Split(node(comm.rank), comm.rank))
+def on(node: Callable[[int], int]) -> SharedMemory:
+    return SharedMemory(group=lambda comm: comm.Split(node(comm.rank), comm.rank))
 
 
-def assert_averages(comm: MPI.Intracomm, shared: Shared, gradient: np.ndarray) -> None:
+def assert_averages(comm: MPI.Intracomm, shared_memory: SharedMemory, gradient: np.ndarray) -> None:
     """Check that the way leaves the weighted sum in the gradient, the same bits on all ranks, twice."""
     for again in range(2):
         every = np.random.default_rng([again, gradient.size]).normal(size=(comm.size, gradient.size))
         gradient[...] = every[comm.rank]
-        shared(comm, gradient, 0.5 + comm.rank)
+        shared_memory(comm, gradient, 0.5 + comm.rank)
         expected = (0.5 + np.arange(comm.size)) @ every.astype(gradient.dtype)
         eps = np.finfo(gradient.dtype).eps
         np.testing.assert_allclose(gradient, expected, rtol=0, atol=100 * comm.size**2 * eps)
@@ -39,22 +39,22 @@ def assert_averages(comm: MPI.Intracomm, shared: Shared, gradient: np.ndarray) -
 
 def check_shared_memory_on_any_nodes_leaves_the_weighted_sum(comm: MPI.Intracomm) -> None:
     for node in NODES:
-        shared = on(node)
+        shared_memory = on(node)
         for n, dtype in ((comm.size - 1, np.float64), (33_001, np.float32)):
-            assert_averages(comm, shared, np.empty(n, dtype))  # copied there and back
-            whole = shared.array(comm, n + 7, dtype)
+            assert_averages(comm, shared_memory, np.empty(n, dtype))  # copied there and back
+            whole = shared_memory.array(comm, n + 7, dtype)
             whole[...] = -1
-            assert_averages(comm, shared, whole[3 : 3 + n])
+            assert_averages(comm, shared_memory, whole[3 : 3 + n])
             assert (whole[:3] == -1).all() and (whole[3 + n :] == -1).all()
 
 
 def check_some_gradients_in_shared_memory_and_some_not(comm: MPI.Intracomm) -> None:
     for node in NODES:
-        shared = on(node)
-        inside = shared.array(comm, 103)
-        assert_averages(comm, shared, inside[:100] if comm.rank % 2 else np.empty(100, np.float32))
+        shared_memory = on(node)
+        inside = shared_memory.array(comm, 103)
+        assert_averages(comm, shared_memory, inside[:100] if comm.rank % 2 else np.empty(100, np.float32))
         start = comm.rank % 3  # all inside, at places that differ
-        assert_averages(comm, shared, inside[start : start + 100])
+        assert_averages(comm, shared_memory, inside[start : start + 100])
 
 
 def check_what_goes_between_nodes_is_counted(comm: MPI.Intracomm) -> None:

@@ -7,7 +7,7 @@ from time import sleep
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import WAYS, CollectiveError, way
+from labkit.comm import ALGORITHMS, CollectiveError, algorithm
 from labkit.data import contiguous, linear, strided
 from labkit.nn import Model, linear_regression, softmax_regression
 from labkit.train import gather, train
@@ -55,10 +55,10 @@ def check_ranks_learn_what_one_rank_learns_by_every_way(comm: MPI.Intracomm) -> 
     mine = strided(103, comm.rank, comm.size)
     twin = softmax_regression(6, 3)
     alone = train(MPI.COMM_SELF, twin, x, y, batch=40, **SETTINGS)
-    for each in WAYS.values():
+    for each in ALGORITHMS.values():
         model = softmax_regression(6, 3)
         before = model.grads
-        rows = train(comm, model, x[mine], y[mine], batch=40, way=each, **SETTINGS)
+        rows = train(comm, model, x[mine], y[mine], batch=40, algorithm=each, **SETTINGS)
         assert_same_weights(model, twin)
         np.testing.assert_allclose([r.global_loss for r in rows], [r.local_loss for r in alone], rtol=1e-4)
         assert model.grads is before and np.abs(before).max() > 0
@@ -75,7 +75,7 @@ def check_a_sum_multiplies_the_learning_rate_by_the_number_of_ranks(comm: MPI.In
         data.y_train[mine],
         epochs=3,
         lr=0.1 / comm.size,
-        way=way("ring", "sum"),
+        algorithm=algorithm("ring", "sum"),
     )
     alone = train(comm, twin, data.x_train[mine], data.y_train[mine], epochs=3, lr=0.1)
     assert_same_weights(summed, twin)

@@ -25,7 +25,7 @@ def stacks() -> Iterator[RingComm | CountingComm]:
 def made(own: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
     """Yield all that a stack can be made into, each freed when the next is asked for."""
     group = own.Get_group()
-    ways: tuple[Callable[[], MPI.Intracomm], ...] = (
+    algorithms: tuple[Callable[[], MPI.Intracomm], ...] = (
         own.Dup,
         own.Clone,
         lambda: own.Dup().Dup(),
@@ -35,8 +35,8 @@ def made(own: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
         lambda: own.Create(group),
         lambda: own.Create_group(group),
     )
-    for way in ways:
-        part = way()
+    for algorithm in algorithms:
+        part = algorithm()
         yield part
         part.Free()
     group.Free()

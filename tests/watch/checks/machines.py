@@ -8,7 +8,7 @@ from unittest import mock
 from mpi4py import MPI
 
 from labkit.watch import communicators
-from labkit.watch.flight_recorder.layout import Board
+from labkit.watch.flight_recorder.layout import FlightRecorder
 
 
 def check_ranks_of_several_machines_are_not_watched(comm: MPI.Intracomm) -> None:
@@ -19,7 +19,7 @@ def check_ranks_of_several_machines_are_not_watched(comm: MPI.Intracomm) -> None
 
 def check_ranks_that_do_not_see_the_board_are_not_watched(comm: MPI.Intracomm) -> None:
     made: list[str] = []
-    create = Board.create
+    create = FlightRecorder.create
 
     def elsewhere(size: int) -> str:  # a folder that the other ranks have not
         made.append(create(size))
@@ -27,7 +27,7 @@ def check_ranks_that_do_not_see_the_board_are_not_watched(comm: MPI.Intracomm) -
 
     hidden = comm.rank == comm.size - 1 > 0
     with (
-        mock.patch.object(Board, "create", elsewhere),
+        mock.patch.object(FlightRecorder, "create", elsewhere),
         mock.patch.object(os.path, "exists", lambda path: not hidden),
     ):
         channel = communicators._open_world(comm, keep=False)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.schedules.cost import Rates
+from labkit.schedules.cost_model import CostModel
 from labkit.schedules.schedule import Round, Schedule, Transfer
 from labkit.schedules.traffic import loads
 
@@ -29,7 +29,7 @@ class Network:
     links: Mapping[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, p: int, rates: Rates) -> Network:
+    def of(cls, p: int, rates: CostModel) -> Network:
         """Return a network of p equal ranks with equal links, all ready at 0."""
         alpha, beta, gamma = (np.full(p, float(rate)) for rate in rates)
         return cls(alpha, beta, gamma, np.zeros(p))

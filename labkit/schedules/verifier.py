@@ -20,7 +20,7 @@ def holdings(schedule: Schedule) -> Iterator[np.ndarray]:
     rank c. All 0: rank r has nothing there yet.
     """
     p = schedule.p
-    rank, held = np.arange(p), np.zeros((p, schedule.pieces, p), dtype=np.int64)
+    rank, held = np.arange(p), np.zeros((p, schedule.chunks, p), dtype=np.int64)
     if schedule.kind == "allgather":
         held[rank, rank, rank] = 1
     elif schedule.kind == "broadcast":
@@ -46,10 +46,10 @@ def verify(schedule: Schedule) -> None:
     ends with all pieces; broadcast: every rank ends with what rank 0 had. On the way, no rank sends what it
     does not hold yet, adds a contribution that is in already, or destroys the last copy of one.
     """
-    if schedule.kind in ("reduce-scatter", "allgather") and schedule.pieces != schedule.p:
+    if schedule.kind in ("reduce-scatter", "allgather") and schedule.chunks != schedule.p:
         raise ScheduleError(
             f"{schedule.name}: {schedule.kind} has a piece for each of {schedule.p} ranks, got "
-            f"{schedule.pieces} pieces"
+            f"{schedule.chunks} pieces"
         )
     steps = holdings(schedule)
     before = next(steps)
@@ -75,26 +75,26 @@ def _possible(schedule: Schedule, transfer: Transfer, before: np.ndarray) -> Non
             raise ScheduleError(f"{transfer}: there is no rank {rank}, only 0 … {schedule.p - 1}")
     if source == dest:
         raise ScheduleError(f"{transfer}: rank {source} sends to itself")
-    if not 0 <= first < stop <= schedule.pieces:
+    if not 0 <= first < stop <= schedule.chunks:
         raise ScheduleError(
-            f"{transfer}: pieces {first} … {stop - 1} are not one or more of 0 … {schedule.pieces - 1}"
+            f"{transfer}: pieces {first} … {stop - 1} are not one or more of 0 … {schedule.chunks - 1}"
         )
-    for piece in range(first, stop):
-        if not before[source, piece].any():
-            raise ScheduleError(f"{transfer}: rank {source} sends piece {piece} before it has it")
-        if add and not before[dest, piece].any():
-            raise ScheduleError(f"{transfer}: rank {dest} has no piece {piece} yet to add to")
+    for chunk in range(first, stop):
+        if not before[source, chunk].any():
+            raise ScheduleError(f"{transfer}: rank {source} sends piece {chunk} before it has it")
+        if add and not before[dest, chunk].any():
+            raise ScheduleError(f"{transfer}: rank {dest} has no piece {chunk} yet to add to")
 
 
 def _in_order(one: Round) -> None:
     """Raise if the round's outcome depends on which of its transfers arrives first."""
     writers: dict[tuple[int, int], Transfer] = {}
     for transfer in one:
-        for piece in range(transfer.first, transfer.stop):
-            other = writers.setdefault((transfer.dest, piece), transfer)
+        for chunk in range(transfer.first, transfer.stop):
+            other = writers.setdefault((transfer.dest, chunk), transfer)
             if other is not transfer and not (other.add and transfer.add):
                 raise ScheduleError(
-                    f"{transfer} and {other} both write piece {piece} of rank {transfer.dest}, and what is "
+                    f"{transfer} and {other} both write piece {chunk} of rank {transfer.dest}, and what is "
                     "left there depends on which arrives first"
                 )
 
@@ -102,31 +102,31 @@ def _in_order(one: Round) -> None:
 def _harmless(transfer: Transfer, before: np.ndarray, after: np.ndarray) -> None:
     """Raise if a contribution is in twice where the transfer wrote, or was there last and is lost."""
     _, dest, first, stop, _ = transfer
-    for piece in range(first, stop):
-        twice = np.flatnonzero(after[dest, piece] > 1)
+    for chunk in range(first, stop):
+        twice = np.flatnonzero(after[dest, chunk] > 1)
         if len(twice):
             raise ScheduleError(
-                f"{transfer}: rank {dest} adds rank {twice[0]}'s contribution to piece {piece} a second time"
+                f"{transfer}: rank {dest} adds rank {twice[0]}'s contribution to piece {chunk} a second time"
             )
-        lost = np.flatnonzero(before[dest, piece].astype(bool) & ~after[:, piece].any(axis=0))
+        lost = np.flatnonzero(before[dest, chunk].astype(bool) & ~after[:, chunk].any(axis=0))
         if len(lost):
             raise ScheduleError(
-                f"{transfer}: rank {dest} overwrites piece {piece}, and nobody else has rank {lost[0]}'s "
+                f"{transfer}: rank {dest} overwrites piece {chunk}, and nobody else has rank {lost[0]}'s "
                 "contribution to it"
             )
 
 
 def _complete(schedule: Schedule, held: np.ndarray) -> None:
     """Raise unless the ranks hold in the end what the schedule's kind promises."""
-    p, pieces = schedule.p, schedule.pieces
+    p, chunks = schedule.p, schedule.chunks
     everyone = list(range(p))
     for rank in [0] if schedule.kind == "reduce" else everyone:
-        for piece in [rank] if schedule.kind == "reduce-scatter" else range(pieces):
-            due = {"allgather": [piece], "broadcast": [0]}.get(schedule.kind, everyone)
-            has = np.flatnonzero(held[rank, piece]).tolist()
+        for chunk in [rank] if schedule.kind == "reduce-scatter" else range(chunks):
+            due = {"allgather": [chunk], "broadcast": [0]}.get(schedule.kind, everyone)
+            has = np.flatnonzero(held[rank, chunk]).tolist()
             if has != due:
                 raise ScheduleError(
-                    f"{schedule.name}, {p} ranks, after the last round: rank {rank}'s piece {piece} should "
+                    f"{schedule.name}, {p} ranks, after the last round: rank {rank}'s piece {chunk} should "
                     f"hold {_of(due)} and holds {_of(has)}"
                 )
 

@@ -14,7 +14,7 @@ from labkit.schedules.schedule import Round, Schedule
 from labkit.schedules.traffic import loads
 
 
-class Rates(NamedTuple):
+class CostModel(NamedTuple):
     """Seconds: `alpha` per message, `beta` per byte sent, `gamma` per byte added."""
 
     alpha: float
@@ -22,37 +22,37 @@ class Rates(NamedTuple):
     gamma: float = 0.0
 
 
-class Bill(NamedTuple):
+class CostTerms(NamedTuple):
     """What a schedule makes wait for: messages, bytes and added bytes one after the other."""
 
     messages: float
     sent: float
     added: float
 
-    def at(self, rates: Rates) -> float:
+    def at(self, rates: CostModel) -> float:
         """Return the time at these rates, in seconds."""
         return float(np.dot(self, rates))
 
 
-def price(schedule: Schedule, nbytes: int, rates: Rates, itemsize: int = 4) -> float:
+def cost(schedule: Schedule, nbytes: int, rates: CostModel, itemsize: int = 4) -> float:
     """Return the time of the schedule on an array of `nbytes` bytes, in seconds.
 
     A rank can send and receive at once, but one message at a time each way; then it adds what came. A round
     takes as long as its slowest rank, and the rounds add up.
     """
-    return bill(schedule, nbytes, rates, itemsize).at(rates)
+    return cost_terms(schedule, nbytes, rates, itemsize).at(rates)
 
 
-def bill(schedule: Schedule, nbytes: int, rates: Rates, itemsize: int = 4) -> Bill:
+def cost_terms(schedule: Schedule, nbytes: int, rates: CostModel, itemsize: int = 4) -> CostTerms:
     """Return what the slowest rank at these rates does in each round, added up over the rounds."""
     total = np.zeros(3)
     for one, size in loads(schedule, nbytes, itemsize):
         if len(one):
             total += _slowest(one, size, schedule.p, rates)
-    return Bill(*total.tolist())
+    return CostTerms(*total.tolist())
 
 
-def _slowest(one: Round, size: np.ndarray, p: int, rates: Rates) -> np.ndarray:
+def _slowest(one: Round, size: np.ndarray, p: int, rates: CostModel) -> np.ndarray:
     """Return the messages, bytes and added bytes that a round takes."""
     alpha, beta, gamma = rates
     cost, added = alpha + beta * size, size * one.add

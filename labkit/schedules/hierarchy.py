@@ -14,13 +14,13 @@ from labkit.schedules.schedule import Round, Schedule, collective
 Nodes = tuple[object, ...]  # the node of each rank: numbers, names, anything that compares equal
 
 
-def _pieces(p: int, nodes: Nodes) -> int:
+def _chunks(p: int, nodes: Nodes) -> int:
     """Cut so that each rank of every node can own as much of the array, and that in a part for each node."""
     groups = _groups(p, nodes)
     return math.lcm(*map(len, groups)) * len(groups)
 
 
-@collective("allreduce", _pieces)
+@collective("allreduce", _chunks)
 def hierarchical(p: int, nodes: Nodes) -> Iterator[Round]:
     """Ring reduce-scatter inside each node, ring allreduce between the nodes, ring allgather inside.
 
@@ -28,14 +28,14 @@ def hierarchical(p: int, nodes: Nodes) -> Iterator[Round]:
     goes around those ranks, one of each node, that own it after the first phase: if all nodes are of one
     size, every rank has one neighbour there.
     """
-    groups, pieces = _groups(p, nodes), _pieces(p, nodes)
-    yield from _together(_on(group, ring_reduce_scatter(len(group)), 0, pieces) for group in groups)
-    cuts = sorted({k * pieces // len(group) for group in groups for k in range(len(group) + 1)})
+    groups, chunks = _groups(p, nodes), _chunks(p, nodes)
+    yield from _together(_on(group, ring_reduce_scatter(len(group)), 0, chunks) for group in groups)
+    cuts = sorted({k * chunks // len(group) for group in groups for k in range(len(group) + 1)})
     yield from _together(
-        _on([group[cut * len(group) // pieces] for group in groups], ring_allreduce(len(groups)), cut, stop)
+        _on([group[cut * len(group) // chunks] for group in groups], ring_allreduce(len(groups)), cut, stop)
         for cut, stop in pairwise(cuts)
     )
-    yield from _together(_on(group, ring_allgather(len(group)), 0, pieces) for group in groups)
+    yield from _together(_on(group, ring_allgather(len(group)), 0, chunks) for group in groups)
 
 
 def _groups(p: int, nodes: Nodes) -> list[list[int]]:
@@ -46,7 +46,7 @@ def _groups(p: int, nodes: Nodes) -> list[list[int]]:
 
 def _on(ranks: list[int], schedule: Schedule, first: int, stop: int) -> Iterator[Round]:
     """Yield the schedule's rounds as these ranks make them with pieces first … stop-1 of a larger one."""
-    rank, width = np.array(ranks), (stop - first) // schedule.pieces
+    rank, width = np.array(ranks), (stop - first) // schedule.chunks
     for one in schedule:
         yield Round(
             rank[one.source], rank[one.dest], first + one.first * width, first + one.stop * width, one.add

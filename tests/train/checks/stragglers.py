@@ -10,7 +10,7 @@ from mpi4py import MPI
 from labkit.comm import CollectiveError, EmulatedComm
 from labkit.data import contiguous, dealt, linear, strided
 from labkit.nn import linear_regression, mlp
-from labkit.train import Hindrance, Step, Timeline, local_sgd, speeds, train
+from labkit.train import Step, Straggler, Timeline, local_sgd, speeds, train
 from labkit.train.bottleneck import links, parse
 
 EPOCHS = 3
@@ -30,7 +30,7 @@ def trained(comm: MPI.Intracomm, *troubles: str) -> tuple[np.ndarray, list[Step]
         data.y_train[mine],
         epochs=EPOCHS,
         lr=0.1,
-        hindrance=Hindrance(found, comm.rank, comm.size),
+        straggler=Straggler(found, comm.rank, comm.size),
         timeline=timeline,
     )
     return model.params, timeline.gather()
@@ -66,22 +66,22 @@ def check_a_slow_processor_computes_so_many_times_longer(comm: MPI.Intracomm) ->
     y = np.arange(400) % 10
     mine = strided(400, comm.rank, comm.size)
     found = [parse(f"{comm.size - 1}:slow-processor=8.5")]
-    hindrance = Hindrance(found, comm.rank, comm.size)
+    straggler = Straggler(found, comm.rank, comm.size)
     used, alone = [], []
     for _ in range(7):
         began = thread_time()
         model.loss_and_gradient(x[mine], y[mine])
         alone.append(thread_time() - began)
         began = thread_time()
-        gradient_of = hindrance.compute(model.loss_and_gradient, x[mine], y[mine])
+        gradient_of = straggler.compute(model.loss_and_gradient, x[mine], y[mine])
         used.append(thread_time() - began)
     assert gradient_of == model.loss_and_gradient(x[mine], y[mine])
     if comm.rank == comm.size - 1:
         assert 4 < np.median(used) / np.median(alone) < 17, (used, alone)
-    assert hindrance.factor == (8.5 if comm.rank == comm.size - 1 else 1)
+    assert straggler.factor == (8.5 if comm.rank == comm.size - 1 else 1)
 
     slow = [parse(f"{comm.size - 1}:slow-processor=20")]
-    rates = speeds(comm, model, x[:20], y[:20], Hindrance(slow, comm.rank, comm.size))
+    rates = speeds(comm, model, x[:20], y[:20], Straggler(slow, comm.rank, comm.size))
     assert comm.size == 1 or rates[-1] < 0.5 * max(rates), rates
 
 
@@ -115,8 +115,8 @@ def check_jitter_is_seeded_and_bounded(comm: MPI.Intracomm) -> None:
     trouble = [parse(f"{comm.size - 1}:jitter=4ms")]
 
     def lost() -> list[float]:
-        hindrance = Hindrance(trouble, comm.rank, comm.size, seed=3)
-        return [hindrance.lost() for _ in range(100)]
+        straggler = Straggler(trouble, comm.rank, comm.size, seed=3)
+        return [straggler.lost() for _ in range(100)]
 
     assert lost() == lost()
     if comm.rank == comm.size - 1:

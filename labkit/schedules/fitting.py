@@ -1,4 +1,4 @@
-"""Rates found from measured times: what a message, a byte and an added byte cost on the machine at hand."""
+"""Fit the cost model to measured times: what a message, a byte and an added byte cost on this machine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.schedules.cost import Rates, bill, price
+from labkit.schedules.cost_model import CostModel, cost, cost_terms
 from labkit.schedules.schedule import Schedule
 
-GUESS = Rates(1e-5, 1e-9, 1e-9)  # only to find the slowest ranks of the first step
+GUESS = CostModel(1e-5, 1e-9, 1e-9)  # only to find the slowest ranks of the first step
 STEPS = 20
 
 
@@ -26,14 +26,14 @@ class Measurement(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """Rates and their standard errors, in seconds; NaN where the measurements cannot tell a rate from 0."""
+    """A cost model and its standard errors, in seconds; NaN where a rate cannot be told from 0."""
 
-    rates: Rates
-    errors: Rates
+    rates: CostModel
+    errors: CostModel
 
     def predict(self, schedule: Schedule, nbytes: int, itemsize: int = 4) -> float:
         """Return the time of the schedule at these rates, in seconds."""
-        return price(schedule, nbytes, self.rates, itemsize)
+        return cost(schedule, nbytes, self.rates, itemsize)
 
     def __str__(self) -> str:
         units = (
@@ -60,14 +60,14 @@ def fit(measurements: Iterable[Measurement], itemsize: int = 4) -> Fit:
     rates = GUESS
     for _ in range(STEPS):
         # In units of each measured time: a line of ones is what the prices should be.
-        terms = np.array([np.array(bill(*one[:2], rates, itemsize)) / one.seconds for one in measured])
+        terms = np.array([np.array(cost_terms(*one[:2], rates, itemsize)) / one.seconds for one in measured])
         before, (rates, errors) = rates, _least_squares(terms)
         if np.allclose(before, rates, rtol=1e-9, atol=0):
             break
     return Fit(rates, errors)
 
 
-def _least_squares(terms: np.ndarray) -> tuple[Rates, Rates]:
+def _least_squares(terms: np.ndarray) -> tuple[CostModel, CostModel]:
     """Return the x ≥ 0 with the least |terms @ x - 1|², and its standard errors. Shape: terms (n, 3).
 
     With three unknowns one can try every set of them that is not 0; of sets as good, the smallest is taken.
@@ -86,4 +86,4 @@ def _least_squares(terms: np.ndarray) -> tuple[Rates, Rates]:
         part = terms[:, chosen] / scale[chosen]
         variance = least / (len(terms) - len(chosen))
         errors[chosen] = np.sqrt(variance * np.diag(np.linalg.inv(part.T @ part))) / scale[chosen]
-    return Rates(*best.tolist()), Rates(*errors.tolist())
+    return CostModel(*best.tolist()), CostModel(*errors.tolist())
