@@ -6,10 +6,9 @@ an allreduce: so it can be held against what a link can do, for any p. Source: n
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
+from labkit import units
 from labkit.bench.rows import Row, rows_of
 
 Times = dict[int, dict[str, float]]  # bytes → way → median time in seconds
@@ -47,7 +46,7 @@ def rows(times: Times, p: int, place: str, rate: float | None = None) -> list[Ro
             if rate and p > 1:
                 against["wire-bound"] = wire_bound(size, p, rate)
             shown = {algorithm: 1e3 * time for algorithm, time in {name: medians[name], **against}.items()}
-            found += rows_of(f"{name}/{said(size)}/{place}", shown, "ms")
+            found += rows_of(f"{name}/{units.format_size(size)}/{place}", shown, "ms")
     return found
 
 
@@ -59,33 +58,14 @@ def table(times: Times, p: int) -> str:
     width = max((len(name) for medians in times.values() for name in medians), default=3)
     lines = [f"{'size':>7}  {'way':{width}}  {'time':>9}  {'algbw':>10}  {'busbw':>10}  × MPI"]
     for size, medians in times.items():
-        lines += [
-            f"{said(size):>7}  {name:{width}}  {time_said(time):>9}  {rate_said(size / time):>10}  "
-            f"{rate_said(busbw(size, time, p)):>10}  {time / medians['mpi-allreduce']:5.2f}"
-            for name, time in sorted(medians.items(), key=lambda item: item[1])
-        ]
+        for name, time in sorted(medians.items(), key=lambda item: item[1]):
+            algbw, bus = (
+                units.approx_throughput(rate, trailing_zeros=True)
+                for rate in (size / time, busbw(size, time, p))
+            )
+            took = units.approx_time(time, trailing_zeros=True)
+            lines.append(
+                f"{units.format_size(size):>7}  {name:{width}}  {took:>9}  {algbw:>10}  {bus:>10}  "
+                f"{time / medians['mpi-allreduce']:5.2f}"
+            )
     return "\n".join(lines)
-
-
-def said(size: int) -> str:
-    """Return a number of bytes as people write it: 64MiB."""
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size and size % 2**power == 0:
-            return f"{size >> power}{unit}"
-    return f"{size}B"
-
-
-def time_said(seconds: float) -> str:
-    """Return a time with three digits and the unit that suits it."""
-    return _three(seconds, (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)))
-
-
-def rate_said(bytes_per_second: float) -> str:
-    """Return a bandwidth with three digits and the unit that suits it."""
-    return _three(bytes_per_second, (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)))
-
-
-def _three(value: float, units: tuple[tuple[str, float], ...]) -> str:
-    unit, one = next((pair for pair in units if value >= pair[1]), units[-1])
-    digits = math.floor(math.log10(value / one)) if value > 0 else 0
-    return f"{value / one:.{max(0, 2 - max(0, digits))}f} {unit}"

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkit.bench.collectives import ITEM, Times, said
+from labkit.bench.collectives import ITEM, Times
 from labkit.bench.rows import Row
 from labkit.schedules import ALLREDUCE
 from labkit.schedules.fitting import Fit, Measurement, fit
+from labkit.units import format_size
 
 FROM = 64 << 10  # bytes: where the prediction is held to the target
 TARGET = 25.0  # %
@@ -83,7 +84,7 @@ def rows(times: Times, model: Modelled, place: str) -> list[Row]:
             measured = times[size][name]
             found.append(
                 Row(
-                    f"model/{name}/{said(size)}/{place}",
+                    f"model/{name}/{format_size(size)}/{place}",
                     1e3 * measured,
                     "predicted",
                     1e3 * predicted,

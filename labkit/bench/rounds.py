@@ -21,8 +21,9 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from labkit.bench.collectives import ITEM, Times, said
+from labkit.bench.collectives import ITEM, Times
 from labkit.comm import CollectiveError, raise_together
+from labkit.units import format_size
 
 Sum = Callable[[MPI.Intracomm, np.ndarray], object]  # leaves the sum of all ranks' arrays in each of them
 Tell = Callable[[str], None]
@@ -53,7 +54,7 @@ def measure(
     taken: dict[int, dict[str, list[float]]] = {size: {} for size in sizes}
     for number in range(PASSES):
         for size in sizes:
-            said_so = partial(_with, tell, f"pass {number + 1} of {PASSES}, {said(size)}")
+            said_so = partial(_with, tell, f"pass {number + 1} of {PASSES}, {format_size(size)}")
             for name, times in _at(
                 comm, algorithms, size, seconds / PASSES, said_so, first=number == 0
             ).items():
@@ -92,7 +93,7 @@ def _at(
         try:
             array = make(comm, n) if make else common
         except CollectiveError as error:
-            note(comm, f"{said(size)}: without {name}: {error}")
+            note(comm, f"{format_size(size)}: without {name}: {error}")
             continue
         if first:
             tell(f"is the sum of {name} right?")

@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.bench.rows import Row
+from labkit.units import format_size
 from labkit.watch.communicators import watch
 
 # Bytes of an Allreduce -> calls in a row, of which one time is taken.
@@ -46,11 +47,7 @@ def measure(rounds: int = 11) -> list[Row]:
                 if number >= 0:  # the first warms up
                     times[name].append(1e6 * taken)
         ours, *others = (statistics.median(times[name]) for name in algorithms)
-        case = f"allreduce/{_named(size)}/p{raw.size}"
+        case = f"allreduce/{format_size(size)}/p{raw.size}"
         for name, theirs in zip(list(algorithms)[1:], others, strict=True):
             rows.append(Row(case, ours, name, theirs, "us", ours / theirs))
     return rows
-
-
-def _named(size: int) -> str:
-    return f"{size >> 20}MiB" if size >= 1 << 20 else f"{size >> 10}KiB"

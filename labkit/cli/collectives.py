@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from labkit import units
 from labkit.cli.ranks import ending_together, on_ranks, under_mpiexec
 
 if TYPE_CHECKING:
@@ -26,35 +26,30 @@ if TYPE_CHECKING:
 DEADLINE_S = 900.0  # all of a run takes about a minute
 SIGN_EVERY_S = 2.0
 ALIKE = {"hand-written", "shared-memory-copied"}  # not drawn: each lies on or between curves that are
-UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-RATES = {"BIT": 1.0, "KBIT": 1e3, "MBIT": 1e6, "GBIT": 1e9}
-
-
-def _number(text: str, units: dict[str, float] | dict[str, int]) -> float | None:
-    """Return a number with a unit, in the unit 1; None if it is not one."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Z]*)", text.strip().upper())
-    return float(found[1]) * units[found[2]] if found and found[2] in units else None
 
 
 def _sizes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
-    sizes = []
+    sizes = set()
     for word in text.split(","):
-        size = _number(word, UNITS)
+        try:
+            size = units.parse_size(word)
+        except ValueError:
+            size = 0
         if not size or size % 4:
             raise click.BadParameter(
-                f"expected sizes like 4B,1KiB,64MiB, each a multiple of 4 bytes (float32), got {word!r}"
+                f"expected sizes such as 4B,1KiB,64MiB, each a multiple of 4 bytes (float32), got {word!r}"
             )
-        sizes.append(int(size))
-    return tuple(sorted(set(sizes)))
+        sizes.add(size)
+    return tuple(sorted(sizes))
 
 
-def _rate(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    rate = None if text is None else _number(text, RATES)
-    if text is not None and not rate:
-        raise click.BadParameter(f"expected a rate like 1gbit or 100mbit, got {text!r}")
-    return rate
+def _bandwidth(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    try:
+        return None if text is None else units.parse_bandwidth(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command
@@ -68,7 +63,7 @@ def _rate(context: click.Context, option: click.Parameter, text: str | None) -> 
     help="Time for each size; six rounds are made at least.",
 )
 @click.option(
-    "--rate", callback=_rate, help="What each link can do, say 1gbit: adds rows against that bound."
+    "--rate", callback=_bandwidth, help="What each link can do, say 1gbit: adds rows against that bound."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
 @click.option(

@@ -21,9 +21,10 @@ from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
-from labkit.comm.emulation.links import TIMES, Link, parse_link, quantity
+from labkit.comm.emulation.links import Link, parse_link
 from labkit.schedules.cost_model import CostModel
 from labkit.schedules.simulator import Network
+from labkit.units import format_time, parse_time
 
 Kind = Literal["slow-processor", "slow-link", "jitter", "pause"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -53,8 +54,8 @@ class Bottleneck:
         amount = {
             "slow-processor": f"{self.factor:.10g}",
             "slow-link": str(self.link or f"{self.factor:.10g}"),
-            "jitter": f"{1e3 * self.seconds:.10g}ms",
-            "pause": f"{self.seconds:.10g}s@{self.step}",
+            "jitter": format_time(self.seconds),
+            "pause": f"{format_time(self.seconds)}@{self.step}",
         }
         return f"{self.rank}:{self.kind}={amount[self.kind]}"
 
@@ -77,7 +78,10 @@ def parse(text: str) -> Bottleneck:
             return Bottleneck(rank, "slow-link", factor=times_slower)
         return Bottleneck(rank, "slow-link", link=parse_link(amount))
     time, at, step = amount.partition("@")
-    seconds = quantity(time, TIMES)
+    try:
+        seconds = parse_time(time)
+    except ValueError:
+        seconds = None
     if parts[2] == "jitter":
         if seconds is None or at:
             raise ValueError(f"expected a time such as 5ms for the jitter of rank {rank}, got {amount!r}")

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from labkit.bench import Row, collectives, modelled
-from labkit.bench.collectives import Times, busbw, rate_said, said, time_said, wire_bound
+from labkit.bench.collectives import Times, busbw, wire_bound
 from labkit.cli import main
 from labkit.schedules import ALLREDUCE
 from labkit.schedules.cost_model import CostModel, cost
@@ -73,25 +73,6 @@ def test_table_sorts_the_ways_of_a_size_and_has_bandwidths() -> None:
     ]
     assert lines[5] == ["1MiB", "ring", "4.00", "ms", "262", "MB/s", "393", "MB/s", "0.50"]
     assert collectives.table(TIMES, 1).splitlines()[-1].split()[-3:] == ["0.00", "kB/s", "2.00"]
-
-
-def test_numbers_as_people_write_them() -> None:
-    assert [said(size) for size in (4, 1000, 1024, 3 * 2**19, 2**26, 2**30)] == [
-        "4B",
-        "1000B",
-        "1KiB",
-        "1536KiB",
-        "64MiB",
-        "1GiB",
-    ]
-    assert [time_said(t) for t in (2.5, 0.0705, 1.234e-3, 2e-5, 3e-7)] == [
-        "2.50 s",
-        "70.5 ms",
-        "1.23 ms",
-        "20.0 µs",
-        "0.30 µs",
-    ]
-    assert [rate_said(rate) for rate in (1.43e9, 9e6, 12.0)] == ["1.43 GB/s", "9.00 MB/s", "0.01 kB/s"]
 
 
 @pytest.mark.parametrize(
