@@ -19,7 +19,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from labkit import supervisor
+from labkit import leftovers
 
 DEADLINE_S = 150.0  # longer than that of connect(), whose error then says what it waited for
 Start = Callable[..., "subprocess.Popen[str]"]  # the fixture `ipcluster`
@@ -32,14 +32,6 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = DEAD
         if time.monotonic() > deadline:
             pytest.fail(f"after {seconds:.0f} s still not: {what}", pytrace=False)
         time.sleep(0.05)
-
-
-def is_ours(path: str) -> bool:
-    """Tell whether a file is there and this user's: other jobs on the machine come and go."""
-    try:
-        return os.stat(path).st_uid == os.getuid()
-    except FileNotFoundError:
-        return False
 
 
 @dataclass
@@ -77,15 +69,9 @@ class World:
         wait_until(lambda: not self.processes(), "all processes gone", 40)
         assert self.cluster_files() == []
         assert glob.glob(f"{self.folder}/profile_*/log/*") == []
-        segments = {path for pattern in supervisor.SEGMENTS for path in glob.glob(f"/dev/shm/{pattern}")}
-        held = supervisor.in_use()
-        assert [path for path in segments - held if is_ours(path)] == []
-        recorders = [path for path in glob.glob("/dev/shm/labkit-flight-recorder-*") if is_ours(path)]
-        assert [path for path in recorders if not supervisor.alive(int(path.split("-")[2]))] == []
-        # A job elsewhere on the machine has such files, too, while it runs.
-        if not any(process.info["name"] == "hydra_pmi_proxy" for process in psutil.process_iter(["name"])):
-            files = glob.glob("/tmp/hydra_hwloc_xmlfile_*")
-            assert [path for path in files if os.stat(path).st_uid == os.getuid()] == []
+        assert leftovers.forgotten_segments() == []
+        assert leftovers.forgotten_flight_recorders() == []
+        assert leftovers.forgotten_hydra_files() == []
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -171,7 +157,7 @@ def world(tmp_path: Path) -> Iterator[World]:
             process.kill()
     psutil.wait_procs(left, timeout=10)
     for process in left:  # those who would have swept up behind the ranks are dead, too
-        supervisor.sweep(process.pid)
+        leftovers.sweep(process.pid)
 
 
 @pytest.fixture

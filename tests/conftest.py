@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit import env, supervisor
+from labkit import env, leftovers
 from tests.cluster_fixtures import ipcluster, kernel, new_kernel, world  # noqa: F401  (for every room's tests)
 
 # A job that takes longer hangs: no job of these tests takes more than a few seconds on an idle machine.
@@ -36,7 +36,7 @@ def kill_tree(job: subprocess.Popen[str]) -> None:
             process.send_signal(signal.SIGKILL)
     job.wait()
     psutil.wait_procs(set(family), timeout=10)  # until they are gone, their memory is in use
-    supervisor.sweep(job.pid)  # what killed ranks could not remove
+    leftovers.sweep(job.pid)  # what killed ranks could not remove
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import ipyparallel as ipp
 import psutil
 from ipyparallel.error import NoEnginesRegistered
 
+from labkit import leftovers
 from labkit.cluster import discovery, ownership
 from labkit.cluster.deaths import RankDied, first_death
 from labkit.cluster.world import ClusterError, Introduction
@@ -182,7 +183,7 @@ def failed_by_hang(child: Any) -> str | None:
 
 def deaths_of(cluster: ipp.Cluster) -> Path:
     """Return the file in which the witnesses of a cluster's ranks note how these end."""
-    return Path(cluster.profile_dir, "log", f"deaths-{cluster.cluster_id}")
+    return Path(leftovers.cluster_files(cluster.profile_dir, cluster.cluster_id)["exits"])
 
 
 def controller_of(cluster: ipp.Cluster) -> psutil.Process | None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import ipyparallel as ipp
 import psutil
 
+from labkit.leftovers import cluster_files
+
 
 @dataclass(frozen=True)
 class Holder:
@@ -44,7 +46,7 @@ def me(recorder: str) -> Holder:
 
 def file_of(cluster: ipp.Cluster) -> Path:
     """Return the file that names the holder; it goes with the cluster (see lifeline.cluster_files)."""
-    return Path(cluster.profile_dir, "log", f"holder-{cluster.cluster_id}")
+    return Path(cluster_files(cluster.profile_dir, cluster.cluster_id)["owner"])
 
 
 def holder(path: Path) -> Holder | None:

@@ -6,10 +6,11 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from labkit import env, supervisor
+from labkit import env, leftovers
 from labkit.doctor import clusters, machine, mpi, versions
 from labkit.doctor.findings import Finding, note
 from labkit.doctor.trials import Outcome, Trial, probing
+from labkit.processes import cores
 
 RANKS = 4  # as many as the notebooks ask for
 
@@ -20,7 +21,7 @@ def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
     `environment` is the user's own, before the lab's settings; of all started nothing is left.
     """
     lab = {**environment, **env.settings()}
-    forgotten = supervisor.forgotten_segments()  # now: the trials' own watchers remove them
+    forgotten = leftovers.forgotten_segments()  # now: the trials' own watchers remove them
     typed = shutil.which("mpiexec", path=environment.get("PATH"))
     library = probing("library", environment)
     threads = [probing("threads", each) for each in (lab, environment)]
@@ -59,7 +60,7 @@ def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
             foreign = mpi.kind_of(says) not in ("", loaded["name"])
             findings += as_typed(typed, {**environment, **env.OPEN_MPI} if foreign else environment, n)
     in_lab, own = (trial.finish() for trial in threads)
-    check("threads", partial(machine.blas, in_lab, own, environment, n, machine.cores()))
+    check("threads", partial(machine.blas, in_lab, own, environment, n, cores()))
     check("host name", partial(machine.name, named.finish()))
     return findings
 
@@ -78,7 +79,7 @@ def as_typed(mpiexec: str, environment: Mapping[str, str], n: int) -> Iterator[F
         leave.update(mpi.LEAVE)
         outcome = attempt()
     refused = mpi.needs_room(outcome)
-    yield mpi.slots(refused, n, machine.cores())
+    yield mpi.slots(refused, n, cores())
     if refused:
         leave.update(mpi.ROOM)
         outcome = attempt()

@@ -12,7 +12,7 @@ from pathlib import Path
 from labkit import env
 from labkit.doctor.findings import Finding, fault, note, ok
 from labkit.doctor.trials import Outcome
-from labkit.supervisor import SHM
+from labkit.leftovers import SHM
 
 MiB = 1 << 20
 # Measured with four ranks and large messages: MPICH 5.0 takes 5.3 MiB a rank, and ends by a signal where it
@@ -21,11 +21,6 @@ LEAST, AMPLE = 6 * MiB, 16 * MiB
 # A socket's path may have 103 bytes on macOS; Open MPI makes its own some 50 bytes below TMPDIR, which is 49
 # bytes long there unless set otherwise.
 LONGEST_TMPDIR = 53
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def blas(lab: Outcome, own: Outcome, environment: Mapping[str, str], n: int, here: int) -> Finding:

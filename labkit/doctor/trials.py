@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from labkit.doctor.probe import MARK
-from labkit.supervisor import GRACE, supervised
+from labkit.supervisor import GRACE_S, supervised
 
 DEADLINE_S = 30.0  # a trial takes one second on an idle machine, and all run at once
 
@@ -65,7 +65,7 @@ class Trial:
                     with suppress(psutil.NoSuchProcess):
                         process.kill()
             try:  # the watcher sees its command end, and ends with it
-                said, _ = self._process.communicate(timeout=GRACE["child"] + 5)
+                said, _ = self._process.communicate(timeout=GRACE_S["child"] + 5)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 said = ""

@@ -26,16 +26,15 @@ from labkit.hosts.namespaces import (
     MS_SLAVE,
     NET,
     PR_SET_DUMPABLE,
-    PR_SET_PDEATHSIG,
     TOKEN,
     USER,
     UTS,
     call,
-    die_with_parent,
     leave,
     mount,
 )
 from labkit.hosts.state import Host, State, born, folder
+from labkit.processes import PR_SET_PDEATHSIG, die_with_parent
 
 LOOK_S = 0.5  # how often the holder looks whether its owner lives
 

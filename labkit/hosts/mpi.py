@@ -8,16 +8,15 @@ stands in for `mpiexec`. It ends with whoever started it.
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 from labkit import env
 from labkit.hosts import links
-from labkit.hosts.namespaces import FOLDER, TOKEN, die_with_parent, enter
+from labkit.hosts.namespaces import FOLDER, TOKEN, enter
 from labkit.hosts.state import HostsError, State, folder
 from labkit.hosts.up import running
+from labkit.processes import die_with_parent
 
 # Both MPIs must be told to use the network: hosts on one machine can reach each other's memory, and MPICH
 # would. Settings of an MPI that is not in use do no harm.
@@ -38,7 +37,7 @@ def command(state: State, mpiexec: str, ranks: int, program: list[str]) -> tuple
     """Return the command line that starts a program on the first hosts, and its environment variables."""
     names = [host.name for host in state.hosts[:ranks]]
     agent = str(folder() / "agent")
-    if is_mpich(mpiexec):
+    if env.is_mpich(mpiexec):
         how = ["-launcher", "ssh", "-launcher-exec", agent, "-hosts", ",".join(names)]
         how += ["-localhost", links.SWITCH_ADDRESS, "-iface", links.SWITCH]
         settings = {}
@@ -51,12 +50,6 @@ def command(state: State, mpiexec: str, ranks: int, program: list[str]) -> tuple
             "PRTE_MCA_hwloc_default_binding_policy": "none",
         }
     return [mpiexec, *how, "-n", str(ranks), *program], {**OVER_THE_LINKS, **settings}
-
-
-def is_mpich(mpiexec: str) -> bool:
-    """Tell MPICH's process starter, Hydra, from Open MPI's."""
-    path = Path(mpiexec).resolve()
-    return "hydra" in str(path) or path.with_name("hydra_pmi_proxy").exists()
 
 
 def execute(program: list[str], ranks: int | None = None) -> NoReturn:
@@ -75,8 +68,7 @@ def execute(program: list[str], ranks: int | None = None) -> NoReturn:
     line, settings = command(state, mpiexec, ranks, program)
     ours = {TOKEN: state.token, FOLDER: str(folder())}
     enter(state.holder)
-    # MPICH's mpiexec leaves its ranks behind at TERM in a deadlock, Open MPI's at KILL.
-    die_with_parent(signal.SIGKILL if is_mpich(mpiexec) else signal.SIGTERM, parent)
+    die_with_parent(env.end_signal(mpiexec), parent)
     os.execvpe(line[0], line, {**os.environ, **env.settings(), **settings, **ours})
 
 

@@ -17,7 +17,7 @@ import sys
 # From <linux/sched.h>, <sys/mount.h> and <sys/prctl.h>.
 MOUNT, UTS, USER, NET = 0x00020000, 0x04000000, 0x10000000, 0x40000000
 MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+PR_SET_DUMPABLE = 4
 # Carried by every process on a host, and by what it starts: `down` knows them by it.
 TOKEN = "LABKIT_HOSTS_TOKEN"
 FOLDER = "LABKIT_HOSTS"
@@ -38,16 +38,6 @@ def leave(kinds: int) -> None:
 def mount(source: str, target: str, kind: str = "", flags: int = 0) -> None:
     """Mount a file system, in this process's mount namespace."""
     call("mount", source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), None)
-
-
-def die_with_parent(death_signal: int, parent: int) -> None:
-    """Ask the kernel for a signal when the parent is gone.
-
-    The kernel forgets it when a process gains rights, as by entering a user namespace: ask after that.
-    """
-    call("prctl", PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
-    if os.getppid() != parent:  # it went before we asked
-        os.kill(os.getpid(), death_signal)
 
 
 def enter(pid: int) -> None:

@@ -70,7 +70,7 @@ def test_a_killed_watcher(world: World, new_kernel: Callable[[], Kernel], victim
     for process in world.processes():
         with suppress(psutil.Error):
             if (
-                any(word.endswith("lifeline.py") for word in process.cmdline())
+                any(word.endswith("supervisor.py") for word in process.cmdline())
                 and victim in process.cmdline()
             ):
                 process.kill()

@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit import env, supervisor
+from labkit import env, leftovers
 from labkit.doctor import clusters, machine, mpi, trials, versions
 from labkit.doctor.findings import Finding
 from labkit.doctor.trials import Outcome, Trial, probing
-
-from .conftest import Start, World, wait_until
+from labkit.processes import cores
+from tests.cluster_fixtures import Start, World, wait_until
 
 OWN = Path(env.mpiexec())
 LIBRARY = probing("library", os.environ).finish().told[0]
@@ -88,7 +88,7 @@ def test_a_healthy_environment_has_no_fault() -> None:
 def test_open_mpi_without_leave_is_told_of_and_its_settings_mend_it() -> None:
     code, findings = doctor()
     assert code == 0  # the lab itself works
-    as_root, few = os.geteuid() == 0, machine.cores() < 4
+    as_root, few = os.geteuid() == 0, cores() < 4
     assert findings["root"].status == ("note" if as_root else "ok")
     assert findings["slots"].status == ("note" if few else "ok")
     assert not as_root or findings["root"].mend == (
@@ -119,7 +119,7 @@ def test_many_faults_at_once_are_each_found(tmp_path: Path) -> None:
     assert "pip install 'click>=8.1'" in findings["packages"].mend
     assert (findings["temporary"].status, findings["temporary"].mend) == ("fault", "unset TMPDIR")
     assert (findings["clusters"].status, "broken" in findings["clusters"].found) == ("note", True)
-    if machine.cores() > 1:  # BLAS takes no more threads than there are cores
+    if cores() > 1:  # BLAS takes no more threads than there are cores
         ones = " ".join(f"{name}=1" for name in env.ONE_THREAD)
         assert (findings["threads"].status, findings["threads"].mend) == ("note", f"export {ones}")
 
@@ -187,15 +187,15 @@ def test_no_mpiexec_on_path_and_versions_of_python() -> None:
     assert found.status == "fault" and "3.9.18" in found.found and found.mend == "make lab PYTHON=python3.10"
 
 
-@pytest.mark.skipif(machine.cores() < 2, reason="on one core BLAS takes one thread")
+@pytest.mark.skipif(cores() < 2, reason="on one core BLAS takes one thread")
 def test_threads_that_only_a_program_of_ones_own_would_take_are_told_of_if_asked_for() -> None:
     lab = probing("threads", {**CLEAN, **env.ONE_THREAD})
     own = probing("threads", {**CLEAN, "OMP_NUM_THREADS": "64"})
     outcomes = lab.finish(), own.finish()
-    found = machine.blas(*outcomes, {"OMP_NUM_THREADS": "64"}, machine.cores(), machine.cores())
+    found = machine.blas(*outcomes, {"OMP_NUM_THREADS": "64"}, cores(), cores())
     assert (found.status, found.mend) == ("note", "export OMP_NUM_THREADS=1")
     assert "a program of your own" in found.found and "OMP_NUM_THREADS=64" in found.found
-    assert machine.blas(*outcomes, {}, machine.cores(), machine.cores()).status == "ok"  # as everywhere
+    assert machine.blas(*outcomes, {}, cores(), cores()).status == "ok"  # as everywhere
 
 
 def test_a_trial_that_hangs_ends_at_its_deadline_with_all_its_ranks(
@@ -231,7 +231,7 @@ def test_files_of_a_killed_cluster_are_found_and_the_command_removes_them(
         with suppress(psutil.NoSuchProcess):
             process.kill()
     wait_until(lambda: not world.processes(), "all processes gone")
-    supervisor.sweep_segments()
+    leftovers.remove(leftovers.forgotten_segments())
     found = clusters.stale(profiles)
     assert found.status == "note" and found.found.startswith("3 files")
     subprocess.run(found.mend, shell=True, check=True)
@@ -256,7 +256,7 @@ def test_segments_that_no_process_holds_are_told_apart(tmp_path: Path) -> None:
     for name in ("mpich_shm_held", "mpich_shm_forgotten"):
         (tmp_path / name).write_bytes(bytes(8192))
     with open(tmp_path / "mpich_shm_held", "r+b") as file, mmap.mmap(file.fileno(), 8192):
-        forgotten = supervisor.forgotten_segments(str(tmp_path))
+        forgotten = leftovers.forgotten_segments(str(tmp_path))
     assert forgotten == [str(tmp_path / "mpich_shm_forgotten")]
     found = clusters.segments(forgotten)
     assert found.status == "note" and "1 segment " in found.found and forgotten[0] in found.mend

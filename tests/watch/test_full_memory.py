@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from labkit import env, supervisor
+from labkit import env
 
 P = 3
 # For these ranks alone: /dev/shm with the least room in which MPI starts, and a folder with next to none.
-LEAST = "512m" if supervisor.is_hydra(env.mpiexec()) else "64k"  # see full_memory.py
+LEAST = "512m" if env.is_mpich(env.mpiexec()) else "64k"  # see full_memory.py
 OWN = f'mount -t tmpfs -o size={LEAST} tmpfs /dev/shm && mount -t tmpfs -o size=64k tmpfs "$0" && exec "$@"'
 
 

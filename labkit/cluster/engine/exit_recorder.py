@@ -14,7 +14,8 @@ import signal
 import sys
 
 from labkit.hosts.namespaces import TOKEN
-from labkit.supervisor import cluster_files, die_with_parent
+from labkit.leftovers import files_of_this_cluster
+from labkit.processes import die_with_parent
 
 
 def main() -> None:
@@ -32,7 +33,7 @@ def main() -> None:
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     # One write of one line: lines of several ranks do not mix.
-    record = os.open(cluster_files()["deaths"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    record = os.open(files_of_this_cluster()["exits"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(record, f"{child} {code}\n".encode())
     os.close(record)
     if TOKEN in os.environ:

@@ -1,0 +1,75 @@
+"""Ask the operating system about processes, with the standard library alone.
+
+The supervisor, which starts before every engine, and the ranks' watchdogs both use this module, so it must
+import quickly and load neither MPI nor psutil.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+
+LINUX = sys.platform == "linux"
+PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process exists and has not ended; a zombie has ended."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    try:
+        if not LINUX:
+            os.getpgid(pid)  # unlike kill(), it does not find zombies on macOS and the BSDs
+            return True
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False  # the process ended after kill()
+
+
+def parents() -> dict[int, int]:
+    """Return the parent's pid of every process, by the process's pid."""
+    if not LINUX:
+        command = ["ps", "-axo", "pid=,ppid="]
+        rows = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        return {int(pid): int(parent) for pid, parent in (row.split() for row in rows.splitlines())}
+    table = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat") as file:
+                table[int(entry)] = int(file.read().rpartition(")")[2].split()[1])
+    return table
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the pids of a process's children, their children, and so on."""
+    table, generation = parents(), {pid}
+    found: set[int] = set()
+    while generation:
+        generation = {child for child, parent in table.items() if parent in generation} - found
+        found |= generation
+    return found
+
+
+def die_with_parent(death_signal: int, parent: int) -> None:
+    """Have the kernel send this process a signal when its parent, of this pid, ends. Linux only.
+
+    Other systems have no such request, and the function does nothing there. The kernel drops the request when
+    a process gains rights, for example by entering a user namespace: call this function afterwards.
+    """
+    if LINUX:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
+        if os.getppid() != parent:  # the parent ended before the request
+            os.kill(os.getpid(), death_signal)
