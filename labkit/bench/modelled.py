@@ -15,8 +15,7 @@ import numpy as np
 
 from labkit.bench.collectives import ITEM, Times
 from labkit.bench.rows import Row
-from labkit.schedules import ALLREDUCE
-from labkit.schedules.fitting import Fit, Measurement, fit
+from labkit.schedules import ALLREDUCE, FittedModel, Measurement, fit_cost_model
 from labkit.units import format_size
 
 FROM = 64 << 10  # bytes: where the prediction is held to the target
@@ -34,8 +33,8 @@ class Modelled:
     """The fitted rates, and what they predict: of the sizes `held_out` they have seen nothing."""
 
     p: int
-    fits: dict[str, Fit]
-    together: Fit
+    fits: dict[str, FittedModel]
+    together: FittedModel
     held_out: tuple[int, ...]
     predicted: Times
 
@@ -65,12 +64,12 @@ def modelled(times: Times, p: int) -> Modelled | None:
         name: [Measurement(schedule, size, times[size][name]) for size in times if size not in held]
         for name, schedule in schedules.items()
     }
-    fits = {name: fit(measured) for name, measured in seen.items()}
+    fits = {name: fit_cost_model(measured) for name, measured in seen.items()}
     predicted = {
         size: {name: fits[name].predict(schedule, size) for name, schedule in schedules.items()}
         for size in times
     }
-    together = fit(one for measured in seen.values() for one in measured)
+    together = fit_cost_model(one for measured in seen.values() for one in measured)
     return Modelled(p, fits, together, held, predicted)
 
 

@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, NullL
 
 from labkit.plots.collectives import INK, colour
 from labkit.plots.training import COLOURS, MARKERS
-from labkit.schedules import Round, Schedule, Transfer, holdings
+from labkit.schedules import Round, Schedule, Transfer, contents_by_round
 from labkit.schedules.traffic import Traffic
 
 Curve = Sequence[float] | np.ndarray
@@ -36,7 +36,7 @@ def one_round(schedule: Schedule, number: int) -> Figure:
     Round 0 is what they hold before the first. An arrow is labelled with its pieces, + if they are added and
     = if they are put in place; cells written in the round have a thick frame.
     """
-    rounds, held = list(schedule), list(holdings(schedule))
+    rounds, held = list(schedule), list(contents_by_round(schedule))
     if not 0 <= number <= len(rounds):
         raise ValueError(f"expected a round from 0 to {len(rounds)}, got {number}")
     return _circle(schedule, number, rounds[number - 1] if number else None, held[number], len(rounds))
@@ -46,7 +46,7 @@ def stepping(schedule: Schedule) -> HTML:
     """Return all rounds as pictures with a slider to step through them; in a notebook it shows itself."""
     rounds = list(schedule)
     pictures = []
-    for number, held in enumerate(holdings(schedule)):
+    for number, held in enumerate(contents_by_round(schedule)):
         one = rounds[number - 1] if number else None
         picture = io.BytesIO()
         _circle(schedule, number, one, held, len(rounds)).savefig(picture, format="png", dpi=80)
@@ -67,7 +67,7 @@ def stepping(schedule: Schedule) -> HTML:
 
 def who_holds_what(schedule: Schedule) -> Figure:
     """Return a grid of ranks by pieces for the start and for every round: whose contributions are where."""
-    held = list(holdings(schedule))
+    held = list(contents_by_round(schedule))
     columns = min(len(held), 4 if schedule.chunks > 1 else 7)
     rows = math.ceil(len(held) / columns)
     size = 9.5 / columns
@@ -225,7 +225,7 @@ def _arrow(axes: Axes, transfer: Transfer, places: tuple[np.ndarray, np.ndarray]
             "arrowstyle": "-|>",
             "connectionstyle": f"arc3,rad={bend}",
             "color": INK,
-            "linestyle": "-" if transfer.add else "--",
+            "linestyle": "-" if transfer.reduce else "--",
             "shrinkA": 11,
             "shrinkB": 11,
         },

@@ -1,8 +1,24 @@
-"""Collectives as schedules: pure functions of the number of ranks that yield rounds of transfers."""
+"""Collectives as schedules: pure functions of the number of ranks that yield rounds of transfers. No MPI.
+
+One schedule, say `schedule = ring_allreduce(8)`, has five readers:
+
+=========  =========================================  ==================================================
+run        `labkit.comm.run`                          `run(comm, schedule, array)` on MPI ranks
+count      `labkit.schedules.count_traffic`           `count_traffic(schedule, nbytes).busiest` in bytes
+cost       `labkit.schedules.cost`                    `cost(schedule, nbytes, CostModel(2e-5, 1e-9))` in s
+simulate   `labkit.schedules.simulate`                `simulate(schedule, nbytes, network).seconds`
+draw       `labkit.plots.schedules.draw_rounds`       `draw_rounds(schedule)`, a Matplotlib figure
+=========  =========================================  ==================================================
+
+Running and drawing live in rooms above this one, so this module does not import them. `verify` checks that a
+schedule computes the collective that it names.
+"""
 
 from collections.abc import Callable
 
+from labkit.schedules.cost_model import CostModel, CostTerms, cost, cost_terms
 from labkit.schedules.doubling import halving_doubling, recursive_doubling
+from labkit.schedules.fitting import FittedModel, Measurement, fit_cost_model
 from labkit.schedules.hierarchy import hierarchical
 from labkit.schedules.ring import (
     direct_allgather,
@@ -12,11 +28,22 @@ from labkit.schedules.ring import (
     ring_reduce_scatter,
 )
 from labkit.schedules.root import root_allreduce, root_broadcast, root_reduce
-from labkit.schedules.schedule import Kind, Round, Schedule, Transfer, adding, bounds, collective, copying
+from labkit.schedules.schedule import (
+    CollectiveName,
+    Round,
+    Schedule,
+    Transfer,
+    chunk_bounds,
+    collective,
+    copy_round,
+    reduce_round,
+)
+from labkit.schedules.simulator import Network, Simulation, TimedTransfer, simulate
+from labkit.schedules.traffic import Traffic, count_traffic
 from labkit.schedules.tree import tree_allreduce, tree_broadcast, tree_reduce
-from labkit.schedules.verifier import ScheduleError, holdings, verify
+from labkit.schedules.verifier import ScheduleError, contents_by_round, verify
 
-# Allreduce under the names that the ways to average have.
+# The all-reduce schedules, under the names of the all-reduce algorithms (`--algorithm`).
 ALLREDUCE: dict[str, Callable[[int], Schedule]] = {
     "root": root_allreduce,
     "ring": ring_allreduce,
@@ -27,20 +54,32 @@ ALLREDUCE: dict[str, Callable[[int], Schedule]] = {
 
 __all__ = [
     "ALLREDUCE",
-    "Kind",
+    "CollectiveName",
+    "CostModel",
+    "CostTerms",
+    "FittedModel",
+    "Measurement",
+    "Network",
     "Round",
     "Schedule",
     "ScheduleError",
+    "Simulation",
+    "TimedTransfer",
+    "Traffic",
     "Transfer",
-    "adding",
-    "bounds",
+    "chunk_bounds",
     "collective",
-    "copying",
+    "contents_by_round",
+    "copy_round",
+    "cost",
+    "cost_terms",
+    "count_traffic",
     "direct_allgather",
+    "fit_cost_model",
     "halving_doubling",
     "hierarchical",
-    "holdings",
     "recursive_doubling",
+    "reduce_round",
     "ring_allgather",
     "ring_allreduce",
     "ring_reduce",
@@ -48,6 +87,7 @@ __all__ = [
     "root_allreduce",
     "root_broadcast",
     "root_reduce",
+    "simulate",
     "tree_allreduce",
     "tree_broadcast",
     "tree_reduce",

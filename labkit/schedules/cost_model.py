@@ -1,4 +1,4 @@
-"""What a schedule costs in the α–β–γ model, read off its transfers.
+"""The cost of a schedule in the α–β–γ model, computed from its transfers.
 
 Source of the model: R. Thakur, R. Rabenseifner, W. Gropp, Optimization of collective communication operations
 in MPICH, IJHPCA 19(1), 2005, 49–66.
@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.schedules.schedule import Round, Schedule
-from labkit.schedules.traffic import loads
+from labkit.schedules.traffic import rounds_with_sizes
 
 
 class CostModel(NamedTuple):
-    """Seconds: `alpha` per message, `beta` per byte sent, `gamma` per byte added."""
+    """Latency `alpha` (s/message), inverse bandwidth `beta` (s/byte), reduction cost `gamma` (s/byte)."""
 
     alpha: float
     beta: float
@@ -23,40 +23,46 @@ class CostModel(NamedTuple):
 
 
 class CostTerms(NamedTuple):
-    """What a schedule makes wait for: messages, bytes and added bytes one after the other."""
+    """The factors of α, β and γ on the critical path: messages, bytes sent, bytes reduced."""
 
     messages: float
     sent: float
-    added: float
+    reduced: float
 
-    def at(self, rates: CostModel) -> float:
-        """Return the time at these rates, in seconds."""
-        return float(np.dot(self, rates))
+    def seconds(self, model: CostModel) -> float:
+        """Return messages · α + sent · β + reduced · γ, in seconds."""
+        return float(np.dot(self, model))
 
 
-def cost(schedule: Schedule, nbytes: int, rates: CostModel, itemsize: int = 4) -> float:
-    """Return the time of the schedule on an array of `nbytes` bytes, in seconds.
+def cost(schedule: Schedule, nbytes: int, model: CostModel, itemsize: int = 4) -> float:
+    """Return the time that the schedule takes on an array of `nbytes` bytes, in seconds.
 
-    A rank can send and receive at once, but one message at a time each way; then it adds what came. A round
-    takes as long as its slowest rank, and the rounds add up.
+    Links are full duplex: a rank sends and receives at the same time, but only one message in each
+    direction; it then reduces the values that it received. A round takes as long as its slowest rank, and the
+    rounds follow one another. Raise ValueError if `nbytes` is not a multiple of `itemsize`.
     """
-    return cost_terms(schedule, nbytes, rates, itemsize).at(rates)
+    return cost_terms(schedule, nbytes, model, itemsize).seconds(model)
 
 
-def cost_terms(schedule: Schedule, nbytes: int, rates: CostModel, itemsize: int = 4) -> CostTerms:
-    """Return what the slowest rank at these rates does in each round, added up over the rounds."""
+def cost_terms(schedule: Schedule, nbytes: int, model: CostModel, itemsize: int = 4) -> CostTerms:
+    """Return the factors of α, β and γ: those of the slowest rank in each round, summed over the rounds.
+
+    `model` decides which rank is the slowest.
+    """
     total = np.zeros(3)
-    for one, size in loads(schedule, nbytes, itemsize):
-        if len(one):
-            total += _slowest(one, size, schedule.p, rates)
+    for round_, sizes in rounds_with_sizes(schedule, nbytes, itemsize):
+        if len(round_):
+            total += _slowest_rank_terms(round_, sizes, schedule.p, model)
     return CostTerms(*total.tolist())
 
 
-def _slowest(one: Round, size: np.ndarray, p: int, rates: CostModel) -> np.ndarray:
-    """Return the messages, bytes and added bytes that a round takes."""
-    alpha, beta, gamma = rates
-    cost, added = alpha + beta * size, size * one.add
-    send, receive = np.bincount(one.source, cost, p), np.bincount(one.dest, cost, p)
-    slowest = int(np.argmax(np.maximum(send, receive) + np.bincount(one.dest, gamma * added, p)))
-    mine = (one.source if send[slowest] > receive[slowest] else one.dest) == slowest
-    return np.array([mine.sum(), size[mine].sum(), added[one.dest == slowest].sum()], float)
+def _slowest_rank_terms(round_: Round, sizes: np.ndarray, p: int, model: CostModel) -> np.ndarray:
+    """Return messages, bytes sent and bytes reduced of the round's slowest rank. Shape: (3,)."""
+    alpha, beta, gamma = model
+    seconds, reduced = alpha + beta * sizes, sizes * round_.reduce
+    send, receive = np.bincount(round_.source, seconds, p), np.bincount(round_.dest, seconds, p)
+    reduction = np.bincount(round_.dest, gamma * reduced, p)
+    slowest = int(np.argmax(np.maximum(send, receive) + reduction))
+    busier_end = round_.source if send[slowest] > receive[slowest] else round_.dest
+    on_path = busier_end == slowest
+    return np.array([on_path.sum(), sizes[on_path].sum(), reduced[round_.dest == slowest].sum()], float)

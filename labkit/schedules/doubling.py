@@ -1,4 +1,6 @@
-"""Exchanges with the rank whose number differs in one bit: few rounds, for any number of ranks.
+"""Recursive doubling and Rabenseifner's algorithm: few rounds, for any number of ranks.
+
+In each round a rank exchanges data with the rank whose number differs from its own in one bit.
 
 Source: R. Thakur, R. Rabenseifner, W. Gropp, Optimization of collective communication operations in MPICH,
 IJHPCA 19(1), 2005, 49–66.
@@ -10,47 +12,61 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from labkit.schedules.schedule import Round, adding, collective, copying, powers, uncut
+from labkit.schedules.schedule import (
+    Round,
+    collective,
+    copy_round,
+    one_chunk,
+    powers_of_two_below,
+    reduce_round,
+)
 
 
-def _power(p: int) -> int:
+def _largest_power_of_two(p: int) -> int:
     """Return the largest power of two ≤ p."""
     return 1 << p.bit_length() - 1
 
 
 def _folded(p: int, chunks: int, exchange: Callable[[int], Iterator[Round]]) -> Iterator[Round]:
-    """Let the first 2^k ranks exchange for all: those beyond hand in their array first, get the sum last."""
-    extra = np.arange(_power(p), p)
+    """Run `exchange` on the first 2^k ranks, for any p.
+
+    Each rank beyond 2^k first sends its array to one of them, and receives the sum from it at the end.
+    """
+    power = _largest_power_of_two(p)
+    extra = np.arange(power, p)
     if len(extra):
-        yield adding(extra, extra - _power(p), 0, chunks)
-    yield from exchange(_power(p))
+        yield reduce_round(extra, extra - power, 0, chunks)
+    yield from exchange(power)
     if len(extra):
-        yield copying(extra - _power(p), extra, 0, chunks)
+        yield copy_round(extra - power, extra, 0, chunks)
 
 
-@collective("allreduce", uncut)
+@collective("allreduce", one_chunk)
 def recursive_doubling(p: int) -> Iterator[Round]:
-    """Recursive doubling: lg p exchanges of the whole array, each doubles whose contributions are in it."""
+    """Recursive doubling: lg p exchanges of the whole array; each doubles the number of inputs in the sum."""
 
     def exchange(p: int) -> Iterator[Round]:
         rank = np.arange(p)
-        for step in powers(p):
-            yield adding(rank, rank ^ step, 0)
+        for distance in powers_of_two_below(p):
+            yield reduce_round(rank, rank ^ distance, 0)
 
     return _folded(p, 1, exchange)
 
 
-@collective("allreduce", _power)
+@collective("allreduce", _largest_power_of_two)
 def halving_doubling(p: int) -> Iterator[Round]:
-    """Rabenseifner's: exchange ever smaller halves until rank r has the sum of piece r, then the way back."""
+    """Rabenseifner's algorithm: reduce-scatter by recursive halving, then allgather by recursive doubling.
+
+    After the first half, rank r holds the sum of chunk r.
+    """
 
     def exchange(p: int) -> Iterator[Round]:
         rank = np.arange(p)
-        for step in reversed(powers(p)):
-            first = (rank ^ step) // step * step
-            yield adding(rank, rank ^ step, first, first + step)
-        for step in powers(p):
-            first = rank // step * step
-            yield copying(rank, rank ^ step, first, first + step)
+        for distance in reversed(powers_of_two_below(p)):
+            first = (rank ^ distance) // distance * distance
+            yield reduce_round(rank, rank ^ distance, first, first + distance)
+        for distance in powers_of_two_below(p):
+            first = rank // distance * distance
+            yield copy_round(rank, rank ^ distance, first, first + distance)
 
-    return _folded(p, _power(p), exchange)
+    return _folded(p, _largest_power_of_two(p), exchange)

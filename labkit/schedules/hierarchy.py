@@ -1,4 +1,4 @@
-"""Ranks on nodes: what can stay inside a node does, and little goes over the links between nodes."""
+"""Hierarchical all-reduce: most of the traffic stays inside the nodes, little crosses between them."""
 
 from __future__ import annotations
 
@@ -11,50 +11,57 @@ import numpy as np
 from labkit.schedules.ring import ring_allgather, ring_allreduce, ring_reduce_scatter
 from labkit.schedules.schedule import Round, Schedule, collective
 
-Nodes = tuple[object, ...]  # the node of each rank: numbers, names, anything that compares equal
+Nodes = tuple[object, ...]  # the node of each rank: numbers, names, anything that can be hashed
 
 
-def _chunks(p: int, nodes: Nodes) -> int:
-    """Cut so that each rank of every node can own as much of the array, and that in a part for each node."""
-    groups = _groups(p, nodes)
+def _chunk_count(p: int, nodes: Nodes) -> int:
+    """Return a number of chunks that divides evenly among the ranks of every node, and among the nodes."""
+    groups = _ranks_by_node(p, nodes)
     return math.lcm(*map(len, groups)) * len(groups)
 
 
-@collective("allreduce", _chunks)
+@collective("allreduce", _chunk_count)
 def hierarchical(p: int, nodes: Nodes) -> Iterator[Round]:
-    """Ring reduce-scatter inside each node, ring allreduce between the nodes, ring allgather inside.
+    """Ring reduce-scatter inside each node, ring all-reduce between the nodes, ring allgather inside each.
 
-    `nodes` holds each rank's node; the nodes may be of unequal sizes. Between nodes, each part of the array
-    goes around those ranks, one of each node, that own it after the first phase: if all nodes are of one
-    size, every rank has one neighbour there.
+    `nodes` holds the node of each rank; nodes may have unequal numbers of ranks. Between the nodes, each part
+    of the array travels around the ranks that own it after the reduce-scatter, one on each node. If all nodes
+    have the same number of ranks, every rank therefore has one neighbour on another node.
     """
-    groups, chunks = _groups(p, nodes), _chunks(p, nodes)
-    yield from _together(_on(group, ring_reduce_scatter(len(group)), 0, chunks) for group in groups)
-    cuts = sorted({k * chunks // len(group) for group in groups for k in range(len(group) + 1)})
-    yield from _together(
-        _on([group[cut * len(group) // chunks] for group in groups], ring_allreduce(len(groups)), cut, stop)
+    groups, chunks = _ranks_by_node(p, nodes), _chunk_count(p, nodes)
+    yield from _in_parallel(_on_ranks(ranks, ring_reduce_scatter(len(ranks)), 0, chunks) for ranks in groups)
+    cuts = sorted({k * chunks // len(ranks) for ranks in groups for k in range(len(ranks) + 1)})
+    yield from _in_parallel(
+        _on_ranks(
+            [ranks[cut * len(ranks) // chunks] for ranks in groups], ring_allreduce(len(groups)), cut, stop
+        )
         for cut, stop in pairwise(cuts)
     )
-    yield from _together(_on(group, ring_allgather(len(group)), 0, chunks) for group in groups)
+    yield from _in_parallel(_on_ranks(ranks, ring_allgather(len(ranks)), 0, chunks) for ranks in groups)
 
 
-def _groups(p: int, nodes: Nodes) -> list[list[int]]:
+def _ranks_by_node(p: int, nodes: Nodes) -> list[list[int]]:
     if len(nodes) != p:
         raise ValueError(f"expected the node of each of {p} ranks, got {len(nodes)} nodes")
     return [[rank for rank in range(p) if nodes[rank] == node] for node in dict.fromkeys(nodes)]
 
 
-def _on(ranks: list[int], schedule: Schedule, first: int, stop: int) -> Iterator[Round]:
-    """Yield the schedule's rounds as these ranks make them with pieces first … stop-1 of a larger one."""
+def _on_ranks(ranks: list[int], schedule: Schedule, first: int, stop: int) -> Iterator[Round]:
+    """Yield the schedule's rounds, mapped to `ranks` and to chunks first … stop-1 of a larger array."""
     rank, width = np.array(ranks), (stop - first) // schedule.chunks
-    for one in schedule:
+    for round_ in schedule:
         yield Round(
-            rank[one.source], rank[one.dest], first + one.first * width, first + one.stop * width, one.add
+            rank[round_.source],
+            rank[round_.dest],
+            first + round_.first * width,
+            first + round_.stop * width,
+            round_.reduce,
         )
 
 
-def _together(schedules: Iterable[Iterator[Round]]) -> Iterator[Round]:
-    """Yield the rounds of several schedules as made at the same time."""
+def _in_parallel(schedules: Iterable[Iterator[Round]]) -> Iterator[Round]:
+    """Yield rounds that each combine the same-numbered rounds of several schedules."""
     for rounds in zip_longest(*schedules):
-        there = [one for one in rounds if one is not None]
-        yield Round(*map(np.concatenate, zip(*(vars(one).values() for one in there), strict=True)))
+        unfinished = [round_ for round_ in rounds if round_ is not None]
+        columns = zip(*(vars(round_).values() for round_ in unfinished), strict=True)
+        yield Round(*map(np.concatenate, columns))

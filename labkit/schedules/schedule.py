@@ -1,9 +1,9 @@
-"""What a collective is: rounds of transfers between ranks.
+"""Schedules: a collective as rounds of transfers between ranks.
 
-The array is cut into pieces. In a round, some ranks send some of their pieces to others, which add them to
-their own or put them in their place; all send what they held before the round. A schedule says all that for
-p ranks and any number of values, and knows nothing of MPI: it can be printed, checked, counted, priced,
-simulated, drawn and run.
+The array is cut into chunks. In each round, some ranks send some of their chunks to other ranks, which either
+add them to their own chunks (reduce) or put them in their place (copy); every rank sends what it held before
+the round. A schedule describes this for p ranks and any number of values, and knows nothing of MPI. So it can
+be printed, verified, counted, simulated, drawn and run, and its cost can be predicted.
 """
 
 from __future__ import annotations
@@ -16,45 +16,44 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-# What the ranks hold before and after: "allreduce", say, starts with values of its own on every rank and
-# ends with all sums on every rank. The verifier knows what each one means.
-Kind = Literal["allreduce", "reduce", "reduce-scatter", "allgather", "broadcast"]
+# Each name fixes what the ranks hold before and after the call; `verify` checks it.
+CollectiveName = Literal["allreduce", "reduce", "reduce-scatter", "allgather", "broadcast"]
 
 
 class Transfer(NamedTuple):
-    """One message: `source` sends its pieces first … stop-1 to `dest`, which adds or else copies them."""
+    """One message: `source` sends its chunks first … stop-1 to `dest`, which reduces or copies them."""
 
     source: int
     dest: int
     first: int
     stop: int
-    add: bool
+    reduce: bool
 
     def __str__(self) -> str:
-        """Return "0→1 +2" for rank 0's piece 2 added on rank 1, "0→1 =2" for one put in place there."""
+        """Return "0→1 +2" if rank 1 adds rank 0's chunk 2 to its own, "0→1 =2" if it copies it."""
         chunks = str(self.first) if self.stop == self.first + 1 else f"{self.first}–{self.stop - 1}"
-        return f"{self.source}→{self.dest} {'+' if self.add else '='}{chunks}"
+        return f"{self.source}→{self.dest} {'+' if self.reduce else '='}{chunks}"
 
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """Transfers made at the same time, each sending what its source held before the round.
+    """Transfers that happen at the same time; each sends what its source held before the round.
 
-    Shapes: all (transfers,), integers, `add` bool; arrays, because the ring on 4,096 ranks has 33 million
-    transfers. Iterating yields them one by one.
+    Shapes: all (transfers,); `reduce` bool, the others integers. They are arrays because the ring on 4,096
+    ranks has 33 million transfers. Iterating yields one `Transfer` at a time.
     """
 
     source: np.ndarray
     dest: np.ndarray
     first: np.ndarray
     stop: np.ndarray
-    add: np.ndarray
+    reduce: np.ndarray
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __iter__(self) -> Iterator[Transfer]:
-        columns = self.source, self.dest, self.first, self.stop, self.add
+        columns = self.source, self.dest, self.first, self.stop, self.reduce
         return map(Transfer, *(column.tolist() for column in columns))
 
     def __eq__(self, other: object) -> bool:
@@ -67,38 +66,48 @@ class Round:
         return "  ".join(map(str, self))
 
 
-Ints = int | np.ndarray
+IntOrArray = int | np.ndarray
 
 
-def adding(source: Ints, dest: Ints, first: Ints, stop: Ints | None = None) -> Round:
-    """Return a round in which every dest adds pieces first … stop-1 of its source to its own.
+def reduce_round(
+    source: IntOrArray, dest: IntOrArray, first: IntOrArray, stop: IntOrArray | None = None
+) -> Round:
+    """Return a round in which each `dest` adds chunks first … stop-1 of its `source` to its own.
 
-    Integers or arrays of them, which are broadcast; without `stop` it is one piece each.
+    Each argument is an integer or an array of integers; they are broadcast against each other. Without
+    `stop`, each transfer sends one chunk.
     """
     return _round(source, dest, first, stop, True)
 
 
-def copying(source: Ints, dest: Ints, first: Ints, stop: Ints | None = None) -> Round:
-    """Return a round in which every dest puts pieces first … stop-1 of its source in place of its own."""
+def copy_round(
+    source: IntOrArray, dest: IntOrArray, first: IntOrArray, stop: IntOrArray | None = None
+) -> Round:
+    """Return a round in which each `dest` replaces its chunks first … stop-1 by those of its `source`.
+
+    The arguments are those of `reduce_round`.
+    """
     return _round(source, dest, first, stop, False)
 
 
-def _round(source: Ints, dest: Ints, first: Ints, stop: Ints | None, add: bool) -> Round:
+def _round(
+    source: IntOrArray, dest: IntOrArray, first: IntOrArray, stop: IntOrArray | None, reduce: bool
+) -> Round:
     stop = np.asarray(first) + 1 if stop is None else stop
     source, dest, first, stop = np.broadcast_arrays(np.atleast_1d(source), dest, first, stop)
-    return Round(source, dest, first, stop, np.full(source.shape, add))
+    return Round(source, dest, first, stop, np.full(source.shape, reduce))
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A collective on `p` ranks of an array cut into `pieces`; iterating yields its rounds.
+    """A collective on `p` ranks, for an array cut into `chunks` chunks; iterating yields its rounds.
 
-    The rounds are made anew each time, by the function that `collective` decorates: a schedule for thousands
-    of ranks takes no memory. Two schedules are equal if their rounds are.
+    Each iteration generates the rounds anew, so a schedule for thousands of ranks takes no memory. Two
+    schedules are equal if their rounds are.
     """
 
     name: str
-    kind: Kind
+    collective: CollectiveName
     p: int
     chunks: int
     rounds: Callable[[], Iterator[Round]]
@@ -109,60 +118,62 @@ class Schedule:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schedule):
             return NotImplemented
-        same = (self.kind, self.p, self.chunks) == (other.kind, other.p, other.chunks)
+        same = (self.collective, self.p, self.chunks) == (other.collective, other.p, other.chunks)
         return same and all(one == two for one, two in zip_longest(self, other))
 
     def __hash__(self) -> int:
-        return hash((self.kind, self.p, self.chunks))
+        return hash((self.collective, self.p, self.chunks))
 
     def __str__(self) -> str:
-        ranks, chunks = _count(self.p, "rank"), _count(self.chunks, "piece")
-        lines = [f"{self.name} ({self.kind}): {ranks}, {chunks}"]
-        return "\n".join(lines + [f"round {number}: {one}" for number, one in enumerate(self, start=1)])
+        ranks, chunks = _plural(self.p, "rank"), _plural(self.chunks, "chunk")
+        lines = [f"{self.name} ({self.collective}): {ranks}, {chunks}"]
+        return "\n".join(lines + [f"round {number}: {round_}" for number, round_ in enumerate(self, start=1)])
 
 
-Maker = Callable[..., Iterator[Round]]
+RoundGenerator = Callable[..., Iterator[Round]]
 
 
 def collective(
-    kind: Kind, chunks: Callable[..., int] = lambda p: p
-) -> Callable[[Maker], Callable[..., Schedule]]:
-    """Make a generator of rounds, a function of p first, into a function that returns a Schedule.
+    name: CollectiveName, chunks: Callable[..., int] = lambda p: p
+) -> Callable[[RoundGenerator], Callable[..., Schedule]]:
+    """Turn a generator of rounds, whose first argument is p, into a function that returns a Schedule.
 
-    `pieces` says, from the same arguments, into how many pieces the array is cut: as many as ranks, unless
-    told otherwise.
+    `chunks` returns, from the same arguments, the number of chunks of the array: by default, one per rank.
     """
 
-    def decorate(make: Maker) -> Callable[..., Schedule]:
-        @cache  # so that what is worked out for a schedule once can be looked up by it
-        @wraps(make)
+    def decorate(generate: RoundGenerator) -> Callable[..., Schedule]:
+        @cache  # one object per p, so that whatever is derived from a schedule can be cached under it
+        @wraps(generate)
         def schedule(p: int, *arguments: object) -> Schedule:
             if p < 1:
                 raise ValueError(f"expected at least one rank, got p = {p}")
-            return Schedule(make.__name__, kind, p, chunks(p, *arguments), lambda: make(p, *arguments))
+            return Schedule(
+                generate.__name__, name, p, chunks(p, *arguments), lambda: generate(p, *arguments)
+            )
 
         return schedule
 
     return decorate
 
 
-def uncut(p: int) -> int:
-    """Return 1: for a collective that never cuts the array."""
+def one_chunk(p: int) -> int:
+    """Return 1: the number of chunks for a collective that never cuts the array."""
     return 1
 
 
-def powers(p: int) -> list[int]:
-    """Return the powers of two below p: 1, 2, 4 …"""
+def powers_of_two_below(p: int) -> list[int]:
+    """Return the powers of two below p: 1, 2, 4, …"""
     return [1 << k for k in range((p - 1).bit_length())]
 
 
-def bounds(n: int, chunks: int) -> np.ndarray:
-    """Return where n values are cut into pieces as equal as can be. Shape: (pieces + 1,), int64.
+def chunk_bounds(n: int, chunks: int) -> np.ndarray:
+    """Return the bounds of n values cut into chunks that are as equal as possible.
 
-    Piece i is the values bounds[i] … bounds[i+1]-1; with fewer values than pieces some are empty.
+    Chunk i consists of the values bounds[i] … bounds[i+1]-1; if there are fewer values than chunks, some
+    chunks are empty. Result: (chunks + 1,), int64.
     """
     return np.arange(chunks + 1) * n // chunks
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""What a schedule sends: counted by walking through its transfers, never by formula."""
+"""The traffic of a schedule, counted by walking through its transfers, never by formula."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkit.schedules.schedule import Round, Schedule, bounds
+from labkit.schedules.schedule import Round, Schedule, chunk_bounds
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one call sends. Shapes: sent, received (ranks,), int64, in bytes."""
+    """The messages of one call, and the bytes that each rank sends and receives.
+
+    Shapes: sent, received (ranks,), int64, in bytes.
+    """
 
     messages: int
     sent: np.ndarray
@@ -20,37 +23,42 @@ class Traffic:
 
     @property
     def total(self) -> int:
-        """All bytes sent."""
+        """Return the bytes that all ranks send together."""
         return int(self.sent.sum())
 
     @property
     def busiest(self) -> int:
-        """The bytes of the rank that sends and receives most, both together."""
+        """Return the bytes that the busiest rank sends and receives, added up."""
         return int((self.sent + self.received).max())
 
 
-def traffic(schedule: Schedule, nbytes: int, itemsize: int = 4) -> Traffic:
-    """Count what the schedule sends for an array of `nbytes` bytes, in values of `itemsize` bytes."""
+def count_traffic(schedule: Schedule, nbytes: int, itemsize: int = 4) -> Traffic:
+    """Count the traffic of one call on an array of `nbytes` bytes, in values of `itemsize` bytes.
+
+    Raise ValueError if `nbytes` is not a multiple of `itemsize`.
+    """
     messages, sent, received = 0, np.zeros(schedule.p), np.zeros(schedule.p)
-    for one, size in loads(schedule, nbytes, itemsize):
-        messages += len(one)
-        sent += np.bincount(one.source, size, schedule.p)
-        received += np.bincount(one.dest, size, schedule.p)
+    for round_, sizes in rounds_with_sizes(schedule, nbytes, itemsize):
+        messages += len(round_)
+        sent += np.bincount(round_.source, sizes, schedule.p)
+        received += np.bincount(round_.dest, sizes, schedule.p)
     return Traffic(messages, sent.astype(np.int64), received.astype(np.int64))
 
 
-def loads(schedule: Schedule, nbytes: int, itemsize: int = 4) -> Iterator[tuple[Round, np.ndarray]]:
-    """Yield each round and the bytes of its transfers (transfers,), int64.
+def rounds_with_sizes(
+    schedule: Schedule, nbytes: int, itemsize: int = 4
+) -> Iterator[tuple[Round, np.ndarray]]:
+    """Yield each round and the sizes of its transfers in bytes, (transfers,), int64.
 
-    Transfers without a value, as there are with fewer values than pieces, are no messages and are left out.
+    Leave out empty transfers, which occur where there are fewer values than chunks: they send no message.
     """
     if nbytes % itemsize:
-        raise ValueError(f"{nbytes} bytes are no whole number of values of {itemsize} bytes")
-    ends = bounds(nbytes // itemsize, schedule.chunks) * itemsize
-    for one in schedule:
-        size = ends[one.stop] - ends[one.first]
-        there = size > 0
-        if there.all():
-            yield one, size
+        raise ValueError(f"expected a multiple of {itemsize} bytes (one value), got {nbytes} bytes")
+    ends = chunk_bounds(nbytes // itemsize, schedule.chunks) * itemsize
+    for round_ in schedule:
+        sizes = ends[round_.stop] - ends[round_.first]
+        filled = sizes > 0
+        if filled.all():
+            yield round_, sizes
         else:
-            yield Round(*(column[there] for column in vars(one).values())), size[there]
+            yield Round(*(column[filled] for column in vars(round_).values())), sizes[filled]

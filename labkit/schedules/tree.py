@@ -1,4 +1,4 @@
-"""The binomial tree: in each round half of those who still hold a sum give it away."""
+"""Binomial trees: in each round, half of the ranks that hold a partial sum send it on."""
 
 from __future__ import annotations
 
@@ -6,26 +6,33 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from labkit.schedules.schedule import Round, adding, collective, copying, powers, uncut
+from labkit.schedules.schedule import (
+    Round,
+    collective,
+    copy_round,
+    one_chunk,
+    powers_of_two_below,
+    reduce_round,
+)
 
 
-@collective("reduce", uncut)
+@collective("reduce", one_chunk)
 def tree_reduce(p: int) -> Iterator[Round]:
-    """Neighbours add up, then neighbours of neighbours: rank 0 has the sum after ⌈lg p⌉ rounds."""
-    for step in powers(p):
-        source = np.arange(step, p, 2 * step)
-        yield adding(source, source - step, 0)
+    """Ranks at distance 1 add up, then at distance 2, 4, …: rank 0 has the sum after ⌈lg p⌉ rounds."""
+    for distance in powers_of_two_below(p):
+        source = np.arange(distance, p, 2 * distance)
+        yield reduce_round(source, source - distance, 0)
 
 
-@collective("broadcast", uncut)
+@collective("broadcast", one_chunk)
 def tree_broadcast(p: int) -> Iterator[Round]:
-    """The same tree from root to leaves: in each round twice as many ranks hold the array."""
-    for step in reversed(powers(p)):
-        dest = np.arange(step, p, 2 * step)
-        yield copying(dest - step, dest, 0)
+    """The same tree from its root to its leaves: each round doubles the number of ranks with the array."""
+    for distance in reversed(powers_of_two_below(p)):
+        dest = np.arange(distance, p, 2 * distance)
+        yield copy_round(dest - distance, dest, 0)
 
 
-@collective("allreduce", uncut)
+@collective("allreduce", one_chunk)
 def tree_allreduce(p: int) -> Iterator[Round]:
     """Reduce to rank 0, then broadcast: 2⌈lg p⌉ rounds of the whole array."""
     yield from tree_reduce(p)

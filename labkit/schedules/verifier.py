@@ -1,4 +1,4 @@
-"""Whether a schedule does what its kind promises: followed contribution by contribution, without a value."""
+"""Check that a schedule computes its collective, by following every rank's input without any values."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from labkit.schedules.schedule import Round, Schedule, Transfer
 
 
 class ScheduleError(ValueError):
-    """A schedule does not do what its kind promises: in which round, which transfer, rank and piece."""
+    """A schedule does not compute its collective; the message names the round, transfer, rank and chunk."""
 
 
-def holdings(schedule: Schedule) -> Iterator[np.ndarray]:
-    """Yield who holds what before the first round and after each, of a right schedule or a wrong one.
+def contents_by_round(schedule: Schedule) -> Iterator[np.ndarray]:
+    """Yield what every rank holds before the first round and after each round, whether right or wrong.
 
-    Shape of each: (ranks, pieces, ranks), int64: how many times rank r's piece i holds the contribution of
-    rank c. All 0: rank r has nothing there yet.
+    Element [r, i, c] of each array counts how many times rank c's input is in the sum that rank r holds in
+    chunk i; all zeros mean that rank r holds nothing there yet. Shape of each: (ranks, chunks, ranks), int64.
     """
     p = schedule.p
     rank, held = np.arange(p), np.zeros((p, schedule.chunks, p), dtype=np.int64)
-    if schedule.kind == "allgather":
+    if schedule.collective == "allgather":
         held[rank, rank, rank] = 1
-    elif schedule.kind == "broadcast":
+    elif schedule.collective == "broadcast":
         held[0, :, 0] = 1
     else:
         held[rank, :, rank] = 1
     yield held.copy()
-    for one in schedule:
+    for round_ in schedule:
         before = held.copy()
-        for source, dest, first, stop, add in one:
-            if add:
+        for source, dest, first, stop, reduce in round_:
+            if reduce:
                 held[dest, first:stop] += before[source, first:stop]
             else:
                 held[dest, first:stop] = before[source, first:stop]
@@ -39,99 +39,100 @@ def holdings(schedule: Schedule) -> Iterator[np.ndarray]:
 
 
 def verify(schedule: Schedule) -> None:
-    """Raise ScheduleError unless the schedule does what its kind promises, for every rank and piece.
+    """Raise ScheduleError unless the schedule computes its collective, for every rank and chunk.
 
-    allreduce: every rank ends with every rank's contribution exactly once; reduce: rank 0 does;
-    reduce-scatter: rank r does in piece r; allgather: starts with piece r on rank r alone, and every rank
-    ends with all pieces; broadcast: every rank ends with what rank 0 had. On the way, no rank sends what it
-    does not hold yet, adds a contribution that is in already, or destroys the last copy of one.
+    allreduce: every rank ends with every rank's input exactly once; reduce: rank 0 does; reduce-scatter: rank
+    r does in chunk r; allgather: chunk r starts on rank r alone, and every rank ends with all chunks;
+    broadcast: every rank ends with rank 0's input. On the way, no rank may send a chunk that it does not hold
+    yet, add an input that is already in the sum, or overwrite the last copy of an input.
     """
-    if schedule.kind in ("reduce-scatter", "allgather") and schedule.chunks != schedule.p:
+    if schedule.collective in ("reduce-scatter", "allgather") and schedule.chunks != schedule.p:
         raise ScheduleError(
-            f"{schedule.name}: {schedule.kind} has a piece for each of {schedule.p} ranks, got "
-            f"{schedule.chunks} pieces"
+            f"{schedule.name}: {schedule.collective} on {schedule.p} ranks needs one chunk per rank, got "
+            f"{schedule.chunks} chunks"
         )
-    steps = holdings(schedule)
-    before = next(steps)
-    for number, one in enumerate(schedule, start=1):
+    contents = contents_by_round(schedule)
+    before = next(contents)
+    for number, round_ in enumerate(schedule, start=1):
         try:
-            for transfer in one:
-                _possible(schedule, transfer, before)
-            _in_order(one)
-            after = next(steps)
-            for transfer in one:
-                _harmless(transfer, before, after)
+            for transfer in round_:
+                _check_possible(schedule, transfer, before)
+            _check_unambiguous(round_)
+            after = next(contents)
+            for transfer in round_:
+                _check_harmless(transfer, before, after)
         except ScheduleError as error:
             raise ScheduleError(f"{schedule.name}, {schedule.p} ranks, round {number}: {error}") from None
         before = after
-    _complete(schedule, before)
+    _check_complete(schedule, before)
 
 
-def _possible(schedule: Schedule, transfer: Transfer, before: np.ndarray) -> None:
-    """Raise unless ranks and pieces exist and the source holds what it sends."""
-    source, dest, first, stop, add = transfer
+def _check_possible(schedule: Schedule, transfer: Transfer, before: np.ndarray) -> None:
+    """Raise ScheduleError unless ranks and chunks exist and the source holds what it sends."""
+    source, dest, first, stop, reduce = transfer
     for rank in source, dest:
         if not 0 <= rank < schedule.p:
-            raise ScheduleError(f"{transfer}: there is no rank {rank}, only 0 … {schedule.p - 1}")
+            raise ScheduleError(f"{transfer}: there is no rank {rank}, expected 0 … {schedule.p - 1}")
     if source == dest:
         raise ScheduleError(f"{transfer}: rank {source} sends to itself")
     if not 0 <= first < stop <= schedule.chunks:
         raise ScheduleError(
-            f"{transfer}: pieces {first} … {stop - 1} are not one or more of 0 … {schedule.chunks - 1}"
+            f"{transfer}: expected one or more of the chunks 0 … {schedule.chunks - 1}, "
+            f"got {first} … {stop - 1}"
         )
     for chunk in range(first, stop):
         if not before[source, chunk].any():
-            raise ScheduleError(f"{transfer}: rank {source} sends piece {chunk} before it has it")
-        if add and not before[dest, chunk].any():
-            raise ScheduleError(f"{transfer}: rank {dest} has no piece {chunk} yet to add to")
+            raise ScheduleError(f"{transfer}: rank {source} sends chunk {chunk} before it holds it")
+        if reduce and not before[dest, chunk].any():
+            raise ScheduleError(f"{transfer}: rank {dest} has no chunk {chunk} yet to add to")
 
 
-def _in_order(one: Round) -> None:
-    """Raise if the round's outcome depends on which of its transfers arrives first."""
+def _check_unambiguous(round_: Round) -> None:
+    """Raise ScheduleError if the result of the round depends on which transfer arrives first."""
     writers: dict[tuple[int, int], Transfer] = {}
-    for transfer in one:
+    for transfer in round_:
         for chunk in range(transfer.first, transfer.stop):
             other = writers.setdefault((transfer.dest, chunk), transfer)
-            if other is not transfer and not (other.add and transfer.add):
+            if other is not transfer and not (other.reduce and transfer.reduce):
                 raise ScheduleError(
-                    f"{transfer} and {other} both write piece {chunk} of rank {transfer.dest}, and what is "
-                    "left there depends on which arrives first"
+                    f"{transfer} and {other} both write chunk {chunk} of rank {transfer.dest}, so the result "
+                    "depends on which arrives first"
                 )
 
 
-def _harmless(transfer: Transfer, before: np.ndarray, after: np.ndarray) -> None:
-    """Raise if a contribution is in twice where the transfer wrote, or was there last and is lost."""
+def _check_harmless(transfer: Transfer, before: np.ndarray, after: np.ndarray) -> None:
+    """Raise ScheduleError if the transfer adds an input a second time or overwrites its last copy."""
     _, dest, first, stop, _ = transfer
     for chunk in range(first, stop):
         twice = np.flatnonzero(after[dest, chunk] > 1)
         if len(twice):
             raise ScheduleError(
-                f"{transfer}: rank {dest} adds rank {twice[0]}'s contribution to piece {chunk} a second time"
+                f"{transfer}: rank {dest} adds rank {twice[0]}'s input to chunk {chunk} a second time"
             )
         lost = np.flatnonzero(before[dest, chunk].astype(bool) & ~after[:, chunk].any(axis=0))
         if len(lost):
             raise ScheduleError(
-                f"{transfer}: rank {dest} overwrites piece {chunk}, and nobody else has rank {lost[0]}'s "
-                "contribution to it"
+                f"{transfer}: rank {dest} overwrites chunk {chunk}, "
+                f"the last copy of rank {lost[0]}'s input to it"
             )
 
 
-def _complete(schedule: Schedule, held: np.ndarray) -> None:
-    """Raise unless the ranks hold in the end what the schedule's kind promises."""
+def _check_complete(schedule: Schedule, held: np.ndarray) -> None:
+    """Raise ScheduleError unless the ranks end with what the collective promises."""
     p, chunks = schedule.p, schedule.chunks
     everyone = list(range(p))
-    for rank in [0] if schedule.kind == "reduce" else everyone:
-        for chunk in [rank] if schedule.kind == "reduce-scatter" else range(chunks):
-            due = {"allgather": [chunk], "broadcast": [0]}.get(schedule.kind, everyone)
-            has = np.flatnonzero(held[rank, chunk]).tolist()
-            if has != due:
+    for rank in [0] if schedule.collective == "reduce" else everyone:
+        for chunk in [rank] if schedule.collective == "reduce-scatter" else range(chunks):
+            expected = {"allgather": [chunk], "broadcast": [0]}.get(schedule.collective, everyone)
+            got = np.flatnonzero(held[rank, chunk]).tolist()
+            if got != expected:
                 raise ScheduleError(
-                    f"{schedule.name}, {p} ranks, after the last round: rank {rank}'s piece {chunk} should "
-                    f"hold {_of(due)} and holds {_of(has)}"
+                    f"{schedule.name}, {p} ranks, after the last round: rank {rank}'s chunk {chunk} should "
+                    f"hold {_inputs_of(expected)} but holds {_inputs_of(got)}"
                 )
 
 
-def _of(ranks: list[int]) -> str:
+def _inputs_of(ranks: list[int]) -> str:
     if not ranks:
         return "nothing"
-    return f"the contribution{'s' * (len(ranks) > 1)} of {', '.join(f'rank {rank}' for rank in ranks)}"
+    return f"the input{'s' * (len(ranks) > 1)} of {', '.join(f'rank {rank}' for rank in ranks)}"

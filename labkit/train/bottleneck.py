@@ -22,8 +22,7 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 
 from labkit.comm.emulation.links import Link, parse_link
-from labkit.schedules.cost_model import CostModel
-from labkit.schedules.simulator import Network
+from labkit.schedules import CostModel, Network
 from labkit.units import format_time, parse_time
 
 Kind = Literal["slow-processor", "slow-link", "jitter", "pause"]
@@ -133,7 +132,7 @@ def network(
     counts with its mean. That a slow processor comes later to the call, after its computing, is not in it:
     `Network.pause` adds it.
     """
-    found = Network.of(size, CostModel(usual.latency_s, usual.s_per_byte, gamma))
+    found = Network.uniform(size, CostModel(usual.latency_s, usual.s_per_byte, gamma))
     by_rank = links(bottlenecks, size, usual) or []
     alpha, beta = (np.array(v) for v in zip(*((k.latency_s, k.s_per_byte) for k in by_rank), strict=True))
     found = replace(found, alpha=alpha, beta=beta, gamma=gamma * np.array(factors(bottlenecks, size)))

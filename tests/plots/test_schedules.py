@@ -10,8 +10,7 @@ from matplotlib.colors import to_rgb
 from labkit import schedules
 from labkit.plots.collectives import colour
 from labkit.plots.schedules import against_ranks, busiest, cost_curves, one_round, stepping, who_holds_what
-from labkit.schedules import ALLREDUCE, Schedule, adding, holdings
-from labkit.schedules.traffic import traffic
+from labkit.schedules import ALLREDUCE, Schedule, contents_by_round, count_traffic, reduce_round
 
 
 def contributions(image, p):
@@ -31,7 +30,7 @@ def renders(figure):
 def test_who_holds_what_is_what_the_ranks_hold(make, p):
     figure = who_holds_what(make(p))
     shown = [axes for axes in figure.axes if axes.get_visible()]
-    for axes, held in zip(shown, holdings(make(p)), strict=True):
+    for axes, held in zip(shown, contents_by_round(make(p)), strict=True):
         np.testing.assert_array_equal(contributions(axes.images[0].get_array(), p), held > 0)
         assert axes.get_ylim() == (p, 0)  # rank 0 on top
     assert shown[0].get_title() == "before" and renders(figure)
@@ -57,7 +56,7 @@ def test_a_round_has_an_arrow_for_each_transfer(name, p):
 
 def test_the_rings_cells_fill_as_it_turns():
     schedule = ALLREDUCE["ring"](4)
-    for number, held in enumerate(holdings(schedule)):
+    for number, held in enumerate(contents_by_round(schedule)):
         (axes,) = one_round(schedule, number).axes
         shown = np.array([contributions(image.get_array(), 4)[0] for image in axes.images])
         np.testing.assert_array_equal(shown, held > 0)
@@ -69,7 +68,7 @@ def test_there_is_no_other_round():
 
 
 def test_a_contribution_that_is_in_twice_is_black():
-    wrong = Schedule("wrong", "allreduce", 2, 1, lambda: iter([adding(0, 1, 0), adding(0, 1, 0)]))
+    wrong = Schedule("wrong", "allreduce", 2, 1, lambda: iter([reduce_round(0, 1, 0), reduce_round(0, 1, 0)]))
     image = one_round(wrong, 2).axes[0].images[1].get_array()
     assert image[0, 0].tolist() == [0, 0, 0] and image[0, 1].tolist() == list(to_rgb(colour(1)))
 
@@ -84,14 +83,14 @@ def test_stepping_has_a_picture_with_words_for_each_round():
 
 
 def test_busiest_stacks_what_is_sent_and_received():
-    counts = {name: traffic(make(8), 256) for name, make in ALLREDUCE.items()}
+    counts = {name: count_traffic(make(8), 256) for name, make in ALLREDUCE.items()}
     figure = busiest(counts)
     for axes, (name, one) in zip(figure.axes, counts.items(), strict=True):
         heights = [bar.get_height() for bar in axes.patches]
         assert heights == [*one.sent, *one.received]
         assert axes.get_title().startswith(name)
     assert figure.axes[0].get_title() == "root\nbusiest: 3.5 KiB" and renders(figure)
-    assert renders(busiest({"one rank": traffic(ALLREDUCE["ring"](1), 0)}))
+    assert renders(busiest({"one rank": count_traffic(ALLREDUCE["ring"](1), 0)}))
 
 
 @pytest.mark.parametrize("plot", [cost_curves, against_ranks])

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from labkit.comm.emulation.links import Link, describe, parse_link
-from labkit.schedules import ring_allreduce
-from labkit.schedules.simulator import simulate
+from labkit.schedules import ring_allreduce, simulate
 from labkit.train.bottleneck import KINDS, Bottleneck, check, factors, links, network, parse
 
 

@@ -17,7 +17,7 @@ from labkit.comm.averaging.aggregate import add_up
 from labkit.comm.averaging.shared_segments import Pool
 from labkit.comm.errors import raise_together
 from labkit.comm.running.executor import run
-from labkit.schedules import bounds, ring_allreduce
+from labkit.schedules import chunk_bounds, ring_allreduce
 
 
 def by_node(comm: MPI.Intracomm) -> MPI.Intracomm:
@@ -53,7 +53,7 @@ class _Node:
         """Return where this rank's part of n values starts and stops."""
         if self.rank >= self.slices:
             return 0, 0
-        ends = bounds(n, self.slices)
+        ends = chunk_bounds(n, self.slices)
         return int(ends[self.rank]), int(ends[self.rank + 1])
 
     def add_up(self, rows: np.ndarray, factors: np.ndarray, to_all: bool) -> None:

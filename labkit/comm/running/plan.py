@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.schedules import Schedule, bounds
+from labkit.schedules import Schedule, chunk_bounds
 
 AHEAD = 2  # receives posted at a time: one segment is added while the next is on its way
 
@@ -78,16 +78,20 @@ def _messages(schedule: Schedule, rank: int, n: int, segment: int) -> tuple[list
     Pieces longer than a segment are cut into slices, all into as many, so that a slice in one round is the
     same values as in the next; shorter ones that go together stay together, up to a segment.
     """
-    ends = bounds(n, schedule.chunks)
+    ends = chunk_bounds(n, schedule.chunks)
     longest = int(np.diff(ends).max())
     slices = max(1, -(-longest // segment))
     together = max(1, segment // max(1, longest))
-    cuts = [one + bounds(two - one, slices) for one, two in pairwise(ends.tolist())] if slices > 1 else []
+    cuts = (
+        [one + chunk_bounds(two - one, slices) for one, two in pairwise(ends.tolist())] if slices > 1 else []
+    )
     sends: list[_Message] = []
     receives: list[_Message] = []
     for number, one in enumerate(schedule):
         mine = (one.source == rank) ^ (one.dest == rank)
-        columns = (column[mine].tolist() for column in (one.source, one.dest, one.first, one.stop, one.add))
+        columns = (
+            column[mine].tolist() for column in (one.source, one.dest, one.first, one.stop, one.reduce)
+        )
         for source, dest, first, stop, add in zip(*columns, strict=True):
             peer, messages = (dest, sends) if source == rank else (source, receives)
             for cut in range(slices):

@@ -6,7 +6,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import CountingComm, RingComm, Traffic, TreeComm, run
-from labkit.schedules import ALLREDUCE, Schedule, bounds, ring_allreduce, root_allreduce
+from labkit.schedules import ALLREDUCE, Schedule, chunk_bounds, ring_allreduce, root_allreduce
 
 
 def counted(comm: CountingComm, name: str) -> Traffic:
@@ -16,7 +16,7 @@ def counted(comm: CountingComm, name: str) -> Traffic:
 
 def said(schedule: Schedule, n: int, itemsize: int) -> tuple[np.ndarray, np.ndarray]:
     """Messages and bytes from rank to rank, read off the schedule's transfers; empty ones are not sent."""
-    ends, traffic = bounds(n, schedule.chunks), np.zeros((2, schedule.p, schedule.p), np.int64)
+    ends, traffic = chunk_bounds(n, schedule.chunks), np.zeros((2, schedule.p, schedule.p), np.int64)
     for one in schedule:
         for source, dest, first, stop, _ in one:
             if ends[stop] > ends[first]:

@@ -10,8 +10,7 @@ from mpi4py import MPI
 
 from labkit.comm import CollectiveError, CountingComm, EmulatedComm, Link, RingComm, run
 from labkit.comm.clock import offset
-from labkit.schedules import ring_allreduce, root_allreduce
-from labkit.schedules.simulator import simulate
+from labkit.schedules import ring_allreduce, root_allreduce, simulate
 from labkit.train.bottleneck import links, network, parse
 
 LINK = Link(8e6, 1e-3)  # 64 KiB take 9.2 ms

@@ -14,10 +14,10 @@ from labkit.schedules import (
     ALLREDUCE,
     Round,
     Schedule,
-    adding,
     bounds,
     collective,
     hierarchical,
+    reduce_round,
     ring_allreduce,
     ring_reduce_scatter,
 )
@@ -95,7 +95,7 @@ def check_reduce_scatter_leaves_each_rank_its_piece(comm: MPI.Intracomm) -> None
 def everyone_to_everyone(p: int):  # type: ignore[no-untyped-def]
     """Everything is sent and added to at the same time: what is sent is what was there before."""
     source, dest = np.divmod(np.arange(p * p), p)
-    yield adding(source[source != dest], dest[source != dest], 0)
+    yield reduce_round(source[source != dest], dest[source != dest], 0)
 
 
 def check_a_round_sends_what_was_there_before_it(comm: MPI.Intracomm) -> None:

@@ -1,0 +1,114 @@
+"""The simulator agrees with the cost model on equal ranks, and with a plain simulation on unequal ones."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.schedules import (
+    ALLREDUCE,
+    CostModel,
+    Network,
+    chunk_bounds,
+    collective,
+    copy_round,
+    cost,
+    count_traffic,
+    simulate,
+)
+from tests.schedules.test_cost import MODEL, SCHEDULES
+
+
+@collective("allgather")
+def all_at_once(p):
+    """Every rank sends to every other rank in one round: messages queue up at both ends."""
+    source, dest = np.nonzero(~np.eye(p, dtype=bool))
+    yield copy_round(source, dest, source)
+
+
+@pytest.mark.parametrize("make", SCHEDULES)
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 8, 13])
+def test_equal_ranks_take_the_time_of_the_cost_model(make, p):
+    even, uneven = 4 * 720720, 4 * 720720 + 4 * 7
+    network = Network.uniform(p, MODEL)
+    assert simulate(make(p), even, network).seconds == pytest.approx(cost(make(p), even, MODEL))
+    assert simulate(make(p), uneven, network).seconds <= cost(make(p), uneven, MODEL) * (1 + 1e-12)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.sampled_from([*SCHEDULES, all_at_once]),
+    st.integers(1, 9),
+    st.integers(0, 50),
+    st.randoms(use_true_random=False),
+)
+def test_unequal_networks_agree_with_a_plain_simulation(make, p, n, random):
+    """The plain simulation keeps its clocks in lists and handles one transfer at a time."""
+    network = Network.uniform(p, MODEL)
+    for _ in range(random.randrange(4)):
+        network = network.slow_link(random.randrange(p), 1 + 3 * random.random())
+        network = network.slow_processor(random.randrange(p), 1 + 9 * random.random())
+        network = network.pause(random.randrange(p), random.random() * 1e-4)
+        network = network.link(random.randrange(p), random.randrange(p), random.random() * 1e-4, 1e-8)
+    schedule, bounds = make(p), chunk_bounds(n, make(p).chunks) * 4
+    clock = network.ready.tolist()
+    for round_ in schedule:
+        send_free, receive_free, reductions = list(clock), list(clock), [0.0] * p
+        ready = [max(clock[t.source], clock[t.dest]) for t in round_]
+        for _, i in sorted((start, i) for i, start in enumerate(ready)):
+            source, dest, first, stop, reduce = list(round_)[i]
+            size = float(bounds[stop] - bounds[first])
+            if size == 0:
+                continue
+            alpha = max(network.alpha[source], network.alpha[dest])
+            beta = max(network.beta[source], network.beta[dest])
+            alpha, beta = network.links.get((source, dest), (alpha, beta))
+            start = max(send_free[source], receive_free[dest])
+            send_free[source] = receive_free[dest] = start + alpha + beta * size
+            reductions[dest] += reduce * size * network.gamma[dest]
+        ends = zip(send_free, receive_free, reductions, strict=True)
+        clock = [max(sent, received) + reduction for sent, received, reduction in ends]
+    np.testing.assert_allclose(simulate(schedule, 4 * n, network).finish, clock, rtol=1e-12)
+
+
+def test_messages_queue_up_at_both_ends():
+    # 0→1 and 1→0 start at once; 0→2 waits for its sender, 2→0 for its receiver, 1→2 and 2→1 for both.
+    assert simulate(all_at_once(3), 12, Network.uniform(3, CostModel(1, 0))).finish.tolist() == [2, 3, 3]
+
+
+def test_slow_links_slow_processors_and_pauses_delay_the_collective():
+    p, n = 8, 1 << 20
+    equal = Network.uniform(p, MODEL)
+    ring, tree = ALLREDUCE["ring"](p), ALLREDUCE["tree"](p)
+    usual = simulate(ring, n, equal).seconds
+    assert simulate(ring, n, equal.slow_link(3, 4)).seconds > 3 * usual  # every round waits for the slow link
+    assert simulate(ring, n, equal.slow_processor(3, 10)).seconds > usual
+    assert simulate(ring, n, equal.pause(3, 1.0)).seconds == pytest.approx(1 + usual, rel=1e-6)
+    assert simulate(ring, n, equal.link(1, 0, 9, 9)).seconds == usual  # the ring sends only to the next rank
+    assert simulate(ring, n, equal.link(0, 1, 9, 9)).seconds > 9 * 14
+    delay = simulate(tree, n, equal.pause(7, 1e-4)).seconds - simulate(tree, n, equal).seconds
+    assert 0 < delay <= 1e-4 + 1e-12
+
+
+def test_the_timeline_holds_every_transfer_with_its_times():
+    network = Network.uniform(5, MODEL).pause(2, 1e-3)
+    simulation = simulate(ALLREDUCE["ring"](5), 500, network, timeline=True)
+    assert len(simulation.timeline) == count_traffic(ALLREDUCE["ring"](5), 500).messages
+    for _, transfer, start, end in simulation.timeline:
+        assert end - start == pytest.approx(MODEL.alpha + 100 * MODEL.beta)
+        assert start >= network.ready[[transfer.source, transfer.dest]].max()
+    assert max(end for *_, end in simulation.timeline) == pytest.approx(simulation.seconds)
+    assert not simulate(ALLREDUCE["ring"](5), 500, network).timeline
+
+
+def test_a_network_with_another_number_of_ranks_is_refused():
+    with pytest.raises(ValueError, match="the schedule is for 3 ranks, but the network has 4"):
+        simulate(ALLREDUCE["ring"](3), 12, Network.uniform(4, MODEL))
+
+
+def test_thousands_of_ranks():
+    p = 4096
+    simulation = simulate(ALLREDUCE["ring"](p), 4 * p * 16, Network.uniform(p, MODEL))
+    assert simulation.seconds == pytest.approx(
+        2 * (p - 1) * (MODEL.alpha + 64 * MODEL.beta) + (p - 1) * 64 * MODEL.gamma
+    )
