@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-_TAG = 26_151
+from labkit.comm import tags
 
 
 def ring_by_hand(comm: MPI.Intracomm, array: np.ndarray) -> None:
@@ -20,11 +20,11 @@ def ring_by_hand(comm: MPI.Intracomm, array: np.ndarray) -> None:
     for k in range(1, p):
         mine, next_one = chunks[(rank - k) % p], chunks[(rank - k - 1) % p]
         came = buffer[: next_one.size]
-        arriving = comm.Irecv(came, before, _TAG)
-        comm.Send(mine, after, _TAG)
+        arriving = comm.Irecv(came, before, tags.RING_BY_HAND)
+        comm.Send(mine, after, tags.RING_BY_HAND)
         arriving.Wait()
         next_one += came
     for k in range(p - 1):
-        arriving = comm.Irecv(chunks[(rank - k - 1) % p], before, _TAG)
-        comm.Send(chunks[(rank - k) % p], after, _TAG)
+        arriving = comm.Irecv(chunks[(rank - k - 1) % p], before, tags.RING_BY_HAND)
+        comm.Send(chunks[(rank - k) % p], after, tags.RING_BY_HAND)
         arriving.Wait()

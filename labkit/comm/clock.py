@@ -14,8 +14,9 @@ from time import perf_counter
 import numpy as np
 from mpi4py import MPI
 
+from labkit.comm import tags
+
 ROUND_TRIPS = 20
-_TAG = 26_151
 
 
 def one_machine(comm: MPI.Intracomm) -> bool:
@@ -37,15 +38,15 @@ def offset(comm: MPI.Intracomm, clock: Callable[[], float] = perf_counter) -> fl
         comm.Barrier()  # one rank at a time: nothing else is on the way
         if comm.rank == 0:
             for _ in range(ROUND_TRIPS):
-                comm.Recv(there, rank, _TAG)
+                comm.Recv(there, rank, tags.CLOCK)
                 back[0] = clock()
-                comm.Send(back, rank, _TAG)
+                comm.Send(back, rank, tags.CLOCK)
         elif comm.rank == rank:
             trips = []
             for _ in range(ROUND_TRIPS):
                 began = clock()
-                comm.Send(there, 0, _TAG)
-                comm.Recv(back, 0, _TAG)
+                comm.Send(there, 0, tags.CLOCK)
+                comm.Recv(back, 0, tags.CLOCK)
                 ended = clock()
                 trips.append((ended - began, back[0] - (began + ended) / 2))
             found = float(min(trips)[1])

@@ -10,7 +10,7 @@ import sys
 
 from mpi4py import MPI
 
-_TAG = 26_147  # apart from the tags of the caller's own messages
+from labkit.comm import tags
 
 
 def print_by_rank(comm: MPI.Intracomm, line: str, ordered: bool = False) -> None:
@@ -25,11 +25,11 @@ def print_by_rank(comm: MPI.Intracomm, line: str, ordered: bool = False) -> None
         if lines is not None:
             _write("".join(lines))
     elif comm.rank:
-        comm.send(line, 0, _TAG)
+        comm.send(line, 0, tags.PRINT)
     else:
         _write(line)
         for _ in range(comm.size - 1):
-            _write(comm.recv(source=MPI.ANY_SOURCE, tag=_TAG))
+            _write(comm.recv(source=MPI.ANY_SOURCE, tag=tags.PRINT))
 
 
 def _write(text: str) -> None:

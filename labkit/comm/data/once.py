@@ -11,12 +11,12 @@ from time import monotonic, sleep
 
 from mpi4py import MPI
 
+from labkit.comm import tags
 from labkit.comm.errors import raise_together
 
 PATIENCE_S = 120.0  # without a sign of life; a download itself gives up earlier on a silent server
 SIGN_EVERY_S = 1.0
 POLL_S = 0.005
-_TAG = 26_148
 
 Alive = Callable[[], None]
 
@@ -51,7 +51,7 @@ def _do(comm: MPI.Intracomm, work: Callable[[Alive], object]) -> str | None:
     last = monotonic()
 
     def tell(done: bool) -> None:
-        sent.extend(comm.isend(done, rank, _TAG) for rank in others)
+        sent.extend(comm.isend(done, rank, tags.SIGN_OF_LIFE) for rank in others)
 
     def alive() -> None:
         nonlocal last
@@ -76,9 +76,9 @@ def _wait_for(comm: MPI.Intracomm, workers: list[int], patience_s: float) -> Non
     heard = dict.fromkeys(workers, monotonic())
     status = MPI.Status()
     while heard:
-        if comm.Iprobe(MPI.ANY_SOURCE, _TAG, status):
+        if comm.Iprobe(MPI.ANY_SOURCE, tags.SIGN_OF_LIFE, status):
             source = status.Get_source()
-            if comm.recv(source=source, tag=_TAG):
+            if comm.recv(source=source, tag=tags.SIGN_OF_LIFE):
                 del heard[source]
             else:
                 heard[source] = monotonic()

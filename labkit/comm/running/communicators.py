@@ -1,4 +1,4 @@
-"""Communicators whose Allreduce is a schedule: any mpi4py program uses the ring by changing one line.
+"""Communicators whose Allreduce is a schedule, so that any mpi4py program uses the ring by changing one line.
 
 comm = RingComm(MPI.COMM_WORLD)
 """
@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 from mpi4py import MPI
 
+from labkit.comm import waiting
 from labkit.comm.errors import raise_faults
 from labkit.comm.message import flat
-from labkit.comm.running.executor import run
+from labkit.comm.running.counting import CountingComm
+from labkit.comm.running.executor import before_schedule, run_together
 from labkit.comm.wrapper import CommWrapper
 from labkit.schedules import (
     Schedule,
@@ -26,75 +28,90 @@ from labkit.schedules import (
 )
 
 _OPS = ("SUM", "PROD", "MAX", "MIN", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR")
-_OPS_OF_KIND = {"i": 10, "u": 10, "f": 4, "c": 2}  # so many of them, by the kind of a dtype
+_OPS_OF_KIND = {"i": 10, "u": 10, "f": 4, "c": 2}  # how many of _OPS work, by dtype.kind
 _READY, _LIBRARY, _FAULT = range(3)
 
 
 class ScheduledComm(CommWrapper):
     """An `Intracomm` whose `Allreduce` carries out `schedule`, a function of the number of ranks.
 
-    `Allreduce` takes what mpi4py's takes: arrays, `MPI.IN_PLACE`, [buffer, count, datatype] … Its messages go
-    through a duplicate of its own, made at the first call: they never meet the caller's. Every other method
-    is that of the communicator it is put around, and so is `Allreduce` where contributions have to be taken
-    in their order (an operation that does not commute) or are no NumPy numbers (a derived datatype, a bool).
+    `Allreduce` takes the same messages as mpi4py's: arrays, `MPI.IN_PLACE`, [buffer, count, datatype] and so
+    on. Its own messages travel on a duplicate of the communicator, made at the first call, so that the
+    caller's receives never match them. All other methods are those of the communicator inside. So is
+    `Allreduce` itself where the operation does not commute, or where the values are no NumPy numbers (a
+    derived datatype, a bool).
 
-    Before anything moves, the ranks compare what they bring by one small Allreduce of the MPI library's own.
-    Counts, datatypes or operations that differ, arrays with gaps and read-only ones to receive into are a
-    CollectiveError on every rank.
+    Before any value moves, the ranks compare their arguments by one small all-reduce of the MPI library.
+    Raise CollectiveError on every rank if counts, datatypes or operations differ, if an array is not
+    contiguous, or if the array to receive into is read-only.
 
-    `Free` frees the duplicate too; of MPI.COMM_WORLD and MPI.COMM_SELF it frees that alone.
+    `Free` also frees the duplicate; on MPI.COMM_WORLD and MPI.COMM_SELF it frees only the duplicate.
     """
 
     schedule: ClassVar[Callable[[int], Schedule]]
     _messages: ScheduledComm | None = None
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        schedule = type(self).schedule(self.size)
+        before_schedule(self, schedule, None)
         own = self._messages
         if own is None:
-            own = self._messages = self.Dup()
+            waiting.wait(MPI.Intracomm.Ibarrier(self).Test, lambda: self._pending(schedule))
+            own = self._messages = self.Dup()  # no rank can be missing now, so that this cannot hang
         sent = received = None
         fault = ""
         try:
             sent, received = _values(sendbuf, recvbuf)
         except (ValueError, TypeError) as error:
             fault = str(error)
-        if not own._agree(received, op, fault):
+        if not own._agree(schedule, received, op, fault):
             super().Allreduce(sendbuf, recvbuf, op)
             return
         assert received is not None
         if sent is not None:
             received[:] = sent
-        run(own, type(self).schedule(own.size), received, op)
+        run_together(own, schedule, received, op)
 
-    def _agree(self, array: np.ndarray | None, op: MPI.Op, fault: str) -> bool:
-        """Return whether the schedule can do it, alike on all ranks; raise if they differ.
+    def _pending(self, schedule: Schedule) -> waiting.Pending:
+        return waiting.Pending(self, schedule.name, [], [])
 
-        The largest of each number and of its negative, over all ranks, tell whether all are equal.
+    def _agree(self, schedule: Schedule, array: np.ndarray | None, op: MPI.Op, fault: str) -> bool:
+        """Return whether the schedule can be used; raise CollectiveError if the ranks' arguments differ.
+
+        Each number's maximum over all ranks and the maximum of its negative tell whether all ranks gave the
+        same one.
         """
         number = next((i for i, name in enumerate(_OPS) if op == getattr(MPI, name)), -1)
-        size, kind, state = -1, -1, _LIBRARY
+        size, dtype, state = -1, -1, _LIBRARY
         if array is not None:
-            size, (kind, ops) = array.size, _kind(array.dtype)
+            size, (dtype, ops) = array.size, _number_and_ops(array.dtype)
             if 0 <= number < ops or (ops and not op.is_predefined and op.Is_commutative()):
                 state = _READY
         if fault:
             state = _FAULT
         if self.size > 1:
-            mine = (state, size, kind, number)
-            largest = np.array([*mine, *(-value for value in mine)])
-            super().Allreduce(MPI.IN_PLACE, largest, MPI.MAX)
+            own = (state, size, dtype, number)
+            largest = np.array([*own, *(-value for value in own)])
+            if isinstance(self, CountingComm):
+                self.counts.calls["Iallreduce"] += 1
+            # Not the blocking one: it could hang.
+            request = MPI.Intracomm.Iallreduce(self, MPI.IN_PLACE, largest, MPI.MAX)
+            waiting.wait(request.Test, lambda: self._pending(schedule))
             if largest[0] != _FAULT and not (largest[:4] + largest[4:]).any():
                 return state == _READY
         elif not fault:
             return state == _READY
-        named = "" if number < 0 else f", {_OPS[number]}"
-        all_said = super().allgather((fault or None, f"{_said(array)}{named}"))
-        faults, said = zip(*all_said, strict=True)
+        operation = "" if number < 0 else f", {_OPS[number]}"
+        gathered = super().allgather((fault or None, f"{_describe(array)}{operation}"))
+        faults, arguments = zip(*gathered, strict=True)
         raise_faults(faults)
         raise_faults(
-            [None if one == said[0] else f"expected {said[0]} as on rank 0, got {one}" for one in said]
+            [
+                None if given == arguments[0] else f"expected {arguments[0]} as on rank 0, got {given}"
+                for given in arguments
+            ]
         )
-        raise AssertionError("ranks that differ in nothing")
+        raise AssertionError("the ranks' arguments differ in nothing that can be named")
 
     def Free(self) -> None:
         if self._messages is not None:
@@ -110,19 +127,19 @@ class ScheduledComm(CommWrapper):
 
 
 class RootComm(ScheduledComm):
-    """Allreduce by rank 0, which adds up what all send to it and sends them the sum."""
+    """Allreduce through rank 0, which adds up all arrays and sends the sum to every rank."""
 
     schedule = staticmethod(root_allreduce)
 
 
 class RingComm(ScheduledComm):
-    """Allreduce by the ring."""
+    """Allreduce around a ring."""
 
     schedule = staticmethod(ring_allreduce)
 
 
 class TreeComm(ScheduledComm):
-    """Allreduce up a binomial tree and down again."""
+    """Allreduce up a binomial tree and back down."""
 
     schedule = staticmethod(tree_allreduce)
 
@@ -134,13 +151,16 @@ class RecursiveDoublingComm(ScheduledComm):
 
 
 class HalvingDoublingComm(ScheduledComm):
-    """Allreduce by recursive halving, then doubling."""
+    """Allreduce by recursive halving, then recursive doubling."""
 
     schedule = staticmethod(halving_doubling)
 
 
 def _values(sendbuf: Any, recvbuf: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Return the values to send, None if they are in place, and where to receive; ValueError if unfit."""
+    """Return the values to send (None if in place) and the array to receive into.
+
+    Raise ValueError if they cannot be used.
+    """
     received = flat(recvbuf)
     if received is not None and not received.flags.writeable:
         raise ValueError("expected a writable array to receive into, got a read-only one")
@@ -150,16 +170,16 @@ def _values(sendbuf: Any, recvbuf: Any) -> tuple[np.ndarray | None, np.ndarray |
     if sent is None or received is None:
         return sent, None
     if (sent.size, sent.dtype) != (received.size, received.dtype):
-        raise ValueError(f"expected to receive as much as is sent, {_said(sent)}, got {_said(received)}")
+        raise ValueError(f"expected to receive what is sent, {_describe(sent)}, got {_describe(received)}")
     return sent, received
 
 
 @cache
-def _kind(dtype: np.dtype) -> tuple[int, int]:
-    """Return a number for a dtype, one where C has two names for it, and how many of _OPS it takes."""
+def _number_and_ops(dtype: np.dtype) -> tuple[int, int]:
+    """Return a dtype's number, the same for two C names of one type, and how many of _OPS work on it."""
     usual = dtype.isnative and dtype.char != "e"
     return np.dtype(dtype.str).num, _OPS_OF_KIND.get(dtype.kind, 0) if usual else 0
 
 
-def _said(array: np.ndarray | None) -> str:
+def _describe(array: np.ndarray | None) -> str:
     return "values of a derived datatype" if array is None else f"{array.size} values of {array.dtype}"

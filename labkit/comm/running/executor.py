@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from os import sched_yield
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
+from labkit.comm import tags, waiting
 from labkit.comm.running.counting import CountingComm
 from labkit.comm.running.plan import ADD, RECEIVE, RECEIVE_BESIDE, SEND, WAIT, Plan, Step, plan
+from labkit.comm.waiting import yield_core
 from labkit.schedules import Schedule
 
-SEGMENT_BYTES = 768 << 10  # a few fit in a core's cache; shorter ones cost more calls than they hide
-_TAG = 26_149  # apart from the tags of the caller's own messages
+SEGMENT_BYTES = 768 << 10  # several fit in a core's cache; shorter segments cost more calls than they hide
+_POLLS = range(256)  # before a wait is handed over to `waiting`, which reads the clock
 _PLANS_KEPT = 256
 
-_plans: dict[tuple[int, int, int, int], tuple[Schedule, Plan]] = {}  # by the schedule's identity, rank, n …
-_spare: list[np.ndarray] = []  # temporaries not in use: pages touched before cost nothing
+_plans: dict[tuple[int, int, int, int], tuple[Schedule, Plan]] = {}  # by id(schedule), rank, n, segment
+_spare: list[np.ndarray] = []  # temporaries to be used again: the system has already given us their pages
 
 
 def run(
@@ -28,17 +31,58 @@ def run(
 ) -> None:
     """Carry out the schedule on every rank's array, in place.
 
-    Messages go out of and into the array itself; what is added on arrival passes through a temporary of two
-    segments. Where the order of contributions matters, `op` is to be commutative.
+    Messages are sent from and received into the array itself; only values to be added pass through a
+    temporary of about two segments. `op` has to be commutative: contributions are added in the order in which
+    they arrive. `labkit.comm.run_reference` does the same in a few lines that are easy to read.
 
-    Shapes: array (n,), contiguous and writable, the same n and dtype on all ranks. Collective. Nothing is
-    checked here.
+    Shapes: array (n,), contiguous and writable, the same n and dtype on all ranks; this is not checked here.
+
+    Collective. A rank that never joins is reported: on a watched communicator as a hang report, otherwise as
+    a TimeoutError on the ranks that wait, after `labkit.comm.waiting.DEADLINE_S` seconds.
     """
+    before_schedule(comm, schedule, array)
+    run_together(comm, schedule, array, op, segment_bytes)
+
+
+def before_schedule(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray | None) -> None:
+    """On a watched communicator, wait until all ranks have made this call; otherwise do nothing."""
+    hook = getattr(comm, "_before_schedule", None)
+    if hook:
+        hook(schedule.name, array)
+
+
+def run_together(
+    comm: MPI.Intracomm,
+    schedule: Schedule,
+    array: np.ndarray,
+    op: MPI.Op = MPI.SUM,
+    segment_bytes: int = SEGMENT_BYTES,
+) -> None:
+    """Do what `run` does, for ranks that are known to have made the same call."""
     if isinstance(comm, CountingComm):
         with comm.counts.during(schedule.name):
             _run(comm, schedule, array, op, segment_bytes)
     else:
         _run(comm, schedule, array, op, segment_bytes)
+
+
+class _Progress(NamedTuple):
+    """What this rank has started, for the report if it waits too long."""
+
+    comm: MPI.Intracomm
+    schedule: Schedule
+    steps: list[Step]
+    requests: list[MPI.Request]
+
+    def pending(self, only: int | None = None) -> waiting.Pending:
+        """Return which messages are not over; of all, or only the one with this number."""
+        peers: dict[bool, list[int]] = {True: [], False: []}
+        for do, _, _, peer, _, number in self.steps:
+            if do in (SEND, RECEIVE, RECEIVE_BESIDE) and only in (None, number):
+                request = self.requests[number]
+                if request != MPI.REQUEST_NULL and not request.Get_status():
+                    peers[do is SEND].append(peer)
+        return waiting.Pending(self.comm, self.schedule.name, peers[False], peers[True])
 
 
 def _run(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, op: MPI.Op, segment_bytes: int) -> None:
@@ -51,11 +95,16 @@ def _run(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, op: MPI.Op,
     if store.size < size:
         store = np.empty(size, np.uint8)
     requests: list[MPI.Request] = [MPI.REQUEST_NULL] * messages
+    progress = _Progress(comm, schedule, steps, requests)
     try:
-        _walk(comm, steps, requests, (array, store[:size].view(array.dtype)), op)
-        while not MPI.Request.Testall(requests):
-            sched_yield()
-    except BaseException:  # interrupted, say: nothing may arrive in memory that is the caller's again
+        _walk(progress, (array, store[:size].view(array.dtype)), op)
+        for _ in _POLLS:
+            if MPI.Request.Testall(requests):
+                break
+            yield_core()
+        else:
+            waiting.wait(partial(MPI.Request.Testall, requests), progress.pending)
+    except BaseException:  # an interrupt, say: no message may arrive in memory that is the caller's again
         for request in requests:
             if request != MPI.REQUEST_NULL:
                 request.Cancel()
@@ -63,50 +112,49 @@ def _run(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, op: MPI.Op,
     _spare.append(store)
 
 
-def _walk(
-    comm: MPI.Intracomm,
-    steps: list[Step],
-    requests: list[MPI.Request],
-    memory: tuple[np.ndarray, np.ndarray],
-    op: MPI.Op,
-) -> None:
-    (array, beside), send, receive = memory, comm.Isend, comm.Irecv
+def _walk(progress: _Progress, memory: tuple[np.ndarray, np.ndarray], op: MPI.Op) -> None:
+    comm, _, steps, requests = progress
+    (array, beside), send, receive, tag = memory, comm.Isend, comm.Irecv, tags.SCHEDULE
     plain = op == MPI.SUM and array.dtype.kind in "iufc"
     for do, start, stop, peer, slot, number in steps:
         if do is SEND:
-            requests[number] = send(array[start:stop], peer, _TAG)
+            requests[number] = send(array[start:stop], peer, tag)
         elif do is WAIT:
-            _wait(requests[number])
+            _wait(progress, number)
         elif do is ADD:
             _add(array[start:stop], beside[slot : slot + stop - start], op, plain)
         elif do is RECEIVE:
-            requests[number] = receive(array[start:stop], peer, _TAG)
+            requests[number] = receive(array[start:stop], peer, tag)
         elif do is RECEIVE_BESIDE:
-            requests[number] = receive(beside[slot : slot + stop - start], peer, _TAG)
+            requests[number] = receive(beside[slot : slot + stop - start], peer, tag)
         else:
             array[start:stop] = beside[slot : slot + stop - start]
 
 
-def _wait(request: MPI.Request) -> None:
-    """Wait, giving this core to a rank that needs it: perhaps to the one whose message this is."""
-    arrived = request.Test
-    while not arrived():
-        sched_yield()
+def _wait(progress: _Progress, number: int) -> None:
+    """Wait for one message, giving this core to any rank that needs it, perhaps to the sender."""
+    arrived = progress.requests[number].Test
+    for _ in _POLLS:
+        if arrived():
+            return
+        yield_core()
+    waiting.wait(arrived, partial(progress.pending, number))
 
 
-def _add(own: np.ndarray, came: np.ndarray, op: MPI.Op, plain: bool) -> None:
+def _add(own: np.ndarray, received: np.ndarray, op: MPI.Op, plain: bool) -> None:
     if plain:
-        np.add(own, came, own)  # up to four times as fast as MPI libraries are
+        np.add(own, received, own)  # up to four times as fast as MPI libraries are
     else:
-        op.Reduce_local(came, own)
+        op.Reduce_local(received, own)
 
 
 def _plan(schedule: Schedule, rank: int, n: int, segment: int) -> Plan:
-    """Return the plan for these, worked out the first time."""
+    """Return the plan for these arguments, made at the first call."""
     key = id(schedule), rank, n, segment
     known = _plans.get(key)
     if known is None:
         if len(_plans) >= _PLANS_KEPT:
             _plans.clear()
-        known = _plans[key] = schedule, plan(schedule, rank, n, segment)  # kept, so that its id stays its own
+        # The schedule is kept with its plan, so that no other one can get its id.
+        known = _plans[key] = schedule, plan(schedule, rank, n, segment)
     return known[1]

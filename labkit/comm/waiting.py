@@ -1,0 +1,96 @@
+"""Waiting for other ranks with a deadline, so that a missing rank is an error and not a hang.
+
+Waiting starts as a loop that polls MPI and gives its core to any rank that needs it. A message that is on its
+way is over within this loop, which does not even read the clock. Only a rank that has waited for much longer
+than a message takes hands over to `on_wait`, or to the deadline below where nothing is installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import NamedTuple
+
+from mpi4py import MPI
+
+DEADLINE_S = 20.0
+HAND_OVER_S = 0.05  # a hundred times as long as a segment takes between two ranks of one machine
+POLLS = range(256)  # between two readings of the clock
+
+yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
+
+
+class Pending(NamedTuple):
+    """What this rank waits for: messages of `operation` on `comm`.
+
+    `receives` and `sends` are the ranks of `comm` whose message has not arrived and that have not taken ours.
+    Both are empty for an operation of the MPI library, which does not say which rank is missing.
+    """
+
+    comm: MPI.Intracomm
+    operation: str
+    receives: list[int]
+    sends: list[int]
+
+    def __str__(self) -> str:
+        """Return it in words, to follow "waited for"."""
+        parts = []
+        if self.receives:
+            parts.append(f"a message from {ranks(self.receives)}")
+        if self.sends:
+            parts.append(f"{ranks(self.sends)} to take a message")
+        return " and ".join(parts) or "the other ranks"
+
+
+Over = Callable[[], bool]
+OnWait = Callable[[Over, Callable[[], Pending]], None]
+
+# A better way to wait, for all communicators of this process. It returns when its first argument returns
+# True, or raises; its second argument describes what this rank waits for. `labkit.watch` installs one whose
+# error is a hang report.
+on_wait: OnWait | None = None
+
+
+def wait(over: Over, pending: Callable[[], Pending]) -> None:
+    """Return when `over()` is True; raise a TimeoutError that names the missing rank after DEADLINE_S.
+
+    `pending` is called only for the report.
+    """
+    began = monotonic()
+    while True:
+        for _ in POLLS:
+            if over():
+                return
+            yield_core()
+        if monotonic() - began > HAND_OVER_S:
+            (on_wait or wait_until_deadline)(over, pending)
+            return
+
+
+def wait_until_deadline(over: Over, pending: Callable[[], Pending]) -> None:
+    """Go on polling; raise a TimeoutError when DEADLINE_S have passed.
+
+    Time in which this process did not run (a laptop's sleep) does not count.
+    """
+    waited, last = HAND_OVER_S, monotonic()
+    while waited < DEADLINE_S:
+        for _ in POLLS:
+            if over():
+                return
+            yield_core()
+        now = monotonic()
+        waited += min(now - last, 1.0)
+        last = now
+    missing = pending()
+    raise TimeoutError(
+        f"rank {missing.comm.rank} waited {DEADLINE_S:g} s in {missing.operation} for {missing}. Expected "
+        f"the same call on all {missing.comm.size} ranks: a rank never made it, or gave another schedule or "
+        "array size. Messages may still be under way on this communicator: make a new one before you go on."
+    )
+
+
+def ranks(numbers: list[int]) -> str:
+    """Return "rank 2" or "ranks 0, 2"."""
+    unique = sorted(set(numbers))
+    return ("rank " if len(unique) == 1 else "ranks ") + ", ".join(map(str, unique))

@@ -1,0 +1,23 @@
+"""A rank that never joins a schedule is an error on the ranks that wait for it, not a hang."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+Started = Callable[..., AbstractContextManager[subprocess.Popen[str]]]
+
+
+def test_a_missing_rank_is_an_error_on_unwatched_communicators(started: Started, programs: Path) -> None:
+    with started(3, programs / "missing_rank.py", "1") as job:
+        said, _ = job.communicate(timeout=60)
+    for call, missing in (
+        ("run", "a message from rank 2"),
+        ("algorithm", "a message from rank 2"),
+        ("RingComm", "the other ranks"),  # it waits in the MPI library, which does not say for which rank
+        ("used RingComm", "the other ranks"),
+    ):
+        assert f"{call}: rank 0 waited 1 s in ring_allreduce for {missing}" in said, said
+        assert f"{call}: rank 1 waited 1 s in ring_allreduce for " in said, said
