@@ -34,6 +34,7 @@ from labkit.comm.running.communicators import (
 )
 from labkit.comm.running.counting import CountingComm, Traffic
 from labkit.comm.running.executor import run
+from labkit.comm.running.reference import run_reference
 
 __all__ = [
     "AGGREGATES",
@@ -65,6 +66,7 @@ __all__ = [
     "print_by_rank",
     "raise_together",
     "run",
+    "run_reference",
     "scatter",
     "shared_array",
     "shared_memory",

@@ -8,18 +8,25 @@ from collections.abc import Iterator
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import run
+from labkit.comm import run, run_reference
 from labkit.comm.running.plan import ADD, RECEIVE, RECEIVE_BESIDE, SEND, WAIT, plan
 from labkit.schedules import (
     ALLREDUCE,
     Round,
     Schedule,
-    bounds,
+    chunk_bounds,
     collective,
+    direct_allgather,
     hierarchical,
     reduce_round,
+    ring_allgather,
     ring_allreduce,
+    ring_reduce,
     ring_reduce_scatter,
+    root_broadcast,
+    root_reduce,
+    tree_broadcast,
+    tree_reduce,
 )
 
 SIZES = 0, 1, 7, 101
@@ -92,7 +99,7 @@ def check_reduce_scatter_leaves_each_rank_its_piece(comm: MPI.Intracomm) -> None
 
 
 @collective("allreduce", lambda p: 1)
-def everyone_to_everyone(p: int):  # type: ignore[no-untyped-def]
+def all_to_all(p: int):  # type: ignore[no-untyped-def]
     """Everything is sent and added to at the same time: what is sent is what was there before."""
     source, dest = np.divmod(np.arange(p * p), p)
     yield reduce_round(source[source != dest], dest[source != dest], 0)
@@ -101,11 +108,25 @@ def everyone_to_everyone(p: int):  # type: ignore[no-untyped-def]
 def check_a_round_sends_what_was_there_before_it(comm: MPI.Intracomm) -> None:
     for n in (5, 300_000):  # more than an MPI library sends without being asked for it
         array = np.full(n, 3.0**comm.rank)
-        run(comm, everyone_to_everyone(comm.size), array, segment_bytes=n)
+        run(comm, all_to_all(comm.size), array, segment_bytes=n)
         np.testing.assert_array_equal(array, sum(3.0**r for r in range(comm.size)))
 
 
-def check_no_plan_waits_for_ever_nor_sends_what_has_changed(comm: MPI.Intracomm) -> None:
+def check_the_reference_gives_the_same_bits_as_run(comm: MPI.Intracomm) -> None:
+    p = comm.size
+    makes = [*ALLREDUCE.values(), ring_reduce, tree_reduce, root_reduce, ring_reduce_scatter, ring_allgather]
+    makes += [direct_allgather, root_broadcast, tree_broadcast, all_to_all]
+    random_rounds = [schedule for schedule in map(at_random, range(200)) if schedule.p == p]
+    for schedule in [*allreduces(p), *(make(p) for make in makes), *random_rounds]:
+        for n in (0, 1, 7, 101):
+            mine = np.random.default_rng(comm.rank).normal(size=n).astype(np.float32)
+            expected, got = mine.copy(), mine.copy()
+            run(comm, schedule, expected, segment_bytes=40)
+            run_reference(comm, schedule, got)
+            np.testing.assert_array_equal(got, expected, f"{schedule.name}, {n} values")
+
+
+def check_no_plan_deadlocks_or_sends_a_changed_value(comm: MPI.Intracomm) -> None:
     """Walk the plans of all ranks with messages that go as early and as late as MPI allows."""
     if comm.size > 1:
         return
@@ -145,7 +166,7 @@ def at_random(seed: int) -> Schedule:
 
 def by_the_book(schedule: Schedule, n: int) -> list[np.ndarray]:
     """What all ranks hold in the end, if each round begins when the one before it is over."""
-    ends = bounds(n, schedule.chunks)
+    ends = chunk_bounds(n, schedule.chunks)
     now = [np.arange(n) + rank for rank in range(schedule.p)]
     for one in schedule:
         before = [array.copy() for array in now]
