@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 
@@ -41,6 +42,9 @@ class CommWrapper(MPI.Intracomm):
         """Take over what other classes keep with a communicator."""
         vars(self).update(getattr(other, "__dict__", {}))
         return self
+
+    def _before_schedule(self, name: str, array: np.ndarray) -> None:
+        """Called by all ranks before they run the schedule of this name on their arrays; raise to stop it."""
 
     def _layered(self, new: Any) -> Any:
         if new == MPI.COMM_NULL or isinstance(new, type(self)):
