@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.train.files import atomic_write, prepare
+from labkit.files import atomic_write
+from labkit.train.run_record import prepare
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:

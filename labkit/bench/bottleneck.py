@@ -16,7 +16,7 @@ from mpi4py import MPI
 from labkit.bench.rows import Row, rows_of
 from labkit.data import digits, in_order, strided, weighted
 from labkit.nn import lenet5
-from labkit.train import Bottleneck, Straggler, speeds, train
+from labkit.train import Batches, Bottleneck, Straggler, speeds, train
 
 BATCH = 256
 LR = 0.05
@@ -59,11 +59,11 @@ def measure(comm: MPI.Intracomm, factor: float, epochs: int) -> tuple[list[Row],
     for epoch in range(epochs):
         for name in algorithms if epoch % 2 else reversed(algorithms):
             shard, straggler = algorithms[name]
-            batch = in_order(shard, n, BATCH)
-            x, y = data.x_train[shard], data.y_train[shard]
+            slices = in_order(shard, n, BATCH)
+            batches = Batches(comm, data.x_train[shard], data.y_train[shard], slices=slices)
             comm.Barrier()
             start = perf_counter()
-            [row] = train(comm, models[name], x, y, epochs=1, lr=LR, batch=batch, straggler=straggler)
+            [row] = train(comm, models[name], batches, epochs=1, lr=LR, callbacks=[straggler])
             seconds = comm.allreduce(perf_counter() - start, MPI.MAX)
             losses[name] = row.global_loss
             if epoch:  # the first warms up

@@ -1,21 +1,29 @@
-"""The synchronous training loop, and the files that a run leaves."""
+"""The synchronous training loop, its callbacks, and the files that a run leaves."""
 
+from labkit.train.batches import Batches, EpochBatches
 from labkit.train.bottleneck import Bottleneck, Straggler
+from labkit.train.callbacks import Callback, Contributions, Epoch, contribution
 from labkit.train.local import local_sgd
-from labkit.train.loop import Epoch, contribution, gather, train
-from labkit.train.run_record import record, save
+from labkit.train.loop import Optimizer, gather, train
+from labkit.train.run_record import prepare, record, save
 from labkit.train.speed import speeds
 from labkit.train.timeline import Step, Timeline, save_trace
 
 __all__ = [
+    "Batches",
     "Bottleneck",
+    "Callback",
+    "Contributions",
     "Epoch",
+    "EpochBatches",
+    "Optimizer",
     "Step",
     "Straggler",
     "Timeline",
     "contribution",
     "gather",
     "local_sgd",
+    "prepare",
     "record",
     "save",
     "save_trace",

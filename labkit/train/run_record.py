@@ -1,4 +1,8 @@
-"""What is kept of a run: the weights, what each rank measured, and the record of how it was made."""
+"""The files of a run: the model, what each rank measured, and the settings and versions that produced it.
+
+Each file is written atomically (`labkit.files.atomic_write`): it is complete or absent, whenever the run is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,26 @@ import numpy as np
 from mpi4py import MPI
 
 import labkit
-from labkit.nn import Model
-from labkit.train.files import atomic_write
-from labkit.train.loop import Epoch
+from labkit.files import UNFINISHED, atomic_write
+from labkit.nn import Model, save_model
+from labkit.train.callbacks import Epoch
+
+
+def prepare(directory: Path) -> None:
+    """Make a directory to write a run to, and remove the unfinished files of a killed run.
+
+    Raise OSError if the directory cannot be made or written to. Call this before a long run, not after it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for part in directory.glob(f".*{UNFINISHED}"):
+        part.unlink()
+    probe = directory / f".probe{UNFINISHED}"
+    probe.touch()
+    probe.unlink()
 
 
 def record(comm: MPI.Intracomm, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how this run is made: settings, number of ranks, host of each rank, versions, the time (UTC).
+    """Return the settings, number of ranks, each rank's host, versions and time (UTC) of this run.
 
     Collective; every rank gets the same.
     """
@@ -46,32 +63,39 @@ def record(comm: MPI.Intracomm, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save(directory: Path, model: Model, rows: Sequence[Epoch], run: Mapping[str, Any]) -> None:
-    """Write a run to an existing directory; call it on one rank, with the rows of all (`gather`).
+    """Write a run to an existing directory; call this on one rank, with the rows of all ranks (`gather`).
 
-    weights.txt (I, O) and bias.txt (O,): text that reads back (np.loadtxt) to the same float32.
-    sync_times.csv: rank, epoch, wait_s, transfer_s. contributions.csv: rank, epoch, parameter, contribution
-    and the mean gradient. run.json: `run` and the losses; written last, so where it is, all of them are.
+    - model.npz: parameters and buffers, for `labkit.nn.load_model`.
+    - weights.txt (I, O) and bias.txt (O,), as in report A, if the model's parameters are W and b: text that
+      np.loadtxt reads back to the same float32.
+    - sync_times.csv: rank, epoch, wait_s, transfer_s.
+    - contributions.csv, if they were measured: rank, epoch, parameter, contribution, gradient_mean.
+    - run.json: `run` and the losses. It is written last, so where it is, the other files are complete.
     """
+    with atomic_write(directory / "model.npz") as out:
+        save_model(model, out)
     parameters = model.named_parameters()
-    for file, name in ("weights.txt", "W"), ("bias.txt", "b"):
-        with atomic_write(directory / file) as out:
-            np.savetxt(out, parameters[name], fmt="%.9g")  # nine digits tell any two float32 apart
+    if parameters.keys() == {"W", "b"}:
+        for file, name in ("weights.txt", "W"), ("bias.txt", "b"):
+            with atomic_write(directory / file) as out:
+                np.savetxt(out, parameters[name], fmt="%.9g")  # nine digits tell any two float32 apart
     times = ((row.rank, row.epoch, row.wait_s, row.transfer_s) for row in rows)
     _write_csv(directory / "sync_times.csv", ("rank", "epoch", "wait_s", "transfer_s"), times)
-    parts = (
+    parts = [
         (row.rank, row.epoch, name, row.contribution[name], row.gradient_mean[name])
         for row in rows
-        for name in parameters
-    )
-    head = "rank", "epoch", "parameter", "contribution", "gradient_mean"
-    _write_csv(directory / "contributions.csv", head, parts)
+        for name in row.contribution
+    ]
+    if parts:
+        head = "rank", "epoch", "parameter", "contribution", "gradient_mean"
+        _write_csv(directory / "contributions.csv", head, parts)
     with atomic_write(directory / "run.json") as out:
         losses = [{k: asdict(row)[k] for k in ("rank", "epoch", "local_loss", "global_loss")} for row in rows]
         out.write(json.dumps({**run, "losses": losses}, indent=2).encode() + b"\n")
 
 
 def _mpi_library() -> str:
-    """Return the MPI library's name and version: the first line of a long text, and its spaces made one."""
+    """Return the MPI library's name and version, in one line."""
     return " ".join(MPI.Get_library_version().rstrip("\0").splitlines()[0].split())
 
 

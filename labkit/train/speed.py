@@ -1,4 +1,4 @@
-"""How fast each rank is: what shards weighted by speed go by."""
+"""The speed of each rank, by which `data.weighted` shards are dealt."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ REPEATS = 15
 def speeds(
     comm: MPI.Intracomm, model: Model, x: np.ndarray, y: np.ndarray, straggler: Straggler | None = None
 ) -> list[float]:
-    """Return how many samples per second each rank works through, by rank, while all ranks are at work.
+    """Return each rank's speed in samples per second, by rank, measured while all ranks compute. Collective.
 
-    Shapes: x (n, …), y as the model's targets: some samples of this rank's, at least one. Takes the loss and
-    gradient of them a few times, and the median of the times; `model.grads` is overwritten, nothing else. A
-    `hindrance` makes this rank slow. Collective.
+    Shapes: x (n, …) and y as the model's targets: some samples of this rank, at least one. The speed is n
+    over the median time that a forward and a backward pass take. `model.grads` is overwritten. A `straggler`
+    makes this rank slow.
     """
     straggler = straggler or Straggler((), comm.rank, comm.size)
     times = []

@@ -14,16 +14,17 @@ from mpi4py import MPI
 
 from labkit.comm.clock import offset, one_machine
 from labkit.files import atomic_write
+from labkit.train.callbacks import Callback
 
 MOST_STEPS = 500
 
 
 class Step(NamedTuple):
-    """One step of one rank: times (s) on the clock of rank 0, and what they part.
+    """The times (s, on the clock of rank 0) that bound the parts of one rank's step.
 
-    begin → ready it computes its gradient; → start it waits until the last rank is ready; → end gradients are
-    averaged; → done it updates its parameters. Whatever is between `done` and the next `begin` is idle: lost
-    time, and the bookkeeping between epochs.
+    From `begin` to `ready` the rank computes its gradient, until `start` it waits for the last rank to be
+    ready, until `end` the ranks average their gradients, and until `done` it updates its parameters. It is
+    idle between `done` and the next `begin`: this includes the bookkeeping between epochs.
     """
 
     epoch: int
@@ -36,7 +37,7 @@ class Step(NamedTuple):
     done: float
 
     def spans(self) -> list[tuple[str, float, float]]:
-        """Return what was done from when to when (s)."""
+        """Return what the rank did, with the begin and end (s) of each part."""
         return [
             ("compute", self.begin, self.ready),
             ("wait", self.ready, self.start),
@@ -46,10 +47,10 @@ class Step(NamedTuple):
 
 
 @dataclass
-class Timeline:
-    """The first steps of a run, as one rank sees them; give it to `train`, then `gather` it.
+class Timeline(Callback):
+    """Record the times of a run's first `most` steps: give it to `train` as a callback, then `gather` it.
 
-    Making and gathering one is collective: both compare the ranks' clocks, which drift apart in between.
+    Making and gathering a timeline are collective: both compare the ranks' clocks, which drift apart.
     """
 
     comm: MPI.Intracomm
@@ -62,16 +63,16 @@ class Timeline:
         self._one_clock = self.clock is perf_counter and one_machine(self.comm)
         self._began = self._compare()
 
-    def add(self, epoch: int, *times: float) -> None:
-        """Note one step: begin, ready, start, end, done (s), as this rank's clock had them."""
+    def after_step(self, epoch: int, times: Sequence[float]) -> None:
+        """Record the times of one step, on this rank's clock."""
         self.seen += 1
         if self.seen <= self.most:
             self.steps.append(Step(epoch, self.seen, self.comm.rank, *times))
 
     def gather(self) -> list[Step]:
-        """Return the steps of all ranks, on the clock of rank 0, by step and rank, on rank 0. Collective.
+        """Return the steps of all ranks, by step and rank, on rank 0; an empty list elsewhere. Collective.
 
-        An empty list elsewhere. The first begin of all is 0.
+        Their times are on the clock of rank 0 and count from the first `begin`.
         """
         now = self._compare()
         own = [self._on_clock_of_rank_0(step, now) for step in self.steps]
@@ -83,7 +84,7 @@ class Timeline:
         return [Step(*step[:3], *(time - zero for time in step[3:])) for step in steps]
 
     def _compare(self) -> tuple[float, float]:
-        """Return the time on this rank's clock, and what to add for that of rank 0."""
+        """Return the time on this rank's clock, and by how much rank 0's clock is ahead of it."""
         ahead = 0.0 if self._one_clock else offset(self.comm, self.clock)
         return self.clock(), ahead
 
@@ -93,17 +94,17 @@ class Timeline:
 
 
 def trace(steps: Sequence[Step], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the steps in the Trace Event Format, with a row for each rank; `about` is kept beside them.
+    """Return the steps in the Trace Event Format, with a row for each rank and `about` as its metadata.
 
     Perfetto (ui.perfetto.dev) and chrome://tracing open it. Times are in µs.
     """
-    events = [_names("process_name", 1, name="labkit train")]
+    events = [_metadata("process_name", 1, name="labkit train")]
     last: dict[int, float] = {}
     for rank in sorted({step.rank for step in steps}):
         last[rank] = 0.0
         events += [
-            _names("thread_name", _row(rank), name=f"rank {rank}"),
-            _names("thread_sort_index", _row(rank), sort_index=rank),
+            _metadata("thread_name", _row(rank), name=f"rank {rank}"),
+            _metadata("thread_sort_index", _row(rank), sort_index=rank),
         ]
     for step in steps:
         for name, begin, end in [("idle", last[step.rank], step.begin), *step.spans()]:
@@ -121,8 +122,8 @@ def save_trace(path: Path, steps: Sequence[Step], about: Mapping[str, Any]) -> N
 
 
 def _row(rank: int) -> int:
-    return rank + 1  # to some viewers thread 0 is the system's idle one, or thread 1
+    return rank + 1  # some viewers take thread 0 for the idle thread of the system
 
 
-def _names(what: str, row: int, **said: object) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": 1, "tid": row, "args": said}
+def _metadata(what: str, row: int, **values: object) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": 1, "tid": row, "args": values}

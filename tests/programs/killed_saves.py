@@ -12,8 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from labkit.nn import softmax_regression
-from labkit.train import Epoch, save
-from labkit.train.files import prepare
+from labkit.train import Epoch, prepare, save
 
 OLD, NEW = softmax_regression(3, 2, seed=1), softmax_regression(3, 2, seed=2)
 

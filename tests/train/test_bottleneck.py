@@ -1,4 +1,4 @@
-"""Bottlenecks and links as text, and what they make of a simulated network."""
+"""Bottlenecks and links as text, and in a simulated network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from labkit.train.bottleneck import KINDS, Bottleneck, check, factors, links, ne
         ("2:pause=1.5s@10", Bottleneck(2, "pause", seconds=1.5, step=10)),
     ],
 )
-def test_a_bottleneck_reads_and_prints_as_the_same_text(text: str, expected: Bottleneck) -> None:
+def test_a_bottleneck_is_parsed_and_formatted_as_the_same_text(text: str, expected: Bottleneck) -> None:
     found = parse(text)
     assert str(found) == text and parse(str(found)) == found
     for name in ("rank", "kind", "factor", "seconds", "step"):
@@ -56,7 +56,7 @@ def test_a_bottleneck_reads_and_prints_as_the_same_text(text: str, expected: Bot
         ("3:pause=@3", "2s@10"),
     ],
 )
-def test_a_text_that_is_none_says_what_is_expected(text: str, words: str | None) -> None:
+def test_other_texts_raise_an_error_that_shows_the_format(text: str, words: str | None) -> None:
     if words is None:
         assert parse(text).factor == 100
         return
@@ -65,7 +65,7 @@ def test_a_text_that_is_none_says_what_is_expected(text: str, words: str | None)
     assert words in str(error.value)
 
 
-def test_links_read_and_print_as_the_same_text() -> None:
+def test_a_link_is_parsed_and_formatted_as_the_same_text() -> None:
     for text in "1gbit", "100mbit", "2.5gbit", "10kbit+5000us", "+50us", "8bit":
         assert str(parse_link(text)) == text
         assert parse_link(str(parse_link(text))) == parse_link(text)
@@ -77,17 +77,17 @@ def test_links_read_and_print_as_the_same_text() -> None:
             parse_link(text)
 
 
-def test_what_does_not_fit_the_ranks_is_said() -> None:
+def test_bottlenecks_that_do_not_fit_the_ranks_are_reported() -> None:
     slow = parse("3:slow-processor=2")
     assert check([slow], 4) is None
     assert "ranks 0 … 2, got 3:slow-processor=2" in str(check([slow], 3))
-    assert "two of 3:slow-processor" in str(check([slow, parse("3:slow-processor=3")], 4))
+    assert "got 3:slow-processor twice" in str(check([slow, parse("3:slow-processor=3")], 4))
     assert check([parse("3:pause=1s@1"), parse("3:pause=1s@2"), slow], 4) is None
     assert "--link" in str(check([parse("3:slow-link=10")], 4))
     assert check([parse("3:slow-link=10")], 4, Link(125e6)) is None
 
 
-def test_ranks_have_the_links_and_factors_that_the_bottlenecks_say() -> None:
+def test_factors_and_links_by_rank() -> None:
     found = [parse(text) for text in ("1:slow-processor=3", "2:slow-link=10", "0:slow-link=8mbit")]
     assert factors(found, 3) == [1, 3, 1]
     assert links(found[:1], 3) is None
@@ -98,7 +98,7 @@ def test_ranks_have_the_links_and_factors_that_the_bottlenecks_say() -> None:
     assert links(found[2:], 2) == [Link(1e6), Link()]
 
 
-def test_the_simulator_takes_the_same_words() -> None:
+def test_the_simulated_network_has_the_bottlenecks() -> None:
     n, usual, p = 1_000_000, Link(125e6, 1e-4), 4
 
     def seconds(*texts: str, step: int = 1) -> float:

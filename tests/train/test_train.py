@@ -17,6 +17,7 @@ from labkit import __version__
 Run = Callable[..., subprocess.CompletedProcess[str]]
 TRAIN = ("-m", "labkit", "train")
 FILES = {
+    "model.npz",
     "weights.txt",
     "bias.txt",
     "sync_times.csv",

@@ -19,7 +19,7 @@ from labkit import data
 from labkit.comm import CollectiveError, SharedSet, fetch, once_per_node, scatter
 from labkit.comm.data import once
 from labkit.nn import Model, linear_regression, softmax_regression
-from labkit.train import Epoch, speeds, train
+from labkit.train import Batches, Contributions, Epoch, speeds, train
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 from tests.made_sets import files_of, made, put, source_of
@@ -278,24 +278,11 @@ def trained(
     comm: MPI.Intracomm, name: str, shared_set: SharedSet, pace: list[float], batch: int
 ) -> tuple[Model, list[Epoch]]:
     """Train for three epochs on the shards of a scheme."""
-    n = len(shared_set.targets)
-
-    def scheme(epoch: int) -> data.Scheme:
-        return data.scheme(name, seed=5, epoch=epoch, speeds=pace)
-
-    x, y = shared_set.shard(scheme(1))
-    steps = data.in_order(scheme(1)(n, comm.rank, comm.size), n, batch) if name == "weighted" else batch
+    batches = Batches.of(comm, shared_set, name, batch, seed=5, speeds=pace)
+    shards = [batches.epoch(number).x for number in (1, 2, 3)]
+    assert all((x is shards[0]) == (name != "shuffled") for x in shards[1:])
     model = softmax_regression(shared_set.features, shared_set.outputs)
-    asked = []
-
-    def reshard(epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        asked.append(epoch)
-        return shared_set.shard(scheme(epoch))
-
-    again = reshard if name == "shuffled" else None
-    rows = train(comm, model, x, y, epochs=3, lr=LR, batch=steps, reshard=again)
-    assert asked == ([2, 3] if again else [])
-    return model, rows
+    return model, train(comm, model, batches, epochs=3, lr=LR)
 
 
 def check_ranks_learn_what_one_rank_learns_under_every_scheme_that_promises_it(comm: MPI.Intracomm) -> None:
@@ -312,7 +299,7 @@ def check_ranks_learn_what_one_rank_learns_under_every_scheme_that_promises_it(c
             )
 
 
-def check_train_refuses_slices_and_shards_that_do_not_fit_on_every_rank(comm: MPI.Intracomm) -> None:
+def check_every_rank_raises_if_slices_or_shards_do_not_fit(comm: MPI.Intracomm) -> None:
     whole = data.linear(n=40)
     mine = data.strided(40, comm.rank, comm.size)
     x, y = whole.x_train[mine], whole.y_train[mine]
@@ -323,43 +310,29 @@ def check_train_refuses_slices_and_shards_that_do_not_fit_on_every_rank(comm: MP
         [slice(0, 2), slice(2, held - 1)],
         [slice(0, held + 1), slice(held + 1, held)],
     ):
-        batch = bad if last else [slice(0, 2), slice(2, held)]
-        said = error_on_every_rank(
-            comm, lambda b=batch: train(comm, linear_regression(), x, y, epochs=1, lr=0.1, batch=b)
-        )
+        slices = bad if last else [slice(0, 2), slice(2, held)]
+        said = error_on_every_rank(comm, lambda cut=slices: Batches(comm, x, y, slices=cut))
         expected = f"expected slices that cut 0 … {fewest} into pieces, got "
         assert said.startswith(f"rank {comm.size - 1}: {expected}"), said
-    said = error_on_every_rank(
-        comm, lambda: train(comm, linear_regression(), x, y, epochs=1, lr=0.1, batch=[])
-    )
+    said = error_on_every_rank(comm, lambda: Batches(comm, x, y, slices=[]))
     assert "expected slices that cut" in said, said
+    said = error_on_every_rank(comm, lambda: Batches(comm, x, y, 10, slices=[slice(0, held)]))
+    assert "expected a global batch or slices, got both" in said, said
     if comm.size > 1:
         cut = [slice(0, held)] if last else [slice(0, 1), slice(1, held)]
-        said = error_on_every_rank(
-            comm, lambda: train(comm, linear_regression(), x, y, epochs=1, lr=0.1, batch=cut)
-        )
-        assert "2 slices" in said and "1 slices" in said, said
+        said = error_on_every_rank(comm, lambda: Batches(comm, x, y, slices=cut))
+        assert "expected 2 slices as on rank 0, got 1 slices" in said, said
     empty = [slice(0, 0), slice(0, held)]
-    said = error_on_every_rank(
-        comm, lambda: train(comm, linear_regression(), x, y, epochs=1, lr=0.1, batch=empty)
-    )
+    said = error_on_every_rank(comm, lambda: Batches(comm, x, y, slices=empty))
     assert "expected a sample in each step" in said, said
 
     for shard, words in (
         ((x[:-1], y[:-1]), f"expected a shard of {fewest} samples in epoch 2 as before, got {fewest - 1}"),
         ((x.astype(np.float64), y), "float64"),
     ):
+        batches = Batches(comm, x, y, reshard=lambda epoch, shard=shard: shard if last else (x, y))
         said = error_on_every_rank(
-            comm,
-            lambda shard=shard: train(
-                comm,
-                linear_regression(),
-                x,
-                y,
-                epochs=3,
-                lr=0.1,
-                reshard=lambda epoch: shard if last else (x, y),
-            ),
+            comm, lambda batches=batches: train(comm, linear_regression(), batches, epochs=3, lr=0.1)
         )
         assert words in said, said
 
@@ -371,7 +344,8 @@ def check_a_local_loss_rises_while_the_global_loss_falls_at_every_step(comm: MPI
     n = 1000
     whole = data.linear(n, seed=22, outlying=data.contiguous(n, comm.size // 2, comm.size))
     mine = data.contiguous(n, comm.rank, comm.size)
-    rows = train(comm, linear_regression(), whole.x_train[mine], whole.y_train[mine], epochs=10, lr=0.01)
+    batches = Batches(comm, whole.x_train[mine], whole.y_train[mine])
+    rows = train(comm, linear_regression(), batches, epochs=10, lr=0.01, callbacks=[Contributions()])
     assert np.all(np.diff([row.global_loss for row in rows]) < 0)
     if comm.rank == 0:
         assert np.all(np.diff([row.local_loss for row in rows]) > 0)

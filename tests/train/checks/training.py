@@ -1,18 +1,19 @@
-"""The training loop: p ranks learn what one rank learns, and measure what they say."""
+"""The training loop: any number of ranks gets the result of one rank, and measures it correctly."""
 
 from __future__ import annotations
 
 from time import sleep
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import ALGORITHMS, CollectiveError, algorithm
 from labkit.data import contiguous, linear, strided
-from labkit.nn import Model, linear_regression, softmax_regression
-from labkit.train import gather, train
+from labkit.nn import SGD, Model, linear_regression, softmax_regression
+from labkit.train import Batches, Contributions, gather, train
 
-SETTINGS = {"epochs": 4, "lr": 0.1}
+SETTINGS: dict[str, Any] = {"epochs": 4, "lr": 0.1}
 
 
 def labelled(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -26,39 +27,40 @@ def assert_same_weights(model: Model, twin: Model) -> None:
     np.testing.assert_allclose(model.params, twin.params, rtol=0, atol=1e-5 * scale)
 
 
-def check_ranks_learn_what_one_rank_learns_from_all_samples(comm: MPI.Intracomm) -> None:
+def check_ranks_get_the_weights_of_one_rank_with_all_samples_in_a_step(comm: MPI.Intracomm) -> None:
     data = linear(n=103)  # no p above 1 divides it
     mine = contiguous(103, comm.rank, comm.size)
     model, twin = linear_regression(), linear_regression()
     start = model.params.copy()
-    rows = train(comm, model, data.x_train[mine], data.y_train[mine], **SETTINGS)
-    alone = train(MPI.COMM_SELF, twin, data.x_train, data.y_train, **SETTINGS)
+    rows = train(comm, model, Batches(comm, data.x_train[mine], data.y_train[mine]), **SETTINGS)
+    alone = train(MPI.COMM_SELF, twin, Batches(MPI.COMM_SELF, data.x_train, data.y_train), **SETTINGS)
     assert_same_weights(model, twin)
     assert np.abs(model.params - start).max() > 0.1
     for row, one in zip(rows, alone, strict=True):
         np.testing.assert_allclose(row.global_loss, one.local_loss, rtol=1e-5)
 
 
-def check_ranks_learn_what_one_rank_learns_from_minibatches(comm: MPI.Intracomm) -> None:
+def check_ranks_get_the_weights_of_one_rank_from_mini_batches(comm: MPI.Intracomm) -> None:
     x, y = labelled(103)
     mine = strided(103, comm.rank, comm.size)
-    for batch in (3, 10, 500):  # 3 leaves ranks without a sample, 500 is more than there are
+    for size in (3, 10, 500):  # 3 leaves ranks without a sample, 500 is more than there are
         model, twin = softmax_regression(6, 3), softmax_regression(6, 3)
-        rows = train(comm, model, x[mine], y[mine], batch=batch, **SETTINGS)
-        alone = train(MPI.COMM_SELF, twin, x, y, batch=batch, **SETTINGS)
+        rows = train(comm, model, Batches(comm, x[mine], y[mine], size), **SETTINGS)
+        alone = train(MPI.COMM_SELF, twin, Batches(MPI.COMM_SELF, x, y, size), **SETTINGS)
         assert_same_weights(model, twin)
         np.testing.assert_allclose([r.global_loss for r in rows], [r.local_loss for r in alone], rtol=1e-4)
 
 
-def check_ranks_learn_what_one_rank_learns_by_every_way(comm: MPI.Intracomm) -> None:
+def check_ranks_get_the_weights_of_one_rank_by_every_algorithm(comm: MPI.Intracomm) -> None:
     x, y = labelled(103)
     mine = strided(103, comm.rank, comm.size)
     twin = softmax_regression(6, 3)
-    alone = train(MPI.COMM_SELF, twin, x, y, batch=40, **SETTINGS)
+    alone = train(MPI.COMM_SELF, twin, Batches(MPI.COMM_SELF, x, y, 40), **SETTINGS)
+    batches = Batches(comm, x[mine], y[mine], 40)
     for each in ALGORITHMS.values():
         model = softmax_regression(6, 3)
         before = model.grads
-        rows = train(comm, model, x[mine], y[mine], batch=40, algorithm=each, **SETTINGS)
+        rows = train(comm, model, batches, algorithm=each, **SETTINGS)
         assert_same_weights(model, twin)
         np.testing.assert_allclose([r.global_loss for r in rows], [r.local_loss for r in alone], rtol=1e-4)
         assert model.grads is before and np.abs(before).max() > 0
@@ -67,19 +69,16 @@ def check_ranks_learn_what_one_rank_learns_by_every_way(comm: MPI.Intracomm) -> 
 def check_a_sum_multiplies_the_learning_rate_by_the_number_of_ranks(comm: MPI.Intracomm) -> None:
     data = linear(n=20 * comm.size)  # shards of one size: the mean is the weighted one
     mine = contiguous(20 * comm.size, comm.rank, comm.size)
+    batches = Batches(comm, data.x_train[mine], data.y_train[mine])
     summed, twin = linear_regression(), linear_regression()
-    rows = train(
-        comm,
-        summed,
-        data.x_train[mine],
-        data.y_train[mine],
-        epochs=3,
-        lr=0.1 / comm.size,
-        algorithm=algorithm("ring", "sum"),
-    )
-    alone = train(comm, twin, data.x_train[mine], data.y_train[mine], epochs=3, lr=0.1)
+    lr = 0.1 / comm.size
+    callbacks = [Contributions()]
+    by_sum = algorithm("ring", "sum")
+    rows = train(comm, summed, batches, epochs=3, lr=lr, algorithm=by_sum, callbacks=callbacks)
+    averaged = train(comm, twin, batches, epochs=3, lr=0.1, callbacks=callbacks)
     assert_same_weights(summed, twin)
-    for row, one in zip(rows, alone, strict=True):
+    for row, one in zip(rows, averaged, strict=True):
+        assert one.contribution.keys() == {"W", "b"}
         for name, part in one.contribution.items():
             np.testing.assert_allclose(row.contribution[name], part, rtol=1e-3)
             np.testing.assert_allclose(row.gradient_mean[name], one.gradient_mean[name], rtol=1e-3, atol=1e-6)
@@ -89,8 +88,8 @@ def check_every_rank_starts_from_the_weights_of_rank_0(comm: MPI.Intracomm) -> N
     x, y = labelled(40)
     mine = contiguous(40, comm.rank, comm.size)
     model, twin = softmax_regression(6, 3, seed=comm.rank), softmax_regression(6, 3, seed=0)
-    train(comm, model, x[mine], y[mine], **SETTINGS)
-    train(MPI.COMM_SELF, twin, x, y, **SETTINGS)
+    train(comm, model, Batches(comm, x[mine], y[mine]), **SETTINGS)
+    train(MPI.COMM_SELF, twin, Batches(MPI.COMM_SELF, x, y), **SETTINGS)
     assert_same_weights(model, twin)
 
 
@@ -98,7 +97,9 @@ def check_losses_gradients_and_contributions_are_those_of_the_shards(comm: MPI.I
     data = linear(n=53)
     shards = [contiguous(53, r, comm.size) for r in range(comm.size)]
     mine = shards[comm.rank]
-    rows = gather(comm, train(comm, linear_regression(), data.x_train[mine], data.y_train[mine], **SETTINGS))
+    batches = Batches(comm, data.x_train[mine], data.y_train[mine])
+    own_rows = train(comm, linear_regression(), batches, callbacks=[Contributions()], **SETTINGS)
+    rows = gather(comm, own_rows)
     if comm.rank:
         assert rows == []
         return
@@ -109,7 +110,7 @@ def check_losses_gradients_and_contributions_are_those_of_the_shards(comm: MPI.I
         losses.append(model.loss_and_gradient(data.x_train[shard], data.y_train[shard]))
         sums.append({name: len(shard) * g for name, g in model.named_gradients().items()})
     sizes = [len(shard) for shard in shards]
-    for rank, row in enumerate(rows[: comm.size]):  # the first epoch: nobody has made a step yet
+    for rank, row in enumerate(rows[: comm.size]):  # the first epoch, before any step
         np.testing.assert_allclose(row.local_loss, losses[rank], rtol=1e-6)
         np.testing.assert_allclose(row.global_loss, np.average(losses, weights=sizes), rtol=1e-5)
         for name, part in sums[rank].items():
@@ -118,15 +119,25 @@ def check_losses_gradients_and_contributions_are_those_of_the_shards(comm: MPI.I
             np.testing.assert_allclose(row.contribution[name], np.linalg.norm(part) / whole, rtol=1e-4)
 
 
+def check_without_the_callback_nothing_is_accounted_and_the_weights_are_the_same(comm: MPI.Intracomm) -> None:
+    x, y = labelled(60)
+    mine = strided(60, comm.rank, comm.size)
+    batches = Batches(comm, x[mine], y[mine], 20)
+    model, twin = softmax_regression(6, 3), softmax_regression(6, 3)
+    rows = train(comm, model, batches, **SETTINGS)
+    train(comm, twin, batches, callbacks=[Contributions()], **SETTINGS)
+    assert all(row.contribution == {} == row.gradient_mean for row in rows)
+    np.testing.assert_array_equal(model.params, twin.params)
+
+
 def check_report_a_a_local_loss_rises_while_the_global_loss_falls(comm: MPI.Intracomm) -> None:
     if comm.size != 4:
         return
     data = linear(n=400, seed=23, outlying=contiguous(400, 2, 4))
     mine = contiguous(400, comm.rank, 4)
-    rows = gather(
-        comm,
-        train(comm, linear_regression(), data.x_train[mine], data.y_train[mine], epochs=10, lr=0.01),
-    )
+    batches = Batches(comm, data.x_train[mine], data.y_train[mine])
+    measured = train(comm, linear_regression(), batches, epochs=10, lr=0.01, callbacks=[Contributions()])
+    rows = gather(comm, measured)
     if comm.rank == 0:
         assert np.all(np.diff([row.global_loss for row in rows if row.rank == 0]) < 0)
         assert np.all(np.diff([row.local_loss for row in rows if row.rank == 0]) > 0)
@@ -146,39 +157,53 @@ def check_waiting_is_measured_apart_from_transferring(comm: MPI.Intracomm) -> No
         model.loss_and_gradient = slow  # type: ignore[method-assign]
     data = linear(n=20)
     mine = contiguous(20, comm.rank, comm.size)
-    rows = train(comm, model, data.x_train[mine], data.y_train[mine], epochs=3, lr=0.1)
+    rows = train(comm, model, Batches(comm, data.x_train[mine], data.y_train[mine]), epochs=3, lr=0.1)
     for row in rows[1:]:
         if comm.rank != late:
             assert row.wait_s > 0.1, row
             assert row.transfer_s < row.wait_s, row
 
 
-def check_train_refuses_on_every_rank_what_one_rank_got_wrong(comm: MPI.Intracomm) -> None:
+def error_of(comm: MPI.Intracomm, model: Model, x: np.ndarray, y: np.ndarray, **settings: Any) -> str:
+    """Train with wrong arguments; return the message of the CollectiveError that every rank must raise."""
+    try:
+        batches = Batches(comm, x, y, settings.pop("global_batch", None))
+        train(comm, model, batches, **settings)
+    except CollectiveError as error:
+        assert comm.allgather(str(error)) == [str(error)] * comm.size
+        return str(error)
+    raise AssertionError("no error")
+
+
+def check_every_rank_raises_if_one_rank_has_wrong_arguments(comm: MPI.Intracomm) -> None:
     x, y = labelled(30)
     last = comm.rank == comm.size - 1
     mine = strided(30, comm.rank, comm.size)
     x, y = x[mine], y[mine]
-    good = {"epochs": 2, "lr": 0.1, "batch": 10}
+    settings = {"epochs": 2, "lr": 0.1, "global_batch": 10}
     cases = [
-        (x[:, :5] if last else x, y, good, "layer 'softmax': x has shape"),
-        (x.astype(np.float64) if last else x, y, good, "float64"),
-        (x, y + 7 if last else y, good, "labels span"),
-        (x[:0] if last else x, y[:0] if last else y, good, "batch ≥ 1"),
-        (x, y, {**good, "epochs": 0 if last else 2}, "epochs"),
-        (x, y, {**good, "lr": float("nan")}, "lr > 0"),
-        (x, y, {**good, "batch": 0}, "batch ≥ 1"),
+        (x[:, :5] if last else x, y, settings, "layer 'softmax': x has shape"),
+        (x.astype(np.float64) if last else x, y, settings, "float64"),
+        (x, y + 7 if last else y, settings, "labels span"),
+        (x, y, {**settings, "epochs": 0 if last else 2}, "expected epochs ≥ 1"),
+        (x, y, {**settings, "lr": float("nan")}, "lr > 0, got 2 and nan"),
+        (x, y, {**settings, "lr": 0.0}, "lr > 0, got 2 and 0.0"),
+        (x, y, {**settings, "lr": lambda step: -1.0}, "lr > 0, got 2 and -1.0"),
+        (x, y, {**settings, "optimizer": SGD(np.zeros(21, np.float32))}, "an optimizer of the parameters"),
+        (x, y, {**settings, "global_batch": 0}, "expected a global batch ≥ 1"),
     ]
     if comm.size > 1:
-        cases.append((x[:-2] if last else x, y[:-2] if last else y, good, "expected a shard of"))
-    for bad_x, bad_y, settings, words in cases:
+        cases += [
+            (x[:-2] if last else x, y[:-2] if last else y, settings, "expected a shard of"),
+            (x[:0] if last else x, y[:0] if last else y, settings, "expected a shard of"),
+            (x, y, {**settings, "lr": 0.2 if last else 0.1}, "expected (epochs, lr, model) = (2, 0.1"),
+            (x, y, {**settings, "global_batch": 9 if last else 10}, "expected a global batch of 10 as on"),
+        ]
+    for bad_x, bad_y, bad, words in cases:
         model = softmax_regression(6, 3)
         before = model.params.copy()
-        try:
-            train(comm, model, bad_x, bad_y, **settings)
-        except CollectiveError as error:
-            assert words in str(error), error
-        else:
-            raise AssertionError(f"no error where one must say {words!r}")
+        message = error_of(comm, model, bad_x, bad_y, **bad)
+        assert words in message, message
         np.testing.assert_array_equal(model.params, before)
         assert comm.allreduce(1) == comm.size
 
@@ -186,11 +211,8 @@ def check_train_refuses_on_every_rank_what_one_rank_got_wrong(comm: MPI.Intracom
 def check_a_training_that_diverges_ends_on_every_rank(comm: MPI.Intracomm) -> None:
     data = linear(n=50)
     mine = contiguous(50, comm.rank, comm.size)
-    try:
-        train(comm, linear_regression(), data.x_train[mine], data.y_train[mine], epochs=100, lr=1e6)
-    except CollectiveError as error:
-        assert "in epoch" in str(error) and "learning rate" in str(error), error
-        assert f"on rank {comm.size - 1}" in str(error), error
-    else:
-        raise AssertionError("no error")
+    x, y = data.x_train[mine], data.y_train[mine]
+    message = error_of(comm, linear_regression(), x, y, epochs=100, lr=1e6)
+    assert "in epoch" in message and "learning rate" in message, message
+    assert f"on rank {comm.size - 1}" in message, message
     assert comm.allreduce(1) == comm.size
