@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import ipyparallel
+
+    from labkit.watch.flight_recorder.report import Report
 
 
 def connect(
@@ -54,8 +56,8 @@ def connect(
     )
 
 
-def last_hang() -> dict[str, Any] | None:
-    """Return the report of this notebook's last hang as data, for `labkit.plots.hang`; None if none."""
+def last_hang() -> Report | None:
+    """Return the report of this notebook's last hang, for `labkit.plots.hang`; None if there was none."""
     from labkit.cluster.magics import last_hang as last  # noqa: PLC0415
 
     return last()

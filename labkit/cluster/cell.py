@@ -18,8 +18,10 @@ from labkit.cluster import discovery, ownership
 from labkit.cluster.deaths import RankDied, first_death
 from labkit.cluster.world import ClusterError, Introduction
 from labkit.watch.flight_recorder.layout import FlightRecorder
-from labkit.watch.flight_recorder.report import named
+from labkit.watch.flight_recorder.report import Activity, Reason, Report
 from labkit.watch.flight_recorder.snapshot import take_snapshot
+from labkit.watch.flight_recorder.text import render
+from labkit.wording import ranks_phrase
 
 ADVICE = (
     "Call `connect()` for working engines, then run the notebook's setup cells again: "
@@ -29,6 +31,7 @@ POLL_S = 0.05
 LOOK_S = 0.5  # between looks whether the controller is there
 # After a hang has been reported, a rank may end its cell by itself; then it is interrupted; then ended.
 GRACE_S, INTERRUPT_S = 0.3, 2.0
+LOCK_TIMEOUT_S = 2.0  # for the flight recorder: a rank that holds it must not keep a cell from being stopped
 SLOW_S = 5.0  # on a busy machine, to write down what it was interrupted in
 
 
@@ -108,27 +111,36 @@ class Ranks:
             if not result.done() and not self.interrupt(result, INTERRUPT_S):
                 stuck = pending(result)
                 text = next(text for text in map(failed_by_hang, result._children) if text)
-                self.end(f"{named(stuck)} did not heed an interrupt: the engines have been ended. {ADVICE}")
+                self.end(
+                    f"{ranks_phrase(stuck)} did not heed an interrupt: the engines have been ended. {ADVICE}"
+                )
                 raise Hang(f"{text}\n{self.over}")
 
     def stop(self, result: ipp.AsyncResult) -> BaseException:
         """End a cell at the user's wish, and return the error that says what its ranks were at."""
-        report = self.take_snapshot()
-        said = "".join(f"\n{line}" for line in report["text"].splitlines()) if report else ""
+        said = "".join(f"\n{line}" for line in self.snapshot_lines())
         if self.interrupt(result, INTERRUPT_S):
             return Stopped(f"the cell was stopped.{said}")
         self.end(
-            f"{named(pending(result))} did not heed the interrupt (a call of MPI not watched, or "
+            f"{ranks_phrase(pending(result))} did not heed the interrupt (a call of MPI not watched, or "
             f"other compiled code): the engines have been ended. {ADVICE}"
         )
         return Stopped(f"the cell was stopped.{said}\n{self.over}")
 
-    def take_snapshot(self) -> dict[str, Any] | None:
-        """Return what the ranks do."""
+    def snapshot_lines(self) -> list[str]:
+        """Return in words what the ranks are doing; if that fails, why. A cell can be stopped in any case."""
+        try:
+            report = self.take_snapshot()
+            return render(report).splitlines() if report else []
+        except Exception as error:
+            return [f"There is no report of what the ranks were doing: {type(error).__name__}: {error}"]
+
+    def take_snapshot(self) -> Report | None:
+        """Return what the ranks are doing; None if they share no flight recorder with the notebook."""
         if self.recorder is None:
             return None
-        with self.recorder.locked():
-            return take_snapshot(self.recorder, "stopped", 0.0, range(self.recorder.size), None)
+        with self.recorder.locked(LOCK_TIMEOUT_S):
+            return take_snapshot(self.recorder, Reason.STOPPED, 0.0, range(self.recorder.size), None)
 
     def interrupt(self, result: ipp.AsyncResult, patience: float) -> bool:
         """Interrupt the ranks that are still in the cell; tell whether they have ended it."""
@@ -138,16 +150,19 @@ class Ranks:
         end = time.monotonic() + patience
         while not result.wait(POLL_S) and time.monotonic() < end:
             pass
-        if not result.done() and self.recorder is not None:
+        if not result.done():
             now = self.places()
-            if all(now[rank] != before[rank] for rank in pending(result)):  # they are on their way out
+            stuck = [rank for rank in pending(result) if now.get(rank) == before.get(rank)]
+            if not stuck:  # all ranks have moved on since the interrupt: they are ending the cell
                 result.wait(SLOW_S)
         return bool(result.done())
 
-    def places(self) -> list[tuple[str, str]]:
-        """Return what each rank does, and where."""
-        report = self.take_snapshot()
-        return [(rank["does"], rank["where"]) for rank in report["ranks"]] if report else []
+    def places(self) -> dict[int, tuple[Activity, str]]:
+        """Return what each rank is doing, and where; nothing if that is not known."""
+        with contextlib.suppress(Exception):
+            if (report := self.take_snapshot()) is not None:
+                return {rank.rank: (rank.activity, rank.place) for rank in report.ranks}
+        return {}
 
     def end(self, why: str) -> None:
         """End all engines, stuck ones too, and wait until the controller has noticed."""

@@ -20,8 +20,8 @@ from labkit.cluster.cell import INTERRUPT_S, Ranks, deaths_of, kill, pending
 from labkit.cluster.engine.setup import hand_out, introduce
 from labkit.cluster.magics import NONINTERACTIVE, activate
 from labkit.cluster.world import ClusterError, Introduction, check_world
-from labkit.watch.flight_recorder.layout import RUNS
-from labkit.watch.flight_recorder.report import named
+from labkit.watch.flight_recorder.layout import CellState
+from labkit.wording import ranks_phrase
 
 POLL = 0.02  # seconds
 ANSWER_S = 5.0  # an engine that does nothing answers in milliseconds
@@ -70,8 +70,9 @@ def connect(
         recorder = given.get(max(ANSWER_S, deadline - time.monotonic()))[0]
     except TimeoutError:
         raise ClusterError(
-            f"{n} engines are there, but {named(pending(given))} had no `comm` after {timeout:.0f} s. On a "
-            f"machine this slow or busy, connect({n}, restart=True, timeout={2 * timeout:.0f}) waits longer."
+            f"{n} engines are there, but {ranks_phrase(pending(given))} had no `comm` after {timeout:.0f} s. "
+            f"On a machine this slow or busy, connect({n}, restart=True, timeout={2 * timeout:.0f}) waits "
+            f"longer."
         ) from None
     if get_ipython() is not None:
         ownership.hold(holder, recorder)
@@ -208,17 +209,19 @@ def free(
     """
     ranks = Ranks(client, cluster, [], recorder)
     busy = f"The engines are busy with a cell of {of}"
-    if ranks.recorder is None or not any(slot.state == RUNS for slot in ranks.recorder.slots):
+    if ranks.recorder is None or not any(
+        slot.cell_state == CellState.RUNNING for slot in ranks.recorder.slots
+    ):
         if result.wait(ANSWER_S):
             return result.get()
         print(f"{busy}: new ones replace them.")
         return None
-    report = ranks.take_snapshot()
-    print(f"{busy}: it is stopped.", *(report["text"].splitlines() if report else ()), sep="\n")
+    print(f"{busy}: it is stopped.", *ranks.snapshot_lines(), sep="\n")
     if ranks.interrupt(result, INTERRUPT_S):
         print("It has heeded the interrupt: the engines stay, with the variables that they have.")
         return result.get()
-    print(f"{named(pending(result)).capitalize()} did not heed the interrupt: new engines replace them all.")
+    stuck = ranks_phrase(pending(result)).capitalize()
+    print(f"{stuck} did not heed the interrupt: new engines replace them all.")
     return None
 
 

@@ -13,6 +13,7 @@ from ipyparallel.error import CompositeError, NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 
 from labkit.cluster.cell import POLL_S, Hang, Ranks
+from labkit.watch.flight_recorder.report import Report
 
 # Set where outputs are compared (nbval): no progress bars in them, which come and go with the load.
 NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")
@@ -136,10 +137,9 @@ def cells(numbers: list[int]) -> str:
     return f"the %%px cell{'s' * (len(numbers) > 1)} {', '.join(words)}"
 
 
-def last_hang() -> dict[str, Any] | None:
-    """Return the report of the last hang as data; None if there was none, or its ranks are gone."""
+def last_hang() -> Report | None:
+    """Return the report of the last hang; None if there was none, or its ranks are gone."""
     shell = get_ipython()
     magics = shell.magics_manager.registry.get("RankMagics") if shell is not None else None
-    return (
-        magics.ranks.recorder.report() if magics is not None and magics.ranks.recorder is not None else None
-    )
+    recorder = magics.ranks.recorder if magics is not None else None
+    return recorder.last_report() if recorder is not None else None

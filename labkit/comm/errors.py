@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 from mpi4py import MPI
 
+from labkit.wording import ranks_phrase
+
 
 class CollectiveError(ValueError):
     """An error that every rank of the communicator raises, with the same message."""
@@ -31,11 +33,5 @@ def raise_faults(faults: Sequence[str | None]) -> None:
             ranks.setdefault(fault, []).append(rank)
     if ranks:
         raise CollectiveError(
-            "; ".join(f"{_named(who, len(faults))}: {fault}" for fault, who in ranks.items())
+            "; ".join(f"{ranks_phrase(who, len(faults))}: {fault}" for fault, who in ranks.items())
         )
-
-
-def _named(ranks: list[int], size: int) -> str:
-    if len(ranks) == size > 1:
-        return f"all {size} ranks"
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

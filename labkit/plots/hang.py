@@ -1,39 +1,36 @@
-"""A hang as a picture: ranks as rows, collectives as columns."""
+"""A hang report as a figure: ranks as rows, collectives as columns."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from matplotlib.figure import Figure
 
-from labkit.watch.flight_recorder.report import table
+from labkit.watch.flight_recorder.report import Report
+from labkit.watch.flight_recorder.table import Status, table
+from labkit.watch.flight_recorder.text import title
 
 # Okabe, Ito: Color Universal Design, 2008.
-DONE, WAITS, AWAY = "#009E73", "#E69F00", "#D55E00"
+COLOURS = {Status.DONE: "#009E73", Status.WAITING: "#E69F00", Status.ABSENT: "#D55E00"}
 
 
-def hang(report: dict[str, Any]) -> Figure:
-    """Return the picture of a hang's report: done, waiting, or what a rank does instead.
+def hang(report: Report) -> Figure:
+    """Draw how far each rank got with the last collectives: done, waiting, or what the rank does instead.
 
-    `report` is a HangError's, or what `labkit.cluster.last_hang()` returns; one of messages has no columns,
-    and is an empty picture with its words as the title.
+    `report` is the one of a HangError, or what `labkit.cluster.last_hang()` returns. A report about a message
+    has no collectives: its figure shows the ranks and, as the title, what is wrong.
     """
-    header, rows = table(report)
-    columns = header[1:]
-    figure = Figure(figsize=(2.5 + 1.7 * max(1, len(columns)), 1.3 + 0.5 * len(rows)), layout="constrained")
+    data = table(report)
+    width, height = 2.5 + 1.7 * max(1, len(data.columns)), 1.3 + 0.5 * len(data.rows)
+    figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
-    for y, (_, *cells) in enumerate(rows):
-        for x, text in enumerate(cells):
-            colour = DONE if text == "✓" else WAITS if text.startswith("waits") else AWAY
-            axes.barh(y, 0.9, left=x - 0.45, height=0.8, color=colour)
-            axes.text(
-                x, y, text.replace("✓", "done").removeprefix("– "), ha="center", va="center", fontsize=8
-            )
-    axes.set_xticks(range(len(columns)), columns)
-    axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+    for y, entries in enumerate(data.rows.values()):
+        for x, entry in enumerate(entries):
+            axes.barh(y, 0.9, left=x - 0.45, height=0.8, color=COLOURS[entry.status])
+            axes.text(x, y, entry.label, ha="center", va="center", fontsize=8)
+    axes.set_xticks(range(len(data.columns)), data.columns)
+    axes.set_yticks(range(len(data.rows)), [f"rank {rank}" for rank in data.rows])
     axes.invert_yaxis()
     axes.xaxis.tick_top()
-    axes.set_title(report["text"].splitlines()[0], fontsize=10)
+    axes.set_title(title(report), fontsize=10)
     axes.tick_params(length=0)
     for side in axes.spines.values():
         side.set_visible(False)

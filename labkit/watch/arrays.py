@@ -7,14 +7,14 @@ from typing import Any
 from mpi4py import MPI
 from numpy import ndarray
 
-from labkit.watch.flight_recorder.opcodes import OPS, UNKNOWN
+from labkit.watch.flight_recorder.opcodes import OPERATIONS, UNKNOWN
 from labkit.watch.rendezvous import Watched
 from labkit.watch.signature import of, writable
 
 IN_PLACE = MPI.IN_PLACE
 
 # Numbers of the operations: looked up once, not at every call.
-BARRIER, BCAST, REDUCE, ALLREDUCE = (OPS[name] for name in ("Barrier", "Bcast", "Reduce", "Allreduce"))
+BARRIER, BCAST, REDUCE, ALLREDUCE = (OPERATIONS[name] for name in ("Barrier", "Bcast", "Reduce", "Allreduce"))
 
 
 class WatchedArrays(Watched):
@@ -128,4 +128,4 @@ class WatchedArrays(Watched):
     ) -> None:
         writable(into)
         how = UNKNOWN if op_ is None else id(op_)
-        self._channel.meet(OPS[op], self.deadline_s, root, count, kind, how, depth=4)
+        self._channel.meet(OPERATIONS[op], self.deadline_s, root, count, kind, how, depth=4)

@@ -20,8 +20,8 @@ from mpi4py import MPI
 
 from labkit.comm.errors import raise_together
 from labkit.watch.arrays import WatchedArrays
-from labkit.watch.flight_recorder.layout import RUNS, FlightRecorder
-from labkit.watch.flight_recorder.opcodes import OPS
+from labkit.watch.flight_recorder.layout import CellState, FlightRecorder
+from labkit.watch.flight_recorder.opcodes import OPERATIONS
 from labkit.watch.messages import WatchedMessages
 from labkit.watch.objects import WatchedObjects
 from labkit.watch.rendezvous import Channel, NoChannel
@@ -110,7 +110,7 @@ class WatchingCollectives(WatchedArrays, WatchedObjects, WatchedMessages):
 
     def _end(self, op: str) -> None:
         channel = self._channel
-        self._channel.meet(OPS[op], self.deadline_s, -1, -1, -1, -1, depth=3)
+        self._channel.meet(OPERATIONS[op], self.deadline_s, -1, -1, -1, -1, depth=3)
         if isinstance(channel, Channel):
             super().Barrier()  # nobody looks at the row any more when it is given to another communicator
             channel.close()
@@ -189,7 +189,7 @@ def _open_world(world: MPI.Intracomm, keep: bool) -> Channel | None:
     world.Barrier()
     if world.rank == 0 and not keep:
         watch_.recorder.remove()  # its memory stays for as long as a rank has it
-    watch_.slot.state = RUNS
+    watch_.slot.cell_state = CellState.RUNNING
     return Channel(watch_, 0, world.rank, list(range(world.size)))
 
 

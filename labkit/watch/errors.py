@@ -1,32 +1,31 @@
-"""The errors that say that ranks hang."""
+"""The errors of ranks that hang or are interrupted while they wait."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from labkit.comm.errors import CollectiveError
+from labkit.watch.flight_recorder.report import Report
+from labkit.watch.flight_recorder.text import render
 
 
 class HangError(CollectiveError):
-    """Ranks wait in vain, or have come with calls that do not fit; `report` says the same as data.
+    """A collective or message that cannot complete; every rank that waits raises it, with the same report.
 
-    Raised on every rank that waits. No data has moved in a collective that ends so, and the communicators
-    can be used again: in the next cell, or after `labkit.watch.communicators.resume()`.
+    `report` (a `labkit.watch.flight_recorder.report.Report`) is the message as data. No data has moved in the
+    collective, and the communicators can be used again: in the next cell, or after
+    `labkit.watch.communicators.resume()`.
     """
 
-    def __init__(self, report: dict[str, Any], rank: int) -> None:
-        super().__init__(report["text"])
+    def __init__(self, report: Report, rank: int) -> None:
+        super().__init__(render(report))
         self.report = report
         self.rank = rank
 
-    def _render_traceback_(self) -> list[str]:  # by IPython on an engine: the notebook shows the report, once
-        return [f"HangError: rank {self.rank} has waited in vain."]
+    def _render_traceback_(self) -> list[str]:  # by IPython on an engine; the notebook shows the report once
+        return [f"HangError: rank {self.rank} waited in a call that could not complete."]
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user's interrupt of a rank that waits."""
+    """The user interrupted a rank while it was waiting."""
 
-    def _render_traceback_(
-        self,
-    ) -> list[str]:  # a rank that waits has little to tell, and shall do so at once
+    def _render_traceback_(self) -> list[str]:  # one line at once: the ranks' waits differ in nothing
         return [f"KeyboardInterrupt: {self}"]

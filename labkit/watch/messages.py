@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from mpi4py import MPI
 
-from labkit.watch.flight_recorder.layout import IN_MESSAGE
-from labkit.watch.flight_recorder.opcodes import OPS
+from labkit.watch.flight_recorder.layout import WaitingIn
+from labkit.watch.flight_recorder.opcodes import OPERATIONS
 from labkit.watch.rendezvous import NoChannel, Watched
 from labkit.watch.wait import Waiting, Watch
 
@@ -37,8 +37,8 @@ class Message(Waiting):
     def begin(self) -> None:
         slot = self.watch.slot
         self.watch.post_where(self.frame)
-        slot.op, slot.peer, slot.tag = self.op, self.peer, self.tag
-        slot.waits = IN_MESSAGE
+        slot.message_operation, slot.message_peer, slot.message_tag = self.op, self.peer, self.tag
+        slot.waiting_in = WaitingIn.MESSAGE
 
     def hopeless(self, patience: float) -> bool:
         peers = [self.peer] if self.peer >= 0 else [rank for rank in self.members if rank != self.watch.rank]
@@ -211,7 +211,7 @@ class WatchedMessages(Watched):
             return
         world = channel.members[peer] if 0 <= peer < len(channel.members) else -1
         frame = sys._getframe(2)
-        message = Message(channel.watch, channel.members, self.deadline_s, OPS[op], world, tag, frame)
+        message = Message(channel.watch, channel.members, self.deadline_s, OPERATIONS[op], world, tag, frame)
         channel.watch.wait(over, message)
 
 

@@ -10,21 +10,29 @@ from types import FrameType
 from mpi4py import MPI
 
 from labkit.watch.flight_recorder import layout, snapshot
-from labkit.watch.flight_recorder.layout import EPOCH, GAVE_UP, HISTORY, IN_COLLECTIVE, NUMBER, NUMBERS
-from labkit.watch.flight_recorder.opcodes import OPS, UNKNOWN
+from labkit.watch.flight_recorder.layout import (
+    EPOCH_SHIFT,
+    GAVE_UP,
+    HISTORY_CALLS,
+    NUMBER_MASK,
+    NUMBER_SHIFT,
+    WaitingIn,
+)
+from labkit.watch.flight_recorder.opcodes import OPERATIONS, UNKNOWN
+from labkit.watch.flight_recorder.report import Mismatch
 from labkit.watch.wait import DEADLINE_S, Waiting, Watch
 
 SEEN_S = 0.001  # what a rank writes is seen by the others in a thousandth of this
-LOW, EPOCH_LOW = (1 << NUMBER) - 1, (1 << EPOCH) - 1
-HALF = (NUMBERS >> 1) << NUMBER
+LOW, EPOCH_LOW = (1 << NUMBER_SHIFT) - 1, (1 << EPOCH_SHIFT) - 1
+HALF = (NUMBER_MASK >> 1) << NUMBER_SHIFT
 
-_note, _NOTE_BYTES = layout.NOTE.pack_into, ctypes.sizeof(layout.Call)
+_note, _NOTE_BYTES = layout.NUMBERED_CALL.pack_into, ctypes.sizeof(layout.Call)
 
 
 def reached(theirs: int, word: int) -> bool:
     """Tell whether a rank has come to a call of this word's number, whichever it is, or gone on from it."""
-    ahead = ((theirs >> NUMBER) - (word >> NUMBER)) & NUMBERS
-    return theirs >> EPOCH == word >> EPOCH and ahead < NUMBERS >> 1
+    ahead = ((theirs >> NUMBER_SHIFT) - (word >> NUMBER_SHIFT)) & NUMBER_MASK
+    return theirs >> EPOCH_SHIFT == word >> EPOCH_SHIFT and ahead < NUMBER_MASK >> 1
 
 
 class Channel:
@@ -37,9 +45,9 @@ class Channel:
         self.first = row * recorder.size  # in words
         self.last = self.first + len(members)
         self.own = self.first + rank
-        self.low = recorder.rows + 8 * self.first
+        self.low = recorder.words_offset + 8 * self.first
         self.high = self.low + 8 * len(members)
-        self.number = recorder.head.start
+        self.number = recorder.head.first_number
         watch.channels.append(self)
 
     def close(self) -> None:
@@ -56,19 +64,19 @@ class Channel:
         `kind`: NumPy's number of a type; `reduction`: the identity of an `MPI.Op`; -1 for none.
         """
         watch, memory = self.watch, self.memory
-        self.number = number = (self.number + 1) & NUMBERS
+        self.number = number = (self.number + 1) & NUMBER_MASK
         frame = sys._getframe(depth)
         code = frame.f_code
         # What is called, and from where, is the same again and again: it is put together once.
         key = (op, root, count, kind, reduction, frame.f_lasti, id(code), self.row)
         _, digest, note = watch.noted.get(key) or watch.note(key, frame)
-        place = watch.base | number << NUMBER
+        place = watch.base | number << NUMBER_SHIFT
         word = place | digest
         calls = watch.calls
         watch.calls = calls + 1
-        _note(memory, watch.history + calls % HISTORY * _NOTE_BYTES, place >> NUMBER, note)
+        _note(memory, watch.history + calls % HISTORY_CALLS * _NOTE_BYTES, place >> NUMBER_SHIFT, note)
         slot = watch.slot
-        slot.calls = calls + 1
+        slot.calls_noted = calls + 1
         self.words[self.own] = word
         low, high, first, last, words = self.low, self.high, self.first, self.last, self.words
         same = word.to_bytes(8, sys.byteorder) * self.size
@@ -79,12 +87,12 @@ class Channel:
                 watch.pause()
             else:
                 watch.wait(lambda: self.all_here(word), Meeting(self, word, deadline_s, frame))
-            # From here on others may rely on us. So we look again after setting `going`, for one that has
-            # given up; and who gives up says so, waits until that is seen, and looks at `going`.
-            slot.going = word
+            # From here on others may rely on us. So we look again after setting `joined_word`, for one that
+            # has given up; and who gives up says so, waits until that is seen, and looks at `joined_word`.
+            slot.joined_word = word
             if memory[low:high] == same or self.all_here(word):
                 return
-            slot.going = 0
+            slot.joined_word = 0
 
     def all_here(self, word: int) -> bool:
         """Tell whether all have come to the call of this word, or gone on from it; not if calls differ."""
@@ -102,25 +110,25 @@ class Channel:
         theirs = self.words[self.first + rank]
         if theirs == word:
             return True
-        if (theirs ^ word) >> NUMBER:
+        if (theirs ^ word) >> NUMBER_SHIFT:
             return reached(theirs, word)
         return not theirs & GAVE_UP and self.differs(rank, word) is None
 
-    def differs(self, rank: int, word: int) -> str | None:
+    def differs(self, rank: int, word: int) -> Mismatch | None:
         """Return in what a rank's call of the same number differs from ours."""
         theirs = self.watch.recorder.words[self.first + rank]
-        if theirs == word or (theirs ^ word) >> NUMBER or theirs & GAVE_UP:
+        if theirs == word or (theirs ^ word) >> NUMBER_SHIFT or theirs & GAVE_UP:
             return None
-        number = word >> NUMBER
+        number = word >> NUMBER_SHIFT
         mine, other = self.call(self.rank, number), self.call(rank, number)
         if mine is None or other is None:
             return None
-        return snapshot.difference(mine, other)
+        return snapshot.mismatch(mine, other)
 
     def call(self, rank: int, number: int) -> layout.Call | None:
         """Return a rank's note of a call here."""
         for call in reversed(self.watch.recorder.last_calls(self.members[rank])):
-            if call.channel == self.row and call.number == number:
+            if call.row == self.row and call.number == number:
                 return call
         return None
 
@@ -141,7 +149,7 @@ class Meeting(Waiting):
 
     def begin(self) -> None:
         self.watch.post_where(self.frame)
-        self.watch.slot.waits = IN_COLLECTIVE
+        self.watch.slot.waiting_in = WaitingIn.COLLECTIVE
 
     def leave(self) -> bool:
         channel = self.channel
@@ -151,20 +159,22 @@ class Meeting(Waiting):
         for rank, member in enumerate(channel.members):
             if rank != channel.rank:
                 theirs = recorder.words[channel.first + rank]
-                gone_on = (theirs ^ self.word) >> NUMBER and reached(theirs, self.word)
-                if gone_on or recorder.slots[member].going == self.word:
+                gone_on = (theirs ^ self.word) >> NUMBER_SHIFT and reached(theirs, self.word)
+                if gone_on or recorder.slots[member].joined_word == self.word:
                     recorder.words[channel.first + channel.rank] = self.word
                     return False
         return True
 
-    def mismatch(self) -> str | None:
+    def mismatch(self) -> Mismatch | None:
         ranks = range(len(self.channel.members))
         return next(filter(None, (self.channel.differs(rank, self.word) for rank in ranks)), None)
 
     def missing(self) -> bool:
         channel = self.channel
         come = (reached(word, self.word) for word in channel.words[channel.first : channel.last])
-        waits = (self.watch.recorder.slots[member].waits == IN_COLLECTIVE for member in self.members)
+        waits = (
+            self.watch.recorder.slots[member].waiting_in == WaitingIn.COLLECTIVE for member in self.members
+        )
         return not (all(come) and all(waits))
 
     def hopeless(self, patience: float) -> bool:
@@ -181,4 +191,4 @@ class Watched(MPI.Intracomm):
     deadline_s: float = DEADLINE_S
 
     def _bare(self, op: str, root: int = UNKNOWN, how: int = UNKNOWN) -> None:
-        self._channel.meet(OPS[op], self.deadline_s, root, UNKNOWN, UNKNOWN, how, depth=3)
+        self._channel.meet(OPERATIONS[op], self.deadline_s, root, UNKNOWN, UNKNOWN, how, depth=3)

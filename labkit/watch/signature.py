@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.watch.flight_recorder import opcodes
-from labkit.watch.flight_recorder.opcodes import KINDS, UNKNOWN
+from labkit.watch.flight_recorder.opcodes import DTYPES, UNKNOWN
 
 # mpi4py's predefined operations are single objects; the caller's own are not told apart.
 REDUCTIONS = {id(getattr(MPI, name)): number for number, name in enumerate(opcodes.REDUCTIONS)}
@@ -25,14 +25,14 @@ def of(buffer: Any, parts: int = 1) -> tuple[int, int]:
         if not (flags.c_contiguous or flags.f_contiguous):
             raise ValueError(f"expected a contiguous array, got one with gaps (strides {buffer.strides})")
         size = buffer.size
-        return (size if parts == 1 else size // parts), KINDS.get(buffer.dtype.num, UNKNOWN)
+        return (size if parts == 1 else size // parts), DTYPES.get(buffer.dtype.num, UNKNOWN)
     if buffer is None:
         return 0, UNKNOWN
     if isinstance(buffer, (list, tuple)) and buffer:
         return _of_list(buffer, parts)
     try:
         view = memoryview(buffer)
-        kind = KINDS.get(np.dtype(view.format).num, UNKNOWN)
+        kind = DTYPES.get(np.dtype(view.format).num, UNKNOWN)
     except (TypeError, ValueError):
         return UNKNOWN, UNKNOWN
     if not view.contiguous:
@@ -46,11 +46,11 @@ def _of_list(buffer: Any, parts: int) -> tuple[int, int]:
     for word in rest:
         if isinstance(word, MPI.Datatype):
             try:
-                kind = KINDS.get(np.dtype(word.typechar).num, UNKNOWN) if word.is_predefined else UNKNOWN
+                kind = DTYPES.get(np.dtype(word.typechar).num, UNKNOWN) if word.is_predefined else UNKNOWN
             except (TypeError, ValueError, AttributeError):
                 kind = UNKNOWN
             # Elements of another type than the array's are not as many.
-            if kind == UNKNOWN or not (isinstance(array, np.ndarray) and KINDS.get(array.dtype.num) == kind):
+            if kind == UNKNOWN or not (isinstance(array, np.ndarray) and DTYPES.get(array.dtype.num) == kind):
                 count = UNKNOWN
         elif isinstance(word, str):
             count = kind = UNKNOWN

@@ -8,11 +8,13 @@ from time import monotonic, sleep
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
+from labkit.processes import alive
 from labkit.watch import errors
 from labkit.watch.flight_recorder import layout, snapshot, stacks
-from labkit.watch.flight_recorder.layout import EPOCH, RUNS, FlightRecorder
-from labkit.watch.flight_recorder.opcodes import KINDS, UNKNOWN
-from labkit.watch.flight_recorder.source import label, where
+from labkit.watch.flight_recorder.layout import EPOCH_SHIFT, CellState, FlightRecorder, WaitingIn
+from labkit.watch.flight_recorder.opcodes import DTYPES, UNKNOWN
+from labkit.watch.flight_recorder.report import Mismatch, Reason, Report
+from labkit.watch.flight_recorder.source import file_label, student_line_of
 from labkit.watch.signature import REDUCTIONS
 
 if TYPE_CHECKING:
@@ -54,45 +56,45 @@ class Watch:
         self.free: list[int] = []
         self.noted: dict[tuple[int, ...], tuple[CodeType, int, bytes]] = {}
         self.calls = 0
-        self.history = recorder.note_offset(rank)
+        self.history = recorder.history_offset(rank)
         self.slot.pid = os.getpid()
-        stacks.answer_into(recorder.stacks)
-        self.slot.stacks = 1
+        stacks.write_stack_on_signal(recorder.stacks)
+        self.slot.writes_stack = 1
         self.adopt()
 
     def adopt(self) -> None:
         """Take part in the epoch that is open now: earlier hangs are over."""
         self.epoch = self.recorder.head.epoch
-        self.base = (self.epoch & 0xFFF) << EPOCH
+        self.base = (self.epoch & 0xFFF) << EPOCH_SHIFT
         for channel in self.channels:
-            channel.number = self.recorder.head.start
+            channel.number = self.recorder.head.first_number
 
     def resume(self) -> None:
         """Take part again after a hang."""
-        self.slot.waits = layout.AWAKE
+        self.slot.waiting_in = WaitingIn.NOTHING
         self.adopt()
 
     def begin_cell(self) -> None:
         """Note that a cell begins; it has a clean slate."""
         if self.recorder.head.epoch != self.epoch:
             self.adopt()
-        self.slot.waits = layout.AWAKE
-        self.slot.first = self.channels[0].number if self.channels else 0
-        self.recorder.enter(self.rank, RUNS)
+        self.slot.waiting_in = WaitingIn.NOTHING
+        self.slot.calls_before_cell = self.channels[0].number if self.channels else 0
+        self.recorder.set_cell_state(self.rank, CellState.RUNNING)
 
-    def end_cell(self, state: int, error: str) -> None:
+    def end_cell(self, state: CellState, error: str) -> None:
         """Note that the cell has returned or raised."""
-        self.slot.waits = layout.AWAKE
-        self.recorder.enter(self.rank, state, error)
+        self.slot.waiting_in = WaitingIn.NOTHING
+        self.recorder.set_cell_state(self.rank, state, error)
 
     def new_row(self) -> int:
         """Return a row for a communicator of which this process is rank 0; -1 if all are taken."""
-        if not self.free and self.opened == layout.ROWS:
+        if not self.free and self.opened == layout.ROWS_PER_RANK:
             return -1
         if self.free:
             row = self.free.pop()
         else:
-            row = self.rank * layout.ROWS + self.opened
+            row = self.rank * layout.ROWS_PER_RANK + self.opened
             self.opened += 1
         size = self.recorder.size
         self.recorder.words[row * size : (row + 1) * size] = memoryview(bytes(8 * size)).cast("Q")
@@ -138,32 +140,34 @@ class Watch:
             # All have come: the others rely on us, and it does not take long.
         finally:
             if begun and not what.keep:
-                self.slot.waits = layout.AWAKE
+                self.slot.waiting_in = WaitingIn.NOTHING
 
-    def _why(self, what: Waiting, waited: float) -> str | None:
+    def _why(self, what: Waiting, waited: float) -> Reason | Mismatch | None:
         """Return why there is no point in waiting on, if so."""
         if self.recorder.head.epoch != self.epoch:
             # Whoever interrupts one rank most often interrupts all: let it come, or it comes amid an error.
-            if what.over_since < 0 and (self.recorder.report() or {}).get("why") == "interrupted":
+            report = self.recorder.last_report()
+            assert report is not None
+            if what.over_since < 0 and report.reason is Reason.INTERRUPTED:
                 what.over_since = waited
-            return None if 0 <= what.over_since <= waited < what.over_since + INTERRUPT_S else "over"
+            return None if 0 <= what.over_since <= waited < what.over_since + INTERRUPT_S else report.reason
         if (fault := what.mismatch()) and (waited > SETTLE_S or not what.missing()):
             return fault
         if waited > what.deadline_s:
-            return "late"
+            return Reason.TIMED_OUT
         patience = min(ENDED_S, what.deadline_s)
         if waited > patience and what.hopeless(patience):
-            return "ended"
+            return Reason.RANK_ENDED
         return None
 
-    def _raise(self, why: str, what: Waiting) -> None:
+    def _raise(self, why: Reason | Mismatch, what: Waiting) -> None:
         recorder = self.recorder
         with recorder.locked():
             if recorder.head.epoch == self.epoch:
                 recorder.publish(
                     snapshot.take_snapshot(recorder, why, what.deadline_s, what.members, self.rank)
                 )
-        report = recorder.report()
+        report = recorder.last_report()
         assert report is not None
         raise errors.HangError(report, self.rank)
 
@@ -171,16 +175,16 @@ class Watch:
         """Open a new epoch, for this rank will not come to a call that it has announced."""
         with self.recorder.locked():
             if self.recorder.head.epoch == self.epoch:
-                self.recorder.publish(
-                    {"text": f"rank {self.rank} was interrupted while it waited.", "why": "interrupted"}
-                )
+                self.recorder.publish(Report(Reason.INTERRUPTED, 0.0, reporter=self.rank))
 
     def ended(self, rank: int, patience: float) -> bool:
         """Tell whether a rank has ended its cell (while ours goes on), or is dead."""
         slot = self.recorder.slots[rank]
-        if slot.state != RUNS:
-            return bool(self.slot.state == RUNS and monotonic() - slot.since > patience)
-        return not snapshot.alive(slot.pid)
+        if slot.cell_state != CellState.RUNNING:
+            return bool(
+                self.slot.cell_state == CellState.RUNNING and monotonic() - slot.cell_state_since_s > patience
+            )
+        return not alive(slot.pid)
 
     def note(self, key: tuple[int, ...], frame: FrameType) -> tuple[CodeType, int, bytes]:
         """Return a call's hash and its note, and keep them.
@@ -188,19 +192,19 @@ class Watch:
         `key`: operation, root, count, kind, reduction, the code's instruction and identity, and the row.
         """
         op, root, count, kind, reduction, _, _, row = key
-        kind = KINDS.get(kind, UNKNOWN)
+        kind = DTYPES.get(kind, UNKNOWN)
         reduction = REDUCTIONS.get(reduction, UNKNOWN)
         call = (row, op, root, count, kind, reduction)
         if len(self.noted) >= NOTED:
             self.noted.clear()
         code = frame.f_code  # kept, so that no other code can have its identity
-        note = layout.CALL.pack(*call, frame.f_lineno, label(code.co_filename))
-        self.noted[key] = made = code, hash(call) & layout.HASH, note
+        note = layout.CALL_BODY.pack(*call, frame.f_lineno, file_label(code.co_filename))
+        self.noted[key] = made = code, hash(call) & layout.HASH_MASK, note
         return made
 
     def post_where(self, frame: FrameType | None) -> None:
         """Note the student's line that we wait at."""
-        self.slot.where = layout.fit(where(frame), 256)
+        self.slot.place = layout.fit(student_line_of(frame), layout.PLACE_BYTES)
 
 
 class Waiting:
@@ -219,7 +223,7 @@ class Waiting:
         """Give up; False if it is too late for that, since all have come."""
         return True
 
-    def mismatch(self) -> str | None:
+    def mismatch(self) -> Mismatch | None:
         """Return what is wrong with those that have come."""
         return None
 

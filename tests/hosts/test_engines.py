@@ -52,7 +52,7 @@ def test_engines_on_hosts(folder: Path, world: World, new_kernel: Callable[[], K
     assert sum(after[name].sent - before[name].sent for name in after) > 2 * 2 * 2**20
 
     said = kernel.run("%%px\nif rank == 0: comm.Barrier()")
-    assert "rank 0 waits in Barrier" in said and "ranks 1, 2 never joined" in said
+    assert "rank 0 is waiting in Barrier" in said and "ranks 1, 2 never joined" in said
 
     assert "this notebook's cluster" in kernel.run(CONNECT)
     said = kernel.run("%%px\nimport os\nif rank == 1: os._exit(0)\ncomm.Barrier()")

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from labkit.watch.communicators import watch
 from labkit.watch.errors import HangError
-from labkit.watch.flight_recorder.layout import RAISED, RETURNED
+from labkit.watch.flight_recorder.layout import CellState
 
 FAULTS = ("skips", "operation", "count", "root", "dtype", "reduction", "raises", "loops")
 ROOTED = ("Bcast", "Reduce", "Gather", "bcast", "gather")
@@ -129,12 +129,12 @@ def run(program: list[dict], fault: tuple[int, int, str] | None) -> str:
                 step = faulty(step, fault[2]) or step  # noqa: PLW2901
             call(step)
     except HangError as error:
-        world.watch.end_cell(RAISED, "HangError")
+        world.watch.end_cell(CellState.RAISED, "HangError")
         return str(error)
     except Left:
-        world.watch.end_cell(RAISED, "Left")
+        world.watch.end_cell(CellState.RAISED, "Left")
         return "left"
-    world.watch.end_cell(RETURNED, "")
+    world.watch.end_cell(CellState.RETURNED, "")
     return ""
 
 

@@ -29,26 +29,34 @@ HANGS = {
         "if rank != 2:\n    comm.Barrier()",
         [r"rank 2 never joined collective #1 \(Barrier\)", r"rank 2 .*it has returned from the cell"],
     ),
+    "a line that contains a bar": (
+        "mask, other = np.ones(2, bool), np.zeros(2, bool)\nif rank != 2:\n    comm.allreduce(mask | other)",
+        [r"rank 2 never joined collective #1", r"ranks 0, 1, 3 .*line 3: `comm\.allreduce\(mask \| other\)`"],
+    ),
     "two in different ones": (
         "x = np.ones(3)\nif rank == 2:\n    comm.Bcast(x)\nelse:\n    comm.Allreduce(x, x.copy())",
-        [r"its operation differs", r"rank 2 waits in Bcast", r"ranks 0, 1, 3 wait in Allreduce .*line 5"],
+        [
+            r"Collective mismatch: the ranks called different operations as collective #1\.",
+            r"rank 2 is waiting in Bcast",
+            r"ranks 0, 1, 3 are waiting in Allreduce .*line 5",
+        ],
     ),
     "different counts": (
         "x = np.ones(10 + (rank == 1), dtype=np.float32)\ncomm.Allreduce(x, x.copy())",
-        [r"its count differs", r"rank 1 waits in Allreduce \(#1, 11 float32, SUM\)"],
+        [r"collective #1 with different counts", r"rank 1 is waiting in Allreduce \(#1, 11 float32, SUM\)"],
     ),
     "different dtypes": (
         "x = np.ones(10, dtype='float64' if rank == 3 else 'float32')\ncomm.Allreduce(x, x.copy())",
-        [r"its dtype differs", r"rank 3 waits in Allreduce \(#1, 10 float64, SUM\)"],
+        [r"collective #1 with different dtypes", r"rank 3 is waiting in Allreduce \(#1, 10 float64, SUM\)"],
     ),
     "different roots": (
         "x = np.ones(10)\ncomm.Bcast(x, root=int(rank == 3))",
-        [r"its root differs", r"rank 3 waits in Bcast \(#1, 10 float64, root 1\)"],
+        [r"collective #1 with different roots", r"rank 3 is waiting in Bcast \(#1, 10 float64, root 1\)"],
     ),
     "one raises before it": (
         "comm.Barrier()\nif rank == 1:\n    1 / 0\ncomm.allreduce(1)",
         [
-            r"rank 1 finished collective #1 \(Barrier, cell line 1\) and never joined #2: ",
+            r"rank 1 finished collective #1 \(Barrier, cell line 1\) but never joined #2: ",
             r"#2: it raised ZeroDivisionError: .* at cell line 3",
         ],
     ),
@@ -58,7 +66,10 @@ HANGS = {
     ),
     "a message never sent": (
         "if rank == 0:\n    comm.recv(source=3, tag=7)\ncomm.Barrier()",
-        [r"rank 0 waits in recv \(from rank 3, tag 7\) at cell line 2", r"ranks 1, 2, 3 wait in Barrier"],
+        [
+            r"rank 0 is waiting in recv \(from rank 3, tag 7\) at cell line 2",
+            r"ranks 1, 2, 3 are waiting in Barrier",
+        ],
     ),
     "no pickle on one rank": (
         "comm.allgather((lambda: 0) if rank == 1 else 1)",
@@ -66,7 +77,7 @@ HANGS = {
     ),
     "in a part of the ranks": (
         "half = comm.Split(rank % 2)\nif rank != 3:\n    half.Barrier()",
-        [r"rank 3 never joined", r"rank 1 waits in Barrier"],
+        [r"rank 3 never joined", r"rank 1 is waiting in Barrier"],
     ),
 }
 
@@ -115,24 +126,33 @@ def test_a_hang_is_a_report(shared: Kernel, what: str) -> None:
 def test_a_rank_that_comes_too_late_for_a_mismatch(shared: Kernel) -> None:
     shared.run("import time\nbusy = rc[2].apply_async(time.sleep, 2)")
     said = shared.run("%%px\nx = np.ones(10 + rank)\ncomm.Allreduce(x, x.copy())")
-    assert re.search(r"rank 2 .*never joined #1: it has not begun the cell", said), said
+    assert re.search(r"rank 2 .*never joined #1: it has not started the cell", said), said
     row("comes too late for a mismatch", 2.0, shared)
 
 
 @pytest.mark.parametrize(
     ("what", "cell", "expected"),
     [
-        ("stopped while it waits", "if rank != 2:\n    comm.Barrier()", "ranks 0, 1, 3 wait in Barrier"),
+        (
+            "stopped while it waits",
+            "open(mark, 'w').close()\nif rank != 2:\n    comm.Barrier()",
+            "ranks 0, 1, 3 are waiting in Barrier",
+        ),
         (
             "stopped in raw MPI",
-            RAW + "if rank != 2:\n    raw.Barrier()",
-            "ranks 0, 1, 3 are at cell line 5: `raw.Bar",
+            f"{RAW}open(mark, 'w').close()\nif rank != 2:\n    raw.Barrier()",
+            "ranks 0, 1, 3 are at cell line 6: `raw.Bar",
+        ),
+        (
+            "stopped in a line with a bar",
+            "import time\nx = 1 | 2; open(mark, 'w').close(); time.sleep(100)",
+            "ranks 0, 1, 2, 3 are at cell line 3: `x = 1 | 2; open(mark, 'w').close(); time.sleep(100)`",
         ),
     ],
 )
 def test_the_stop_button(shared: Kernel, tmp_path: Path, what: str, cell: str, expected: str) -> None:
     shared.run("%px comm.deadline_s = 60")
-    message = shared.start(f"%%px\nopen(f'{tmp_path}/{{rank}}', 'w').close()\n{cell}")
+    message = shared.start(f"%%px\nmark = f'{tmp_path}/{{rank}}'\n{cell}")
     wait_until(lambda: len(os.listdir(tmp_path)) == 4, "all ranks in the cell")
     began = monotonic()
     shared.manager.interrupt_kernel()
@@ -142,6 +162,18 @@ def test_the_stop_button(shared: Kernel, tmp_path: Path, what: str, cell: str, e
     assert expected in said, said
     assert ("engines have been ended" in said) == ("raw" in what)
     row(what, took, shared)
+
+
+def test_a_cell_can_be_stopped_even_if_the_report_fails(shared: Kernel, tmp_path: Path) -> None:
+    shared.run("import labkit.cluster.cell as cell\nworking, cell.take_snapshot = cell.take_snapshot, None")
+    message = shared.start(f"%%px\nimport time\nopen(f'{tmp_path}/{{rank}}', 'w').close()\ntime.sleep(100)")
+    wait_until(lambda: len(os.listdir(tmp_path)) == 4, "all ranks in the cell")
+    shared.manager.interrupt_kernel()
+    said = shared.finish(message)
+    shared.run("cell.take_snapshot = working")
+    assert "KeyboardInterrupt: the cell was stopped" in said, said
+    assert "There is no report of what the ranks were doing: TypeError" in said, said
+    assert numbers(shared.run("%px print(comm.allreduce(1))")) == "4\n" * 4
 
 
 @pytest.mark.parametrize("victim", ["an engine", "the controller", "the whole cluster"])

@@ -1,95 +1,374 @@
-"""A hang's report, in words and as a picture, from what a board says."""
+"""A hang report as data, text, table and figure, made from what a flight recorder holds."""
 
 from __future__ import annotations
 
+import glob
+import io
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from labkit.plots.hang import hang as picture
-from labkit.watch.flight_recorder import layout
-from labkit.watch.flight_recorder.layout import FlightRecorder
-from labkit.watch.flight_recorder.opcodes import OPS
-from labkit.watch.flight_recorder.report import table
-from labkit.watch.flight_recorder.snapshot import take_snapshot
+from labkit.plots.hang import hang
+from labkit.watch.flight_recorder.layout import (
+    ERROR_BYTES,
+    FILE_BYTES,
+    HISTORY_CALLS,
+    PLACE_BYTES,
+    REPORT_BYTES_PER_RANK,
+    Call,
+    CellState,
+    FlightRecorder,
+    WaitingIn,
+    fit,
+)
+from labkit.watch.flight_recorder.opcodes import DTYPE_NAMES, OPERATIONS, REDUCTIONS
+from labkit.watch.flight_recorder.report import (
+    Activity,
+    CallRecord,
+    MessageWait,
+    Mismatch,
+    RankState,
+    Reason,
+    Report,
+)
+from labkit.watch.flight_recorder.snapshot import mismatch, take_snapshot
+from labkit.watch.flight_recorder.source import file_label, student_line
+from labkit.watch.flight_recorder.table import Entry, Status, table
+from labkit.watch.flight_recorder.text import advice, rank_lines, render, title
+
+FLOAT32, SUM = 11, 0
+LINES = [
+    "comm.allreduce(mask | other)",
+    "x = 1 | 2; time.sleep(100)",
+    """print('single', "double", f"{x!r:>{width}}", "%s %(name)d" % {})""",
+    "comm.bcast('\\n\\t\\\\')",
+    "größe = 'é' + '漢字' + '🙂'; print(größe)  # ✓ – · “quoted”",
+    "plt.title('$x_1 | x_2$')",
+    "",
+]
 
 
 @pytest.fixture
-def report() -> dict:
-    """Rank 1 of three has raised between the first and the second collective."""
-    recorder = FlightRecorder(FlightRecorder.create(3))
-    try:
-        for rank in range(3):
-            slot = recorder.slots[rank]
-            slot.pid, slot.state = os.getpid(), layout.RUNS
-            for number, op in [(1, "Bcast"), (2, "Allreduce")][: 1 if rank == 1 else 2]:
-                slot.history[slot.calls] = layout.Call(
-                    number, 0, OPS[op], -1, 10, 11, -1, 3 + number, b"cell"
-                )
-                slot.calls += 1
-            slot.waits = layout.IN_COLLECTIVE if rank != 1 else layout.AWAKE
-            slot.where = b"cell line 5: `comm.Allreduce(x, y)`"
-        recorder.enter(1, layout.RAISED, "ZeroDivisionError: division by zero")
-        return take_snapshot(recorder, "late", 2.0, range(3), 0)
-    finally:
-        recorder.remove()
+def recorder(request: pytest.FixtureRequest) -> Iterator[FlightRecorder]:
+    """A flight recorder of three ranks, or of `request.param`, that all belong to this process."""
+    recorder = FlightRecorder(FlightRecorder.create(getattr(request, "param", 3)))
+    for slot in recorder.slots:
+        slot.pid = os.getpid()
+    yield recorder
+    recorder.remove()
+    assert not glob.glob(f"{recorder.path}*")
 
 
-def test_the_words(report: dict) -> None:
-    assert report["text"].splitlines()[:3] == [
-        "rank 1 never joined collective #2 (Allreduce).",
-        "  ranks 0, 2 wait in Allreduce (#2, 10 float32) at cell line 5: `comm.Allreduce(x, y)`",
-        "  rank 1 finished collective #1 (Bcast, cell line 4) and never joined #2: "
+def note(recorder: FlightRecorder, rank: int, number: int, operation: str, **details: int) -> None:
+    """Note a call of a collective, as `meet` does."""
+    slot = recorder.slots[rank]
+    known = {"root": -1, "count": -1, "dtype": -1, "reduction": -1, "line": 3 + number, **details}
+    slot.history[slot.calls_noted % HISTORY_CALLS] = Call(
+        number=number, row=0, operation=OPERATIONS[operation], file=b"cell", **known
+    )
+    slot.calls_noted += 1
+
+
+def rank_1_raised(recorder: FlightRecorder) -> Report:
+    """Return the report when rank 1 of three raised between the first and the second collective."""
+    for rank, slot in enumerate(recorder.slots):
+        note(recorder, rank, 1, "Bcast", count=10, dtype=FLOAT32, root=0)
+        if rank != 1:
+            note(recorder, rank, 2, "Allreduce", count=10, dtype=FLOAT32, reduction=SUM)
+            slot.waiting_in = WaitingIn.COLLECTIVE
+            slot.place = b"cell line 5: `comm.Allreduce(x, y)`"
+    recorder.set_cell_state(1, CellState.RAISED, "ZeroDivisionError: division by zero")
+    return take_snapshot(recorder, Reason.RANK_ENDED, 2.0, range(3), 0)
+
+
+def a_report(*ranks: RankState, reason: Reason = Reason.TIMED_OUT, communicator: int | None = 0) -> Report:
+    return Report(reason, 2.0, ranks, communicator, reporter=0)
+
+
+def a_call(number: int = 1, operation: str = "Barrier") -> CallRecord:
+    return CallRecord(0, number, operation, None, None, None, None, "cell", 3)
+
+
+WAITING_ACTIVITIES = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE)
+WAITING = RankState(0, Activity.WAITING_IN_COLLECTIVE, calls=(a_call(),))
+
+
+def test_the_text_names_the_missing_rank_and_what_it_did(recorder: FlightRecorder) -> None:
+    assert render(rank_1_raised(recorder)).splitlines() == [
+        "rank 1 never joined collective #2 (Allreduce, 10 float32, SUM).",
+        "  ranks 0, 2 are waiting in Allreduce (#2, 10 float32, SUM) at cell line 5: `comm.Allreduce(x, y)`",
+        "  rank 1 finished collective #1 (Bcast, cell line 4) but never joined #2: "
         "it raised ZeroDivisionError: division by zero",
+        "",
+        "          #1 Bcast  #2 Allreduce",
+        "  rank 0  ✓         waiting",
+        "  rank 1  ✓         – raised",
+        "  rank 2  ✓         waiting",
+        "",
+        "No data has moved and the ranks are ready: fix the cell and run it again.",
     ]
 
 
-def test_a_rank_that_has_not_begun_the_cell_is_no_rank_that_has_returned_from_it() -> None:
-    recorder = FlightRecorder(FlightRecorder.create(3))
-    try:
-        for rank in range(3):
-            recorder.slots[rank].pid = os.getpid()
-            recorder.enter(rank, layout.RUNS)
-            recorder.enter(rank, layout.RETURNED)
-        for rank, count in [(0, 10), (2, 11)]:
-            recorder.enter(rank, layout.RUNS)
-            slot = recorder.slots[rank]
-            slot.first, slot.calls, slot.waits = 6, 1, layout.IN_COLLECTIVE
-            slot.history[0] = layout.Call(7, 0, OPS["Allreduce"], -1, count, 11, -1, 2, b"cell")
-        report = take_snapshot(recorder, "count", 2.0, range(3), 0)
-    finally:
-        recorder.remove()
-    assert report["text"].splitlines()[:4] == [
-        "The ranks do not agree on collective #1: its count differs.",
-        "  rank 0 waits in Allreduce (#1, 10 float32)",
-        "  rank 2 waits in Allreduce (#1, 11 float32)",
-        "  rank 1 never joined #1: it has not begun the cell",
+def test_the_figure_shows_the_table(recorder: FlightRecorder) -> None:
+    report = rank_1_raised(recorder)
+    done, waiting = Entry(Status.DONE, "done"), Entry(Status.WAITING, "waiting")
+    assert table(report).columns == ["#1 Bcast", "#2 Allreduce"]
+    assert table(report).rows == {
+        0: [done, waiting],
+        1: [done, Entry(Status.ABSENT, "raised")],
+        2: [done, waiting],
+    }
+    figure = hang(report)
+    figure.savefig(io.BytesIO())
+    axes = figure.axes[0]
+    assert [text.get_text() for text in axes.texts] == [
+        *("done", "waiting", "done", "raised", "done", "waiting")
     ]
-    assert table(report)[1][1] == ["rank 1", "– not begun"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1", "rank 2"]
+    assert axes.get_title() == title(report)
 
 
-def test_a_rank_that_has_only_just_come_is_shown_with_those_it_waits_with() -> None:
-    recorder = FlightRecorder(FlightRecorder.create(2))
-    try:
-        for slot in recorder.slots:
-            slot.pid, slot.state, slot.calls = os.getpid(), layout.RUNS, 1
-            slot.history[0] = layout.Call(1, 0, OPS["Barrier"], -1, -1, -1, -1, 3, b"cell")
-        recorder.slots[1].waits, recorder.slots[1].where = (
-            layout.IN_COLLECTIVE,
-            b"cell line 3: `comm.Barrier()`",
-        )
-        report = take_snapshot(recorder, "stopped", 2.0, range(2), None)
-    finally:
-        recorder.remove()
-    assert (
-        report["text"].splitlines()[1] == "  ranks 0, 1 wait in Barrier (#1) at cell line 3: `comm.Barrier()`"
+def test_a_rank_that_has_not_started_the_cell_is_not_said_to_have_returned(recorder: FlightRecorder) -> None:
+    for rank in range(3):
+        recorder.set_cell_state(rank, CellState.RUNNING)
+        recorder.set_cell_state(rank, CellState.RETURNED)
+    for rank, count in [(0, 10), (2, 11)]:
+        recorder.set_cell_state(rank, CellState.RUNNING)
+        recorder.slots[rank].calls_before_cell = 6
+        recorder.slots[rank].waiting_in = WaitingIn.COLLECTIVE
+        note(recorder, rank, 7, "Allreduce", count=count, dtype=FLOAT32)
+    report = take_snapshot(recorder, Mismatch.COUNT, 2.0, range(3), 0)
+    assert [title(report), *rank_lines(report)] == [
+        "Collective mismatch: the ranks called collective #1 with different counts.",
+        "  rank 0 is waiting in Allreduce (#1, 10 float32)",
+        "  rank 2 is waiting in Allreduce (#1, 11 float32)",
+        "  rank 1 never joined #1: it has not started the cell",
+    ]
+    assert table(report).rows[1] == [Entry(Status.ABSENT, "not started")]
+    assert table(report).rows[2] == [Entry(Status.WAITING, "waiting in Allreduce (11 float32)")]
+
+
+@pytest.mark.parametrize("recorder", [2], indirect=True)
+def test_a_rank_that_has_just_called_is_shown_with_the_ranks_in_the_same_call(
+    recorder: FlightRecorder,
+) -> None:
+    for rank in range(2):
+        note(recorder, rank, 1, "Barrier", line=3)
+    recorder.slots[1].waiting_in = WaitingIn.COLLECTIVE
+    recorder.slots[1].place = b"cell line 3: `comm.Barrier()`"
+    report = take_snapshot(recorder, Reason.STOPPED, 2.0, range(2), None)
+    assert render(report).splitlines()[:2] == [
+        "What the ranks were doing when they were stopped:",
+        "  ranks 0, 1 are waiting in Barrier (#1) at cell line 3: `comm.Barrier()`",
+    ]
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("activity", list(Activity))
+@pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.INTERRUPTED])
+def test_a_student_line_is_quoted_as_it_is(reason: Reason, activity: Activity, line: str) -> None:
+    place = f"cell line 3: `{line}`"
+    raised, blocked = activity is Activity.RAISED, activity is Activity.WAITING_FOR_MESSAGE
+    rank = RankState(
+        1,
+        activity,
+        place="" if raised else place,
+        error=f"ValueError: {line}" if raised else "",
+        message=MessageWait("recv", 0, None) if blocked else None,
+        calls=(a_call(),),
+    )
+    report = a_report(WAITING, rank, replace(rank, rank=2), reason=reason)
+    assert Report.from_json(report.to_json()) == report
+    shows_place = activity in (*WAITING_ACTIVITIES, Activity.RUNNING)
+    assert render(report).count(f" at {place}\n") == shows_place
+    assert render(report).count(f"raised ValueError: {line}\n") == raised
+
+
+def test_a_report_of_an_interrupted_rank() -> None:
+    report = Report(Reason.INTERRUPTED, 0.0, reporter=2)
+    assert Report.from_json(report.to_json()) == report
+    assert render(report) == "rank 2 was interrupted while it was waiting."
+
+
+def test_a_rank_that_joined_too_late_is_no_missing_rank() -> None:
+    report = a_report(WAITING, replace(WAITING, rank=1))
+    assert title(report) == "The last rank joined collective #1 (Barrier) after the limit of 2 s."
+
+
+@pytest.mark.parametrize(
+    ("rank", "one", "many"),
+    [
+        (
+            RankState(1, Activity.RUNNING, "cell line 2: `pass`"),
+            "it is at cell line 2: `pass`",
+            "they are at",
+        ),
+        (RankState(1, Activity.RUNNING), "it is running", "they are running"),
+        (
+            RankState(1, Activity.RETURNED),
+            "it has returned from the cell",
+            "they have returned from the cell",
+        ),
+        (
+            RankState(1, Activity.RAISED, error="KeyError: 1"),
+            "it raised KeyError: 1",
+            "they raised KeyError: 1",
+        ),
+        (RankState(1, Activity.NOT_STARTED), "it has not started the cell", "they have not started the cell"),
+        (RankState(1, Activity.DEAD), "it has died", "they have died"),
+        (RankState(1, Activity.UNRESPONSIVE), "it does not respond", "they do not respond"),
+    ],
+)
+def test_each_activity_of_one_rank_and_of_several(rank: RankState, one: str, many: str) -> None:
+    assert rank_lines(a_report(WAITING, rank))[1] == f"  rank 1 never joined #1: {one}"
+    lines = rank_lines(a_report(WAITING, rank, replace(rank, rank=2)))
+    assert len(lines) == 2 and lines[1].startswith(f"  ranks 1, 2 never joined #1: {many}")
+
+
+@pytest.mark.parametrize(
+    ("message", "expected_title", "line"),
+    [
+        (
+            MessageWait("recv", 3, 7),
+            "rank 0 is waiting in recv: no matching send from rank 3 (tag 7).",
+            "  rank 0 is waiting in recv (from rank 3, tag 7) at cell line 2",
+        ),
+        (
+            MessageWait("Ssend", 1, None),
+            "rank 0 is waiting in Ssend: no matching receive on rank 1.",
+            "  rank 0 is waiting in Ssend (to rank 1) at cell line 2",
+        ),
+        (
+            MessageWait("Probe", None, None),
+            "rank 0 is waiting in Probe: no matching send from any rank.",
+            "  rank 0 is waiting in Probe (from any rank) at cell line 2",
+        ),
+    ],
+)
+def test_a_report_about_a_message(message: MessageWait, expected_title: str, line: str) -> None:
+    waiting = RankState(0, Activity.WAITING_FOR_MESSAGE, "cell line 2", message=message)
+    report = a_report(RankState(1, Activity.RUNNING), waiting, communicator=None)
+    assert title(report) == expected_title
+    assert rank_lines(report) == [line, "  rank 1 is running"]
+    assert advice(report)[-1].startswith("A message may still be in flight")
+    assert table(report).columns == [] and hang(report).axes[0].get_title() == expected_title
+
+
+def test_a_slow_rank_is_given_a_way_to_take_longer() -> None:
+    report = a_report(WAITING, RankState(1, Activity.RUNNING), RankState(2, Activity.RETURNED))
+    assert advice(report)[0] == (
+        "If rank 1 is only slow, allow more than 2 s on every rank: `comm.deadline_s = …`"
     )
 
 
-def test_the_picture(report: dict) -> None:
-    header, rows = table(report)
-    assert header == ["", "#1 Bcast", "#2 Allreduce"]
-    assert rows == [["rank 0", "✓", "waits"], ["rank 1", "✓", "– raised"], ["rank 2", "✓", "waits"]]
-    axes = picture(report).axes[0]
-    assert [text.get_text() for text in axes.texts] == ["done", "waits", "done", "raised", "done", "waits"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1", "rank 2"]
+@pytest.mark.parametrize("field", list(Mismatch))
+def test_calls_that_differ_in_one_field_are_a_mismatch_of_that_field(field: Mismatch) -> None:
+    known = {"operation": 3, "root": 0, "count": 10, "dtype": FLOAT32, "reduction": SUM}
+    name = field.name.lower()
+    one, other = Call(**known), Call(**{**known, name: known[name] + 1})
+    assert mismatch(one, one) is None and mismatch(one, other) is field
+    assert f"different {name}s" in title(replace(a_report(WAITING), mismatch=field))
+
+
+def fill(recorder: FlightRecorder, character: str) -> Report:
+    """Return the largest report: every field of every rank is full, of one character as far as it is text."""
+    text = character * ERROR_BYTES
+    operation = OPERATIONS[max(OPERATIONS, key=len)]
+    dtype = max(DTYPE_NAMES, key=lambda number: len(DTYPE_NAMES[number]))
+    reduction = REDUCTIONS.index(max(REDUCTIONS, key=len))
+    huge = (1 << 63) - 1
+    for slot in recorder.slots:
+        slot.calls_noted = HISTORY_CALLS
+        slot.waiting_in = WaitingIn.MESSAGE
+        slot.message_operation, slot.message_peer, slot.message_tag = operation, huge, huge
+        slot.place, slot.error = fit(text, PLACE_BYTES), fit(text, ERROR_BYTES)
+        for i in range(HISTORY_CALLS):
+            slot.history[i] = Call(
+                (1 << 28) - 1, huge, operation, huge, huge, dtype, reduction, huge, fit(text, FILE_BYTES)
+            )
+    report = take_snapshot(recorder, Reason.TIMED_OUT, 1e300 / 3, range(recorder.size), 0)
+    # No rank of these has an error: add what a rank that raised would have.
+    error = recorder.slots[0].error.decode()
+    return replace(report, ranks=tuple(replace(rank, error=error) for rank in report.ranks))
+
+
+@pytest.mark.parametrize("character", ["x", '"', "\x01", "é", "漢", "🙂"])
+@pytest.mark.parametrize("recorder", [1, 64], indirect=True)
+def test_the_largest_report_reaches_other_processes_whole(recorder: FlightRecorder, character: str) -> None:
+    report = fill(recorder, character)
+    assert len(report.to_json()) < recorder.size * REPORT_BYTES_PER_RANK
+    words = bytes(recorder.memory[recorder.words_offset :])
+    with recorder.locked():
+        recorder.publish(report)
+    assert FlightRecorder(recorder.path).last_report() == report
+    assert bytes(recorder.memory[recorder.words_offset :]) == words
+
+
+def test_a_report_is_never_read_while_it_is_written(recorder: FlightRecorder) -> None:
+    program = """
+import sys
+from labkit.watch.flight_recorder.layout import FlightRecorder
+from labkit.watch.flight_recorder.report import Activity, RankState, Reason, Report
+recorder = FlightRecorder(sys.argv[1])
+for length in range(1, 2000):
+    with recorder.locked():
+        ranks = tuple(RankState(rank, Activity.RUNNING, "x" * (length % 500)) for rank in range(3))
+        recorder.publish(Report(Reason.STOPPED, float(length), ranks))
+"""
+    with subprocess.Popen([sys.executable, "-c", program, recorder.path]) as writer:
+        seen = set()
+        while writer.poll() is None:
+            if (report := recorder.last_report()) is not None:
+                seen.add(report.deadline_s)
+                assert {len(rank.place) for rank in report.ranks} == {report.deadline_s % 500}
+    assert writer.returncode == 0 and seen
+
+
+def test_a_process_killed_while_it_publishes_leaves_no_half_report(recorder: FlightRecorder) -> None:
+    memory = recorder.memory
+
+    class Killed(BaseException):
+        pass
+
+    class Halfway:
+        def __setitem__(self, where: slice, text: bytes) -> None:
+            memory[where.start : where.start + len(text) // 2] = text[: len(text) // 2]
+            raise Killed
+
+    epoch = recorder.head.epoch
+    recorder.memory = Halfway()  # type: ignore[assignment]
+    with pytest.raises(Killed), recorder.locked():
+        recorder.publish(a_report(WAITING))
+    recorder.memory = memory
+    assert recorder.last_report() is None and recorder.head.epoch == epoch
+
+
+def test_waiting_for_the_lock_can_time_out(recorder: FlightRecorder) -> None:
+    program = """
+import sys
+from labkit.watch.flight_recorder.layout import FlightRecorder
+with FlightRecorder(sys.argv[1]).locked():
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+    command = [sys.executable, "-c", program, recorder.path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"locked\n"
+        with (
+            pytest.raises(TimeoutError, match="has held the flight recorder"),
+            recorder.locked(0.05),
+        ):
+            pass
+    with recorder.locked(60.0):  # the holder has ended
+        pass
+
+
+def test_text_that_does_not_fit_is_cut_between_characters() -> None:
+    assert fit("é" * 100, 32) == "é".encode() * 15
+    assert file_label("/home/" + "ü" * 40 + ".py").decode() == "ü" * 15
+    assert fit("\udcff", 32) == b"\\udcff"  # a byte of a file's name that is not UTF-8
+    assert student_line([]) == ""

@@ -28,7 +28,7 @@ def hand_out(deadline_s: float) -> str:
     from IPython import get_ipython  # noqa: PLC0415
 
     from labkit.watch.communicators import watch  # noqa: PLC0415
-    from labkit.watch.flight_recorder.layout import RETURNED  # noqa: PLC0415
+    from labkit.watch.flight_recorder.layout import CellState  # noqa: PLC0415
     from labkit.watch.wait import Watch  # noqa: PLC0415
 
     comm = watch(keep=True)
@@ -37,7 +37,7 @@ def hand_out(deadline_s: float) -> str:
     shell.user_ns.update(comm=comm)
     if comm.watch is None:
         return ""
-    comm.watch.end_cell(RETURNED, "")  # no cell runs as yet
+    comm.watch.end_cell(CellState.RETURNED, "")  # no cell runs as yet
     if not getattr(shell, "_labkit_watches", False):
         shell._labkit_watches = True
         begin, end = _hooks(comm.watch)
@@ -48,23 +48,24 @@ def hand_out(deadline_s: float) -> str:
 
 
 def _hooks(watch: Any) -> tuple[Any, Any]:
-    from labkit.watch.flight_recorder.layout import RAISED, RETURNED  # noqa: PLC0415
+    from labkit.watch.flight_recorder.layout import CellState  # noqa: PLC0415
 
     def begin(info: Any) -> None:
         watch.begin_cell()
 
     def end(result: Any) -> None:
         error = result.error_before_exec or result.error_in_exec
-        watch.end_cell(RETURNED if error is None else RAISED, describe(error) if error else "")
+        state = CellState.RETURNED if error is None else CellState.RAISED
+        watch.end_cell(state, describe(error) if error else "")
 
     return begin, end
 
 
 def describe(error: BaseException) -> str:
     """Return an error in a line, with the line of the cell that has raised it."""
-    from labkit.watch.flight_recorder.source import place  # noqa: PLC0415
+    from labkit.watch.flight_recorder.source import student_line  # noqa: PLC0415
 
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
-    at = place(frames[::-1])
+    at = student_line(frames[::-1])
     text = str(error).splitlines()[0] if str(error) else ""
     return f"{type(error).__name__}{': ' * bool(text)}{text}{' at ' * bool(at)}{at}"

@@ -1,4 +1,4 @@
-"""What ranks note in memory that they share, and what is read from it: who does what, a hang's report.
+"""The flight recorder: what each rank last called, in memory that the ranks share, and reports made from it.
 
-None of it loads MPI, so a notebook's kernel can read it, too.
+Nothing here loads MPI, so a notebook's kernel can read it.
 """

@@ -1,12 +1,13 @@
-"""The board: memory that the ranks of one machine share, on which each notes what it is about to call.
+"""The flight recorder's memory, shared by the ranks of one machine: each rank notes a call before making it.
 
-It needs no progress of MPI, so it tells where every rank is also when none of them moves: the ranks read it,
-and so does a notebook's kernel. Per rank there is a slot (process, cell, the last calls), and per
-communicator a row with one word per rank: epoch, number of the call, and a hash of what is called. Ranks
-whose words are equal have come to the same call;
-that comparison is all that a call costs when nothing is wrong.
+Reading it needs no progress of MPI, so it shows where every rank is even when none of them moves: the ranks
+read it, and so does a notebook's kernel. Each rank has a slot (process, cell, the last calls). Each
+communicator has a row with one word per rank: the epoch, the number of the call, and a hash of what is
+called. Ranks with equal words have reached the same call. When nothing is wrong, comparing the words is the
+whole cost of a call.
 
-A hang opens a new epoch: words of an old one count no more, so no rank has to be told where the others are.
+A hang report opens a new epoch. Words of an older epoch no longer count, so no rank has to be told where the
+others are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import glob
-import json
 import mmap
 import os
 import sys
@@ -22,37 +22,53 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 from struct import Struct
-from time import monotonic
-from typing import Any
+from time import monotonic, sleep
 
-HISTORY = 32  # calls that a slot keeps
-ROWS = 64  # communicators that a rank may open as their rank 0
-REPORT_BYTES = 1 << 16
+from labkit.watch.flight_recorder.report import Report
+
+HISTORY_CALLS = 32  # that a slot keeps
+ROWS_PER_RANK = 64  # communicators that a rank may open as their rank 0
+FILE_BYTES, PLACE_BYTES, ERROR_BYTES = 32, 512, 512  # fields of text, with their final zero
+# A report in JSON never needs more: JSON writes a byte of text as at most 6 characters ("\u0001"), so the
+# place and the error of a rank take at most 6 * 1022, and each of its 32 calls takes 6 * 31 for the file and
+# less than 350 for the rest: 24,000 in all. A test fills every field (tests/watch/test_report.py).
+REPORT_BYTES_PER_RANK = 24 << 10
+LOCK_POLL_S = 0.01
 
 # A word, from the top: 12 bits epoch, 28 bits number of the call, 1 bit "gave up", 23 bits hash.
-EPOCH, NUMBER, GAVE_UP, HASH = 52, 24, 1 << 23, (1 << 23) - 1
-NUMBERS = (1 << 28) - 1
+EPOCH_SHIFT, NUMBER_SHIFT, GAVE_UP, HASH_MASK = 52, 24, 1 << 23, (1 << 23) - 1
+NUMBER_MASK = (1 << 28) - 1
 
-RUNS, RETURNED, RAISED = range(3)  # a rank's cell (or program)
-AWAKE, IN_COLLECTIVE, IN_MESSAGE = range(3)  # what a rank waits in
+
+class CellState(IntEnum):
+    """Whether a rank's cell (or program) is running, and how it ended."""
+
+    RUNNING, RETURNED, RAISED = range(3)
+
+
+class WaitingIn(IntEnum):
+    """What a rank is waiting in."""
+
+    NOTHING, COLLECTIVE, MESSAGE = range(3)
 
 
 class Call(ctypes.Structure):
-    """One call of a collective, as noted before it. -1 stands for what does not apply or is not known."""
+    """A collective, as noted before it is called. -1 stands for what does not apply or is not known."""
 
     _fields_ = (
         *(
             (name, ctypes.c_int64)
-            for name in ("number", "channel", "op", "root", "count", "kind", "reduction", "line")
+            for name in ("number", "row", "operation", "root", "count", "dtype", "reduction", "line")
         ),
-        ("file", ctypes.c_char * 32),
+        ("file", ctypes.c_char * FILE_BYTES),
     )
 
 
-CALL = Struct("=7q32s")  # a Call without its number
-NOTE = Struct(f"=q{CALL.size}s")  # a Call, written at once
-assert NOTE.size == ctypes.sizeof(Call)
+CALL_BODY = Struct(f"=7q{FILE_BYTES}s")  # a Call without its number
+NUMBERED_CALL = Struct(f"=q{CALL_BODY.size}s")  # a Call, written at once
+assert NUMBERED_CALL.size == ctypes.sizeof(Call)
 
 
 class Slot(ctypes.Structure):
@@ -60,20 +76,20 @@ class Slot(ctypes.Structure):
 
     _fields_ = (
         ("pid", ctypes.c_int64),
-        ("state", ctypes.c_int64),
-        ("cell", ctypes.c_int64),  # cells begun
-        ("since", ctypes.c_double),  # when `state` came about; seconds of the clock that all processes share
-        ("first", ctypes.c_int64),  # calls on the world's communicator before this cell
-        ("going", ctypes.c_uint64),  # the word of the last call that all were seen to have come to
-        ("waits", ctypes.c_int64),
-        ("op", ctypes.c_int64),  # of a message: its operation, peer and tag
-        ("peer", ctypes.c_int64),
-        ("tag", ctypes.c_int64),
-        ("stacks", ctypes.c_int64),  # whether it answers the signal (see stacks.py)
-        ("calls", ctypes.c_int64),  # noted so far
-        ("history", Call * HISTORY),
-        ("where", ctypes.c_char * 256),
-        ("error", ctypes.c_char * 512),
+        ("cell_state", ctypes.c_int64),  # a CellState
+        ("cell_state_since_s", ctypes.c_double),  # on the clock that all processes share
+        ("cells_started", ctypes.c_int64),
+        ("calls_before_cell", ctypes.c_int64),  # on the world's communicator
+        ("joined_word", ctypes.c_uint64),  # of the last call that this rank has seen all ranks reach
+        ("waiting_in", ctypes.c_int64),  # a WaitingIn
+        ("message_operation", ctypes.c_int64),
+        ("message_peer", ctypes.c_int64),
+        ("message_tag", ctypes.c_int64),
+        ("writes_stack", ctypes.c_int64),  # whether it answers the signal (see stacks.py)
+        ("calls_noted", ctypes.c_int64),
+        ("history", Call * HISTORY_CALLS),
+        ("place", ctypes.c_char * PLACE_BYTES),  # the student's line at which the rank waits
+        ("error", ctypes.c_char * ERROR_BYTES),
     )
 
 
@@ -83,31 +99,33 @@ class Head(ctypes.Structure):
     _fields_ = (
         ("size", ctypes.c_int64),
         ("epoch", ctypes.c_int64),
-        ("start", ctypes.c_int64),  # calls count on from here in this epoch: no number is used twice
-        ("length", ctypes.c_int64),  # of the last report
-        ("report", ctypes.c_char * REPORT_BYTES),
+        ("first_number", ctypes.c_int64),  # calls of this epoch count on from here: no number is used twice
+        ("report_bytes", ctypes.c_int64),  # of the last report; 0 before the first
     )
 
 
 class FlightRecorder:
-    """The board of `path`, in this process."""
+    """The flight recorder at `path`, opened by this process."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.file = open(path, "r+b")  # noqa: SIM115  (open for as long as the board is)
+        self.file = open(path, "r+b")  # noqa: SIM115  (open for as long as the recorder is)
         self.stacks = open(f"{path}-stack", "a+b", buffering=0)  # noqa: SIM115
         self.memory = mmap.mmap(self.file.fileno(), 0)
         self.head = Head.from_buffer(self.memory)
         self.size: int = self.head.size
         self.slots = (Slot * self.size).from_buffer(self.memory, ctypes.sizeof(Head))
-        self.rows = ctypes.sizeof(Head) + self.size * ctypes.sizeof(Slot)
-        self.words = memoryview(self.memory)[self.rows :].cast("Q")
-        self._thread = threading.Lock()
+        self.report_offset = ctypes.sizeof(Head) + self.size * ctypes.sizeof(Slot)
+        self.words_offset = self.report_offset + (self.size + 1) * REPORT_BYTES_PER_RANK
+        self.words = memoryview(self.memory)[self.words_offset :].cast("Q")
+        self._thread_lock = threading.Lock()
 
     @staticmethod
     def create(size: int) -> str:
-        """Make an empty board for `size` ranks; return its path."""
-        total = ctypes.sizeof(Head) + size * ctypes.sizeof(Slot) + size * ROWS * size * 8
+        """Create an empty flight recorder for `size` ranks; return its path."""
+        words = size * ROWS_PER_RANK * size
+        slots = size * ctypes.sizeof(Slot) + (size + 1) * REPORT_BYTES_PER_RANK
+        total = ctypes.sizeof(Head) + slots + 8 * words
         error: OSError | None = None
         for folder in dict.fromkeys(["/dev/shm"] * (sys.platform == "linux") + [tempfile.gettempdir()]):
             try:
@@ -117,7 +135,7 @@ class FlightRecorder:
                 continue
             try:
                 with os.fdopen(handle, "wb") as file:
-                    # Written, not left sparse: no room for it is an error here, and not a SIGBUS later.
+                    # Written, not left sparse: a full disk is an error here, and not a SIGBUS later.
                     file.write(bytes(Head(size=size)) + bytes(total - ctypes.sizeof(Head)))
                 return path
             except OSError as full:
@@ -126,58 +144,83 @@ class FlightRecorder:
         raise OSError(f"no room for {total} bytes of shared memory: {error}") from error
 
     def close(self) -> None:
-        """Let go of the memory; the board stays for the others."""
+        """Release the memory in this process; the files stay for the others."""
         self.words.release()
         del self.head, self.slots
         self.file.close()
         self.stacks.close()
 
     def remove(self) -> None:
-        """Take the board's files away; who has it open keeps it."""
+        """Remove the files; processes that have them open keep the memory."""
         for path in glob.glob(f"{glob.escape(self.path)}*"):
             os.unlink(path)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep the other processes out; the kernel lifts the lock of a process that dies."""
-        with self._thread:
-            fcntl.lockf(self.file, fcntl.LOCK_EX)
+    def locked(self, timeout_s: float | None = None) -> Iterator[None]:
+        """Keep the other processes out; raise TimeoutError after `timeout_s`, if given.
+
+        The operating system releases the lock of a process that dies. The lock is not reentrant.
+        """
+        with self._thread_lock:
+            self._lock(timeout_s)
             try:
                 yield
             finally:
                 fcntl.lockf(self.file, fcntl.LOCK_UN)
 
-    def publish(self, report: dict[str, Any]) -> None:
-        """Leave a report for all, and open a new epoch. Call it locked."""
-        text = json.dumps(report).encode()[: REPORT_BYTES - 1]
-        self.head.report = text
-        self.head.length = len(text)
-        self.head.start = max((word >> NUMBER & NUMBERS for word in self.words), default=0)
+    def _lock(self, timeout_s: float | None) -> None:
+        if timeout_s is None:
+            fcntl.lockf(self.file, fcntl.LOCK_EX)
+            return
+        deadline = monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except (BlockingIOError, PermissionError):
+                if monotonic() > deadline:
+                    raise TimeoutError(
+                        f"another process has held the flight recorder for more than {timeout_s:g} s"
+                    ) from None
+                sleep(LOCK_POLL_S)
+
+    def publish(self, report: Report) -> None:
+        """Leave a report for all processes, and open a new epoch. The caller holds the lock."""
+        text = report.to_json()
+        end = self.report_offset + len(text)
+        assert end <= self.words_offset, f"a report of {len(text)} bytes for {self.size} ranks"
+        self.head.report_bytes = 0  # if this process is killed here, there is no report, and not half of one
+        self.memory[self.report_offset : end] = text
+        self.head.report_bytes = len(text)
+        self.head.first_number = max((word >> NUMBER_SHIFT & NUMBER_MASK for word in self.words), default=0)
         self.head.epoch += 1
 
-    def report(self) -> dict[str, Any] | None:
-        """Return the last report, if any."""
-        return json.loads(self.head.report) if self.head.length else None
+    def last_report(self) -> Report | None:
+        """Return the last report, if there is one. Takes the lock."""
+        with self.locked():
+            text = self.memory[self.report_offset : self.report_offset + self.head.report_bytes]
+        return Report.from_json(text) if text else None
 
-    def enter(self, rank: int, state: int, error: str = "") -> None:
-        """Note that a rank's cell has begun, returned or raised."""
+    def set_cell_state(self, rank: int, state: CellState, error: str = "") -> None:
+        """Note that a rank's cell has started, returned or raised."""
         slot = self.slots[rank]
-        slot.error = fit(error, 512)
-        slot.cell += state == RUNS
-        slot.since = monotonic()
-        slot.state = state
+        slot.error = fit(error, ERROR_BYTES)
+        slot.cells_started += state == CellState.RUNNING
+        slot.cell_state_since_s = monotonic()
+        slot.cell_state = state
 
     def last_calls(self, rank: int) -> list[Call]:
         """Return the last calls that a rank has noted, oldest first."""
         slot = self.slots[rank]
-        done = slot.calls
-        return [slot.history[index % HISTORY] for index in range(max(0, done - HISTORY), done)]
+        noted = slot.calls_noted
+        return [slot.history[i % HISTORY_CALLS] for i in range(max(0, noted - HISTORY_CALLS), noted)]
 
-    def note_offset(self, rank: int) -> int:
-        """Return where in memory a rank's history begins."""
+    def history_offset(self, rank: int) -> int:
+        """Return the offset in memory, in bytes, at which a rank's history starts."""
         return ctypes.sizeof(Head) + rank * ctypes.sizeof(Slot) + Slot.history.offset
 
 
 def fit(text: str, size: int) -> bytes:
-    """Return a text as bytes that fit a field of `size`, whole characters only."""
-    return text.encode()[: size - 1].decode(errors="ignore").encode()
+    """Return a text in UTF-8 for a field of `size` bytes, cut between characters if it is too long."""
+    encoded = text.encode(errors="backslashreplace")  # lone surrogates stand for bytes that are not UTF-8
+    return encoded[: size - 1].decode(errors="ignore").encode()

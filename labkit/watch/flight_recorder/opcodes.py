@@ -1,19 +1,19 @@
-"""The numbers by which calls are noted on the board, and their names: operations, types, reductions."""
+"""The numbers under which calls are noted, and their names: operations, dtypes, reductions."""
 
 from __future__ import annotations
 
 import numpy as np
 
-UNKNOWN = -1  # is like anything: a derived datatype, or a buffer of a kind that is not looked into
+UNKNOWN = -1  # matches anything: a derived datatype, or a buffer that cannot be inspected
 
-# NumPy's number of a type, one for those that are the same under two names (C's long and long long).
-KINDS: dict[int, int] = {
+# From NumPy's number of a dtype to one number per dtype: C's long and long long may be the same.
+DTYPES: dict[int, int] = {
     np.dtype(char).num: np.dtype(np.dtype(char).str).num
     for char in np.typecodes["All"]
     if char not in "OSUVMm"
 }
-KIND_NAMES = {
-    KINDS[np.dtype(char).num]: np.dtype(char).name for char in np.typecodes["All"] if char not in "OSUVMm"
+DTYPE_NAMES = {
+    DTYPES[np.dtype(char).num]: np.dtype(char).name for char in np.typecodes["All"] if char not in "OSUVMm"
 }
 
 REDUCTIONS = (
@@ -33,7 +33,7 @@ REDUCTIONS = (
     "NO_OP",
 )
 
-# All that a rank can be seen to wait in, by number.
+# Everything that a rank can wait in; the position is the number.
 COLLECTIVES = (
     *(
         "Barrier",
@@ -76,5 +76,5 @@ MESSAGES = (
     "recv",
     "sendrecv",
 )
-OPS = {name: number for number, name in enumerate((*COLLECTIVES, *MESSAGES, "probe", "mprobe"))}
-OP_NAMES = tuple(OPS)
+OPERATIONS = {name: number for number, name in enumerate((*COLLECTIVES, *MESSAGES, "probe", "mprobe"))}
+OPERATION_NAMES = tuple(OPERATIONS)

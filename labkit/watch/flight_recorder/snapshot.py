@@ -1,136 +1,175 @@
-"""What every rank is seen to do, read from the board."""
+"""What every rank is doing, read from the flight recorder and the ranks' stacks."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Container
+from dataclasses import replace
 
-from labkit.watch.flight_recorder import stacks
+from labkit.processes import alive
 from labkit.watch.flight_recorder.layout import (
-    EPOCH,
-    HISTORY,
-    IN_COLLECTIVE,
-    IN_MESSAGE,
-    NUMBER,
-    NUMBERS,
-    RAISED,
-    RETURNED,
-    RUNS,
+    EPOCH_SHIFT,
+    HISTORY_CALLS,
+    NUMBER_MASK,
+    NUMBER_SHIFT,
+    PLACE_BYTES,
     Call,
+    CellState,
     FlightRecorder,
+    Slot,
+    WaitingIn,
+    fit,
 )
-from labkit.watch.flight_recorder.opcodes import KIND_NAMES, OP_NAMES, REDUCTIONS, UNKNOWN
-from labkit.watch.flight_recorder.report import in_words
-from labkit.watch.flight_recorder.source import place
+from labkit.watch.flight_recorder.opcodes import DTYPE_NAMES, OPERATION_NAMES, REDUCTIONS, UNKNOWN
+from labkit.watch.flight_recorder.report import (
+    Activity,
+    CallRecord,
+    MessageWait,
+    Mismatch,
+    RankState,
+    Reason,
+    Report,
+)
+from labkit.watch.flight_recorder.source import student_line
+from labkit.watch.flight_recorder.stacks import request_stack
 
-NOT_BEGUN = "has not begun the cell"
-
-
-def alive(pid: int) -> bool:
-    """Tell whether a process exists."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+EPOCH_MASK = (1 << (64 - EPOCH_SHIFT)) - 1
 
 
-def difference(one: Call, other: Call) -> str | None:
-    """Return in what two calls that should be the same differ, if anything."""
-    if one.op != other.op:
-        return "operation"
-    for field in ("root", "count", "kind", "reduction"):
-        mine, theirs = getattr(one, field), getattr(other, field)
-        if mine != theirs and UNKNOWN not in (mine, theirs):
-            return {"kind": "dtype", "reduction": "reduction"}.get(field, field)
+def mismatch(one: Call, other: Call) -> Mismatch | None:
+    """Return in what two calls differ that should be the same; None if they fit together."""
+    if one.operation != other.operation:
+        return Mismatch.OPERATION
+    for field in (Mismatch.ROOT, Mismatch.COUNT, Mismatch.DTYPE, Mismatch.REDUCTION):
+        first, second = (getattr(call, field.name.lower()) for call in (one, other))
+        if first != second and UNKNOWN not in (first, second):
+            return field
     return None
 
 
 def take_snapshot(
-    recorder: FlightRecorder, why: str, deadline_s: float, members: Sequence[int], reporter: int | None
-) -> dict[str, Any]:
-    """Return what all ranks do, as data and in words. Call it with the board locked."""
-    ranks = [_see(recorder, rank) for rank in range(recorder.size)]
-    _share_places(ranks)
-    begun = [rank for rank in ranks if rank["does"] != NOT_BEGUN] or ranks
-    firsts = {recorder.slots[rank["rank"]].first for rank in begun}
-    if len(firsts) == 1:  # then count from the cell's beginning
-        first = firsts.pop()
-        for rank in ranks:
-            for call in rank["calls"]:
-                if call["channel"] == 0 and call["number"] > first:
-                    call["number"] -= first
-    shown = [rank for rank in ranks if rank["rank"] in members or rank["does"].startswith("waits")]
-    waits = [rank for rank in ranks if rank["does"] == "waits in" and reporter in (rank["rank"], None)]
-    channel = waits[0]["calls"][-1]["channel"] if waits else None
-    report: dict[str, Any] = {"why": why, "deadline_s": deadline_s, "ranks": shown, "channel": channel}
-    report["text"] = in_words(report)
-    return report
+    recorder: FlightRecorder,
+    why: Reason | Mismatch,
+    deadline_s: float,
+    members: Container[int],
+    reporter: int | None,
+) -> Report:
+    """Return a report of what the ranks are doing; the caller holds the recorder's lock.
+
+    The report shows the `members` and all ranks that wait. It is about the collective that `reporter` is
+    waiting in, or that any rank is waiting in if `reporter` is None.
+    """
+    ranks = [_observe(recorder, rank) for rank in range(recorder.size)]
+    ranks = _share_places(_count_from_cell_start(recorder, ranks))
+    waiting = [rank for rank in ranks if rank.activity is Activity.WAITING_IN_COLLECTIVE]
+    shown = [rank for rank in ranks if rank.rank in members or rank in waiting or rank.message is not None]
+    subjects = [rank for rank in waiting if reporter in (rank.rank, None)]
+    return Report(
+        reason=Reason.MISMATCH if isinstance(why, Mismatch) else why,
+        deadline_s=deadline_s,
+        ranks=tuple(shown),
+        communicator=subjects[0].calls[-1].communicator if subjects else None,
+        reporter=reporter,
+        mismatch=why if isinstance(why, Mismatch) else None,
+    )
 
 
-def _see(recorder: FlightRecorder, rank: int) -> dict[str, Any]:
+def _observe(recorder: FlightRecorder, rank: int) -> RankState:
     slot = recorder.slots[rank]
-    calls = [_call(call) for call in recorder.last_calls(rank)]
-    seen = {"rank": rank, "does": "", "where": "", "error": "", "calls": calls}
+    seen = RankState(rank, Activity.DEAD, calls=tuple(_record(call) for call in recorder.last_calls(rank)))
     if not alive(slot.pid):
-        seen["does"] = "is dead"
-    elif slot.waits == IN_COLLECTIVE and calls:
-        seen.update(does="waits in", where=slot.where.decode())
-    elif slot.waits == IN_MESSAGE:
-        seen.update(does="waits for", where=slot.where.decode())
-        seen.update(op=OP_NAMES[slot.op], peer=slot.peer, tag=slot.tag)
-    elif slot.state == RUNS and calls and _arrived(recorder, slot):
-        seen.update(does="waits in", where=calls[-1]["line"])
-    elif slot.state != RUNS and _lags(recorder, slot):
-        seen["does"] = NOT_BEGUN
-    elif slot.state == RETURNED:
-        seen["does"] = "has returned from the cell"
-    elif slot.state == RAISED:
-        seen.update(does="raised", error=slot.error.decode())
+        return seen
+    if (waiting := _waiting(recorder, slot, seen)) is not None:
+        return waiting
+    if slot.cell_state != CellState.RUNNING:
+        if _lags(recorder, slot):
+            return replace(seen, activity=Activity.NOT_STARTED)
+        if slot.cell_state == CellState.RAISED:
+            return replace(seen, activity=Activity.RAISED, error=_text(slot.error))
+        return replace(seen, activity=Activity.RETURNED)
+    frames = request_stack(slot.pid, recorder.stacks) if slot.writes_stack else []
+    activity = Activity.RUNNING if frames else Activity.UNRESPONSIVE
+    return replace(seen, activity=activity, place=_text(fit(student_line(frames), PLACE_BYTES)))
+
+
+def _waiting(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState | None:
+    """Return what a rank is waiting in, if it is waiting."""
+    if slot.waiting_in == WaitingIn.MESSAGE:
+        message = MessageWait(
+            OPERATION_NAMES[slot.message_operation],
+            peer=slot.message_peer if slot.message_peer >= 0 else None,
+            tag=slot.message_tag if slot.message_tag >= 0 else None,
+        )
+        return replace(seen, activity=Activity.WAITING_FOR_MESSAGE, place=_text(slot.place), message=message)
+    if not seen.calls:
+        return None
+    last = seen.calls[-1]
+    if slot.waiting_in == WaitingIn.COLLECTIVE:
+        place = _text(slot.place)
+    elif slot.cell_state == CellState.RUNNING and _has_just_called(recorder, slot):
+        place = f"{last.file} line {last.line}"
     else:
-        frames = stacks.ask(slot.pid, recorder.stacks) if slot.stacks else []
-        at = place([(file, line) for file, line, _ in frames])
-        seen.update(does="is" if frames else "does not answer", where=at)
-    return seen
+        return None
+    return replace(seen, activity=Activity.WAITING_IN_COLLECTIVE, place=place)
 
 
-def _share_places(ranks: list[dict[str, Any]]) -> None:
-    """Name one place alike: a rank that has only just come has not said yet what its line says."""
-    waiting = [rank for rank in ranks if rank["does"] == "waits in"]
-    for rank in waiting:
-        same = [one["where"] for one in waiting if one["calls"][-1] == rank["calls"][-1]]
-        rank["where"] = max(same, key=len)
+def _count_from_cell_start(recorder: FlightRecorder, ranks: list[RankState]) -> list[RankState]:
+    """Number the world's collectives from the start of the cell, if all ranks agree on where that was."""
+    started = [rank for rank in ranks if rank.activity is not Activity.NOT_STARTED] or ranks
+    before = {recorder.slots[rank.rank].calls_before_cell for rank in started}
+    if len(before) > 1:
+        return ranks
+    first = before.pop()
+
+    def renumber(call: CallRecord) -> CallRecord:
+        in_cell = call.communicator == 0 and call.number > first
+        return replace(call, number=call.number - first) if in_cell else call
+
+    return [replace(rank, calls=tuple(map(renumber, rank.calls))) for rank in ranks]
 
 
-def _lags(recorder: FlightRecorder, slot: Any) -> bool:
-    """Tell whether others have begun a cell since this rank has ended its last one."""
-    running = [other for other in recorder.slots if other.state == RUNS]
-    return bool(running) and all(other.cell > slot.cell and other.since > slot.since for other in running)
+def _share_places(ranks: list[RankState]) -> list[RankState]:
+    """Give ranks in the same call the same place: a rank that has just called it has noted only the line."""
+    places: dict[CallRecord, str] = {}
+    for rank in ranks:
+        if rank.activity is Activity.WAITING_IN_COLLECTIVE:
+            places[rank.calls[-1]] = max(places.get(rank.calls[-1], ""), rank.place, key=len)
+    return [
+        replace(rank, place=places[rank.calls[-1]])
+        if rank.activity is Activity.WAITING_IN_COLLECTIVE
+        else rank
+        for rank in ranks
+    ]
 
 
-def _arrived(recorder: FlightRecorder, slot: Any) -> bool:
-    """Tell whether a rank stands in its last call, too shortly as yet to have said so."""
-    number = slot.history[(slot.calls - 1) % HISTORY].number
-    return bool(number >> (EPOCH - NUMBER) == recorder.head.epoch & 0xFFF and slot.going >> NUMBER != number)
+def _lags(recorder: FlightRecorder, slot: Slot) -> bool:
+    """Tell whether other ranks have started a cell since this rank ended its last one."""
+    running = [other for other in recorder.slots if other.cell_state == CellState.RUNNING]
+    return bool(running) and all(
+        other.cells_started > slot.cells_started and other.cell_state_since_s > slot.cell_state_since_s
+        for other in running
+    )
 
 
-def _call(call: Call) -> dict[str, Any]:
-    details = []
-    if UNKNOWN not in (call.count, call.kind):
-        details.append(f"{call.count} {KIND_NAMES[call.kind]}")
-    elif call.kind != UNKNOWN:
-        details.append(KIND_NAMES[call.kind])
-    if call.reduction != UNKNOWN:
-        details.append(REDUCTIONS[call.reduction])
-    if call.root != UNKNOWN:
-        details.append(f"root {call.root}")
-    return {
-        "channel": call.channel,
-        "number": call.number & NUMBERS,
-        "op": OP_NAMES[call.op],
-        "details": ", ".join(details),
-        "line": f"{call.file.decode()} line {call.line}",
-    }
+def _has_just_called(recorder: FlightRecorder, slot: Slot) -> bool:
+    """Tell whether a rank is in its last collective, but too recently to have noted that it waits."""
+    number = slot.history[(slot.calls_noted - 1) % HISTORY_CALLS].number
+    this_epoch = number >> (EPOCH_SHIFT - NUMBER_SHIFT) == recorder.head.epoch & EPOCH_MASK
+    return bool(this_epoch and slot.joined_word >> NUMBER_SHIFT != number)
+
+
+def _record(call: Call) -> CallRecord:
+    return CallRecord(
+        communicator=call.row,
+        number=call.number & NUMBER_MASK,
+        operation=OPERATION_NAMES[call.operation],
+        root=None if call.root == UNKNOWN else call.root,
+        count=None if call.count == UNKNOWN else call.count,
+        dtype=None if call.dtype == UNKNOWN else DTYPE_NAMES[call.dtype],
+        reduction=None if call.reduction == UNKNOWN else REDUCTIONS[call.reduction],
+        file=_text(call.file),
+        line=call.line,
+    )
+
+
+def _text(field: bytes) -> str:
+    return field.decode(errors="replace")  # the rank may be writing the field at this moment

@@ -1,6 +1,6 @@
-"""Where a process is, asked by a signal that it answers whatever it does: also inside MPI, or in a loop.
+"""The stack of another process: it answers a signal whatever it is doing, inside MPI or in a loop.
 
-The handler is faulthandler's, in C: it needs neither the interpreter's leave nor its turn.
+The signal handler is faulthandler's, in C: it does not wait for the interpreter.
 """
 
 from __future__ import annotations
@@ -13,33 +13,31 @@ from time import monotonic, sleep
 from typing import BinaryIO
 
 SIGNAL = signal.SIGUSR2
-ANSWER_S = 0.5
-SETTLED_S = 0.004  # an answer is written line by line
+ANSWER_TIMEOUT_S = 0.5
+SETTLED_S = 0.004  # an answer is written line by line: it is complete when nothing has followed for so long
+POLL_S = 0.0005
 
-Place = tuple[str, int, str]  # file, line, function
 
-
-def answer_into(file: BinaryIO) -> None:
-    """From now on, write this process's stack to a file, opened to append, whenever the signal comes."""
+def write_stack_on_signal(file: BinaryIO) -> None:
+    """From now on, write this process's stack to a file, opened for appending, when the signal arrives."""
     faulthandler.register(SIGNAL, file, all_threads=False)
 
 
-def ask(pid: int, file: BinaryIO) -> list[Place]:
-    """Return the frames of a process that answers, innermost first; nothing if it does not.
+def request_stack(pid: int, file: BinaryIO) -> list[tuple[str, int]]:
+    """Return the frames of a process (file and line), innermost first; empty if it does not answer.
 
-    One at a time: all processes answer into the same file.
+    The caller holds the recorder's lock, because all processes answer into the same file.
     """
     os.ftruncate(file.fileno(), 0)
     try:
         os.kill(pid, SIGNAL)
     except OSError:
         return []
-    deadline = monotonic() + ANSWER_S
+    deadline = monotonic() + ANSWER_TIMEOUT_S
     size, since = 0, monotonic()
     while monotonic() < deadline and not (size and monotonic() - since > SETTLED_S):
-        sleep(0.0005)
+        sleep(POLL_S)
         if (now := os.fstat(file.fileno()).st_size) != size:
             size, since = now, monotonic()
     text = os.pread(file.fileno(), size, 0).decode(errors="replace")
-    frames = re.findall(r'File "(.*)", line (\d+) in (.*)', text)
-    return [(name, int(line), function) for name, line, function in frames]
+    return [(file_, int(line)) for file_, line in re.findall(r'File "(.*)", line (\d+) in ', text)]

@@ -1,0 +1,93 @@
+"""A hang report as a table: ranks as rows, the last collectives as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from labkit.watch.flight_recorder.report import Activity, CallRecord, RankState, Report
+
+MAX_COLUMNS = 6
+
+_ABSENT_LABELS = {
+    Activity.WAITING_IN_COLLECTIVE: "elsewhere",
+    Activity.WAITING_FOR_MESSAGE: "in a message",
+    Activity.RUNNING: "elsewhere",
+    Activity.RETURNED: "returned",
+    Activity.RAISED: "raised",
+    Activity.NOT_STARTED: "not started",
+    Activity.DEAD: "dead",
+    Activity.UNRESPONSIVE: "no response",
+}
+
+
+class Status(Enum):
+    """How far a rank got with a collective."""
+
+    DONE = auto()
+    WAITING = auto()
+    ABSENT = auto()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A rank and a collective: the rank's status there, and in words what it does."""
+
+    status: Status
+    label: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """The last collectives (`#2 Allreduce`) and, for each rank, one entry per collective."""
+
+    columns: list[str]
+    rows: dict[int, list[Entry]]
+
+
+def call_details(call: CallRecord) -> str:
+    """Return what the ranks must agree on besides the operation: `10 float32, SUM, root 0`."""
+    details = [
+        "" if call.count is None or call.dtype is None else f"{call.count} {call.dtype}",
+        call.dtype if call.count is None else "",
+        call.reduction,
+        "" if call.root is None else f"root {call.root}",
+    ]
+    return ", ".join(filter(None, details))
+
+
+def table(report: Report) -> Table:
+    """Return the table of a report; it has no columns if the report is not about a collective."""
+    if report.communicator is None:
+        return Table([], {rank.rank: [] for rank in report.ranks})
+    operations: dict[int, list[str]] = {}
+    for rank in report.ranks:
+        for call in rank.calls:
+            if call.communicator == report.communicator and call.number <= report.number:
+                operations.setdefault(call.number, []).append(call.operation)
+    numbers = sorted(operations)[-MAX_COLUMNS:]
+    # The ranks may have called different operations under one number: the most frequent one names the column.
+    names = {number: max(sorted(set(called)), key=called.count) for number, called in operations.items()}
+    columns = [f"#{number} {names[number]}" for number in numbers]
+    return Table(columns, {rank.rank: _row(report, rank, numbers) for rank in report.ranks})
+
+
+def _row(report: Report, rank: RankState, numbers: list[int]) -> list[Entry]:
+    last = rank.last_call(report.communicator)
+    row = []
+    for number in numbers:
+        if number < report.number:
+            done = last is not None and number <= last.number
+            row.append(Entry(Status.DONE, "done") if done else Entry(Status.ABSENT, ""))
+        elif last is not None and last.number == number and report.is_waiting_here(rank):
+            row.append(Entry(Status.WAITING, _waiting_label(report, last)))
+        else:
+            row.append(Entry(Status.ABSENT, _ABSENT_LABELS[rank.activity]))
+    return row
+
+
+def _waiting_label(report: Report, call: CallRecord) -> str:
+    if report.mismatch is None:
+        return "waiting"
+    details = call_details(call)
+    return f"waiting in {call.operation}" + (f" ({details})" if details else "")

@@ -1,0 +1,157 @@
+"""A hang report as text: which ranks wait where, which ranks are missing, and what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from labkit.watch.flight_recorder.report import Activity, Mismatch, RankState, Reason, Report
+from labkit.watch.flight_recorder.table import Status, call_details, table
+from labkit.wording import ranks_phrase
+
+SENDS = ("Send", "Ssend", "send", "ssend")
+WAITING = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE)
+
+
+def render(report: Report) -> str:
+    """Return the whole text of a report."""
+    if report.reason is Reason.INTERRUPTED:
+        return title(report)
+    return "\n".join([title(report), *rank_lines(report), "", *table_lines(report), *advice(report)])
+
+
+def title(report: Report) -> str:
+    """Return the sentence that says what is wrong."""
+    if report.reason is Reason.STOPPED:
+        return "What the ranks were doing when they were stopped:"
+    if report.reason is Reason.INTERRUPTED:
+        return f"rank {report.reporter} was interrupted while it was waiting."
+    if report.mismatch is Mismatch.OPERATION:
+        return f"Collective mismatch: the ranks called different operations as collective #{report.number}."
+    if report.mismatch is not None:
+        field = report.mismatch.name.lower()
+        return f"Collective mismatch: the ranks called collective #{report.number} with different {field}s."
+    if report.number > 0:
+        return _missing(report)
+    waiting = [rank for rank in report.ranks if rank.message is not None]
+    reporters = [rank for rank in waiting if rank.rank == report.reporter] or waiting
+    return _unmatched(reporters[0]) if reporters else "A rank waited too long."
+
+
+def _missing(report: Report) -> str:
+    joined = report.joined()
+    call = joined[0].calls[-1]
+    what = ", ".join(filter(None, [call.operation, call_details(call)]))
+    missing = [rank.rank for rank in report.ranks if rank not in joined]
+    if missing:
+        return f"{ranks_phrase(missing)} never joined collective #{call.number} ({what})."
+    return (
+        f"The last rank joined collective #{call.number} ({what}) after the limit of {report.deadline_s:g} s."
+    )
+
+
+def _unmatched(rank: RankState) -> str:
+    message = rank.message
+    assert message is not None
+    peer = "any rank" if message.peer is None else f"rank {message.peer}"
+    tag = "" if message.tag is None else f" (tag {message.tag})"
+    missing = f"receive on {peer}" if message.operation in SENDS else f"send from {peer}"
+    return f"rank {rank.rank} is waiting in {message.operation}: no matching {missing}{tag}."
+
+
+def rank_lines(report: Report) -> list[str]:
+    """Return a line for each group of ranks that do the same, waiting ranks first, large groups first."""
+    groups: dict[RankState, list[int]] = {}
+    for rank in report.ranks:
+        groups.setdefault(_without_rank(report, rank), []).append(rank.rank)
+    ordered = sorted(groups.items(), key=lambda group: (group[0].activity not in WAITING, -len(group[1])))
+    return [
+        f"  {ranks_phrase(ranks)} {_describe(report, shared, len(ranks) > 1)}" for shared, ranks in ordered
+    ]
+
+
+def _without_rank(report: Report, rank: RankState) -> RankState:
+    """Return what a rank's line depends on: equal for the ranks that share the line."""
+    if rank.activity is Activity.WAITING_IN_COLLECTIVE:
+        # The place says more than the line of the call.
+        return replace(rank, rank=-1, calls=(replace(rank.calls[-1], file="", line=0),))
+    last = rank.last_call(report.communicator)
+    return replace(rank, rank=-1, calls=() if last is None else (last,))
+
+
+def _describe(report: Report, rank: RankState, many: bool) -> str:
+    """Return what one rank or `many` ranks do: a verb and what follows."""
+    be = "are" if many else "is"
+    at = f" at {rank.place}" if rank.place else ""
+    if rank.activity is Activity.WAITING_IN_COLLECTIVE:
+        call = rank.calls[-1]
+        details = ", ".join(filter(None, [f"#{call.number}", call_details(call)]))
+        elsewhere = "" if call.communicator == report.communicator else " on another communicator"
+        return f"{be} waiting in {call.operation} ({details}){elsewhere}{at}"
+    if rank.message is not None:
+        message = rank.message
+        peer = "any rank" if message.peer is None else f"rank {message.peer}"
+        direction = "to" if message.operation in SENDS else "from"
+        tag = "" if message.tag is None else f", tag {message.tag}"
+        return f"{be} waiting in {message.operation} ({direction} {peer}{tag}){at}"
+    doing = _verb(rank, many)
+    if report.number == 0:
+        return doing
+    progress = f"never joined #{report.number}"
+    if rank.calls and rank.calls[-1].number < report.number:
+        last = rank.calls[-1]
+        progress = (
+            f"finished collective #{last.number} ({last.operation}, {last.file} line {last.line}) "
+            f"but {progress}"
+        )
+    return f"{progress}: {'they' if many else 'it'} {doing}"
+
+
+def _verb(rank: RankState, many: bool) -> str:
+    be, have, do = ("are", "have", "do") if many else ("is", "has", "does")
+    return {
+        Activity.RUNNING: f"{be} at {rank.place}" if rank.place else f"{be} running",
+        Activity.RETURNED: f"{have} returned from the cell",
+        Activity.RAISED: f"raised {rank.error}",
+        Activity.NOT_STARTED: f"{have} not started the cell",
+        Activity.DEAD: f"{have} died",
+        Activity.UNRESPONSIVE: f"{do} not respond",
+    }[rank.activity]
+
+
+def table_lines(report: Report) -> list[str]:
+    """Return the table of the last collectives: `✓` for done, `waiting`, or what the rank does instead."""
+    data = table(report)
+    if not data.columns:
+        return []
+    lines = [["", *data.columns]]
+    for rank, entries in data.rows.items():
+        lines.append(
+            [f"rank {rank}", *(_ENTRY[entry.status].format(entry.label).rstrip() for entry in entries)]
+        )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rows = ("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)) for line in lines)
+    return [*(f"  {row}".rstrip() for row in rows), ""]
+
+
+_ENTRY = {Status.DONE: "✓", Status.WAITING: "{}", Status.ABSENT: "– {}"}
+
+
+def advice(report: Report) -> list[str]:
+    """Return what to do next."""
+    if report.reason is Reason.STOPPED:
+        return []
+    lines = []
+    busy = [rank.rank for rank in report.ranks if rank.activity is Activity.RUNNING]
+    if report.reason is Reason.TIMED_OUT and busy:
+        lines.append(
+            f"If {ranks_phrase(busy)} {'are' if len(busy) > 1 else 'is'} only slow, allow more than "
+            f"{report.deadline_s:g} s on every rank: `comm.deadline_s = …`"
+        )
+    if any(rank.activity is Activity.WAITING_FOR_MESSAGE for rank in report.ranks):
+        lines.append(
+            "A message may still be in flight, and the next cell would receive it: "
+            "`connect(restart=True)` starts ranks without it."
+        )
+    else:
+        lines.append("No data has moved and the ranks are ready: fix the cell and run it again.")
+    return lines
