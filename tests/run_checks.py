@@ -1,42 +1,76 @@
-"""Run every check on the ranks of mpiexec -n p python run_checks.py REPORT [NAME].
+"""Run checks on the ranks of one job: mpiexec -n p python run_checks.py FOLDER DEADLINE_S.
 
-A check is a function check_…(comm) in checks/; a NAME says which one, if not all. Rank 0 appends the name of
-each one to REPORT that all ranks passed. A rank that fails tells why and aborts the job: the others may be
-waiting for it.
+A check is a function check_…(comm). FOLDER/todo lists checks, one PATH:NAME a line. Each rank appends JSON lines
+to FOLDER/RANK.jsonl: the name of a check that begins, and whether it passed. A rank that fails goes on with the
+next check as soon as all other ranks have left this one. If they cannot, because they wait for the rank that
+failed, then whoever started the job notices that nothing moves and kills it; by then, DEADLINE_S after the check
+began, each rank has written where it is to FOLDER/RANK.stack.
 """
 
 from __future__ import annotations
 
+import ast
+import faulthandler
 import importlib.util
+import json
 import sys
 import traceback
+from collections.abc import Callable
+from functools import cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 
+from _pytest.assertion.rewrite import rewrite_asserts
 from mpi4py import MPI
+
+from labkit.comm import sleeping_barrier
+
+
+class RewritingLoader(SourceFileLoader):
+    """Loads a module whose failed asserts show their values, as pytest does with the tests it imports."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = Path(self.path).read_bytes()
+        tree = ast.parse(source, self.path)
+        rewrite_asserts(tree, source, self.path)
+        return compile(tree, self.path, "exec", dont_inherit=True)
+
+
+@cache
+def functions(path: str) -> dict[str, Callable[[MPI.Intracomm], None]]:
+    """Import the file and return its functions."""
+    name = Path(path).stem
+    spec = importlib.util.spec_from_file_location(name, path, loader=RewritingLoader(name, path))
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return vars(module)
 
 
 def main() -> None:
-    """Run the checks, file by file, in the order they stand in."""
-    comm = MPI.COMM_WORLD
-    with open(sys.argv[1], "a") as report:
-        for file in sorted(Path(__file__).parent.glob("*/checks/*.py")):
-            spec = importlib.util.spec_from_file_location(file.stem, file)
-            assert spec and spec.loader
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            for name, check in list(vars(module).items()):
-                if name.startswith("check_") and sys.argv[2:] in ([], [name]):
-                    try:
-                        check(comm.Dup())  # its own: no message of one check can reach another
-                    except BaseException:
-                        sys.stdout.write(
-                            f"{name} failed on rank {comm.rank} of {comm.size}\n{traceback.format_exc()}"
-                        )
-                        sys.stdout.flush()
-                        comm.Abort(1)
-                    comm.Barrier()
-                    if comm.rank == 0:
-                        print(f"{file.stem}:{name}", file=report, flush=True)
+    """Run the checks in the order of the list."""
+    world, folder, deadline_s = MPI.COMM_WORLD, Path(sys.argv[1]), float(sys.argv[2])
+    with open(folder / f"{world.rank}.jsonl", "a") as results:
+
+        def write(**row: str) -> None:
+            print(json.dumps(row), file=results, flush=True)
+
+        for line in (folder / "todo").read_text().splitlines():
+            path, name = line.rsplit(":", 1)
+            write(begins=line)
+            with open(folder / f"{world.rank}.stack", "w") as stack:
+                faulthandler.dump_traceback_later(deadline_s, file=stack)
+                try:
+                    functions(path)[name](
+                        world.Dup()
+                    )  # of its own: no message of one check can reach another
+                except BaseException:
+                    write(failed=line, why=traceback.format_exc())
+                else:
+                    write(passed=line)
+                sleeping_barrier(world)
+                faulthandler.cancel_dump_traceback_later()
 
 
 main()

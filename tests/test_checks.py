@@ -2,57 +2,49 @@
 
 from __future__ import annotations
 
-import ast
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.check_jobs import checks_in, run_checks
+
 HERE = Path(__file__).parent
-CHECKS = [
-    f"{file.stem}:{node.name}"
-    for file in sorted(HERE.glob("*/checks/*.py"))
-    for node in ast.parse(file.read_text()).body  # not imported: that would make pytest an MPI process
-    if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")
-]
+CHECKS = checks_in(sorted(HERE.glob("*/checks/*.py")))
+Faults = Callable[[int], dict[str, str]]
+
+
+def name_of(check: str) -> str:
+    """Return "running:check_…"."""
+    path, name = check.rsplit(":", 1)
+    return f"{Path(path).stem}:{name}"
 
 
 @pytest.fixture(scope="session")
-def job(
-    run: Callable[..., subprocess.CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[int], tuple[set[str], str]]:
-    """Run the checks on p ranks, once; return the names of those that passed, and all that the ranks said."""
-    done: dict[int, tuple[set[str], str]] = {}
+def faults() -> Faults:
+    """Run all checks on p ranks, once; return what went wrong, by check."""
+    known: dict[int, dict[str, str]] = {}
 
-    def once(p: int) -> tuple[set[str], str]:
-        if p not in done:
-            report = tmp_path_factory.mktemp("checks") / f"{p}.txt"
-            report.touch()
-            said = run(p, HERE / "run_checks.py", report)
-            done[p] = set(report.read_text().split()), f"exit status {said.returncode}\n{said.stdout}"
-        return done[p]
+    def of(p: int) -> dict[str, str]:
+        if p not in known:
+            known[p] = run_checks(p, CHECKS)
+        return known[p]
 
-    return once
+    return of
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", CHECKS, ids=name_of)
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5])
-def test_check(p: int, check: str, job: Callable[[int], tuple[set[str], str]]) -> None:
-    passed, said = job(p)
-    if check not in passed:
-        failed = f"{check.split(':')[1]} failed on rank" in said
-        pytest.fail(
-            f"on {p} ranks {check} {'failed' if failed else 'was not reached'}:\n{said}", pytrace=False
-        )
+def test_check(p: int, check: str, faults: Faults) -> None:
+    if check in faults(p):
+        pytest.fail(f"{name_of(check)} failed on {p} ranks:\n{faults(p)[check]}", pytrace=False)
 
 
-def test_every_way_to_average_on_eight_ranks(
-    run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    name = "check_every_way_leaves_what_one_rank_makes_of_all_gradients"
-    done = run(8, HERE / "run_checks.py", tmp_path / "report.txt", name)
-    assert (tmp_path / "report.txt").read_text().split() == [f"averaging:{name}"], done.stdout
+def test_every_algorithm_on_eight_ranks() -> None:
+    name = "check_every_algorithm_gives_the_result_of_one_rank_with_all_gradients"
+    chosen = [check for check in CHECKS if check.endswith(f":{name}")]
+    assert len(chosen) == 1
+    assert run_checks(8, chosen) == {}
 
 
 def test_there_are_checks() -> None:

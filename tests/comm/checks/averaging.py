@@ -38,7 +38,7 @@ def assert_close(result: np.ndarray, expected: np.ndarray, parts: np.ndarray) ->
     np.testing.assert_array_less(np.abs(result - expected), rounding + 1e-30)
 
 
-def check_every_way_leaves_what_one_rank_makes_of_all_gradients(comm: MPI.Intracomm) -> None:
+def check_every_algorithm_gives_the_result_of_one_rank_with_all_gradients(comm: MPI.Intracomm) -> None:
     weights = 2 * np.arange(comm.size) + 1.0
     weights = weights / weights.sum()
     factors = {"sum": np.ones(comm.size), "mean": np.full(comm.size, 1 / comm.size), "weighted": weights}
