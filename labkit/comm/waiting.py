@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
+from labkit.wording import ranks_phrase
+
 DEADLINE_S = 20.0
 HAND_OVER_S = 0.05  # a hundred times as long as a segment takes between two ranks of one machine
 POLLS = range(256)  # between two readings of the clock
@@ -37,9 +39,9 @@ class Pending(NamedTuple):
         """Return it in words, to follow "waited for"."""
         parts = []
         if self.receives:
-            parts.append(f"a message from {ranks(self.receives)}")
+            parts.append(f"a message from {ranks_phrase(sorted(set(self.receives)))}")
         if self.sends:
-            parts.append(f"{ranks(self.sends)} to take a message")
+            parts.append(f"{ranks_phrase(sorted(set(self.sends)))} to take a message")
         return " and ".join(parts) or "the other ranks"
 
 
@@ -88,9 +90,3 @@ def wait_until_deadline(over: Over, pending: Callable[[], Pending]) -> None:
         f"the same call on all {missing.comm.size} ranks: a rank never made it, or gave another schedule or "
         "array size. Messages may still be under way on this communicator: make a new one before you go on."
     )
-
-
-def ranks(numbers: list[int]) -> str:
-    """Return "rank 2" or "ranks 0, 2"."""
-    unique = sorted(set(numbers))
-    return ("rank " if len(unique) == 1 else "ranks ") + ", ".join(map(str, unique))

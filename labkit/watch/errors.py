@@ -27,5 +27,5 @@ class HangError(CollectiveError):
 class Interrupted(KeyboardInterrupt):
     """The user interrupted a rank while it was waiting."""
 
-    def _render_traceback_(self) -> list[str]:  # one line at once: the ranks' waits differ in nothing
+    def _render_traceback_(self) -> list[str]:  # a traceback would show only the loop that waits
         return [f"KeyboardInterrupt: {self}"]

@@ -1,7 +1,7 @@
-"""Watch where /dev/shm has no room, and, given a folder that has none either, where nothing has.
+"""Watch a communicator while /dev/shm is full; the argument is the temporary folder, which may be full, too.
 
-The file system there is these ranks' own. MPICH cannot start in a full one, so it becomes full afterwards;
-Open MPI can, but takes pages of what it has there as it needs them, so it must be full before.
+/dev/shm is mounted for these ranks alone. MPICH cannot start if it is full, so it is filled afterwards.
+Open MPI can start, but takes more of its memory there while it runs, so it must be full from the start.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ else:
     said = os.path.dirname(comm.watch.recorder.path)
     try:
         comm.Bcast(bytearray(1 + (comm.rank == 1)), root=0)
-        raise AssertionError("the board there shows nothing")
+        raise AssertionError("the flight recorder in the temporary folder did not show the mismatch")
     except HangError:
         pass
 all_said = world.gather(said)

@@ -1,4 +1,4 @@
-"""Ranks that meet where there is no room to: a board elsewhere, or a reason on every rank."""
+"""A full /dev/shm: the flight recorder goes elsewhere, or every rank raises the same error."""
 
 from __future__ import annotations
 
@@ -12,40 +12,43 @@ import pytest
 from labkit import env
 
 P = 3
-# For these ranks alone: /dev/shm with the least room in which MPI starts, and a folder with next to none.
-LEAST = "512m" if env.is_mpich(env.mpiexec()) else "64k"  # see full_memory.py
-OWN = f'mount -t tmpfs -o size={LEAST} tmpfs /dev/shm && mount -t tmpfs -o size=64k tmpfs "$0" && exec "$@"'
+# Mounts a /dev/shm just large enough for MPI to start (see programs/full_memory.py), and a folder too small
+# for a flight recorder.
+SHM_SIZE = "512m" if env.is_mpich(env.mpiexec()) else "64k"
+MOUNT = (
+    f'mount -t tmpfs -o size={SHM_SIZE} tmpfs /dev/shm && mount -t tmpfs -o size=64k tmpfs "$0" && exec "$@"'
+)
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """A folder for OWN to mount on; skips where this system lets nobody, or not this user, mount."""
+def small_folder(tmp_path: Path) -> Path:
+    """Return a folder that MOUNT makes small; skip where this system or user cannot mount."""
     if sys.platform != "linux":
-        pytest.skip("there is no /dev/shm here")
+        pytest.skip("only Linux has /dev/shm")
     folder = tmp_path / "small"
     folder.mkdir()
-    tried = subprocess.run(
-        ["unshare", "-m", "sh", "-c", OWN, str(folder), "true"], capture_output=True, text=True, check=False
-    )
+    command = ["unshare", "-m", "sh", "-c", MOUNT, str(folder), "true"]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"mounting a file system takes root: {tried.stderr.strip()}")
     return folder
 
 
-@pytest.mark.parametrize("room", [True, False], ids=["room elsewhere", "no room at all"])
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["temporary folder has room", "no folder has room"])
 def test_a_full_dev_shm(
     run: Callable[..., subprocess.CompletedProcess[str]],
     programs: Path,
     tmp_path: Path,
-    small: Path,
-    room: bool,
+    small_folder: Path,
+    elsewhere: bool,
 ) -> None:
-    folder = tmp_path if room else small
-    done = run(P, programs / "full_memory.py", folder, before=("unshare", "-m", "sh", "-c", OWN, str(small)))
-    # Open MPI complains before.
+    folder = tmp_path if elsewhere else small_folder
+    mount = ("unshare", "-m", "sh", "-c", MOUNT, str(small_folder))
+    done = run(P, programs / "full_memory.py", folder, before=mount)
+    # Open MPI prints warnings of its own.
     lines = [line[6:] for line in done.stdout.splitlines() if line.startswith("said: ")]
     assert len(lines) == P and len(set(lines)) == 1, done.stdout
-    if room:
+    if elsewhere:
         assert lines[0] == str(folder)
     else:
         assert lines[0].startswith("rank 0: no room for ") and "[Errno 28]" in lines[0], lines[0]

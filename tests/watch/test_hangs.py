@@ -1,6 +1,6 @@
-"""Faults on real engines: each ends its cell with a message that names the right rank, and all work again.
+"""Hangs, stops and deaths on real engines: a message names the rank, and all ranks work in the next cell.
 
-`pytest -s` shows the table: time to the message (from the fault, or the stop), time to four working engines.
+`pytest -s` prints the seconds from the fault (or the stop) to the message, and to four working engines.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ DEADLINE_S = 2
 CONNECT = f"from labkit.cluster import connect\nrc = connect(4, deadline_s={DEADLINE_S})"
 RAW = "from mpi4py import MPI\nraw = MPI.COMM_WORLD\n"
 
-# What happens -> the cell, and what the message says.
+# What goes wrong -> the cell, and patterns of its message.
 HANGS = {
-    "missed by one rank": (
+    "one rank misses it": (
         "if rank != 2:\n    comm.Barrier()",
         [r"rank 2 never joined collective #1 \(Barrier\)", r"rank 2 .*it has returned from the cell"],
     ),
@@ -33,7 +33,7 @@ HANGS = {
         "mask, other = np.ones(2, bool), np.zeros(2, bool)\nif rank != 2:\n    comm.allreduce(mask | other)",
         [r"rank 2 never joined collective #1", r"ranks 0, 1, 3 .*line 3: `comm\.allreduce\(mask \| other\)`"],
     ),
-    "two in different ones": (
+    "different operations": (
         "x = np.ones(3)\nif rank == 2:\n    comm.Bcast(x)\nelse:\n    comm.Allreduce(x, x.copy())",
         [
             r"Collective mismatch: the ranks called different operations as collective #1\.",
@@ -71,11 +71,11 @@ HANGS = {
             r"ranks 1, 2, 3 are waiting in Barrier",
         ],
     ),
-    "no pickle on one rank": (
+    "one rank has an object without a pickle": (
         "comm.allgather((lambda: 0) if rank == 1 else 1)",
         [r"rank 1 never joined .*: it raised .*pickle.* at cell line 1"],
     ),
-    "in a part of the ranks": (
+    "in a communicator of some ranks": (
         "half = comm.Split(rank % 2)\nif rank != 3:\n    half.Barrier()",
         [r"rank 3 never joined", r"rank 1 is waiting in Barrier"],
     ),
@@ -84,7 +84,7 @@ HANGS = {
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    """A kernel whose ranks have hung before: nothing of a hang may be left."""
+    """A kernel that all tests share: no test may find anything left of the hangs of others."""
     world = World(tmp_path_factory.mktemp("hangs") / "ipython")
     kernel = Kernel(world)
     assert "4 ranks" in kernel.run(CONNECT)
@@ -93,15 +93,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     world.wait_until_empty()
 
 
-def row(what: str, to_message: float, kernel: Kernel, began: float | None = None) -> None:
-    """Bring four working engines back, and write the table's row; count from `began`, or from now on."""
+def recover(what: str, to_message_s: float, kernel: Kernel, began: float | None = None) -> None:
+    """Check that four engines work, if need be connected anew; print the seconds since `began`."""
     began = began or monotonic()
     if "4\n" * 4 not in (said := numbers(kernel.run("%px print(comm.allreduce(1))"))):
         assert "4 ranks, one MPI world" in kernel.run(CONNECT)
         said = numbers(kernel.run("%px print(comm.allreduce(1))"))
     assert said == "4\n" * 4, said
     print(
-        f"\n{MPI.get_vendor()[0]:9} {what:34} message {to_message:5.2f} s   "
+        f"\n{MPI.get_vendor()[0]:9} {what:34} message {to_message_s:5.2f} s   "
         f"four ranks {monotonic() - began:5.2f} s",
         end="",
     )
@@ -112,22 +112,22 @@ def numbers(said: str) -> str:
 
 
 @pytest.mark.parametrize("what", HANGS)
-def test_a_hang_is_a_report(shared: Kernel, what: str) -> None:
+def test_a_hang_ends_the_cell_with_a_report_that_names_the_rank(shared: Kernel, what: str) -> None:
     cell, expected = HANGS[what]
     began = monotonic()
     said = shared.run(f"%%px\n{cell}")
     took = monotonic() - began
     for pattern in expected:
         assert re.search(pattern, said), said
-    assert said.count("HangError") == 1, said  # shown once, whoever raised it
-    row(what, took, shared)
+    assert said.count("HangError") == 1, said  # shown once, however many ranks raised it
+    recover(what, took, shared)
 
 
-def test_a_rank_that_comes_too_late_for_a_mismatch(shared: Kernel) -> None:
+def test_a_rank_that_starts_the_cell_after_the_others_disagree(shared: Kernel) -> None:
     shared.run("import time\nbusy = rc[2].apply_async(time.sleep, 2)")
     said = shared.run("%%px\nx = np.ones(10 + rank)\ncomm.Allreduce(x, x.copy())")
     assert re.search(r"rank 2 .*never joined #1: it has not started the cell", said), said
-    row("comes too late for a mismatch", 2.0, shared)
+    recover("a late rank, a mismatch", 2.0, shared)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,9 @@ def test_a_rank_that_comes_too_late_for_a_mismatch(shared: Kernel) -> None:
         ),
     ],
 )
-def test_the_stop_button(shared: Kernel, tmp_path: Path, what: str, cell: str, expected: str) -> None:
+def test_the_stop_button_ends_the_cell_and_shows_where_the_ranks_were(
+    shared: Kernel, tmp_path: Path, what: str, cell: str, expected: str
+) -> None:
     shared.run("%px comm.deadline_s = 60")
     message = shared.start(f"%%px\nmark = f'{tmp_path}/{{rank}}'\n{cell}")
     wait_until(lambda: len(os.listdir(tmp_path)) == 4, "all ranks in the cell")
@@ -161,7 +163,7 @@ def test_the_stop_button(shared: Kernel, tmp_path: Path, what: str, cell: str, e
     assert "KeyboardInterrupt: the cell was stopped" in said
     assert expected in said, said
     assert ("engines have been ended" in said) == ("raw" in what)
-    row(what, took, shared)
+    recover(what, took, shared)
 
 
 def test_a_cell_can_be_stopped_even_if_the_report_fails(shared: Kernel, tmp_path: Path) -> None:
@@ -177,7 +179,7 @@ def test_a_cell_can_be_stopped_even_if_the_report_fails(shared: Kernel, tmp_path
 
 
 @pytest.mark.parametrize("victim", ["an engine", "the controller", "the whole cluster"])
-def test_a_part_is_killed(shared: Kernel, tmp_path: Path, victim: str) -> None:
+def test_a_killed_process_ends_the_cell_and_is_named(shared: Kernel, tmp_path: Path, victim: str) -> None:
     message = shared.start(
         f"%%px\nimport os, time\nopen(f'{tmp_path}/{{os.getpid()}}-{{rank}}', 'w').close()\ntime.sleep(100)"
     )
@@ -199,27 +201,27 @@ def test_a_part_is_killed(shared: Kernel, tmp_path: Path, victim: str) -> None:
         "rank 2 was killed by signal 9" if victim == "an engine" else "the cluster's controller has ended"
     )
     assert f"RankDied: {expected}" in said, said
-    row(f"{victim} killed", monotonic() - began, shared)
+    recover(f"{victim} killed", monotonic() - began, shared)
 
 
-def test_a_laptop_sleeps(shared: Kernel) -> None:
-    """Time in which nobody runs is no time of waiting."""
+def test_a_laptop_that_sleeps_is_no_hang(shared: Kernel) -> None:
+    """Time in which no process runs does not count as waiting."""
     message = shared.start("%%px\nimport time\ntime.sleep(rank / 2)\ncomm.Barrier()\nprint(rank)")
     processes = [process for process in shared.world.processes() if process.pid != shared.pid]
     for process in processes:
         process.suspend()
-    sleep(DEADLINE_S + 1)  # what is tested is that time goes by
+    sleep(DEADLINE_S + 1)  # the time that passes is what is tested
     for process in processes:
         process.resume()
     assert numbers(shared.finish(message)) == "0\n1\n2\n3\n"
-    row("a sleep", 0, shared)
+    recover("a sleep", 0, shared)
 
 
 @pytest.mark.parametrize(
     ("what", "cell"),
     [("stuck in raw MPI", f"{RAW}if rank:\n    raw.Barrier()"), ("computing", "while rank: pass")],
 )
-def test_the_kernel_restarts_while_its_ranks_are(
+def test_a_restarted_kernel_stops_the_cell_of_the_old_one(
     kernel: Kernel, tmp_path: Path, ipcluster: Start, what: str, cell: str
 ) -> None:
     here = tmp_path / "here"
@@ -231,15 +233,15 @@ def test_the_kernel_restarts_while_its_ranks_are(
     kernel.restart()
     began = monotonic()
     message = kernel.start(CONNECT)
-    told = kernel.finish(message, until="interrupt")
+    printed = kernel.finish(message, until="interrupt")
     took = monotonic() - began
-    assert "The engines are busy with a cell of a notebook that is gone: it is stopped." in told, told
-    assert re.search(r"ranks 1, 2, 3 are at cell line \d", told), told
+    assert "The engines are busy with a cell of a notebook that is gone: it is stopped." in printed, printed
+    assert re.search(r"ranks 1, 2, 3 are at cell line \d", printed), printed
     stays = what == "computing"
-    assert ("It has heeded the interrupt: the engines stay" in told) == stays, told
-    assert ("Ranks 1, 2, 3 did not heed the interrupt: new engines" in told) != stays, told
-    assert "4 ranks, one MPI world" in told + kernel.finish(message)
-    row(f"kernel restarted, {what}", took, kernel, began)
+    assert ("It has heeded the interrupt: the engines stay" in printed) == stays, printed
+    assert ("Ranks 1, 2, 3 did not heed the interrupt: new engines" in printed) != stays, printed
+    assert "4 ranks, one MPI world" in printed + kernel.finish(message)
+    recover(f"kernel restarted, {what}", took, kernel, began)
     assert ("NameError" in kernel.run("%px print(mark)")) != stays
 
 
@@ -259,10 +261,10 @@ def test_two_notebooks_on_one_cluster(new_kernel: Callable[[], Kernel], ipcluste
     assert "NameError" in first.run("%px mark")
     assert "this notebook's cluster" in first.run("rc = connect(2)")
     second.end()
-    assert "found running" in new_kernel().run(connect_.format(""))  # a holder that is gone holds nothing
+    assert "found running" in new_kernel().run(connect_.format(""))  # a kernel that has ended holds nothing
 
 
-def test_new_ranks_and_the_cells_to_run_again(kernel: Kernel) -> None:
+def test_new_ranks_name_the_cells_to_run_again(kernel: Kernel) -> None:
     connect_ = "from labkit.cluster import connect\nrc = connect(2, restart=True)"
     assert "again" not in kernel.run(connect_)
     for cell in ("import math", "def f():\n    pass", "print(rank)", "x = 1"):

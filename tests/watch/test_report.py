@@ -258,6 +258,25 @@ def test_a_report_about_a_message(message: MessageWait, expected_title: str, lin
     assert table(report).columns == [] and hang(report).axes[0].get_title() == expected_title
 
 
+def test_ranks_that_wait_for_the_same_message_share_a_line() -> None:
+    message = MessageWait("recv", 0, None)
+    first = RankState(1, Activity.WAITING_FOR_MESSAGE, message=message, calls=(a_call(1),))
+    second = replace(first, rank=2, calls=(a_call(1), a_call(2)))
+    lines = rank_lines(a_report(replace(WAITING, calls=(a_call(3),)), first, second))
+    assert lines == [
+        "  ranks 1, 2 are waiting in recv (from rank 0)",
+        "  rank 0 is waiting in Barrier (#3)",
+    ]
+
+
+def test_a_rank_of_a_stopped_cell_has_not_joined_yet() -> None:
+    behind = RankState(1, Activity.RUNNING, "cell line 4", calls=(a_call(1),))
+    report = a_report(replace(WAITING, calls=(a_call(2),)), behind, reason=Reason.STOPPED)
+    assert rank_lines(report)[1] == (
+        "  rank 1 finished collective #1 (Barrier, cell line 3) but has not joined #2: it is at cell line 4"
+    )
+
+
 def test_a_slow_rank_is_given_a_way_to_take_longer() -> None:
     report = a_report(WAITING, RankState(1, Activity.RUNNING), RankState(2, Activity.RETURNED))
     assert advice(report)[0] == (

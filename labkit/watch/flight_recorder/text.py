@@ -70,12 +70,15 @@ def rank_lines(report: Report) -> list[str]:
 
 
 def _without_rank(report: Report, rank: RankState) -> RankState:
-    """Return what a rank's line depends on: equal for the ranks that share the line."""
-    if rank.activity is Activity.WAITING_IN_COLLECTIVE:
-        # The place says more than the line of the call.
-        return replace(rank, rank=-1, calls=(replace(rank.calls[-1], file="", line=0),))
+    """Return what a rank's line shows: equal for the ranks that share the line."""
     last = rank.last_call(report.communicator)
-    return replace(rank, rank=-1, calls=() if last is None else (last,))
+    if rank.activity is Activity.WAITING_IN_COLLECTIVE:
+        shown = replace(rank.calls[-1], file="", line=0)  # the line is part of the place
+    elif rank.message is None and last is not None and last.number < report.number:
+        shown = last
+    else:
+        return replace(rank, rank=-1, calls=())
+    return replace(rank, rank=-1, calls=(shown,))
 
 
 def _describe(report: Report, rank: RankState, many: bool) -> str:
@@ -96,14 +99,15 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
     doing = _verb(rank, many)
     if report.number == 0:
         return doing
-    progress = f"never joined #{report.number}"
-    if rank.calls and rank.calls[-1].number < report.number:
-        last = rank.calls[-1]
-        progress = (
-            f"finished collective #{last.number} ({last.operation}, {last.file} line {last.line}) "
-            f"but {progress}"
-        )
-    return f"{progress}: {'they' if many else 'it'} {doing}"
+    # The ranks of a cell that was stopped might still have joined.
+    never = f"{'have' if many else 'has'} not" if report.reason is Reason.STOPPED else "never"
+    progress = f"{never} joined #{report.number}: {'they' if many else 'it'} {doing}"
+    if not rank.calls:
+        return progress
+    last = rank.calls[-1]
+    return (
+        f"finished collective #{last.number} ({last.operation}, {last.file} line {last.line}) but {progress}"
+    )
 
 
 def _verb(rank: RankState, many: bool) -> str:
