@@ -1,10 +1,10 @@
 """Run checks on the ranks of one job: mpiexec -n p python run_checks.py FOLDER DEADLINE_S.
 
-A check is a function check_…(comm). FOLDER/todo lists checks, one PATH:NAME a line. Each rank appends JSON lines
-to FOLDER/RANK.jsonl: the name of a check that begins, and whether it passed. A rank that fails goes on with the
-next check as soon as all other ranks have left this one. If they cannot, because they wait for the rank that
-failed, then whoever started the job notices that nothing moves and kills it; by then, DEADLINE_S after the check
-began, each rank has written where it is to FOLDER/RANK.stack.
+A check is a function check_…(comm). FOLDER/todo lists checks, one PATH:NAME a line. Each rank appends JSON
+lines to FOLDER/RANK.jsonl: which check begins, and whether it passed. A rank that fails goes on with the next
+check as soon as all other ranks have left this one. If they cannot leave it, because they wait for the rank
+that failed, the job stands still until check_jobs.py kills it; before that, DEADLINE_S after the check began,
+each rank writes its stack to FOLDER/RANK.stack.
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ def main() -> None:
             with open(folder / f"{world.rank}.stack", "w") as stack:
                 faulthandler.dump_traceback_later(deadline_s, file=stack)
                 try:
-                    functions(path)[name](
-                        world.Dup()
-                    )  # of its own: no message of one check can reach another
+                    functions(path)[name](world.Dup())  # so that no message of one check reaches another
                 except BaseException:
                     write(failed=line, why=traceback.format_exc())
                 else:
