@@ -10,11 +10,11 @@ from labkit.comm.averaging.algorithms import (
     Averaging,
     algorithm,
     allgather,
-    allreduce,
-    factor,
-    memory,
+    allocate_gradient,
+    gradient_factor,
+    mpi_allreduce,
 )
-from labkit.comm.averaging.average import agree, average
+from labkit.comm.averaging.average import average, check_before_averaging
 from labkit.comm.averaging.shared_memory import shared_array, shared_memory
 from labkit.comm.data.once import once_per_node
 from labkit.comm.data.scatter import scatter
@@ -53,14 +53,14 @@ __all__ = [
     "SharedSet",
     "Traffic",
     "TreeComm",
-    "agree",
     "algorithm",
     "allgather",
-    "allreduce",
+    "allocate_gradient",
     "average",
-    "factor",
+    "check_before_averaging",
     "fetch",
-    "memory",
+    "gradient_factor",
+    "mpi_allreduce",
     "once_per_node",
     "parse_link",
     "print_by_rank",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from mpi4py import MPI
 
-from labkit.comm import Algorithm, agree, allreduce, raise_together
+from labkit.comm import Algorithm, check_before_averaging, mpi_allreduce, raise_together
 from labkit.nn import Model, sgd_step
 from labkit.train.batches import Batches
 from labkit.train.callbacks import Callback
@@ -26,7 +26,7 @@ def local_sgd(
     epochs: int,
     lr: float,
     every: int,
-    algorithm: Algorithm = allreduce,
+    algorithm: Algorithm = mpi_allreduce,
     callbacks: Sequence[Callback] = (),
 ) -> list[float]:
     """Train `model` on the ranks' shards, average its parameters `every` so many steps; return the losses.
@@ -47,7 +47,7 @@ def local_sgd(
         fault = f"expected (epochs, lr, every, model) = {expected} as on rank 0, got {settings}"
     raise_together(comm, fault)
     held = len(batches.epoch(1).x)
-    n = agree(comm, model.params, held)
+    n = check_before_averaging(comm, model.params, held)
     broadcast_model(comm, model)
     losses = []
     for epoch in range(1, epochs + 1):

@@ -15,7 +15,15 @@ from typing import Protocol
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import Algorithm, CollectiveError, agree, allreduce, factor, memory, raise_together
+from labkit.comm import (
+    Algorithm,
+    CollectiveError,
+    allocate_gradient,
+    check_before_averaging,
+    gradient_factor,
+    mpi_allreduce,
+    raise_together,
+)
 from labkit.nn import Model, sgd_step
 from labkit.train.batches import Batches, EpochBatches
 from labkit.train.callbacks import Callback, Epoch
@@ -39,7 +47,7 @@ def train(
     epochs: int,
     lr: float | Callable[[int], float],
     optimizer: Optimizer | None = None,
-    algorithm: Algorithm = allreduce,
+    algorithm: Algorithm = mpi_allreduce,
     callbacks: Sequence[Callback] = (),
 ) -> list[Epoch]:
     """Train `model` on the shards of all ranks in step; return this rank's epochs.
@@ -57,7 +65,7 @@ def train(
     entered = perf_counter()
     _check(comm, model, epochs, lr, optimizer)
     batch = _checked(comm, model, batches.epoch(1))
-    agree(comm, model.grads, len(batch.x))
+    check_before_averaging(comm, model.grads, len(batch.x))
     broadcast_model(comm, model)
     wait_s = perf_counter() - entered
 
@@ -82,7 +90,9 @@ def train(
                         model.grads[...] = 0
                     fraction = samples / global_size
                     for callback in callbacks:
-                        callback.after_backward(model, global_size * factor(algorithm, fraction, comm.size))
+                        callback.after_backward(
+                            model, global_size * gradient_factor(algorithm, fraction, comm.size)
+                        )
 
                     ready = perf_counter()
                     comm.Barrier()
@@ -118,7 +128,7 @@ def gather(comm: MPI.Intracomm, rows: list[Epoch]) -> list[Epoch]:
 def _gradients_in_place(comm: MPI.Intracomm, model: Model, algorithm: Algorithm) -> Iterator[None]:
     """Keep the gradients where the algorithm works fastest. Entering is collective, leaving is not."""
     before = model.grads
-    place = memory(algorithm, comm, before.size, before.dtype)
+    place = allocate_gradient(algorithm, comm, before.size, before.dtype)
     if place is not None:
         model.move_gradients(place)
     try:

@@ -1,1 +1,1 @@
-"""Averaging gradients over ranks."""
+"""Averaging gradients over ranks: the algorithms, and what they compute."""

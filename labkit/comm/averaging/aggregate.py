@@ -1,8 +1,8 @@
-"""What is made of the ranks' gradients: their sum, a mean, or something that no outlying rank can pull along.
+"""Aggregates of the ranks' gradients: their sum, a mean, or a mean that one faulty rank cannot distort.
 
-Sums and means are linear: each rank's gradient times a factor of its own, all added up. Additions can be made
-on the way, by whichever rank a sum comes past, so every way to average has them. A median needs every single
-contribution in one place.
+A sum and a mean are linear: each gradient times a factor, all added up. The ranks can add them while they are
+passed on, so every all-reduce algorithm computes them. A median needs all gradients on one rank. The median
+and the trimmed mean are Byzantine-robust: a minority of ranks with arbitrary gradients moves them little.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-BLOCK = 32_768  # values worked on at a time, so that they stay in the core's own cache
+BLOCK = 32_768  # values at a time, so that a block of every row stays in the core's own cache
 
-# By name: the factor of a rank, from its share of all samples and the number of ranks.
+# By name: the factor of a rank's gradient, from its weight and the number of ranks.
 FACTORS: dict[str, Callable[[float, int], float]] = {
     "sum": lambda weight, p: 1.0,
     "mean": lambda weight, p: 1.0 / p,
@@ -22,10 +22,11 @@ FACTORS: dict[str, Callable[[float, int], float]] = {
 
 
 def add_up(rows: np.ndarray, factors: np.ndarray, out: np.ndarray) -> None:
-    """Leave Σ factor · row in `out`. Shapes: rows (m, n), factors (m,), out (n,) or (k, n): the same k times.
+    """Leave Σ factor · row in `out`, or in every row of it.
 
-    All of one float dtype; `out` may be rows itself. One product of a vector and a matrix for each block:
-    BLAS reads the rows once, where NumPy's sums would come back to the block for each of them.
+    Shapes: rows (m, n), factors (m,), out (n,) or (k, n), all of one float dtype; `out` may be `rows` itself.
+    Each block is one vector-matrix product: BLAS reads the rows once and writes `out` once, while a NumPy sum
+    row by row would read and write `out` again for each row.
     """
     for start in range(0, rows.shape[1], BLOCK):
         part = slice(start, start + BLOCK)
@@ -33,9 +34,9 @@ def add_up(rows: np.ndarray, factors: np.ndarray, out: np.ndarray) -> None:
 
 
 def median(rows: Sequence[np.ndarray], out: np.ndarray) -> None:
-    """Leave the median of the rows, value by value, in `out`; of an even number the mean of the middle two.
+    """Leave the median of the rows, value by value, in `out`: for an even number the mean of the middle two.
 
-    Shapes: rows m × (n,), m ≥ 1, which are overwritten; out (n,). A NaN in a row is one in the result.
+    Shapes: rows m × (n,), m ≥ 1, which are overwritten; out (n,). A NaN in a row makes the result NaN.
     """
     middle = (len(rows) - 1) // 2
     _mean_of_sorted(rows, slice(middle, len(rows) - middle), out)
@@ -44,15 +45,16 @@ def median(rows: Sequence[np.ndarray], out: np.ndarray) -> None:
 def trimmed_mean(rows: Sequence[np.ndarray], out: np.ndarray) -> None:
     """Leave the mean of the rows without the largest and smallest tenth, value by value, in `out`.
 
-    At each end it is one row of up to ten, two of up to twenty, and so on; of one or two rows nothing could
-    be left, so none is dropped: it is their mean. Shapes and NaN as for `median`.
-    Source: D. Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical CostModel, 2018.
+    Drop one row at each end for up to ten rows, two for up to twenty, and so on. For one or two rows none
+    would be left, so none is dropped and the result is their mean. Shapes and NaN as for `median`.
+
+    Source: D. Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, 2018.
     """
     drop = min(-(-len(rows) // 10), (len(rows) - 1) // 2)
     _mean_of_sorted(rows, slice(drop, len(rows) - drop), out)
 
 
-# By name: what needs all contributions, each as a row.
+# By name: the aggregates that need all gradients, each as a row.
 ROBUST: dict[str, Callable[[Sequence[np.ndarray], np.ndarray], None]] = {
     "median": median,
     "trimmed-mean": trimmed_mean,
@@ -72,10 +74,10 @@ def _mean_of_sorted(rows: Sequence[np.ndarray], kept: slice, out: np.ndarray) ->
 
 
 def _sort(rows: Sequence[np.ndarray]) -> None:
-    """Sort the rows among each other, value by value, in place: odd-even transposition.
+    """Sort each column of the rows in place by odd-even transposition.
 
-    m² / 2 passes over whole rows; up to a dozen rows that is quicker than a sort of each column, on four
-    twelve times.
+    It takes m² / 2 passes over whole rows. Up to a dozen rows it is faster than sorting each column by
+    itself: twelve times as fast for four rows.
     """
     for k in range(len(rows)):
         for i in range(k % 2, len(rows) - 1, 2):

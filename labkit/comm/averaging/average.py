@@ -1,7 +1,7 @@
 """Averaging a gradient over ranks.
 
-The mean of means has to be weighted: each rank's gradient is the mean over its own batch, so it counts as
-much as its batch is large. Then p ranks with a share of the batch each equal one rank with all of it.
+Each rank's gradient is the mean over its own samples, so the mean over ranks has to weight each gradient by
+its number of samples. Then p ranks with a part of the batch each compute the same as one rank with all of it.
 """
 
 from __future__ import annotations
@@ -9,47 +9,53 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.averaging.algorithms import Algorithm, allreduce
+from labkit.comm.averaging.algorithms import Algorithm, mpi_allreduce
 from labkit.comm.errors import raise_faults
 
 
 def average(
-    comm: MPI.Intracomm, gradient: np.ndarray, weight: float, algorithm: Algorithm = allreduce
+    comm: MPI.Intracomm, gradient: np.ndarray, samples: float, algorithm: Algorithm = mpi_allreduce
 ) -> None:
-    """Leave the weighted mean of all ranks' gradients in `gradient`, on every rank.
+    """Leave the mean of all ranks' gradients, weighted by their numbers of samples, in `gradient`.
 
-    `weight` is the number of samples that this rank's gradient is the mean of (any unit, as long as all
-    ranks use the same one). Shapes: gradient (n,), contiguous, writable, float32 or float64, alike on all
-    ranks. Collective. A gradient that is not fit is a CollectiveError on every rank, and all gradients stay
-    untouched.
+    `samples` is the number of samples that this rank's gradient is the mean of; other units work if all ranks
+    use the same one. Shapes: gradient (n,), contiguous, writable, float32 or float64, the same n and dtype on
+    all ranks.
+
+    Collective. Raise CollectiveError on every rank, before any gradient changes, if a gradient cannot be
+    averaged.
     """
-    total = agree(comm, gradient, weight)
-    algorithm(comm, gradient, weight / total)
+    total = check_before_averaging(comm, gradient, samples)
+    algorithm(comm, gradient, samples / total)
 
 
-def agree(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> float:
-    """Check that the gradients of all ranks can be averaged, and return the sum of their weights.
+def check_before_averaging(comm: MPI.Intracomm, gradient: np.ndarray, samples: float) -> float:
+    """Check that the gradients of all ranks can be averaged; return the samples of all ranks together.
 
-    Collective; costs one small allgather. A CollectiveError on every rank names the ranks at fault, what was
-    expected and what came.
+    Collective; costs one small allgather. Raise CollectiveError on every rank if a gradient cannot be
+    averaged; the message names the rank, what was expected and what it got.
     """
-    fault = _fault(gradient, weight)
-    kind = "" if fault else f"{gradient.size} values of {gradient.dtype}"
-    said = comm.allgather((fault, kind, weight))
-    faults, kinds, weights = zip(*said, strict=True)
+    fault = _fault(gradient, samples)
+    size_and_dtype = "" if fault else f"{gradient.size} values of {gradient.dtype}"
+    gathered = comm.allgather((fault, size_and_dtype, samples))
+    faults, sizes_and_dtypes, all_samples = zip(*gathered, strict=True)
     raise_faults(faults)
+    expected = sizes_and_dtypes[0]
     raise_faults(
-        [None if k == kinds[0] else f"expected a gradient of {kinds[0]} as on rank 0, got {k}" for k in kinds]
+        [
+            None if got == expected else f"expected a gradient of {expected} as on rank 0, got {got}"
+            for got in sizes_and_dtypes
+        ]
     )
-    total = float(sum(weights))
+    total = float(sum(all_samples))
     raise_faults(
-        ["expected a weight above 0 on some rank, got 0 on every rank" if total == 0 else None] * comm.size
+        ["expected samples on at least one rank, got 0 on every rank" if total == 0 else None] * comm.size
     )
     return total
 
 
-def _fault(gradient: np.ndarray, weight: float) -> str | None:
-    """Return what makes this gradient unfit to be averaged in place, if anything."""
+def _fault(gradient: np.ndarray, samples: float) -> str | None:
+    """Return why this gradient cannot be averaged in place, or None if it can."""
     if not isinstance(gradient, np.ndarray):
         return f"expected the gradient as a NumPy array, got {type(gradient).__name__}"
     if gradient.dtype not in (np.float32, np.float64):
@@ -61,6 +67,6 @@ def _fault(gradient: np.ndarray, weight: float) -> str | None:
         )
     if not gradient.flags.writeable:
         return "expected a writable gradient, got a read-only one"
-    if not (np.isfinite(weight) and weight >= 0):
-        return f"expected a weight of 0 or more samples, got {weight}"
+    if not (np.isfinite(samples) and samples >= 0):
+        return f"expected 0 or more samples, got {samples}"
     return None

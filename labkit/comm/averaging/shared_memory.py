@@ -1,7 +1,7 @@
-"""Averaging in memory that the ranks of a node share: no message at all on one machine.
+"""All-reduce in memory that the ranks of a node share: on one machine, without any message.
 
-Each rank adds up its slice of all gradients, where they lie, and writes the sum back to all. Between nodes,
-equal slices of the nodes' sums go around a ring each, all at the same time.
+Each rank adds up its chunk of all gradients where they lie, and writes the sum into all of them. Between
+nodes, each chunk of the nodes' sums then travels around a ring of its own, all rings at the same time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.averaging.aggregate import add_up
-from labkit.comm.averaging.shared_segments import Pool
+from labkit.comm.averaging.segments import SharedSegments
 from labkit.comm.errors import raise_together
 from labkit.comm.running.executor import run
 from labkit.schedules import chunk_bounds, ring_allreduce
@@ -26,63 +26,64 @@ def by_node(comm: MPI.Intracomm) -> MPI.Intracomm:
 
 
 class _Node:
-    """The node of this rank, in one communicator: whom it shares memory with, and its part of the work."""
+    """The node of this rank for one communicator: the ranks it shares memory with, and its part of the work."""
 
     def __init__(self, comm: MPI.Intracomm, node: MPI.Intracomm) -> None:
         self.comm, self.rank = node, node.rank
-        workers = comm.allreduce(node.size, MPI.MIN)  # on each node; equally many, or rings would not close
+        # Every node cuts a gradient into the same number of chunks, so that the rings between nodes close.
+        workers = comm.allreduce(node.size, MPI.MIN)
         several = comm.allreduce(int(node.rank == 0)) > 1
-        # The ranks of the same number on all nodes; null on a rank too many, and where there is one node.
-        number = node.rank if several and node.rank < workers else MPI.UNDEFINED
-        self.column = cast(MPI.Intracomm, comm.Split(number, comm.rank))
-        self.slices = workers if several else node.size
-        self.pool = Pool(node)
+        # The ranks with the same chunk on all nodes; null on a rank without a chunk, and with only one node.
+        color = node.rank if several and node.rank < workers else MPI.UNDEFINED
+        self.same_chunk = cast(MPI.Intracomm, comm.Split(color, comm.rank))
+        self.chunks = workers if several else node.size
+        self.segments = SharedSegments(node)
         self.copy = np.empty(0)
-        # A line of cache for each rank, where it tells: number of window, place in it, factor.
-        self._own_row = self.pool.lend(8, np.dtype(np.float64))
+        # One cache line for each rank, in which it announces its gradient: segment, start and factor.
+        self._own_row = self.segments.allocate(8, np.dtype(np.float64))
         assert not isinstance(self._own_row, str), self._own_row
-        self.table = self.pool.rows(*self.pool.find(self._own_row), 8, np.dtype(np.float64))
+        self.table = self.segments.rows(*self.segments.locate(self._own_row), 8, np.dtype(np.float64))
 
-    def meet(self) -> None:
-        """Wait until all ranks of the node are here; then each sees what the others have written."""
-        self.pool.sync()
+    def barrier(self) -> None:
+        """Wait for all ranks of the node; then each sees what the others wrote before."""
+        self.segments.sync()
         self.comm.Barrier()
-        self.pool.sync()
+        self.segments.sync()
 
-    def slice(self, n: int) -> tuple[int, int]:
-        """Return where this rank's part of n values starts and stops."""
-        if self.rank >= self.slices:
+    def chunk(self, n: int) -> tuple[int, int]:
+        """Return where this rank's chunk of n values starts and stops."""
+        if self.rank >= self.chunks:
             return 0, 0
-        ends = chunk_bounds(n, self.slices)
-        return int(ends[self.rank]), int(ends[self.rank + 1])
+        bounds = chunk_bounds(n, self.chunks)
+        return int(bounds[self.rank]), int(bounds[self.rank + 1])
 
-    def add_up(self, rows: np.ndarray, factors: np.ndarray, to_all: bool) -> None:
+    def add_up(self, rows: np.ndarray, factors: np.ndarray, into_all: bool) -> None:
         """Leave the weighted sum of the rows, over all nodes, in the first row or in all of them."""
-        add_up(rows, factors, rows if to_all and not self.column else rows[0])
-        if self.column:
-            run(self.column, ring_allreduce(self.column.size), rows[0])
-            if to_all:
+        add_up(rows, factors, rows if into_all and not self.same_chunk else rows[0])
+        if self.same_chunk:
+            run(self.same_chunk, ring_allreduce(self.same_chunk.size), rows[0])
+            if into_all:
                 rows[1:] = rows[0]
 
     def close(self) -> None:
-        """Free what no rank looks at any more. Collective on the node."""
+        """Free what no rank uses any more. Collective on the node."""
         self.copy = self.table = self._own_row = np.empty(0)
-        self.pool.free()
-        for comm in self.comm, self.column:
+        self.segments.free()
+        for comm in self.comm, self.same_chunk:
             if comm:
                 comm.Free()
 
 
-def _leave(comm: MPI.Comm, key: int, node: _Node) -> None:
-    if comm != MPI.COMM_WORLD:  # that one goes in MPI_Finalize, too late for a collective
+def _close(comm: MPI.Comm, key: int, node: _Node) -> None:
+    if comm != MPI.COMM_WORLD:  # MPI_Finalize frees that one, too late for a collective
         node.close()
 
 
 class SharedMemory:
-    """A way to average (see algorithms.py) in memory that ranks share; `shared` is the one to use.
+    """The all-reduce algorithm "shared-memory" (see algorithms.py); use its instance `shared_memory`.
 
-    A gradient that `array` has made is averaged where it is; any other one is copied into such memory and
-    back, which takes about twice as long. The ranks of `group(comm)` share memory: those of a node.
+    A gradient that `array` made is averaged where it lies. Any other gradient is copied into shared memory
+    and back, which takes about twice as long. The ranks of `group(comm)` share memory: those of a node.
     """
 
     def __init__(self, group: Callable[[MPI.Intracomm], MPI.Intracomm] = by_node) -> None:
@@ -90,58 +91,58 @@ class SharedMemory:
 
     @cached_property
     def _key(self) -> int:
-        return MPI.Comm.Create_keyval(delete_fn=_leave)
+        return MPI.Comm.Create_keyval(delete_fn=_close)
 
     def _node(self, comm: MPI.Intracomm) -> _Node:
-        known = comm.Get_attr(self._key)
-        if not isinstance(known, _Node):
-            known = _Node(comm, self._group(comm))
-            comm.Set_attr(self._key, known)
-        return known
+        node = comm.Get_attr(self._key)
+        if not isinstance(node, _Node):
+            node = _Node(comm, self._group(comm))
+            comm.Set_attr(self._key, node)
+        return node
 
     def array(self, comm: MPI.Intracomm, n: int, dtype: type | np.dtype = np.float32) -> np.ndarray:
-        """Return n zeros in memory that this rank's node shares. Shape: (n,), n alike on all ranks.
+        """Return n zeros of this rank's own in memory that its node shares. Shape: (n,), n as on all ranks.
 
-        To every rank its own. The memory is given back when no array looks into it any more; after
-        MPI_Finalize it is gone. Collective. Too little shared memory is a CollectiveError on every rank.
+        The memory is used again when no array views it any more; after MPI_Finalize it is gone. Collective.
+        Raise CollectiveError on every rank if there is too little shared memory.
         """
-        lent = self._node(comm).pool.lend(n, np.dtype(dtype))
-        raise_together(comm, lent if isinstance(lent, str) else None)
-        assert not isinstance(lent, str)
-        return lent
+        array = self._node(comm).segments.allocate(n, np.dtype(dtype))
+        raise_together(comm, array if isinstance(array, str) else None)
+        assert not isinstance(array, str)
+        return array
 
     def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
-        """Leave the sum of all ranks' gradients, each times its share, in place. Shapes: gradient (n,)."""
+        """Leave the sum of all ranks' gradients, each times its weight, in place. Shape: gradient (n,)."""
         if comm.size == 1:
             gradient *= gradient.dtype.type(weight)
             return
         node = self._node(comm)
-        node.table[node.rank, :3] = *node.pool.find(gradient), weight
-        node.meet()
-        said = node.table[:, :3].copy()
-        in_place = said[0, 0] > 0 and bool((said[:, :2] == said[0, :2]).all())
+        node.table[node.rank, :3] = *node.segments.locate(gradient), weight
+        node.barrier()
+        announced = node.table[:, :3].copy()
+        in_place = announced[0, 0] > 0 and bool((announced[:, :2] == announced[0, :2]).all())
         if in_place:
-            window, start = int(said[0, 0]), int(said[0, 1])
+            segment, start = int(announced[0, 0]), int(announced[0, 1])
         else:
-            window, start = self._copied(node, gradient)
-        rows = node.pool.rows(window, start, gradient.size, gradient.dtype)
-        begin, end = node.slice(gradient.size)
-        node.add_up(rows[:, begin:end], said[:, 2].astype(gradient.dtype), in_place)
-        node.meet()
+            segment, start = self._copied(node, gradient)
+        rows = node.segments.rows(segment, start, gradient.size, gradient.dtype)
+        first, stop = node.chunk(gradient.size)
+        node.add_up(rows[:, first:stop], announced[:, 2].astype(gradient.dtype), in_place)
+        node.barrier()
         if not in_place:
             gradient[...] = rows[0]
 
     def _copied(self, node: _Node, gradient: np.ndarray) -> tuple[int, int]:
-        """Copy the gradients of the node into memory it shares; return where that is."""
+        """Copy the gradients of the node into shared memory; return their segment and start there."""
         if node.copy.dtype != gradient.dtype or node.copy.size < gradient.size:
-            node.copy = np.empty(0)  # given back, for the larger one
-            lent = node.pool.lend(gradient.size, gradient.dtype)
-            if isinstance(lent, str):
-                raise OSError(lent)
-            node.copy = lent
+            node.copy = np.empty(0)  # so that its memory can be freed before the larger one is allocated
+            array = node.segments.allocate(gradient.size, gradient.dtype)
+            if isinstance(array, str):
+                raise OSError(array)
+            node.copy = array
         node.copy[: gradient.size] = gradient
-        node.meet()
-        return node.pool.find(node.copy)
+        node.barrier()
+        return node.segments.locate(node.copy)
 
 
 shared_memory = SharedMemory()

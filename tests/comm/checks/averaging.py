@@ -1,4 +1,4 @@
-"""Averaging gradients by every way, and the errors that all ranks raise together."""
+"""Averaging gradients by every algorithm, and the errors that all ranks raise together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labkit.comm import AGGREGATES, ALGORITHMS, CollectiveError, algorithm, aver
 
 
 def error_on_every_rank(comm: MPI.Intracomm, call: Callable[[], object]) -> str:
-    """Check that the call raises one CollectiveError on all ranks, and leaves them in step."""
+    """Check that the call raises one CollectiveError on all ranks, and leaves no message behind."""
     try:
         call()
     except CollectiveError as error:
@@ -24,7 +24,7 @@ def error_on_every_rank(comm: MPI.Intracomm, call: Callable[[], object]) -> str:
     return said
 
 
-SIZES = (0, 1, 2, 7, 1002, 2 * 32_768 + 6)  # fewer values than ranks, and more than one block
+SIZES = (0, 1, 2, 7, 1002, 2 * 32_768 + 6)  # from fewer values than ranks to more than one block
 
 
 def gradients(p: int, n: int, dtype: type) -> np.ndarray:
@@ -33,7 +33,7 @@ def gradients(p: int, n: int, dtype: type) -> np.ndarray:
 
 
 def assert_close(result: np.ndarray, expected: np.ndarray, parts: np.ndarray) -> None:
-    """Compare to rounding: relative to what was added up, which may all but cancel."""
+    """Compare to rounding: relative to the terms, which may almost cancel."""
     rounding = 4 * len(parts) * np.finfo(result.dtype).eps * np.abs(parts).sum(axis=0, dtype=np.float64)
     np.testing.assert_array_less(np.abs(result - expected), rounding + 1e-30)
 
@@ -42,32 +42,32 @@ def check_every_algorithm_gives_the_result_of_one_rank_with_all_gradients(comm: 
     weights = 2 * np.arange(comm.size) + 1.0
     weights = weights / weights.sum()
     factors = {"sum": np.ones(comm.size), "mean": np.full(comm.size, 1 / comm.size), "weighted": weights}
-    for sync, bare in ALGORITHMS.items():
+    for name, function in ALGORITHMS.items():
         for n in SIZES:
             every = gradients(comm.size, n, np.float64 if n % 2 else np.float32)
             mine = every[comm.rank].copy()
-            average(comm, mine, weights[comm.rank], bare)  # weighs by share
+            average(comm, mine, weights[comm.rank], function)
             assert mine.dtype == every.dtype
             assert_close(mine, weights @ every.astype(np.float64), every)
         for aggregate, each in factors.items():
             every = gradients(comm.size, 7, np.float32)
             mine = every[comm.rank].copy()
-            average(comm, mine, weights[comm.rank], algorithm(sync, aggregate))
+            average(comm, mine, weights[comm.rank], algorithm(name, aggregate))
             assert_close(mine, each @ every.astype(np.float64), every)
 
 
 def check_all_ranks_end_with_the_same_bits(comm: MPI.Intracomm) -> None:
-    for sync in ("ring", "allgather", "shared-memory", "root", "tree"):
+    for name in ("ring", "allgather", "shared-memory", "root", "tree"):
         for n in (2, 7, 33_000):
             mine = gradients(comm.size, n, np.float32)[comm.rank]
-            average(comm, mine, comm.rank + 1, ALGORITHMS[sync])
-            assert len(set(comm.allgather(mine.tobytes()))) == 1, (sync, n)
+            average(comm, mine, comm.rank + 1, ALGORITHMS[name])
+            assert len(set(comm.allgather(mine.tobytes()))) == 1, (name, n)
 
 
 def check_the_median_and_the_trimmed_mean_are_those_of_all_gradients(comm: MPI.Intracomm) -> None:
     for n in SIZES:
         every = gradients(comm.size, n, np.float64 if n % 2 else np.float32)
-        every[-1] *= 1e6  # an outlying rank
+        every[-1] *= 1e6  # a faulty rank
         mine = every[comm.rank].copy()
         average(comm, mine, comm.rank + 1, algorithm("allgather", "median"))
         np.testing.assert_allclose(mine, np.median(every, axis=0), rtol=1e-6)
@@ -80,28 +80,28 @@ def check_the_median_and_the_trimmed_mean_are_those_of_all_gradients(comm: MPI.I
     assert np.isnan(mine).all()
 
 
-def check_a_rank_without_samples_has_no_say_in_the_median(comm: MPI.Intracomm) -> None:
+def check_a_rank_without_samples_is_left_out_of_the_median(comm: MPI.Intracomm) -> None:
     for aggregate in ("median", "trimmed-mean"):
         mine = np.full(3, 8.0 if comm.rank == 0 else 1e6, np.float32)
         average(comm, mine, 1 if comm.rank == 0 else 0, algorithm("allgather", aggregate))
         np.testing.assert_array_equal(mine, 8)
 
 
-def check_the_command_line_offers_every_way(comm: MPI.Intracomm) -> None:
+def check_the_command_line_offers_every_algorithm(comm: MPI.Intracomm) -> None:
     assert tuple(ALGORITHMS) == ALGORITHM and AGGREGATES == AGGREGATE
 
 
-def check_a_reduction_asked_for_a_median_says_why_not(comm: MPI.Intracomm) -> None:
-    for sync in ALGORITHMS:
+def check_an_algorithm_that_cannot_compute_a_median_says_why(comm: MPI.Intracomm) -> None:
+    for name in ALGORITHMS:
         for aggregate in AGGREGATES:
-            possible = aggregate not in ("median", "trimmed-mean") or sync == "allgather"
+            possible = aggregate not in ("median", "trimmed-mean") or name == "allgather"
             try:
-                algorithm(sync, aggregate)
+                algorithm(name, aggregate)
             except ValueError as error:
-                assert not possible and sync in str(error) and aggregate in str(error), error
-                assert "adds up on the way" in str(error) and "allgather" in str(error), error
+                assert not possible and name in str(error) and aggregate in str(error), error
+                assert "adds gradients up" in str(error) and "allgather" in str(error), error
             else:
-                assert possible, (sync, aggregate)
+                assert possible, (name, aggregate)
     for names, words in (("star", "mean"), "one of mpi, allgather"), (("ring", "mode"), "one of sum"):
         try:
             algorithm(*names)
@@ -111,28 +111,28 @@ def check_a_reduction_asked_for_a_median_says_why_not(comm: MPI.Intracomm) -> No
             raise AssertionError(names)
 
 
-def check_average_of_equal_weights_is_the_plain_mean(comm: MPI.Intracomm) -> None:
+def check_with_equal_samples_the_average_is_the_plain_mean(comm: MPI.Intracomm) -> None:
     gradient = np.full(5, comm.rank, np.float32)
-    average(comm, gradient, weight=64)
+    average(comm, gradient, samples=64)
     np.testing.assert_allclose(gradient, (comm.size - 1) / 2, rtol=1e-6)
 
 
-def check_average_without_samples_does_not_count(comm: MPI.Intracomm) -> None:
+def check_a_rank_without_samples_does_not_count(comm: MPI.Intracomm) -> None:
     gradient = np.full(3, 8.0 if comm.rank == 0 else 1e6, np.float32)
-    average(comm, gradient, weight=1 if comm.rank == 0 else 0)
+    average(comm, gradient, samples=1 if comm.rank == 0 else 0)
     np.testing.assert_array_equal(gradient, 8)
 
 
 def check_average_changes_the_array_in_place_even_a_slice(comm: MPI.Intracomm) -> None:
     for each in (*ALGORITHMS.values(), algorithm("allgather", "median")):
         whole = np.full(9, comm.rank, np.float64)
-        average(comm, whole[3:6], weight=1, algorithm=each)
+        average(comm, whole[3:6], samples=1, algorithm=each)
         np.testing.assert_array_equal(whole[:3], comm.rank)
         np.testing.assert_allclose(whole[3:6], (comm.size - 1) / 2)
         np.testing.assert_array_equal(whole[6:], comm.rank)
 
 
-def check_average_refuses_an_unfit_gradient_on_every_rank(comm: MPI.Intracomm) -> None:
+def check_a_gradient_that_cannot_be_averaged_is_an_error_on_every_rank(comm: MPI.Intracomm) -> None:
     last = comm.size - 1
     read_only = np.ones(6, np.float32)
     read_only.flags.writeable = False
@@ -151,7 +151,7 @@ def check_average_refuses_an_unfit_gradient_on_every_rank(comm: MPI.Intracomm) -
             np.testing.assert_array_equal(gradient, before)
 
 
-def check_average_refuses_gradients_that_differ(comm: MPI.Intracomm) -> None:
+def check_gradients_of_different_size_or_dtype_are_an_error(comm: MPI.Intracomm) -> None:
     if comm.size == 1:
         return
     last = comm.size - 1
@@ -162,11 +162,11 @@ def check_average_refuses_gradients_that_differ(comm: MPI.Intracomm) -> None:
             assert f"rank {last}: expected a gradient of 6 values of float32" in said and words in said, said
 
 
-def check_average_refuses_weights_that_make_no_mean(comm: MPI.Intracomm) -> None:
-    for weight in (0, -1, float("nan")):
+def check_average_refuses_numbers_of_samples_that_make_no_mean(comm: MPI.Intracomm) -> None:
+    for samples in (0, -1, float("nan")):
         gradient = np.ones(2, np.float32)
-        said = error_on_every_rank(comm, lambda w=weight, g=gradient: average(comm, g, w))
-        assert "weight" in said, said
+        said = error_on_every_rank(comm, lambda s=samples, g=gradient: average(comm, g, s))
+        assert "samples" in said, said
         np.testing.assert_array_equal(gradient, 1)
 
 

@@ -1,4 +1,4 @@
-"""Average in shared memory, say which files that memory has or had, and end with it, or wait to be killed."""
+"""Average in shared memory, print the files behind it, then end or wait to be killed: python … end|wait."""
 
 from __future__ import annotations
 
