@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -40,3 +42,14 @@ def test_the_glossary_explains_every_algorithm() -> None:
     assert [
         name for name in (*ALLREDUCE, "mpi", "allgather", "shared-memory") if f"`{name}`" not in glossary
     ] == []
+
+
+def test_the_readmes_schedule_is_labkits() -> None:
+    from labkit import schedules  # noqa: PLC0415
+
+    readme = (ROOT / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(@collective.*?)```", readme, re.DOTALL)
+    names: dict[str, Any] = {**vars(schedules), "np": np}
+    exec(code, names)
+    for p in (1, 2, 5, 8):
+        assert names["ring_allgather"](p) == schedules.ring_allgather(p)
