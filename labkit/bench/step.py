@@ -9,7 +9,8 @@ import numpy as np
 from labkit.bench.peers import LR, MOMENTUM, WEIGHT_DECAY, pytorch, pytorch_step
 from labkit.bench.rows import Row, interleaved, rows_of
 from labkit.nn import MODELS, SGD, Model
-from labkit.nn.layers import Conv2D, Dense
+from labkit.nn.image_layers import Conv2D
+from labkit.nn.layers import Dense
 
 Product = tuple[int, int, int, int]  # how many, rows, inner, columns
 
@@ -46,8 +47,8 @@ def products(model: Model, batch: int, as_made: bool) -> list[Product]:
         if isinstance(layer, Dense):
             many, rows, inner, outputs = 1, batch, layer.input_shape[0], layer.outputs
         elif isinstance(layer, Conv2D):
-            positions = int(np.prod(layer.window.output_size(layer.input_shape)))
-            many, rows, inner = 1, batch * positions, layer.window.k**2 * layer.input_shape[0]
+            positions = int(np.prod(layer.geometry.output_size(layer.input_shape)))
+            many, rows, inner = 1, batch * positions, layer.geometry.k**2 * layer.input_shape[0]
             outputs = layer.outputs
             if as_made and layer.winograd:
                 many, rows, inner = 16, rows // 4, layer.input_shape[0]

@@ -1,13 +1,13 @@
-"""Backpropagation by hand: pure op pairs, models on one flat array, SGD, the gradient check. No MPI."""
+"""Backpropagation by hand: operations, models on one flat array, SGD and the gradient check. No MPI."""
 
 from labkit.nn import lr_schedules
 from labkit.nn.gradcheck import (
-    Check,
+    GradientCheck,
     check_gradient,
     check_gradients,
+    gradient_report,
     numerical_gradient,
     relative_error,
-    report,
 )
 from labkit.nn.model import Classifier, Model, Regression
 from labkit.nn.models import (
@@ -25,12 +25,13 @@ from labkit.nn.store import load_model, save_model
 __all__ = [
     "MODELS",
     "SGD",
-    "Check",
     "Classifier",
+    "GradientCheck",
     "Model",
     "Regression",
     "check_gradient",
     "check_gradients",
+    "gradient_report",
     "lenet5",
     "linear_regression",
     "load_model",
@@ -39,7 +40,6 @@ __all__ = [
     "mnist_cnn",
     "numerical_gradient",
     "relative_error",
-    "report",
     "save_model",
     "sgd_step",
     "softmax_regression",

@@ -1,7 +1,7 @@
-"""One flat array, and the named, shaped views into it.
+"""One flat array, and named, shaped views into it.
 
-A model's parameters lie end to end in one contiguous array, its gradients in another. So averaging a gradient
-over ranks is one call on one buffer, and nothing is copied to be sent.
+A model keeps all its parameters in one contiguous array and all its gradients in another. So one call on one
+buffer averages the gradients over the ranks, and nothing has to be copied before it is sent.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def size(shapes: Shapes) -> int:
-    """Return how many values the named shapes hold together."""
+    """Return the total number of values in arrays of these shapes."""
     return sum(math.prod(shape) for shape in shapes.values())
 
 
 def views(flat: np.ndarray, shapes: Shapes) -> dict[str, np.ndarray]:
     """Return the views of `flat` by name, in the order of `shapes`; writing to a view writes to `flat`.
 
-    Shapes: flat (size(shapes),), contiguous. A ValueError names both sizes if they differ.
+    Shapes: flat (size(shapes),), contiguous. Raise ValueError, with both shapes, if `flat` has another size.
     """
     if flat.shape != (size(shapes),):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A model: layers one behind the other, a loss on top, and all parameters in one flat array."""
+"""Models: a sequence of layers and a loss, with all parameters in one flat array."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from labkit.nn import flat, ops
-from labkit.nn.layers import Layer, Shape
+from labkit.nn.layer import Layer, Shape
 from labkit.nn.workspace import Workspace
 
 
 class Model(ABC):
-    """Layers one behind the other, with a loss on top; the derived classes bring the loss.
+    """A sequence of layers with a loss; the derived classes define the loss.
 
-    `params` and `grads` are flat, contiguous arrays of one dtype (float32 unless asked otherwise), and each
-    layer's parameters and gradients are views into them, named "layer.W", or "W" where there is one layer.
-    `buffers` is a third flat array, of what is kept with a model but has no gradient: the running statistics
-    of batch normalisation. An optimiser moves params; who averages gradients over ranks must see to buffers
-    as well.
+    `params` and `grads` are flat, contiguous arrays of the same dtype. Each layer's parameters and gradients
+    are views into them, named "layer.W", or just "W" in a model of one layer. `buffers` is a third flat
+    array, of numbers that belong to the model but have no gradient: the running statistics of batch
+    normalisation. An optimiser updates `params` only; code that averages gradients over ranks has to average
+    or broadcast `buffers` itself.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Model(ABC):
         self.input_shape, shape = input_shape, input_shape
         for layer_name, layer in layers:
             layer.name = layer_name
-            shape = layer.start(shape)
+            shape = layer.set_input_shape(shape)
         self.layers[0].first = True
         (self.outputs,) = shape
 
@@ -47,18 +47,18 @@ class Model(ABC):
         self.buffers = np.zeros(flat.size(self.buffer_shapes), dtype)
         self._bind()
         for layer_name, layer in layers:
-            # The same weights on every rank; and a stream of numbers for each layer of its own, apart from
-            # all others of the same seed: another layer's of equal shape, or a data set's.
+            # The seed gives the same weights on every rank. The tag gives each layer its own random stream,
+            # so that it differs from other layers of the same shape and from data sets with the same seed.
             tag = b"weights" if len(layers) == 1 else b"weights " + layer_name.encode()
             layer.initialise(np.random.default_rng([seed, *tag]))
 
     @property
     def inputs(self) -> int:
-        """How many values one sample has."""
+        """Return the number of values in one sample."""
         return int(np.prod(self.input_shape))
 
     def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the parts of a flat array laid out like `params`, by parameter name, as views."""
+        """Return views by parameter name into a flat array with the layout of `params`."""
         return flat.views(vector, self.shapes)
 
     def named_parameters(self) -> dict[str, np.ndarray]:
@@ -73,58 +73,58 @@ class Model(ABC):
         """Return the buffers by name, as views into `buffers`."""
         return flat.views(self.buffers, self.buffer_shapes)
 
-    def move_gradients(self, place: np.ndarray) -> None:
-        """Have the gradients live in `place` from now on, say memory that ranks share; it takes their values.
+    def move_gradients(self, array: np.ndarray) -> None:
+        """Keep the gradients in `array` from now on, such as memory that ranks share; copy them there.
 
-        Shapes: place as `grads`, flat, contiguous, writable and of its dtype, or a ValueError says what came.
+        Raise ValueError unless `array` is contiguous, writable, and has the shape and dtype of `grads`.
         """
-        fits = place.flags.c_contiguous and place.flags.writeable
-        if (place.shape, place.dtype) != (self.grads.shape, self.grads.dtype) or not fits:
+        fits = array.flags.c_contiguous and array.flags.writeable
+        if (array.shape, array.dtype) != (self.grads.shape, self.grads.dtype) or not fits:
             raise ValueError(
                 f"expected a contiguous, writable array of shape {self.grads.shape} and {self.grads.dtype} "
-                f"for the gradients, got one of shape {place.shape} and {place.dtype}, "
-                f"{'contiguous' if place.flags.c_contiguous else 'not contiguous'}, "
-                f"{'writable' if place.flags.writeable else 'read-only'}"
+                f"for the gradients, got shape {array.shape} and {array.dtype}, "
+                f"{'contiguous' if array.flags.c_contiguous else 'not contiguous'}, "
+                f"{'writable' if array.flags.writeable else 'read-only'}"
             )
-        if place is self.grads:
+        if array is self.grads:
             return
-        place[...] = self.grads
-        self.grads = place
+        array[...] = self.grads
+        self.grads = array
         self._bind()
 
     def forward(self, x: np.ndarray, training: bool = False) -> np.ndarray:
         """Return the outputs of the last layer. Shapes: x (N, …), N ≥ 1; result (N, O).
 
-        In training, batch normalisation uses the statistics of the batch, and takes them into its buffers.
+        In training, batch normalisation uses the statistics of the batch and updates its running statistics.
         """
         self._check_input(x)
         return self._run(x, training)
 
     def loss(self, x: np.ndarray, y: np.ndarray, training: bool = False) -> float:
-        """Return the mean loss over the batch; the gradient is left alone."""
+        """Return the mean loss over the batch; `grads` does not change."""
         self.check(x, y)
         return self._loss(self._run(x, training), y)
 
     def loss_and_gradient(self, x: np.ndarray, y: np.ndarray) -> float:
-        """Return the mean loss over the batch in training; leave its gradient in `grads` (overwritten)."""
+        """Return the mean loss over the batch, in training; overwrite `grads` with its gradient."""
         self.check(x, y)
         out = self._run(x, training=True)
         dy: np.ndarray | None = self._loss_backward(out, y)
         for layer in reversed(self.layers):
             if dy is None:
                 raise RuntimeError(
-                    f"layer {layer.name!r}: no gradient from above; only the first returns none"
+                    f"layer {layer.name!r}: the next layer returned no dx; only the first layer may do so"
                 )
             dy = layer.backward(dy)
         return self._loss(out, y)
 
     def check(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Raise a ValueError if the batch does not fit: the layer, what was expected, what came."""
+        """Raise ValueError, with the layer, what was expected and what came, if the batch does not fit."""
         self._check_input(x)
         self._check_target(x, y)
 
     def _run(self, x: np.ndarray, training: bool) -> np.ndarray:
-        """Return the outputs for a batch that has been checked."""
+        """Return the outputs for a batch that has already been checked."""
         for layer in self.layers:
             x = layer.forward(x, training)
         return x
@@ -134,7 +134,7 @@ class Model(ABC):
         first.check(x)
         if x.dtype != self.params.dtype:
             raise ValueError(
-                f"layer {first.name!r}: x is {x.dtype}, expected {self.params.dtype} as W; "
+                f"layer {first.name!r}: x is {x.dtype}, expected the model's {self.params.dtype}; "
                 f"convert it once: x.astype(np.{self.params.dtype})"
             )
         if not np.isfinite(x).all():
@@ -144,7 +144,7 @@ class Model(ABC):
             )
 
     def _named(self, by_layer: list[dict[str, Shape]]) -> dict[str, Shape]:
-        """Return the shapes that each layer gives by short name, by full name."""
+        """Return the layers' shapes with full names, from those with short names."""
         alone = len(self.layers) == 1
         return {
             short if alone else f"{layer.name}.{short}": shape
@@ -153,16 +153,18 @@ class Model(ABC):
         }
 
     def _bind(self) -> None:
-        """Give each layer its part of the flat arrays."""
+        """Give each layer its parts of the flat arrays, and a workspace; all workspaces share one scratch."""
         scratch, param, buffer = Workspace(), 0, 0
         for layer in self.layers:
             params, buffers = flat.size(layer.parameters()), flat.size(layer.buffers())
-            mine, kept = slice(param, param + params), slice(buffer, buffer + buffers)
-            layer.bind(self.params[mine], self.grads[mine], self.buffers[kept], Workspace(scratch))
-            param, buffer = mine.stop, kept.stop
+            in_params, in_buffers = slice(param, param + params), slice(buffer, buffer + buffers)
+            layer.bind(
+                self.params[in_params], self.grads[in_params], self.buffers[in_buffers], Workspace(scratch)
+            )
+            param, buffer = in_params.stop, in_buffers.stop
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the layers of a copy look into the copy's arrays."""
+        """Bind the layers of a copied or unpickled model to its own arrays."""
         vars(self).update(state)
         self._bind()
 
@@ -177,18 +179,18 @@ class Model(ABC):
 
     @abstractmethod
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """Return the model's answer for each sample."""
+        """Return the model's prediction for each sample."""
 
 
 class Regression(Model):
-    """A model under the mean squared error. Targets: (N, O), dtype of the model."""
+    """A model with the mean squared error as its loss. Targets: (N, O), in the model's dtype."""
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the predicted values. Shapes: x (N, …); result (N, O)."""
         return self.forward(x)
 
     def _check_target(self, x: np.ndarray, y: np.ndarray) -> None:
-        # A target of shape (N,) would be broadcast against (N, 1) into (N, N) without a word.
+        # NumPy would silently broadcast a target of shape (N,) against outputs (N, 1) to (N, N).
         if y.shape != (len(x), self.outputs) or y.dtype != self.params.dtype:
             raise ValueError(
                 f"layer {self.layers[-1].name!r}: the target has shape {y.shape} and dtype {y.dtype}, "
@@ -203,7 +205,7 @@ class Regression(Model):
 
 
 class Classifier(Model):
-    """A model under softmax and the cross-entropy. Targets: labels (N,), integers in 0 … O-1."""
+    """A model with softmax and cross-entropy as its loss. Targets: labels (N,), integers in 0 … O-1."""
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the most probable class of each sample. Shapes: x (N, …); result (N,), int64."""

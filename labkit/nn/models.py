@@ -6,32 +6,34 @@ from collections.abc import Callable
 
 import numpy as np
 
-from labkit.nn.layers import AvgPool, BatchNorm, Conv2D, Dense, Flatten, Layer, MaxPool, ReLU, Shape, Tanh
+from labkit.nn.image_layers import AvgPool, BatchNorm, Conv2D, MaxPool
+from labkit.nn.layer import Layer, Shape
+from labkit.nn.layers import Dense, Flatten, ReLU, Tanh
 from labkit.nn.model import Classifier, Model, Regression
 
 Float = type[np.floating]
-Named = list[tuple[str, Layer]]
+NamedLayers = list[tuple[str, Layer]]
 
 
 def linear_regression(
     features: int = 10, outputs: int = 1, seed: int = 0, dtype: Float = np.float32
 ) -> Regression:
-    """Return a linear regression; the default is that of report A: 10 values in W, one in b."""
+    """Return a linear regression. Its default size is that of report A: 10 values in W, one in b."""
     return Regression("linear", [("linear", Dense(outputs))], (features,), seed, dtype)
 
 
 def softmax_regression(
     features: int = 64, classes: int = 10, seed: int = 0, dtype: Float = np.float32
 ) -> Classifier:
-    """Return a softmax regression; the default fits the digits: 8×8 pixels, ten classes."""
+    """Return a softmax regression. Its default size fits the digits data set: 8×8 pixels, ten classes."""
     return Classifier("softmax", [("softmax", Dense(classes))], (features,), seed, dtype)
 
 
 def mlp(
     features: int = 64, classes: int = 10, seed: int = 0, dtype: Float = np.float32, hidden: int = 64
 ) -> Classifier:
-    """Return a perceptron with one hidden layer of ReLU units. Samples: (features,)."""
-    layers: Named = [("dense1", Dense(hidden, gain=2)), ("relu1", ReLU()), ("dense2", Dense(classes))]
+    """Return a multilayer perceptron with one hidden layer of ReLU units. Samples: (features,)."""
+    layers: NamedLayers = [("dense1", Dense(hidden, gain=2)), ("relu1", ReLU()), ("dense2", Dense(classes))]
     return Classifier("mlp", layers, (features,), seed, dtype)
 
 
@@ -40,10 +42,10 @@ def lenet5(
 ) -> Classifier:
     """Return LeNet-5 as in report E: 61,706 parameters for ten classes. Samples: images (1, 32, 32).
 
-    Source: Y. LeCun et al., Gradient-Based Learning Applied to Document Recognition, 1998, with all maps of
-    the second convolution connected.
+    Source: Y. LeCun et al., Gradient-Based Learning Applied to Document Recognition, 1998; but the
+    second convolution connects all of its input and output channels.
     """
-    layers: Named = [
+    layers: NamedLayers = [
         ("conv1", Conv2D(6, 5)),
         ("tanh1", Tanh()),
         ("pool1", AvgPool(2)),
@@ -63,11 +65,11 @@ def lenet5(
 def mnist_cnn(
     image: Shape = (1, 28, 28), classes: int = 10, seed: int = 0, dtype: Float = np.float32
 ) -> Classifier:
-    """Return a small CNN of report D's kind: 206,922 parameters. Samples: images (1, 28, 28).
+    """Return a small CNN like that of report D: 206,922 parameters. Samples: images (1, 28, 28).
 
-    Two convolutions 3×3 with ReLU, each followed by a 2×2 max-pool, and two dense layers.
+    It has two 3×3 convolutions with ReLU, each followed by 2×2 max pooling, and two dense layers.
     """
-    layers: Named = [
+    layers: NamedLayers = [
         ("conv1", Conv2D(16, 3, pad=1, gain=2)),
         ("relu1", ReLU()),
         ("pool1", MaxPool(2)),
@@ -88,9 +90,9 @@ def vgg11(
     """Return VGG-11 with batch normalisation as in report C: 9,231,114 parameters. Samples: (3, 32, 32).
 
     Source: K. Simonyan, A. Zisserman, Very Deep Convolutional Networks, ICLR 2015, configuration A; for
-    CIFAR-10, one dense layer takes the place of three.
+    CIFAR-10, one dense layer replaces the three.
     """
-    layers: Named = []
+    layers: NamedLayers = []
     for number, (channels, pooled) in enumerate(
         [(64, 1), (128, 1), (256, 0), (256, 1), (512, 0), (512, 1), (512, 0), (512, 1)], start=1
     ):
@@ -98,7 +100,7 @@ def vgg11(
             (f"conv{number}", Conv2D(channels, 3, pad=1, gain=2)),
             (f"norm{number}", BatchNorm()),
         ]
-        # The maximum of ReLUs is the ReLU of the maximum: pooled first, there is a quarter to rectify.
+        # Pooling first leaves the ReLU a quarter of the work and the same result: both are monotonic.
         if pooled:
             layers.append((f"pool{number}", MaxPool(2)))
         layers.append((f"relu{number}", ReLU()))
@@ -106,7 +108,7 @@ def vgg11(
     return Classifier("vgg11", layers, image, seed, dtype)
 
 
-# By name: a function of one sample's size (features or shape), the number of outputs, and the seed.
+# By name. Each function takes the size of one sample (features or shape), the number of outputs, and a seed.
 MODELS: dict[str, Callable[..., Model]] = {
     "linear": linear_regression,
     "softmax": softmax_regression,

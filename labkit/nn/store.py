@@ -1,4 +1,4 @@
-"""Models in files: parameters and buffers by name, as NumPy's .npz."""
+"""Save models to files and load them: parameters and buffers by name, in NumPy's .npz format."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from labkit.nn.model import Model
 
 
 def save_model(model: Model, file: str | Path | BinaryIO) -> None:
-    """Write the model's parameters and buffers; np.load reads them by name, "conv1.W" and so on.
+    """Write the model's parameters and buffers; np.load reads them by name, such as "conv1.W".
 
-    `file` is a path that ends in .npz, or a file open for writing bytes.
+    `file` is a path that ends in .npz, or a file opened for writing bytes.
     """
     np.savez(file, **_arrays(model))  # type: ignore[arg-type]
 
 
 def load_model(model: Model, file: str | Path | BinaryIO) -> None:
-    """Read parameters and buffers into the model, in place; its dtype stays.
+    """Read parameters and buffers into the model, in place, converted to its dtype.
 
-    A ValueError names the layer, both shapes and what is missing or left over if the file is another model's;
-    the model is then left alone.
+    Raise ValueError if the file belongs to another model: the message names the layer, both shapes and what
+    is missing or superfluous. The model is then unchanged.
     """
     try:
         with np.load(file, allow_pickle=False) as stored:
             found = {name: stored[name] for name in stored.files}
     except (zipfile.BadZipFile, ValueError, EOFError, AttributeError) as error:
-        raise ValueError(f"{file} is no model file (.npz): {error}") from None
+        raise ValueError(f"{file} is not a model file (.npz): {error}") from None
     arrays = _arrays(model)
     for name, array in arrays.items():
         layer = name.rpartition(".")[0] or model.name
         if name not in found:
-            raise ValueError(f"layer {layer!r}: {file} holds no {name}, expected one of shape {array.shape}")
+            raise ValueError(f"layer {layer!r}: {file} holds no {name}, expected shape {array.shape}")
         if found[name].shape != array.shape:
             raise ValueError(
                 f"layer {layer!r}: {name} in {file} has shape {found[name].shape}, expected {array.shape}"

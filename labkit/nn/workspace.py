@@ -1,7 +1,7 @@
-"""Work arrays that are used again, step after step.
+"""A workspace: arrays for intermediate results that every step uses again.
 
-A step of VGG-11 fills hundreds of megabytes of intermediate results. If each were allocated anew, the system
-would have to hand out and clear every page of them in every step.
+A training step of VGG-11 fills hundreds of megabytes of intermediate results. If each step allocated them
+anew, the system would have to map and clear every page of them in every step.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from numpy.typing import DTypeLike
 
 
 class Workspace:
-    """Arrays by name. An array is valid until the next one of the same name is asked for.
+    """Arrays by name. An array is valid until `array` or `like` is next called with the same name.
 
-    `scratch` holds what is needed only within one call: layers share it, one after the other.
+    `scratch` is a workspace for results that are needed only within one call; all layers share it.
     """
 
     def __init__(self, scratch: Workspace | None = None) -> None:
@@ -24,7 +24,7 @@ class Workspace:
         self.scratch = self if scratch is None else scratch
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """Return a contiguous array with whatever was left in it: the last one's memory, if large enough."""
+        """Return an uninitialised contiguous array, in the memory of the last one of that name if it fits."""
         size = math.prod(shape)
         kept = self._kept.get(name)
         if kept is None or kept.size < size or kept.dtype != dtype:
@@ -32,9 +32,9 @@ class Workspace:
         return kept[:size].reshape(shape)
 
     def like(self, name: str, x: np.ndarray, shape: tuple[int, ...] | None = None) -> np.ndarray:
-        """Return an array of x's dtype and order of axes in memory, and of its shape or another one.
+        """Return an uninitialised array with x's dtype and memory layout, and x's shape unless given.
 
-        Work along the axis that is innermost in memory is fast, so what is computed from x is laid out as x.
+        Loops along the innermost axis in memory are fast, so results have the same layout as their input x.
         """
         shape = x.shape if shape is None else shape
         order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
@@ -42,10 +42,11 @@ class Workspace:
         return array.transpose(np.argsort(order))
 
 
-def parts(x: np.ndarray, values: int = 32768) -> Iterator[slice]:
-    """Yield slices of x's first axis, some images each: about `values` values of x.
+def cache_blocks(x: np.ndarray, values: int = 32768) -> Iterator[slice]:
+    """Yield slices of x's first axis (images, for x (N, C, H, W)) of about `values` values each.
 
-    What is worked on in several passes stays in a core's own cache between them, if it is done part by part.
+    A computation that passes over its data several times is faster block by block: a block stays in the
+    core's cache between the passes.
     """
     images = max(1, values * len(x) // max(1, x.size))
     for start in range(0, len(x), images):

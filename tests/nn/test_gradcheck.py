@@ -1,4 +1,4 @@
-"""The gradient check as a tool: it finds what is wrong, where, and is not fooled by kinks."""
+"""The gradient check finds wrong gradients, says where they are, and is not misled by kinks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from labkit.nn import (
-    Check,
+    GradientCheck,
     Model,
     check_gradient,
     check_gradients,
+    gradient_report,
     lenet5,
     mlp,
     mnist_cnn,
     ops,
-    report,
     vgg11,
 )
 
@@ -27,21 +27,23 @@ def batch(model: Model, n: int = 2) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(("make", "entries"), [(mlp, 20), (lenet5, 10), (mnist_cnn, 5), (vgg11, 1)])
-def test_every_layer_of_every_model_agrees_with_differences(make: Callable[..., Model], entries: int) -> None:
+def test_every_model_agrees_with_differences(make: Callable[..., Model], entries: int) -> None:
     model = make(dtype=np.float64)
     rng = np.random.default_rng(1)
     for view in model.named_parameters().values():
-        if view.ndim == 1:  # biases and scales that are not 0 and 1, so that a mistake in them shows
+        if view.ndim == 1:  # biases of 0 and scales of 1 would hide mistakes
             view[...] = view + rng.normal(0, 0.1, view.shape)
     before = model.params.copy(), model.buffers.copy()
     checks = check_gradients(model, *batch(model), entries=entries)
     assert [check.name for check in checks] == list(model.shapes)
-    assert all(check.passed and check.checked == min(entries, check.size) for check in checks), report(checks)
+    assert all(check.passed and check.checked == min(entries, check.size) for check in checks), (
+        gradient_report(checks)
+    )
     np.testing.assert_array_equal(model.params, before[0])
     np.testing.assert_array_equal(model.buffers, before[1])
 
 
-def wrong_layer(model: Model, name: str, spoil: Callable[[dict[str, np.ndarray]], None]) -> None:
+def make_wrong(model: Model, name: str, spoil: Callable[[dict[str, np.ndarray]], None]) -> None:
     layer = next(layer for layer in model.layers if layer.name == name)
     right = layer.backward
 
@@ -53,13 +55,13 @@ def wrong_layer(model: Model, name: str, spoil: Callable[[dict[str, np.ndarray]]
     layer.backward = backward  # type: ignore[method-assign]
 
 
-def test_a_wrong_entry_is_named() -> None:
+def test_the_wrong_entry_is_reported() -> None:
     model = lenet5(dtype=np.float64)
-    wrong_layer(model, "conv2", lambda g: g["b"].__setitem__(3, g["b"][3] * 1.001))
+    make_wrong(model, "conv2", lambda g: g["b"].__setitem__(3, g["b"][3] * 1.001))
     checks = check_gradients(model, *batch(model), names=["conv1.b", "conv2.b", "dense2.b"])
     assert [check.passed for check in checks] == [True, False, True]
     assert checks[1].where == (3,) and checks[1].error > 1e-5
-    text = report(checks)
+    text = gradient_report(checks)
     assert "WRONG: 1 of 3" in text and "conv2.b at (3,)" in text and text.count("← wrong") == 1
     assert "16 of 16" in text
 
@@ -67,12 +69,12 @@ def test_a_wrong_entry_is_named() -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda dy, x, w: (dy @ w.T, (x.T @ dy)[::-1], dy.sum(axis=0)),  # another order
-        lambda dy, x, w: (dy @ w.T, len(x) * x.T @ dy, dy.sum(axis=0)),  # the forgotten mean
-        lambda dy, x, w: (dy @ w.T, x.T @ dy, np.full(len(dy[0]), dy.sum())),  # the sum over both axes
+        lambda dy, x, w: (dy @ w.T, (x.T @ dy)[::-1], dy.sum(axis=0)),  # rows in the wrong order
+        lambda dy, x, w: (dy @ w.T, len(x) * x.T @ dy, dy.sum(axis=0)),  # the mean was forgotten
+        lambda dy, x, w: (dy @ w.T, x.T @ dy, np.full(len(dy[0]), dy.sum())),  # summed over both axes
     ],
 )
-def test_common_bugs_fail(spoil: Callable[..., tuple[np.ndarray, ...]]) -> None:
+def test_common_mistakes_are_found(spoil: Callable[..., tuple[np.ndarray, ...]]) -> None:
     rng = np.random.default_rng(2)
     x, w, b, labels = rng.normal(size=(5, 4)), rng.normal(size=(4, 3)), rng.normal(size=3), np.arange(5) % 3
 
@@ -87,42 +89,42 @@ def test_common_bugs_fail(spoil: Callable[..., tuple[np.ndarray, ...]]) -> None:
     assert not all(check_gradient(loss, a, g).passed for a, g in zip((x, w, b), spoil(dy, x, w), strict=True))
 
 
-def relu_check(x: np.ndarray, factor: float = 1.0) -> Check:
+def relu_check(x: np.ndarray, factor: float = 1.0) -> GradientCheck:
     weights = np.linspace(1, 2, x.size)
     by_hand = factor * ops.relu_backward(weights, ops.relu(x))
     return check_gradient(lambda: float(weights @ ops.relu(x)), x, by_hand)
 
 
-def test_a_kink_within_a_step_is_stepped_past() -> None:
+def test_near_a_kink_a_smaller_step_is_used() -> None:
     check = relu_check(np.array([1.0, -1.0, 3e-6, -4e-7, 2.0]))
-    assert check.passed and (check.near, check.on_kink) == (2, 0)
-    assert "2 entries near a kink" in report([check])
+    assert check.passed and (check.near_kink, check.on_kink) == (2, 0)
+    assert "that agree with a smaller step: 2" in gradient_report([check])
 
 
-def test_on_a_kink_any_subgradient_will_do() -> None:
+def test_on_a_kink_every_subgradient_passes() -> None:
     check = relu_check(np.array([1.0, 0.0, 2.0]))
-    assert check.passed and (check.near, check.on_kink) == (0, 1)
-    assert "1 entries on a kink" in report([check])
-    x = np.array([[3.0, 3.0], [1.0, 2.0]]).reshape(1, 1, 2, 2)  # a tie: the first takes all
+    assert check.passed and (check.near_kink, check.on_kink) == (0, 1)
+    assert "left out: 1" in gradient_report([check])
+    x = np.array([[3.0, 3.0], [1.0, 2.0]]).reshape(1, 1, 2, 2)  # a tie: the first gets all
     dx = ops.maxpool_backward(np.ones((1, 1, 1, 1)), x, ops.maxpool(x, 2), 2)
     check = check_gradient(lambda: float(ops.maxpool(x, 2).sum()), x, dx)
     assert check.passed and check.on_kink == 2
     assert not check_gradient(lambda: float(ops.maxpool(x, 2).sum()), x, 1.5 * dx).passed
 
 
-def test_kinks_excuse_nothing_else() -> None:
+def test_wrong_gradients_near_kinks_are_found() -> None:
     assert not relu_check(np.array([1.0, 3e-6, 0.0, 2.0]), factor=1.01).passed
     x = np.array([1.0, 0.0])
     assert not check_gradient(lambda: float(ops.relu(x).sum()), x, np.array([1.0, -0.2])).passed
 
 
-def test_a_gradient_of_zero_passes_and_a_small_wrong_one_does_not() -> None:
+def test_a_zero_gradient_passes_and_a_small_wrong_one_fails() -> None:
     x = np.array([1.0, 2.0])
     assert check_gradient(lambda: 3.0 + 0.0 * x[0], x, np.array([1e-17, -1e-17])).passed
     assert not check_gradient(lambda: 3.0 + 1e-6 * x[0], x, np.array([1.1e-6, 0.0])).passed
 
 
-def test_what_cannot_be_checked_is_an_error() -> None:
+def test_float32_unknown_names_and_wrong_shapes_are_refused() -> None:
     model = mlp()
     x, y = batch(model)
     with pytest.raises(ValueError, match="float64"):

@@ -1,11 +1,8 @@
-"""Models of many layers: parameters, buffers, seeds, files, copies, bad input, and learning."""
+"""Models of many layers: parameters, buffers, seeds, unfit input, and learning."""
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,20 +15,19 @@ from labkit.nn import (
     Model,
     lenet5,
     linear_regression,
-    load_model,
     lr_schedules,
     mlp,
     mnist_cnn,
-    save_model,
     vgg11,
 )
-from labkit.nn.layers import BatchNorm, Conv2D, Dense, Flatten, MaxPool
+from labkit.nn.image_layers import BatchNorm, Conv2D, MaxPool
+from labkit.nn.layers import Dense, Flatten
 
 RNG = np.random.default_rng(3)
 
 
 def small(seed: int = 0) -> Classifier:
-    """Every kind of buffer and parameter, in little room."""
+    """Return a small model that has every type of parameter and buffer."""
     layers = [("conv", Conv2D(4, 3, pad=1)), ("norm", BatchNorm()), ("pool", MaxPool(2))]
     return Classifier(
         "small", [*layers, ("flatten", Flatten()), ("dense", Dense(3))], (2, 4, 4), seed, np.float32
@@ -54,7 +50,7 @@ def batch(model: Model, n: int = 5) -> tuple[np.ndarray, np.ndarray]:
         ("vgg11", 9231114, 5504),
     ],
 )
-def test_the_number_of_parameters_and_buffers(name: str, parameters: int, buffers: int) -> None:
+def test_numbers_of_parameters_and_buffers(name: str, parameters: int, buffers: int) -> None:
     model = MODELS[name]()
     assert (model.name, model.params.size, model.buffers.size) == (name, parameters, buffers)
     assert model.params.dtype == model.grads.dtype == model.buffers.dtype == np.float32
@@ -73,24 +69,24 @@ def test_parameters_gradients_and_buffers_are_views_of_three_flat_arrays() -> No
     ):
         flat[...] = np.arange(flat.size)
         assert np.concatenate([view.ravel() for view in named.values()]).tolist() == flat.tolist()
-    # The layers see them, too, not copies of them.
+    # The layers hold views of them, too, not copies.
     assert np.shares_memory(model.layers[0].p["W"], model.params)
     assert np.shares_memory(model.layers[-1].g["b"], model.grads)
 
 
-def test_every_gradient_is_written_and_overwritten() -> None:
+def test_every_gradient_is_overwritten() -> None:
     model = vgg11()
     x, y = batch(model, 2)
     model.grads[...] = np.nan
     model.loss_and_gradient(x, y)
     first = model.grads.copy()
     assert np.isfinite(first).all()
-    model.loss_and_gradient(*batch(model, 3))  # another size in between
+    model.loss_and_gradient(*batch(model, 3))  # another batch size in between
     model.loss_and_gradient(x, y)
     np.testing.assert_array_equal(model.grads, first)
 
 
-def test_running_statistics_move_in_training_alone() -> None:
+def test_running_statistics_change_only_in_training() -> None:
     model = small()
     x, y = batch(model)
     assert model.named_buffers()["norm.mean"].tolist() == [0] * 4
@@ -101,7 +97,7 @@ def test_running_statistics_move_in_training_alone() -> None:
     training = model.loss_and_gradient(x, y)
     moved = model.buffers.copy()
     assert moved[:4].any()
-    assert model.loss(x, y) != training  # by running statistics, not by those of the batch
+    assert model.loss(x, y) != training  # it uses the running statistics, not those of the batch
     np.testing.assert_array_equal(model.buffers, moved)
     for _ in range(200):
         model.forward(x, training=True)
@@ -111,7 +107,7 @@ def test_running_statistics_move_in_training_alone() -> None:
     np.testing.assert_allclose(model.named_buffers()["norm.var"], unbiased, rtol=1e-4)
 
 
-def test_a_prediction_does_not_depend_on_its_neighbours() -> None:
+def test_a_prediction_does_not_depend_on_the_other_samples() -> None:
     model = vgg11()
     x, y = batch(model, 4)
     model.loss_and_gradient(x, y)
@@ -119,7 +115,7 @@ def test_a_prediction_does_not_depend_on_its_neighbours() -> None:
     np.testing.assert_allclose(model.forward(x[2:3])[0], together[2], rtol=1e-3, atol=1e-5)
 
 
-def test_layers_of_equal_shape_start_with_other_weights_and_the_seed_makes_them() -> None:
+def test_layers_of_equal_shape_have_different_initial_weights() -> None:
     model = vgg11(seed=1)
     named = model.named_parameters()
     assert named["conv7.W"].shape == named["conv8.W"].shape
@@ -129,49 +125,6 @@ def test_layers_of_equal_shape_start_with_other_weights_and_the_seed_makes_them(
     assert named["conv8.W"].std() == pytest.approx((2 / (9 * 512)) ** 0.5, rel=0.01)
 
 
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_a_copy_is_whole_and_stands_alone(again: Callable[[Model], Model]) -> None:
-    model = small()
-    x, y = batch(model)
-    model.loss_and_gradient(x, y)
-    other = again(model)
-    np.testing.assert_array_equal(other.forward(x), model.forward(x))
-    assert other.loss_and_gradient(x, y) == model.loss_and_gradient(x, y)
-    np.testing.assert_array_equal(other.grads, model.grads)
-    other.params[...] = 0
-    assert model.params.any() and not other.forward(x).any()
-
-
-def test_a_model_goes_through_a_file(tmp_path: Path) -> None:
-    model, other = small(seed=1), small(seed=2)
-    model.loss_and_gradient(*batch(model))
-    save_model(model, tmp_path / "model.npz")
-    load_model(other, tmp_path / "model.npz")
-    np.testing.assert_array_equal(other.params, model.params)
-    np.testing.assert_array_equal(other.buffers, model.buffers)
-    x, _ = batch(model)
-    np.testing.assert_array_equal(other.forward(x), model.forward(x))
-
-
-def test_a_file_of_another_model_is_refused_and_names_the_layer(tmp_path: Path) -> None:
-    path = tmp_path / "model.npz"
-    save_model(mlp(hidden=32), path)
-    model = mlp()
-    before = model.params.copy()
-    with pytest.raises(ValueError, match=r"layer 'dense1'.*\(64, 32\).*\(64, 64\)"):
-        load_model(model, path)
-    with pytest.raises(ValueError, match=r"layer 'conv1'.*holds no conv1.W.*\(5, 5, 1, 6\)"):
-        load_model(lenet5(), path)
-    named = dict(np.load(path)) | {"dense1.W": np.zeros((64, 64)), "dense1.b": np.zeros(64)}
-    np.savez(path, **(named | {"dense2.W": np.zeros((64, 10)), "extra.W": np.zeros(2)}))
-    with pytest.raises(ValueError, match=r"layer 'extra'.*\(2,\).*no such layer"):
-        load_model(model, path)
-    path.write_text("not a model")
-    with pytest.raises(ValueError, match="no model file"):
-        load_model(model, path)
-    np.testing.assert_array_equal(model.params, before)
-
-
 X = np.zeros((4, 1, 32, 32), np.float32)
 Y = np.arange(4)
 NAN, INF = X.copy(), X.copy()
@@ -179,7 +132,7 @@ NAN[1, 0, 2, 3], INF[1, 0, 2, 3] = np.nan, np.inf
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "words"),
+    ("x", "y", "message"),
     [
         (X[:, 0], Y, r"'conv1'.*\(4, 32, 32\).*\(batch, 1, 32, 32\).*\(5, 5, 1, 6\)"),
         (X.repeat(3, axis=1), Y, r"'conv1'.*\(4, 3, 32, 32\).*\(batch, 1, 32, 32\)"),
@@ -195,15 +148,15 @@ NAN[1, 0, 2, 3], INF[1, 0, 2, 3] = np.nan, np.inf
         (X, Y.astype(float), "'dense2'.*float64.*integers"),
     ],
 )
-def test_bad_input_names_the_layer_and_the_shapes(x: np.ndarray, y: np.ndarray, words: str) -> None:
+def test_an_unfit_batch_is_refused_with_layer_and_shapes(x: np.ndarray, y: np.ndarray, message: str) -> None:
     model = lenet5()
     for call in (model.check, model.loss, model.loss_and_gradient):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             call(x, y)
 
 
 @pytest.mark.parametrize(
-    ("layers", "words"),
+    ("layers", "message"),
     [
         ([("conv", Conv2D(4, 7))], r"'conv'.*\(batch, 2, 4, 4\).*7 × 7"),
         ([("flat", Flatten()), ("conv", Conv2D(4, 3))], r"'conv'.*\(32,\).*channels, height, width"),
@@ -212,12 +165,12 @@ def test_bad_input_names_the_layer_and_the_shapes(x: np.ndarray, y: np.ndarray, 
         ([("pool", MaxPool(5))], r"'pool'.*\(2, 4, 4\).*≥ 5"),
     ],
 )
-def test_layers_that_do_not_fit_are_named(layers: list, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_layers_that_do_not_fit_together_are_refused_by_name(layers: list, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Classifier("wrong", [*layers, ("end", Flatten())], (2, 4, 4), 0, np.float32)
 
 
-def test_one_value_has_no_variance() -> None:
+def test_batch_norm_refuses_one_value_per_channel_in_training() -> None:
     layers = [("norm", BatchNorm()), ("flatten", Flatten())]
     model = Classifier("one", layers, (2, 1, 1), 0, np.float32)
     with pytest.raises(ValueError, match=r"'norm'.*\(1, 2, 1, 1\).*more than one value"):
@@ -226,13 +179,13 @@ def test_one_value_has_no_variance() -> None:
 
 
 def enlarged(x: np.ndarray) -> np.ndarray:
-    """8 × 8 digits as 32 × 32 images: 3 × larger, with 4 rows and columns of paper all round; mean 0."""
+    """Return 8 × 8 digits as 32 × 32 images: enlarged threefold, padded by 4 pixels, about standardised."""
     images = np.pad(x.reshape(-1, 8, 8).repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (4, 4), (4, 4)))
     return (images[:, None] - np.float32(0.17)) / np.float32(0.33)
 
 
-def test_lenet5_reads_digits() -> None:
-    """1,438 digits are few for 61,706 parameters: moved about by up to two pixels, they are more."""
+def test_lenet5_learns_the_digits() -> None:
+    """1,438 digits are few for 61,706 parameters, so augment them with shifts of up to two pixels."""
     digits = data.load("digits")
     x, y, model = enlarged(digits.x_train), digits.y_train, lenet5(seed=0)
     sgd, rng = SGD(model.params, momentum=0.9, weight_decay=1e-3), np.random.default_rng(0)
@@ -240,8 +193,8 @@ def test_lenet5_reads_digits() -> None:
     for epoch in range(11):
         order = rng.permutation(len(x))
         for start in range(0, len(x), 32):
-            part = order[start : start + 32]
-            model.loss_and_gradient(np.roll(x[part], rng.integers(-2, 3, 2), axis=(2, 3)), y[part])
+            batch = order[start : start + 32]
+            model.loss_and_gradient(np.roll(x[batch], rng.integers(-2, 3, 2), axis=(2, 3)), y[batch])
             sgd.step(model.grads, rate(epoch))
     accuracy = (model.predict(enlarged(digits.x_test)) == digits.y_test).mean()
     print(f"accuracy {100 * accuracy:.2f} %")
@@ -249,7 +202,7 @@ def test_lenet5_reads_digits() -> None:
 
 
 @pytest.mark.parametrize("make", [mlp, mnist_cnn, vgg11])
-def test_a_model_learns_a_batch_by_heart(make: Callable[..., Model]) -> None:
+def test_a_model_can_overfit_one_batch(make: Callable[..., Model]) -> None:
     model = make(seed=0)
     x, y = batch(model, 8)
     sgd = SGD(model.params, momentum=0.9)
@@ -260,19 +213,19 @@ def test_a_model_learns_a_batch_by_heart(make: Callable[..., Model]) -> None:
     assert losses[-1] < 0.2 * losses[0]
 
 
-def test_gradients_move_to_another_place_and_are_made_there() -> None:
+def test_move_gradients_computes_them_in_the_given_array() -> None:
     x, y = np.ones((3, 10), np.float32), np.ones((3, 1), np.float32)
     model, twin = linear_regression(), linear_regression()
-    for one in model, twin:
-        one.loss_and_gradient(x, y)
-    before, place = model.grads, np.zeros(20, np.float32)[4:15]
-    model.move_gradients(place)
-    assert model.grads is place
-    np.testing.assert_array_equal(place, twin.grads)
+    for moved in model, twin:
+        moved.loss_and_gradient(x, y)
+    before, array = model.grads, np.zeros(20, np.float32)[4:15]
+    model.move_gradients(array)
+    assert model.grads is array
+    np.testing.assert_array_equal(array, twin.grads)
     before[...] = 0
-    for one in model, twin:
-        one.loss_and_gradient(2 * x, y)
-    np.testing.assert_array_equal(place, twin.grads)
+    for moved in model, twin:
+        moved.loss_and_gradient(2 * x, y)
+    np.testing.assert_array_equal(array, twin.grads)
     assert not before.any()
     frozen = np.zeros(11, np.float32)
     frozen.flags.writeable = False
@@ -281,4 +234,4 @@ def test_gradients_move_to_another_place_and_are_made_there() -> None:
             ValueError, match=r"expected a contiguous, writable array of shape \(11,\) and float32"
         ):
             model.move_gradients(unfit)
-    assert model.grads is place
+    assert model.grads is array

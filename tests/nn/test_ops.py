@@ -1,4 +1,4 @@
-"""The operations on images and the activations: by hand, and every gradient against central differences."""
+"""Operations: values computed by hand, and every gradient against central differences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from labkit.nn.workspace import Workspace
 
 Pair = tuple[Callable[..., np.ndarray], Callable[..., tuple[np.ndarray, ...]], list[tuple[int, ...]]]
 
-# forward(*inputs) → y, backward(dy, *inputs) → a gradient for each input, the shapes of the inputs
+# forward(*inputs) → y, backward(dy, *inputs) → one gradient per input, the shapes of the inputs
 PAIRS: dict[str, Pair] = {
     "relu": (ops.relu, lambda dy, x: (ops.relu_backward(dy, ops.relu(x)),), [(3, 4)]),
     "tanh": (ops.tanh, lambda dy, x: (ops.tanh_backward(dy, ops.tanh(x)),), [(3, 4)]),
@@ -45,25 +45,79 @@ PAIRS: dict[str, Pair] = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_backward_is_the_gradient(name: str) -> None:
+def test_the_backward_function_agrees_with_differences(name: str) -> None:
     forward, backward, shapes = PAIRS[name]
     rng = np.random.default_rng(1)
     inputs = [rng.normal(size=shape) for shape in shapes]
     dy = rng.normal(size=forward(*inputs).shape)
-    for by_hand, array in zip(backward(dy, *inputs), inputs, strict=True):
+    for gradient, array in zip(backward(dy, *inputs), inputs, strict=True):
         differences = numerical_gradient(lambda: float((dy * forward(*inputs)).sum()), array)
-        assert relative_error(by_hand, differences).max() < 1e-8
+        assert relative_error(gradient, differences).max() < 1e-8
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_float32_stays_float32(name: str) -> None:
+def test_float32_in_gives_float32_out(name: str) -> None:
     forward, backward, shapes = PAIRS[name]
     inputs = [np.ones(shape, np.float32) for shape in shapes]
     y = forward(*inputs)
     assert {array.dtype for array in (y, *backward(y, *inputs))} == {np.dtype(np.float32)}
 
 
-def test_a_convolution_by_hand() -> None:
+def test_linear_by_hand() -> None:
+    x, w, b = np.array([[1.0, 2.0]]), np.array([[3.0], [5.0]]), np.array([7.0])
+    assert ops.linear(x, w, b).tolist() == [[20.0]]
+    dx, dw, db = ops.linear_backward(np.array([[2.0]]), x, w)
+    assert dx.tolist() == [[6.0, 10.0]] and dw.tolist() == [[2.0], [4.0]] and db.tolist() == [2.0]
+
+
+def test_linear_backward_agrees_with_differences() -> None:
+    rng = np.random.default_rng(11)
+    x, w, b, dy = (rng.normal(size=shape) for shape in ((5, 4), (4, 3), 3, (5, 3)))
+    for gradient, array in zip(ops.linear_backward(dy, x, w), (x, w, b), strict=True):
+        differences = numerical_gradient(lambda: float((dy * ops.linear(x, w, b)).sum()), array)
+        assert relative_error(gradient, differences).max() < 1e-8
+
+
+def test_mean_squared_error_and_its_gradient() -> None:
+    assert ops.mean_squared_error(np.array([[1.0], [4.0]]), np.array([[3.0], [4.0]])) == 2.0
+    pred, target = np.random.default_rng(11).normal(size=(2, 6, 2))
+    differences = numerical_gradient(lambda: ops.mean_squared_error(pred, target), pred)
+    assert relative_error(ops.mean_squared_error_backward(pred, target), differences).max() < 1e-8
+
+
+def test_cross_entropy_and_its_gradient() -> None:
+    even = np.zeros((3, 4))
+    assert ops.softmax_cross_entropy(even, np.array([0, 1, 3])) == pytest.approx(np.log(4))
+    rng = np.random.default_rng(11)
+    logits, labels = rng.normal(size=(6, 4)), rng.integers(0, 4, 6)
+    differences = numerical_gradient(lambda: ops.softmax_cross_entropy(logits, labels), logits)
+    assert relative_error(ops.softmax_cross_entropy_backward(logits, labels), differences).max() < 1e-8
+
+
+def test_softmax_is_stable_for_rows_of_different_magnitude() -> None:
+    """Shifted by the maximum of the whole array, the second row would underflow."""
+    logits = np.array([[1e4, 1e4 - 1], [-1e4, -1e4 - 1]], np.float32)
+    with np.errstate(all="raise", under="ignore"):
+        rows = ops.log_softmax(logits)
+        loss = ops.softmax_cross_entropy(logits, np.array([0, 0]))
+    np.testing.assert_allclose(rows[0], rows[1])
+    assert loss == pytest.approx(np.log(1 + np.exp(-1)), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_linear_and_losses_keep_the_dtype(dtype: type[np.floating]) -> None:
+    x, w, b = np.ones((2, 3), dtype), np.ones((3, 4), dtype), np.ones(4, dtype)
+    out = ops.linear(x, w, b)
+    arrays = [
+        out,
+        *ops.linear_backward(out, x, w),
+        ops.mean_squared_error_backward(out, out),
+        ops.softmax_cross_entropy_backward(out, np.array([0, 3])),
+    ]
+    assert {array.dtype for array in arrays} == {np.dtype(dtype)}
+
+
+def test_convolution_of_a_small_image() -> None:
     x = np.arange(9.0).reshape(1, 1, 3, 3)
     w = np.array([[1.0, 0.0], [0.0, -1.0]]).reshape(2, 2, 1, 1)
     assert ops.conv2d(x, w, np.array([10.0])).tolist() == [[[[6, 6], [6, 6]]]]  # x[i, j] - x[i+1, j+1] + 10
@@ -72,11 +126,11 @@ def test_a_convolution_by_hand() -> None:
     assert dw[:, :, 0, 0].tolist() == [[8, 12], [20, 24]] and db.tolist() == [4]
 
 
-def test_pooling_by_hand() -> None:
+def test_pooling_of_a_small_image() -> None:
     x = np.array([[1.0, 2, 9], [4, 4, 9], [9, 9, 9]]).reshape(1, 1, 3, 3)  # the edge fills no window
     assert ops.maxpool(x, 2).tolist() == [[[[4]]]] and ops.avgpool(x, 2).tolist() == [[[[2.75]]]]
     dy = np.array([[[[8.0]]]])
-    # Of the two equal maxima, the first has all of it.
+    # The first of the two equal maxima gets all of dy.
     assert ops.maxpool_backward(dy, x, ops.maxpool(x, 2), 2)[0, 0].tolist() == [
         [0, 0, 0],
         [8, 0, 0],
@@ -85,73 +139,73 @@ def test_pooling_by_hand() -> None:
     assert ops.avgpool_backward(dy, x.shape, 2)[0, 0].tolist() == [[2, 2, 0], [2, 2, 0], [0, 0, 0]]
 
 
-def test_batch_norm_leaves_mean_0_and_variance_1() -> None:
+def test_batch_norm_output_has_mean_0_and_variance_1() -> None:
     x = np.random.default_rng(0).normal(3, 5, (40, 2, 9, 9))
     y = ops.batch_norm(x, np.ones(2), np.zeros(2), *ops.batch_statistics(x))
     np.testing.assert_allclose(y.mean(axis=(0, 2, 3)), 0, atol=1e-12)
     np.testing.assert_allclose(y.var(axis=(0, 2, 3)), 1, rtol=1e-6)
 
 
-def test_the_variance_survives_a_large_mean() -> None:
-    """The mean of squares minus the square of the mean would be lost to rounding here."""
+def test_the_variance_is_accurate_when_the_mean_is_large() -> None:
+    """The mean of squares minus the square of the mean would be mostly rounding error here."""
     x = (1e4 + np.random.default_rng(0).normal(size=(64, 1, 8, 8))).astype(np.float32)
     _, var = ops.batch_statistics(x)
     assert var[0] == pytest.approx(x.astype(float).var(), rel=1e-3)
 
 
-# The clever convolutions against the clear one, in every memory layout that a layer before may leave.
+# The fast convolutions against the clear one, in every memory layout that a previous layer may produce.
 LAYOUTS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1), "CNHW": (1, 0, 2, 3)}
 
 
-def laid_out(x: np.ndarray, layout: str) -> np.ndarray:
+def in_layout(x: np.ndarray, layout: str) -> np.ndarray:
     axes = LAYOUTS[layout]
     return np.ascontiguousarray(x.transpose(axes)).transpose(np.argsort(axes))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    ("shape", "outputs", "window"),
+    ("shape", "outputs", "geometry"),
     [
-        ((3, 2, 6, 8), 4, ops.Window(3, 1, 1)),
-        ((3, 2, 7, 5), 40, ops.Window(3, 2, 1)),
-        ((2, 6, 5, 5), 40, ops.Window(5, 1, 0)),
-        ((3, 16, 2, 2), 24, ops.Window(3, 1, 1)),
-        ((70, 3, 32, 32), 5, ops.Window(3, 1, 1)),  # more than one part of the images
+        ((3, 2, 6, 8), 4, ops.ConvGeometry(3, 1, 1)),
+        ((3, 2, 7, 5), 40, ops.ConvGeometry(3, 2, 1)),
+        ((2, 6, 5, 5), 40, ops.ConvGeometry(5, 1, 0)),
+        ((3, 16, 2, 2), 24, ops.ConvGeometry(3, 1, 1)),
+        ((70, 3, 32, 32), 5, ops.ConvGeometry(3, 1, 1)),  # more than one cache block
     ],
 )
-def test_clever_convolutions_equal_the_clear_one(
-    layout: str, shape: tuple[int, ...], outputs: int, window: ops.Window
+def test_im2col_and_winograd_equal_conv2d(
+    layout: str, shape: tuple[int, ...], outputs: int, geometry: ops.ConvGeometry
 ) -> None:
     rng = np.random.default_rng(4)
-    kernel, stride, pad = window.k, window.stride, window.pad
+    kernel, stride, pad = geometry.k, geometry.stride, geometry.pad
     wb = rng.normal(size=(kernel**2 * shape[1] + 1, outputs))
     w, b = wb[:-1].reshape(kernel, kernel, shape[1], outputs), wb[-1]
-    x = laid_out(rng.normal(size=shape), layout)
+    x = in_layout(rng.normal(size=shape), layout)
     expected = ops.conv2d(x, w, b, stride, pad)
-    dy = laid_out(rng.normal(size=expected.shape), layout)
+    dy = in_layout(rng.normal(size=expected.shape), layout)
     dx, dw, db = ops.conv2d_backward(dy, x, w, stride, pad)
 
-    work = Workspace()
-    for _ in range(2):  # the second time with work arrays that are not fresh
-        y, seen = im2col.forward(x, wb, window, work)
+    workspace = Workspace()
+    for _ in range(2):  # the second time with a used workspace
+        y, columns = im2col.forward(x, wb, geometry, workspace)
         assert relative_error(y, expected).max() < 1e-13
         dwb = np.empty_like(wb)
-        im2col.backward_weights(dy, seen, dwb)
+        im2col.backward_weights(dy, columns, dwb)
         assert relative_error(dwb[:-1].reshape(w.shape), dw).max() < 1e-13
         assert relative_error(dwb[-1], db).max() < 1e-13
-        again = im2col.backward_input(dy, wb, shape, window, work)
+        again = im2col.backward_input(dy, wb, shape, geometry, workspace)
         assert relative_error(again, dx).max() < 1e-13
 
-        if winograd.fits(window, shape[1:]):
-            y, v, u = winograd.forward(x, w, b, work)
+        if winograd.fits(geometry, shape[1:]):
+            y, v, u = winograd.forward(x, w, b, workspace)
             assert relative_error(y, expected).max() < 1e-13
             dw_, db_ = np.empty_like(w), np.empty_like(b)
-            again = winograd.backward(dy, v, u, work, dw=dw_, db=db_)
+            again = winograd.backward(dy, v, u, workspace, dw=dw_, db=db_)
             assert relative_error(again, dx).max() < 1e-13
             assert relative_error(dw_, dw).max() < 1e-13 and relative_error(db_, db).max() < 1e-13
 
 
-def test_winograd_loses_little_in_float32() -> None:
+def test_winograd_is_accurate_in_float32() -> None:
     rng = np.random.default_rng(8)
     x, w = rng.normal(size=(4, 64, 8, 8)), rng.normal(size=(3, 3, 64, 64)) / 24
     y, _, _ = winograd.forward(

@@ -1,4 +1,4 @@
-"""Steps on the flat array, and the schedules of their length."""
+"""SGD on the flat array, and learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from labkit.nn import SGD, lr_schedules
 
 
-def test_momentum_and_decay_by_hand() -> None:
+def test_momentum_and_weight_decay() -> None:
     params = np.array([1.0, -2.0])
     sgd = SGD(params, momentum=0.5, weight_decay=0.1)
     grads = np.array([1.0, 0.0])
@@ -20,8 +20,8 @@ def test_momentum_and_decay_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.9, 0.0), (0.9, 1e-2)])
-def test_parts_in_cache_make_the_same_step(momentum: float, decay: float) -> None:
-    """The clever loop over parts against the formula on whole arrays, of no whole number of parts."""
+def test_cache_blocks_give_the_same_step(momentum: float, decay: float) -> None:
+    """The loop over blocks agrees with the formula on whole arrays; the last block is not full."""
     rng = np.random.default_rng(0)
     params, velocity = rng.normal(size=100_001).astype(np.float32), np.zeros(100_001, np.float32)
     sgd = SGD(params.copy(), momentum, decay)
@@ -34,7 +34,7 @@ def test_parts_in_cache_make_the_same_step(momentum: float, decay: float) -> Non
     np.testing.assert_allclose(sgd.params, params, rtol=1e-5, atol=1e-6)
 
 
-def test_steps_agree_with_pytorch() -> None:
+def test_sgd_agrees_with_pytorch() -> None:
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(1)
     start = rng.normal(size=50)
@@ -49,23 +49,23 @@ def test_steps_agree_with_pytorch() -> None:
     np.testing.assert_allclose(sgd.params, theirs.detach().numpy(), rtol=1e-12)
 
 
-def test_what_does_not_fit_is_an_error() -> None:
+def test_unfit_gradients_and_parameters_are_refused() -> None:
     sgd = SGD(np.zeros(3, np.float32))
-    with pytest.raises(ValueError, match=r"\(2,\).*\(3,\)"):
+    with pytest.raises(ValueError, match=r"\(3,\).*\(2,\)"):
         sgd.step(np.zeros(2, np.float32), 0.1)
-    with pytest.raises(ValueError, match=r"float64.*float32"):
+    with pytest.raises(ValueError, match=r"float32.*float64"):
         sgd.step(np.zeros(3), 0.1)
     for momentum, decay in ((1.0, 0.0), (-0.1, 0.0), (0.0, -1.0)):
         with pytest.raises(ValueError, match="expected"):
             SGD(np.zeros(3), momentum, decay)
 
 
-def test_schedules() -> None:
+def test_learning_rate_schedules() -> None:
     assert [lr_schedules.constant(0.5)(step) for step in (0, 9)] == [0.5, 0.5]
     decay = lr_schedules.step_decay(0.8, every=3, factor=0.5)
     assert [decay(step) for step in range(7)] == pytest.approx([0.8] * 3 + [0.4] * 3 + [0.2])
     warm = lr_schedules.warm_up(4, decay)
     assert [warm(step) for step in range(7)] == pytest.approx([0.2, 0.4, 0.6, 0.4, 0.4, 0.4, 0.2])
     for wrong in (lambda: lr_schedules.step_decay(1, 0), lambda: lr_schedules.warm_up(0, decay)):
-        with pytest.raises(ValueError, match="expected at least 1"):
+        with pytest.raises(ValueError, match=r"expected a .* 1 or more steps"):
             wrong()

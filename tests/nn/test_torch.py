@@ -1,4 +1,4 @@
-"""Every op and the large models against PyTorch's autograd, where PyTorch is installed."""
+"""Operations and models agree with PyTorch's autograd, where PyTorch is installed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tensor(array: np.ndarray) -> Any:
 
 
 def kernel(w: Any) -> Any:
-    """PyTorch's order: outputs, inputs, height, width."""
+    """Return the kernel in PyTorch's order: outputs, inputs, height, width."""
     return w.permute(3, 2, 0, 1)
 
 
@@ -85,7 +85,7 @@ CASES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], Callable[..., 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_op_agrees_with_autograd(case: str, dtype: type[np.floating]) -> None:
+def test_an_operation_agrees_with_autograd(case: str, dtype: type[np.floating]) -> None:
     shapes, forward, backward, theirs = CASES[case]
     rng = np.random.default_rng(5)
     arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
@@ -98,7 +98,7 @@ def test_an_op_agrees_with_autograd(case: str, dtype: type[np.floating]) -> None
         assert_close(ours, input_.grad, f"gradient of input {position}")
 
 
-def test_the_first_of_equal_entries_takes_the_gradient_as_in_pytorch(dtype: type[np.floating]) -> None:
+def test_ties_in_max_pooling_are_broken_as_in_pytorch(dtype: type[np.floating]) -> None:
     x = np.random.default_rng(0).integers(0, 2, (3, 4, 6, 6)).astype(dtype)
     y = ops.maxpool(x, 2)
     dy = np.random.default_rng(1).normal(size=y.shape).astype(dtype)
@@ -123,18 +123,18 @@ def test_losses_agree_with_autograd(dtype: type[np.floating]) -> None:
 
 
 def theirs_of(model: Model) -> Callable[[Any, dict[str, Any]], Any]:
-    """Our layers, one by one, in PyTorch's functions; the order within VGG's stages is report C's."""
+    """Return the model's forward pass in PyTorch's functions, with VGG's stages in report C's order."""
 
     def forward(x: Any, p: dict[str, Any]) -> Any:
         for layer in model.layers:
-            kind, views = type(layer).__name__, {k: p[f"{layer.name}.{k}"] for k in layer.parameters()}
-            if kind == "Dense":
+            layer_type, views = type(layer).__name__, {k: p[f"{layer.name}.{k}"] for k in layer.parameters()}
+            if layer_type == "Dense":
                 x = x @ views["W"] + views["b"]
-            elif kind == "Conv2D":
-                x = F.conv2d(x, kernel(views["W"]), views["b"], layer.window.stride, layer.window.pad)
-            elif kind == "BatchNorm":
+            elif layer_type == "Conv2D":
+                x = F.conv2d(x, kernel(views["W"]), views["b"], layer.geometry.stride, layer.geometry.pad)
+            elif layer_type == "BatchNorm":
                 x = F.batch_norm(x, None, None, views["gamma"], views["beta"], training=True)
-                x = torch.relu(x)  # before the pool; our ReLU behind it then changes nothing
+                x = torch.relu(x)  # before pooling; our ReLU after pooling then changes nothing
             else:
                 x = {
                     "ReLU": torch.relu,
@@ -142,7 +142,7 @@ def theirs_of(model: Model) -> Callable[[Any, dict[str, Any]], Any]:
                     "MaxPool": lambda x: F.max_pool2d(x, 2),
                     "AvgPool": lambda x: F.avg_pool2d(x, 2),
                     "Flatten": lambda x: x.flatten(1),
-                }[kind](x)
+                }[layer_type](x)
         return x
 
     return forward
@@ -152,7 +152,7 @@ def theirs_of(model: Model) -> Callable[[Any, dict[str, Any]], Any]:
 def test_a_model_agrees_with_autograd(make: Callable[..., Model], dtype: type[np.floating]) -> None:
     model = make(dtype=dtype, seed=2)
     rng = np.random.default_rng(7)
-    # Biases and scales that are not 0 and 1, so that a mistake in them shows.
+    # Biases of 0 and scales of 1 would hide mistakes.
     for view in model.named_parameters().values():
         if view.ndim == 1:
             view[...] = view + rng.normal(0, 0.1, view.shape)
@@ -167,13 +167,13 @@ def test_a_model_agrees_with_autograd(make: Callable[..., Model], dtype: type[np
     assert model.loss_and_gradient(x, labels) == pytest.approx(loss.item(), rel=LIMITS[dtype])
     gradients = model.named_gradients()
     for name, ours in gradients.items():
-        # A bias in front of batch norm has the gradient 0, and rounding: it is held to its weights' scale.
-        behind = name.replace("conv", "norm").removesuffix(".b") + ".gamma"
-        scale = float(np.abs(gradients[name[:-1] + "W"]).max()) if behind in gradients else 0.0
+        # Before batch norm, a bias has a zero gradient, with rounding errors on the scale of the weights'.
+        norm = name.replace("conv", "norm").removesuffix(".b") + ".gamma"
+        scale = float(np.abs(gradients[name[:-1] + "W"]).max()) if norm in gradients else 0.0
         assert_close(ours, parameters[name].grad, name, scale)
 
 
-def test_running_statistics_are_pytorch_s(dtype: type[np.floating]) -> None:
+def test_running_statistics_agree_with_pytorch(dtype: type[np.floating]) -> None:
     model = vgg11(dtype=dtype)
     mean, var = torch.zeros(64, dtype=torch.tensor(model.params).dtype), torch.ones(64).double()
     var = var.to(mean.dtype)

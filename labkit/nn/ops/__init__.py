@@ -1,12 +1,12 @@
-"""Pure pairs of operations: each forward function stands beside its backward.
+"""Operations as pairs of pure functions: a forward function and its backward function.
 
-A backward function takes the gradient of the loss with respect to the forward's output, and returns those
-with respect to its inputs. N is the batch size; images are (N, C, H, W): samples, channels, height, width.
-float32 in gives float32 out, float64 gives float64.
+A backward function takes dy, the gradient of the loss with respect to the forward function's output, and
+returns the gradients with respect to its inputs. N is the batch size; images are (N, C, H, W): samples,
+channels, height, width. All functions keep the dtype, float32 or float64.
 """
 
 from labkit.nn.ops.activations import relu, relu_backward, tanh, tanh_backward
-from labkit.nn.ops.convolution import Window, conv2d, conv2d_backward
+from labkit.nn.ops.convolution import ConvGeometry, conv2d, conv2d_backward
 from labkit.nn.ops.dense import flatten, flatten_backward, linear, linear_backward
 from labkit.nn.ops.losses import (
     log_softmax,
@@ -19,7 +19,7 @@ from labkit.nn.ops.normalisation import batch_norm, batch_norm_backward, batch_s
 from labkit.nn.ops.pooling import avgpool, avgpool_backward, maxpool, maxpool_backward
 
 __all__ = [
-    "Window",
+    "ConvGeometry",
     "avgpool",
     "avgpool_backward",
     "batch_norm",

@@ -1,7 +1,6 @@
-"""Activations: a function of each entry alone. Shapes: all arrays alike, any; the dtype stays.
+"""Activation functions, applied to each element. Shapes: any, the same for all arrays; the dtype is kept.
 
-`out`, here and in the other operations, is where the result goes, as in NumPy: an array to use again instead
-of a new one.
+`out`, here and in the other operations, is an array to write the result to instead of a new one, as in NumPy.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ def relu(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 
 def relu_backward(dy: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Return the gradient of `relu` from its output y: dy where y > 0, else 0.
+    """Return the gradient of `relu`, computed from its output y: dy where y > 0, else 0.
 
-    At the kink, x = 0, any value in 0 … dy is a subgradient; as is usual, it is 0.
+    At the kink, x = 0, every value in 0 … dy is a subgradient; this function returns 0, as is usual.
     """
     return np.multiply(dy, y > 0, out=out)
 
@@ -31,7 +30,7 @@ def tanh(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 
 def tanh_backward(dy: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Return the gradient of `tanh` from its output y: dy (1 - y²), for tanh' = 1 - tanh²."""
+    """Return the gradient of `tanh`, computed from its output y: dy (1 - y²), since tanh' = 1 - tanh²."""
     slope = np.multiply(y, y, out=out)
     np.subtract(1, slope, out=slope)
     return np.multiply(slope, dy, out=slope)

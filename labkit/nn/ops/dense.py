@@ -1,4 +1,4 @@
-"""The dense layer: a product of matrices, and a bias."""
+"""The dense layer: a matrix product and a bias."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def linear_backward(
 
 
 def flatten(x: np.ndarray) -> np.ndarray:
-    """Return each sample as one row, the last axis running fastest. Shapes: x (N, …); result (N, product)."""
+    """Return each sample as one row, in C order. Shapes: x (N, …); result (N, product of the rest)."""
     return x.reshape(len(x), -1)
 
 
 def flatten_backward(dy: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the gradient of `flatten`: the same values in the shape of x. Shapes: dy (N, product)."""
+    """Return the gradient of `flatten`: dy in the shape of x. Shapes: dy (N, product), shape that of x."""
     return dy.reshape(shape)

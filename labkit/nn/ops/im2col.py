@@ -1,8 +1,8 @@
-"""Convolution as one product of matrices (im2col): for any kernel, and best where channels are few.
+"""Convolution as one matrix product (im2col): for any kernel, and fastest where there are few channels.
 
-What the kernel sees at one output becomes one column. A row of ones below them makes the bias a weight like
-the others: with w and b stacked to one matrix (K·K·C + 1, O), as they lie in a layer's flat parameters,
-y = wbᵀ columns, and the product of columns and dy is the gradient of both.
+The inputs of each output position become one column of a matrix. A last row of ones makes the bias a weight
+like the others: with w and b stacked into one matrix wb (K·K·C + 1, O), as they are in a layer's flat
+parameters, y = wbᵀ columns, and columns · dy is the gradient of both.
 Source: K. Chellapilla, S. Puri, P. Simard, High Performance Convolutional Neural Networks, 2006.
 """
 
@@ -10,31 +10,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from labkit.nn.ops.convolution import Window
+from labkit.nn.ops.convolution import ConvGeometry
 from labkit.nn.workspace import Workspace
 
-# With many outputs, channels are best innermost in memory; with few, runs along the width are longer.
-MANY = 32
+# From this many output channels on, y has its channels innermost in memory; with fewer, its width, since
+# loops along the width are then the longer ones.
+CHANNELS_LAST_FROM = 32
 
 
 def forward(
-    x: np.ndarray, wb: np.ndarray, window: Window, workspace: Workspace
+    x: np.ndarray, wb: np.ndarray, geometry: ConvGeometry, workspace: Workspace
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (y, columns), y as `conv2d`.
+    """Return (y, columns), with y as from `conv2d`.
 
-    Shapes: x (N, C, H, W), wb (K·K·C + 1, O); result (N, O, H', W') and
-    (K·K·C + 1, N·H'·W'). Both are valid until the next call with the same work.
+    Shapes: x (N, C, H, W), wb (K·K·C + 1, O); result (N, O, H', W') and (K·K·C + 1, N·H'·W'). Both are valid
+    until the next call with the same workspace.
     """
     n, c = x.shape[:2]
-    height, width = window.output_size(x.shape[1:])
-    x = _padded(x, window.pad, workspace)
+    height, width = geometry.output_size(x.shape[1:])
+    x = _padded(x, geometry.pad, workspace)
     columns = workspace.array("columns", (len(wb), n * height * width), x.dtype)
     columns[-1] = 1
-    seen = columns[:-1].reshape(*window.kernel, c, n, height, width)
-    for k, l in window.places():
-        seen[k, l] = window.seen(x, k, l).transpose(1, 0, 2, 3)
+    patches = columns[:-1].reshape(*geometry.kernel_shape, c, n, height, width)
+    for k, l in geometry.offsets():
+        patches[k, l] = geometry.inputs_at(x, k, l).transpose(1, 0, 2, 3)
     outputs = wb.shape[1]
-    if outputs < MANY:
+    if outputs < CHANNELS_LAST_FROM:
         y = np.matmul(wb.T, columns, out=workspace.array("y", (outputs, n * height * width), x.dtype))
         return y.reshape(outputs, n, height, width).transpose(1, 0, 2, 3), columns
     y = np.matmul(columns.T, wb, out=workspace.array("y", (n * height * width, outputs), x.dtype))
@@ -42,7 +43,7 @@ def forward(
 
 
 def backward_weights(dy: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
-    """Leave the gradient of w and b, columns · dy, in `out`.
+    """Write the gradient of w and b, columns · dy, to `out`.
 
     Shapes: dy (N, O, H', W'), columns (K·K·C + 1, N·H'·W'), out (K·K·C + 1, O).
     """
@@ -53,29 +54,29 @@ def backward_input(
     dy: np.ndarray,
     wb: np.ndarray,
     shape: tuple[int, ...],
-    window: Window,
+    geometry: ConvGeometry,
     workspace: Workspace,
 ) -> np.ndarray:
-    """Return dx: the gradient of the columns, w dyᵀ, each added where it was taken from.
+    """Return dx: each element of the columns' gradient, w dyᵀ, is added at the position it was copied from.
 
-    Shapes: dy (N, O, H', W'), wb (K·K·C + 1, O), shape = (N, C, H, W), that of x and of the result.
+    Shapes: dy (N, O, H', W'), wb (K·K·C + 1, O); shape = (N, C, H, W) is that of x and of the result.
     """
     n, c, h, w = shape
-    pad, (height, width) = window.pad, dy.shape[2:]
+    pad, (height, width) = geometry.pad, dy.shape[2:]
     dcolumns = workspace.scratch.array("dcolumns", (len(wb) - 1, n * height * width), dy.dtype)
     np.matmul(wb[:-1], _matrix(dy).T, out=dcolumns)
-    parts = dcolumns.reshape(*window.kernel, c, n, height, width)
+    dpatches = dcolumns.reshape(*geometry.kernel_shape, c, n, height, width)
     dx = workspace.scratch.array("dx", (c, n, h + 2 * pad, w + 2 * pad), dy.dtype)
     dx[...] = 0
-    for k, l in window.places():
-        target = window.seen(dx, k, l)
-        target += parts[k, l]
+    for k, l in geometry.offsets():
+        target = geometry.inputs_at(dx, k, l)
+        target += dpatches[k, l]
     return dx[:, :, pad : pad + h, pad : pad + w].transpose(1, 0, 2, 3)
 
 
 def _matrix(dy: np.ndarray) -> np.ndarray:
-    """Return dy as a matrix (N·H'·W', O): a view, transposed if the channels are outermost in memory."""
-    if dy.shape[1] < MANY:
+    """Return dy as a matrix (N·H'·W', O): a view, transposed where the channels are outermost in memory."""
+    if dy.shape[1] < CHANNELS_LAST_FROM:
         return dy.transpose(1, 0, 2, 3).reshape(dy.shape[1], -1).T
     return dy.transpose(0, 2, 3, 1).reshape(-1, dy.shape[1])
 
@@ -84,7 +85,7 @@ def _padded(x: np.ndarray, pad: int, workspace: Workspace) -> np.ndarray:
     if not pad:
         return x
     n, c, h, w = x.shape
-    large = workspace.scratch.like("padded", x, (n, c, h + 2 * pad, w + 2 * pad))
-    large[...] = 0
-    large[:, :, pad : pad + h, pad : pad + w] = x
-    return large
+    padded = workspace.scratch.like("padded", x, (n, c, h + 2 * pad, w + 2 * pad))
+    padded[...] = 0
+    padded[:, :, pad : pad + h, pad : pad + w] = x
+    return padded

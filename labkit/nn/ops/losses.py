@@ -1,4 +1,4 @@
-"""Losses: one number for a batch, the mean over its samples."""
+"""Loss functions: each returns one number for a batch, the mean over its samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 def mean_squared_error(pred: np.ndarray, target: np.ndarray) -> float:
     """Return the mean over all entries of (pred - target)², without the factor ½ of some texts.
 
-    Shapes: pred and target (N, O). The mean is taken in float64, whatever the input.
+    Shapes: pred and target (N, O). The mean is computed in float64, for any input dtype.
     """
     return float(np.mean(np.square(pred - target), dtype=np.float64))
 
@@ -24,8 +24,8 @@ def mean_squared_error_backward(pred: np.ndarray, target: np.ndarray) -> np.ndar
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Return the logarithm of each row's softmax: zₖ - log Σⱼ exp zⱼ.
 
-    Shapes: logits (N, K); result (N, K). Each row is shifted by its *own* maximum, so that no exponential
-    overflows; with the maximum of the whole array, a row far below it would underflow to log 0.
+    Shapes: logits (N, K); result (N, K). Each row is shifted by its *own* maximum so that no exponential
+    overflows. With the maximum of the whole array, a row far below it would underflow to log 0.
     """
     shifted = logits - logits.max(axis=1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -34,7 +34,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def softmax_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
     """Return the mean over the batch of -log softmax(logits)[label].
 
-    Shapes: logits (N, K), labels (N,) integers in 0 … K-1. The mean is taken in float64. Unit: nats.
+    Shapes: logits (N, K), labels (N,) integers in 0 … K-1. The mean is computed in float64. Unit: nats.
     """
     picked = log_softmax(logits)[np.arange(len(labels)), labels]
     return float(-np.mean(picked, dtype=np.float64))

@@ -1,7 +1,7 @@
 """Pooling: each k × k window becomes one value, its mean or its maximum.
 
-Windows do not overlap; rows and columns that fill none, at the lower and right edge, are left out. Shapes:
-x (N, C, H, W), y (N, C, H // k, W // k).
+Windows do not overlap. Rows and columns at the lower and right edge that do not fill a window are left out.
+Shapes: x (N, C, H, W), y (N, C, H // k, W // k).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from labkit.nn.workspace import parts
+from labkit.nn.workspace import cache_blocks
 
 
-def _corners(x: np.ndarray, k: int) -> Iterator[np.ndarray]:
-    """Yield k² views of x, each of the shape of y: the first entry of every window, the second and so on."""
+def _window_elements(x: np.ndarray, k: int) -> Iterator[np.ndarray]:
+    """Yield k² views of x in the shape of y: the first element of every window, the second, and so on."""
     height, width = x.shape[2] // k * k, x.shape[3] // k * k
     for i in range(k):
         for j in range(k):
@@ -28,11 +28,11 @@ def pooled_shape(shape: tuple[int, ...], k: int) -> tuple[int, ...]:
 
 def avgpool(x: np.ndarray, k: int, out: np.ndarray | None = None) -> np.ndarray:
     """Return the mean of each window. Shapes: x (N, C, H, W); result (N, C, H // k, W // k)."""
-    first, *others = _corners(x, k)
+    first, *others = _window_elements(x, k)
     y = np.empty_like(first) if out is None else out
     y[...] = first
-    for corner in others:
-        y += corner
+    for element in others:
+        y += element
     y *= y.dtype.type(1 / k**2)
     return y
 
@@ -40,43 +40,43 @@ def avgpool(x: np.ndarray, k: int, out: np.ndarray | None = None) -> np.ndarray:
 def avgpool_backward(
     dy: np.ndarray, shape: tuple[int, ...], k: int, out: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return the gradient of `avgpool`: each entry of a window gets dy / k².
+    """Return the gradient of `avgpool`: each element of a window gets dy / k².
 
-    Shapes: dy (N, C, H // k, W // k), shape = (N, C, H, W), that of x and of the result.
+    Shapes: dy (N, C, H // k, W // k); `shape` is (N, C, H, W), that of x and of the result.
     """
     dx = np.empty(shape, dy.dtype) if out is None else out
-    share = dy * dy.dtype.type(1 / k**2)
-    for corner in _corners(dx, k):
-        corner[...] = share
+    spread = dy * dy.dtype.type(1 / k**2)
+    for element in _window_elements(dx, k):
+        element[...] = spread
     _clear_edges(dx, k)
     return dx
 
 
 def maxpool(x: np.ndarray, k: int, out: np.ndarray | None = None) -> np.ndarray:
     """Return the maximum of each window. Shapes: x (N, C, H, W); result (N, C, H // k, W // k)."""
-    first, *others = _corners(x, k)
+    first, *others = _window_elements(x, k)
     y = np.empty_like(first) if out is None else out
     y[...] = first
-    for corner in others:
-        np.maximum(y, corner, out=y)
+    for element in others:
+        np.maximum(y, element, out=y)
     return y
 
 
 def maxpool_backward(
     dy: np.ndarray, x: np.ndarray, y: np.ndarray, k: int, out: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return the gradient of `maxpool`: all of dy goes to the largest entry of the window, 0 to the others.
+    """Return the gradient of `maxpool`: the largest element of each window gets dy, the others get 0.
 
-    Among equals the first takes it, row by row. Shapes: dy and y (N, C, H // k, W // k), x (N, C, H, W), the
-    input; result as x.
+    Of several equal maxima, the first in row-major order gets all of dy, as in PyTorch.
+    Shapes: dy and y (N, C, H // k, W // k); x, the input, and the result (N, C, H, W).
     """
     dx = np.empty_like(x) if out is None else out
-    for part in parts(x, values=131072):
-        left = dy[part].copy(order="K")  # what has not yet found its entry
-        *corners, _ = _corners(x[part], k)
-        *gradients, last = _corners(dx[part], k)
-        for corner, gradient in zip(corners, gradients, strict=True):
-            largest = (corner == y[part]).astype(dy.dtype)
+    for block in cache_blocks(x, values=131072):
+        left = dy[block].copy(order="K")  # becomes 0 as soon as the maximum of its window is found
+        *elements, _ = _window_elements(x[block], k)
+        *gradients, last = _window_elements(dx[block], k)
+        for element, gradient in zip(elements, gradients, strict=True):
+            largest = (element == y[block]).astype(dy.dtype)
             left -= np.multiply(left, largest, out=gradient)
         last[...] = left
     _clear_edges(dx, k)
@@ -84,6 +84,6 @@ def maxpool_backward(
 
 
 def _clear_edges(dx: np.ndarray, k: int) -> None:
-    """Set to 0 what belongs to no window."""
+    """Set the rows and columns of dx that belong to no window to 0."""
     dx[:, :, dx.shape[2] // k * k :] = 0
     dx[:, :, :, dx.shape[3] // k * k :] = 0

@@ -1,14 +1,14 @@
 """Convolution with 3 × 3 kernels, stride 1 and padding 1 in 16/36 of the products: Winograd's F(2×2, 3×3).
 
-Each 2 × 2 tile of the output is seen by a 4 × 4 tile of the input. In another basis, for tiles and kernels,
-convolution is a product entry by entry, of 16 numbers instead of 4 · 9:
+Each 2 × 2 tile of the output depends on a 4 × 4 tile of the input. In another basis, for tiles and kernels,
+convolution is an element-wise product, of 16 numbers instead of 4 · 9:
 
     tile of y = A (M) with M = B (tile of x) · G (kernel)   (summed over input channels)
 
-A, B and G are fixed matrices of a few small numbers, applied to the rows and to the columns of a tile: on a
-tile written as one vector, their Kronecker squares. So all is matrix products: the change of basis is one,
-and each of the 16 entries is a `linear` layer from C to O channels. The backward of a product with a matrix
-is one with its transpose, and there is nothing else.
+A, B and G are small constant matrices, applied to the rows and to the columns of a tile: to a tile written as
+one vector, apply their Kronecker squares. So everything is a matrix product: the change of basis is one, and
+each of the 16 elements is a `linear` layer from C to O channels. The backward pass of a product with a matrix
+is a product with its transpose, and nothing more is needed.
 Source: A. Lavin, S. Gray, Fast Algorithms for Convolutional Neural Networks, CVPR 2016, § 4.1.
 """
 
@@ -16,42 +16,43 @@ from __future__ import annotations
 
 import numpy as np
 
-from labkit.nn.ops.convolution import Window
-from labkit.nn.workspace import Workspace, parts
+from labkit.nn.ops.convolution import ConvGeometry
+from labkit.nn.workspace import Workspace, cache_blocks
 
 B = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
 G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 A = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
 B2, G2, A2 = np.kron(B, B), np.kron(G, G), np.kron(A, A)  # (16, 16), (16, 9), (4, 16)
-# Column 5 of A2 is all ones: what is added to entry 5 of M is added to the whole tile, as a bias is.
+# Column 5 of A2 is all ones: a number added to element 5 of M is added to the whole tile, as a bias is.
 BIAS = 5
 
 
-def fits(window: Window, image: tuple[int, ...]) -> bool:
-    """Return whether the kernel is 3 × 3 and the tiles cover an image (C, H, W) exactly."""
-    return window == Window(3, stride=1, pad=1) and image[1] % 2 == 0 and image[2] % 2 == 0
+def fits(geometry: ConvGeometry, image: tuple[int, ...]) -> bool:
+    """Return whether the kernel is 3 × 3 and tiles cover an image of shape (C, H, W) exactly."""
+    return geometry == ConvGeometry(3, stride=1, pad=1) and image[1] % 2 == 0 and image[2] % 2 == 0
 
 
 def forward(
     x: np.ndarray, w: np.ndarray, b: np.ndarray, workspace: Workspace
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (y, v, u): y as `conv2d` with padding 1, and, for the backward, x and w in Winograd's basis.
+    """Return (y, v, u): y as from `conv2d` with padding 1; x and w in Winograd's basis, for `backward`.
 
     Shapes: x (N, C, H, W), w (3, 3, C, O), b (O,), H and W even; result (N, O, H, W), v (16, T, C), u (16, C,
-    O), where T = N·H/2·W/2 is the number of tiles. All are valid until the next call with the same work.
+    O), where T = N·H/2·W/2 is the number of tiles. All are valid until the next call with the same
+    workspace.
     """
     n, c, height, width = x.shape
     outputs, rows, columns = w.shape[3], height // 2, width // 2
-    large = workspace.scratch.array("large", (n, height + 2, width + 2, c), x.dtype)
-    _clear_border(large)
-    large[:, 1:-1, 1:-1] = x.transpose(0, 2, 3, 1)
+    x_padded = workspace.scratch.array("padded x", (n, height + 2, width + 2, c), x.dtype)
+    _clear_border(x_padded)
+    x_padded[:, 1:-1, 1:-1] = x.transpose(0, 2, 3, 1)
 
     v = workspace.array("v", (16, n, rows * columns * c), x.dtype)
-    for part in parts(x):
-        tiles = _tiles(large[part])
-        seen = workspace.scratch.array("tiles", tiles.shape, x.dtype)
-        seen[...] = tiles
-        np.matmul(B2.astype(x.dtype), seen.reshape(16, -1), out=v[:, part].reshape(16, -1))
+    for block in cache_blocks(x):
+        tiles = _tiles(x_padded[block])
+        packed = workspace.scratch.array("tiles", tiles.shape, x.dtype)
+        packed[...] = tiles
+        np.matmul(B2.astype(x.dtype), packed.reshape(16, -1), out=v[:, block].reshape(16, -1))
     v = v.reshape(16, -1, c)
 
     u = workspace.array("u", (16, c, outputs), w.dtype)
@@ -61,31 +62,31 @@ def forward(
 
     y = workspace.array("y", (n, height, width, outputs), x.dtype)
     by_image = m.reshape(16, n, -1)
-    for part in parts(y):
-        corners = y[part].reshape(-1, rows, 2, columns, 2, outputs).transpose(2, 4, 0, 1, 3, 5)
-        made = workspace.scratch.array("corners", (4, corners[0, 0].size), x.dtype)
-        np.matmul(A2.astype(x.dtype), by_image[:, part].reshape(16, -1), out=made)
-        corners[...] = made.reshape(corners.shape)
+    for block in cache_blocks(y):
+        y_tiles = y[block].reshape(-1, rows, 2, columns, 2, outputs).transpose(2, 4, 0, 1, 3, 5)
+        packed = workspace.scratch.array("y tiles", (4, y_tiles[0, 0].size), x.dtype)
+        np.matmul(A2.astype(x.dtype), by_image[:, block].reshape(16, -1), out=packed)
+        y_tiles[...] = packed.reshape(y_tiles.shape)
     return y.transpose(0, 3, 1, 2), v, u
 
 
 def backward(
     dy: np.ndarray, v: np.ndarray, u: np.ndarray, workspace: Workspace, *, dw: np.ndarray, db: np.ndarray
 ) -> np.ndarray:
-    """Return dx, and leave the gradients of w and b in dw and db.
+    """Return dx, and write the gradients of w and b to dw and db.
 
     Shapes: dy (N, O, H, W), v (16, T, C) and u (16, C, O) from `forward`, dw (3, 3, C, O), db (O,); result
-    (N, C, H, W), valid until the next call with work arrays that share scratch with these.
+    (N, C, H, W), valid until the next call with a workspace that has the same scratch.
     """
     n, outputs, height, width = dy.shape
     c, rows, columns = u.shape[1], height // 2, width // 2
     dm = workspace.scratch.array("m", (16, n, rows * columns * outputs), dy.dtype)
     dy = dy.transpose(0, 2, 3, 1)
-    for part in parts(dy):
-        corners = dy[part].reshape(-1, rows, 2, columns, 2, outputs).transpose(2, 4, 0, 1, 3, 5)
-        seen = workspace.scratch.array("corners", corners.shape, dy.dtype)
-        seen[...] = corners
-        np.matmul(A2.T.astype(dy.dtype), seen.reshape(4, -1), out=dm[:, part].reshape(16, -1))
+    for block in cache_blocks(dy):
+        y_tiles = dy[block].reshape(-1, rows, 2, columns, 2, outputs).transpose(2, 4, 0, 1, 3, 5)
+        packed = workspace.scratch.array("y tiles", y_tiles.shape, dy.dtype)
+        packed[...] = y_tiles
+        np.matmul(A2.T.astype(dy.dtype), packed.reshape(4, -1), out=dm[:, block].reshape(16, -1))
     dm = dm.reshape(16, -1, outputs)
 
     db[...] = dm[BIAS].sum(axis=0)
@@ -93,28 +94,28 @@ def backward(
     du = np.matmul(v.transpose(0, 2, 1), dm, out=workspace.scratch.array("du", u.shape, dy.dtype))
     np.matmul(G2.T.astype(dy.dtype), du.reshape(16, -1), out=dw.reshape(9, -1))
 
-    dlarge = workspace.scratch.array("large", (n, height + 2, width + 2, c), dy.dtype)
-    dlarge[...] = 0
+    dx_padded = workspace.scratch.array("padded x", (n, height + 2, width + 2, c), dy.dtype)
+    dx_padded[...] = 0
     by_image = dv.reshape(16, n, -1)
-    for part in parts(dlarge[:, 1:-1, 1:-1]):
-        tiles = _tiles(dlarge[part])
-        back = workspace.scratch.array("tiles", tiles.shape, dy.dtype)
-        np.matmul(B2.T.astype(dy.dtype), by_image[:, part].reshape(16, -1), out=back.reshape(16, -1))
-        for k in range(4):  # tiles overlap, so one place after the other
+    for block in cache_blocks(dx_padded[:, 1:-1, 1:-1]):
+        tiles = _tiles(dx_padded[block])
+        dtiles = workspace.scratch.array("tiles", tiles.shape, dy.dtype)
+        np.matmul(B2.T.astype(dy.dtype), by_image[:, block].reshape(16, -1), out=dtiles.reshape(16, -1))
+        for k in range(4):  # tiles overlap, so add one tile element at a time
             for l in range(4):
-                tiles[k, l] += back[k, l]
-    return dlarge[:, 1:-1, 1:-1].transpose(0, 3, 1, 2)
+                tiles[k, l] += dtiles[k, l]
+    return dx_padded[:, 1:-1, 1:-1].transpose(0, 3, 1, 2)
 
 
-def _tiles(large: np.ndarray) -> np.ndarray:
-    """Return the overlapping 4 × 4 tiles of x, two apart, as a view.
+def _tiles(x_padded: np.ndarray) -> np.ndarray:
+    """Return the overlapping 4 × 4 tiles of the padded x, at distance 2, as a view.
 
-    Shapes: large (N, H + 2, W + 2, C), x with its border; result (4, 4, N, H/2, W/2, C).
+    Shapes: x_padded (N, H + 2, W + 2, C); result (4, 4, N, H/2, W/2, C).
     """
-    tiles = np.lib.stride_tricks.sliding_window_view(large, (4, 4), axis=(1, 2), writeable=True)
+    tiles = np.lib.stride_tricks.sliding_window_view(x_padded, (4, 4), axis=(1, 2), writeable=True)
     return tiles[:, ::2, ::2].transpose(4, 5, 0, 1, 2, 3)
 
 
-def _clear_border(large: np.ndarray) -> None:
-    large[:, [0, -1]] = 0
-    large[:, :, [0, -1]] = 0
+def _clear_border(x_padded: np.ndarray) -> None:
+    x_padded[:, [0, -1]] = 0
+    x_padded[:, :, [0, -1]] = 0

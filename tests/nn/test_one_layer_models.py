@@ -1,4 +1,4 @@
-"""Models on one flat array."""
+"""Models of one layer: linear and softmax regression on one flat array."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def batch(model: Model, n: int = 7) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(params=[linear_regression, softmax_regression])
 def model(request: pytest.FixtureRequest) -> Model:
-    made: Model = request.param(6, 3, seed=4, dtype=np.float64)
-    return made
+    model: Model = request.param(6, 3, seed=4, dtype=np.float64)
+    return model
 
 
 def test_every_gradient_agrees_with_central_differences(model: Model) -> None:
@@ -39,13 +39,13 @@ def test_every_gradient_agrees_with_central_differences(model: Model) -> None:
     np.testing.assert_array_equal(model.params, before)
 
 
-def test_the_check_finds_a_wrong_gradient(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_loss_gradient_is_found(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     right = model._loss_backward
     monkeypatch.setattr(model, "_loss_backward", lambda out, y: 1.01 * right(out, y))
     assert min(check.error for check in check_gradients(model, *batch(model))) > 1e-3
 
 
-def test_parameters_and_gradients_are_views_of_one_array_each(model: Model) -> None:
+def test_parameters_and_gradients_are_views_of_flat_arrays(model: Model) -> None:
     for flat, named in (
         (model.params, model.named_parameters()),
         (model.grads, model.named_gradients()),
@@ -58,7 +58,7 @@ def test_parameters_and_gradients_are_views_of_one_array_each(model: Model) -> N
     assert model.named_gradients()["b"].base is not None and model.grads[-3:].any()
 
 
-def test_the_gradient_is_overwritten_and_its_loss_is_the_loss(model: Model) -> None:
+def test_loss_and_gradient_overwrites_the_gradient_and_returns_the_loss(model: Model) -> None:
     x, y = batch(model)
     first = model.loss_and_gradient(x, y), model.grads.copy()
     again = model.loss_and_gradient(x, y), model.grads.copy()
@@ -66,7 +66,7 @@ def test_the_gradient_is_overwritten_and_its_loss_is_the_loss(model: Model) -> N
     np.testing.assert_array_equal(first[1], again[1])
 
 
-def test_parts_of_a_batch_weighted_make_the_whole(model: Model) -> None:
+def test_the_weighted_mean_over_local_batches_is_that_of_the_whole_batch(model: Model) -> None:
     x, y = batch(model, 10)
     loss = model.loss_and_gradient(x, y)
     whole = model.grads.copy()
@@ -78,30 +78,29 @@ def test_parts_of_a_batch_weighted_make_the_whole(model: Model) -> None:
     np.testing.assert_allclose(summed / 10, whole, rtol=1e-10, atol=1e-14)
 
 
-def test_the_seed_makes_the_weights() -> None:
+def test_the_seed_determines_the_initial_weights() -> None:
     weights = [softmax_regression(seed=seed).params for seed in (0, 0, 1)]
     assert weights[0].dtype == np.float32 and weights[0].tolist() == weights[1].tolist()
     assert np.abs(weights[0] - weights[2]).max() > 0.1
     assert linear_regression().named_parameters()["W"].shape == (10, 1)
 
 
-def test_a_model_does_not_start_at_the_answer_of_data_with_its_seed() -> None:
-    """Streams of one seed are kept apart: else the first weights were the data's own."""
+def test_initial_weights_differ_from_those_that_made_data_of_the_same_seed() -> None:
+    """With a shared random stream, training would start at the solution."""
     from labkit.data import linear  # noqa: PLC0415
 
     data = linear(seed=0)
     assert linear_regression(seed=0).loss(data.x_train, data.y_train) > 0.1
 
 
-def test_a_step_goes_down_the_gradient_in_place() -> None:
+def test_sgd_step_updates_the_parameters_in_place() -> None:
     params, grads = np.array([1, 2], np.float32), np.array([10, -20], np.float32)
-    kept = params
     sgd_step(params, grads, 0.1)
-    np.testing.assert_allclose(kept, [0, 4])
+    np.testing.assert_allclose(params, [0, 4])
     assert params.dtype == np.float32
 
 
-def test_prediction() -> None:
+def test_predict_returns_the_most_probable_class() -> None:
     model = softmax_regression(2, 3)
     model.named_parameters()["W"][...] = [[1, 0, 0], [0, 0, 1]]
     model.named_parameters()["b"][...] = 0
@@ -112,7 +111,7 @@ X = np.ones((4, 6), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("make", "x", "y", "words"),
+    ("make", "x", "y", "message"),
     [
         (linear_regression, X[:, :5], np.ones((4, 3), np.float32), r"'linear'.*\(4, 5\).*\(batch, 6\)"),
         (linear_regression, X[0], np.ones((4, 3), np.float32), r"\(6,\)"),
@@ -126,13 +125,13 @@ X = np.ones((4, 6), np.float32)
         (softmax_regression, X, np.array([0, 1, 2, -1]), "-1"),
     ],
 )
-def test_a_batch_that_does_not_fit_is_an_error_with_layer_and_shapes(make, x, y, words) -> None:
+def test_an_unfit_batch_is_refused_with_layer_and_shapes(make, x, y, message) -> None:
     model = make(6, 3)
     for call in (model.loss, model.loss_and_gradient):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             call(x, y)
 
 
-def test_differences_need_float64() -> None:
+def test_numerical_gradient_refuses_float32() -> None:
     with pytest.raises(ValueError, match="float64"):
         numerical_gradient(lambda: 0.0, X)
