@@ -143,13 +143,6 @@ class FlightRecorder:
                 os.unlink(path)
         raise OSError(f"no room for {total} bytes of shared memory: {error}") from error
 
-    def close(self) -> None:
-        """Release the memory in this process; the files stay for the others."""
-        self.words.release()
-        del self.head, self.slots
-        self.file.close()
-        self.stacks.close()
-
     def remove(self) -> None:
         """Remove the files; processes that have them open keep the memory."""
         for path in glob.glob(f"{glob.escape(self.path)}*"):

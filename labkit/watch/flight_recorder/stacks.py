@@ -40,4 +40,13 @@ def request_stack(pid: int, file: BinaryIO) -> list[tuple[str, int]]:
         if (now := os.fstat(file.fileno()).st_size) != size:
             size, since = now, monotonic()
     text = os.pread(file.fileno(), size, 0).decode(errors="replace")
-    return [(file_, int(line)) for file_, line in re.findall(r'File "(.*)", line (\d+) in ', text)]
+    return [(_unescaped(name), int(line)) for name, line in re.findall(r'File "(.*)", line (\d+) in ', text)]
+
+
+def _unescaped(name: str) -> str:
+    """Return a file's name as it was before faulthandler wrote it in ASCII."""
+    return re.sub(
+        r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))",
+        lambda escape: chr(int(next(filter(None, escape.groups())), 16)),
+        name,
+    )
