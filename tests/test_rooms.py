@@ -1,15 +1,23 @@
-"""No room of labkit reaches up: each imports only itself and the rooms below it."""
+"""The structure of labkit: no room reaches up, no circles, rooms and files small enough to survey."""
 
 from __future__ import annotations
 
 import ast
+import importlib
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 import labkit
 
-# From the bottom to the top.
+TOP = Path(labkit.__file__).parent
+TESTS = Path(__file__).parent
+
+# From the bottom to the top. Modules beside the rooms (labkit/files.py …) import no room at all.
 ROOMS = [
     "nn",
     "data",
@@ -24,34 +32,99 @@ ROOMS = [
     "plots",
     "cli",
 ]
+WITHOUT_MPI = ["nn", "data", "schedules", "hosts", "watch/flight_recorder"]
+MOST_FILES, MOST_LINES = 12, 300
+
+MODULES = {
+    ".".join(("labkit", *path.relative_to(TOP).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in TOP.rglob("*.py")
+}
+FOLDERS = sorted({path.parent for path in MODULES.values()})
+PACKAGES = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
 
 
-def imported(file: Path) -> set[str]:
-    """Return the first two names of every labkit module that the file imports, at the top or inside."""
-    modules = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+def imported(path: Path) -> set[str]:
+    """Return every labkit or mpi4py module that the file imports, at the top or inside a function."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            modules.add(node.module)
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name for name in inner if name in MODULES} or {node.module}
         elif isinstance(node, ast.Import):
-            modules |= {alias.name for alias in node.names}
-    return modules
+            names |= {alias.name for alias in node.names}
+    return {name for name in names if name.split(".")[0] in ("labkit", "mpi4py")}
 
 
-def test_no_room_reaches_up() -> None:
-    top = Path(labkit.__file__).parent
-    for height, room in enumerate(ROOMS):
-        files = list((top / room).glob("**/*.py"))
-        assert files, room
-        for file in files:
-            for module in imported(file):
-                if module.startswith("labkit.") and (below := module.split(".")[1]) in ROOMS:
-                    assert ROOMS.index(below) <= height, f"{file} imports {module}"
-                if room in ("nn", "data", "schedules", "watch/flight_recorder"):
-                    assert not module.startswith("mpi4py"), f"{file} imports {module}"
+def room_of(module: str) -> str:
+    """Return the module's room; an empty text for a module beside the rooms."""
+    _, *parts = module.split(".")
+    return parts[0] if parts and parts[0] in ROOMS else ""
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_no_room_reaches_up(module: str) -> None:
+    if module.startswith("labkit.__main__"):
+        return
+    height = ROOMS.index(room_of(module)) if room_of(module) else -1
+    above = [
+        name for name in imported(MODULES[module]) if room_of(name) and ROOMS.index(room_of(name)) > height
+    ]
+    assert above == []
+
+
+@pytest.mark.parametrize("room", WITHOUT_MPI)
+def test_rooms_without_mpi_do_not_import_it(room: str) -> None:
+    files = list((TOP / room).rglob("*.py"))
+    assert files
+    assert [path for path in files if any(name.startswith("mpi4py") for name in imported(path))] == []
+
+
+def test_no_import_circles() -> None:
+    """Peel off modules that import only peeled ones: the rest is in a circle or above one."""
+    # A package's face imports its modules, so these do not count as importing their own package.
+    left = {
+        module: {
+            name for name in imported(path) if name in MODULES and not f"{module}.".startswith(f"{name}.")
+        }
+        for module, path in MODULES.items()
+    }
+    while free := [module for module, names in left.items() if not names & left.keys()]:
+        for module in free:
+            del left[module]
+    assert left == {}
+
+
+@pytest.mark.parametrize(
+    "folder",
+    sorted({path.parent for path in MODULES.values()}),
+    ids=lambda path: str(path.relative_to(TOP.parent)),
+)
+def test_a_room_has_few_files(folder: Path) -> None:
+    limit = MOST_FILES if folder != TOP else MOST_FILES + 1  # with __main__.py
+    assert len(list(folder.glob("*.py"))) <= limit
+
+
+def test_files_are_short() -> None:
+    files = [*TOP.rglob("*.py"), *TESTS.rglob("*.py")]
+    assert [path for path in files if len(path.read_text().splitlines()) > MOST_LINES] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_public_name_hides_a_submodule(package: str) -> None:
+    face = importlib.import_module(package)
+    hidden = [
+        info.name
+        for info in pkgutil.iter_modules(face.__path__)
+        if not isinstance(vars(face).get(info.name, face), ModuleType)
+    ]
+    assert hidden == []
 
 
 def test_a_notebooks_kernel_is_no_mpi_process() -> None:
-    """Under Open MPI one that is started by itself leaves its memory in /dev/shm."""
-    program = "import sys; import labkit.cluster.connection, labkit.plots; print('mpi4py.MPI' in sys.modules)"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout == "False\n"
+    """A kernel that loads Open MPI leaves shared memory behind when it ends."""
+    program = (
+        "import sys; import labkit.cluster.connection, labkit.cluster.magics, labkit.plots.hang; "
+        "print('mpi4py.MPI' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
