@@ -1,4 +1,4 @@
-"""Blocking messages that can be interrupted, and that end with a report when nobody takes or sends them."""
+"""Blocking messages that can be interrupted, and that end with a report if the other rank takes no part."""
 
 # ruff: noqa: PLR0917 (signatures as mpi4py has them)
 
@@ -9,44 +9,45 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Literal
 
-import numpy as np
 from mpi4py import MPI
 
+from labkit.comm import waiting
+from labkit.comm.message import flat, parse
 from labkit.watch.flight_recorder.layout import WaitingIn
 from labkit.watch.flight_recorder.opcodes import OPERATIONS
-from labkit.watch.rendezvous import NoChannel, Watched
+from labkit.watch.rendezvous import ChannelComm, NoChannel
 from labkit.watch.wait import Waiting, Watch
 
 
-class Message(Waiting):
-    """Waiting for a message to come, or to be taken; `peer` is a rank of the world, or -1 for any."""
+class MessageWait(Waiting):
+    """Waiting for a message to arrive or to be taken; `peer` is a rank of the world, or -1 for any."""
 
     def __init__(
         self,
         watch: Watch,
         members: list[int],
         deadline_s: float,
-        op: int,
+        operation: int,
         peer: int,
         tag: int,
         frame: FrameType,
     ) -> None:
         super().__init__(watch, members, deadline_s)
-        self.op, self.peer, self.tag, self.frame = op, peer, tag, frame
+        self.operation, self.peer, self.tag, self.frame = operation, peer, tag, frame
 
-    def begin(self) -> None:
+    def announce(self) -> None:
         slot = self.watch.slot
-        self.watch.post_where(self.frame)
-        slot.message_operation, slot.message_peer, slot.message_tag = self.op, self.peer, self.tag
+        self.watch.post_place(self.frame)
+        slot.message_operation, slot.message_peer, slot.message_tag = self.operation, self.peer, self.tag
         slot.waiting_in = WaitingIn.MESSAGE
 
-    def hopeless(self, patience: float) -> bool:
+    def cannot_complete(self, patience_s: float) -> bool:
         peers = [self.peer] if self.peer >= 0 else [rank for rank in self.members if rank != self.watch.rank]
-        return bool(peers) and all(self.watch.ended(peer, patience) for peer in peers)
+        return bool(peers) and all(self.watch.has_ended(peer, patience_s) for peer in peers)
 
 
-class WatchedMessages(Watched):
-    """Send, receive and their kin as their non-blocking twins, asked until they are done."""
+class WatchedMessages(ChannelComm):
+    """Send, receive and the like, done by their non-blocking twins, which are polled until they are done."""
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         self._complete("Send", super().Isend(buf, dest, tag), dest, tag)
@@ -69,13 +70,13 @@ class WatchedMessages(Watched):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        coming = super().Irecv(recvbuf, source, recvtag)
+        receiving = super().Irecv(recvbuf, source, recvtag)
         try:
-            going = super().Isend(sendbuf, dest, sendtag)
+            sending = super().Isend(sendbuf, dest, sendtag)
         except BaseException:
-            _withdraw(coming)
+            _cancel(receiving)
             raise
-        self._both("Sendrecv", going, dest, sendtag, coming, source, recvtag, status)
+        self._complete_both("Sendrecv", sending, dest, sendtag, receiving, source, recvtag, status)
 
     def Sendrecv_replace(
         self,
@@ -86,19 +87,21 @@ class WatchedMessages(Watched):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        array, *rest = buf if isinstance(buf, (list, tuple)) else [buf]
-        if not isinstance(array, np.ndarray):
+        values = flat(buf)
+        if values is None:  # nothing here knows how to copy it
             super().Sendrecv_replace(buf, dest, sendtag, source, recvtag, status)
             return
-        going = super().Isend([array.copy(), *rest] if rest else array.copy(), dest, sendtag)
-        coming = super().Irecv(buf, source, recvtag)
-        self._both("Sendrecv_replace", going, dest, sendtag, coming, source, recvtag, status)
+        datatype = parse(buf).datatype
+        copy = values.copy()
+        sending = super().Isend(copy if datatype is None else [copy, datatype], dest, sendtag)
+        receiving = super().Irecv(buf, source, recvtag)
+        self._complete_both("Sendrecv_replace", sending, dest, sendtag, receiving, source, recvtag, status)
 
     def Probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
-        take_snapshot = super().Iprobe
-        self._until("Probe", lambda: take_snapshot(source, tag, status), source, tag)
+        has_arrived = super().Iprobe
+        self._wait("Probe", lambda: has_arrived(source, tag, status), source, tag)
         return True
 
     def Mprobe(
@@ -119,6 +122,8 @@ class WatchedMessages(Watched):
         tag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
+        if buf is not None:
+            super().recv(buf, MPI.PROC_NULL)  # receives nothing; mpi4py warns that it ignores `buf`
         return self._matched("recv", source, tag, status).recv(status)
 
     def sendrecv(
@@ -131,20 +136,22 @@ class WatchedMessages(Watched):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        going = super().isend(sendobj, dest, sendtag)
+        if recvbuf is not None:
+            super().recv(recvbuf, MPI.PROC_NULL)
+        sending = super().isend(sendobj, dest, sendtag)
         try:
             received = self._matched("sendrecv", source, recvtag, status).recv(status)
         except BaseException:
-            _left.append(going)
+            _keep(sending)
             raise
-        self._complete("send", going, dest, sendtag)
+        self._complete("send", sending, dest, sendtag)
         return received
 
     def probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
-        take_snapshot = super().iprobe
-        self._until("probe", lambda: take_snapshot(source, tag, status), source, tag)
+        has_arrived = super().iprobe
+        self._wait("probe", lambda: has_arrived(source, tag, status), source, tag)
         return True
 
     def mprobe(
@@ -152,40 +159,40 @@ class WatchedMessages(Watched):
     ) -> MPI.Message:
         return self._matched("mprobe", source, tag, status)
 
-    def _matched(self, op: str, source: int, tag: int, status: MPI.Status | None) -> MPI.Message:
+    def _matched(self, name: str, source: int, tag: int, status: MPI.Status | None) -> MPI.Message:
         found: list[MPI.Message] = []
-        take_snapshot = super().Improbe if op == "Mprobe" else super().improbe
+        probe = super().Improbe if name == "Mprobe" else super().improbe
 
-        def over() -> bool:
-            message = take_snapshot(source, tag, status)
+        def has_arrived() -> bool:
+            message = probe(source, tag, status)
             if message is not None:
                 found.append(message)
             return bool(found)
 
-        self._until(op, over, source, tag)
+        self._wait(name, has_arrived, source, tag)
         return found[0]
 
-    def _both(
+    def _complete_both(
         self,
-        op: str,
-        going: MPI.Request,
+        name: str,
+        sending: MPI.Request,
         dest: int,
         sendtag: int,
-        coming: MPI.Request,
+        receiving: MPI.Request,
         source: int,
         recvtag: int,
         status: MPI.Status | None,
     ) -> None:
         try:
-            self._complete(op, coming, source, recvtag, status, receives=True)
+            self._complete(name, receiving, source, recvtag, status, receives=True)
         except BaseException:
-            _left.append(going)
+            _keep(sending)
             raise
-        self._complete("Send", going, dest, sendtag)
+        self._complete("Send", sending, dest, sendtag)
 
     def _complete(
         self,
-        op: str,
+        name: str,
         request: MPI.Request,
         peer: int,
         tag: int,
@@ -193,34 +200,46 @@ class WatchedMessages(Watched):
         receives: bool = False,
     ) -> None:
         try:
-            self._until(op, lambda: request.Test(status), peer, tag)
+            self._wait(name, lambda: request.Test(status), peer, tag)
         except BaseException:
             if receives:
-                _withdraw(request)
+                _cancel(request)
             else:
-                _left.append(request)
+                _keep(request)
             raise
 
-    def _until(self, op: str, over: Callable[[], bool], peer: int, tag: int) -> None:
-        if over():
+    def _wait(self, name: str, is_done: Callable[[], bool], peer: int, tag: int) -> None:
+        if is_done():
             return
         channel = self._channel
         if isinstance(channel, NoChannel):
-            while not over():
-                pass
+            while not is_done():
+                waiting.yield_core()
             return
-        world = channel.members[peer] if 0 <= peer < len(channel.members) else -1
-        frame = sys._getframe(2)
-        message = Message(channel.watch, channel.members, self.deadline_s, OPERATIONS[op], world, tag, frame)
-        channel.watch.wait(over, message)
+        world_rank = channel.members[peer] if 0 <= peer < len(channel.members) else -1
+        wait = MessageWait(
+            channel.watch,
+            channel.members,
+            self.deadline_s,
+            OPERATIONS[name],
+            world_rank,
+            tag,
+            sys._getframe(2),
+        )
+        channel.watch.wait(is_done, wait)
 
 
-# Sends that nobody has taken: their buffers must stay.
-_left: list[MPI.Request] = []
+# Sends that no rank has taken yet: their buffers must stay until then.
+_unfinished: list[MPI.Request] = []
 
 
-def _withdraw(request: MPI.Request) -> None:
-    """Take back a receive that is still waiting."""
+def _keep(request: MPI.Request) -> None:
+    """Keep a send's buffer until the other rank takes the message."""
+    _unfinished[:] = [each for each in (*_unfinished, request) if not each.Test()]
+
+
+def _cancel(request: MPI.Request) -> None:
+    """Cancel a receive that no message has matched."""
     if request != MPI.REQUEST_NULL:
         request.Cancel()
         request.Wait()

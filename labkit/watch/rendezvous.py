@@ -1,4 +1,4 @@
-"""Meeting on the board: how a rank learns that all others have come to the same call."""
+"""The rendezvous before a collective: each rank notes its call and waits until all have made the same one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import sys
 from time import sleep
 from types import FrameType
 
-from mpi4py import MPI
-
+from labkit.comm.wrapper import CommWrapper
 from labkit.watch.flight_recorder import layout, snapshot
 from labkit.watch.flight_recorder.layout import (
     EPOCH_SHIFT,
@@ -22,21 +21,25 @@ from labkit.watch.flight_recorder.opcodes import OPERATIONS, UNKNOWN
 from labkit.watch.flight_recorder.report import Mismatch
 from labkit.watch.wait import DEADLINE_S, Waiting, Watch
 
-SEEN_S = 0.001  # what a rank writes is seen by the others in a thousandth of this
-LOW, EPOCH_LOW = (1 << NUMBER_SHIFT) - 1, (1 << EPOCH_SHIFT) - 1
-HALF = (NUMBER_MASK >> 1) << NUMBER_SHIFT
+VISIBLE_S = 0.001  # a thousand times as long as a write takes to reach the other cores
+NUMBER_UNIT, EPOCH_UNIT = 1 << NUMBER_SHIFT, 1 << EPOCH_SHIFT
+HALF_OF_NUMBERS = (NUMBER_MASK >> 1) << NUMBER_SHIFT
 
 _note, _NOTE_BYTES = layout.NUMBERED_CALL.pack_into, ctypes.sizeof(layout.Call)
 
 
-def reached(theirs: int, word: int) -> bool:
-    """Tell whether a rank has come to a call of this word's number, whichever it is, or gone on from it."""
+def has_reached(theirs: int, word: int) -> bool:
+    """Tell whether a rank has made a call of this word's number, the same or another one, or a later one."""
     ahead = ((theirs >> NUMBER_SHIFT) - (word >> NUMBER_SHIFT)) & NUMBER_MASK
     return theirs >> EPOCH_SHIFT == word >> EPOCH_SHIFT and ahead < NUMBER_MASK >> 1
 
 
 class Channel:
-    """A communicator's row on the board. `members`: ranks of the world, by rank in the communicator."""
+    """A communicator's row in the flight recorder: a word per rank, which says what the rank called last.
+
+    Of a word's parts (see layout.py), the number counts the collectives on this communicator, and the epoch
+    the hangs so far. `members`: ranks of the world, by rank in the communicator.
+    """
 
     def __init__(self, watch: Watch, row: int, rank: int, members: list[int]) -> None:
         self.watch, self.row, self.rank, self.members = watch, row, rank, members
@@ -45,7 +48,7 @@ class Channel:
         self.first = row * recorder.size  # in words
         self.last = self.first + len(members)
         self.own = self.first + rank
-        self.low = recorder.words_offset + 8 * self.first
+        self.low = recorder.words_offset + 8 * self.first  # in bytes
         self.high = self.low + 8 * len(members)
         self.number = recorder.head.first_number
         watch.channels.append(self)
@@ -54,22 +57,30 @@ class Channel:
         """Give the row back; called by every rank when all are done with the communicator."""
         self.watch.channels.remove(self)
         if self.rank == 0:
-            self.watch.free.append(self.row)
+            self.watch.free_rows.append(self.row)
 
-    def meet(  # noqa: PLR0917  (every nanosecond counts)
-        self, op: int, deadline_s: float, root: int, count: int, kind: int, reduction: int, depth: int = 2
+    def rendezvous(  # noqa: PLR0917  (every nanosecond counts)
+        self,
+        operation: int | str,
+        deadline_s: float,
+        root: int,
+        count: int,
+        dtype: int,
+        reduction: int,
+        depth: int = 2,
     ) -> None:
-        """Note this call, and return when all members have come to the same; raise if they will not.
+        """Note this call, and return when all members have made the same; raise HangError if they cannot.
 
-        `kind`: NumPy's number of a type; `reduction`: the identity of an `MPI.Op`; -1 for none.
+        `operation`: its number, or the name of a schedule; `dtype`: NumPy's number of it; `reduction`: the
+        identity of an `MPI.Op`; -1 for none. `depth`: frames between this one and the caller's.
         """
         watch, memory = self.watch, self.memory
         self.number = number = (self.number + 1) & NUMBER_MASK
         frame = sys._getframe(depth)
         code = frame.f_code
-        # What is called, and from where, is the same again and again: it is put together once.
-        key = (op, root, count, kind, reduction, frame.f_lasti, id(code), self.row)
-        _, digest, note = watch.noted.get(key) or watch.note(key, frame)
+        # A loop makes the same call from the same place again and again: its note is put together once.
+        key = (operation, root, count, dtype, reduction, frame.f_lasti, id(code), self.row)
+        _, digest, note = watch.notes.get(key) or watch.note(key, frame)
         place = watch.base | number << NUMBER_SHIFT
         word = place | digest
         calls = watch.calls
@@ -81,52 +92,55 @@ class Channel:
         low, high, first, last, words = self.low, self.high, self.first, self.last, self.words
         same = word.to_bytes(8, sys.byteorder) * self.size
         while True:
-            for _ in watch.looks:
-                if memory[low:high] == same or (min(words[first:last]) >= place and self.all_here(word)):
+            for _ in watch.polls:
+                if memory[low:high] == same or (min(words[first:last]) >= place and self.all_joined(word)):
                     break
                 watch.pause()
             else:
-                watch.wait(lambda: self.all_here(word), Meeting(self, word, deadline_s, frame))
-            # From here on others may rely on us. So we look again after setting `joined_word`, for one that
-            # has given up; and who gives up says so, waits until that is seen, and looks at `joined_word`.
+                watch.wait(lambda: self.all_joined(word), Rendezvous(self, word, deadline_s, frame))
+            # From here on other ranks may rely on this one. So it checks again after writing `joined_word`
+            # whether one has given up. A rank that gives up says so in its word, waits until that is visible,
+            # and stays if another rank's `joined_word` shows that it is relied upon.
             slot.joined_word = word
-            if memory[low:high] == same or self.all_here(word):
+            if memory[low:high] == same or self.all_joined(word):
                 return
             slot.joined_word = 0
 
-    def all_here(self, word: int) -> bool:
-        """Tell whether all have come to the call of this word, or gone on from it; not if calls differ."""
-        lowest, highest = word & ~LOW, word | LOW  # of those in a call of this number
-        behind, ahead = lowest - HALF, min(highest + HALF, word | EPOCH_LOW)  # numbers begin anew some day
+    def all_joined(self, word: int) -> bool:
+        """Tell whether all ranks have made the call of this word, or later ones; false if calls differ."""
+        lowest, highest = word & ~(NUMBER_UNIT - 1), word | NUMBER_UNIT - 1  # words of this number
+        # Numbers start again from 0 some day.
+        behind = lowest - HALF_OF_NUMBERS
+        ahead = min(highest + HALF_OF_NUMBERS, word | EPOCH_UNIT - 1)
         for rank, theirs in enumerate(self.words[self.first : self.last]):
             if theirs == word or highest < theirs < ahead:
                 continue
-            if behind < theirs < lowest or not self.came(rank, word):
+            if behind < theirs < lowest or not self.has_joined(rank, word):
                 return False
         return True
 
-    def came(self, rank: int, word: int) -> bool:
-        """Tell whether a rank has come to the same call."""
+    def has_joined(self, rank: int, word: int) -> bool:
+        """Tell whether a rank has made the same call, or a later one."""
         theirs = self.words[self.first + rank]
         if theirs == word:
             return True
         if (theirs ^ word) >> NUMBER_SHIFT:
-            return reached(theirs, word)
-        return not theirs & GAVE_UP and self.differs(rank, word) is None
+            return has_reached(theirs, word)
+        return not theirs & GAVE_UP and self.mismatch_with(rank, word) is None
 
-    def differs(self, rank: int, word: int) -> Mismatch | None:
+    def mismatch_with(self, rank: int, word: int) -> Mismatch | None:
         """Return in what a rank's call of the same number differs from ours."""
         theirs = self.watch.recorder.words[self.first + rank]
         if theirs == word or (theirs ^ word) >> NUMBER_SHIFT or theirs & GAVE_UP:
             return None
         number = word >> NUMBER_SHIFT
-        mine, other = self.call(self.rank, number), self.call(rank, number)
+        mine, other = self.noted_call(self.rank, number), self.noted_call(rank, number)
         if mine is None or other is None:
             return None
         return snapshot.mismatch(mine, other)
 
-    def call(self, rank: int, number: int) -> layout.Call | None:
-        """Return a rank's note of a call here."""
+    def noted_call(self, rank: int, number: int) -> layout.Call | None:
+        """Return a rank's note of its call of this number here; None if it is no longer kept."""
         for call in reversed(self.watch.recorder.last_calls(self.members[rank])):
             if call.row == self.row and call.number == number:
                 return call
@@ -134,61 +148,64 @@ class Channel:
 
 
 class NoChannel:
-    """Of a communicator that is not watched: nobody meets."""
+    """The channel of a communicator that is not watched: nothing waits."""
 
-    def meet(self, *call: int | float, depth: int = 0) -> None:
-        """Go on."""
+    def rendezvous(self, *call: object, depth: int = 0) -> None:
+        """Return at once."""
 
 
-class Meeting(Waiting):
-    """Waiting for all members of a communicator to come to a call."""
+class Rendezvous(Waiting):
+    """Waiting for all members of a communicator to make the same call."""
 
     def __init__(self, channel: Channel, word: int, deadline_s: float, frame: FrameType) -> None:
         super().__init__(channel.watch, channel.members, deadline_s)
         self.channel, self.word, self.frame = channel, word, frame
 
-    def begin(self) -> None:
-        self.watch.post_where(self.frame)
+    def announce(self) -> None:
+        self.watch.post_place(self.frame)
         self.watch.slot.waiting_in = WaitingIn.COLLECTIVE
 
-    def leave(self) -> bool:
+    def withdraw(self) -> bool:
         channel = self.channel
-        recorder = self.watch.recorder
-        recorder.words[channel.first + channel.rank] = self.word | GAVE_UP
-        sleep(SEEN_S)
+        words = channel.words
+        words[channel.own] = self.word | GAVE_UP
+        sleep(VISIBLE_S)
         for rank, member in enumerate(channel.members):
             if rank != channel.rank:
-                theirs = recorder.words[channel.first + rank]
-                gone_on = (theirs ^ self.word) >> NUMBER_SHIFT and reached(theirs, self.word)
-                if gone_on or recorder.slots[member].joined_word == self.word:
-                    recorder.words[channel.first + channel.rank] = self.word
+                theirs = words[channel.first + rank]
+                is_later = (theirs ^ self.word) >> NUMBER_SHIFT and has_reached(theirs, self.word)
+                if is_later or self.watch.recorder.slots[member].joined_word == self.word:
+                    words[channel.own] = self.word
                     return False
         return True
 
     def mismatch(self) -> Mismatch | None:
-        ranks = range(len(self.channel.members))
-        return next(filter(None, (self.channel.differs(rank, self.word) for rank in ranks)), None)
+        for rank in range(len(self.channel.members)):
+            if (found := self.channel.mismatch_with(rank, self.word)) is not None:
+                return found
+        return None
 
-    def missing(self) -> bool:
-        channel = self.channel
-        come = (reached(word, self.word) for word in channel.words[channel.first : channel.last])
-        waits = (
-            self.watch.recorder.slots[member].waiting_in == WaitingIn.COLLECTIVE for member in self.members
-        )
-        return not (all(come) and all(waits))
+    def is_settled(self) -> bool:
+        channel, slots = self.channel, self.watch.recorder.slots
+        return all(
+            has_reached(word, self.word) for word in channel.words[channel.first : channel.last]
+        ) and all(slots[member].waiting_in == WaitingIn.COLLECTIVE for member in self.members)
 
-    def hopeless(self, patience: float) -> bool:
+    def cannot_complete(self, patience_s: float) -> bool:
         return any(
-            not self.channel.came(rank, self.word) and self.watch.ended(member, patience)
+            not self.channel.has_joined(rank, self.word) and self.watch.has_ended(member, patience_s)
             for rank, member in enumerate(self.members)
         )
 
 
-class Watched(MPI.Intracomm):
-    """A communicator with a channel, or with none: then it is not watched."""
+class ChannelComm(CommWrapper):
+    """A communicator with a channel; without one it is not watched."""
 
     _channel: Channel | NoChannel = NoChannel()
     deadline_s: float = DEADLINE_S
 
-    def _bare(self, op: str, root: int = UNKNOWN, how: int = UNKNOWN) -> None:
-        self._channel.meet(OPERATIONS[op], self.deadline_s, root, UNKNOWN, UNKNOWN, how, depth=3)
+    def _join(self, name: str, root: int = UNKNOWN, reduction: int = UNKNOWN, depth: int = 3) -> None:
+        """Join a collective of which only the name, the root and the reduction are compared."""
+        self._channel.rendezvous(
+            OPERATIONS[name], self.deadline_s, root, UNKNOWN, UNKNOWN, reduction, depth=depth
+        )

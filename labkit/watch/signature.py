@@ -1,4 +1,4 @@
-"""What has to be alike on all ranks in a collective: how many elements, of which type, by which operation."""
+"""What has to be equal on all ranks in a collective: the number of elements, their dtype, the reduction."""
 
 from __future__ import annotations
 
@@ -7,62 +7,76 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from labkit.comm.message import Message, itemsize, nbytes, parse
 from labkit.watch.flight_recorder import opcodes
 from labkit.watch.flight_recorder.opcodes import DTYPES, UNKNOWN
 
-# mpi4py's predefined operations are single objects; the caller's own are not told apart.
+# mpi4py's predefined operations are single objects. Operations that the caller has made are all alike here.
 REDUCTIONS = {id(getattr(MPI, name)): number for number, name in enumerate(opcodes.REDUCTIONS)}
 
 
-def of(buffer: Any, parts: int = 1) -> tuple[int, int]:
-    """Return how many elements a part of a buffer has, and the number of their type.
+def signature(message: Any, blocks: int = 1, for_each_rank: bool = False) -> tuple[int, int]:
+    """Return how many elements a block of a message has, and the number of their dtype; UNKNOWN if unclear.
 
-    `buffer` is what mpi4py takes: an array, or a list of an array and counts and types. One that is not
-    contiguous is an error here, on the rank that has it, before the others rely on it.
+    `message`: what mpi4py takes, an array or a list such as [array, count, datatype]. A count in it is that
+    of one block; an array without a count holds `blocks` of them. `for_each_rank`: the message has a count
+    for each rank.
+
+    Raise ValueError for an array that is not contiguous: the rank that has it learns so before other ranks
+    rely on it.
     """
-    if type(buffer) is np.ndarray:
-        flags = buffer.flags
-        if not (flags.c_contiguous or flags.f_contiguous):
-            raise ValueError(f"expected a contiguous array, got one with gaps (strides {buffer.strides})")
-        size = buffer.size
-        return (size if parts == 1 else size // parts), DTYPES.get(buffer.dtype.num, UNKNOWN)
-    if buffer is None:
+    if type(message) is np.ndarray:
+        _check_contiguous(message)
+        size = message.size
+        return (size if blocks == 1 else size // blocks), DTYPES.get(message.dtype.num, UNKNOWN)
+    if message is None:
         return 0, UNKNOWN
-    if isinstance(buffer, (list, tuple)) and buffer:
-        return _of_list(buffer, parts)
     try:
-        view = memoryview(buffer)
-        kind = DTYPES.get(np.dtype(view.format).num, UNKNOWN)
-    except (TypeError, ValueError):
+        parts = parse(message, for_each_rank)
+    except (TypeError, ValueError):  # mpi4py says what is wrong with it
         return UNKNOWN, UNKNOWN
-    if not view.contiguous:
-        raise ValueError("expected a contiguous buffer, got one with gaps")
-    return view.nbytes // view.itemsize // parts, kind
+    if isinstance(parts.buffer, np.ndarray):
+        _check_contiguous(parts.buffer)
+    dtype = _dtype(parts.buffer) if parts.datatype is None else _dtype_of_mpi(parts.datatype)
+    count = UNKNOWN if for_each_rank or dtype == UNKNOWN else _count(parts, blocks)
+    return count, dtype
 
 
-def _of_list(buffer: Any, parts: int) -> tuple[int, int]:
-    array, *rest = buffer
-    count, kind = of(array, parts)
-    for word in rest:
-        if isinstance(word, MPI.Datatype):
-            try:
-                kind = DTYPES.get(np.dtype(word.typechar).num, UNKNOWN) if word.is_predefined else UNKNOWN
-            except (TypeError, ValueError, AttributeError):
-                kind = UNKNOWN
-            # Elements of another type than the array's are not as many.
-            if kind == UNKNOWN or not (isinstance(array, np.ndarray) and DTYPES.get(array.dtype.num) == kind):
-                count = UNKNOWN
-        elif isinstance(word, str):
-            count = kind = UNKNOWN
-    for word in rest:
-        if isinstance(word, (int, np.integer)):
-            count = int(word) // parts
-        elif word is not None and not isinstance(word, MPI.Datatype):
-            count = UNKNOWN  # counts, or counts and places: one for each rank
-    return count, kind
+def _count(parts: Message, blocks: int) -> int:
+    if parts.is_counted:
+        return int(parts.count)
+    try:
+        size = itemsize(parts.buffer) if parts.datatype is None else parts.datatype.Get_size()
+        return nbytes(parts.buffer) // size // blocks
+    except (TypeError, ValueError, BufferError):
+        return UNKNOWN
 
 
-def writable(buffer: Any) -> None:
-    """Raise, on the rank that has it, if an array to receive into cannot be written to."""
+def check_writable(buffer: Any) -> None:
+    """Raise ValueError, on the rank that has it, for an array to receive into that is read-only."""
     if type(buffer) is np.ndarray and not buffer.flags.writeable:
         raise ValueError("expected a writable array to receive into, got a read-only one")
+
+
+def _check_contiguous(array: np.ndarray) -> None:
+    flags = array.flags
+    if not (flags.c_contiguous or flags.f_contiguous):
+        raise ValueError(
+            f"expected a contiguous array, got strides {array.strides} for shape {array.shape}; "
+            "send a copy: np.ascontiguousarray(…)"
+        )
+
+
+def _dtype(buffer: Any) -> int:
+    try:
+        dtype = buffer.dtype if isinstance(buffer, np.ndarray) else np.dtype(memoryview(buffer).format)
+    except (TypeError, ValueError, BufferError):
+        return UNKNOWN
+    return DTYPES.get(dtype.num, UNKNOWN)
+
+
+def _dtype_of_mpi(datatype: MPI.Datatype) -> int:
+    try:
+        return DTYPES.get(np.dtype(datatype.typechar).num, UNKNOWN) if datatype.is_predefined else UNKNOWN
+    except (TypeError, ValueError):
+        return UNKNOWN

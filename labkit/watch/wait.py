@@ -1,4 +1,4 @@
-"""Waiting with an end: a rank learns why what it waits for does not come."""
+"""Waiting that ends: a rank that waits for another learns why the other does not come."""
 
 from __future__ import annotations
 
@@ -6,64 +6,65 @@ import os
 from collections.abc import Callable
 from time import monotonic, sleep
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING
+from typing import Protocol
+from zlib import crc32
 
-from labkit.processes import alive
+from labkit.processes import alive, cores
 from labkit.watch import errors
 from labkit.watch.flight_recorder import layout, snapshot, stacks
 from labkit.watch.flight_recorder.layout import EPOCH_SHIFT, CellState, FlightRecorder, WaitingIn
-from labkit.watch.flight_recorder.opcodes import DTYPES, UNKNOWN
+from labkit.watch.flight_recorder.opcodes import DTYPES, SCHEDULES, UNKNOWN
 from labkit.watch.flight_recorder.report import Mismatch, Reason, Report
 from labkit.watch.flight_recorder.source import file_label, student_line_of
 from labkit.watch.signature import REDUCTIONS
 
-if TYPE_CHECKING:
-    from labkit.watch.rendezvous import Channel
-
 DEADLINE_S = 20.0
-# A rank that has ended its cell and begins no other for so long does not come any more.
-ENDED_S = 2.0
-INTERRUPT_S = 1.0
-SETTLE_S = 0.5  # for those under way to a call that others already disagree on: the report names all
-LOOKS = range(100)  # at what the others have posted, before the clock is looked at
-EAGER = range(1000)  # the same, a few tenths of a millisecond, where each rank has a core of its own
-SPIN_S = 0.0005  # look again and again; a collective of small arrays takes a tenth of this
-NOTED = 1000  # calls, of which the notes are kept
-LOOK_S = 0.02  # between looks at what the others do
+ENDED_S = 2.0  # a rank that has ended its cell, and starts no other for so long, does not join any more
+INTERRUPT_S = 1.0  # how long a rank waits for its own interrupt after another rank was interrupted
+SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the report then shows them, too
+POLLS = range(100)  # of the other ranks' words, before the clock is read
+POLLS_ON_OWN_CORE = range(1000)  # the same, a few tenths of a millisecond, where each rank has its own core
+SPIN_S = 0.0005  # wait without sleeping; a collective of small arrays takes a tenth of this
+INSPECT_S = 0.02  # between two inspections of what the other ranks do
 NAP_S = 0.001
+NOTES_KEPT = 1000
 
-_go_on: Callable[[], object] = int  # no call is cheaper
-_yield: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
+_do_nothing: Callable[[], object] = int  # no call is cheaper
+_yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
+
+Key = tuple[int | str, int, int, int, int, int, int, int]
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+class Numbered(Protocol):
+    """What counts the collectives of a communicator."""
+
+    number: int
 
 
 class Watch:
-    """A process at the board: one for all communicators that are watched."""
+    """The part of this process in the flight recorder: one for all its watched communicators."""
 
     def __init__(self, recorder: FlightRecorder, rank: int, progress: Callable[[], object]) -> None:
         self.recorder = recorder
         self.rank = rank
         self.slot = recorder.slots[rank]
-        self.progress = progress  # lets MPI work on messages under way
+        self.progress = progress  # lets MPI move messages that are on their way
         # Ranks that share a core give it to each other at once.
-        self.looks, self.pause = (LOOKS, _yield) if recorder.size > cores() else (EAGER, _go_on)
-        self.channels: list[Channel] = []
-        self.opened = 0  # rows taken as the rank 0 of a communicator
-        self.free: list[int] = []
-        self.noted: dict[tuple[int, ...], tuple[CodeType, int, bytes]] = {}
+        shared = recorder.size > cores()
+        self.polls, self.pause = (POLLS, _yield_core) if shared else (POLLS_ON_OWN_CORE, _do_nothing)
+        self.channels: list[Numbered] = []
+        self.rows_opened = 0  # as rank 0 of a communicator
+        self.free_rows: list[int] = []
+        self.notes: dict[Key, tuple[CodeType, int, bytes]] = {}
         self.calls = 0
         self.history = recorder.history_offset(rank)
         self.slot.pid = os.getpid()
         stacks.write_stack_on_signal(recorder.stacks)
         self.slot.writes_stack = 1
-        self.adopt()
+        self.join_epoch()
 
-    def adopt(self) -> None:
-        """Take part in the epoch that is open now: earlier hangs are over."""
+    def join_epoch(self) -> None:
+        """Take part in the current epoch: earlier hangs are over."""
         self.epoch = self.recorder.head.epoch
         self.base = (self.epoch & 0xFFF) << EPOCH_SHIFT
         for channel in self.channels:
@@ -72,12 +73,12 @@ class Watch:
     def resume(self) -> None:
         """Take part again after a hang."""
         self.slot.waiting_in = WaitingIn.NOTHING
-        self.adopt()
+        self.join_epoch()
 
     def begin_cell(self) -> None:
-        """Note that a cell begins; it has a clean slate."""
+        """Note that a cell begins; hangs of earlier cells are over."""
         if self.recorder.head.epoch != self.epoch:
-            self.adopt()
+            self.join_epoch()
         self.slot.waiting_in = WaitingIn.NOTHING
         self.slot.calls_before_cell = self.channels[0].number if self.channels else 0
         self.recorder.set_cell_state(self.rank, CellState.RUNNING)
@@ -88,149 +89,151 @@ class Watch:
         self.recorder.set_cell_state(self.rank, state, error)
 
     def new_row(self) -> int:
-        """Return a row for a communicator of which this process is rank 0; -1 if all are taken."""
-        if not self.free and self.opened == layout.ROWS_PER_RANK:
+        """Return a row for a communicator of which this process is rank 0; -1 if all are in use."""
+        if not self.free_rows and self.rows_opened == layout.ROWS_PER_RANK:
             return -1
-        if self.free:
-            row = self.free.pop()
+        if self.free_rows:
+            row = self.free_rows.pop()
         else:
-            row = self.rank * layout.ROWS_PER_RANK + self.opened
-            self.opened += 1
+            row = self.rank * layout.ROWS_PER_RANK + self.rows_opened
+            self.rows_opened += 1
         size = self.recorder.size
         self.recorder.words[row * size : (row + 1) * size] = memoryview(bytes(8 * size)).cast("Q")
         return row
 
-    def wait(self, over: Callable[[], bool], what: Waiting) -> None:
-        """Return when `over()`; raise a HangError when it will not be, with what all ranks do.
+    def wait(self, is_done: Callable[[], bool], waiting: Waiting) -> None:
+        """Return when `is_done()`; raise HangError, with what all ranks do, if it cannot be.
 
         Time in which this process did not run (a laptop's sleep) does not count.
         """
-        waited, last, looked = 0.0, monotonic(), 0.0
-        begun = False
+        waited, last, inspected = 0.0, monotonic(), 0.0
+        announced = False
         try:
-            while not over():
+            while not is_done():
                 now = monotonic()
                 waited += min(now - last, 0.1)
                 last = now
                 if waited < SPIN_S:
-                    _yield()
+                    _yield_core()
                     continue
-                if not begun:
-                    begun = True
-                    what.begin()
-                    looked = waited
+                if not announced:
+                    announced = True
+                    waiting.announce()
+                    inspected = waited
                 self.progress()
                 sleep(min(NAP_S, waited / 20))
                 if (
-                    waited - looked > LOOK_S
-                    or waited > what.deadline_s
+                    waited - inspected > INSPECT_S
+                    or waited > waiting.deadline_s
                     or self.recorder.head.epoch != self.epoch
                 ):
-                    looked = waited
-                    why = self._why(what, waited)
-                    if why and what.leave():
-                        what.keep = True
-                        self._raise(why, what)
+                    inspected = waited
+                    reason = self._reason_to_stop(waiting, waited)
+                    if reason and waiting.withdraw():
+                        waiting.is_over = True
+                        self._raise(reason, waiting)
         except errors.HangError:
             raise
         except KeyboardInterrupt:
-            if what.leave():
+            if waiting.withdraw():
                 self._abandon()
                 raise errors.Interrupted(f"rank {self.rank} was interrupted while it waited.") from None
-            # All have come: the others rely on us, and it does not take long.
+            # All ranks have joined and rely on this one: go on, it does not take long.
         finally:
-            if begun and not what.keep:
+            if announced and not waiting.is_over:
                 self.slot.waiting_in = WaitingIn.NOTHING
 
-    def _why(self, what: Waiting, waited: float) -> Reason | Mismatch | None:
-        """Return why there is no point in waiting on, if so."""
+    def _reason_to_stop(self, waiting: Waiting, waited: float) -> Reason | Mismatch | None:
+        """Return why waiting any longer is of no use, if it is not."""
         if self.recorder.head.epoch != self.epoch:
-            # Whoever interrupts one rank most often interrupts all: let it come, or it comes amid an error.
             report = self.recorder.last_report()
             assert report is not None
-            if what.over_since < 0 and report.reason is Reason.INTERRUPTED:
-                what.over_since = waited
-            return None if 0 <= what.over_since <= waited < what.over_since + INTERRUPT_S else report.reason
-        if (fault := what.mismatch()) and (waited > SETTLE_S or not what.missing()):
-            return fault
-        if waited > what.deadline_s:
+            # An interrupt mostly reaches all ranks. Wait for it here, or it comes while an error is handled.
+            if waiting.interrupted_since_s < 0 and report.reason is Reason.INTERRUPTED:
+                waiting.interrupted_since_s = waited
+            since = waiting.interrupted_since_s
+            return None if 0 <= since <= waited < since + INTERRUPT_S else report.reason
+        if (found := waiting.mismatch()) and (waited > SETTLE_S or waiting.is_settled()):
+            return found
+        if waited > waiting.deadline_s:
             return Reason.TIMED_OUT
-        patience = min(ENDED_S, what.deadline_s)
-        if waited > patience and what.hopeless(patience):
+        patience_s = min(ENDED_S, waiting.deadline_s)
+        if waited > patience_s and waiting.cannot_complete(patience_s):
             return Reason.RANK_ENDED
         return None
 
-    def _raise(self, why: Reason | Mismatch, what: Waiting) -> None:
+    def _raise(self, reason: Reason | Mismatch, waiting: Waiting) -> None:
         recorder = self.recorder
         with recorder.locked():
             if recorder.head.epoch == self.epoch:
                 recorder.publish(
-                    snapshot.take_snapshot(recorder, why, what.deadline_s, what.members, self.rank)
+                    snapshot.take_snapshot(recorder, reason, waiting.deadline_s, waiting.members, self.rank)
                 )
         report = recorder.last_report()
         assert report is not None
         raise errors.HangError(report, self.rank)
 
     def _abandon(self) -> None:
-        """Open a new epoch, for this rank will not come to a call that it has announced."""
+        """Open a new epoch: this rank does not make the call that it has announced."""
         with self.recorder.locked():
             if self.recorder.head.epoch == self.epoch:
                 self.recorder.publish(Report(Reason.INTERRUPTED, 0.0, reporter=self.rank))
 
-    def ended(self, rank: int, patience: float) -> bool:
+    def has_ended(self, rank: int, patience_s: float) -> bool:
         """Tell whether a rank has ended its cell (while ours goes on), or is dead."""
         slot = self.recorder.slots[rank]
         if slot.cell_state != CellState.RUNNING:
-            return bool(
-                self.slot.cell_state == CellState.RUNNING and monotonic() - slot.cell_state_since_s > patience
-            )
+            runs = self.slot.cell_state == CellState.RUNNING
+            return bool(runs and monotonic() - slot.cell_state_since_s > patience_s)
         return not alive(slot.pid)
 
-    def note(self, key: tuple[int, ...], frame: FrameType) -> tuple[CodeType, int, bytes]:
+    def note(self, key: Key, frame: FrameType) -> tuple[CodeType, int, bytes]:
         """Return a call's hash and its note, and keep them.
 
-        `key`: operation, root, count, kind, reduction, the code's instruction and identity, and the row.
+        `key`: operation, root, count, dtype, reduction, the code's instruction and identity, and the row.
         """
-        op, root, count, kind, reduction, _, _, row = key
-        kind = DTYPES.get(kind, UNKNOWN)
-        reduction = REDUCTIONS.get(reduction, UNKNOWN)
-        call = (row, op, root, count, kind, reduction)
-        if len(self.noted) >= NOTED:
-            self.noted.clear()
-        code = frame.f_code  # kept, so that no other code can have its identity
-        note = layout.CALL_BODY.pack(*call, frame.f_lineno, file_label(code.co_filename))
-        self.noted[key] = made = code, hash(call) & layout.HASH_MASK, note
+        operation, root, count, dtype, reduction, _, _, row = key
+        name = b""
+        if isinstance(operation, str):
+            name = layout.fit(operation, layout.NAME_BYTES)
+            operation = SCHEDULES + crc32(operation.encode())
+        call = (row, operation, root, count, DTYPES.get(dtype, UNKNOWN), REDUCTIONS.get(reduction, UNKNOWN))
+        if len(self.notes) >= NOTES_KEPT:
+            self.notes.clear()
+        code = frame.f_code  # kept, so that no other code can get its identity
+        note = layout.CALL_BODY.pack(*call, frame.f_lineno, file_label(code.co_filename), name)
+        self.notes[key] = made = code, hash(call) & layout.HASH_MASK, note
         return made
 
-    def post_where(self, frame: FrameType | None) -> None:
-        """Note the student's line that we wait at."""
+    def post_place(self, frame: FrameType | None) -> None:
+        """Note the student's line at which this rank waits."""
         self.slot.place = layout.fit(student_line_of(frame), layout.PLACE_BYTES)
 
 
 class Waiting:
-    """What a rank waits for: how to say so, and how to leave it."""
+    """What a rank waits for: how to announce it, and how to give it up."""
 
-    over_since = -1.0  # when, if so, another rank was seen to have been interrupted
-    keep = False  # what the slot says, for others to read: it ended in an error
+    interrupted_since_s = -1.0  # of waiting, when another rank was seen to be interrupted; -1 before
+    is_over = False  # it ended in an error; what the slot says about it stays for others to read
 
     def __init__(self, watch: Watch, members: list[int], deadline_s: float) -> None:
         self.watch, self.members, self.deadline_s = watch, members, deadline_s
 
-    def begin(self) -> None:
-        """Note on the board that we wait."""
+    def announce(self) -> None:
+        """Note in this rank's slot what it waits for."""
 
-    def leave(self) -> bool:
-        """Give up; False if it is too late for that, since all have come."""
+    def withdraw(self) -> bool:
+        """Give up; return False if it is too late for that because all ranks have joined."""
         return True
 
     def mismatch(self) -> Mismatch | None:
-        """Return what is wrong with those that have come."""
+        """Return in what the calls of the ranks that have joined differ from ours."""
         return None
 
-    def missing(self) -> bool:
-        """Tell whether somebody may still be under way, or about to say at which line it waits."""
-        return False
+    def is_settled(self) -> bool:
+        """Tell whether all ranks have made a call and announced at which line they wait."""
+        return True
 
-    def hopeless(self, patience: float) -> bool:
-        """Tell whether somebody who is waited for has ended."""
+    def cannot_complete(self, patience_s: float) -> bool:
+        """Tell whether a rank that is waited for ended at least `patience_s` ago."""
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from labkit.watch.communicators import WatchingCart, WatchingComm, resume, watch
+from labkit.watch.communicators import WatchedComm, resume, watch
 
 raw, watched = MPI.COMM_WORLD, watch()
 rank, size = raw.rank, raw.size
@@ -119,7 +119,7 @@ for name, comm in made.items():
         wrong.append(f"rank {rank}: {name} is not watched")
     if comm.allreduce(1) != comm.size:
         wrong.append(f"rank {rank}: {name} has another size")
-assert isinstance(made["Sub"], WatchingCart) and isinstance(made["Dup"], WatchingComm)
+assert isinstance(made["Sub"], MPI.Cartcomm) and all(isinstance(comm, WatchedComm) for comm in made.values())
 assert watched.Split(MPI.UNDEFINED) == MPI.COMM_NULL
 for _ in range(200):  # rows on the board are given back
     comm = watched.Dup()

@@ -23,7 +23,7 @@ from mpi4py import MPI
 from labkit.comm.emulation.links import Link, describe
 from labkit.comm.emulation.ports import NAP_S, Ports
 from labkit.comm.errors import raise_together
-from labkit.comm.message import nbytes
+from labkit.comm.message import is_in_place, nbytes
 from labkit.comm.wrapper import CommWrapper
 
 # Neither bookkeeping nor anything that could be held back here.
@@ -139,17 +139,17 @@ class EmulatedComm(CommWrapper):
 
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         call = super().Reduce_scatter_block
-        whole = recvbuf if _is_in_place(sendbuf) else sendbuf
-        size = self._part * nbytes(whole)
+        whole = recvbuf if is_in_place(sendbuf) else sendbuf
+        size = self._part * nbytes(whole, self.size)
         self._hold(lambda: call(sendbuf, recvbuf, op), size)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         call = super().Allgather
-        self._hold(lambda: call(sendbuf, recvbuf), self._part * nbytes(recvbuf))
+        self._hold(lambda: call(sendbuf, recvbuf), self._part * nbytes(recvbuf, self.size))
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         call = super().Alltoall
-        self._hold(lambda: call(sendbuf, recvbuf), self._part * nbytes(recvbuf))
+        self._hold(lambda: call(sendbuf, recvbuf), self._part * nbytes(recvbuf, self.size))
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         call = super().Bcast
@@ -157,17 +157,17 @@ class EmulatedComm(CommWrapper):
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         call = super().Reduce
-        size = nbytes(recvbuf if _is_in_place(sendbuf) else sendbuf)
+        size = nbytes(recvbuf if is_in_place(sendbuf) else sendbuf)
         self._hold(lambda: call(sendbuf, recvbuf, op, root), size)
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         call = super().Gather
-        size = nbytes(recvbuf) / self.size if _is_in_place(sendbuf) else nbytes(sendbuf)
+        size = nbytes(recvbuf, self.size) / self.size if is_in_place(sendbuf) else nbytes(sendbuf)
         self._hold(lambda: call(sendbuf, recvbuf, root), size, root=root)
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         call = super().Scatter
-        size = nbytes(sendbuf) / self.size if _is_in_place(recvbuf) else nbytes(recvbuf)
+        size = nbytes(sendbuf, self.size) / self.size if is_in_place(recvbuf) else nbytes(recvbuf)
         self._hold(lambda: call(sendbuf, recvbuf, root), size, root=root)
 
     @property
@@ -188,30 +188,10 @@ class EmulatedComm(CommWrapper):
         collective()
         self._ports.sleep_until(due)
 
-    def Dup(self, info: MPI.Info | None = None) -> Any:
-        return self._emulating(super().Dup(info))
-
-    def Clone(self) -> Any:
-        return self._emulating(super().Clone())
-
-    def Split(self, color: int = 0, key: int = 0) -> Any:
-        return self._emulating(super().Split(color, key))
-
-    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Any:
-        return self._emulating(super().Split_type(split_type, key, info))
-
-    def Create(self, group: MPI.Group) -> Any:
-        return self._emulating(super().Create(group))
-
-    def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
-        return self._emulating(super().Create_group(group, tag))
-
-    def _emulating(self, new: Any) -> Any:
-        """Give a communicator made from this one its links, those of its ranks."""
-        if new != MPI.COMM_NULL:
-            new.links = [self.links[rank] for rank in MPI.Intracomm.allgather(new, self.rank)]
-            new._ports = Ports(new, new.links)
-        return new
+    def _derived(self, new: Any, is_ready: bool = True) -> None:
+        super()._derived(new, is_ready)
+        new.links = [self.links[rank] for rank in MPI.Intracomm.allgather(new, self.rank)]
+        new._ports = Ports(new, new.links)
 
     def Free(self) -> None:
         self._ports.free()
@@ -228,13 +208,6 @@ def _refusing(name: str) -> Callable[..., Any]:
     return refuse
 
 
-DERIVING = "Dup", "Clone", "Split", "Split_type", "Create", "Create_group", "Free"
-HELD_BACK = [
-    name for name in vars(EmulatedComm) if name[0].isupper() and name not in ("Dup", "Split", "Free")
-]
+HELD_BACK = [name for name in vars(EmulatedComm) if name[0].isupper() and name != "Free"]
 for _name in REFUSED:
     setattr(EmulatedComm, _name, _refusing(_name))
-
-
-def _is_in_place(buf: Any) -> bool:
-    return isinstance(buf, MPI.InPlaceType)

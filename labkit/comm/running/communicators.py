@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from labkit.comm import waiting
 from labkit.comm.errors import raise_faults
-from labkit.comm.message import flat
+from labkit.comm.message import flat, is_in_place
 from labkit.comm.running.counting import CountingComm
 from labkit.comm.running.executor import before_schedule, run_together
 from labkit.comm.wrapper import CommWrapper
@@ -120,10 +120,9 @@ class ScheduledComm(CommWrapper):
         if self not in (MPI.COMM_WORLD, MPI.COMM_SELF):
             super().Free()
 
-    def _like(self, other: MPI.Intracomm) -> Any:
-        super()._like(other)
-        vars(self).pop("_messages", None)
-        return self
+    def _take_over(self, inner: MPI.Intracomm) -> None:
+        super()._take_over(inner)
+        vars(self).pop("_messages", None)  # its messages would not pass through the outer communicators
 
 
 class RootComm(ScheduledComm):
@@ -164,7 +163,7 @@ def _values(sendbuf: Any, recvbuf: Any) -> tuple[np.ndarray | None, np.ndarray |
     received = flat(recvbuf)
     if received is not None and not received.flags.writeable:
         raise ValueError("expected a writable array to receive into, got a read-only one")
-    if sendbuf is None or sendbuf is MPI.IN_PLACE:
+    if is_in_place(sendbuf):
         return None, received
     sent = flat(sendbuf)
     if sent is None or received is None:

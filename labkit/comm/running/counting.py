@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,11 +92,16 @@ class CountingComm(CommWrapper):
 
     innermost = True
     counts: Counts
-    _ranks: np.ndarray | None = None  # in the communicator that was counted first
+    _ranks: np.ndarray | None = None  # this communicator's, in the one that was counted first
 
-    @classmethod
-    def _of_a_stack(cls, comm: MPI.Intracomm) -> dict[str, Any]:
-        return {} if isinstance(comm, cls) else {"counts": Counts(comm)}
+    def _take_over(self, inner: MPI.Intracomm) -> None:
+        super()._take_over(inner)
+        if "counts" not in vars(self):
+            self.counts = Counts(inner)
+
+    def _derived(self, new: Any, is_ready: bool = True) -> None:
+        super()._derived(new, is_ready)
+        new.counts = self.counts
 
     def traffic(self) -> list[Traffic]:
         """Return what was counted since the last reset, on every rank. Collective, itself not counted.
@@ -131,24 +137,28 @@ class CountingComm(CommWrapper):
             mine.Free()
         return self._ranks
 
-    def _count(self, dest: int, size: int) -> None:
+    def _count(self, dest: int, message: Any, size: Callable[[Any], int]) -> None:
         if dest != MPI.PROC_NULL:
-            self.counts.add(self._first_ranks()[dest], size)
+            self.counts.add(self._first_ranks()[dest], size(message))
 
 
-Plain = Callable[..., Any]
+Method = Callable[..., Any]
 
 
-def _counting(name: str, size: Callable[[Any], int]) -> Plain:
-    def send(self: CountingComm, message: Any, dest: int, *arguments: Any, **named: Any) -> Any:
-        self._count(dest, size(message))
-        return _next(self, name)(message, dest, *arguments, **named)
+def _counting(name: str, size: Callable[[Any], int]) -> Method:
+    first = list(signature(getattr(MPI.Intracomm, name)).parameters)[1]
+
+    def send(self: CountingComm, *arguments: Any, **named: Any) -> Any:
+        result = _next(self, name)(*arguments, **named)
+        message = arguments[0] if arguments else named[first]
+        self._count(arguments[1] if len(arguments) > 1 else named["dest"], message, size)
+        return result
 
     send.__name__, send.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
     return send
 
 
-def _listing(name: str) -> Plain:
+def _listing(name: str) -> Method:
     def call(self: CountingComm, *arguments: Any, **named: Any) -> Any:
         self.counts.calls[name] += 1
         return _next(self, name)(*arguments, **named)
@@ -157,9 +167,9 @@ def _listing(name: str) -> Plain:
     return call
 
 
-def _next(comm: CountingComm, name: str) -> Plain:
+def _next(comm: CountingComm, name: str) -> Method:
     """Return the method after CountingComm's: a watched communicator's, if it comes after, else MPI's."""
-    method: Plain = getattr(super(CountingComm, comm), name)
+    method: Method = getattr(super(CountingComm, comm), name)
     return method
 
 

@@ -30,11 +30,11 @@ from labkit.watch.flight_recorder.report import Report
 
 HISTORY_CALLS = 32  # that a slot keeps
 ROWS_PER_RANK = 64  # communicators that a rank may open as their rank 0
-FILE_BYTES, PLACE_BYTES, ERROR_BYTES = 32, 512, 512  # fields of text, with their final zero
+FILE_BYTES, NAME_BYTES, PLACE_BYTES, ERROR_BYTES = 32, 32, 512, 512  # fields of text, with their final zero
 # A report in JSON never needs more: JSON writes a byte of text as at most 6 characters ("\u0001"), so the
-# place and the error of a rank take at most 6 * 1022, and each of its 32 calls takes 6 * 31 for the file and
-# less than 350 for the rest: 24,000 in all. A test fills every field (tests/watch/test_report.py).
-REPORT_BYTES_PER_RANK = 24 << 10
+# place and the error of a rank take at most 6 * 1022, and each of its 32 calls takes 6 * 62 for two names and
+# less than 350 for the rest: 30,000 in all. A test fills every field (tests/watch/test_report.py).
+REPORT_BYTES_PER_RANK = 32 << 10
 LOCK_POLL_S = 0.01
 
 # A word, from the top: 12 bits epoch, 28 bits number of the call, 1 bit "gave up", 23 bits hash.
@@ -63,10 +63,11 @@ class Call(ctypes.Structure):
             for name in ("number", "row", "operation", "root", "count", "dtype", "reduction", "line")
         ),
         ("file", ctypes.c_char * FILE_BYTES),
+        ("schedule", ctypes.c_char * NAME_BYTES),  # its name; empty for the MPI library's own operations
     )
 
 
-CALL_BODY = Struct(f"=7q{FILE_BYTES}s")  # a Call without its number
+CALL_BODY = Struct(f"=7q{FILE_BYTES}s{NAME_BYTES}s")  # a Call without its number
 NUMBERED_CALL = Struct(f"=q{CALL_BODY.size}s")  # a Call, written at once
 assert NUMBERED_CALL.size == ctypes.sizeof(Call)
 

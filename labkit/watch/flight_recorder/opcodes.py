@@ -78,3 +78,5 @@ MESSAGES = (
 )
 OPERATIONS = {name: number for number, name in enumerate((*COLLECTIVES, *MESSAGES, "probe", "mprobe"))}
 OPERATION_NAMES = tuple(OPERATIONS)
+SCHEDULES = 1 << 10  # a schedule's number is this and a hash of its name
+assert len(OPERATIONS) < SCHEDULES

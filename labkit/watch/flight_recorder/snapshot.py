@@ -161,7 +161,7 @@ def _record(call: Call) -> CallRecord:
     return CallRecord(
         communicator=call.row,
         number=call.number & NUMBER_MASK,
-        operation=OPERATION_NAMES[call.operation],
+        operation=_text(call.schedule) or OPERATION_NAMES[call.operation],
         root=None if call.root == UNKNOWN else call.root,
         count=None if call.count == UNKNOWN else call.count,
         dtype=None if call.dtype == UNKNOWN else DTYPE_NAMES[call.dtype],
