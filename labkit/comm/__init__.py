@@ -1,6 +1,7 @@
-"""What touches MPI: averaging gradients, data for every rank, errors and lines that ranks share.
+"""Everything that touches MPI: averaging gradients, running schedules, data sets for every rank.
 
-Every function here is collective: all ranks of the communicator call it, in the same order.
+Unless its docstring says otherwise, a function is collective: all ranks of the communicator call it, in the
+same order.
 """
 
 from labkit.comm.averaging.aggregate import AGGREGATES
@@ -23,7 +24,6 @@ from labkit.comm.emulation.communicator import EmulatedComm
 from labkit.comm.emulation.links import Link, parse_link
 from labkit.comm.errors import CollectiveError, raise_together
 from labkit.comm.output import print_by_rank
-from labkit.comm.quiet import sleeping_barrier
 from labkit.comm.running.communicators import (
     HalvingDoublingComm,
     RecursiveDoublingComm,
@@ -35,6 +35,7 @@ from labkit.comm.running.communicators import (
 from labkit.comm.running.counting import CountingComm, Traffic
 from labkit.comm.running.executor import run
 from labkit.comm.running.reference import run_reference
+from labkit.comm.waiting import sleeping_barrier
 
 __all__ = [
     "AGGREGATES",

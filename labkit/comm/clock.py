@@ -1,9 +1,9 @@
-"""One clock for all ranks: how far this rank's clock is from rank 0's.
+"""One clock for all ranks: the offset between this rank's clock and rank 0's.
 
-On one machine `time.perf_counter` is one clock for all processes (CLOCK_MONOTONIC on Linux,
-mach_absolute_time on macOS). Between machines it is found out by ping-pong: the answer was given half-way
-through the quickest round trip, give or take half of that trip. Source: F. Cristian, Probabilistic clock
-synchronization, Distributed Computing 3, 1989, 146–158.
+On one machine `time.perf_counter` is the same clock for all processes (CLOCK_MONOTONIC on Linux,
+mach_absolute_time on macOS). Between machines the offset is measured by ping-pong: rank 0 read its clock
+half-way through the fastest round trip, with an error of at most half of that trip. Source: F. Cristian,
+Probabilistic clock synchronization, Distributed Computing 3, 1989, 146–158.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROUND_TRIPS = 20
 
 
 def one_machine(comm: MPI.Intracomm) -> bool:
-    """Tell whether all ranks run on one machine. Collective."""
+    """Return whether all ranks run on one machine. Collective."""
     node = MPI.Intracomm(comm).Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
     alone = node.size == comm.size
     node.Free()
@@ -28,14 +28,14 @@ def one_machine(comm: MPI.Intracomm) -> bool:
 
 
 def offset(comm: MPI.Intracomm, clock: Callable[[], float] = perf_counter) -> float:
-    """Return what (s) to add to this rank's clock so that it reads what rank 0's does. Collective.
+    """Return the seconds to add to this rank's clock to get rank 0's. Collective.
 
-    The error is at most half of the quickest of the round trips to rank 0.
+    The error is at most half of the fastest round trip to rank 0.
     """
     there, back = np.zeros(1), np.zeros(1)
     found = 0.0
     for rank in range(1, comm.size):
-        comm.Barrier()  # one rank at a time: nothing else is on the way
+        comm.Barrier()  # one rank at a time, so that no other messages slow the round trips
         if comm.rank == 0:
             for _ in range(ROUND_TRIPS):
                 comm.Recv(there, rank, tags.CLOCK)

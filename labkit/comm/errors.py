@@ -1,7 +1,7 @@
 """Errors that all ranks raise together.
 
-A rank that raises alone leaves the others waiting in their next collective for ever. So what one rank finds
-wrong is told to all, and all raise it.
+If one rank raised alone, the others would wait for it in their next collective forever. So each rank reports
+its fault to all ranks, and all of them raise it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ class CollectiveError(ValueError):
 
 
 def raise_together(comm: MPI.Intracomm, fault: str | None) -> None:
-    """Raise a CollectiveError on every rank if any rank has a fault to tell; it names the ranks that have.
+    """Raise CollectiveError on every rank if any rank has a fault; the message names the ranks that have one.
 
-    Collective; costs one small allgather. `fault` is None on a rank where all is well.
+    `fault` is a message, or None on a rank without a fault. Collective; costs one small allgather.
     """
     raise_faults(comm.allgather(fault))
 
 
 def raise_faults(faults: Sequence[str | None]) -> None:
-    """Raise a CollectiveError if any of the ranks' faults, known to all ranks already, is not None."""
+    """Raise CollectiveError if one of the faults, listed by rank and the same on all ranks, is not None."""
     ranks: dict[str, list[int]] = {}
     for rank, fault in enumerate(faults):
         if fault is not None:

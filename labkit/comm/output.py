@@ -1,7 +1,7 @@
 """Lines of output from many ranks.
 
-Ranks that all write to one terminal may cut each other's lines: nothing in MPI says how a launcher forwards
-output. So rank 0 is the only one to write, whole lines; the others send it theirs.
+When all ranks write to one terminal, their lines may be mixed up: MPI does not define how a launcher forwards
+output. So the ranks send their lines to rank 0, which alone writes them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from labkit.comm import tags
 
 
 def print_by_rank(comm: MPI.Intracomm, line: str, ordered: bool = False) -> None:
-    """Write one line of each rank, with the rank in front: `[rank 2] …`, in order of arrival or of the ranks.
+    """Print one line of each rank, as `[rank 2] …`, in order of arrival or, if `ordered`, of the ranks.
 
-    Collective. Rank 0 writes to its standard output. A rank ahead of the others may be seen a call early when
-    `ordered` is false; its own lines stay in their order.
+    Collective. Rank 0 writes to its standard output. Unless `ordered`, the line of a rank that is ahead may
+    appear among those of the call before; the lines of one rank stay in their order.
     """
     line = f"[rank {comm.rank}] {line}\n"
     if ordered:

@@ -1,8 +1,8 @@
 """Waiting for other ranks with a deadline, so that a missing rank is an error and not a hang.
 
-Waiting starts as a loop that polls MPI and gives its core to any rank that needs it. A message that is on its
-way is over within this loop, which does not even read the clock. Only a rank that has waited for much longer
-than a message takes hands over to `on_wait`, or to the deadline below where nothing is installed.
+A wait starts as a loop that polls MPI and yields its core to any rank that needs it. Most messages arrive
+during this loop, which rarely reads the clock. A rank that has waited for much longer than a message takes
+hands over to `on_wait`; if no such function is installed, it goes on polling until the deadline.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mpi4py import MPI
 from labkit.wording import ranks_phrase
 
 DEADLINE_S = 20.0
-HAND_OVER_S = 0.05  # a hundred times as long as a segment takes between two ranks of one machine
+HAND_OVER_S = 0.05  # much longer than a segment takes between two ranks of one machine
 POLLS = range(256)  # between two readings of the clock
 
 yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
@@ -26,8 +26,8 @@ yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
 class Pending(NamedTuple):
     """What this rank waits for: messages of `operation` on `comm`.
 
-    `receives` and `sends` are the ranks of `comm` whose message has not arrived and that have not taken ours.
-    Both are empty for an operation of the MPI library, which does not say which rank is missing.
+    `receives` lists the ranks of `comm` whose messages have not arrived, `sends` the ranks that have not
+    received ours. Both are empty in a collective of the MPI library, which hides which rank is missing.
     """
 
     comm: MPI.Intracomm
@@ -36,12 +36,12 @@ class Pending(NamedTuple):
     sends: list[int]
 
     def __str__(self) -> str:
-        """Return it in words, to follow "waited for"."""
+        """Return a phrase to follow "waited for"."""
         parts = []
         if self.receives:
             parts.append(f"a message from {ranks_phrase(sorted(set(self.receives)))}")
         if self.sends:
-            parts.append(f"{ranks_phrase(sorted(set(self.sends)))} to take a message")
+            parts.append(f"{ranks_phrase(sorted(set(self.sends)))} to receive a message")
         return " and ".join(parts) or "the other ranks"
 
 
@@ -90,3 +90,14 @@ def wait_until_deadline(over: Over, pending: Callable[[], Pending]) -> None:
         f"the same call on all {missing.comm.size} ranks: a rank never made it, or gave another schedule or "
         "array size. Messages may still be under way on this communicator: make a new one before you go on."
     )
+
+
+def sleeping_barrier(comm: MPI.Intracomm) -> None:
+    """Wait until all ranks have called this, asleep between polls (1 ms). Collective.
+
+    MPI's own Barrier polls as fast as it can. That is right for microseconds, but takes the core from a rank
+    that works for seconds, say rank 0 while it loads a data set.
+    """
+    request = comm.Ibarrier()
+    while not request.Test():
+        sleep(0.001)

@@ -35,7 +35,7 @@ def test_a_rank_that_reads_its_own_share_needs_memory_for_little_more(
     how: str, big: Path, run: Run, programs: Path
 ) -> None:
     """The first of these runs also unpacks the files, on one of its ranks."""
-    done = run(4, programs / "memory_of_a_share.py", big, how)
+    done = run(4, programs / "memory_of_a_shard.py", big, how)
     assert done.returncode == 0, done.stdout
     told = json.loads(done.stdout.splitlines()[-1])
     for rank, (shard, grown) in enumerate(told):
@@ -45,7 +45,7 @@ def test_a_rank_that_reads_its_own_share_needs_memory_for_little_more(
 
 def test_scattering_holds_the_whole_set_on_rank_0(big: Path, run: Run, programs: Path) -> None:
     """The measure can fail: rank 0 has all of the set, and once more in the order of the ranks."""
-    done = run(4, programs / "memory_of_a_share.py", big, "scatter")
+    done = run(4, programs / "memory_of_a_shard.py", big, "scatter")
     assert done.returncode == 0, done.stdout
     told = json.loads(done.stdout.splitlines()[-1])
     shard, grown = told[0]

@@ -26,7 +26,7 @@ def by_node(comm: MPI.Intracomm) -> MPI.Intracomm:
 
 
 class _Node:
-    """The node of this rank for one communicator: the ranks it shares memory with, and its part of the work."""
+    """The node of this rank for one communicator: the ranks that share memory, and this rank's work."""
 
     def __init__(self, comm: MPI.Intracomm, node: MPI.Intracomm) -> None:
         self.comm, self.rank = node, node.rank

@@ -1,7 +1,7 @@
-"""Work that one rank of each node does, while the others wait for it: bringing files to the node's disk.
+"""Work that one rank of each node does while the others wait: fetching files to the node's disk.
 
-The ranks that wait hear from the one that works. So they can wait for as long as a big download takes, and
-yet not for ever for a rank that is stuck.
+The rank that works sends heartbeats to the ranks that wait. So these can wait for as long as a large download
+takes, and still find out when the working rank is stuck.
 """
 
 from __future__ import annotations
@@ -13,79 +13,81 @@ from mpi4py import MPI
 
 from labkit.comm import tags
 from labkit.comm.errors import raise_together
+from labkit.wording import ranks_phrase
 
-PATIENCE_S = 120.0  # without a sign of life; a download itself gives up earlier on a silent server
-SIGN_EVERY_S = 1.0
+TIMEOUT_S = 120.0  # without a heartbeat; a download itself gives up earlier on a silent server
+HEARTBEAT_S = 1.0
 POLL_S = 0.005
 
-Alive = Callable[[], None]
+Heartbeat = Callable[[], None]
 
 
 def once_per_node(
-    comm: MPI.Intracomm, work: Callable[[Alive], object], patience_s: float = PATIENCE_S
+    comm: MPI.Intracomm, work: Callable[[Heartbeat], object], timeout_s: float = TIMEOUT_S
 ) -> None:
-    """Call `work` on one rank of each node, and return on every rank when all of it is done.
+    """Call `work` on one rank of each node; return on every rank when all calls are over.
 
-    First on rank 0, then on the first rank of every other node at the same time: where the nodes share a
-    disk, these find the work done. `work` is given a function to call again and again, as a sign of life.
+    Rank 0 works first, then the first rank of every other node, all at the same time: where nodes share a
+    disk, these find the work done. `work` receives a function that it should call often; at most once a
+    second, a call sends a heartbeat.
 
-    Collective. An exception in `work` is a CollectiveError on every rank. Where no sign of life has come for
-    `patience_s` seconds, the ranks that wait raise a TimeoutError that names the silent ones.
+    Collective. Raise CollectiveError on every rank if `work` raised an exception. A waiting rank raises
+    TimeoutError, with the silent ranks, if it has received no heartbeat for `timeout_s` seconds.
     """
     node = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
     first = node.rank == 0
     node.Free()
     firsts = [rank for rank, is_first in enumerate(comm.allgather(first)) if is_first]
-    own = comm.Dup()  # no message of the caller's can be taken for a sign of life
+    own = comm.Dup()  # so that none of the caller's messages is taken for a heartbeat
     for workers in firsts[:1], firsts[1:]:
         fault = _do(own, work) if comm.rank in workers else None
-        _wait_for(own, [rank for rank in workers if rank != comm.rank], patience_s)
+        _wait_for(own, [rank for rank in workers if rank != comm.rank], timeout_s)
         raise_together(comm, fault)
     own.Free()
 
 
-def _do(comm: MPI.Intracomm, work: Callable[[Alive], object]) -> str | None:
-    """Do the work, telling all other ranks of every sign of life and of the end; return what went wrong."""
+def _do(comm: MPI.Intracomm, work: Callable[[Heartbeat], object]) -> str | None:
+    """Do the work, send all other ranks heartbeats and a last message; return the fault, if any."""
     others = [rank for rank in range(comm.size) if rank != comm.rank]
     sent: list[MPI.Request] = []
     last = monotonic()
 
-    def tell(done: bool) -> None:
-        sent.extend(comm.isend(done, rank, tags.SIGN_OF_LIFE) for rank in others)
+    def send(done: bool) -> None:
+        sent.extend(comm.isend(done, rank, tags.HEARTBEAT) for rank in others)
 
-    def alive() -> None:
+    def heartbeat() -> None:
         nonlocal last
-        if monotonic() - last > SIGN_EVERY_S:
+        if monotonic() - last > HEARTBEAT_S:
             last = monotonic()
-            tell(False)
+            send(False)
 
     fault = None
     try:
-        work(alive)
-    except (OSError, ValueError) as error:  # these say what is wrong themselves
+        work(heartbeat)
+    except (OSError, ValueError) as error:  # their messages need no type in front
         fault = str(error)
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
-    tell(True)
+    send(True)
     MPI.Request.Waitall(sent)
     return fault
 
 
-def _wait_for(comm: MPI.Intracomm, workers: list[int], patience_s: float) -> None:
-    """Wait, mostly asleep, until each of these ranks has told that it is done."""
-    heard = dict.fromkeys(workers, monotonic())
+def _wait_for(comm: MPI.Intracomm, workers: list[int], timeout_s: float) -> None:
+    """Wait, mostly asleep, until each of these ranks has sent its last message."""
+    last_heard = dict.fromkeys(workers, monotonic())
     status = MPI.Status()
-    while heard:
-        if comm.Iprobe(MPI.ANY_SOURCE, tags.SIGN_OF_LIFE, status):
+    while last_heard:
+        if comm.Iprobe(MPI.ANY_SOURCE, tags.HEARTBEAT, status):
             source = status.Get_source()
-            if comm.recv(source=source, tag=tags.SIGN_OF_LIFE):
-                del heard[source]
+            if comm.recv(source=source, tag=tags.HEARTBEAT):
+                del last_heard[source]
             else:
-                heard[source] = monotonic()
-        elif silent := [rank for rank, when in heard.items() if monotonic() - when > patience_s]:
+                last_heard[source] = monotonic()
+        elif silent := [rank for rank, when in last_heard.items() if monotonic() - when > timeout_s]:
             raise TimeoutError(
-                f"rank {comm.rank} waits for rank {', '.join(map(str, silent))}, expected a sign of life "
-                f"every {SIGN_EVERY_S:.0f} s, got none for {patience_s:.0f} s"
+                f"rank {comm.rank} waits for {ranks_phrase(silent)}: expected a heartbeat every "
+                f"{HEARTBEAT_S:.0f} s, got none for {timeout_s:.0f} s"
             )
         else:
             sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""A data set that all ranks share: every rank takes its share of it, under any scheme, in any epoch."""
+"""A data set that is divided among the ranks: each rank takes its shard, under any scheme, in any epoch."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from labkit import data
 from labkit.comm.data.once import once_per_node
 from labkit.comm.data.scatter import scatter
 from labkit.comm.errors import raise_together
-from labkit.comm.quiet import sleeping_barrier
+from labkit.comm.waiting import sleeping_barrier
 from labkit.data import Scheme
 
 Samples = tuple[np.ndarray, np.ndarray]
 
 
 def fetch(comm: MPI.Intracomm, name: str) -> None:
-    """Bring the set "mnist" or "cifar10" into the cache of every rank's node, checked and unpacked.
+    """Fetch the set "mnist" or "cifar10" into the cache of every node, checked and unpacked.
 
-    One rank of each node fetches, the others wait. Collective. What goes wrong (no connection, a damaged
-    file) is a CollectiveError on every rank that says what to do.
+    One rank of each node fetches while the others wait. Collective. Raise CollectiveError on every rank if
+    that fails (no connection, a damaged file); the message says what to do.
     """
-    once_per_node(comm, lambda alive: data.fetch(name, alive))
+    once_per_node(comm, lambda heartbeat: data.fetch(name, heartbeat))
 
 
 class SharedSet:
-    """A set by name, of which `share` gives every rank its share: scattered by rank 0, or read by each rank.
+    """A data set by name, whose method `shard` returns this rank's shard.
 
-    A set in files is fetched (`fetch`) and read by each rank itself, any other one loaded by rank 0 alone. On
-    every rank: `targets` of all training samples, (n,) int64 labels or (n, outputs) float32; `features`,
-    `outputs` and `labelled` as of a `labkit.data.Dataset`.
+    Files are fetched (`fetch`), and each rank reads its own shard from them. Any other set is loaded by
+    rank 0, which scatters it. On every rank: `targets` of all training samples, (n,) int64 labels or
+    (n, outputs) float32; `features`, `outputs` and `labelled` as of a `labkit.data.Dataset`.
 
-    Collective. A set that cannot be had, or not in that shape, is a CollectiveError on every rank.
+    Collective. Raise CollectiveError on every rank if the set cannot be loaded, or not in that shape.
     """
 
     def __init__(self, comm: MPI.Intracomm, name: str, shape: tuple[int, ...] | None = None) -> None:
@@ -63,9 +63,10 @@ class SharedSet:
         self.labelled = bool(np.issubdtype(self.targets.dtype, np.integer))
 
     def shard(self, scheme: Scheme) -> Samples:
-        """Return x and y of this rank's share of the training samples, in the order of the scheme.
+        """Return x and y of this rank's shard of the training samples, in the order of the scheme.
 
-        Collective. What goes wrong (more ranks than samples, say) is a CollectiveError on every rank.
+        Collective. Raise CollectiveError on every rank if that fails, for example with more ranks than
+        samples.
         """
         if self._stored is None:
             x, y = (self._loaded.x_train, self._loaded.y_train) if self._loaded else (None, None)
@@ -76,13 +77,13 @@ class SharedSet:
         except (OSError, ValueError, IndexError) as error:
             fault = str(error)
         raise_together(self._comm, fault)
-        assert shard is not None  # or there would have been a fault
+        assert shard is not None  # otherwise there was a fault
         return shard
 
     def test(self) -> Samples | None:
-        """Return x and y of the samples for the test on rank 0, None on the others.
+        """Return x and y of the test samples on rank 0, None on the other ranks. Not collective.
 
-        Read only now, from files: they are no part of what a rank holds while it trains.
+        They are read from their files only now, so that no rank holds them while it trains.
         """
         if self._comm.rank:
             return None

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from mpi4py import MPI
 
 from labkit.cli.train import AGGREGATE, ALGORITHM
-from labkit.comm import AGGREGATES, ALGORITHMS, CollectiveError, algorithm, average, raise_together
-
-
-def error_on_every_rank(comm: MPI.Intracomm, call: Callable[[], object]) -> str:
-    """Check that the call raises one CollectiveError on all ranks, and leaves no message behind."""
-    try:
-        call()
-    except CollectiveError as error:
-        said = str(error)
-    else:
-        raise AssertionError(f"rank {comm.rank}: no error")
-    assert comm.allgather(said) == [said] * comm.size
-    assert comm.allreduce(comm.rank) == sum(range(comm.size))
-    return said
-
+from labkit.comm import AGGREGATES, ALGORITHMS, algorithm, average, raise_together
+from tests.raising import error_on_every_rank
 
 SIZES = (0, 1, 2, 7, 1002, 2 * 32_768 + 6)  # from fewer values than ranks to more than one block
 

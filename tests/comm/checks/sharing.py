@@ -59,9 +59,8 @@ def check_gradients_of_which_only_some_are_in_shared_memory(comm: MPI.Intracomm)
 
 def check_messages_between_nodes_are_counted(comm: MPI.Intracomm) -> None:
     counting = CountingComm(comm.Dup())
-    on(lambda rank: rank)(
-        counting, np.ones(1200, np.float32), 1.0
-    )  # each rank a node: a ring over all of them
+    every_rank_a_node = on(lambda rank: rank)
+    every_rank_a_node(counting, np.ones(1200, np.float32), 1.0)
     known = {row.name: int(row.sent.sum()) for row in counting.traffic() if row.sent is not None}
     assert known == ({"ring_allreduce": 2 * (comm.size - 1) * 4800} if comm.size > 1 else {}), known
     counting.Free()

@@ -1,0 +1,119 @@
+"""Training on data sets in shards: steps that do not depend on p, and shards that do not fit."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit import data
+from labkit.comm import SharedSet
+from labkit.nn import Model, linear_regression, softmax_regression
+from labkit.train import Batches, Contributions, Epoch, speeds, train
+from tests.made_sets_on_ranks import made_set
+from tests.raising import error_on_every_rank
+
+LR = 0.02  # at 0.1 the loss on these images of noise rises, and rounding errors grow with it
+
+
+def trained(
+    comm: MPI.Intracomm, name: str, shared_set: SharedSet, pace: list[float], batch: int
+) -> tuple[Model, list[Epoch]]:
+    """Train for three epochs on the shards of a scheme."""
+    batches = Batches.of(comm, shared_set, name, batch, seed=5, speeds=pace)
+    shards = [batches.epoch(number).x for number in (1, 2, 3)]
+    assert all((x is shards[0]) == (name != "shuffled") for x in shards[1:])
+    model = softmax_regression(shared_set.features, shared_set.outputs)
+    return model, train(comm, model, batches, epochs=3, lr=LR)
+
+
+def check_training_on_ranks_equals_training_on_one_rank(comm: MPI.Intracomm) -> None:
+    with made_set(comm, n=103):
+        for name in ("strided", "shuffled", "weighted"):
+            model, rows = trained(
+                comm, name, SharedSet(comm, "mnist"), [1.0 + 3 * r for r in range(comm.size)], 10
+            )
+            twin, alone = trained(MPI.COMM_SELF, name, SharedSet(MPI.COMM_SELF, "mnist"), [1.0], 10)
+            scale = np.abs(twin.params).max()
+            np.testing.assert_allclose(model.params, twin.params, rtol=0, atol=2e-6 * scale)
+            np.testing.assert_allclose(
+                [row.global_loss for row in rows], [row.global_loss for row in alone], rtol=1e-5
+            )
+
+
+def check_every_rank_raises_if_slices_or_shards_do_not_fit(comm: MPI.Intracomm) -> None:
+    whole = data.linear(n=40)
+    mine = data.strided(40, comm.rank, comm.size)
+    x, y = whole.x_train[mine], whole.y_train[mine]
+    last = comm.rank == comm.size - 1
+    held, fewest = len(x), 40 // comm.size  # the last rank holds the fewest
+    for bad in (
+        [slice(0, 2), slice(3, held)],
+        [slice(0, 2), slice(2, held - 1)],
+        [slice(0, held + 1), slice(held + 1, held)],
+    ):
+        slices = bad if last else [slice(0, 2), slice(2, held)]
+        said = error_on_every_rank(comm, lambda cut=slices: Batches(comm, x, y, slices=cut))
+        expected = f"expected slices that cut 0 … {fewest} into pieces, got "
+        assert said.startswith(f"rank {comm.size - 1}: {expected}"), said
+    said = error_on_every_rank(comm, lambda: Batches(comm, x, y, slices=[]))
+    assert "expected slices that cut" in said, said
+    said = error_on_every_rank(comm, lambda: Batches(comm, x, y, 10, slices=[slice(0, held)]))
+    assert "expected a global batch or slices, got both" in said, said
+    if comm.size > 1:
+        cut = [slice(0, held)] if last else [slice(0, 1), slice(1, held)]
+        said = error_on_every_rank(comm, lambda: Batches(comm, x, y, slices=cut))
+        assert "expected 2 slices as on rank 0, got 1 slices" in said, said
+    empty = [slice(0, 0), slice(0, held)]
+    said = error_on_every_rank(comm, lambda: Batches(comm, x, y, slices=empty))
+    assert "expected a sample in each step" in said, said
+
+    for shard, words in (
+        ((x[:-1], y[:-1]), f"expected a shard of {fewest} samples in epoch 2 as before, got {fewest - 1}"),
+        ((x.astype(np.float64), y), "float64"),
+    ):
+        batches = Batches(comm, x, y, reshard=lambda epoch, shard=shard: shard if last else (x, y))
+        said = error_on_every_rank(
+            comm, lambda batches=batches: train(comm, linear_regression(), batches, epochs=3, lr=0.1)
+        )
+        assert words in said, said
+
+
+def check_a_local_loss_rises_while_the_global_loss_falls_at_every_step(comm: MPI.Intracomm) -> None:
+    """Report A's case on any number of ranks: the rank in the middle holds outlying samples."""
+    if comm.size == 1:
+        return
+    n = 1000
+    whole = data.linear(n, seed=22, outlying=data.contiguous(n, comm.size // 2, comm.size))
+    mine = data.contiguous(n, comm.rank, comm.size)
+    batches = Batches(comm, whole.x_train[mine], whole.y_train[mine])
+    rows = train(comm, linear_regression(), batches, epochs=10, lr=0.01, callbacks=[Contributions()])
+    assert np.all(np.diff([row.global_loss for row in rows]) < 0)
+    if comm.rank == 0:
+        assert np.all(np.diff([row.local_loss for row in rows]) > 0)
+    if comm.rank == comm.size // 2:
+        assert rows[0].contribution["b"] > 1, rows[0]
+
+
+def check_the_speed_of_a_slow_rank_is_measured(comm: MPI.Intracomm) -> None:
+    whole = data.linear(n=64)
+    model = linear_regression()
+    computing = model.loss_and_gradient
+    slow = comm.size - 1
+
+    def slower(x: np.ndarray, y: np.ndarray) -> float:
+        end = monotonic() + 0.02  # this rank is made slow
+        while monotonic() < end:
+            pass
+        return computing(x, y)
+
+    if comm.rank == slow:
+        model.loss_and_gradient = slower  # type: ignore[method-assign]
+    before = model.params.copy()
+    found = speeds(comm, model, whole.x_train, whole.y_train)
+    assert comm.allgather(found) == [found] * comm.size and len(found) == comm.size
+    assert found[slow] <= 64 / 0.02
+    if comm.size == 2:  # with more ranks than cores, the operating system decides over the others' times
+        assert found[0] > found[1]
+    np.testing.assert_array_equal(model.params, before)
