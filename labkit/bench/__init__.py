@@ -1,4 +1,4 @@
-"""Measuring: rows of ratios, ours against another way to do the same, taken in one run."""
+"""Benchmarks: rows of ratios, the lab against other ways to do the same, measured in one run."""
 
 from labkit.bench.rows import Row, interleaved, rows_of, table
 

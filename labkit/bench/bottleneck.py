@@ -1,7 +1,7 @@
-"""What sharding by speed gains where one rank is slow: the time per epoch against the ideal.
+"""The time per epoch with one slow rank: shards weighted by speed against equal shards and the ideal.
 
-Needs a core for each rank. Where ranks share cores, the time that one rank waits is computed in by another,
-and neither "slow" nor "ideal" means what it says.
+Each rank needs a core of its own. If ranks share cores, one rank computes while another one waits, and the
+time of the ideal is too short.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ LR = 0.05
 
 @dataclass(frozen=True)
 class Figures:
-    """The loss in the last epoch by way, the speeds that the shards go by, and a median of pairs.
+    """Numbers beside the rows: each variant's loss in the last epoch, and the speeds that set the shards.
 
-    `to_ideal` is the median over the epochs of time by speed / ideal time, both of one epoch: where other
-    programs come and go, pairs tell more than the ratio of two medians.
+    `to_ideal` is the median over the epochs of (time of weighted shards / ideal time of the same epoch).
+    If other programs run on the machine, this says more than the ratio of two medians.
     """
 
     to_ideal: float
@@ -38,8 +38,8 @@ class Figures:
 def measure(comm: MPI.Intracomm, factor: float, epochs: int) -> tuple[list[Row], Figures]:
     """Train LeNet-5 on the digits with and without a slow last rank, in turn; return rows and figures.
 
-    The ideal is what the same run takes in equal shards with no rank slow, times p / Σ (1 / factor of a
-    rank): the same work and the same overhead, shared out to what speed there is. Collective.
+    The ideal is the time of equal shards with no slow rank, times p / Σ (1 / a rank's factor): the same work
+    and overhead, divided among the ranks' speeds. Collective.
     """
     data = digits((1, 32, 32))
     n, size = len(data.y_train), comm.size
@@ -48,17 +48,17 @@ def measure(comm: MPI.Intracomm, factor: float, epochs: int) -> tuple[list[Row],
     few = even[: max(1, BATCH // size)]
     found = speeds(comm, lenet5(), data.x_train[few], data.y_train[few], slow)
     by_speed = weighted(n, comm.rank, found)
-    algorithms = {
+    variants = {
         "weighted": (by_speed, slow),
         "equal-shards": (even, slow),
         "no-slow-rank": (even, Straggler((), comm.rank, size)),
     }
-    models = {name: lenet5() for name in algorithms}
-    times: dict[str, list[float]] = {name: [] for name in algorithms}
-    losses = dict.fromkeys(algorithms, 0.0)
+    models = {name: lenet5() for name in variants}
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    losses = dict.fromkeys(variants, 0.0)
     for epoch in range(epochs):
-        for name in algorithms if epoch % 2 else reversed(algorithms):
-            shard, straggler = algorithms[name]
+        for name in variants if epoch % 2 else reversed(variants):
+            shard, straggler = variants[name]
             slices = in_order(shard, n, BATCH)
             batches = Batches(comm, data.x_train[shard], data.y_train[shard], slices=slices)
             comm.Barrier()
@@ -66,7 +66,7 @@ def measure(comm: MPI.Intracomm, factor: float, epochs: int) -> tuple[list[Row],
             [row] = train(comm, models[name], batches, epochs=1, lr=LR, callbacks=[straggler])
             seconds = comm.allreduce(perf_counter() - start, MPI.MAX)
             losses[name] = row.global_loss
-            if epoch:  # the first warms up
+            if epoch:  # the first epoch warms up
                 times[name].append(seconds)
     medians = {name: statistics.median(measured) for name, measured in times.items()}
     lost = size / (size - 1 + 1 / factor)
@@ -78,12 +78,12 @@ def measure(comm: MPI.Intracomm, factor: float, epochs: int) -> tuple[list[Row],
     return rows_of(case, {name: 1e3 * s for name, s in shown.items()}, "ms"), figures
 
 
-def said(figures: Figures) -> str:
-    """Return what the figures say, in a line each."""
+def format_figures(figures: Figures) -> str:
+    """Return the figures as text, one per line."""
     losses = ", ".join(f"{name} {loss:.6f}" for name, loss in figures.losses.items())
-    rates = np.array(figures.speeds)
+    speeds = np.array(figures.speeds)
     return (
         f"weighted / ideal, median over the epochs: {figures.to_ideal:.2f}\n"
         f"loss in the last epoch: {losses}\n"
-        f"speeds: {', '.join(f'rank {r} {100 * v:.1f} %' for r, v in enumerate(rates / rates.sum()))}"
+        f"speeds: {', '.join(f'rank {r} {100 * v:.1f} %' for r, v in enumerate(speeds / speeds.sum()))}"
     )

@@ -1,7 +1,8 @@
-"""Collectives against one another: bandwidths, rows and tables, from times by size and way.
+"""Bandwidths, rows and tables, from the times of all-reduce algorithms.
 
-algbw is bytes / time. busbw multiplies it by 2(p-1)/p, the least that each rank must send of every byte in
-an allreduce: so it can be held against what a link can do, for any p. Source: nccl-tests, PERFORMANCE.md.
+algbw is bytes / time. busbw is algbw · 2(p-1)/p, because each rank must send at least 2(p-1)/p of the bytes
+in an all-reduce. So busbw can be compared with a link's bandwidth for any p.
+Source: nccl-tests, PERFORMANCE.md.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 from labkit import units
 from labkit.bench.rows import Row, rows_of
 
-Times = dict[int, dict[str, float]]  # bytes → way → median time in seconds
+Times = dict[int, dict[str, float]]  # bytes → algorithm → median time in seconds
 
 ITEM = np.dtype(np.float32).itemsize
 SIZES = tuple(4**k for k in range(1, 14))  # 4 B … 64 MiB
@@ -23,15 +24,16 @@ def busbw(size: int, time: float, p: int) -> float:
     return size / time * 2 * (p - 1) / p
 
 
-def wire_bound(size: int, p: int, bits_per_second: float) -> float:
-    """Return the least time (s) of an allreduce over links of this rate: 2(p-1)/p of the bytes."""
-    return 2 * (p - 1) / p * size * 8 / bits_per_second
+def wire_bound(size: int, p: int, bandwidth: float) -> float:
+    """Return the least time (s) of an all-reduce of `size` bytes over links of this bandwidth (bit/s)."""
+    return 2 * (p - 1) / p * size * 8 / bandwidth
 
 
-def rows(times: Times, p: int, place: str, rate: float | None = None) -> list[Row]:
-    """Return every way against the baselines, in ms; with a link's `rate` (bit/s) against that, too.
+def rows(times: Times, p: int, place: str, bandwidth: float | None = None) -> list[Row]:
+    """Return rows of every algorithm against the baselines, in ms.
 
-    `place` says where: "p4", say. The hand-written ring is held against the ring alone.
+    `place` ends the names of the cases, for example "p4". Only the ring is compared with the hand-written
+    ring. Given a link's `bandwidth` (bit/s), each algorithm is also compared with the least time on it.
     """
     found = []
     for size, medians in times.items():
@@ -43,20 +45,20 @@ def rows(times: Times, p: int, place: str, rate: float | None = None) -> list[Ro
                 for other in BASELINES
                 if other in medians and (other != "hand-written" or name == "ring")
             }
-            if rate and p > 1:
-                against["wire-bound"] = wire_bound(size, p, rate)
-            shown = {algorithm: 1e3 * time for algorithm, time in {name: medians[name], **against}.items()}
+            if bandwidth and p > 1:
+                against["wire-bound"] = wire_bound(size, p, bandwidth)
+            shown = {other: 1e3 * time for other, time in {name: medians[name], **against}.items()}
             found += rows_of(f"{name}/{units.format_size(size)}/{place}", shown, "ms")
     return found
 
 
 def table(times: Times, p: int) -> str:
-    """Return time, algbw and busbw of every way at every size as text in aligned columns.
+    """Return time, algbw and busbw of every algorithm at every size as text in aligned columns.
 
     The last column is the time as a multiple of that of the MPI library's own Allreduce.
     """
-    width = max((len(name) for medians in times.values() for name in medians), default=3)
-    lines = [f"{'size':>7}  {'way':{width}}  {'time':>9}  {'algbw':>10}  {'busbw':>10}  × MPI"]
+    width = max((len(name) for medians in times.values() for name in medians), default=9)
+    lines = [f"{'size':>7}  {'algorithm':{width}}  {'time':>9}  {'algbw':>10}  {'busbw':>10}  × MPI"]
     for size, medians in times.items():
         for name, time in sorted(medians.items(), key=lambda item: item[1]):
             algbw, bus = (

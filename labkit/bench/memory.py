@@ -1,4 +1,4 @@
-"""The most memory that a training step ever holds, in a process of its own.
+"""The peak memory of a training step, measured in a process of its own.
 
 python -m labkit.bench.memory labkit vgg11 64
 """
@@ -6,35 +6,38 @@ python -m labkit.bench.memory labkit vgg11 64
 from __future__ import annotations
 
 import resource
-import subprocess
 import sys
 
-STEPS = 3  # the first ones still allocate
+from labkit.children import run_child
+from labkit.units import MIB
+
+STEPS = 3  # the first steps still allocate
+DEADLINE_S = 300.0  # three steps of VGG-11 take seconds
 
 
 def peak(side: str, name: str, batch: int) -> float:
-    """Return the peak (MiB) of a fresh process that takes some steps; side is "labkit" or "pytorch".
+    """Return the peak memory (MiB) of a fresh process that takes a few steps of a model.
 
-    Call it before this process has grown: a child counts what its parent held when it was started.
+    `side` is "labkit" or "pytorch". Raise ChildError if the process fails or does not end.
     """
     command = [sys.executable, "-m", "labkit.bench.memory", side, name, str(batch)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return float(run_child(command, deadline_s=DEADLINE_S).stdout)
 
 
 def main(side: str, name: str, batch: int) -> None:
-    """Take the steps in this process, and print its peak (MiB)."""
+    """Take the steps in this process, and print its peak memory (MiB)."""
     if side == "pytorch":
-        from labkit.bench.peers import pytorch_step  # noqa: PLC0415
+        from labkit.bench.pytorch import pytorch_step  # noqa: PLC0415
 
         step = pytorch_step(name, batch, threads=1)
     else:
-        from labkit.bench.step import our_step  # noqa: PLC0415
+        from labkit.bench.step import labkit_step  # noqa: PLC0415
 
-        step = our_step(name, batch)
+        step = labkit_step(name, batch)
     for _ in range(STEPS):
         step()
-    bytes_in = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * bytes_in / 2**20)
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes, of ru_maxrss
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / MIB)
 
 
 if __name__ == "__main__":

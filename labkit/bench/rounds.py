@@ -1,12 +1,12 @@
-"""Timing collectives on the ranks, as the field does.
+"""Time all-reduce algorithms on the ranks, as nccl-tests and the OSU micro-benchmarks do.
 
-One repetition is a barrier, then one call; it takes as long as its slowest rank. How many there are, rank 0
-decides for all: ranks that count for themselves could differ, and hang. What is told is the median. The ways
-take turns, in changing order, so that they share the machine's moods (see `labkit.bench.rows`); all sizes are
-gone through more than once, so that a mood does not meet one size alone.
+One repetition is a barrier, then one call; it takes as long as on its slowest rank. Rank 0 decides the number
+of repetitions for all ranks: if each rank decided for itself, they could differ and hang. The result is the
+median. The algorithms take turns in changing order, and all sizes are measured in several passes, so that a
+slow spell of the machine affects all of them alike (see `labkit.bench.rows`).
 
-Between machines a call that is not timed goes before: TCP's connections remember how fast the last way sent,
-and a training loop calls the same one again and again.
+Between machines, each timed call follows an untimed one: TCP connections remember how fast the previous
+algorithm sent, and a training loop calls the same algorithm again and again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -26,66 +25,72 @@ from labkit.comm import CollectiveError, raise_together
 from labkit.units import format_size
 
 Sum = Callable[[MPI.Intracomm, np.ndarray], object]  # leaves the sum of all ranks' arrays in each of them
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
+
+PASSES = 3
+MIN_ROUNDS, MAX_ROUNDS = 2, 100  # in a pass
 
 
-class Contender(NamedTuple):
-    """A way to add up, and where it has its array, (n,) float32; None: where all others have it.
+class Allreduce(NamedTuple):
+    """An all-reduce, and a function that makes its array, (n,) float32; by default all share one array.
 
-    A CollectiveError from `array` says that there is no room, and the way is left out at that size.
+    `array` raises CollectiveError if there is no memory for n entries; the algorithm is then left out at that
+    size.
     """
 
     add: Sum
     array: Callable[[MPI.Intracomm, int], np.ndarray] | None = None
 
 
-PASSES = 3
-ROUNDS = 2, 100  # in a pass, at least and at most
-
-
 def measure(
-    comm: MPI.Intracomm, algorithms: Mapping[str, Contender], sizes: Sequence[int], seconds: float, tell: Tell
+    comm: MPI.Intracomm,
+    algorithms: Mapping[str, Allreduce],
+    sizes: Sequence[int],
+    seconds: float,
+    report: Report,
 ) -> Times:
-    """Return the median time of every way at every size (bytes), the same on all ranks.
+    """Return the median time (s) of every algorithm at every size (bytes), the same on all ranks. Collective.
 
-    `seconds` is how long one size may take, but for the least number of rounds. `tell` hears what happens
-    now. Collective. A way that does not leave the sum of all ranks is a CollectiveError on every rank.
+    A size takes about `seconds`, or longer for the least number of rounds. `report` is called with a line
+    about the progress, often. Raise CollectiveError on every rank if an algorithm leaves a wrong sum.
     """
     taken: dict[int, dict[str, list[float]]] = {size: {} for size in sizes}
     for number in range(PASSES):
         for size in sizes:
-            said_so = partial(_with, tell, f"pass {number + 1} of {PASSES}, {format_size(size)}")
-            for name, times in _at(
-                comm, algorithms, size, seconds / PASSES, said_so, first=number == 0
-            ).items():
-                taken[size].setdefault(name, []).extend(times)
+            where = f"pass {number + 1} of {PASSES}, {format_size(size)}"
+            times = _pass(
+                comm,
+                algorithms,
+                size,
+                seconds / PASSES,
+                lambda text, where=where: report(f"{where}: {text}"),  # type: ignore[misc]
+                first=number == 0,
+            )
+            for name, found in times.items():
+                taken[size].setdefault(name, []).extend(found)
     return {
-        size: {name: statistics.median(times) for name, times in by_way.items()}
-        for size, by_way in taken.items()
+        size: {name: statistics.median(times) for name, times in by_name.items()}
+        for size, by_name in taken.items()
     }
 
 
-def _with(tell: Tell, where: str, what: str) -> None:
-    tell(f"{where}: {what}")
-
-
-def note(comm: MPI.Intracomm, text: str) -> None:
+def print_progress(comm: MPI.Intracomm, text: str) -> None:
     """Write a line to rank 0's standard error."""
     if comm.rank == 0:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
 
-def _at(
+def _pass(
     comm: MPI.Intracomm,
-    algorithms: Mapping[str, Contender],
+    algorithms: Mapping[str, Allreduce],
     size: int,
     seconds: float,
-    tell: Tell,
+    report: Report,
     *,
     first: bool,
 ) -> dict[str, list[float]]:
-    """Return the time of every way in every round of one pass: that of the slowest rank."""
+    """Return the times of every algorithm in all rounds of one pass, on the slowest rank of each round."""
     n = size // ITEM
     common = np.empty(n, np.float32)
     ready: dict[str, tuple[Sum, np.ndarray]] = {}
@@ -93,23 +98,23 @@ def _at(
         try:
             array = make(comm, n) if make else common
         except CollectiveError as error:
-            note(comm, f"{format_size(size)}: without {name}: {error}")
+            print_progress(comm, f"{format_size(size)}: {name} is left out: {error}")
             continue
         if first:
-            tell(f"is the sum of {name} right?")
+            report(f"checking the sum of {name}")
             _check(comm, name, add, array)
         ready[name] = add, array
     for _, array in ready.values():
-        array.fill(0)  # whose sum is 0, however often
-    tell("warming up")
+        array.fill(0)  # the sum stays 0, however often it is taken
+    report("warming up")
     start = perf_counter()
     calls = 1 if len(set(comm.allgather(MPI.Get_processor_name()))) == 1 else 2
     _one_round(comm, ready, np.empty(len(ready)), calls, backwards=True)
-    least, most = ROUNDS
-    rounds = comm.bcast(min(max(int(seconds / (perf_counter() - start)), least), most))
+    affordable = int(seconds / (perf_counter() - start))
+    rounds = comm.bcast(min(max(affordable, MIN_ROUNDS), MAX_ROUNDS))
     times = np.empty((len(ready), rounds))
     for number in range(rounds):
-        tell(f"round {number + 1} of {rounds}")
+        report(f"round {number + 1} of {rounds}")
         _one_round(comm, ready, times[:, number], calls, backwards=bool(number % 2))
     comm.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
     return dict(zip(ready, times.tolist(), strict=True))
@@ -123,7 +128,7 @@ def _one_round(
     *,
     backwards: bool,
 ) -> None:
-    """Put this rank's time of the last of some calls of every way into `times`. Shape: (ways,)."""
+    """Call every algorithm `calls` times; put the time of the last call into `times`, (algorithms,)."""
     turns = list(enumerate(ready.values()))
     for place, (add, array) in reversed(turns) if backwards else turns:
         for _ in range(calls):
@@ -134,10 +139,12 @@ def _one_round(
 
 
 def _check(comm: MPI.Intracomm, name: str, add: Sum, array: np.ndarray) -> None:
-    """Call a way once, on values that tell ranks and places apart."""
-    p, places = comm.size, np.arange(array.size, dtype=np.float32) % 7
-    np.add(places, comm.rank, out=array)
+    """Call an algorithm once, on values that differ between ranks and between entries."""
+    p, entries = comm.size, np.arange(array.size, dtype=np.float32) % 7
+    np.add(entries, comm.rank, out=array)
     add(comm, array)
-    wrong = np.flatnonzero(array != places * p + p * (p - 1) // 2)
-    fault = f"{name} left a wrong sum of {array.size} values, first at {wrong[0]}" if wrong.size else None
+    wrong = np.flatnonzero(array != entries * p + p * (p - 1) // 2)
+    fault = None
+    if wrong.size:
+        fault = f"{name} left a wrong sum of {array.size} values, the first at index {wrong[0]}"
     raise_together(comm, fault)

@@ -1,7 +1,7 @@
 """Rows of ratios, from measurements that take turns.
 
-A machine has moods: it is shared, it heats up, it slows down. Ways that are measured in turn, round after
-round, share them; ways measured one after the other do not.
+A machine is slower at some times than at others: other programs run on it, and it heats up. Functions
+measured in turn, round after round, are affected alike; functions measured one after the other are not.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ class Row:
 
 
 def interleaved(
-    algorithms: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2
+    functions: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2
 ) -> dict[str, float]:
-    """Return the median time (ms) of each way: in each round all take their turn, in changing order."""
-    times: dict[str, list[float]] = {name: [] for name in algorithms}
-    names = list(algorithms)
+    """Return each function's median time (ms); in each round all are called once, in changing order."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    names = list(functions)
     for number in range(-warm_up, rounds):
         for name in names if number % 2 else reversed(names):
             start = perf_counter()
-            algorithms[name]()
+            functions[name]()
             if number >= 0:
                 times[name].append(1e3 * (perf_counter() - start))
     return {name: statistics.median(measured) for name, measured in times.items()}
 
 
 def rows_of(case: str, medians: Mapping[str, float], unit: str) -> list[Row]:
-    """Return the first of the medians against each of the others."""
+    """Return rows that compare the first of the medians with each of the others."""
     (_, ours), *others = medians.items()
     return [Row(case, ours, against, theirs, unit, ours / theirs) for against, theirs in others]
 

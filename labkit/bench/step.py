@@ -1,4 +1,4 @@
-"""A whole training step on one process: forward, loss, backward, update. Against its floor, and PyTorch."""
+"""The time of a training step on one process (forward, loss, backward, update), with lower bounds."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from labkit.bench.peers import LR, MOMENTUM, WEIGHT_DECAY, pytorch, pytorch_step
+from labkit.bench.pytorch import LR, MOMENTUM, WEIGHT_DECAY, is_installed, pytorch_step
 from labkit.bench.rows import Row, interleaved, rows_of
 from labkit.nn import MODELS, SGD, Model
 from labkit.nn.image_layers import Conv2D
 from labkit.nn.layers import Dense
 
-Product = tuple[int, int, int, int]  # how many, rows, inner, columns
+Product = tuple[int, int, int, int]  # number of products, rows, inner, columns
 
 
 def batch_for(model: Model, batch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -22,7 +22,7 @@ def batch_for(model: Model, batch: int) -> tuple[np.ndarray, np.ndarray]:
     return x, rng.integers(0, model.outputs, batch)
 
 
-def our_step(name: str, batch: int) -> Callable[[], float]:
+def labkit_step(name: str, batch: int) -> Callable[[], float]:
     """Return a function that takes one training step and returns its loss."""
     model = MODELS[name]()
     sgd = SGD(model.params, MOMENTUM, WEIGHT_DECAY)
@@ -36,11 +36,11 @@ def our_step(name: str, batch: int) -> Callable[[], float]:
     return step
 
 
-def products(model: Model, batch: int, as_made: bool) -> list[Product]:
-    """Return the matrix products of one step: forward, weight gradient, and, but for the first layer, dx.
+def products(model: Model, batch: int, as_computed: bool) -> list[Product]:
+    """Return the matrix products of one step: forward, weight gradient and, except in the first layer, dx.
 
-    Of a convolution they are those of im2col, which any direct method makes; `as_made` asks for those that
-    the layer really makes instead, fewer where it works by Winograd's method.
+    A convolution counts with the products of im2col, which every direct method has to make. With
+    `as_computed`, it counts with those that the layer computes: fewer if it uses Winograd's method.
     """
     found: list[Product] = []
     for layer in model.layers:
@@ -50,7 +50,7 @@ def products(model: Model, batch: int, as_made: bool) -> list[Product]:
             positions = int(np.prod(layer.geometry.output_size(layer.input_shape)))
             many, rows, inner = 1, batch * positions, layer.geometry.k**2 * layer.input_shape[0]
             outputs = layer.outputs
-            if as_made and layer.winograd:
+            if as_computed and layer.winograd:
                 many, rows, inner = 16, rows // 4, layer.input_shape[0]
         else:
             continue
@@ -60,9 +60,9 @@ def products(model: Model, batch: int, as_made: bool) -> list[Product]:
     return found
 
 
-def floor(model: Model, batch: int, as_made: bool) -> Callable[[], None]:
-    """Return a function that makes all these products, and does nothing else: no step can be faster."""
-    listed = products(model, batch, as_made)
+def floor(model: Model, batch: int, as_computed: bool) -> Callable[[], None]:
+    """Return a function that computes these products and nothing else: a lower bound of the step's time."""
+    listed = products(model, batch, as_computed)
     a = np.ones(max(many * rows * inner for many, rows, inner, _ in listed), np.float32)
     b = np.ones(max(many * inner * columns for many, _, inner, columns in listed), np.float32)
     c = np.ones(max(many * rows * columns for many, rows, _, columns in listed), np.float32)
@@ -77,13 +77,13 @@ def floor(model: Model, batch: int, as_made: bool) -> Callable[[], None]:
 
 
 def measure(name: str, batch: int, threads: int, rounds: int) -> list[Row]:
-    """Return the rows of one model: against the floor of im2col, that of its own products, and PyTorch."""
+    """Return the rows of one model: against the products of im2col, its own products, and PyTorch."""
     model = MODELS[name]()
-    algorithms: dict[str, Callable[[], object]] = {
-        "labkit": our_step(name, batch),
-        "sgemm-floor": floor(model, batch, as_made=False),
-        "own-sgemm": floor(model, batch, as_made=True),
+    functions: dict[str, Callable[[], object]] = {
+        "labkit": labkit_step(name, batch),
+        "sgemm-floor": floor(model, batch, as_computed=False),
+        "own-sgemm": floor(model, batch, as_computed=True),
     }
-    if pytorch():
-        algorithms["pytorch"] = pytorch_step(name, batch, threads)
-    return rows_of(f"{name}/b{batch}/t{threads}", interleaved(algorithms, rounds), "ms")
+    if is_installed():
+        functions["pytorch"] = pytorch_step(name, batch, threads)
+    return rows_of(f"{name}/b{batch}/t{threads}", interleaved(functions, rounds), "ms")

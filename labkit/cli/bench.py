@@ -1,4 +1,4 @@
-"""`labkit bench`: how fast, as a share of what is possible here, and against others."""
+"""`labkit bench`: rows of ratios, the lab against others and against what is possible on this machine."""
 
 # ruff: noqa: PLC0415 (imports inside functions: NumPy reads the number of threads when it loads)
 
@@ -6,91 +6,93 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from labkit import env
 from labkit.cli.collectives import collectives
+from labkit.cli.ranks import child_rows, ending_together, json_option, mpiexec
 
-ROUNDS = {"vgg11": 9, "lenet5": 101}  # a step of LeNet-5 takes milliseconds, so more of them
+if TYPE_CHECKING:
+    from labkit.bench import Row
+
+ROUNDS = {"vgg11": 9, "lenet5": 101}  # a step of LeNet-5 takes milliseconds, so it needs more of them
+STEP_DEADLINE_S = 3600.0  # per number of threads; large batches of VGG-11 take minutes
+WATCHING_DEADLINE_S = 600.0  # it takes seconds
 
 
 @click.group
 def command() -> None:
-    """Measure the lab: rows of ratios, each taken in one run, in turn."""
+    """Measure the lab: rows of ratios. Each row compares measurements that took turns in one run."""
 
 
 command.add_command(collectives)
 
 
+def _print(rows: list[Row], as_json: bool, more: str = "") -> None:
+    """Print rows as JSON, or as a table with more text below it."""
+    from labkit.bench import table
+
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in rows], indent=1))
+    else:
+        click.echo(table(rows) + more)
+
+
 @command.command
 @click.option("--model", "models", type=click.Choice(list(ROUNDS)), multiple=True, help="[default: all]")
 @click.option("--batch", "batches", type=click.IntRange(min=2), multiple=True, help="[default: 64]")
-@click.option("--threads", type=click.IntRange(min=1), multiple=True, help="Threads of BLAS. [default: 1]")
-@click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
+@click.option("--threads", type=click.IntRange(min=1), multiple=True, help="BLAS threads. [default: 1]")
+@json_option
 def step(models: tuple[str, ...], batches: tuple[int, ...], threads: tuple[int, ...], as_json: bool) -> None:
-    """Time a whole training step: forward, loss, backward, update.
+    """Time a training step: forward, loss, backward, update.
 
-    Against the matrix products that it needs (sgemm-floor: those of im2col; own-sgemm: those it really
-    makes), and against PyTorch where that is installed; also its peak memory against PyTorch's. --model,
-    --batch and --threads may be given more than once.
+    The step is compared with the matrix products that it needs (sgemm-floor: those of im2col; own-sgemm:
+    those that the lab computes) and, if PyTorch is installed, with PyTorch's time and peak memory. --model,
+    --batch and --threads may be repeated.
     """
-    from labkit.bench.rows import Row, table
-
-    if len(threads) > 1:  # each in a process of its own
+    if len(threads) > 1:  # each in a process of its own, because BLAS reads the number when it loads
         options = [word for name in models for word in ("--model", name)]
         options += [word for batch in batches for word in ("--batch", str(batch))]
         rows = []
         for count in threads:
-            child = [sys.executable, "-m", "labkit", "bench", "step", "--json", *options]
-            done = subprocess.run(
-                [*child, "--threads", str(count)], check=True, stdout=subprocess.PIPE, text=True
-            )
-            rows += [Row(**row) for row in json.loads(done.stdout)]
+            words = [sys.executable, "-m", "labkit", "bench", "step", "--json", *options]
+            rows += child_rows([*words, "--threads", str(count)], STEP_DEADLINE_S)
     else:
-        rows = _rows(models or tuple(ROUNDS), batches or (64,), *(threads or (1,)))
-    click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else table(rows))
+        rows = _step_rows(models or tuple(ROUNDS), batches or (64,), *(threads or (1,)))
+    _print(rows, as_json)
+
+
+def _step_rows(models: tuple[str, ...], batches: tuple[int, ...], threads: int) -> list[Row]:
+    os.environ.update({name: str(threads) for name in env.ONE_THREAD})
+    from labkit.bench.memory import peak
+    from labkit.bench.pytorch import is_installed
+    from labkit.bench.rows import rows_of
+    from labkit.bench.step import measure
+
+    cases = [(name, batch) for name in models for batch in batches]
+    rows = [row for name, batch in cases for row in measure(name, batch, threads, ROUNDS[name])]
+    if is_installed():
+        for name, batch in cases:
+            peaks = {side: peak(side, name, batch) for side in ("labkit", "pytorch")}
+            rows += rows_of(f"{name}/b{batch}/peak", peaks, "MiB")
+    return rows
 
 
 @command.command
 @click.option("--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="MPI ranks to start.")
-@click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
+@json_option
 def watching(ranks: int, as_json: bool) -> None:
-    """Time an Allreduce of the watched communicator against MPI's own."""
-    from labkit.bench.rows import Row, table
-
+    """Time Allreduce on the watched communicator against the MPI library's own."""
     program = "import json, dataclasses; from labkit.bench.watching import measure; rows = measure(); "
     program += (
         "from mpi4py import MPI; MPI.COMM_WORLD.rank or print(json.dumps([*map(dataclasses.asdict, rows)]))"
     )
-    command_line = [env.mpiexec(), "-n", str(ranks), sys.executable, "-c", program]
-    environment = {**os.environ, **env.settings()}
-    done = subprocess.run(command_line, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    rows = [Row(**row) for row in json.loads(done.stdout)]
-    click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else table(rows))
-
-
-def _rows(models: tuple[str, ...], batches: tuple[int, ...], threads: int) -> list:
-    os.environ.update({name: str(threads) for name in env.ONE_THREAD})
-    from labkit.bench.memory import peak
-    from labkit.bench.peers import pytorch
-    from labkit.bench.rows import rows_of
-
-    cases = [(name, batch) for name in models for batch in batches]
-    # Memory first: see `peak`.
-    memory = []
-    if pytorch():
-        for name, batch in cases:
-            peaks = {side: peak(side, name, batch) for side in ("labkit", "pytorch")}
-            memory += rows_of(f"{name}/b{batch}/peak", peaks, "MiB")
-
-    from labkit.bench.step import measure
-
-    rows = [row for name, batch in cases for row in measure(name, batch, threads, ROUNDS[name])]
-    return rows + memory
+    words = [*mpiexec(ranks), sys.executable, "-c", program]
+    _print(child_rows(words, WATCHING_DEADLINE_S), as_json)
 
 
 @command.command
@@ -99,22 +101,20 @@ def _rows(models: tuple[str, ...], batches: tuple[int, ...], threads: int) -> li
     type=click.FloatRange(min=1),
     default=3.0,
     show_default=True,
-    help="How many times longer the last rank computes.",
+    help="How many times longer the last rank takes to compute.",
 )
 @click.option("--epochs", type=click.IntRange(min=2), default=9, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
+@json_option
 def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
-    """Time an epoch with one slow rank: shards by speed, against equal ones and the ideal.
+    """Time an epoch with one slow rank: shards weighted by speed against equal shards and the ideal.
 
-    Start it on ranks, each with a core of its own: mpiexec -n 2 labkit bench bottleneck. The ideal is the
-    time of the same run with no rank slow, times what the ranks' speed together has lost.
+    Start it on ranks that each have a core: mpiexec -n 2 labkit bench bottleneck. The ideal is the time of
+    the same run with no slow rank, multiplied by p / Σ (1 / factor), the loss of speed.
     """
     os.environ.update(env.ONE_THREAD)
     from mpi4py import MPI
 
-    from labkit.bench.bottleneck import measure, said
-    from labkit.bench.rows import table
-    from labkit.cli.ranks import ending_together
+    from labkit.bench.bottleneck import format_figures, measure
     from labkit.comm import raise_together
 
     comm = MPI.COMM_WORLD
@@ -123,8 +123,4 @@ def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
         raise_together(comm, alone if comm.size == 1 else None)
         rows, figures = measure(comm, factor, epochs)
         if comm.rank == 0:
-            click.echo(
-                json.dumps([asdict(row) for row in rows], indent=1)
-                if as_json
-                else f"{table(rows)}\n{said(figures)}"
-            )
+            _print(rows, as_json, f"\n{format_figures(figures)}")

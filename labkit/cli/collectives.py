@@ -1,4 +1,4 @@
-"""`labkit bench collectives`: how long it takes to add up over ranks, by size and by algorithm."""
+"""`labkit bench collectives`: the time of all-reduce algorithms by size."""
 
 # ruff: noqa: PLC0415 (imports inside functions: NumPy and MPI load only where the command runs)
 
@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 import click
 
 from labkit import units
-from labkit.cli.ranks import ending_together, on_ranks, under_mpiexec
+from labkit.cli.ranks import ending_together, json_option, on_ranks, under_mpiexec
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from labkit.bench.collectives import Times
-    from labkit.bench.modelled import Modelled
+    from labkit.bench.prediction import Prediction
 
-DEADLINE_S = 900.0  # all of a run takes about a minute
-SIGN_EVERY_S = 2.0
-ALIKE = {"hand-written", "shared-memory-copied"}  # not drawn: each lies on or between curves that are
+DEADLINE_S = 900.0  # a complete run takes about a minute
+PROGRESS_EVERY_S = 2.0
+NOT_DRAWN = {"hand-written", "shared-memory-copied"}  # their curves lie on or between the others
 
 
 def _sizes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -53,28 +53,32 @@ def _bandwidth(context: click.Context, option: click.Parameter, text: str | None
 
 
 @click.command
-@click.option("--ranks", type=click.IntRange(min=1), help="Ranks to start, if mpiexec has not. [default: 4]")
-@click.option("--sizes", callback=_sizes, help="Say 1KiB,64MiB. [default: 4B to 64MiB by powers of 4]")
+@click.option("--ranks", type=click.IntRange(min=1), help="Ranks to start without mpiexec. [default: 4]")
+@click.option(
+    "--sizes", callback=_sizes, help="For example 1KiB,64MiB. [default: 4B to 64MiB by powers of 4]"
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0),
     default=2.0,
     show_default=True,
-    help="Time for each size; six rounds are made at least.",
+    help="Time for each size; at least six rounds are measured.",
 )
 @click.option(
-    "--rate", callback=_bandwidth, help="What each link can do, say 1gbit: adds rows against that bound."
+    "--bandwidth",
+    callback=_bandwidth,
+    help="Each link's bandwidth, for example 1gbit: adds rows against the least time on such links.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
+@json_option
 @click.option(
-    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="PNG: time against size, and the model."
+    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw time against size, as a PNG file."
 )
 def collectives(ranks: int | None, **options: object) -> None:
-    """Time every way to add up over all ranks, against the MPI library's own Allreduce.
+    """Time every all-reduce algorithm against the MPI library's own Allreduce.
 
-    Alone it starts its ranks itself; under mpiexec it takes those. Also against a ring written by hand, and
-    gloo where PyTorch is installed. algbw is bytes / time, busbw is algbw · 2(p-1)/p; "model" is what α, β
-    and γ, fitted to some of the sizes, predict for the others.
+    The command starts its own ranks, unless mpiexec has started it on ranks. It also measures a ring written
+    by hand, and gloo if PyTorch is installed. algbw is bytes / time, busbw is algbw · 2(p-1)/p. The rows
+    "model" compare the other sizes with the cost model's prediction, fitted to some of the sizes.
     """
     if not under_mpiexec():
         on_ranks(ranks or 4, DEADLINE_S)
@@ -84,11 +88,9 @@ def collectives(ranks: int | None, **options: object) -> None:
 
     comm = MPI.COMM_WORLD
     with ending_together(comm, "labkit bench collectives"):
+        wrong = ranks not in (None, comm.size)
         raise_together(
-            comm,
-            f"expected {ranks} ranks (--ranks), got {comm.size} from mpiexec"
-            if ranks not in (None, comm.size)
-            else None,
+            comm, f"expected {ranks} ranks (--ranks), got {comm.size} from mpiexec" if wrong else None
         )
         _run(comm, **options)  # type: ignore[arg-type]
 
@@ -98,72 +100,71 @@ def _run(
     *,
     sizes: tuple[int, ...] | None,
     seconds: float,
-    rate: float | None,
+    bandwidth: float | None,
     as_json: bool,
     plot: Path | None,
 ) -> None:
     from mpi4py import MPI
 
     from labkit.bench import collectives as bench
-    from labkit.bench import modelled, table
-    from labkit.bench.contenders import contenders
+    from labkit.bench import prediction, table
+    from labkit.bench.algorithms import allreduce_algorithms
     from labkit.bench.rounds import measure
     from labkit.comm import raise_together, sleeping_barrier
 
     raise_together(comm, _unwritable(plot) if plot and comm.rank == 0 else None)
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
     place = f"p{comm.size}" if hosts == 1 else "hosts"
-    with contenders(comm) as algorithms:
+    with allreduce_algorithms(comm) as algorithms:
         times = measure(comm, algorithms, sizes or bench.SIZES, seconds, _progress(comm))
     if comm.rank == 0:
-        model = modelled.modelled(times, comm.size)
-        predicted = modelled.rows(times, model, place) if model else []
+        predicted = prediction.predict(times, comm.size)
+        model_rows = prediction.rows(times, predicted, place) if predicted else []
         if as_json:
-            rows = bench.rows(times, comm.size, place, rate) + predicted
+            rows = bench.rows(times, comm.size, place, bandwidth) + model_rows
             click.echo(json.dumps([asdict(row) for row in rows], indent=1))
         else:
             click.echo(bench.table(times, comm.size))
-            if model:
-                click.echo(f"\n{model}\n\n{table(predicted)}")
+            if predicted:
+                click.echo(f"\n{predicted}\n\n{table(model_rows)}")
         if plot:
-            _draw(plot, times, model)
+            _draw(plot, times, predicted)
     sleeping_barrier(comm)  # rank 0 draws
 
 
 def _unwritable(path: Path) -> str | None:
-    """Return what is in the way of a file, if anything: better before a long run than after it."""
+    """Return why a file cannot be written, or None: to know it before a long run rather than after it."""
     if os.access(path if path.exists() else path.parent, os.W_OK):
         return None
-    return f"cannot write to --plot {path}: no such directory, or not yours to write to"
+    return f"cannot write to --plot {path}: there is no such directory, or you may not write to it"
 
 
-def _draw(path: Path, times: Times, model: Modelled | None) -> None:
+def _draw(path: Path, times: Times, predicted: Prediction | None) -> None:
     from labkit.files import atomic_write
     from labkit.plots.schedules import cost_curves
 
     measured: dict[str, tuple[list[float], list[float]]] = {}
     for size, medians in times.items():
         for name, time in medians.items():
-            if name not in ALIKE:
-                at, took = measured.setdefault(name, ([], []))
-                at.append(size)
-                took.append(time)
-    sizes, seconds = model.curves() if model else ([], {})
-    figure = cost_curves(sizes, seconds, measured)
+            if name not in NOT_DRAWN:
+                sizes, seconds = measured.setdefault(name, ([], []))
+                sizes.append(size)
+                seconds.append(time)
+    figure = cost_curves(*(predicted.curves() if predicted else ([], {})), measured)
     with atomic_write(path) as file:
         figure.savefig(file, format="png", dpi=150)
 
 
 def _progress(comm: MPI.Intracomm) -> Callable[[str], None]:
-    """Return a function that tells what happens now: on rank 0, every two seconds, on standard error."""
-    from labkit.bench.rounds import note
+    """Return a function that prints a line about the progress, at most every two seconds."""
+    from labkit.bench.rounds import print_progress
 
     last = monotonic()
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         nonlocal last
-        if monotonic() - last >= SIGN_EVERY_S:
-            note(comm, text)
+        if monotonic() - last >= PROGRESS_EVERY_S:
+            print_progress(comm, text)
             last = monotonic()
 
-    return tell
+    return report

@@ -1,104 +1,122 @@
-"""How a command that runs on many ranks gets its ranks, and how it ends when something goes wrong."""
+"""How a command starts ranks or other children, and how it ends all ranks if one of them fails."""
+
+# ruff: noqa: PLC0415 (imports inside functions: --help must not wait for MPI and NumPy)
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
 from labkit import env
+from labkit.children import ChildError, run_child
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from labkit.bench import Row
 
-# What launchers tell a rank, and what `on_ranks` tells its own: with a launcher that tells none of the others
-# each rank would start ranks, and each of these again.
-SIGNS = {"PMI_RANK", "PMIX_RANK", STARTED := "LABKIT_ON_RANKS"}
+
+# Launchers set one of the first two for each rank, and `on_ranks` sets the last: with a launcher that sets
+# neither, each rank would start ranks, and each of these again.
+RANK_VARIABLES = {"PMI_RANK", "PMIX_RANK", STARTED := "LABKIT_ON_RANKS"}
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
 
 
 def under_mpiexec() -> bool:
-    """Return whether a launcher (mpiexec, srun) has started this process as a rank. Loads no MPI."""
-    return not SIGNS.isdisjoint(os.environ)
+    """Return whether a launcher (mpiexec, srun) has started this process as a rank, without loading MPI."""
+    return not RANK_VARIABLES.isdisjoint(os.environ)
+
+
+def mpiexec(p: int) -> list[str]:
+    """Return the first words of a command line that starts p ranks.
+
+    Raise ClickException if there is no mpiexec.
+    """
+    found = env.mpiexec()
+    if not shutil.which(found):
+        raise click.ClickException(
+            f"there is no {found} to start ranks with: install MPI, for example by pip install mpich"
+        )
+    return [found, "-n", str(p)]
+
+
+def child_rows(command: Sequence[str], deadline_s: float) -> list[Row]:
+    """Run a command that prints rows as JSON, and return the rows. Raise ClickException if it fails."""
+    from labkit.bench.rows import Row
+
+    try:
+        output = run_child(command, deadline_s=deadline_s).stdout
+    except ChildError as error:
+        raise click.ClickException(str(error)) from None
+    return [Row(**row) for row in json.loads(output)]
 
 
 def on_ranks(p: int, deadline_s: float) -> None:
-    """Run this very command on p ranks, and end with its exit status.
+    """Run this same command on p ranks, and exit with its status.
 
-    The ranks end with this process, however that ends; Ctrl-C ends both.
+    The ranks end with this process, however it ends. Raise ClickException at the deadline.
     """
-    from labkit.cluster.launchers import supervised  # noqa: PLC0415 (slow, and --help must not wait for it)
-
-    mpiexec = env.mpiexec()
-    if not shutil.which(mpiexec):
-        raise click.ClickException(
-            f"there is no {mpiexec} to start ranks with: install MPI, say pip install mpich"
-        )
-    for signum in (signal.SIGTERM, signal.SIGHUP):
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _stop)
-    # A session of its own, so that Ctrl-C reaches this process alone, which then ends all in order.
-    job = subprocess.Popen(
-        [*supervised("child"), mpiexec, "-n", str(p), sys.executable, "-m", "labkit", *sys.argv[1:]],
-        env={**os.environ, STARTED: "1"},
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
     try:
-        status = job.wait(deadline_s)
-    except subprocess.TimeoutExpired:
-        raise click.ClickException(
-            f"ended after {deadline_s:.0f} s: the {p} ranks hang, or are too slow"
-        ) from None
-    except KeyboardInterrupt:
-        status = 130
-    finally:
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(signum, signal.SIG_IGN)  # the way out is short, and the watcher has deadlines
-        job.terminate()
-        job.wait()
-    sys.exit(status)
+        done = run_child(
+            [*mpiexec(p), sys.executable, "-m", "labkit", *sys.argv[1:]],
+            deadline_s=deadline_s,
+            environment={**os.environ, STARTED: "1"},
+            capture=False,
+            check=False,
+        )
+    except ChildError as error:
+        raise click.ClickException(f"{p} ranks: {error}") from None
+    sys.exit(done.returncode)
 
 
 def _stop(signum: int, frame: object) -> None:
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)  # a second Ctrl-C must not stop the ending of the ranks
     raise SystemExit(128 + signum)
 
 
 @contextmanager
 def ending_together(comm: MPI.Intracomm, command: str) -> Iterator[None]:
-    """End all ranks if the block raises on any.
+    """End all ranks if the block raises on any rank.
 
-    An error that all ranks raise together is one line from rank 0, and exit status 2 on each. Any other
-    error is this rank's alone: the others may be waiting for it in a collective, so after telling it the
-    whole job is aborted.
+    If all ranks raise the same CollectiveError, rank 0 prints it in one line and each rank exits with status
+    2. Any other error may be this rank's alone, with the others waiting in a collective: this rank prints the
+    error and aborts the whole job.
     """
-    from labkit.comm import CollectiveError  # noqa: PLC0415 (loads MPI, and --help must not)
+    from labkit.comm import CollectiveError
 
     try:
         yield
     except CollectiveError as error:
         if comm.rank == 0:
-            _tell(f"{command}: {error}\n")
-        # A launcher may kill the others as soon as one rank has failed: not before rank 0 has spoken.
+            _print_error(f"{command}: {error}\n")
+        # A launcher may kill all ranks as soon as one has failed, so rank 0 prints first.
         comm.Barrier()
         sys.exit(2)
     except KeyboardInterrupt:
         comm.Abort(130)
     except Exception as error:
         where = "".join(traceback.format_tb(error.__traceback__))
-        _tell(f"{where}{command}: rank {comm.rank} of {comm.size} failed: {type(error).__name__}: {error}\n")
+        _print_error(
+            f"{where}{command}: rank {comm.rank} of {comm.size} failed: {type(error).__name__}: {error}\n"
+        )
         comm.Abort(1)
 
 
-def _tell(text: str) -> None:
-    """Write in one piece, so that the launcher keeps it together."""
+def _print_error(text: str) -> None:
+    """Write all of the text at once, so that the launcher does not mix it with the output of other ranks."""
     sys.stdout.flush()
     sys.stderr.write(text)
     sys.stderr.flush()

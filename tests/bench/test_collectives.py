@@ -1,4 +1,4 @@
-"""`labkit bench collectives` on real ranks: what it prints, not how long it takes."""
+"""`labkit bench collectives` on real ranks: its output, not its times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE_S = 120
 
 
 @pytest.mark.parametrize("p", [1, 3])
-def test_alone_it_starts_its_ranks_and_prints_rows(p: int) -> None:
+def test_without_mpiexec_it_starts_ranks_and_prints_rows(p: int) -> None:
     command = [sys.executable, *BENCH, "--json", "--ranks", str(p), "--sizes", "4B,20B,1KiB"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     rows = json.loads(done.stdout)
@@ -33,12 +33,12 @@ def test_alone_it_starts_its_ranks_and_prints_rows(p: int) -> None:
         assert row["ours"] > 0 and row["ratio"] == pytest.approx(row["ours"] / row["theirs"])
 
 
-def test_under_mpiexec_it_takes_those_ranks(run: Run, tmp_path: Path) -> None:
+def test_under_mpiexec_it_uses_those_ranks(run: Run, tmp_path: Path) -> None:
     plot = tmp_path / "costs.png"
     done = run(2, *BENCH, "--sizes", "8B,64KiB,128KiB", "--plot", plot)
     assert done.returncode == 0, done.stdout
     head, *lines = [line for line in done.stdout.splitlines() if not line.startswith("pass ")]
-    assert head.split() == ["size", "way", "time", "algbw", "busbw", "×", "MPI"]
+    assert head.split() == ["size", "algorithm", "time", "algbw", "busbw", "×", "MPI"]
     algorithms = {line.split()[1] for line in lines if line.split()[:1] == ["8B"]}
     assert {
         "mpi-allreduce",
@@ -52,12 +52,12 @@ def test_under_mpiexec_it_takes_those_ranks(run: Run, tmp_path: Path) -> None:
     assert plot.read_bytes().startswith(b"\x89PNG") and list(tmp_path.iterdir()) == [plot]
 
 
-def test_a_rank_starts_no_ranks_whatever_its_launcher_tells() -> None:
+def test_a_rank_that_it_started_starts_no_ranks_whatever_the_launcher_sets() -> None:
     command = [sys.executable, *BENCH, "--json", "--sizes", "4B"]
-    signs = {name: value for name, value in os.environ.items() if name not in ranks.SIGNS}
+    environment = {name: value for name, value in os.environ.items() if name not in ranks.RANK_VARIABLES}
     done = subprocess.run(
         command,
-        env={**signs, ranks.STARTED: "1"},
+        env={**environment, ranks.STARTED: "1"},
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -67,14 +67,14 @@ def test_a_rank_starts_no_ranks_whatever_its_launcher_tells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         (("--ranks", "3"), "all 2 ranks: expected 3 ranks (--ranks), got 2 from mpiexec"),
         (("--plot", "nowhere/costs.png"), "rank 0: cannot write to --plot nowhere/costs.png"),
     ],
 )
-def test_what_cannot_be_is_an_error_before_anything_is_measured(
-    options: tuple[str, ...], says: str, run: Run
+def test_wrong_options_are_reported_before_anything_is_measured(
+    options: tuple[str, ...], message: str, run: Run
 ) -> None:
     done = run(2, *BENCH, "--sizes", "8B", *options)
-    assert done.returncode != 0 and says in done.stdout and "algbw" not in done.stdout
+    assert done.returncode != 0 and message in done.stdout and "algbw" not in done.stdout

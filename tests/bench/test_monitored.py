@@ -1,4 +1,4 @@
-"""What Open MPI counts below its own collectives."""
+"""The traffic that Open MPI counts below its own collectives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from labkit import env
 from labkit.bench.monitored import ALLREDUCE, monitored
 
 
-def test_open_mpi_tells_what_its_allreduce_sends() -> None:
+def test_open_mpi_reports_the_traffic_of_its_allreduce() -> None:
     command = [env.mpiexec(), "--version"]
     if "Open MPI" not in subprocess.run(command, capture_output=True, text=True, check=True).stdout:
         with pytest.raises(RuntimeError, match=r"expected the counts of 2 ranks.*MPICH"):

@@ -1,4 +1,4 @@
-"""What `labkit bench collectives` makes of times: bandwidths, bounds, rows, tables; and what it refuses."""
+"""`labkit bench collectives` without ranks: bandwidths, bounds, rows, tables, predictions, wrong options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner
 
-from labkit.bench import Row, collectives, modelled
+from labkit.bench import Row, collectives, prediction
 from labkit.bench.collectives import Times, busbw, wire_bound
 from labkit.cli import main
 from labkit.schedules import ALLREDUCE, CostModel, cost
@@ -26,14 +26,14 @@ TIMES = {
 
 
 @pytest.mark.parametrize("p", range(1, 9))
-def test_bandwidth_on_the_bus_is_what_each_rank_sends_at_least(p: int) -> None:
-    # In the ring every rank sends 2(p-1) pieces of n/p bytes; here n = 840 bytes in one second.
+def test_busbw_is_the_least_that_each_rank_sends_per_second(p: int) -> None:
+    # In a ring, every rank sends 2(p-1) chunks of n/p bytes; here n = 840 bytes in one second.
     assert busbw(840, 1.0, p) == pytest.approx(2 * (p - 1) * 840 / p)
-    # So a ring that does nothing but send, at 8 bits a byte, takes just as long as the wire needs.
+    # So a ring that only sends takes exactly the least time on a link.
     assert wire_bound(840, p, rate := 8 * 1e3) * rate / 8 == pytest.approx(busbw(840, 1.0, p))
 
 
-def test_rows_hold_every_way_against_the_baselines_that_are_there() -> None:
+def test_rows_compare_every_algorithm_with_the_baselines_that_were_measured() -> None:
     rows = collectives.rows(TIMES, 4, "p4")
     assert rows[:3] == [
         Row("ring/1KiB/p4", 5.0, "mpi-allreduce", 2.0, "ms", 2.5),
@@ -49,7 +49,7 @@ def test_rows_hold_every_way_against_the_baselines_that_are_there() -> None:
     ]
 
 
-def test_rows_against_the_wire() -> None:
+def test_rows_against_the_least_time_on_a_link() -> None:
     # 1 MiB over 4 ranks at 100 Mbit/s: 1.5 · 2^20 · 8 bits.
     bound = 1.5 * 2**20 * 8 / 100e6 * 1e3
     found = {
@@ -61,9 +61,9 @@ def test_rows_against_the_wire() -> None:
     assert all(row.against != "wire-bound" for row in collectives.rows(TIMES, 1, "p1", 100e6))
 
 
-def test_table_sorts_the_ways_of_a_size_and_has_bandwidths() -> None:
+def test_the_table_sorts_algorithms_by_time_and_shows_bandwidths() -> None:
     lines = [line.split() for line in collectives.table(TIMES, 4).splitlines()]
-    assert lines[0] == ["size", "way", "time", "algbw", "busbw", "×", "MPI"]
+    assert lines[0] == ["size", "algorithm", "time", "algbw", "busbw", "×", "MPI"]
     assert [line[:2] for line in lines[1:5]] == [
         ["1KiB", "mpi-allreduce"],
         ["1KiB", "tree"],
@@ -81,11 +81,11 @@ def test_table_sorts_the_ways_of_a_size_and_has_bandwidths() -> None:
         (["--sizes", "64 sheep"], "'64 sheep'"),
         (["--sizes", ""], "''"),
         (["--sizes", "0B"], "'0B'"),
-        (["--rate", "fast"], "'fast'"),
+        (["--bandwidth", "fast"], "'fast'"),
         (["--ranks", "0"], "0"),
     ],
 )
-def test_what_cannot_be_is_refused_before_any_rank_starts(arguments: list[str], word: str) -> None:
+def test_wrong_options_are_refused_before_any_rank_starts(arguments: list[str], word: str) -> None:
     done = CliRunner().invoke(main, ["bench", "collectives", *arguments])
     assert done.exit_code == 2 and word in done.output
 
@@ -101,15 +101,15 @@ def test_what_cannot_be_is_refused_before_any_rank_starts(arguments: list[str], 
         ((4, 8, 16, 32), (16,)),
     ],
 )
-def test_held_out_sizes_lie_between_those_fitted(sizes: tuple[int, ...], held: tuple[int, ...]) -> None:
-    assert modelled.held_out(sizes) == held
+def test_held_out_sizes_lie_between_fitted_sizes(sizes: tuple[int, ...], held: tuple[int, ...]) -> None:
+    assert prediction.held_out(sizes) == held
 
 
 SIZES = (1024, 2**14, 2**17, 2**20, 2**23)
 
 
 def times_at(rates: CostModel, p: int, factor: Callable[[int], float] = lambda size: 1.0) -> Times:
-    """Times of a machine that keeps to the model, but for a factor of each size."""
+    """Return the times of a machine that obeys the model, except for a factor that depends on the size."""
     return {
         size: {
             "mpi-allreduce": 1.0,
@@ -120,14 +120,14 @@ def times_at(rates: CostModel, p: int, factor: Callable[[int], float] = lambda s
 
 
 @pytest.mark.parametrize("p", [2, 3, 4, 5])
-def test_the_model_finds_rates_and_predicts_what_it_has_not_seen(p: int) -> None:
+def test_the_model_is_fitted_without_the_held_out_sizes_and_predicts_them(p: int) -> None:
     rates = CostModel(20e-6, 1e-9, 0.3e-9)
     held = (2**14, 2**20)
     times = times_at(rates, p, lambda size: 1.25 if size in held else 1.0)
-    model = modelled.modelled(times, p)
+    model = prediction.predict(times, p)
     assert model and model.held_out == held
     assert model.together.model == pytest.approx(rates, rel=1e-3)  # so the held-out ones were not looked at
-    *rows, median = modelled.rows(times, model, f"p{p}")
+    *rows, median = prediction.rows(times, model, f"p{p}")
     assert [row.case for row in rows] == [f"model/{name}/1MiB/p{p}" for name in ALLREDUCE]  # 16 KiB is small
     for row in rows:
         assert row.against == "predicted" and row.ratio == pytest.approx(1.25, rel=1e-3)
@@ -136,11 +136,11 @@ def test_the_model_finds_rates_and_predicts_what_it_has_not_seen(p: int) -> None
     assert median.ours == pytest.approx(20, rel=1e-2) and median.ratio == pytest.approx(0.8, rel=1e-2)
 
 
-def test_there_is_no_model_without_messages_or_sizes_to_predict() -> None:
+def test_there_is_no_prediction_with_one_rank_or_too_few_sizes() -> None:
     rates = CostModel(20e-6, 1e-9, 0.3e-9)
-    assert modelled.modelled(times_at(rates, 1), 1) is None
+    assert prediction.predict(times_at(rates, 1), 1) is None
     two = dict(list(times_at(rates, 4).items())[:2])
-    assert modelled.modelled(two, 4) is None
+    assert prediction.predict(two, 4) is None
     small = dict(list(times_at(rates, 4).items())[:3])
-    model = modelled.modelled(small, 4)
-    assert model and modelled.rows(small, model, "p4") == []
+    model = prediction.predict(small, 4)
+    assert model and prediction.rows(small, model, "p4") == []

@@ -1,4 +1,4 @@
-"""PyTorch, where it is installed: the same models and the same step. The lab does not need it."""
+"""PyTorch's own training step, if PyTorch is installed: the same models and the same optimizer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-4  # report C's kind, for both sides
+LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-4  # as in report C; labkit's step has the same
 
 
-def pytorch() -> bool:
-    """Return whether PyTorch is installed."""
+def is_installed() -> bool:
+    """Return whether PyTorch is installed, without importing it."""
     return find_spec("torch") is not None
 
 
@@ -53,7 +53,7 @@ def pytorch_model(name: str) -> tuple[Any, tuple[int, ...]]:
 
 
 def pytorch_step(name: str, batch: int, threads: int) -> Callable[[], float]:
-    """Return a function that takes one training step as a PyTorch user writes it, and returns its loss."""
+    """Return a function that takes one training step, written as PyTorch users do, and returns its loss."""
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(threads)

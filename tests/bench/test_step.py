@@ -1,4 +1,4 @@
-"""Rows of ratios, and the bench of a training step: what is measured, not how long it takes."""
+"""Rows of ratios and `labkit bench step`: what is measured, not how long it takes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from labkit.bench import Row, interleaved, rows_of, step, table
-from labkit.bench.peers import pytorch
+from labkit.bench.pytorch import is_installed
 from labkit.nn import lenet5, vgg11
 
 
-def test_ways_take_turns_in_changing_order() -> None:
+def test_functions_take_turns_in_changing_order() -> None:
     calls: list[str] = []
     medians = interleaved({name: lambda name=name: calls.append(name) for name in "ab"}, rounds=3, warm_up=1)
     assert "".join(calls) == "ab" + "ba" + "ab" + "ba"
     assert list(medians) == ["a", "b"] and all(time >= 0 for time in medians.values())
 
 
-def test_rows_and_table() -> None:
+def test_rows_compare_the_first_with_the_others_and_a_table_shows_them() -> None:
     rows = rows_of("net/b1/t1", {"labkit": 3.0, "floor": 2.0, "pytorch": 4.0}, "ms")
     assert rows == [
         Row("net/b1/t1", 3.0, "floor", 2.0, "ms", 1.5),
@@ -36,24 +36,24 @@ def flops(products: list[tuple[int, int, int, int]]) -> float:
     return 2.0 * sum(many * rows * inner * columns for many, rows, inner, columns in products)
 
 
-def test_the_floor_holds_every_product_once() -> None:
+def test_the_floor_computes_every_product_once() -> None:
     # VGG-11 at batch 64: 59 GFLOP with im2col, where the first layer has no dx.
     model = vgg11()
-    im2col = flops(step.products(model, 64, as_made=False))
+    im2col = flops(step.products(model, 64, as_computed=False))
     assert im2col == pytest.approx(58.6e9, rel=0.005)
     conv1 = 2.0 * 64 * 32 * 32 * 27 * 64
-    as_made = flops(step.products(model, 64, as_made=True)) - 2 * conv1
+    as_computed = flops(step.products(model, 64, as_computed=True)) - 2 * conv1
     # 4 × 4 products for a 2 × 2 tile instead of 4 · 9, in all layers but conv1 and the dense one.
     dense = 3 * 2.0 * 64 * 512 * 10
-    assert as_made - dense == pytest.approx((im2col - 2 * conv1 - dense) * 16 / 36)
+    assert as_computed - dense == pytest.approx((im2col - 2 * conv1 - dense) * 16 / 36)
     small = lenet5()
-    assert step.products(small, 8, as_made=True) == step.products(small, 8, as_made=False)
-    assert (1, 8 * 28 * 28, 25, 6) in step.products(small, 8, as_made=False)
-    step.floor(small, 8, as_made=False)()
+    assert step.products(small, 8, as_computed=True) == step.products(small, 8, as_computed=False)
+    assert (1, 8 * 28 * 28, 25, 6) in step.products(small, 8, as_computed=False)
+    step.floor(small, 8, as_computed=False)()
 
 
-def test_our_step_trains() -> None:
-    take = step.our_step("lenet5", 8)
+def test_the_measured_step_trains() -> None:
+    take = step.labkit_step("lenet5", 8)
     losses = [take() for _ in range(40)]
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
 
@@ -62,7 +62,7 @@ def test_the_command_prints_rows() -> None:
     command = [sys.executable, "-m", "labkit", "bench", "step", "--model", "lenet5", "--batch", "2", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = json.loads(done.stdout)
-    against = ["sgemm-floor", "own-sgemm", *(["pytorch", "pytorch"] if pytorch() else [])]
+    against = ["sgemm-floor", "own-sgemm", *(["pytorch", "pytorch"] if is_installed() else [])]
     assert [row["against"] for row in rows] == against
     for row in rows:
         assert list(row) == ["case", "ours", "against", "theirs", "unit", "ratio"]
@@ -71,10 +71,10 @@ def test_the_command_prints_rows() -> None:
         assert row["ratio"] == pytest.approx(row["ours"] / row["theirs"]) and row["theirs"] > 0
 
 
-@pytest.mark.skipif(not pytorch(), reason="PyTorch is not installed")
+@pytest.mark.skipif(not is_installed(), reason="PyTorch is not installed")
 @pytest.mark.parametrize("name", ["lenet5", "vgg11"])
-def test_the_peer_is_the_same_model(name: str) -> None:
-    from labkit.bench.peers import pytorch_model  # noqa: PLC0415
+def test_pytorch_has_the_same_model(name: str) -> None:
+    from labkit.bench.pytorch import pytorch_model  # noqa: PLC0415
     from labkit.nn import MODELS  # noqa: PLC0415
 
     theirs, shape = pytorch_model(name)
@@ -83,8 +83,8 @@ def test_the_peer_is_the_same_model(name: str) -> None:
     assert sum(parameter.numel() for parameter in theirs.parameters()) == ours.params.size
 
 
-@pytest.mark.skipif(not pytorch(), reason="PyTorch is not installed")
-def test_a_step_of_vgg_needs_no_more_memory_than_pytorch_s() -> None:
+@pytest.mark.skipif(not is_installed(), reason="PyTorch is not installed")
+def test_a_step_of_vgg_needs_no_more_memory_than_that_of_pytorch() -> None:
     from labkit.bench.memory import peak  # noqa: PLC0415
 
     assert peak("labkit", "vgg11", 64) <= peak("pytorch", "vgg11", 64)

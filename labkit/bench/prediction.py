@@ -1,8 +1,8 @@
-"""Does the model hold? CostModel fitted to some of the measured sizes, and the others predicted with them.
+"""Check the cost model: fit it to some of the measured sizes and predict the others.
 
-Each schedule has rates of its own: where ranks share cores and memory, as on one machine, what a byte costs
-depends on who else is at work in that round. One cost model fitted to all schedules together predicts
-one that was not measured, and less well; both are shown.
+Each schedule is fitted with parameters of its own: if ranks share cores and memory, as on one machine, the
+cost of a byte depends on how many ranks are busy in that round. One cost model fitted to all schedules
+together predicts a schedule that was not measured, but less accurately; both are shown.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import numpy as np
 from labkit.bench.collectives import ITEM, Times
 from labkit.bench.rows import Row
 from labkit.schedules import ALLREDUCE, FittedModel, Measurement, fit_cost_model
-from labkit.units import format_size
+from labkit.units import KIB, format_size
 
-FROM = 64 << 10  # bytes: where the prediction is held to the target
-TARGET = 25.0  # %
-POINTS = 100  # of a curve
+SMALLEST = 64 * KIB  # smaller sizes are not compared with the target
+TARGET = 25.0  # %, of the median error
+POINTS = 100  # on a curve
 
 
 def held_out(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return every other size, but for the largest and, as far as that goes, the smallest."""
+    """Return every other size, starting with the second largest and without the smallest, ascending."""
     return tuple(sorted(sorted(sizes)[-2:0:-2]))
 
 
 @dataclass(frozen=True)
-class Modelled:
-    """The fitted rates, and what they predict: of the sizes `held_out` they have seen nothing."""
+class Prediction:
+    """Cost models fitted without the sizes `held_out`, and the times (s) that they predict."""
 
     p: int
     fits: dict[str, FittedModel]
@@ -39,7 +39,7 @@ class Modelled:
     predicted: Times
 
     def curves(self) -> tuple[list[int], dict[str, list[float]]]:
-        """Return sizes from the least to the largest, closely, and every schedule's predicted times (s)."""
+        """Return closely spaced sizes over the measured range, and each schedule's predicted times (s)."""
         ends = np.geomspace(min(self.predicted), max(self.predicted), POINTS)
         sizes = np.unique(ends.astype(int) // ITEM * ITEM).tolist()
         schedules = {name: make(self.p) for name, make in ALLREDUCE.items()}
@@ -54,8 +54,11 @@ class Modelled:
         return "\n".join([*lines, f"{'all':{width}}  {', '.join(str(self.together).splitlines())}"])
 
 
-def modelled(times: Times, p: int) -> Modelled | None:
-    """Fit the rates to the schedules' times; None where there is nothing to predict: one rank, two sizes."""
+def predict(times: Times, p: int) -> Prediction | None:
+    """Fit cost models to the schedules' times and predict the held-out sizes.
+
+    Return None if there is nothing to predict: with one rank, or with fewer than three sizes.
+    """
     held = held_out(list(times))
     if p == 1 or not held:
         return None
@@ -69,17 +72,17 @@ def modelled(times: Times, p: int) -> Modelled | None:
         size: {name: fits[name].predict(schedule, size) for name, schedule in schedules.items()}
         for size in times
     }
-    together = fit_cost_model(one for measured in seen.values() for one in measured)
-    return Modelled(p, fits, together, held, predicted)
+    together = fit_cost_model(point for measured in seen.values() for point in measured)
+    return Prediction(p, fits, together, held, predicted)
 
 
-def rows(times: Times, model: Modelled, place: str) -> list[Row]:
-    """Return the times at the held-out sizes against those predicted, and the median error (%) of these."""
+def rows(times: Times, prediction: Prediction, place: str) -> list[Row]:
+    """Return rows of measured against predicted times at the held-out sizes, and of the median error (%)."""
     found, errors = [], []
-    for size in model.held_out:
-        if size < FROM:
+    for size in prediction.held_out:
+        if size < SMALLEST:
             continue
-        for name, predicted in model.predicted[size].items():
+        for name, predicted in prediction.predicted[size].items():
             measured = times[size][name]
             found.append(
                 Row(

@@ -1,0 +1,68 @@
+"""Child processes that end with this process, however it ends, and by a deadline."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from labkit.supervisor import GRACE_S, supervised
+
+
+class ChildError(RuntimeError):
+    """A child that failed, or that had to be ended at its deadline."""
+
+
+def run_child(
+    command: Sequence[str],
+    *,
+    deadline_s: float,
+    environment: Mapping[str, str] | None = None,
+    capture: bool = True,
+    check: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, and return its exit status and, with `capture`, its standard output.
+
+    The child and all processes that it starts end with this process, even if SIGKILL ends this process. They
+    run in a session of their own: Ctrl-C reaches this process alone, which then ends them in order.
+
+    Raise ChildError if the child does not end within `deadline_s` seconds, or, with `check`, if its exit
+    status is not 0.
+    """
+    job = subprocess.Popen(
+        [*supervised("child"), *command],
+        env=None if environment is None else dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if capture else None,
+        text=True,
+        start_new_session=True,
+    )
+    with job:
+        try:
+            output, _ = job.communicate(timeout=deadline_s)
+        except subprocess.TimeoutExpired:
+            message = f"{_shown(command)} did not end within {deadline_s:g} s and was ended: "
+            raise ChildError(f"{message}it hangs or is too slow") from None
+        finally:
+            _end(job)
+    if check and job.returncode:
+        raise ChildError(
+            f"{_shown(command)} failed with exit status {job.returncode}; see its messages above"
+        )
+    return subprocess.CompletedProcess(job.args, job.returncode, output)
+
+
+def _end(job: subprocess.Popen[str]) -> None:
+    """End the supervisor, which first ends all processes below it."""
+    if job.poll() is None:
+        job.terminate()
+        try:
+            job.wait(GRACE_S["child"] + 5)
+        except subprocess.TimeoutExpired:
+            job.kill()
+
+
+def _shown(command: Sequence[str]) -> str:
+    """Return the command as one types it, shortened to one line."""
+    words = shlex.join(command).splitlines()[0]
+    return f"`{words[:77]}…`" if len(words) > 80 else f"`{words}`"
