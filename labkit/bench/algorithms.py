@@ -31,7 +31,7 @@ LOOPBACK = "127.0.0.1"
 def allreduce_algorithms(comm: MPI.Intracomm) -> Iterator[dict[str, Allreduce]]:
     """Yield the algorithms that can run on these ranks, by name, the baselines first. Collective."""
     with _gloo(comm) as gloo_all_reduce:
-        found = {"mpi-allreduce": Allreduce(mpi_allreduce), "hand-written": Allreduce(ring_by_hand)}
+        found = {"mpi-allreduce": Allreduce(plain_allreduce), "hand-written": Allreduce(ring_by_hand)}
         if gloo_all_reduce:
             found["gloo"] = Allreduce(gloo_all_reduce)
         found["allgather"] = Allreduce(partial(allgather, weight=1.0))
@@ -44,8 +44,8 @@ def allreduce_algorithms(comm: MPI.Intracomm) -> Iterator[dict[str, Allreduce]]:
         yield found
 
 
-def mpi_allreduce(comm: MPI.Intracomm, array: np.ndarray) -> None:
-    """Sum in place by the MPI library's own Allreduce."""
+def plain_allreduce(comm: MPI.Intracomm, array: np.ndarray) -> None:
+    """Sum in place by the MPI library's own Allreduce; `labkit.comm.mpi_allreduce` also weighs."""
     comm.Allreduce(MPI.IN_PLACE, array)
 
 

@@ -10,7 +10,8 @@ from mpi4py import MPI
 
 from labkit.data import strided
 from labkit.nn import SGD, Model, load_model, lr_schedules, softmax_regression
-from labkit.nn.layers import BatchNorm, Conv2D, Dense, Flatten
+from labkit.nn.image_layers import BatchNorm, Conv2D
+from labkit.nn.layers import Dense, Flatten
 from labkit.nn.model import Classifier
 from labkit.train import Batches, Callback, save, train
 
