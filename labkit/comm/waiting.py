@@ -53,6 +53,10 @@ OnWait = Callable[[Over, Callable[[], Pending]], None]
 # error is a hang report.
 on_wait: OnWait | None = None
 
+# A number that is the same on all ranks and changes after each hang that `on_wait` reports. Schedules add it
+# to their tag, so that messages left over from a hang are never received.
+attempt: Callable[[], int] = int
+
 
 def wait(over: Over, pending: Callable[[], Pending]) -> None:
     """Return when `over()` is True; raise a TimeoutError that names the missing rank after DEADLINE_S.

@@ -112,7 +112,7 @@ def watch(keep: bool = False) -> WatchedComm:
         channel = _open_world(world, keep)
         if channel is not None:
             made._channel = channel
-            waiting.on_wait = _Waiter(made, channel.watch)
+            waiting.on_wait, waiting.attempt = _Waiter(made, channel.watch), lambda: channel.watch.epoch
         _world = made
     return _world
 

@@ -22,6 +22,11 @@ from tests.cluster_fixtures import Kernel, Start, World, wait_until
 DEADLINE_S = 2
 CONNECT = f"from labkit.cluster import connect\nrc = connect(4, deadline_s={DEADLINE_S})"
 RAW = "from mpi4py import MPI\nraw = MPI.COMM_WORLD\n"
+SCHEDULE = """from mpi4py import MPI
+from labkit.comm import RingComm, algorithm, run
+from labkit.schedules import ring_allreduce
+x = np.ones(10)
+"""
 
 # What goes wrong -> the cell, and patterns of its message.
 HANGS = {
@@ -75,6 +80,25 @@ HANGS = {
         "comm.allgather((lambda: 0) if rank == 1 else 1)",
         [r"rank 1 never joined .*: it raised .*pickle.* at cell line 1"],
     ),
+    "a schedule that one rank never joins": (
+        f"{SCHEDULE}if rank != 2:\n    run(comm, ring_allreduce(size), x)",
+        [
+            r"rank 2 never joined collective #1 \(ring_allreduce",
+            r"waiting in ring_allreduce \(#1, 10 float64",
+        ],
+    ),
+    "an algorithm that one rank never joins": (
+        f'{SCHEDULE}if rank != 2:\n    algorithm("ring")(comm, x, 0.25)',
+        [r"rank 2 never joined collective #1 \(ring_allreduce"],
+    ),
+    "a schedule on an unwatched communicator": (
+        f"{SCHEDULE}if rank != 2:\n    run(MPI.COMM_WORLD, ring_allreduce(size), x)",
+        [r"rank 2.* has returned from the cell"],
+    ),
+    "a RingComm around an unwatched communicator": (
+        f"{SCHEDULE}if rank != 2:\n    RingComm(MPI.COMM_WORLD).Allreduce(MPI.IN_PLACE, x)",
+        [r"rank 2.* has returned from the cell"],
+    ),
     "in a communicator of some ranks": (
         "half = comm.Split(rank % 2)\nif rank != 3:\n    half.Barrier()",
         [r"rank 3 never joined", r"rank 1 is waiting in Barrier"],
@@ -121,6 +145,21 @@ def test_a_hang_ends_the_cell_with_a_report_that_names_the_rank(shared: Kernel, 
         assert re.search(pattern, said), said
     assert said.count("HangError") == 1, said  # shown once, however many ranks raised it
     recover(what, took, shared)
+
+
+@pytest.mark.parametrize("which", ["comm", "MPI.COMM_WORLD"])
+def test_a_schedule_works_again_after_one_rank_missed_it(shared: Kernel, which: str) -> None:
+    """The values sent in vain before the hang must not be received after it."""
+    for call in (
+        f"run({which}, ring_allreduce(size), x)",
+        f"RingComm({which}).Allreduce(MPI.IN_PLACE, x)",
+        "ring.Allreduce(MPI.IN_PLACE, x)",
+    ):
+        shared.run(f"%%px\n{SCHEDULE}ring = RingComm({which})\nring.Allreduce(MPI.IN_PLACE, x)")
+        said = shared.run(f"%%px\n{SCHEDULE}x *= 1000\nif rank != 2:\n    {call}")
+        assert said.count("HangError") == 1 and "rank 2" in said, said
+        said = shared.run(f"%%px\n{SCHEDULE}{call}\nprint(int(x.sum()))")
+        assert numbers(said) == "40\n" * 4, said
 
 
 def test_a_rank_that_starts_the_cell_after_the_others_disagree(shared: Kernel) -> None:

@@ -50,14 +50,15 @@ class ScheduledComm(CommWrapper):
 
     schedule: ClassVar[Callable[[int], Schedule]]
     _messages: ScheduledComm | None = None
+    _attempt = 0  # in which the duplicate was made; after a hang, its collectives may be out of step
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         schedule = type(self).schedule(self.size)
         before_schedule(self, schedule, None)
         own = self._messages
-        if own is None:
-            waiting.wait(MPI.Intracomm.Ibarrier(self).Test, lambda: self._pending(schedule))
-            own = self._messages = self.Dup()  # no rank can be missing now, so that this cannot hang
+        if own is None or self._attempt != waiting.attempt():
+            own = self._messages = self._duplicate(schedule)
+            self._attempt = waiting.attempt()
         sent = received = None
         fault = ""
         try:
@@ -71,6 +72,20 @@ class ScheduledComm(CommWrapper):
         if sent is not None:
             received[:] = sent
         run_together(own, schedule, received, op)
+
+    def _duplicate(self, schedule: Schedule) -> Any:
+        """Return a duplicate, made when all ranks are here: Dup itself has no deadline.
+
+        If a rank is missing, the barrier that the others have entered stays theirs: MPI cannot cancel it, and
+        it ends when the missing rank enters it at last.
+        """
+        barrier = self.Get_attr(_entered_barrier())
+        if not isinstance(barrier, MPI.Request):
+            barrier = MPI.Intracomm.Ibarrier(self)
+            self.Set_attr(_entered_barrier(), barrier)
+        waiting.wait(barrier.Test, lambda: self._pending(schedule))
+        self.Delete_attr(_entered_barrier())
+        return self.Dup()
 
     def _pending(self, schedule: Schedule) -> waiting.Pending:
         return waiting.Pending(self, schedule.name, [], [])
@@ -171,6 +186,12 @@ def _values(sendbuf: Any, recvbuf: Any) -> tuple[np.ndarray | None, np.ndarray |
     if (sent.size, sent.dtype) != (received.size, received.dtype):
         raise ValueError(f"expected to receive what is sent, {_describe(sent)}, got {_describe(received)}")
     return sent, received
+
+
+@cache
+def _entered_barrier() -> int:
+    """Return the key under which a communicator keeps the barrier of `ScheduledComm._duplicate`."""
+    return MPI.Comm.Create_keyval()
 
 
 @cache

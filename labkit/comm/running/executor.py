@@ -12,6 +12,7 @@ from labkit.comm import tags, waiting
 from labkit.comm.running.counting import CountingComm
 from labkit.comm.running.plan import ADD, RECEIVE, RECEIVE_BESIDE, SEND, WAIT, Plan, Step, plan
 from labkit.comm.waiting import yield_core
+from labkit.comm.wrapper import CommWrapper
 from labkit.schedules import Schedule
 
 SEGMENT_BYTES = 768 << 10  # several fit in a core's cache; shorter segments cost more calls than they hide
@@ -46,9 +47,8 @@ def run(
 
 def before_schedule(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray | None) -> None:
     """On a watched communicator, wait until all ranks have made this call; otherwise do nothing."""
-    hook = getattr(comm, "_before_schedule", None)
-    if hook:
-        hook(schedule.name, array)
+    if isinstance(comm, CommWrapper):
+        comm._before_schedule(schedule.name, array)
 
 
 def run_together(
@@ -114,7 +114,8 @@ def _run(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, op: MPI.Op,
 
 def _walk(progress: _Progress, memory: tuple[np.ndarray, np.ndarray], op: MPI.Op) -> None:
     comm, _, steps, requests = progress
-    (array, beside), send, receive, tag = memory, comm.Isend, comm.Irecv, tags.SCHEDULE
+    (array, beside), send, receive = memory, comm.Isend, comm.Irecv
+    tag = tags.SCHEDULE + waiting.attempt() % 1000
     plain = op == MPI.SUM and array.dtype.kind in "iufc"
     for do, start, stop, peer, slot, number in steps:
         if do is SEND:
