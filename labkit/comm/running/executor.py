@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from labkit.comm import tags, waiting
 from labkit.comm.running.counting import CountingComm
-from labkit.comm.running.plan import ADD, RECEIVE, RECEIVE_BESIDE, SEND, WAIT, Plan, Step, plan
+from labkit.comm.running.plan import RECEIVE, RECEIVE_TEMPORARY, REDUCE, SEND, WAIT, Plan, Step, plan
 from labkit.comm.waiting import yield_core
 from labkit.comm.wrapper import CommWrapper
 from labkit.schedules import Schedule
@@ -78,7 +78,7 @@ class _Progress(NamedTuple):
         """Return which messages are not over; of all, or only the one with this number."""
         peers: dict[bool, list[int]] = {True: [], False: []}
         for do, _, _, peer, _, number in self.steps:
-            if do in (SEND, RECEIVE, RECEIVE_BESIDE) and only in (None, number):
+            if do in (SEND, RECEIVE, RECEIVE_TEMPORARY) and only in (None, number):
                 request = self.requests[number]
                 if request != MPI.REQUEST_NULL and not request.Get_status():
                     peers[do is SEND].append(peer)
@@ -87,10 +87,10 @@ class _Progress(NamedTuple):
 
 def _run(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, op: MPI.Op, segment_bytes: int) -> None:
     segment = max(1, segment_bytes // array.itemsize)
-    steps, messages, width = _plan(schedule, comm.rank, array.size, segment)
+    steps, messages, values = _plan(schedule, comm.rank, array.size, segment)
     if not steps:
         return
-    size = width * array.itemsize
+    size = values * array.itemsize
     store = _spare.pop() if _spare else np.empty(0, np.uint8)
     if store.size < size:
         store = np.empty(size, np.uint8)
@@ -114,7 +114,7 @@ def _run(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, op: MPI.Op,
 
 def _walk(progress: _Progress, memory: tuple[np.ndarray, np.ndarray], op: MPI.Op) -> None:
     comm, _, steps, requests = progress
-    (array, beside), send, receive = memory, comm.Isend, comm.Irecv
+    (array, temporary), send, receive = memory, comm.Isend, comm.Irecv
     tag = tags.SCHEDULE + waiting.attempt() % 1000
     plain = op == MPI.SUM and array.dtype.kind in "iufc"
     for do, start, stop, peer, slot, number in steps:
@@ -122,14 +122,14 @@ def _walk(progress: _Progress, memory: tuple[np.ndarray, np.ndarray], op: MPI.Op
             requests[number] = send(array[start:stop], peer, tag)
         elif do is WAIT:
             _wait(progress, number)
-        elif do is ADD:
-            _add(array[start:stop], beside[slot : slot + stop - start], op, plain)
+        elif do is REDUCE:
+            _add(array[start:stop], temporary[slot : slot + stop - start], op, plain)
         elif do is RECEIVE:
             requests[number] = receive(array[start:stop], peer, tag)
-        elif do is RECEIVE_BESIDE:
-            requests[number] = receive(beside[slot : slot + stop - start], peer, tag)
+        elif do is RECEIVE_TEMPORARY:
+            requests[number] = receive(temporary[slot : slot + stop - start], peer, tag)
         else:
-            array[start:stop] = beside[slot : slot + stop - start]
+            array[start:stop] = temporary[slot : slot + stop - start]
 
 
 def _wait(progress: _Progress, number: int) -> None:

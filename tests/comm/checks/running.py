@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import run, run_reference
-from labkit.comm.running.plan import ADD, RECEIVE, RECEIVE_BESIDE, SEND, WAIT, plan
+from labkit.comm.running.plan import RECEIVE, RECEIVE_TEMPORARY, REDUCE, SEND, WAIT, plan
 from labkit.schedules import (
     ALLREDUCE,
     Round,
@@ -181,7 +181,7 @@ def walk(schedule: Schedule, n: int, segment: int, early: bool) -> list[np.ndarr
     p, order = schedule.p, random.Random(26)
     plans = [plan(schedule, rank, n, segment) for rank in range(p)]
     arrays = [np.arange(n) + rank for rank in range(p)]
-    beside = [np.zeros(one.width, np.int64) for one in plans]
+    temporaries = [np.zeros(one.temporary, np.int64) for one in plans]
     ends: list[list] = [[None] * one.messages for one in plans]  # of each message: key, place, done
     halves: dict = {}
     at = [0] * p
@@ -206,15 +206,15 @@ def walk(schedule: Schedule, n: int, segment: int, early: bool) -> list[np.ndarr
         if at[rank] >= len(plans[rank].steps):
             return all([go(end) for end in ends[rank]]) and "over"
         do, start_, stop, peer, slot, number = plans[rank].steps[at[rank]]
-        own, other = arrays[rank][start_:stop], beside[rank][slot : slot + stop - start_]
+        own, other = arrays[rank][start_:stop], temporaries[rank][slot : slot + stop - start_]
         if do is SEND:
             start(rank, number, "send", peer, own)
-        elif do in (RECEIVE, RECEIVE_BESIDE):
+        elif do in (RECEIVE, RECEIVE_TEMPORARY):
             start(rank, number, "recv", peer, own if do is RECEIVE else other)
         elif do is WAIT:
             if not go(ends[rank][number]):
                 return False
-        elif do is ADD:
+        elif do is REDUCE:
             own += other
         else:
             own[:] = other
