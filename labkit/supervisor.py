@@ -32,8 +32,8 @@ import subprocess
 import sys
 import time
 
-# Run by path with -I -S, Python does not know where labkit is.
-sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from labkit import env, leftovers
 from labkit.processes import LINUX, alive, descendants, die_with_parent

@@ -1,4 +1,4 @@
-"""Real kernels, clusters and servers for the tests, in a profile folder of each test's own."""
+"""Real kernels, clusters and servers for the tests, each in a profile folder of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Start = Callable[..., "subprocess.Popen[str]"]  # the fixture `ipcluster`
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = DEADLINE_S) -> None:
-    """Wait for a condition, or fail saying what was waited for."""
+    """Wait for a condition; fail with its description if it takes too long."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -34,9 +34,17 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = DEAD
         time.sleep(0.05)
 
 
+def is_stopped(process: psutil.Process) -> bool:
+    """Return whether a process has ended or really stands still after a SIGSTOP."""
+    try:
+        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
 @dataclass
 class World:
-    """A profile folder, and whatever carries it in its environment."""
+    """A profile folder, and every process that has it in its environment."""
 
     folder: Path
     env: dict[str, str] = field(init=False)
@@ -61,11 +69,30 @@ class World:
                 commands.append(process.cmdline())
         return commands
 
+    def kill(self) -> None:
+        """Kill all processes with SIGKILL, so that none of them can clean up after another."""
+        # Stop them all first. A process may still be inside fork() when SIGSTOP returns, so wait until each
+        # stands still, and look for children that have started meanwhile.
+        stopped: list[psutil.Process] = []
+        scans_without_news = 0
+        while scans_without_news < 2:  # the environment of a process inside exec() cannot be read
+            news = [process for process in self.processes() if process not in stopped]
+            for process in news:
+                with suppress(psutil.NoSuchProcess):
+                    process.suspend()
+            wait_until(lambda news=news: all(map(is_stopped, news)), "all processes stopped", 20)
+            stopped += news
+            scans_without_news = 0 if news else scans_without_news + 1
+        for process in stopped:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        wait_until(lambda: not self.processes(), "all processes gone", 40)
+
     def cluster_files(self) -> list[str]:
         return glob.glob(f"{self.folder}/profile_*/security/*.json")
 
     def wait_until_empty(self) -> None:
-        """Wait until no process, no file of a cluster and no segment of a rank is left."""
+        """Wait until all processes have ended; check that no file and no segment of theirs is left."""
         wait_until(lambda: not self.processes(), "all processes gone", 40)
         assert self.cluster_files() == []
         assert glob.glob(f"{self.folder}/profile_*/log/*") == []
@@ -89,7 +116,7 @@ class Kernel:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        # Sockets: a port that is free when it is chosen may be an engine's when the kernel listens.
+        # Unix sockets: a port that is free when it is chosen may be an engine's when the kernel listens.
         self.folder = tempfile.TemporaryDirectory()
         self.manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{self.folder.name}/kernel")
         self.manager.start_kernel(env=world.env)
@@ -106,11 +133,12 @@ class Kernel:
         return self.manager.provisioner.pid
 
     def start(self, code: str) -> str:
+        """Start a cell; return the message id for `finish`."""
         return self.client.execute(code)
 
     def finish(self, message: str, until: str | None = None) -> str:
-        """Return what the cell printed, showed and raised, or has until it prints `until`."""
-        said = []
+        """Return the cell's output and error once it has ended, or once it has printed `until`."""
+        output = []
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             try:
@@ -122,16 +150,16 @@ class Kernel:
             content = reply["content"]
             match reply["msg_type"]:
                 case "stream":
-                    said.append(content["text"])
-                    if until is not None and until in "".join(said):
-                        return "".join(said)
+                    output.append(content["text"])
+                    if until is not None and until in "".join(output):
+                        return "".join(output)
                 case "execute_result" | "display_data":
-                    said.append(content["data"].get("text/plain", "") + "\n")
+                    output.append(content["data"].get("text/plain", "") + "\n")
                 case "error":
-                    said.append("\n".join(content["traceback"]) + "\n")
+                    output.append("\n".join(content["traceback"]) + "\n")
                 case "status" if content["execution_state"] == "idle":
-                    return "".join(said)
-        pytest.fail(f"a cell did not end in {DEADLINE_S:.0f} s; it said: {''.join(said)}")
+                    return "".join(output)
+        pytest.fail(f"a cell did not end within {DEADLINE_S:.0f} s; its output: {''.join(output)}")
 
     def run(self, code: str) -> str:
         return self.finish(self.start(code))
@@ -147,24 +175,38 @@ class Kernel:
         self.folder.cleanup()
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path / "ipython")
+def a_world(folder: Path) -> Iterator[World]:
+    """Yield a world; afterwards end all of its processes, and remove what they could not."""
+    world = World(folder)
     yield world
     left = world.processes()
-    for process in left:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(left, timeout=10)
-    for process in left:  # those who would have swept up behind the ranks are dead, too
+    world.kill()
+    for process in left:  # the supervisors that would have done it are dead, too
         leftovers.sweep(process.pid)
+
+
+def a_kernel(world: World) -> Iterator[Kernel]:
+    """Yield a kernel; end it afterwards."""
+    kernel = Kernel(world)
+    yield kernel
+    kernel.end()
+
+
+def names_engines(path: str) -> bool:
+    """Return whether a cluster file has an entry for a set of engines; the file may just be removed."""
+    with suppress(FileNotFoundError):
+        return '"sets": {"' in Path(path).read_text()
+    return False
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    yield from a_world(tmp_path / "ipython")
 
 
 @pytest.fixture
 def kernel(world: World) -> Iterator[Kernel]:
-    kernel = Kernel(world)
-    yield kernel
-    kernel.end()
+    yield from a_kernel(world)
 
 
 @pytest.fixture
@@ -181,16 +223,15 @@ def new_kernel(world: World) -> Iterator[Callable[[], Kernel]]:
 
 
 @pytest.fixture
-def ipcluster(world: World) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a cluster as typed, and return when its engines are on their way."""
+def ipcluster(world: World) -> Iterator[Start]:
+    """Start a cluster as typed, and return when its engines are starting. Kill it after the test."""
     started = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         process = world.start("ipyparallel.cluster", "start", *arguments)
         started.append(process)
         wait_until(
-            lambda: any('"sets": {"' in Path(path).read_text() for path in world.cluster_files()),
-            "a cluster file that names engines",
+            lambda: any(map(names_engines, world.cluster_files())), "a cluster file that names engines"
         )
         return process
 

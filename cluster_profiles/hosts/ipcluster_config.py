@@ -6,7 +6,7 @@ For connect(profile="hosts"), which puts this file into the IPython profile of t
 
 import sys
 
-from labkit.cluster.launchers import supervised
+from labkit.supervisor import supervised
 
 c = get_config()  # noqa: F821  (given by traitlets)
 

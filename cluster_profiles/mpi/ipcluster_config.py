@@ -8,7 +8,7 @@ import os
 import sys
 
 from labkit import env
-from labkit.cluster.launchers import supervised
+from labkit.supervisor import supervised
 
 c = get_config()  # noqa: F821  (given by traitlets)
 

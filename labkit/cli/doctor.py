@@ -15,7 +15,7 @@ COLOURS = {"ok": "green", "note": "yellow", "fault": "red"}
 @click.command
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as a list of objects.")
 def command(as_json: bool) -> None:
-    """Find what commonly breaks here, and say how to mend it.
+    """Find what commonly breaks here, and say how to fix it.
 
     One line for each check: ok; note, where the lab works, but something costs time or refuses what you type
     yourself; fault, where the lab does not work. The exit status is 1 if there is a fault.
@@ -25,7 +25,7 @@ def command(as_json: bool) -> None:
 
         from labkit.doctor.examine import examine  # noqa: PLC0415
     except ImportError as error:
-        raise click.ClickException(f"{error}: this environment is incomplete; `make env` mends it.") from None
+        raise click.ClickException(f"{error}: this environment is incomplete; `make env` fixes it.") from None
 
     try:
         environment = psutil.Process().environ()  # the user's own, as it was before `labkit` put its settings
@@ -38,6 +38,6 @@ def command(as_json: bool) -> None:
         for one in findings:
             click.echo(f"{click.style(f'{one.status:6}', fg=COLOURS[one.status])}{one.check:15}{one.found}")
         for one in findings:
-            if one.mend:
-                click.echo(f"\n{one.check}: {one.why}\n  To mend it: {one.mend}")
+            if one.fix:
+                click.echo(f"\n{one.check}: {one.why}\n  To fix it: {one.fix}")
     sys.exit(any(one.status == "fault" for one in findings))

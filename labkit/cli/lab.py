@@ -68,7 +68,7 @@ def _stop(signum: int, frame: object) -> None:
 
 
 def _start_jupyter() -> subprocess.Popen[bytes]:
-    from labkit.cluster.launchers import supervised  # noqa: PLC0415
+    from labkit.supervisor import supervised  # noqa: PLC0415
 
     options = ["--ServerApp.log_level=ERROR", "--LabApp.log_level=ERROR"]
     options += [f"--ServerApp.root_dir={Path.cwd()}", f"--LabApp.default_url=/lab/tree/{FIRST.as_posix()}"]

@@ -1,4 +1,4 @@
-"""The notebook's side of the lab: connect to engines or start them, and tell what became of them."""
+"""The notebook's side of the lab: connect to engines or start them, run cells, recover from failures."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ def connect(
     deadline_s: float = 20.0,
     timeout: float = 120.0,
 ) -> ipyparallel.Client:
-    """Return a client of `n` engines that are one MPI world, engine id = rank, and set up `%%px` for them.
+    """Return a client of `n` engines that form one MPI world, engine id = rank, and set up `%%px` for them.
 
-    Attaches to a running cluster of `n` engines, brings its engines back if they have died, or starts a
-    cluster that ends with this notebook's kernel. Every engine gets `comm`, `rank`, `size` and `np`. `comm`
-    is watched: a collective that a rank never joins is an error on all ranks, with the reason.
+    Attach to a running cluster of `n` engines, restart its engines if they have died, or start a cluster that
+    ends with this notebook's kernel. Every engine gets `comm`, `rank`, `size` and `np`. `comm` is watched: if
+    a rank never calls a collective, all ranks raise an error that says why.
 
     Args:
-        n: the number of ranks, at least 1; more ranks than cores are welcome.
-        profile: where the ranks run: `mpi` is this machine; `hosts` is the hosts with real links that
-            `labkit hosts up` makes, one rank on each.
-        restart: end the engines that are there, stuck ones too, and start new ones in their place.
-        take_over: use the engines although another notebook holds them; that one is told.
-        own: start a cluster of this notebook's own, whatever else runs.
-        deadline_s: seconds that a rank waits in a call of `comm` before it is a hang.
-        timeout: seconds to wait for the engines.
+        n: the number of ranks, at least 1; it may exceed the number of cores.
+        profile: where the ranks run: `mpi` is this machine; `hosts` is the hosts with shaped links that
+            `labkit hosts up` creates, one rank on each.
+        restart: end the engines that are there, even those that do not respond, and start new ones.
+        take_over: use the engines although another notebook uses them; that notebook gets an error.
+        own: start a cluster for this notebook alone, whatever else runs.
+        deadline_s: how long a rank waits in a call of `comm` before it reports a hang, in seconds.
+        timeout: how long to wait for the engines, in seconds.
 
     Raises:
-        labkit.hosts.HostsError: the profile is `hosts`, and none are up.
-        labkit.cluster.world.ClusterError: the engines did not come, are not one world of `n` ranks, or are
-            held by another notebook.
+        labkit.hosts.HostsError: the profile is `hosts`, and no hosts are up.
+        labkit.cluster.errors.ClusterError: the engines did not start, do not answer, do not form one world of
+            `n` ranks, or another notebook uses them.
 
     """
-    # Engines import this package on their way up: they must not pay for the client's side.
-    from labkit.cluster.connection import connect as connect_  # noqa: PLC0415
+    # Imported here because engines import this package while they start, and need nothing of the client.
+    from labkit.cluster import connection  # noqa: PLC0415
 
-    return connect_(
+    return connection.connect(
         n,
         profile=profile,
         restart=restart,
@@ -57,7 +57,7 @@ def connect(
 
 
 def last_hang() -> Report | None:
-    """Return the report of this notebook's last hang, for `labkit.plots.hang`; None if there was none."""
-    from labkit.cluster.magics import last_hang as last  # noqa: PLC0415
+    """Return the report of this notebook's last hang, for `labkit.plots.hang`; None if no cell hung."""
+    from labkit.cluster import magics  # noqa: PLC0415  (see connect)
 
-    return last()
+    return magics.last_hang()

@@ -1,4 +1,4 @@
-"""A `%%px` cell under way: waiting for it, stopping it, and what to say when it does not end by itself."""
+"""The ranks while a `%%px` cell runs: end a cell that hangs, stop a cell, report a rank that died."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import contextlib
 import os
 import signal
 import time
-from pathlib import Path
-from typing import Any
 
 import ipyparallel as ipp
-import psutil
 from ipyparallel.error import NoEnginesRegistered
 
-from labkit import leftovers
 from labkit.cluster import discovery, ownership
-from labkit.cluster.deaths import RankDied, first_death
-from labkit.cluster.world import ClusterError, Introduction
+from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.errors import CellHung, CellStopped, ClusterError, RankDied
+from labkit.cluster.exits import exits_file, first_exit
+from labkit.cluster.world import RankInfo
 from labkit.watch.flight_recorder.layout import FlightRecorder
 from labkit.watch.flight_recorder.report import Activity, Reason, Report
 from labkit.watch.flight_recorder.snapshot import take_snapshot
@@ -28,107 +26,96 @@ ADVICE = (
     "the ranks' variables are gone."
 )
 POLL_S = 0.05
-LOOK_S = 0.5  # between looks whether the controller is there
-# After a hang has been reported, a rank may end its cell by itself; then it is interrupted; then ended.
-GRACE_S, INTERRUPT_S = 0.3, 2.0
-LOCK_TIMEOUT_S = 2.0  # for the flight recorder: a rank that holds it must not keep a cell from being stopped
-SLOW_S = 5.0  # on a busy machine, to write down what it was interrupted in
-
-
-class Stopped(KeyboardInterrupt):
-    """The cell was stopped; the message says where its ranks were."""
-
-    def _render_traceback_(self) -> list[str]:  # IPython shows these lines in place of a traceback
-        return [f"KeyboardInterrupt: {self}"]
-
-
-class Hang(RuntimeError):
-    """The ranks' HangError, shown once, in the notebook."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"HangError: {self}"]
+CONTROLLER_POLL_S = 0.5
+HANG_GRACE_S = 0.3  # from the first HangError until the ranks still in the cell are interrupted
+INTERRUPT_S = 2.0  # from the interrupt until the engines are ended
+SLOW_INTERRUPT_S = 5.0  # the same on a busy machine, for ranks that have left the line they were at
+LOCK_TIMEOUT_S = 2.0  # a rank that holds the flight recorder's lock must not keep a cell from being stopped
+NOTICE_S = 2.0  # for the controller to notice that engines have ended
 
 
 class Ranks:
-    """The engines behind a client, as `connect()` met them."""
+    """The ranks behind a client, as they were when `connect()` returned."""
 
     def __init__(
-        self, client: ipp.Client, cluster: ipp.Cluster, introductions: list[Introduction], recorder: str
+        self, client: ipp.Client, cluster: ipp.Cluster, infos: list[RankInfo], recorder: str
     ) -> None:
         self.client = client
-        self.pids = {one.pid: one.rank for one in introductions}
-        self.deaths = deaths_of(cluster)
-        self.holder = ownership.file_of(cluster)
+        self.pids = {info.pid: info.rank for info in infos}
+        self.exits = exits_file(cluster)
+        self.owner_file = ownership.owner_file(cluster)
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
-        self.controller = controller_of(cluster)
-        self.over = ""  # why the engines have been ended from here
-        self.looked = 0.0
+        self.controller = private.process_of(cluster.controller)
+        self.controller_checked = 0.0  # when, by time.monotonic()
+        self.ended_because = ""  # set when this notebook has ended the engines
 
     def check(self) -> None:
-        """Raise if the ranks are no longer this notebook's, or gone."""
-        if (who := ownership.other(self.holder)) is not None:
+        """Raise if this notebook no longer owns the engines, or if the controller or a rank has ended."""
+        if (other := ownership.other_owner(self.owner_file)) is not None:
             raise ClusterError(
-                f"{who} has taken the engines over. `connect(take_over=True)` takes them back, "
-                f"`connect(own=True)` starts engines of this notebook's own."
+                f"{other} has taken the engines over. `connect(take_over=True)` takes them back, "
+                f"`connect(own=True)` starts engines for this notebook alone."
             )
         self.check_controller()
-        if (died := self.lost()) is not None:  # also while MPI is still ending the others
+        if (died := self.death()) is not None:  # MPI may still be ending the other ranks
             raise died
 
     def check_controller(self) -> None:
-        """Raise if the controller has ended: no message would ever come."""
-        if self.controller is not None and not discovery.lives(self.controller):
+        """Raise RankDied if the controller has ended: no answer would ever arrive."""
+        if self.controller is not None and not discovery.is_running(self.controller):
             raise RankDied(f"the cluster's controller has ended, and the engines with it. {ADVICE}")
 
-    def lost(self, patience: float = 2.0) -> RankDied | None:
-        """Return the error to raise if engines have gone; wait `patience` seconds for all to be noticed."""
-        if self.over:
-            return RankDied(self.over)
+    def death(self) -> RankDied | None:
+        """Return the error to raise if a rank has ended, after waiting until all of them have."""
+        if self.ended_because:
+            return RankDied(self.ended_because)
         ranks = sorted(self.pids.values())
-        deadline = time.monotonic() + patience
         if set(self.client.ids) == set(ranks):
             return None
+        self.wait_until_no_engine()
+        first = first_exit(self.exits, self.pids)
+        if first is None:
+            gone = [rank for rank in ranks if rank not in self.client.ids]
+            return RankDied(f"{ranks_phrase(gone)} ended. {ADVICE}")
+        others = ", and MPI ended the other ranks with it" if len(ranks) > 1 else ""
+        return RankDied(f"{first}{others}. {ADVICE}")
+
+    def wait_until_no_engine(self) -> None:
+        """Wait until the controller has noticed the end of every engine, for at most NOTICE_S."""
+        deadline = time.monotonic() + NOTICE_S
         while self.client.ids and time.monotonic() < deadline:
             time.sleep(0.02)
-        lines = self.deaths.read_text() if self.deaths.exists() else ""
-        death = first_death(lines, self.pids)
-        if death is None:
-            gone = ", ".join(str(rank) for rank in ranks if rank not in self.client.ids)
-            return RankDied(f"ranks {gone} have ended. {ADVICE}")
-        others = len(ranks) > 1
-        return RankDied(f"{death}{', and MPI ended the other ranks with it' * others}. {ADVICE}")
 
-    def look_after(self, result: ipp.AsyncResult) -> None:
-        """Call this again and again while a cell runs: it sees to it that it ends, if it hangs."""
+    def end_if_hung(self, result: ipp.AsyncResult) -> None:
+        """End a cell in which a rank has raised HangError, if it does not end by itself. Call it repeatedly.
+
+        Raise RankDied if the controller has ended, CellHung if the engines had to be ended.
+        """
         now = time.monotonic()
-        if now - self.looked > LOOK_S:
-            self.looked = now
+        if now - self.controller_checked > CONTROLLER_POLL_S:
+            self.controller_checked = now
             self.check_controller()
-        if any(failed_by_hang(child) for child in result._children):
-            end = now + GRACE_S
-            while not result.wait(POLL_S) and time.monotonic() < end:
-                pass
-            if not result.done() and not self.interrupt(result, INTERRUPT_S):
-                stuck = pending(result)
-                text = next(text for text in map(failed_by_hang, result._children) if text)
-                self.end(
-                    f"{ranks_phrase(stuck)} did not heed an interrupt: the engines have been ended. {ADVICE}"
-                )
-                raise Hang(f"{text}\n{self.over}")
+        report = hang_report(result)
+        if report is None or wait(result, HANG_GRACE_S) or self.interrupt(result):
+            return
+        stuck = ranks_phrase(pending(result))
+        self.end(f"{stuck} did not respond to an interrupt: the engines were ended. {ADVICE}")
+        raise CellHung(f"{report}\n{self.ended_because}")
 
-    def stop(self, result: ipp.AsyncResult) -> BaseException:
-        """End a cell at the user's wish, and return the error that says what its ranks were at."""
-        said = "".join(f"\n{line}" for line in self.snapshot_lines())
-        if self.interrupt(result, INTERRUPT_S):
-            return Stopped(f"the cell was stopped.{said}")
+    def stop(self, result: ipp.AsyncResult) -> CellStopped:
+        """End a cell because the user stopped it; return the error that says what its ranks were doing."""
+        doing = "".join(f"\n{line}" for line in self.snapshot_lines())
+        if self.interrupt(result):
+            return CellStopped(f"the cell was stopped.{doing}")
+        stuck = ranks_phrase(pending(result))
         self.end(
-            f"{ranks_phrase(pending(result))} did not heed the interrupt (a call of MPI not watched, or "
-            f"other compiled code): the engines have been ended. {ADVICE}"
+            f"{stuck} did not respond to the interrupt (an unwatched MPI call, or other compiled code): "
+            f"the engines were ended. {ADVICE}"
         )
-        return Stopped(f"the cell was stopped.{said}\n{self.over}")
+        return CellStopped(f"the cell was stopped.{doing}\n{self.ended_because}")
 
     def snapshot_lines(self) -> list[str]:
-        """Return in words what the ranks are doing; if that fails, why. A cell can be stopped in any case."""
+        """Return what the ranks are doing, in words. Never raise: stopping a cell must not fail."""
         try:
             report = self.take_snapshot()
             return render(report).splitlines() if report else []
@@ -142,70 +129,58 @@ class Ranks:
         with self.recorder.locked(LOCK_TIMEOUT_S):
             return take_snapshot(self.recorder, Reason.STOPPED, 0.0, range(self.recorder.size), None)
 
-    def interrupt(self, result: ipp.AsyncResult, patience: float) -> bool:
-        """Interrupt the ranks that are still in the cell; tell whether they have ended it."""
+    def interrupt(self, result: ipp.AsyncResult) -> bool:
+        """Interrupt the ranks that are still in the cell; return whether they have ended it."""
         before = self.places()
-        # Once: a second one would come while a rank writes down the first, and lose its answer.
+        # Only once: a second interrupt could hit a rank while it handles the first, and its answer be lost.
         self.client.send_signal("SIGINT", targets=pending(result), block=False)
-        end = time.monotonic() + patience
-        while not result.wait(POLL_S) and time.monotonic() < end:
-            pass
-        if not result.done():
-            now = self.places()
-            stuck = [rank for rank in pending(result) if now.get(rank) == before.get(rank)]
-            if not stuck:  # all ranks have moved on since the interrupt: they are ending the cell
-                result.wait(SLOW_S)
+        if wait(result, INTERRUPT_S):
+            return True
+        now = self.places()
+        stuck = [rank for rank in pending(result) if now.get(rank) == before.get(rank)]
+        if not stuck:  # all ranks have moved on since the interrupt: they are ending the cell
+            result.wait(SLOW_INTERRUPT_S)
         return bool(result.done())
 
     def places(self) -> dict[int, tuple[Activity, str]]:
-        """Return what each rank is doing, and where; nothing if that is not known."""
+        """Return what each rank is doing, and at which line; nothing if that is unknown."""
         with contextlib.suppress(Exception):
             if (report := self.take_snapshot()) is not None:
                 return {rank.rank: (rank.activity, rank.place) for rank in report.ranks}
         return {}
 
-    def end(self, why: str) -> None:
-        """End all engines, stuck ones too, and wait until the controller has noticed."""
-        self.over = why
-        kill(self.client)
-        deadline = time.monotonic() + 2
-        while self.client.ids and time.monotonic() < deadline:
-            time.sleep(0.02)
+    def end(self, reason: str) -> None:
+        """End all engines, even those that do not respond, and wait until the controller has noticed."""
+        self.ended_because = reason
+        kill_engines(self.client)
+        self.wait_until_no_engine()
 
 
-def kill(client: ipp.Client) -> None:
-    """End all engines that there are, stuck ones too: by their nannies, which report the end at once."""
+def kill_engines(client: ipp.Client) -> None:
+    """End all engines, even those that do not respond: their nannies kill them and report their end."""
     with contextlib.suppress(NoEnginesRegistered):
         client.send_signal(signal.SIGKILL, block=False)
 
 
+def wait(result: ipp.AsyncResult, seconds: float) -> bool:
+    """Wait until a cell has ended on all ranks, for at most so many seconds; return whether it has."""
+    end = time.monotonic() + seconds
+    while not result.wait(POLL_S) and time.monotonic() < end:
+        pass
+    return bool(result.done())
+
+
 def pending(result: ipp.AsyncResult) -> list[int]:
-    """Return the engines that have not ended a cell."""
-    return [
-        target for target, child in zip(result._targets, result._children, strict=True) if not child.done()
-    ]
+    """Return the engines that have not ended the cell."""
+    return [engine for engine, future in private.futures(result).items() if not future.done()]
 
 
-def failed_by_hang(child: Any) -> str | None:
-    """Return the report of a rank's HangError, if its cell has ended in one."""
-    if child.done():
-        with contextlib.suppress(Exception):  # one that has been cancelled has no result
-            error = child.result()  # an error is a result, too
-            if getattr(error, "ename", "") == "HangError":
-                return str(error.evalue)
+def hang_report(result: ipp.AsyncResult) -> str | None:
+    """Return the message of a HangError that a rank has raised; None if no rank has."""
+    for future in private.futures(result).values():
+        if future.done():
+            with contextlib.suppress(Exception):  # a cancelled future has no result
+                error = future.result()  # ipyparallel returns a rank's exception as a result
+                if getattr(error, "ename", "") == "HangError":
+                    return str(error.evalue)
     return None
-
-
-def deaths_of(cluster: ipp.Cluster) -> Path:
-    """Return the file in which the witnesses of a cluster's ranks note how these end."""
-    return Path(leftovers.cluster_files(cluster.profile_dir, cluster.cluster_id)["exits"])
-
-
-def controller_of(cluster: ipp.Cluster) -> psutil.Process | None:
-    """Return the controller's process, if it is on this machine."""
-    process = getattr(cluster.controller, "process", None)
-    pid = getattr(cluster.controller, "pid", None) or getattr(process, "pid", None)
-    try:
-        return psutil.Process(pid) if pid else None
-    except psutil.Error:
-        return None

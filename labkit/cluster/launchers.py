@@ -1,4 +1,4 @@
-"""How controllers and engines are started, so that they end with whoever started them."""
+"""The launcher of controllers that end together with the process that started them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from ipyparallel.cluster.launcher import LocalControllerLauncher
 
 from labkit.supervisor import supervised
 
-__all__ = ["SupervisedControllerLauncher", "supervised"]
-
 
 class SupervisedControllerLauncher(LocalControllerLauncher):
-    """A controller that ends with the process that started it, SIGKILL included.
+    """Start a controller that ends with its starter, even if SIGKILL ends that process.
 
-    `ipcluster start --daemonize` and `Cluster(shutdown_atexit=False)` ask for the contrary and get it.
+    Not with `ipcluster start --daemonize` and `Cluster(shutdown_atexit=False)`: that controller stays.
     """
 
     def find_args(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Who holds a cluster's engines: one notebook, for the collectives of two would mix."""
+"""Which notebook uses a cluster's engines. One at a time: the collectives of two would mix."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from labkit.leftovers import cluster_files
 
 
 @dataclass(frozen=True)
-class Holder:
-    """A notebook's kernel; `created` tells it from another process with its pid, `board` is its ranks'."""
+class Owner:
+    """The notebook kernel that uses the engines, and the path of their flight recorder.
+
+    `created` is the time when the process started: another process may have its pid later.
+    """
 
     pid: int
     created: float
@@ -28,8 +31,8 @@ class Holder:
         return f"{self.notebook or 'another notebook'} (kernel process {self.pid})"
 
     @property
-    def lives(self) -> bool:
-        """Whether the kernel is there; one on another machine counts as there."""
+    def alive(self) -> bool:
+        """Whether the kernel runs; a kernel on another machine counts as running."""
         if self.host != socket.gethostname():
             return True
         try:
@@ -38,40 +41,37 @@ class Holder:
             return False
 
 
-def me(recorder: str) -> Holder:
-    """Return this process as a holder; Jupyter tells a kernel its notebook's path."""
-    name = os.path.basename(os.environ.get("JPY_SESSION_NAME", ""))
-    return Holder(os.getpid(), psutil.Process().create_time(), socket.gethostname(), name, recorder)
-
-
-def file_of(cluster: ipp.Cluster) -> Path:
-    """Return the file that names the holder; it goes with the cluster (see lifeline.cluster_files)."""
+def owner_file(cluster: ipp.Cluster) -> Path:
+    """Return the file that names the owner of a cluster's engines; it is removed with the cluster."""
     return Path(cluster_files(cluster.profile_dir, cluster.cluster_id)["owner"])
 
 
-def holder(path: Path) -> Holder | None:
-    """Return who holds the engines, dead or alive, if anybody has."""
+def owner(file: Path) -> Owner | None:
+    """Return the last owner of the engines, alive or not; None if they never had one or it released them."""
     try:
-        return Holder(**json.loads(path.read_text()))
+        return Owner(**json.loads(file.read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def other(path: Path) -> Holder | None:
-    """Return the living notebook that holds the engines and is not this one."""
-    who = holder(path)
-    return who if who is not None and who.pid != os.getpid() and who.lives else None
+def other_owner(file: Path) -> Owner | None:
+    """Return the owner of the engines if it is alive and is not this process."""
+    found = owner(file)
+    return found if found is not None and found.pid != os.getpid() and found.alive else None
 
 
-def hold(path: Path, recorder: str) -> None:
-    """Note that this process holds the engines now, and where their board is."""
-    written = path.with_name(f"{path.name}-{os.getpid()}")
-    written.write_text(json.dumps(asdict(me(recorder))))
-    written.replace(path)
+def claim(file: Path, recorder: str) -> None:
+    """Make this process the owner of the engines, whose flight recorder is at the path `recorder`."""
+    # Jupyter sets this variable to the path of the kernel's notebook.
+    notebook = os.path.basename(os.environ.get("JPY_SESSION_NAME", ""))
+    me = Owner(os.getpid(), psutil.Process().create_time(), socket.gethostname(), notebook, recorder)
+    written = file.with_name(f"{file.name}-{os.getpid()}")
+    written.write_text(json.dumps(asdict(me)))
+    written.replace(file)
 
 
-def release(path: Path) -> None:
-    """Let go, if it is this process that holds them."""
-    who = holder(path)
-    if who is not None and who.pid == os.getpid():
-        path.unlink(missing_ok=True)
+def release(file: Path) -> None:
+    """Give the engines up if this process is their owner."""
+    found = owner(file)
+    if found is not None and found.pid == os.getpid():
+        file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Where engines run: the IPython profiles that the lab brings along, beside the plain one (`mpi`)."""
+"""Where engines run: the IPython profiles that the lab installs, and the default one, here called `mpi`."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from pathlib import Path
 from IPython.paths import get_ipython_dir
 
 from labkit import hosts
-from labkit.cluster.world import ClusterError
+from labkit.cluster.errors import ClusterError
 
-PLAIN = "mpi"
+DEFAULT = "mpi"
 FILE = "ipcluster_config.py"
-BROUGHT = Path(sys.prefix, "share", "labkit", "cluster_profiles")
+INSTALLED = Path(sys.prefix, "share", "labkit", "cluster_profiles")
 
 
 def names() -> list[str]:
-    """Return the names of all profiles but the plain one."""
-    return sorted(path.parent.name for path in BROUGHT.glob(f"*/{FILE}"))
+    """Return the names of the installed profiles, without the default one."""
+    return sorted(path.parent.name for path in INSTALLED.glob(f"*/{FILE}"))
 
 
 def prepare(profile: str, n: int) -> str:
-    """See that n engines can run in a profile, and put its settings in place; return IPython's name of it.
+    """Check that n engines can run in a profile, install its settings, and return IPython's name for it.
 
-    Raises ClusterError or HostsError: there is no such profile, or it is not ready for n engines.
+    Raise ClusterError or labkit.hosts.HostsError if the profile does not exist or is not ready for n engines.
     """
-    if profile == PLAIN:
+    if profile == DEFAULT:
         return "default"
     if profile not in names():
         raise ClusterError(
-            f"there is no profile {profile!r}; there are {', '.join([PLAIN, *names()])}. "
+            f"there is no profile {profile!r}; the profiles are {', '.join([DEFAULT, *names()])}. "
             f"`make env` installs them."
         )
     if profile == "hosts" and (up := len(hosts.running().hosts)) < n:
         raise ClusterError(
-            f"{n} ranks on {up} hosts: a host takes one rank. "
-            f"`labkit hosts down`, then `labkit hosts up --n {n}`."
+            f"{n} ranks do not fit on {up} hosts: each host runs one rank. "
+            f"Run `labkit hosts down`, then `labkit hosts up --n {n}`."
         )
     folder = Path(get_ipython_dir(), f"profile_{profile}")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE).write_text((BROUGHT / profile / FILE).read_text())
+    (folder / FILE).write_text((INSTALLED / profile / FILE).read_text())
     return profile
 
 
 def of(cluster_file: Path) -> str:
-    """Return the lab's name of the profile that a cluster file belongs to."""
+    """Return the lab's name for the profile that a cluster file belongs to."""
     name = cluster_file.parent.parent.name.removeprefix("profile_")
-    return name if name in names() else PLAIN
+    return name if name in names() else DEFAULT

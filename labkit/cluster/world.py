@@ -1,21 +1,16 @@
-"""What the engines say of the MPI world they are in, and whether it is the one that was asked for."""
+"""What each engine reports about its MPI world, and whether the engines form the world that was wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
-class ClusterError(RuntimeError):
-    """The engines are not what the lab needs; the message says why, and what to do."""
-
-    def _render_traceback_(self) -> list[str]:  # IPython shows these lines in place of a traceback
-        return [f"ClusterError: {self}"]
+from labkit.cluster.errors import ClusterError
 
 
 @dataclass(frozen=True)
-class Introduction:
-    """What a rank says of itself; `library` is the MPI library that its mpi4py has loaded."""
+class RankInfo:
+    """What a rank reports about itself; `library` is the MPI library that its mpi4py has loaded."""
 
     rank: int
     size: int
@@ -24,21 +19,24 @@ class Introduction:
     library: str
 
 
-def check_world(ranks: Sequence[Introduction], launcher: str) -> None:
-    """Raise unless the engines, given in the order of their ids, are one world with engine id = rank.
+def check_world(infos: Sequence[RankInfo], launcher: str) -> None:
+    """Raise ClusterError unless the engines form one MPI world with engine id = rank.
 
-    `launcher` names what has started them: the mpiexec's path, or the kind of launcher that uses none.
+    Args:
+        infos: the engines' reports, by engine id.
+        launcher: what started the engines: the path of an mpiexec, or the name of a launcher without one.
+
     """
-    n = len(ranks)
-    if n > 1 and all(one.size == 1 for one in ranks):
+    n = len(infos)
+    if n > 1 and all(info.size == 1 for info in infos):
         raise ClusterError(
-            f"the {n} engines are {n} MPI worlds of one rank each, not one world of {n}: they were started "
-            f"by {launcher}, which is not of {ranks[0].library}, the MPI that mpi4py uses. Stop this "
-            f"cluster, then call connect() again, which starts engines with this environment's mpiexec."
+            f"the {n} engines are {n} MPI worlds of one rank each, not one world of {n}. {launcher} started "
+            f"them and does not belong to {infos[0].library}, the MPI that mpi4py uses. Stop this cluster, "
+            f"then call connect() again: it starts engines with this environment's mpiexec."
         )
-    for engine, one in enumerate(ranks):
-        if one.size != n or one.rank != engine:
+    for engine, info in enumerate(infos):
+        if info.size != n or info.rank != engine:
             raise ClusterError(
-                f"engine {engine} is rank {one.rank} of {one.size}; expected rank {engine} of {n}. "
-                f"Start engines with `ipcluster start --engines=MPI -n {n}`, all at once."
+                f"engine {engine} is rank {info.rank} of {info.size}; expected rank {engine} of {n}. "
+                f"Start all engines at once with `ipcluster start --engines=MPI -n {n}`."
             )

@@ -1,5 +1,5 @@
-"""What commonly breaks an MPI lab on a machine, looked for one by one; each finding says how to mend it.
+"""Checks for what commonly breaks an MPI lab on a machine. Each finding says how to fix it.
 
-Nothing here loads MPI into its own process: a broken one is what is looked for. Trials run in children with
-deadlines. `labkit.doctor.examine` puts the checks together.
+Nothing here loads MPI into its own process, since MPI may be what is broken. Trials run in child processes
+with deadlines. `labkit.doctor.examine` runs all checks.
 """

@@ -1,4 +1,4 @@
-"""Checks of ipyparallel: the engines' settings, and what clusters that are gone have left."""
+"""Checks of ipyparallel: the settings for engines, and what clusters have left behind."""
 
 from __future__ import annotations
 
@@ -16,93 +16,101 @@ from labkit.doctor.findings import Finding, fault, note, ok
 
 
 def settings(prefix: str = sys.prefix) -> Finding:
-    """Does this environment hold the settings by which `ipcluster` and connect() start engines?"""
+    """Check that this environment has the settings with which `ipcluster` and connect() start engines."""
     file = Path(prefix, "etc", "ipython", "ipcluster_config.py")
     if file.exists():
         return ok("settings", str(file))
     return fault(
         "settings",
         f"{file} is missing",
-        "Engines start without MPI, or by another mpiexec: n worlds of one rank.",
+        "Engines start without MPI or by another mpiexec, as n worlds of one rank.",
         f"{shlex.quote(sys.executable)} -m pip install --force-reinstall --no-deps --editable .   "
         "(in the lab's folder)",
     )
 
 
-def stale(folders: Iterable[Path] | None = None) -> Finding:
-    """Do files in these profile folders, by default all of this user's, tell of clusters that run no more?
+def stale_files(folders: Iterable[Path] | None = None) -> Finding:
+    """Check for files of clusters that no longer run, in these profile folders, by default all of the user's.
 
-    Those of clusters whose controller runs elsewhere (another host with this home, a batch job) are passed
-    over: from here nobody can tell.
+    Skip clusters whose controller may run on another machine (with the same home folder, or in a batch job).
     """
-    from labkit.cluster import discovery  # noqa: PLC0415 (imports ipyparallel: while the trials run)
+    # Imported here because it imports ipyparallel, which takes a second, while trials are running.
+    from labkit.cluster import discovery, ipyparallel_private  # noqa: PLC0415
 
     files = []
-    for folder in folders if folders is not None else map(Path, discovery.all_profile_dirs()):
+    for folder in folders if folders is not None else ipyparallel_private.profile_dirs():
         security = folder / "security"
         for path in sorted(security.glob("cluster-*.json")):
-            name = discovery.name_of(path)
+            name = discovery.id_of(path)
             client = security / (f"ipcontroller-{name}-client.json" if name else "ipcontroller-client.json")
-            state = read(path)
-            has_pid = isinstance(state.get("controller", {}).get("state", {}).get("pid"), int)
-            if has_pid and is_here(read(client), unless=True) and not discovery.runs(state):
+            state = read_json(path)
+            local = is_on_this_machine(read_json(client), default=True)
+            if (
+                local
+                and ipyparallel_private.controller_pid(state) is not None
+                and not discovery.is_controller_running(state)
+            ):
                 files.append(path)
         for path in sorted(security.glob("ipcontroller*.json")):
-            connection = read(path)
-            if is_here(connection) and "registration" in connection and not listens(connection):
+            connection = read_json(path)
+            if (
+                is_on_this_machine(connection, default=False)
+                and "registration" in connection
+                and not is_listening(connection)
+            ):
                 files.append(path)
     if not files:
-        return ok("clusters", "no files of clusters that run no more")
+        return ok("clusters", "no files of clusters that no longer run")
     return note(
         "clusters",
-        f"{len(files)} file{'s' * (len(files) > 1)} of clusters that run no more: "
+        f"{len(files)} file{'s' * (len(files) > 1)} of clusters that no longer run: "
         f"{', '.join(sorted({path.stem for path in files}))}",
-        "`ipyparallel.Client()` believes them, and waits for engines that are gone.",
+        "`ipyparallel.Client()` reads them, and waits for engines that are gone.",
         f"rm -f {' '.join(shlex.quote(str(path)) for path in files)}",
     )
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return what a JSON file says; nothing if it is gone, or being written."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; an empty one if the file is missing, incomplete or something else."""
     with suppress(OSError, ValueError):
-        said = json.loads(path.read_text())
-        return said if isinstance(said, dict) else {}
+        content = json.loads(path.read_text())
+        return content if isinstance(content, dict) else {}
     return {}
 
 
-def is_here(connection: dict[str, Any], *, unless: bool = False) -> bool:
-    """Tell whether the controller of a connection file is on this host; `unless` where the file is silent."""
-    place = connection.get("location")
-    return unless if place is None else place in (socket.gethostname(), "localhost", "127.0.0.1")
+def is_on_this_machine(connection: dict[str, Any], *, default: bool) -> bool:
+    """Return whether the controller of a connection file is on this machine; `default` if it does not say."""
+    location = connection.get("location")
+    return default if location is None else location in (socket.gethostname(), "localhost", "127.0.0.1")
 
 
-def listens(connection: dict[str, Any]) -> bool:
-    """Tell whether something answers at the port where a controller registers engines and clients."""
+def is_listening(connection: dict[str, Any]) -> bool:
+    """Return whether a program listens on a controller's registration port; True if that is unknown."""
     address = str(connection.get("interface", "")).removeprefix("tcp://")
-    if "://" in address:  # sockets of another kind
+    if "://" in address:  # not TCP
         return True
     try:
         host = "127.0.0.1" if address in ("", "*", "0.0.0.0") else address
         socket.create_connection((host, int(connection["registration"])), timeout=1).close()
     except ConnectionRefusedError:
         return False
-    except (OSError, ValueError):  # no telling
+    except (OSError, ValueError):  # no answer in time, or no valid address
         return True
     return True
 
 
 def segments(paths: Sequence[str]) -> Finding:
-    """Have ranks that were killed left shared memory behind? `paths` is lifeline's forgotten_segments()."""
+    """Report shared memory that killed ranks left; `paths` is from labkit.leftovers.forgotten_segments()."""
     size = 0
     for path in paths:
         with suppress(OSError):
             size += os.stat(path).st_blocks * 512
     if not paths:
-        return ok("segments", "no shared memory of ranks that run no more")
+        return ok("segments", "no shared memory of ranks that no longer run")
     return note(
         "segments",
-        f"{len(paths)} segment{'s' * (len(paths) > 1)} of ranks that run no more held {size >> 10} KiB",
-        "They take room in /dev/shm until somebody removes them.",
-        "Nothing to do: what the lab starts removes them when it ends, and the trials just now did. "
-        f"By hand: rm -f {' '.join(map(shlex.quote, paths))}",
+        f"{len(paths)} segment{'s' * (len(paths) > 1)} of ranks that no longer run held {size >> 10} KiB",
+        "They fill /dev/shm until they are removed.",
+        "Nothing to do: whatever the lab starts removes them when it ends, and the doctor's own trials just "
+        f"did. By hand: rm -f {' '.join(map(shlex.quote, paths))}",
     )

@@ -1,4 +1,4 @@
-"""All checks, the slow ones at the same time."""
+"""Run all checks, the slow ones at the same time."""
 
 from __future__ import annotations
 
@@ -9,78 +9,80 @@ from functools import partial
 from labkit import env, leftovers
 from labkit.doctor import clusters, machine, mpi, versions
 from labkit.doctor.findings import Finding, note
-from labkit.doctor.trials import Outcome, Trial, probing
+from labkit.doctor.trials import Outcome, Trial, start_probe
 from labkit.processes import cores
 
-RANKS = 4  # as many as the notebooks ask for
+RANKS = 4  # the number that the notebooks use
 
 
 def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
-    """Run all checks for n ranks and return what they found; takes some seconds, at most some deadlines.
+    """Run all checks for n ranks and return their findings, after some seconds.
 
-    `environment` is the user's own, before the lab's settings; of all started nothing is left.
+    `environment` is the user's own, without the lab's settings. Nothing that is started remains.
     """
-    lab = {**environment, **env.settings()}
-    forgotten = leftovers.forgotten_segments()  # now: the trials' own watchers remove them
-    typed = shutil.which("mpiexec", path=environment.get("PATH"))
-    library = probing("library", environment)
-    threads = [probing("threads", each) for each in (lab, environment)]
-    named = probing("host", environment)
-    version = Trial([typed, "--version"], environment) if typed else None
-    engines = probing("world", lab, env.mpiexec(), "-n", str(n))
+    lab_environment = {**environment, **env.settings()}
+    forgotten = leftovers.forgotten_segments()  # before the trials, whose supervisors remove them
+    typed_mpiexec = shutil.which("mpiexec", path=environment.get("PATH"))
+    library_probe = start_probe("library", environment)
+    lab_threads = start_probe("threads", lab_environment)
+    user_threads = start_probe("threads", environment)
+    host_probe = start_probe("host", environment)
+    version = Trial([typed_mpiexec, "--version"], environment) if typed_mpiexec else None
+    engines = start_probe("world", lab_environment, env.mpiexec(), "-n", str(n))
 
     findings: list[Finding] = []
 
     def check(name: str, function: Callable[[], Finding]) -> None:
         try:
             findings.append(function())
-        except Exception as error:  # one check that cannot be made must not hide the others
-            why = "This check needs something that is not here, or has an error of its own."
-            said = f"could not be checked: {type(error).__name__}: {error}"
-            findings.append(note(name, said, why, "Mend what else stands here first."))
+        except Exception as error:  # a check that fails must not prevent the others
+            found = f"could not be checked: {type(error).__name__}: {error}"
+            why = "The check needs something that is missing here, or has an error of its own."
+            findings.append(note(name, found, why, "Fix the other findings first."))
 
     check("python", versions.python)
     check("packages", versions.packages)
     check("settings", clusters.settings)
-    check("clusters", clusters.stale)
+    check("clusters", clusters.stale_files)
     check("segments", partial(clusters.segments, forgotten))
     check("shared memory", partial(machine.shared_memory, n))
-    check("temporary", partial(machine.temporary, environment))
+    check("temp folder", partial(machine.temporary_folder, environment))
 
-    met = library.finish()
-    loaded = met.told[0] if met.told else {"name": "", "file": ""}
-    check("mpi", partial(mpi.loads, met, environment))
-    check("one mpi", lambda: mpi.alone(mpi.wheels(), loaded["file"], environment))
-    says = version.finish().said if version else ""
-    check("mpiexec", partial(mpi.launcher, typed, says, loaded["name"], environment))
-    started = engines.finish()
-    if met.told:
-        check("engines", partial(mpi.engines, started, n, environment))
-        if typed:
-            foreign = mpi.kind_of(says) not in ("", loaded["name"])
-            findings += as_typed(typed, {**environment, **env.OPEN_MPI} if foreign else environment, n)
-    in_lab, own = (trial.finish() for trial in threads)
-    check("threads", partial(machine.blas, in_lab, own, environment, n, cores()))
-    check("host name", partial(machine.name, named.finish()))
+    library = library_probe.finish()
+    loaded = library.records[0] if library.records else {"name": "", "file": ""}
+    check("mpi", partial(mpi.library, library, environment))
+    check("one mpi", lambda: mpi.single_library(mpi.wheels(), loaded["file"], environment))
+    version_text = version.finish().output if version else ""
+    check("mpiexec", partial(mpi.mpiexec, typed_mpiexec, version_text, loaded["name"], environment))
+    engines_outcome = engines.finish()
+    if library.records:
+        check("engines", partial(mpi.engines, engines_outcome, n, environment))
+        if typed_mpiexec:
+            other_mpi = mpi.vendor_of(version_text) not in ("", loaded["name"])
+            typed_environment = {**environment, **env.OPEN_MPI} if other_mpi else environment
+            findings += typed_command(typed_mpiexec, typed_environment, n)
+    outcomes = lab_threads.finish(), user_threads.finish()
+    check("threads", partial(machine.blas_threads, *outcomes, environment, n, cores()))
+    check("host name", partial(machine.host_name, host_probe.finish()))
     return findings
 
 
-def as_typed(mpiexec: str, environment: Mapping[str, str], n: int) -> Iterator[Finding]:
-    """Start n ranks as a user types it; where Open MPI refuses, say so, give it leave, and try again."""
+def typed_command(path: str, environment: Mapping[str, str], n: int) -> Iterator[Finding]:
+    """Start n ranks as a user types it. If Open MPI refuses, report it, set its variables and try again."""
 
     def attempt() -> Outcome:
-        return probing("world", {**environment, **leave}, mpiexec, "-n", str(n)).finish()
+        return start_probe("world", {**environment, **permissions}, path, "-n", str(n)).finish()
 
-    leave: dict[str, str] = {}
+    permissions: dict[str, str] = {}
     outcome = attempt()
-    refused = mpi.needs_leave(outcome)
+    refused = mpi.refused_root(outcome)
     yield mpi.root(refused)
     if refused:
-        leave.update(mpi.LEAVE)
+        permissions.update(mpi.ALLOW_ROOT)
         outcome = attempt()
-    refused = mpi.needs_room(outcome)
+    refused = mpi.refused_slots(outcome)
     yield mpi.slots(refused, n, cores())
     if refused:
-        leave.update(mpi.ROOM)
+        permissions.update(mpi.ALLOW_MORE_RANKS)
         outcome = attempt()
-    yield mpi.world(outcome, n, mpiexec, environment)
+    yield mpi.world(outcome, n, path, environment)

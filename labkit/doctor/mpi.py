@@ -1,4 +1,4 @@
-"""Checks of MPI: does it load, is there one alone, is mpiexec of it, do ranks make one world?"""
+"""Checks of MPI: it loads, it is the only one, mpiexec belongs to it, and ranks form one world."""
 
 from __future__ import annotations
 
@@ -15,12 +15,21 @@ from labkit.doctor.findings import Finding, fault, note, ok
 from labkit.doctor.trials import Outcome
 from labkit.doctor.versions import MPIS, bound_of
 
-# By which a user's environment can lead mpi4py to another library than the environment's own.
-LEADING = ("MPI4PY_LIBMPI", "MPI4PY_MPIABI")
-PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-LEAVE = {name: value for name, value in env.OPEN_MPI.items() if "RUN_AS_ROOT" in name}
-ROOM = {name: value for name, value in env.OPEN_MPI.items() if value == ":oversubscribe"}
+# Variables that make mpi4py load another library than the environment's own.
+LIBRARY_VARIABLES = ("MPI4PY_LIBMPI", "MPI4PY_MPIABI")
+PATH_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+# Open MPI's permissions to run as root, and to run more ranks than cores.
+ALLOW_ROOT = {name: value for name, value in env.OPEN_MPI.items() if "RUN_AS_ROOT" in name}
+ALLOW_MORE_RANKS = {name: value for name, value in env.OPEN_MPI.items() if value == ":oversubscribe"}
 PIP = f"{shlex.quote(sys.executable)} -m pip"
+# A phrase of `mpiexec --version`, and mpi4py's name for the MPI.
+VERSION_PHRASES = {
+    "Intel(R) MPI": "Intel MPI",
+    "HYDRA": "MPICH",
+    "Open MPI": "Open MPI",
+    "OpenRTE": "Open MPI",
+}
+TYPED_FAILS = "What you type yourself (`mpiexec -n 4 labkit train`) does not start; notebooks do."
 
 
 def wheels() -> dict[str, metadata.Distribution]:
@@ -33,184 +42,177 @@ def wheels() -> dict[str, metadata.Distribution]:
 
 
 def install() -> str:
-    """Return the command that installs one MPI anew: the one that is here, if it is alone."""
-    here = list(wheels())
-    name = here[0] if len(here) == 1 else next(iter(MPIS))
-    add = f"{PIP} install --force-reinstall {shlex.quote(f'{name}{bound_of(name)}')}"
-    return f"{PIP} uninstall -y {' '.join(here)} && {add}" if len(here) > 1 else add
+    """Return the command that reinstalls MPI: the installed one if it is the only one, else the default."""
+    installed = list(wheels())
+    name = installed[0] if len(installed) == 1 else next(iter(MPIS))
+    command = f"{PIP} install --force-reinstall {shlex.quote(f'{name}{bound_of(name)}')}"
+    return f"{PIP} uninstall -y {' '.join(installed)} && {command}" if len(installed) > 1 else command
 
 
 def unset(environment: Mapping[str, str]) -> str:
-    """Return the command that lets mpi4py look for its library by itself, if variables lead it elsewhere."""
-    names = [name for name in LEADING if environment.get(name)]
-    for name in PATHS:
+    """Return the command that unsets the variables that lead mpi4py to another library; empty without any."""
+    names = [name for name in LIBRARY_VARIABLES if environment.get(name)]
+    for name in PATH_VARIABLES:
         folders = environment.get(name, "").split(os.pathsep)
         if any(folder and any(Path(folder).glob("libmpi*")) for folder in folders):
             names.append(name)
     return f"unset {' '.join(names)}" if names else ""
 
 
-def match(mpiexec: str | None, environment: Mapping[str, str]) -> str:
-    """Return the command that brings an mpiexec and the library that mpi4py loads together again."""
+def match(path: str | None, environment: Mapping[str, str]) -> str:
+    """Return the command that makes the mpiexec at `path` and the library that mpi4py loads match again."""
     own = Path(env.mpiexec())
-    if own.exists() and (mpiexec is None or own.resolve() != Path(mpiexec).resolve()):
+    if own.exists() and (path is None or own.resolve() != Path(path).resolve()):
         return f"export PATH={shlex.quote(str(own.parent))}:$PATH"
     return unset(environment) or install()
 
 
-def loads(outcome: Outcome, environment: Mapping[str, str]) -> Finding:
-    """Does mpi4py load an MPI library, of a version that the lab supports?"""
-    if not outcome.told:
-        missing = "No module named 'mpi4py'" in outcome.said
-        again = f"{PIP} install --force-reinstall --no-deps mpi4py"
+def library(outcome: Outcome, environment: Mapping[str, str]) -> Finding:
+    """Check that mpi4py loads an MPI library, in a supported version, from the outcome of its probe."""
+    if not outcome.records:
+        missing = "No module named 'mpi4py'" in outcome.output
+        reinstall = f"{PIP} install --force-reinstall --no-deps mpi4py"
         return fault(
             "mpi",
-            "mpi4py is not installed" if missing else f"mpi4py finds no MPI that loads: it {outcome.end()}",
+            "mpi4py is not installed" if missing else f"mpi4py cannot load MPI: it {outcome.describe()}",
             "Without MPI there are no ranks.",
-            again if missing else unset(environment) or (again if wheels() else install()),
+            reinstall if missing else unset(environment) or (reinstall if wheels() else install()),
         )
-    library = outcome.told[0]
-    says = f"{library['name']} {library['version']}, {library['file']}"
+    record = outcome.records[0]
+    found = f"{record['name']} {record['version']}, {record['file']}"
     for name, vendor in MPIS.items():
         bound = bound_of(name)
-        if vendor == library["name"] and not bound.contains(library["version"]):
+        if vendor == record["name"] and not bound.contains(record["version"]):
             return fault(
                 "mpi",
-                f"{says}: the lab supports {vendor} {bound}",
-                "It is tested with no older one, and its settings are not known there.",
+                f"{found}; the lab supports {vendor} {bound}",
+                "The lab is not tested with this version, which may not know the lab's settings.",
                 f"{PIP} install {shlex.quote(f'{name}{bound}')}",
             )
-    return ok("mpi", says)
+    return ok("mpi", found)
 
 
-def alone(
+def single_library(
     installed: Mapping[str, metadata.Distribution], loaded: str, environment: Mapping[str, str]
 ) -> Finding:
-    """Is there one MPI in this environment, and is it the one that mpi4py loads, from the file `loaded`?"""
+    """Check that one MPI is installed, and that mpi4py loads it; `loaded` is the file that mpi4py loads."""
     if len(installed) > 1:
         names = " and ".join(f"{name} {wheel.version}" for name, wheel in installed.items())
         return fault(
             "one mpi",
-            f"{names} are installed together",
-            "Both own bin/mpiexec: ranks are started by the one and load the other, each alone in its world.",
+            f"{names} are both installed",
+            "Both own bin/mpiexec: one starts the ranks, which load the other, each alone in its own world.",
             install(),
         )
     for name, wheel in installed.items():
-        own = {Path(str(file.locate())).resolve() for file in wheel.files or ()}
-        if loaded and Path(loaded).resolve() not in own:
+        files = {Path(str(file.locate())).resolve() for file in wheel.files or ()}
+        if loaded and Path(loaded).resolve() not in files:
             return fault(
                 "one mpi",
                 f"mpi4py loads {loaded}, not {name} {wheel.version} of this environment",
-                "mpiexec is of the other: versions that differ crash, other MPIs start worlds of one rank.",
+                "mpiexec belongs to the other: other versions crash, another MPI starts worlds of one rank.",
                 unset(environment) or f"{PIP} install --force-reinstall --no-deps --no-cache-dir mpi4py",
             )
-    return ok("one mpi", f"{next(iter(installed), 'the system has it')} alone")
+    return ok("one mpi", f"only {next(iter(installed), 'an MPI of the system')} is installed")
 
 
-def kind_of(version: str) -> str:
-    """Return the MPI that `mpiexec --version` tells of, by mpi4py's name; empty if it tells none we know."""
-    for word, kind in {
-        "Intel(R) MPI": "Intel MPI",
-        "HYDRA": "MPICH",
-        "Open MPI": "Open MPI",
-        "OpenRTE": "Open MPI",
-    }.items():
-        if word in version:
-            return kind
-    return ""
+def vendor_of(version: str) -> str:
+    """Return the MPI that printed this for `mpiexec --version`, by mpi4py's name; empty if unknown."""
+    return next((vendor for phrase, vendor in VERSION_PHRASES.items() if phrase in version), "")
 
 
-def launcher(path: str | None, version: str, library: str, environment: Mapping[str, str]) -> Finding:
-    """Is the `mpiexec` on PATH of the MPI library that mpi4py loads (by its name; empty if none loads)?"""
+def mpiexec(path: str | None, version: str, loaded: str, environment: Mapping[str, str]) -> Finding:
+    """Check that the mpiexec on PATH belongs to the MPI library that mpi4py loads.
+
+    Args:
+        path: the mpiexec, None if there is none on PATH.
+        version: what `mpiexec --version` printed.
+        loaded: mpi4py's name for the library; empty if it loads none.
+        environment: the user's environment variables.
+
+    """
     own = env.mpiexec()
     if path is None and not Path(own).exists():
         found = "there is none, neither on PATH nor in this environment"
         return fault("mpiexec", found, "It starts the ranks.", install())
     if path is None:
-        why = f"Notebooks find {own} by themselves; `mpiexec -n 4 labkit train` as typed does not."
-        return note("mpiexec", "none on PATH", why, match(path, environment))
-    kind = kind_of(version)
-    if kind and library and kind != library:
+        why = f"Notebooks find {own} themselves; `mpiexec -n 4 labkit train` as you type it does not start."
+        return note("mpiexec", "there is none on PATH", why, match(path, environment))
+    vendor = vendor_of(version)
+    if vendor and loaded and vendor != loaded:
         return fault(
             "mpiexec",
-            f"{path} is of {kind}, but mpi4py loads {library}",
-            "Its ranks do not find each other: they are n worlds of one rank each, or do not start.",
+            f"{path} belongs to {vendor}, but mpi4py loads {loaded}",
+            "Its ranks do not find each other: they form n worlds of one rank each, or do not start.",
             match(path, environment),
         )
-    return ok("mpiexec", f"{path}{f', of {kind}' * bool(kind)}")
+    return ok("mpiexec", f"{path}{f', of {vendor}' * bool(vendor)}")
 
 
-def is_world(outcome: Outcome, n: int) -> bool:
-    """Tell whether n ranks came up as one world, in which a sum of ones is n."""
-    met = sorted((one["rank"], one["size"], one["sum"]) for one in outcome.told)
-    return outcome.code == 0 and met == [(rank, n, n) for rank in range(n)]
+def is_one_world(outcome: Outcome, n: int) -> bool:
+    """Return whether n ranks started and formed one world, in which a sum of ones is n."""
+    found = sorted((record["rank"], record["size"], record["sum"]) for record in outcome.records)
+    return outcome.status == 0 and found == [(rank, n, n) for rank in range(n)]
 
 
-def is_of_ones(outcome: Outcome) -> bool:
-    """Tell whether more than one process came up, each the only rank of a world of its own."""
-    return len(outcome.told) > 1 and all(one["size"] == 1 for one in outcome.told)
+def are_worlds_of_one(outcome: Outcome) -> bool:
+    """Return whether several processes started, each the only rank of its own world."""
+    return len(outcome.records) > 1 and all(record["size"] == 1 for record in outcome.records)
 
 
 def engines(outcome: Outcome, n: int, environment: Mapping[str, str]) -> Finding:
-    """Do ranks that are started as the lab starts its engines make one world?"""
-    mpiexec = env.mpiexec()
-    if is_world(outcome, n):
-        return ok("engines", f"{n} ranks, one world, by {mpiexec} with the lab's settings")
-    if is_of_ones(outcome):
-        found = f"{mpiexec} starts {len(outcome.told)} worlds of one rank, not one world of {n}"
-        return fault("engines", found, "connect() refuses such engines.", match(mpiexec, environment))
+    """Check that ranks form one world if they are started as the lab starts its engines."""
+    path = env.mpiexec()
+    if is_one_world(outcome, n):
+        return ok("engines", f"{path} with the lab's settings starts one world of {n} ranks")
+    if are_worlds_of_one(outcome):
+        found = f"{path} starts {len(outcome.records)} worlds of one rank, not one world of {n}"
+        return fault("engines", found, "connect() refuses such engines.", match(path, environment))
     return fault(
         "engines",
-        f"{n} ranks did not come up: {mpiexec} {outcome.end()}",
-        "connect() and `labkit lab` start their engines so.",
-        "first what else is a fault here; if nothing is, the lines above are what MPI says of it",
+        f"{n} ranks did not start: {path} {outcome.describe()}",
+        "connect() and `labkit lab` start their engines like this.",
+        "first fix the other faults; if there are none, the lines above are MPI's own explanation",
     )
 
 
-def needs_leave(outcome: Outcome) -> bool:
-    """Tell whether Open MPI has refused to start as root."""
-    return "run as root" in outcome.said and not outcome.told
+def refused_root(outcome: Outcome) -> bool:
+    """Return whether Open MPI has refused to start as root."""
+    return "run as root" in outcome.output and not outcome.records
 
 
-def needs_room(outcome: Outcome) -> bool:
-    """Tell whether Open MPI has refused to start more ranks than cores."""
-    return "not enough slots" in outcome.said and not outcome.told
+def refused_slots(outcome: Outcome) -> bool:
+    """Return whether Open MPI has refused to start more ranks than cores."""
+    return "not enough slots" in outcome.output and not outcome.records
 
 
 def export(settings: Mapping[str, str]) -> str:
+    """Return the command that sets environment variables."""
     return "export " + " ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def root(refused: bool) -> Finding:
-    """May mpiexec, as typed, start ranks as this user?"""
+    """Report whether mpiexec, as typed, refused to start ranks as root."""
     if refused:
-        return note(
-            "root",
-            "Open MPI's mpiexec refuses to run as root",
-            "What you type yourself (`mpiexec -n 4 labkit train`) does not start; notebooks do.",
-            export(LEAVE),
-        )
+        return note("root", "Open MPI's mpiexec refuses to run as root", TYPED_FAILS, export(ALLOW_ROOT))
     return ok("root", "mpiexec starts ranks as this user")
 
 
 def slots(refused: bool, n: int, cores: int) -> Finding:
-    """Does mpiexec, as typed, start n ranks on this many cores?"""
+    """Report whether mpiexec, as typed, refused to start n ranks on this number of cores."""
+    on_cores = f"{cores} core{'s' * (cores > 1)}"
     if refused:
-        return note(
-            "slots",
-            f"mpiexec refuses {n} ranks: it counts fewer slots ({cores} core{'s' * (cores > 1)} here)",
-            "What you type yourself (`mpiexec -n 4 labkit train`) does not start; notebooks do.",
-            export(ROOM),
-        )
-    return ok("slots", f"mpiexec starts {n} ranks on {cores} core{'s' * (cores > 1)}")
+        found = f"mpiexec refuses {n} ranks, because it counts fewer slots ({on_cores})"
+        return note("slots", found, TYPED_FAILS, export(ALLOW_MORE_RANKS))
+    return ok("slots", f"mpiexec starts {n} ranks on {on_cores}")
 
 
-def world(outcome: Outcome, n: int, mpiexec: str, environment: Mapping[str, str]) -> Finding:
-    """Do ranks that are started as typed make one world?"""
-    if is_world(outcome, n):
-        return ok("world", f"`mpiexec -n {n}` makes one world of {n} ranks")
-    mend = match(mpiexec, environment)
-    if is_of_ones(outcome):
-        found = f"`mpiexec -n {n}` starts {len(outcome.told)} worlds of one rank, not one world of {n}"
-        return fault("world", found, "Each rank trains alone on everything, and averages with nobody.", mend)
-    return fault("world", f"`mpiexec -n {n}` {outcome.end()}", "What you type yourself does not run.", mend)
+def world(outcome: Outcome, n: int, path: str, environment: Mapping[str, str]) -> Finding:
+    """Check that ranks form one world if mpiexec is typed by hand."""
+    if is_one_world(outcome, n):
+        return ok("world", f"`mpiexec -n {n}` starts one world of {n} ranks")
+    fix = match(path, environment)
+    if are_worlds_of_one(outcome):
+        found = f"`mpiexec -n {n}` starts {len(outcome.records)} worlds of one rank, not one world of {n}"
+        return fault("world", found, "Each rank trains on all data, alone, and averages with no other.", fix)
+    return fault("world", f"`mpiexec -n {n}` {outcome.describe()}", TYPED_FAILS, fix)

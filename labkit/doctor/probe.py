@@ -1,9 +1,9 @@
-"""A process of a trial: meet one part of the machine, and tell of it in a line of JSON.
+"""The program of a trial: use one part of the machine and print what it found as one line of JSON.
 
 mpiexec -n 4 python -m labkit.doctor.probe world
 """
 
-# ruff: noqa: PLC0415 (imports inside functions: each probe loads what it is about)
+# ruff: noqa: PLC0415 (imports inside functions: each probe loads only what it examines)
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import json
 import sys
 from typing import Any
 
-MARK = "labkit-doctor: "
+MARK = "labkit-doctor: "  # begins the line
 
 
 def world() -> dict[str, Any]:
-    """Tell which rank of how many this is, after all have added up a one each."""
+    """Report this process's rank, the number of ranks, and the sum of a one from each."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
@@ -23,7 +23,7 @@ def world() -> dict[str, Any]:
 
 
 def library() -> dict[str, Any]:
-    """Tell which MPI library mpi4py loads, and from which file; MPI is not started."""
+    """Report which MPI library mpi4py loads, and from which file. Do not initialise MPI."""
     import ctypes
 
     import mpi4py
@@ -31,7 +31,7 @@ def library() -> dict[str, Any]:
     mpi4py.rc.initialize = False
     from mpi4py import MPI
 
-    class Symbol(ctypes.Structure):
+    class Symbol(ctypes.Structure):  # Dl_info of <dlfcn.h>
         _fields_ = (
             ("file", ctypes.c_char_p),
             ("base", ctypes.c_void_p),
@@ -51,27 +51,27 @@ def library() -> dict[str, Any]:
 
 
 def threads() -> dict[str, Any]:
-    """Tell how many threads a matrix product takes: one, and those that NumPy's BLAS has started for it."""
+    """Report how many threads a matrix product uses: this one, and those that NumPy's BLAS starts."""
     import psutil
 
-    me = psutil.Process()
-    before = me.num_threads()
+    process = psutil.Process()
+    before = process.num_threads()
     import numpy as np
 
     square = np.ones((512, 512))
     square @ square
-    return {"threads": 1 + me.num_threads() - before}
+    return {"threads": 1 + process.num_threads() - before}
 
 
 def host() -> dict[str, Any]:
-    """Tell the address that this machine's name stands for."""
+    """Report the address that this machine's name resolves to."""
     import socket
 
     return {"address": socket.getaddrinfo(socket.gethostname(), None)[0][4][0]}
 
 
 if __name__ == "__main__":
-    told = {"world": world, "library": library, "threads": threads, "host": host}[sys.argv[1]]()
-    # One write of one line: lines of several ranks do not mix.
-    sys.stdout.write(f"{MARK}{json.dumps(told)}\n")
+    record = {"world": world, "library": library, "threads": threads, "host": host}[sys.argv[1]]()
+    # One write per line, so that the lines of several ranks do not mix.
+    sys.stdout.write(f"{MARK}{json.dumps(record)}\n")
     sys.stdout.flush()

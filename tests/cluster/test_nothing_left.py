@@ -1,78 +1,91 @@
-"""Whoever started engines and however they end: no process, no file, no segment is left."""
+"""No process, no file and no segment is left, whichever process started engines and however it ends."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
+import ipyparallel as ipp
 import psutil
 import pytest
 
 from tests.cluster_fixtures import Kernel, Start, World, wait_until
 
-DEADLOCK = "%%px --noblock\nfrom mpi4py import MPI\nif rank == 0:\n    MPI.COMM_WORLD.Barrier()"
-SPIN = "%%px --noblock\nwhile rank == 0: pass"
+CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
+RAW_DEADLOCK = "from mpi4py import MPI\nif rank == 0:\n    MPI.COMM_WORLD.Barrier()"
 
 
-@pytest.mark.parametrize("cell", ["%px rank", DEADLOCK, SPIN], ids=["idle", "deadlock", "spin"])
-def test_a_killed_kernel_takes_its_engines_along(
-    world: World, new_kernel: Callable[[], Kernel], cell: str
+def test_engines_end_with_a_killed_kernel(
+    world: World, new_kernel: Callable[[], Kernel], tmp_path: Path
 ) -> None:
+    """One rank is in a deadlock, one computes, one is idle."""
     kernel = new_kernel()
-    kernel.run("from labkit.cluster import connect\nrc = connect(4)")
-    kernel.run(cell)
+    kernel.run(CONNECT.format(n=3))
+    here = f"open(f'{tmp_path}/rank{{rank}}', 'w').close()"
+    kernel.run(f"%%px --noblock\n{here}\n{RAW_DEADLOCK}\nwhile rank == 1:\n    pass")
+    wait_until(lambda: len(list(tmp_path.glob("rank*"))) == 3, "all ranks in the cell")
     kernel.manager.signal_kernel(signal.SIGKILL)
     world.wait_until_empty()
 
 
-def test_a_kernel_killed_while_its_engines_come_up(world: World, new_kernel: Callable[[], Kernel]) -> None:
+def test_engines_that_are_starting_end_with_a_killed_kernel(
+    world: World, new_kernel: Callable[[], Kernel]
+) -> None:
     kernel = new_kernel()
-    kernel.start("from labkit.cluster import connect\nrc = connect(4)")
+    kernel.start(CONNECT.format(n=2))
     wait_until(
         lambda: any("labkit.cluster.engine.exit_recorder" in command for command in world.commands()),
-        "engines",
+        "engines are starting",
     )
     kernel.manager.signal_kernel(signal.SIGKILL)
     world.wait_until_empty()
 
 
-def test_a_kernel_that_ends_in_order(world: World, new_kernel: Callable[[], Kernel]) -> None:
+def test_idle_engines_end_with_a_kernel_that_shuts_down(
+    world: World, new_kernel: Callable[[], Kernel]
+) -> None:
     kernel = new_kernel()
-    kernel.run("from labkit.cluster import connect\nrc = connect(3)")
+    kernel.run(CONNECT.format(n=2))
     kernel.manager.shutdown_kernel()
     world.wait_until_empty()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_ipcluster(
-    world: World,
-    ipcluster: Start,
-    new_kernel: Callable[[], Kernel],
-    signum: signal.Signals,
+def test_engines_in_a_deadlock_end_with_ipcluster(
+    world: World, ipcluster: Start, signum: signal.Signals
 ) -> None:
-    process = ipcluster("--engines=MPI", "-n", "4")
-    kernel = new_kernel()
-    kernel.run("from labkit.cluster import connect\nrc = connect(4)")
-    kernel.run(DEADLOCK)
-    kernel.end()
+    process = ipcluster("--engines=MPI", "-n", "2")
+    (file,) = world.folder.glob("profile_*/security/cluster-*.json")
+    client = ipp.Cluster.from_file(str(file), parent=None).connect_client_sync()
+    client.wait_for_engines(2, timeout=120, interactive=False)
+    rank = "from mpi4py import MPI\nrank = MPI.COMM_WORLD.rank"
+    client[:].execute(rank, block=True)
+    client[:].execute(RAW_DEADLOCK, block=False)
+    engines = [each for each in world.processes() if "exit_recorder" in " ".join(each.cmdline())]
+    busy = {each.pid: sum(each.cpu_times()[:2]) for each in engines}
+    wait_until(lambda: any(sum(each.cpu_times()[:2]) > busy[each.pid] for each in engines), "a rank waits")
+    client.close()
     process.send_signal(signum)
     process.wait()
     world.wait_until_empty()
 
 
-@pytest.mark.parametrize("victim", ["controller", "engines"])
-def test_a_killed_watcher(world: World, new_kernel: Callable[[], Kernel], victim: str) -> None:
-    """The watchers themselves can be killed: what they watch ends all the same."""
+@pytest.mark.parametrize("role", ["controller", "engines"])
+def test_everything_ends_after_a_supervisor_was_killed(
+    world: World, new_kernel: Callable[[], Kernel], role: str
+) -> None:
     kernel = new_kernel()
-    kernel.run("from labkit.cluster import connect\nrc = connect(4)")
-    kernel.run(DEADLOCK)
+    kernel.run(CONNECT.format(n=2))
+    kernel.run(f"%%px --noblock\n{RAW_DEADLOCK}")
+    killed = 0
     for process in world.processes():
         with suppress(psutil.Error):
-            if (
-                any(word.endswith("supervisor.py") for word in process.cmdline())
-                and victim in process.cmdline()
-            ):
+            words = process.cmdline()
+            if any(word.endswith("supervisor.py") for word in words) and role in words:
                 process.kill()
+                killed += 1
+    assert killed == 1
     kernel.manager.signal_kernel(signal.SIGKILL)
     wait_until(lambda: not world.processes(), "all processes gone", 15)

@@ -201,7 +201,7 @@ def test_the_stop_button_ends_the_cell_and_shows_where_the_ranks_were(
     took = monotonic() - began
     assert "KeyboardInterrupt: the cell was stopped" in said
     assert expected in said, said
-    assert ("engines have been ended" in said) == ("raw" in what)
+    assert ("engines were ended" in said) == ("raw" in what)
     recover(what, took, shared)
 
 
@@ -274,11 +274,11 @@ def test_a_restarted_kernel_stops_the_cell_of_the_old_one(
     message = kernel.start(CONNECT)
     printed = kernel.finish(message, until="interrupt")
     took = monotonic() - began
-    assert "The engines are busy with a cell of a notebook that is gone: it is stopped." in printed, printed
+    assert "The engines are running a cell of a notebook that has exited, which is stopped" in printed, printed
     assert re.search(r"ranks 1, 2, 3 are at cell line \d", printed), printed
     stays = what == "computing"
-    assert ("It has heeded the interrupt: the engines stay" in printed) == stays, printed
-    assert ("Ranks 1, 2, 3 did not heed the interrupt: new engines" in printed) != stays, printed
+    assert ("The cell ended after an interrupt: the engines stay" in printed) == stays, printed
+    assert ("Ranks 1, 2, 3 did not respond to an interrupt; new engines" in printed) != stays, printed
     assert "4 ranks, one MPI world" in printed + kernel.finish(message)
     recover(f"kernel restarted, {what}", took, kernel, began)
     assert ("NameError" in kernel.run("%px print(mark)")) != stays
@@ -291,7 +291,7 @@ def test_two_notebooks_on_one_cluster(new_kernel: Callable[[], Kernel], ipcluste
     first.run(connect_.format(""))
     first.run("%px mark = rank")
     said = second.run(connect_.format(""))
-    assert f"(kernel process {first.pid}) holds the 2 engines" in said
+    assert f"(kernel process {first.pid}) uses the 2 engines" in said
     assert "2 ranks, one MPI world" in second.run(connect_.format(", take_over=True"))
     assert "[0, 1]" in second.run("print(rc[:]['mark'])")
     said = first.run("%px print(mark)")

@@ -1,1 +1,1 @@
-"""What runs in the engines' and the controller's processes."""
+"""The programs that run as engines and controllers: ipyparallel's own, with parts replaced."""

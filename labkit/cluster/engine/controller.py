@@ -1,10 +1,11 @@
-"""A controller that nobody can take a port from while it starts.
+"""An ipyparallel controller that loses none of its ports to other programs while it starts.
 
     python -m labkit.cluster.engine.controller [OPTION …]
 
-The options are ipyparallel's own. Its controller asks the system for some sixteen free ports, lets go of
-them, and has child processes listen there about a second later. A port that another program has got by then
-costs its listener, and nobody is told: without the heartbeat's, engines wait for half a minute and end.
+The options are ipyparallel's. Its controller asks the system for about sixteen free ports, releases them, and
+starts child processes that listen on them about a second later. If another program gets a port in between,
+its listener is missing, without any message: without the heartbeat's listener, engines wait half a minute and
+end.
 """
 
 from __future__ import annotations
@@ -15,27 +16,30 @@ from ipyparallel.controller.app import IPController
 
 
 class Controller(IPController):
-    """Holds each port that it chooses until it ends."""
+    """Keep each chosen port bound until the controller ends.
+
+    Replaces IPController.next_port, which is not documented (see tests/cluster/test_ipyparallel_private.py).
+    """
 
     def __init__(self, **settings: object) -> None:
         super().__init__(**settings)
-        self._held: list[socket.socket] = []
+        self._bound: list[socket.socket] = []
 
     def next_port(self, pool_name: str = "common") -> int:
-        """Return a port that is free now, and that from now on only this program's listeners get.
+        """Return a free port, which from now on only this program's listeners can use.
 
-        Raises OSError: a port of the settings (`IPController.ports` and the like) is taken.
+        Raise OSError if a port from the settings (`IPController.ports` and similar) is taken.
         """
         port: int = super().next_port(pool_name)
-        holder = socket.socket()
-        # A bound socket that does not listen keeps its port from all but those who ask for it by number with
-        # this option, as ZeroMQ's listeners do.
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # A bound socket that does not listen blocks the port for every program, except for listeners that set
+        # SO_REUSEADDR and ask for this very port, as ZeroMQ's do.
+        bound = socket.socket()
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            holder.bind(("", port))
+            bound.bind(("", port))
         except OSError as error:
             raise OSError(error.errno, f"{error.strerror} (port {port})") from None
-        self._held.append(holder)
+        self._bound.append(bound)
         return port
 
 

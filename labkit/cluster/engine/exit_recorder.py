@@ -1,10 +1,10 @@
-"""Start an engine and stay behind as its parent: the witness of how it ends.
+"""Start an engine as a child process, and record how it ends.
 
     mpiexec -n 4 python -m labkit.cluster.engine.exit_recorder --mpi …
 
-When one rank dies, MPI ends all of them within milliseconds, and mpiexec does not tell which was first (MPICH
-names the first process of the world, whichever died). The parent of a rank knows: it alone gets the exit
-status, and mpiexec learns of the death from the parent's own end, thus after the line below is written.
+When one rank dies, MPI ends all of them within milliseconds, and mpiexec does not tell which died first
+(MPICH names the first process of the world in any case). Only the parent of a rank gets its exit status.
+mpiexec learns of the death when this parent ends in turn, that is after the record is written.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from labkit.processes import die_with_parent
 
 
 def main() -> None:
-    witness = os.getpid()
+    """Run an engine; append a line with its pid and exit code to the cluster's file of exits."""
+    recorder = os.getpid()
     child = os.fork()
     if child == 0:
-        die_with_parent(signal.SIGKILL, witness)
-        from labkit.cluster.engine import main as engine  # noqa: PLC0415  (the witness itself stays small)
+        die_with_parent(signal.SIGKILL, recorder)
+        from labkit.cluster.engine import main as engine  # noqa: PLC0415  (the recorder itself stays small)
 
         engine.main()
         sys.exit()
@@ -32,13 +33,13 @@ def main() -> None:
         signal.signal(signum, lambda received, frame: os.kill(child, received))
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    # One write of one line: lines of several ranks do not mix.
-    record = os.open(files_of_this_cluster()["exits"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.write(record, f"{child} {code}\n".encode())
-    os.close(record)
+    # One write per line, so that the lines of several ranks do not mix.
+    file = os.open(files_of_this_cluster()["exits"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(file, f"{child} {code}\n".encode())
+    os.close(file)
     if TOKEN in os.environ:
-        # Of an exit code on one of several hosts MPICH tells the others nothing; of a signal it does.
-        os.kill(witness, signal.SIGKILL)
+        # Between several hosts MPICH reports a rank that a signal killed, but not one with an exit code.
+        os.kill(recorder, signal.SIGKILL)
     os._exit(code if code >= 0 else 128 - code)
 
 

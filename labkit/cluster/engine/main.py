@@ -1,8 +1,8 @@
-"""An ipyparallel engine that comes up sooner: its nanny is forked off, not started as a program of its own.
+"""An ipyparallel engine that starts sooner, because it forks its nanny.
 
-A nanny (the process that relays signals to an engine and reports its end) imports all of ipyparallel once
-more, which for four engines on two cores is a third of the start of a cluster. Forked before MPI, threads
-and sockets come up, it finds everything imported.
+A nanny is the process that relays signals to an engine and reports its end. ipyparallel starts it as a new
+program, which imports all of ipyparallel once more: for four engines on two cores that is a third of the time
+in which a cluster starts. A fork has everything imported. It happens before MPI, threads and sockets exist.
 """
 
 from __future__ import annotations
@@ -16,27 +16,32 @@ from ipyparallel.engine import app, nanny
 
 
 def fork_nanny() -> Any:
-    """Fork the nanny-to-be; return what gives it its orders, in place of ipyparallel's `start_nanny`."""
-    orders, give_orders = os.pipe()
-    answers, answer = os.pipe()
+    """Fork a process that waits to become the nanny; return a replacement for ipyparallel's `start_nanny`.
+
+    `app.start_nanny` and the pickled arguments that `nanny.main` reads from its standard input are private to
+    ipyparallel (see tests/cluster/test_ipyparallel_private.py).
+    """
+    arguments_out, arguments_in = os.pipe()
+    url_out, url_in = os.pipe()
     if os.fork() == 0:
-        os.setsid()  # the terminal's signals are not for it
-        os.dup2(orders, 0)
-        os.dup2(answer, 1)
-        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115  (its answer is one line: send it)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # above all the socket by which mpiexec sees a rank end
+        os.setsid()  # signals of the terminal are not meant for the nanny
+        os.dup2(arguments_out, 0)
+        os.dup2(url_in, 1)
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115  (line-buffered: it sends one line)
+        # Close all other files, above all the socket by which mpiexec notices that a rank ends.
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         try:
             nanny.main()
         finally:
             os._exit(0)
-    os.close(orders)
-    os.close(answer)
+    os.close(arguments_out)
+    os.close(url_in)
 
-    def start_nanny(**what: Any) -> tuple[str, Any]:
-        with open(give_orders, "wb") as file:
-            pickle.dump({**what, "pid": os.getpid()}, file)
-        # Left open: its closing tells the nanny of this engine's end.
-        pipe = open(answers, encoding="utf-8")  # noqa: SIM115
+    def start_nanny(**arguments: Any) -> tuple[str, Any]:
+        with open(arguments_in, "wb") as file:
+            pickle.dump({**arguments, "pid": os.getpid()}, file)
+        # It stays open until the engine ends, which is how the nanny notices.
+        pipe = open(url_out, encoding="utf-8")  # noqa: SIM115
         url = pipe.readline().strip()
         if not url:
             raise RuntimeError("the engine's nanny did not start")
@@ -46,6 +51,6 @@ def fork_nanny() -> Any:
 
 
 def main() -> None:
-    """Run an engine; the command line is ipyparallel's own."""
+    """Run an engine; the command line is ipyparallel's."""
     app.start_nanny = fork_nanny()
     app.main()

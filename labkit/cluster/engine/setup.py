@@ -1,4 +1,4 @@
-"""What `connect()` runs on the engines: who they are, and the communicator that they get."""
+"""The functions that `connect()` runs on the engines."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import socket
 import traceback
 from typing import Any
 
-from labkit.cluster.world import Introduction
+from labkit.cluster.world import RankInfo
 
 
-def introduce() -> Introduction:
-    """Give the student's namespace `rank`, `size` and `np`, and say who one is. Waits for no other rank."""
-    import numpy as np  # noqa: PLC0415  (on the engine, where settings stand before NumPy loads)
+def rank_info() -> RankInfo:
+    """Define `rank`, `size`, `np` and a raw `comm` for cells, and report this rank. Not collective."""
+    import numpy as np  # noqa: PLC0415  (only on the engine, where BLAS finds its settings)
     from IPython import get_ipython  # noqa: PLC0415
     from mpi4py import MPI  # noqa: PLC0415
 
@@ -20,11 +20,14 @@ def introduce() -> Introduction:
     get_ipython().user_ns.update(comm=comm, rank=comm.rank, size=comm.size, np=np)
     name, version = MPI.get_vendor()
     library = f"{name} {'.'.join(map(str, version))}"
-    return Introduction(comm.rank, comm.size, os.getpid(), socket.gethostname(), library)
+    return RankInfo(comm.rank, comm.size, os.getpid(), socket.gethostname(), library)
 
 
-def hand_out(deadline_s: float) -> str:
-    """Give the student's namespace `comm`, watched, and return the path of its board. Collective."""
+def install_comm(deadline_s: float) -> str:
+    """Define `comm`, watched, for cells; return the path of its flight recorder. Collective.
+
+    Return an empty string if the ranks cannot share a flight recorder; then `comm` is not watched.
+    """
     from IPython import get_ipython  # noqa: PLC0415
 
     from labkit.watch.communicators import watch  # noqa: PLC0415
@@ -37,9 +40,9 @@ def hand_out(deadline_s: float) -> str:
     shell.user_ns.update(comm=comm)
     if comm.watch is None:
         return ""
-    comm.watch.end_cell(CellState.RETURNED, "")  # no cell runs as yet
-    if not getattr(shell, "_labkit_watches", False):
-        shell._labkit_watches = True
+    comm.watch.end_cell(CellState.RETURNED, "")  # no cell is running yet
+    if not getattr(shell, "_labkit_records_cells", False):
+        shell._labkit_records_cells = True
         begin, end = _hooks(comm.watch)
         shell.events.register("pre_run_cell", begin)
         shell.events.register("post_run_cell", end)
@@ -48,6 +51,7 @@ def hand_out(deadline_s: float) -> str:
 
 
 def _hooks(watch: Any) -> tuple[Any, Any]:
+    """Return functions that record the beginning and the end of each cell, for IPython to call."""
     from labkit.watch.flight_recorder.layout import CellState  # noqa: PLC0415
 
     def begin(info: Any) -> None:
@@ -62,7 +66,7 @@ def _hooks(watch: Any) -> tuple[Any, Any]:
 
 
 def describe(error: BaseException) -> str:
-    """Return an error in a line, with the line of the cell that has raised it."""
+    """Return an error as one line, with the line of the cell that raised it."""
     from labkit.watch.flight_recorder.source import student_line  # noqa: PLC0415
 
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]

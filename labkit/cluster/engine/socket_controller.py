@@ -1,8 +1,8 @@
-"""A controller that engines reach through the file system: those on hosts have another network than it has.
+"""A controller that engines reach through the file system, since engines on hosts have another network.
 
     python -m labkit.cluster.engine.socket_controller [OPTION …]
 
-The options are ipyparallel's own. Clients, who are in the controller's network, connect as always.
+The options are ipyparallel's. Clients run in the controller's network and connect as usual.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from labkit.hosts.state import folder
 
 
 class SocketController(Controller):
-    """Listens to engines on sockets in the hosts' folder, named by its process id and a number."""
+    """Listen to engines on Unix sockets in the hosts' folder, named by the controller's pid and a number.
+
+    Replaces IPController.construct_url, which is not documented.
+    """
 
     def initialize(self, argv: Any = None) -> None:
         self.engine_transport = "ipc"
@@ -23,7 +26,7 @@ class SocketController(Controller):
         super().initialize(argv)
 
     def construct_url(self, kind: str, channel: str, index: Any = None) -> str:
-        """Return a channel's address: with a colon, as engines write it, not with ipyparallel's hyphen."""
+        """Return a channel's address with a colon before the number, as engines write it, not a hyphen."""
         url: str = super().construct_url(kind, channel, index)
         head, separator, number = url.rpartition("-")
         return f"{head}:{number}" if separator and url.startswith("ipc:") else url

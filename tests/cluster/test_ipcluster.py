@@ -1,0 +1,99 @@
+"""connect() attaches to clusters that `ipcluster start` has started. One kernel serves all tests."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.cluster_fixtures import Kernel, Start, World, a_kernel, a_world, wait_until
+
+CONNECT = "from labkit.cluster import connect\nrc = connect(2)"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    yield from a_world(tmp_path_factory.mktemp("ipcluster") / "ipython")
+
+
+@pytest.fixture(scope="module")
+def kernel(world: World) -> Iterator[Kernel]:
+    yield from a_kernel(world)
+
+
+@pytest.fixture(autouse=True)
+def no_other_process(world: World, kernel: Kernel) -> None:
+    """Wait until the cluster of the test before has ended."""
+    wait_until(lambda: [each.pid for each in world.processes()] == [kernel.pid], "only the kernel is left")
+
+
+def test_worlds_of_one_rank_are_an_error_that_names_its_cause(kernel: Kernel, ipcluster: Start) -> None:
+    ipcluster("--engines=local", "-n", "2")
+    output = kernel.run(CONNECT)
+    assert "ClusterError: the 2 engines are 2 MPI worlds of one rank each" in output
+    assert "LocalEngineSetLauncher" in output
+
+
+def test_engines_that_register_while_the_client_connects_are_found(kernel: Kernel, ipcluster: Start) -> None:
+    ipcluster("--engines=MPI", "-n", "2")
+    kernel.run(
+        """import time, zmq, ipyparallel as ipp
+from ipyparallel.client import client as module
+connect_socket, held_up = module.util.connect, []
+
+def hold_up(socket, *where, **security):
+    if socket.type == zmq.SUB and not held_up:  # the client has the list of engines, and gets no news yet
+        held_up.append(True)
+        while len(ipp.Client().ids) < 2:
+            time.sleep(0.1)
+    return connect_socket(socket, *where, **security)
+
+module.util.connect = hold_up"""
+    )
+    assert "2 ranks, one MPI world" in kernel.run(CONNECT)
+    assert "[True]" in kernel.run("module.util.connect = connect_socket\nheld_up")
+
+
+def test_engines_of_ipcluster_outlive_the_kernel(world: World, kernel: Kernel, ipcluster: Start) -> None:
+    """Engines that connect() has revived do so, too."""
+    started = ipcluster("--engines=MPI", "-n", "2")
+    assert "found running" in kernel.run(CONNECT)
+    # With the default period of 3 s, revived engines would take that long to register.
+    assert any("--HeartMonitor.period=100" in command for command in world.commands())
+    kernel.run("%px mark = rank + 10")
+    kernel.restart()
+    assert "found running" in kernel.run(CONNECT)
+    assert kernel.run("print(rc[:]['mark'])") == "[10, 11]\n"
+
+    # ipcluster takes engines that end before it prints this line for engines that failed to start.
+    assert started.stdout and any("started successfully" in line for line in started.stdout)
+    kernel.run("%px import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert "found running" in kernel.run(CONNECT)
+    kernel.run("%px mark = rank + 20")
+    kernel.restart()
+    assert "found running" in kernel.run(CONNECT)
+    assert kernel.run("print(rc[:]['mark'])") == "[20, 21]\n"
+
+
+def test_stale_files_are_ignored_though_other_programs_listen_on_the_ports(
+    world: World, kernel: Kernel, ipcluster: Start
+) -> None:
+    process = ipcluster("--engines=MPI", "-n", "2")
+    wait_until(lambda: len(world.cluster_files()) == 3, "the connection files")
+    stale = {path: Path(path).read_text() for path in world.cluster_files()}
+    ports = {json.loads(content).get("registration") for content in stale.values()} - {None}
+    process.kill()
+    wait_until(lambda: len(world.processes()) == 1, "only the kernel is left")
+    for path, content in stale.items():
+        Path(path).write_text(content)
+    with ExitStack() as servers:
+        for port in ports:
+            servers.enter_context(socket.create_server(("127.0.0.1", port)))
+        assert ports and "cluster started" in kernel.run(CONNECT)
+    for path in stale:
+        Path(path).unlink()
+    kernel.run("rc.cluster.stop_cluster_sync()")

@@ -1,0 +1,93 @@
+"""The installed ipyparallel still has the undocumented parts that the lab relies on.
+
+A failure here names the part that has changed. Adapt labkit/cluster/ipyparallel_private.py, or the module
+that the test names.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ipyparallel as ipp
+import psutil
+import pytest
+from ipyparallel.client.magics import ParallelMagics
+from ipyparallel.cluster.launcher import LocalProcessLauncher, MPILauncher
+from ipyparallel.controller.app import IPController
+from ipyparallel.engine import app, nanny
+
+from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.engine.controller import Controller
+from labkit.cluster.engine.socket_controller import SocketController
+from labkit.cluster.magics import RankMagics
+
+
+def test_profile_folders_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    (tmp_path / "profile_one").mkdir()
+    (tmp_path / "other").mkdir()
+    assert private.profile_dirs() == [tmp_path / "profile_one"]
+
+
+def test_a_result_has_a_future_for_each_engine() -> None:
+    children: list[Any] = [Future(), Future()]
+    for number, child in enumerate(children):
+        child.msg_id, child.tracker, child.output = str(number), Future(), Future()
+        child.output.metadata = {}
+    result = ipp.AsyncResult(SimpleNamespace(), children, targets=[3, 5])
+    assert private.futures(result) == {3: children[0], 5: children[1]}
+
+
+def test_a_launcher_has_a_process_once_it_has_started_one(tmp_path: Path) -> None:
+    launcher = LocalProcessLauncher(work_dir=str(tmp_path), profile_dir=str(tmp_path), identifier="test")
+    assert private.process_of(launcher) is None
+    launcher.cmd_and_args = [sys.executable, "-c", "input()"]
+    child = subprocess.Popen(launcher.cmd_and_args, stdin=subprocess.PIPE)
+    try:
+        # A launcher that is restored from a cluster file, as connect() does with a cluster it has found.
+        restored = LocalProcessLauncher.from_dict({"pid": child.pid}, profile_dir=str(tmp_path))
+        assert private.process_of(restored) == psutil.Process(child.pid)
+    finally:
+        child.communicate()
+    assert issubclass(MPILauncher, LocalProcessLauncher)
+    assert private.mpiexec_of(MPILauncher(mpi_cmd=["first", "mpiexec"])) == "mpiexec"
+
+
+def test_a_cluster_file_names_the_controller_and_the_number_of_engines() -> None:
+    state = ipp.Cluster(n=3, profile_dir=os.devnull, parent=None).to_dict()
+    assert private.size_of(state) == 3 and private.controller_pid(state) is None
+    state["controller"] = {"state": {"pid": 7}}
+    state["engines"]["sets"] = {"1": {"n": 2}}
+    assert private.size_of(state) == 2 and private.controller_pid(state) == 7
+
+
+def test_the_controller_asks_for_ports_and_addresses_through_the_replaced_methods() -> None:
+    for own, original in (
+        (Controller.next_port, IPController.next_port),
+        (SocketController.construct_url, IPController.construct_url),
+    ):
+        assert list(inspect.signature(own).parameters) == list(inspect.signature(original).parameters)
+    source = inspect.getsource(IPController)
+    assert source.count("self.next_port(") > 5 and source.count("self.construct_url(") > 2
+
+
+def test_the_engine_starts_its_nanny_through_the_replaced_function() -> None:
+    assert "start_nanny" in app.IPEngine.start_nanny.__code__.co_names  # labkit/cluster/engine/main.py
+    # The nanny reads a pickled dict from its standard input, and prints its address.
+    source = inspect.getsource(nanny.main)
+    assert "pickle.load" in source and "sys.stdin" in source
+    assert {"pid", "pipe"} <= {*inspect.signature(nanny.KernelNanny.__init__).parameters}
+
+
+def test_the_magics_take_the_same_arguments() -> None:
+    own, original = (
+        list(inspect.signature(each.parallel_execute).parameters) for each in (RankMagics, ParallelMagics)
+    )
+    assert own == original
