@@ -274,7 +274,9 @@ def test_a_restarted_kernel_stops_the_cell_of_the_old_one(
     message = kernel.start(CONNECT)
     printed = kernel.finish(message, until="interrupt")
     took = monotonic() - began
-    assert "The engines are running a cell of a notebook that has exited, which is stopped" in printed, printed
+    assert "The engines are running a cell of a notebook that has exited, which is stopped" in printed, (
+        printed
+    )
     assert re.search(r"ranks 1, 2, 3 are at cell line \d", printed), printed
     stays = what == "computing"
     assert ("The cell ended after an interrupt: the engines stay" in printed) == stays, printed
