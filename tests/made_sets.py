@@ -1,4 +1,4 @@
-"""Files in the formats of MNIST and CIFAR-10 that the tests make: small, or as big as the real ones."""
+"""Random data in the file formats of MNIST and CIFAR-10, for tests: small, or as large as the originals."""
 
 from __future__ import annotations
 
@@ -15,77 +15,77 @@ import numpy as np
 
 from labkit.data import SOURCES, Source
 
-Parts = dict[str, tuple[np.ndarray, np.ndarray]]  # "train", "test" → pixels (n, …) uint8, labels (n,) uint8
+Samples = dict[str, tuple[np.ndarray, np.ndarray]]  # by split: pixels (n, …) uint8, labels (n,) uint8
 
 
-def made(name: str, train: int, test: int, seed: int = 0) -> Parts:
-    """Return random images and labels of that many samples."""
+def random_samples(name: str, train: int, test: int, seed: int = 0) -> Samples:
+    """Return random images and labels: that many training and test samples."""
     rng = np.random.default_rng(seed)
     image = {"mnist": (28, 28), "cifar10": (3, 32, 32)}[name]
     return {
-        part: (rng.integers(0, 256, (n, *image), np.uint8), rng.integers(0, 10, n, np.uint8))
-        for part, n in (("train", train), ("test", test))
+        split: (rng.integers(0, 256, (n, *image), np.uint8), rng.integers(0, 10, n, np.uint8))
+        for split, n in (("train", train), ("test", test))
     }
 
 
 def idx(array: np.ndarray) -> bytes:
-    """Return an array of bytes as an IDX file."""
+    """Return the content of an IDX file with this array of bytes."""
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
-def packed(data: bytes) -> bytes:
+def gzipped(data: bytes) -> bytes:
     return gzip.compress(data, compresslevel=1, mtime=0)
 
 
-def mnist_files(parts: Parts) -> dict[str, bytes]:
-    """Return MNIST's four files, by name."""
+def mnist_files(samples: Samples) -> dict[str, bytes]:
+    """Return MNIST's four files by name."""
     files = {}
-    for begin, (pixels, labels) in zip(("train", "t10k"), parts.values(), strict=True):
-        files[f"{begin}-images-idx3-ubyte.gz"] = packed(idx(pixels))
-        files[f"{begin}-labels-idx1-ubyte.gz"] = packed(idx(labels))
+    for prefix, (pixels, labels) in zip(("train", "t10k"), samples.values(), strict=True):
+        files[f"{prefix}-images-idx3-ubyte.gz"] = gzipped(idx(pixels))
+        files[f"{prefix}-labels-idx1-ubyte.gz"] = gzipped(idx(labels))
     return files
 
 
-def cifar_members(parts: Parts) -> dict[str, bytes]:
-    """Return the files in CIFAR-10's archive; the training samples as evenly among the five as can be."""
+def cifar_members(samples: Samples) -> dict[str, bytes]:
+    """Return the files in CIFAR-10's archive; the five training files have about equal sizes."""
     members = {}
-    for part, (pixels, labels) in parts.items():
+    for split, (pixels, labels) in samples.items():
         rows = np.column_stack([labels[:, None], pixels.reshape(len(labels), 3072)])
-        names = ["test_batch"] if part == "test" else [f"data_batch_{k}" for k in range(1, 6)]
-        for name, some in zip(names, np.array_split(rows, len(names)), strict=True):
-            members[f"cifar-10-batches-bin/{name}.bin"] = some.tobytes()
+        names = ["test_batch"] if split == "test" else [f"data_batch_{k}" for k in range(1, 6)]
+        for name, chunk in zip(names, np.array_split(rows, len(names)), strict=True):
+            members[f"cifar-10-batches-bin/{name}.bin"] = chunk.tobytes()
     return members
 
 
 def archive(members: Mapping[str, bytes]) -> bytes:
-    """Return a packed tar archive, in the format of CIFAR-10's."""
+    """Return a gzipped tar archive in the format of CIFAR-10's."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for name, data in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    return packed(out.getvalue())
+    return gzipped(out.getvalue())
 
 
-def files_of(name: str, parts: Parts) -> dict[str, bytes]:
+def archive_files(name: str, samples: Samples) -> dict[str, bytes]:
     if name == "mnist":
-        return mnist_files(parts)
-    return {"cifar-10-binary.tar.gz": archive(cifar_members(parts))}
+        return mnist_files(samples)
+    return {"cifar-10-binary.tar.gz": archive(cifar_members(samples))}
 
 
-def source_of(name: str, parts: Parts, files: Mapping[str, bytes], *mirrors: str) -> Source:
-    """Return what labkit must know of a made set: as of the real one, but for sums, numbers and addresses."""
+def source_for(name: str, samples: Samples, files: Mapping[str, bytes], *mirrors: str) -> Source:
+    """Return the source of such files: the original's, but with their checksums, sizes and addresses."""
     return replace(
         SOURCES[name],
         files={file: hashlib.sha256(data).hexdigest() for file, data in files.items()},
-        samples={part: len(labels) for part, (_, labels) in parts.items()},
-        mirrors=mirrors or ("http://127.0.0.1:9/",),  # the discard port: nobody answers there
+        samples={split: len(labels) for split, (_, labels) in samples.items()},
+        mirrors=mirrors or ("http://127.0.0.1:9/",),  # nothing listens on the discard port
     )
 
 
-def put(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Put files into a folder."""
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files by name into a folder, and create it first."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         (folder / name).write_bytes(data)

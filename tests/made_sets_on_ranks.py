@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit import data
-from tests.made_sets import files_of, made, put, source_of
+from tests.made_sets import archive_files, random_samples, source_for, write_files
 
 N = 47  # no p above 1 divides it
 
@@ -24,16 +24,16 @@ def made_set(
     comm: MPI.Intracomm, name: str = "mnist", n: int = N, there: bool = True
 ) -> Iterator[dict[str, tuple[np.ndarray, np.ndarray]]]:
     """Make a data set and a cache of its own; if `there`, its files are in the cache."""
-    parts = made(name, n, 5)
-    files = files_of(name, parts)
+    parts = random_samples(name, n, 5)
+    files = archive_files(name, parts)
     cache = comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None)
     if there and comm.rank == 0:
-        put(Path(cache) / name, files)
+        write_files(Path(cache) / name, files)
     comm.Barrier()
     try:
         with (
             mock.patch.dict(os.environ, LABKIT_DATA=cache),
-            mock.patch.dict(data.SOURCES, {name: source_of(name, parts, files)}),
+            mock.patch.dict(data.SOURCES, {name: source_for(name, parts, files)}),
         ):
             yield parts
     finally:

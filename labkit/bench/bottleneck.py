@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.bench.rows import Row, rows_of
-from labkit.data import digits, in_order, strided, weighted
+from labkit.data import batches_by_index, digits, strided, weighted
 from labkit.nn import lenet5
 from labkit.train import Batches, Bottleneck, Straggler, speeds, train
 
@@ -59,7 +59,7 @@ def measure(comm: MPI.Intracomm, factor: float, epochs: int) -> tuple[list[Row],
     for epoch in range(epochs):
         for name in variants if epoch % 2 else reversed(variants):
             shard, straggler = variants[name]
-            slices = in_order(shard, n, BATCH)
+            slices = batches_by_index(shard, n, BATCH)
             batches = Batches(comm, data.x_train[shard], data.y_train[shard], slices=slices)
             comm.Barrier()
             start = perf_counter()

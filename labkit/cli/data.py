@@ -25,7 +25,7 @@ def list_() -> None:
     for name, says in EMBEDDED.items():
         click.echo(f"{name:8} embedded     {says}")
     for name, source in SOURCES.items():
-        click.echo(f"{name:8} {'in the cache' if is_cached(name) else 'not here yet'} {source.says}")
+        click.echo(f"{name:8} {'in the cache' if is_cached(name) else 'not here yet'} {source.description}")
     click.echo(f"The cache is {cache()}; the variable LABKIT_DATA names another.")
 
 

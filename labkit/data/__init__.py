@@ -1,9 +1,10 @@
-"""Data sets by name, and the ways to share them out among ranks. No MPI."""
+"""Data sets by name, and how to divide them into shards and local batches. No MPI."""
 
-from labkit.data.batches import dealt, in_order
+from labkit.data.batches import batches_by_index, local_batches
+from labkit.data.datasets import DATASETS, Dataset, cifar10, digits, linear, load, mnist
 from labkit.data.errors import FetchError, FormatError
 from labkit.data.fetching import fetch, is_cached
-from labkit.data.sets import DATASETS, Dataset, cifar10, digits, linear, load, mnist
+from labkit.data.file_dataset import FileDataset, open_dataset
 from labkit.data.shards import (
     SCHEMES,
     Scheme,
@@ -16,7 +17,6 @@ from labkit.data.shards import (
     weighted,
 )
 from labkit.data.sources import SOURCES, Source, cache
-from labkit.data.stored import Stored, stored
 
 __all__ = [
     "DATASETS",
@@ -24,26 +24,26 @@ __all__ = [
     "SOURCES",
     "Dataset",
     "FetchError",
+    "FileDataset",
     "FormatError",
     "Scheme",
     "Source",
-    "Stored",
+    "batches_by_index",
     "by_label",
     "cache",
     "cifar10",
     "contiguous",
-    "dealt",
     "digits",
     "fetch",
-    "in_order",
     "is_cached",
     "linear",
     "load",
+    "local_batches",
     "mnist",
+    "open_dataset",
     "outlying",
     "scheme",
     "shuffled",
-    "stored",
     "strided",
     "weighted",
 ]

@@ -1,4 +1,4 @@
-"""Where the files of the big data sets come from, how to know them, and where they are kept."""
+"""Sources of the large data sets: download addresses, checksums, and the cache folder."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from pathlib import Path
 import numpy as np
 from platformdirs import user_cache_path
 
-from labkit.data import cifar, mnist
-from labkit.data.rows import Rows
+from labkit.data.formats import cifar, mnist
+from labkit.data.formats.rows import RowFile
 
-CACHE = "LABKIT_DATA"  # the environment variable that names another cache folder
+CACHE = "LABKIT_DATA"  # environment variable with the path of another cache folder
 
 
 @dataclass(frozen=True)
 class Source:
     """A data set that has to be fetched.
 
-    `files`: name → SHA-256 of the original. `mirrors`: addresses that hold them all, the first one first.
-    `samples`: how many each part has. `image`: their shape (channels, height, width). `unpack` and `part`:
-    the format's (see labkit.data.mnist); of a row's bytes, the image is the last ones.
+    `files` maps file names to the SHA-256 of the originals. Each address in `mirrors` holds all files; the
+    first is tried first. `samples` maps splits to numbers of samples. `image` is (channels, height, width).
+    `unpack` and `read_split` belong to the format (see labkit.data.formats.mnist). In each row of a file, the
+    image comes last.
     """
 
-    says: str
+    description: str
     files: Mapping[str, str]
     mirrors: tuple[str, ...]
     samples: Mapping[str, int]
     image: tuple[int, int, int]
     unpack: Callable[[Path], list[Path]]
-    part: Callable[[Path, str], tuple[list[Rows], np.ndarray]]
+    read_split: Callable[[Path, str], tuple[list[RowFile], np.ndarray]]
 
 
 SOURCES: dict[str, Source] = {
     "mnist": Source(
-        says="70,000 handwritten digits, 28×28",
+        description="70,000 handwritten digits, 28×28",
         files={
             "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
             "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
@@ -50,27 +51,27 @@ SOURCES: dict[str, Source] = {
         samples={"train": 60_000, "test": 10_000},
         image=(1, mnist.SIDE, mnist.SIDE),
         unpack=mnist.unpack,
-        part=mnist.part,
+        read_split=mnist.read_split,
     ),
     "cifar10": Source(
-        says="60,000 colour photographs of ten kinds of things, 3×32×32",
+        description="60,000 colour photographs of ten classes, 3×32×32",
         files={cifar.ARCHIVE: "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
         mirrors=("https://www.cs.toronto.edu/~kriz/",),
         samples={"train": 50_000, "test": 10_000},
         image=(3, 32, 32),
         unpack=cifar.unpack,
-        part=cifar.part,
+        read_split=cifar.read_split,
     ),
 }
 
 
 def cache() -> Path:
-    """Return the folder that holds the fetched sets: $LABKIT_DATA, or the user's cache folder."""
+    """Return the folder with the fetched data sets: $LABKIT_DATA, or the user's cache folder."""
     if chosen := os.environ.get(CACHE):
         return Path(chosen)
-    return user_cache_path("allreduce-lab")  # as pooch.os_cache, without pooch's memory on every rank
+    return user_cache_path("allreduce-lab")  # as pooch.os_cache, without importing pooch on every rank
 
 
 def folder(name: str) -> Path:
-    """Return the folder of one set in the cache, whether it is there or not."""
+    """Return the folder of one data set in the cache, whether it exists or not."""
     return cache() / name

@@ -31,10 +31,11 @@ class Batches:
     """The batches of a run. `train` asks for them epoch by epoch.
 
     With neither `global_batch` nor `slices`, each epoch is one step with all samples. With a `global_batch`,
-    a step takes that many samples of all ranks together and each rank takes its part of them (`data.dealt`).
+    a step takes that many samples of all ranks together and each rank takes its part of them
+    (`data.local_batches`).
     Given `data.strided` or `data.shuffled` shards, the steps are then the same for any number of ranks. If
     the shards have other sizes (`data.weighted`), `slices` cut this rank's shard into its local batches, one
-    for each step (`data.in_order`).
+    for each step (`data.batches_by_index`).
 
     `reshard` returns this rank's shard for an epoch, given its number (from 2); it must be as large as the
     first. `Batches.of` makes all this from a data set and the name of a sharding scheme.
@@ -81,7 +82,7 @@ class Batches:
             )
         raise_together(comm, fault)
         sizes = [min(global_batch, n - start) for start in range(0, n, global_batch)]
-        self._first = EpochBatches(x, y, data.dealt(n, global_batch, comm.rank, comm.size), sizes)
+        self._first = EpochBatches(x, y, data.local_batches(n, global_batch, comm.rank, comm.size), sizes)
 
     @classmethod
     def of(
@@ -106,7 +107,7 @@ class Batches:
         x, y = dataset.shard(shards(1))
         if scheme == "weighted" and global_batch:
             n = len(dataset.targets)
-            slices = data.in_order(shards(1)(n, comm.rank, comm.size), n, global_batch)
+            slices = data.batches_by_index(shards(1)(n, comm.rank, comm.size), n, global_batch)
             return cls(comm, x, y, slices=slices)
         reshard = (lambda epoch: dataset.shard(shards(epoch))) if scheme == "shuffled" else None
         return cls(comm, x, y, global_batch, reshard=reshard)

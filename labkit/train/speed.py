@@ -1,4 +1,4 @@
-"""The speed of each rank, by which `data.weighted` shards are dealt."""
+"""The speed of each rank, which determines `data.weighted` shards."""
 
 from __future__ import annotations
 

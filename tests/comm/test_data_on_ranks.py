@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from labkit import data
-from tests.made_sets import files_of, made, put, source_of
+from tests.made_sets import archive_files, random_samples, source_for, write_files
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 TRAIN = ("-m", "labkit", "train", "--model", "linear")
@@ -22,10 +22,10 @@ TRAIN = ("-m", "labkit", "train", "--model", "linear")
 def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with a set of 60,000 images of MNIST's size, not yet unpacked."""
     cache = tmp_path_factory.mktemp("big")
-    parts = made("mnist", 60_000, 10_000)
-    files = files_of("mnist", parts)
-    put(cache / "mnist", files)
-    (cache / "mnist" / "sums.json").write_text(json.dumps(dict(source_of("mnist", parts, files).files)))
+    parts = random_samples("mnist", 60_000, 10_000)
+    files = archive_files("mnist", parts)
+    write_files(cache / "mnist", files)
+    (cache / "mnist" / "sums.json").write_text(json.dumps(dict(source_for("mnist", parts, files).files)))
     return cache
 
 
@@ -114,5 +114,5 @@ def test_a_set_in_files_is_trained_on_and_told_of_where_it_is_missing(
             assert np.loadtxt(tmp_path / there / "out" / "weights.txt").shape == (784, 10)
         else:
             assert done.returncode == 2, done.stdout
-            assert done.stdout.count("Off line, take the embedded set") == 1
+            assert done.stdout.count("Offline, use the embedded data set") == 1
             assert "Traceback" not in done.stdout

@@ -1,4 +1,4 @@
-"""The digits are scikit-learn's, though it is not imported for them."""
+"""The digits are those of scikit-learn, but loading them does not import it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from labkit.data import load
 
 
-def test_they_are_those_of_scikit_learn() -> None:
+def test_digits_equal_those_of_scikit_learn() -> None:
     x, y = load_digits(return_X_y=True)
     test = np.arange(len(x)) % 5 == 4
     ours = load("digits")
@@ -21,6 +21,6 @@ def test_they_are_those_of_scikit_learn() -> None:
     assert np.array_equal(ours.y_test, y[test])
 
 
-def test_loading_them_does_not_import_it() -> None:
+def test_loading_digits_does_not_import_scikit_learn() -> None:
     program = "import sys; from labkit.data import load; load('digits'); sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Data sets, shards and minibatches."""
+"""The data sets, and the basic shards and local batches."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LABELS = np.random.default_rng(2).integers(0, 4, 100)
     "scheme", [data.contiguous, data.strided, lambda n, r, p: data.by_label(LABELS[:n], r, p)]
 )
 @pytest.mark.parametrize(("n", "size"), SIZES)
-def test_shards_are_disjoint_cover_the_set_and_are_equal_to_one(scheme, n: int, size: int) -> None:
+def test_shards_are_disjoint_complete_and_equal_to_within_one_sample(scheme, n: int, size: int) -> None:
     shards = [scheme(n, rank, size) for rank in range(size)]
     assert sorted(np.concatenate(shards).tolist()) == list(range(n))
-    # The first ranks hold the extra ones: `dealt` counts on it.
+    # The first ranks hold the extra samples: `local_batches` relies on it.
     assert [len(shard) for shard in shards] == [n // size + (rank < n % size) for rank in range(size)]
 
 
-def test_what_the_schemes_are_named_for() -> None:
+def test_contiguous_strided_and_by_label_shards() -> None:
     assert data.contiguous(10, 1, 4).tolist() == [3, 4, 5]
     assert data.strided(10, 1, 4).tolist() == [1, 5, 9]
     labels = np.array([2, 0, 1, 0, 2, 1])
@@ -35,14 +35,14 @@ def test_what_the_schemes_are_named_for() -> None:
 def test_fewer_samples_than_ranks_are_refused_with_both_numbers(scheme) -> None:
     with pytest.raises(ValueError, match="3 samples for 4 ranks"):
         scheme(3, 0, 4)
-    with pytest.raises(ValueError, match="rank 4 of 4"):
+    with pytest.raises(ValueError, match="expected a rank in 0 … 3, got 4"):
         scheme(8, 4, 4)
 
 
 @pytest.mark.parametrize(("n", "size"), SIZES)
 @pytest.mark.parametrize("batch", [1, 2, 7, 64, 1000])
-def test_ranks_are_dealt_step_by_step_what_one_rank_would_see(n: int, size: int, batch: int) -> None:
-    parts = [data.dealt(n, batch, rank, size) for rank in range(size)]
+def test_local_batches_make_up_the_global_batch_of_each_step(n: int, size: int, batch: int) -> None:
+    parts = [data.local_batches(n, batch, rank, size) for rank in range(size)]
     for k, start in enumerate(range(0, n, batch)):
         seen = [data.strided(n, rank, size)[parts[rank][k]] for rank in range(size)]
         assert sorted(np.concatenate(seen).tolist()) == list(range(start, min(start + batch, n)))
@@ -50,12 +50,12 @@ def test_ranks_are_dealt_step_by_step_what_one_rank_would_see(n: int, size: int,
     assert {len(steps) for steps in parts} == {-(-n // batch)}
 
 
-def test_a_batch_has_a_sample() -> None:
-    with pytest.raises(ValueError, match="a batch of 0"):
-        data.dealt(10, 0, 0, 1)
+def test_an_empty_global_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1 sample, got 0"):
+        data.local_batches(10, 0, 0, 1)
 
 
-def test_linear_is_what_it_says() -> None:
+def test_linear_has_the_documented_shapes_and_noise() -> None:
     one, again, other = data.linear(), data.load("linear"), data.linear(seed=1)
     assert one.x_train.shape == (1000, 10) and one.y_train.shape == (1000, 1)
     assert one.x_test.shape == (250, 10) and one.y_test.shape == (250, 1)
@@ -68,7 +68,7 @@ def test_linear_is_what_it_says() -> None:
     assert np.std(one.y_train - design @ fit) == pytest.approx(0.1, rel=0.1)
 
 
-def test_outlying_samples_are_shifted_and_the_others_untouched() -> None:
+def test_only_outlying_samples_are_shifted() -> None:
     plain, shifted = data.linear(n=40), data.linear(n=40, outlying=data.contiguous(40, 2, 4))
     np.testing.assert_array_equal(plain.x_train, shifted.x_train)
     expected = np.where((np.arange(40) >= 20) & (np.arange(40) < 30), -1.25, 0)[:, None]
@@ -76,7 +76,7 @@ def test_outlying_samples_are_shifted_and_the_others_untouched() -> None:
     np.testing.assert_array_equal(plain.y_test, shifted.y_test)
 
 
-def test_digits_are_what_they_say() -> None:
+def test_digits_have_the_documented_shapes() -> None:
     digits = data.load("digits")
     assert digits.x_train.shape == (1438, 64) and digits.x_test.shape == (359, 64)
     assert digits.x_train.dtype == np.float32 and digits.y_train.dtype == np.int64
@@ -85,6 +85,6 @@ def test_digits_are_what_they_say() -> None:
     assert (digits.features, digits.outputs, digits.labelled) == (64, 10, True)
 
 
-def test_an_unknown_set_is_an_error_that_names_the_known() -> None:
+def test_an_unknown_data_set_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'cats'.*linear, digits"):
         data.load("cats")

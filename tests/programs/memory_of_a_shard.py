@@ -17,7 +17,7 @@ from labkit import data
 from labkit.comm import SharedSet, fetch, scatter
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.made_sets import made, source_of
+from tests.made_sets import random_samples, source_for
 
 
 def memory(kind: str) -> int:
@@ -46,7 +46,7 @@ folder = Path(cache) / "mnist"
 sums = json.loads((folder / "sums.json").read_text())
 data.SOURCES["mnist"] = data.Source(
     **{
-        **vars(source_of("mnist", made("mnist", 1, 1), {})),
+        **vars(source_for("mnist", random_samples("mnist", 1, 1), {})),
         "files": sums,
         "samples": {"train": 60_000, "test": 10_000},
     }

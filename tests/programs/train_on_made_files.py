@@ -10,16 +10,16 @@ from labkit import data
 from labkit.cli import main
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.made_sets import files_of, made, put, source_of
+from tests.made_sets import archive_files, random_samples, source_for, write_files
 
 folder = Path(sys.argv[1])
-parts = made("mnist", 200, 30)
-files = files_of("mnist", parts)
+parts = random_samples("mnist", 200, 30)
+files = archive_files("mnist", parts)
 if MPI.COMM_WORLD.rank == 0 and sys.argv[2] == "there":
-    put(folder / "mnist", files)
+    write_files(folder / "mnist", files)
 MPI.COMM_WORLD.Barrier()
 os.environ["LABKIT_DATA"] = str(folder)
-data.SOURCES["mnist"] = source_of("mnist", parts, files)
+data.SOURCES["mnist"] = source_for("mnist", parts, files)
 options = [
     "--model",
     "softmax",

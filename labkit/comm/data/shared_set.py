@@ -38,7 +38,7 @@ class SharedSet:
 
     def __init__(self, comm: MPI.Intracomm, name: str, shape: tuple[int, ...] | None = None) -> None:
         self._comm = comm
-        self._stored: data.Stored | None = None
+        self._stored: data.FileDataset | None = None
         self._loaded: data.Dataset | None = None  # on rank 0
         known: tuple[np.ndarray, int, int] = np.empty(0), 0, 0
         fault = None
@@ -46,8 +46,8 @@ class SharedSet:
             fetch(comm, name)
         try:
             if name in data.SOURCES:
-                self._stored = data.stored(name, "train", shape)
-                self._test = data.stored(name, "test", shape)
+                self._stored = data.open_dataset(name, "train", shape)
+                self._test = data.open_dataset(name, "test", shape)
                 labels = self._stored.labels
                 known = labels, math.prod(self._stored.shape), int(labels.max()) + 1
             elif comm.rank == 0:

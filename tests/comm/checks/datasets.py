@@ -30,14 +30,14 @@ def check_a_set_in_the_cache_is_unpacked_by_one_rank(comm: MPI.Intracomm) -> Non
                 assert data.is_cached(name)
                 fetch(comm, name)
             assert comm.allgather(unpacked) == [[0]] + [[]] * (comm.size - 1)
-            assert data.stored(name).labels.tolist() == parts["train"][1].tolist()
+            assert data.open_dataset(name).labels.tolist() == parts["train"][1].tolist()
 
 
 def check_without_a_connection_every_rank_raises_what_to_do(comm: MPI.Intracomm) -> None:
     with made_set(comm, there=False):
         for call in (lambda: fetch(comm, "mnist"), lambda: SharedSet(comm, "mnist")):
             said = error_on_every_rank(comm, call)
-            assert said.startswith("rank 0: the data set 'mnist' is not in the cache"), said
+            assert said.startswith("rank 0: data set 'mnist' is not in the cache"), said
             assert "take the embedded set" in said
 
 
@@ -132,9 +132,9 @@ def check_each_global_batch_holds_the_samples_of_training_on_one_rank(comm: MPI.
                     x, _ = shared_set.shard(several)
                     twin, _ = alone.shard(single)
                     parts = (
-                        data.in_order(several(N, comm.rank, comm.size), N, batch)
+                        data.batches_by_index(several(N, comm.rank, comm.size), N, batch)
                         if name == "weighted"
-                        else data.dealt(N, batch, comm.rank, comm.size)
+                        else data.local_batches(N, batch, comm.rank, comm.size)
                     )
                     steps = range(0, N, batch)
                     assert len(parts) == len(steps)

@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import CollectiveError, EmulatedComm
-from labkit.data import contiguous, dealt, linear, strided
+from labkit.data import contiguous, linear, local_batches, strided
 from labkit.nn import Model, linear_regression, mlp
 from labkit.train import Batches, Step, Straggler, Timeline, local_sgd, speeds, train
 from labkit.train.bottleneck import links, parse
@@ -88,7 +88,7 @@ def check_local_sgd_equals_train_only_if_it_averages_after_each_step(comm: MPI.I
     data = linear(n=n)
     mine = strided(n, comm.rank, comm.size)
     x, y = data.x_train[mine], data.y_train[mine]
-    steps = dealt(n, 4 * comm.size, comm.rank, comm.size)
+    steps = local_batches(n, 4 * comm.size, comm.rank, comm.size)
     batches = Batches(comm, x, y, slices=steps)
     apart = linear_regression(seed=comm.rank)
     in_step, local = linear_regression(), linear_regression(seed=comm.rank)

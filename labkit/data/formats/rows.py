@@ -1,7 +1,7 @@
-"""Reading some of the rows of big files, and no more.
+"""Read selected rows of large files.
 
-A memory map would do it in fewer lines, but each page it touches counts as this process's memory for as long
-as the map lives: a rank that picks every fourth image would hold the whole file.
+A memory map would take fewer lines, but every page it touches counts as memory of this process as long as the
+map exists: a rank that reads every fourth image would hold the whole file.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 from labkit.data.errors import FormatError
 
-WINDOW = 1 << 18  # bytes read at a time: little beside a share, much beside the cost of a call
+READ_SIZE = 1 << 18  # bytes per read: small compared with a shard, large enough to amortise the call
 
 
 @dataclass(frozen=True)
-class Rows:
-    """`count` rows of `width` bytes each, from offset `start` to the end of a file."""
+class RowFile:
+    """A file that holds `count` rows of `width` bytes each, from offset `start` to its end."""
 
     path: Path
     start: int
@@ -27,12 +27,12 @@ class Rows:
     count: int
 
 
-def read(files: Sequence[Rows], indices: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the rows with these indices, a few at a time: their places in `indices`, and their bytes.
+def read_rows(files: Sequence[RowFile], indices: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the rows with these indices, a few at a time: their positions in `indices`, and their bytes.
 
-    The rows of all files count as one table. Shapes: indices (k,), in any order; places (m,), int64; rows
-    (m, width), uint8. Reads each file once from front to back, without the parts where nothing is wanted.
-    An IndexError names the first index that is not in the table.
+    Rows are numbered across all files. Shapes: indices (k,), in any order; positions (m,), int64; rows
+    (m, width), uint8. Read each file once from front to back, skipping ranges that no index needs. Raise
+    IndexError for the first index out of range.
     """
     indices = np.asarray(indices)
     total = sum(file.count for file in files)
@@ -43,14 +43,16 @@ def read(files: Sequence[Rows], indices: np.ndarray) -> Iterator[tuple[np.ndarra
     first = 0
     for file in files:
         begin, end = np.searchsorted(indices, (first, first + file.count), sorter=order)
-        mine = order[begin:end]
-        yield from _windows(file, indices[mine] - first, mine)
+        positions = order[begin:end]
+        yield from _read_file(file, indices[positions] - first, positions)
         first += file.count
 
 
-def _windows(file: Rows, wanted: np.ndarray, places: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the wanted rows (ascending) of one file."""
-    most = max(1, WINDOW // file.width)
+def _read_file(
+    file: RowFile, wanted: np.ndarray, positions: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the rows `wanted` (ascending) of one file."""
+    most = max(1, READ_SIZE // file.width)
     with file.path.open("rb", buffering=0) as handle:
         start = 0
         while start < len(wanted):
@@ -62,5 +64,5 @@ def _windows(file: Rows, wanted: np.ndarray, places: np.ndarray) -> Iterator[tup
             got = handle.readinto(rows.reshape(-1).data) or 0
             if got < rows.size:
                 raise FormatError(file.path, offset + got, "more samples", "the end of the file")
-            yield places[start:stop], rows[wanted[start:stop] - low]
+            yield positions[start:stop], rows[wanted[start:stop] - low]
             start = stop

@@ -1,7 +1,7 @@
-"""The IDX format: one array, in MNIST's files.
+"""The IDX format of MNIST's files: one array per file.
 
-A file is: two zero bytes, a byte for the type, a byte for the number of dimensions, the size of each
-dimension (32 bits), and the values, row by row; all numbers big-endian.
+A file holds two zero bytes, one byte for the type, one byte for the number of dimensions, the size of each
+dimension (32 bits), and the values in row-major order; all numbers are big-endian.
 Source: Y. LeCun, C. Cortes, C. Burges, The MNIST database of handwritten digits, "The IDX file format".
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from labkit.data.errors import FormatError
 
-# The third byte → the type of a value.
+# The type of the values, by the third byte.
 TYPES: dict[int, np.dtype] = {
     0x08: np.dtype("u1"),
     0x09: np.dtype("i1"),
@@ -28,15 +28,15 @@ TYPES: dict[int, np.dtype] = {
 
 @dataclass(frozen=True)
 class Header:
-    """What an IDX file says of its array; `start` is the offset of the first value, in bytes."""
+    """The header of an IDX file; `start` is the offset of the first value, in bytes."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
     start: int
 
 
-def header(path: Path) -> Header:
-    """Return the header of an IDX file; a FormatError if the file is not as long as it must then be."""
+def read_header(path: Path) -> Header:
+    """Return the header of an IDX file; raise FormatError unless the file has exactly the size it implies."""
     size = path.stat().st_size
     with path.open("rb") as file:
         magic = file.read(4)
@@ -59,8 +59,8 @@ def header(path: Path) -> Header:
 
 
 def read(path: Path) -> np.ndarray:
-    """Return the array in an IDX file, in the type and byte order of the file; a FormatError if damaged."""
-    head = header(path)
+    """Return the array in an IDX file, with the file's dtype and byte order; raise FormatError if damaged."""
+    header = read_header(path)
     with path.open("rb") as file:
-        file.seek(head.start)
-        return np.fromfile(file, head.dtype).reshape(head.shape)
+        file.seek(header.start)
+        return np.fromfile(file, header.dtype).reshape(header.shape)

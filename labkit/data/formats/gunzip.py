@@ -1,7 +1,7 @@
-"""Unpacking gzip files, strictly (RFC 1952).
+"""Unpack gzip files strictly (RFC 1952).
 
-Python's gzip module takes several members end to end, and padding; the data sets have one member and nothing
-behind it, so here anything else is an error that says where.
+Python's gzip module accepts several members in one file, and padding. The data sets have one member and
+nothing after it, so `gunzip` treats anything else as an error and reports its offset.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 from labkit.data.errors import FormatError
 from labkit.files import atomic_write
 
-BLOCK = 1 << 18  # bytes in memory at a time, packed
-GZIP = zlib.MAX_WBITS | 16  # zlib reads the header and checks the sum and the length at the end
+BLOCK = 1 << 18  # packed bytes in memory at a time
+GZIP = zlib.MAX_WBITS | 16  # makes zlib read the header and check the CRC-32 and the length at the end
 
 
 def gunzip(packed: Path, unpacked: Path) -> None:
-    """Write what a gzip file holds to `unpacked`: all of it, checked against its CRC-32, or nothing.
+    """Unpack a gzip file to `unpacked`, checked against its CRC-32; a damaged file leaves nothing there.
 
-    A FormatError names the offset in the packed file. Holds a few blocks in memory, whatever the size.
+    Raise FormatError, with the offset in the packed file. Memory use does not depend on the file's size.
     """
     stream = zlib.decompressobj(GZIP)
     with packed.open("rb") as source, atomic_write(unpacked) as out:
@@ -31,7 +31,7 @@ def gunzip(packed: Path, unpacked: Path) -> None:
                 try:
                     out.write(stream.decompress(block, 4 * BLOCK))
                 except zlib.error as error:
-                    raise FormatError(packed, offset, "sound gzip data", str(error)) from None
+                    raise FormatError(packed, offset, "valid gzip data", str(error)) from None
                 offset += len(block) - len(stream.unconsumed_tail) - len(stream.unused_data)
                 block = stream.unconsumed_tail
             if stream.unused_data:

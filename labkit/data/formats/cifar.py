@@ -1,7 +1,7 @@
-"""CIFAR-10, binary version: five files of training images and one for the test, in one archive.
+"""CIFAR-10, binary version: five files of training images and one of test images, in one archive.
 
-A file is nothing but rows of 3073 bytes: the label, 0 … 9, then 32×32 red values, row by row, then the green,
-then the blue.
+A file consists of rows of 3073 bytes: the label, 0 … 9, then 32×32 red values, row by row, then the green and
+the blue values.
 Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009; the data set's page.
 """
 
@@ -14,20 +14,20 @@ from pathlib import Path
 import numpy as np
 
 from labkit.data.errors import FormatError
-from labkit.data.gunzip import gunzip
-from labkit.data.rows import Rows, read
+from labkit.data.formats.gunzip import gunzip
+from labkit.data.formats.rows import RowFile, read_rows
 from labkit.files import atomic_write
 
 ARCHIVE, INSIDE = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 WIDTH, CLASSES = 1 + 3 * 32 * 32, 10
-PARTS = {"train": [f"data_batch_{k}.bin" for k in range(1, 6)], "test": ["test_batch.bin"]}
-NAMES = [name for names in PARTS.values() for name in names]
+FILES_BY_SPLIT = {"train": [f"data_batch_{k}.bin" for k in range(1, 6)], "test": ["test_batch.bin"]}
+NAMES = [name for names in FILES_BY_SPLIT.values() for name in names]
 
 
 def unpack(folder: Path) -> list[Path]:
-    """Unpack the six files of images from the archive in a folder; return them."""
+    """Unpack the six files from the archive in the folder, and return their paths."""
     packed, tar = folder / ARCHIVE, folder / ARCHIVE.removesuffix(".gz")
-    # First the whole archive, checked against its CRC-32: no damaged byte is ever taken for a tar header.
+    # Unpack and check the whole archive first, so that damaged bytes are never taken for a tar header.
     gunzip(packed, tar)
     try:
         with tarfile.open(tar, "r:") as archive:
@@ -36,32 +36,37 @@ def unpack(folder: Path) -> list[Path]:
                 inside = [m for m in members if m.name == f"{INSIDE}/{name}" and m.isfile()]
                 source = archive.extractfile(inside[0]) if len(inside) == 1 else None
                 if source is None:
-                    raise FormatError(packed, 0, f"one file {INSIDE}/{name}", f"{len(inside)} of that name")
+                    raise FormatError(
+                        packed, 0, f"one file {INSIDE}/{name}", f"{len(inside)} files of that name"
+                    )
                 with atomic_write(folder / name) as out:
                     shutil.copyfileobj(source, out)
     except tarfile.TarError as error:
-        raise FormatError(packed, 0, "a tar archive, packed", str(error)) from None
+        raise FormatError(packed, 0, "a gzipped tar archive", str(error)) from None
     finally:
         tar.unlink()
     return [folder / name for name in NAMES]
 
 
-def part(folder: Path, name: str) -> tuple[list[Rows], np.ndarray]:
-    """Return where the rows of a part ("train", "test") lie, and its labels, from unpacked files.
+def read_split(folder: Path, split: str) -> tuple[list[RowFile], np.ndarray]:
+    """Return the files of a split ("train", "test") and its labels, from unpacked files.
 
-    Shapes: rows of 3073 bytes, the label first; labels (n,), uint8. A FormatError names file and offset.
+    Each row has 3073 bytes, the label first. Shape: labels (n,), uint8. Raise FormatError if a file
+    is damaged.
     """
     files = []
-    for file in PARTS[name]:
+    for file in FILES_BY_SPLIT[split]:
         path = folder / file
         size = path.stat().st_size
         if size % WIDTH:
             last = size - size % WIDTH
-            raise FormatError(path, last, f"rows of {WIDTH} bytes", f"one of {size - last} at the end")
-        files.append(Rows(path, 0, WIDTH, size // WIDTH))
+            raise FormatError(
+                path, last, f"rows of {WIDTH} bytes", f"a row of {size - last} bytes at the end"
+            )
+        files.append(RowFile(path, 0, WIDTH, size // WIDTH))
     labels = np.empty(sum(rows.count for rows in files), np.uint8)
-    for places, block in read(files, np.arange(len(labels))):
-        labels[places] = block[:, 0]
+    for positions, block in read_rows(files, np.arange(len(labels))):
+        labels[positions] = block[:, 0]
     wrong = np.flatnonzero(labels >= CLASSES)
     if len(wrong):
         at = row = int(wrong[0])
