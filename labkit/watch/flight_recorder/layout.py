@@ -33,7 +33,7 @@ ROWS_PER_RANK = 64  # communicators that a rank may open as their rank 0
 FILE_BYTES, NAME_BYTES, PLACE_BYTES, ERROR_BYTES = 32, 32, 512, 512  # fields of text, with their final zero
 # A report in JSON never needs more: JSON writes a byte of text as at most 6 characters ("\u0001"), so the
 # place and the error of a rank take at most 6 * 1022, and each of its 32 calls takes 6 * 62 for two names and
-# less than 350 for the rest: 30,000 in all. A test fills every field (tests/watch/test_report.py).
+# less than 350 for the rest: 30,000 in all. A test fills every field (tests/watch/test_recorder.py).
 REPORT_BYTES_PER_RANK = 32 << 10
 LOCK_POLL_S = 0.01
 
