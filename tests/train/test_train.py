@@ -146,7 +146,7 @@ def test_errors_are_told_once_and_end_every_rank(run: Run, tmp_path: Path) -> No
         (("--out", tmp_path / "b", "--model", "softmax", "--data", "linear"), "does not fit"),
         (("--out", tmp_path / "h", "--bottleneck", "9:jitter=1ms"), "expected bottlenecks on ranks 0 … 2"),
         (("--out", tmp_path / "e", "--bottleneck", "1:slow=3"), "expected RANK:KIND=AMOUNT"),
-        (("--out", tmp_path / "f", "--link", "fast"), "expected a rate"),
+        (("--out", tmp_path / "f", "--link", "fast"), "expected a bandwidth"),
         (("--out", tmp_path / "g", "--link", "1gbit", "--algorithm", "shared-memory"), "no link to emulate"),
         (("--out", tmp_path / "d", "--algorithm", "ring", "--aggregate", "median"), "adds up on the way"),
         (("--out", tmp_path / "c", "--lr", "1e9", "--epochs", "50"), "lower learning rate"),

@@ -1,14 +1,15 @@
-"""An emulated link: a communicator that holds messages back as a slower network would.
+"""Emulated links: a communicator that delays messages as a slower network would.
 
-For machines where no network can be had (`labkit hosts`), and for links that nobody has. As in the simulator
-(`labkit.schedules.simulator`), a message of n bytes takes α + βn, both of the slower of both ends, and a
-rank's port carries one message at a time each way: of two that it sends, or that come to it, the second waits
-for the first. A message is on its way while its ranks compute, from when it is sent: whether its receiver is
-there already makes no difference, as with a network that has room for it.
+It is for machines on which `labkit hosts` cannot make a real network, and for links that nobody owns. As in
+the simulator (`labkit.schedules.simulator`), a message of n bytes takes α + βn with the larger α and β of its
+two ends. A rank's port carries one message at a time in each direction, so a second message that is sent or
+received has to wait for the first. A message travels while its ranks compute. It starts when it is sent, even
+if its receive is not posted yet, as on a network with enough buffers.
 
-Each message is followed by a stamp, on a communicator of its own, that says when the sender's port began to
-send. The receiver's port works out from that, in the order in which the messages were sent, when each has
-arrived, and a receive is over no earlier. Ranks that wait sleep, but for the last fraction of a millisecond.
+The sender lets a timestamp follow each message, on a communicator for timestamps only: the time at which its
+port began to send. From the timestamps, in the order of sending, the receiver's port computes when each
+message arrives, and the receive completes no earlier. Waiting ranks sleep until the last fraction of a
+millisecond.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from typing import Any
 from mpi4py import MPI
 
 from labkit.comm.emulation.links import Link, describe
-from labkit.comm.emulation.ports import NAP_S, Ports
+from labkit.comm.emulation.ports import POLL_S, Ports
 from labkit.comm.errors import raise_together
 from labkit.comm.message import is_in_place, nbytes
 from labkit.comm.wrapper import CommWrapper
 
-# Neither bookkeeping nor anything that could be held back here.
+# Methods that are neither bookkeeping nor can be delayed.
 REFUSED = (
     *("Bsend", "Ibsend", "Rsend", "Irsend", "Isendrecv", "Sendrecv_replace", "Isendrecv_replace"),
     *("Mprobe", "Improbe", "Send_init", "Ssend_init", "Bsend_init", "Rsend_init", "Recv_init"),
@@ -41,29 +42,30 @@ REFUSED = (
 
 
 class EmulatedComm(CommWrapper):
-    """A communicator around another, with emulated links: mpi4py's names, and messages that take time.
+    """A communicator around another one whose messages take time on emulated links.
 
-    `links` is one for all ranks, or a sequence with one for each. Making one is collective.
+    `links` is one link for all ranks, or a sequence with one link for each rank. Making one is collective.
 
-    Held back: Send, Isend, Ssend, Issend, Recv, Irecv, Sendrecv, and with them schedules (`labkit.comm.run`).
-    The MPI library's own collectives move messages that nobody sees. They are carried out, and all ranks
-    leave when the best algorithms known would be done, counted from the last rank's coming: ⌈log₂ p⌉
-    latencies (Allreduce twice as many) and the bytes that have to pass a rank's port, at the slowest port: of
-    n bytes in the whole array 2(p-1)/p·n for Allreduce, (p-1)/p·n for Allgather, Alltoall and
-    Reduce_scatter_block, n for Bcast and Reduce; of Gather and Scatter (p-1)/p·n at the root, n/p elsewhere.
+    Send, Isend, Ssend, Issend, Recv, Irecv and Sendrecv are delayed, and with them schedules
+    (`labkit.comm.run`). The MPI library sends the messages of its own collectives unseen. So these are done
+    without delay, and then all ranks wait for as long as the best known algorithms would take from the moment
+    the last rank joined: ⌈log₂ p⌉ latencies (twice as many for Allreduce), and the bytes that have to pass a
+    port, at the slowest port. Of n bytes in the whole array these are 2(p-1)/p·n for Allreduce, (p-1)/p·n for
+    Allgather, Alltoall and Reduce_scatter_block, n for Bcast and Reduce; for Gather and Scatter (p-1)/p·n at
+    the root and n/p elsewhere.
 
-    Barriers and methods that pickle objects (lower case) take no emulated time: in the lab they carry
-    bookkeeping. What can be neither held back nor left alone is a NotImplementedError.
+    Barriers and methods that pickle objects (lower case) take no emulated time, since in the lab they do
+    bookkeeping. Methods that can neither be delayed nor count as bookkeeping raise NotImplementedError.
 
-    `MPI.Request.Waitall` and its sisters look past Python, so they do not wait for the link; what they left
-    out is made up for at the next call on the communicator. `request.Wait()` and `request.Test()` are exact.
+    `MPI.Request.Waitall` and similar functions bypass Python and do not wait for the link; the next call on
+    the communicator waits instead. `request.Wait()` and `request.Test()` are exact.
     """
 
     links: list[Link]
     _ports: Ports
 
     def __new__(cls, comm: MPI.Intracomm | None = None, links: Link | Sequence[Link] = ()) -> Any:
-        """Put emulated links around `comm`; a CollectiveError on every rank if they do not fit."""
+        """Put emulated links around `comm`; raise CollectiveError on every rank if they do not fit."""
         made = super().__new__(cls, comm)
         if comm is None:
             return made
@@ -80,15 +82,15 @@ class EmulatedComm(CommWrapper):
 
     @property
     def emulated(self) -> str:
-        """The links in a few words, to be shown with whatever was measured here."""
+        """The links in one phrase, to be shown with every measurement made on them."""
         return f"emulated links: {describe(self.links)}"
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        self._ports.make_up()
+        self._ports.catch_up()
         return self._ports.send(super().Isend(buf, dest, tag), nbytes(buf), dest, tag)
 
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        self._ports.make_up()
+        self._ports.catch_up()
         return self._ports.send(super().Issend(buf, dest, tag), nbytes(buf), dest, tag)
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
@@ -98,7 +100,7 @@ class EmulatedComm(CommWrapper):
         self.Issend(buf, dest, tag).Wait()
 
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        self._ports.make_up()
+        self._ports.catch_up()
         return self._ports.receive(super().Irecv(buf, source, tag), source, tag)
 
     def Recv(
@@ -120,71 +122,71 @@ class EmulatedComm(CommWrapper):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        coming = self.Irecv(recvbuf, source, recvtag)
-        going = self.Isend(sendbuf, dest, sendtag)
-        coming.Wait(status)
-        going.Wait()
+        receiving = self.Irecv(recvbuf, source, recvtag)
+        sending = self.Isend(sendbuf, dest, sendtag)
+        receiving.Wait(status)
+        sending.Wait()
 
     def Barrier(self) -> None:
-        """Wait, asleep, until all ranks have come here; it takes no emulated time."""
-        self._ports.make_up()
-        here = super().Ibarrier()
-        while not here.Test():
-            sleep(NAP_S)
+        """Wait, asleep, until all ranks have called this. Takes no emulated time."""
+        self._ports.catch_up()
+        request = super().Ibarrier()
+        while not request.Test():
+            sleep(POLL_S)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         call = super().Allreduce
         size = 2 * self._part * nbytes(recvbuf)
-        self._hold(lambda: call(sendbuf, recvbuf, op), size, latencies=2)
+        self._delay(lambda: call(sendbuf, recvbuf, op), size, latencies=2)
 
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         call = super().Reduce_scatter_block
         whole = recvbuf if is_in_place(sendbuf) else sendbuf
         size = self._part * nbytes(whole, self.size)
-        self._hold(lambda: call(sendbuf, recvbuf, op), size)
+        self._delay(lambda: call(sendbuf, recvbuf, op), size)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         call = super().Allgather
-        self._hold(lambda: call(sendbuf, recvbuf), self._part * nbytes(recvbuf, self.size))
+        self._delay(lambda: call(sendbuf, recvbuf), self._part * nbytes(recvbuf, self.size))
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         call = super().Alltoall
-        self._hold(lambda: call(sendbuf, recvbuf), self._part * nbytes(recvbuf, self.size))
+        self._delay(lambda: call(sendbuf, recvbuf), self._part * nbytes(recvbuf, self.size))
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
         call = super().Bcast
-        self._hold(lambda: call(buf, root), nbytes(buf))
+        self._delay(lambda: call(buf, root), nbytes(buf))
 
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
         call = super().Reduce
         size = nbytes(recvbuf if is_in_place(sendbuf) else sendbuf)
-        self._hold(lambda: call(sendbuf, recvbuf, op, root), size)
+        self._delay(lambda: call(sendbuf, recvbuf, op, root), size)
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         call = super().Gather
         size = nbytes(recvbuf, self.size) / self.size if is_in_place(sendbuf) else nbytes(sendbuf)
-        self._hold(lambda: call(sendbuf, recvbuf, root), size, root=root)
+        self._delay(lambda: call(sendbuf, recvbuf, root), size, root=root)
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         call = super().Scatter
         size = nbytes(sendbuf, self.size) / self.size if is_in_place(recvbuf) else nbytes(recvbuf)
-        self._hold(lambda: call(sendbuf, recvbuf, root), size, root=root)
+        self._delay(lambda: call(sendbuf, recvbuf, root), size, root=root)
 
     @property
     def _part(self) -> float:
         return (self.size - 1) / self.size
 
-    def _hold(
+    def _delay(
         self, collective: Callable[[], object], size: float, *, latencies: int = 1, root: int | None = None
     ) -> None:
-        """Carry out a collective, and leave when its bytes have passed every port, the root's p-1 times."""
+        """Do a collective; return when `size` bytes would have passed each port, p-1 times as many the root's."""
         self.Barrier()
         due = self._ports.now()
         if self.size > 1:
             latency = max(link.latency_s for link in self.links)
             sizes = [size * (self.size - 1 if rank == root else 1) for rank in range(self.size)]
-            passing = [n * link.s_per_byte for n, link in zip(sizes, self.links, strict=True)]
-            due += latencies * math.ceil(math.log2(self.size)) * latency + max(passing)
+            transfer_s = [n * link.s_per_byte for n, link in zip(sizes, self.links, strict=True)]
+            due += latencies * math.ceil(math.log2(self.size)) * latency + max(transfer_s)
         collective()
         self._ports.sleep_until(due)
 
@@ -201,13 +203,13 @@ class EmulatedComm(CommWrapper):
 def _refusing(name: str) -> Callable[..., Any]:
     def refuse(self: EmulatedComm, *given: object, **named: object) -> None:
         raise NotImplementedError(
-            f"{name} cannot be held back on an emulated link: expected {', '.join(sorted(HELD_BACK))}, "
+            f"{name} cannot be delayed on an emulated link: expected {', '.join(sorted(DELAYED))}, "
             "or a schedule of the lab"
         )
 
     return refuse
 
 
-HELD_BACK = [name for name in vars(EmulatedComm) if name[0].isupper() and name != "Free"]
+DELAYED = [name for name in vars(EmulatedComm) if name[0].isupper() and name != "Free"]
 for _name in REFUSED:
     setattr(EmulatedComm, _name, _refusing(_name))

@@ -74,15 +74,12 @@ class _Progress(NamedTuple):
     steps: list[Step]
     requests: list[MPI.Request]
 
-    def pending(self, only: int | None = None) -> waiting.Pending:
-        """Return which messages are not over; of all, or only the one with this number."""
-        peers: dict[bool, list[int]] = {True: [], False: []}
+    def pending(self, message: int) -> waiting.Pending:
+        """Return which peer this message comes from or goes to."""
         for do, _, _, peer, _, number in self.steps:
-            if do in (SEND, RECEIVE, RECEIVE_TEMPORARY) and only in (None, number):
-                request = self.requests[number]
-                if request != MPI.REQUEST_NULL and not request.Get_status():
-                    peers[do is SEND].append(peer)
-        return waiting.Pending(self.comm, self.schedule.name, peers[False], peers[True])
+            if number == message and do in (SEND, RECEIVE, RECEIVE_TEMPORARY):
+                receives, sends = ([], [peer]) if do is SEND else ([peer], [])
+        return waiting.Pending(self.comm, self.schedule.name, receives, sends)
 
 
 def _run(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, op: MPI.Op, segment_bytes: int) -> None:
@@ -103,7 +100,8 @@ def _run(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, op: MPI.Op,
                 break
             yield_core()
         else:
-            waiting.wait(partial(MPI.Request.Testall, requests), progress.pending)
+            for number in range(messages):  # one by one: each has the whole deadline
+                _wait(progress, number)
     except BaseException:  # an interrupt, say: no message may arrive in memory that is the caller's again
         for request in requests:
             if request != MPI.REQUEST_NULL:

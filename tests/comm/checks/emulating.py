@@ -1,4 +1,4 @@
-"""Emulated links: the right values, after the time that the simulator says, without taking the core."""
+"""Emulated links: right values, after the time that the simulator predicts, without busy waiting."""
 
 from __future__ import annotations
 
@@ -16,38 +16,39 @@ from labkit.train.bottleneck import links, network, parse
 LINK = Link(8e6, 1e-3)  # 64 KiB take 9.2 ms
 N = 16_384
 TAKES_S = LINK.latency_s + 4 * N * LINK.s_per_byte
-LATE = 1.5  # times the ruler at most, in the best of some tries
+LATE = 1.5  # times the reference at most, in the best of some tries
 TRIES = 40
 
 
 def assert_takes(comm: MPI.Intracomm, call: Callable[[], object], expected: float, rounds: int = 1) -> None:
-    """Hold what a call takes (s), from the first start to the last end, against what it is to take.
+    """Compare the seconds that a call takes, from the first rank's start to the last rank's end, to expected.
 
-    At least so long, each time; and at most 1.5 times what a ruler takes: the ranks sleep for that time, with
-    as many barriers in it as the call has rounds. So a busy machine delays both.
+    It has to take at least as long, and at most 1.5 times as long as a reference: the ranks sleep for that
+    time, with as many barriers in between as the call has rounds. So a busy machine delays both.
     """
 
-    def ruler() -> None:
+    def reference() -> None:
         for _ in range(rounds):
             sleep(expected / rounds)
             comm.Barrier()
 
-    took, ruled = [], []
-    while not took or (min(took) > LATE * min(ruled) + 1e-3 and len(took) < TRIES):
-        for do, found in (ruler, ruled), (call, took):
+    took, reference_took = [], []
+    while not took or (min(took) > LATE * min(reference_took) + 1e-3 and len(took) < TRIES):
+        for do, found in (reference, reference_took), (call, took):
             comm.Barrier()
             start = perf_counter()
             do()
-            comm.Barrier()  # where what was left out is made up for
+            comm.Barrier()  # catches up on what Waitall did not wait for
             end = perf_counter()
             found.append(comm.allreduce(end, MPI.MAX) - comm.allreduce(start, MPI.MIN))
     assert min(took) >= expected - 1e-4, (expected, sorted(took)[:3])
-    assert min(took) <= LATE * min(ruled) + 1e-3, (expected, sorted(took)[:3], sorted(ruled)[:3])
+    limit = LATE * min(reference_took) + 1e-3
+    assert min(took) <= limit, (expected, sorted(took)[:3], limit)
 
 
-def check_schedules_take_what_the_simulator_says(comm: MPI.Intracomm) -> None:
-    for troubles in [], [parse(f"{comm.size - 1}:slow-link=4")]:
-        slow = EmulatedComm(comm, links(troubles, comm.size, LINK) or ())
+def check_schedules_take_as_long_as_the_simulator_predicts(comm: MPI.Intracomm) -> None:
+    for bottlenecks in [], [parse(f"{comm.size - 1}:slow-link=4")]:
+        slow = EmulatedComm(comm, links(bottlenecks, comm.size, LINK) or ())
         for make in ring_allreduce, root_allreduce:
             schedule, array = make(comm.size), np.empty(N, np.float32)
 
@@ -55,12 +56,12 @@ def check_schedules_take_what_the_simulator_says(comm: MPI.Intracomm) -> None:
                 array[:] = comm.rank  # noqa: B023
                 run(slow, schedule, array)  # noqa: B023
 
-            expected = simulate(schedule, 4 * N, network(troubles, comm.size, LINK)).seconds
+            expected = simulate(schedule, 4 * N, network(bottlenecks, comm.size, LINK)).seconds
             assert_takes(slow, add_up, expected, 2 * comm.size)
             np.testing.assert_array_equal(array, sum(range(comm.size)))
 
 
-def check_a_rank_that_waits_leaves_its_core(comm: MPI.Intracomm) -> None:
+def check_a_waiting_rank_uses_little_processor_time(comm: MPI.Intracomm) -> None:
     slow = EmulatedComm(comm, Link(1e5))
     array = np.zeros(2500, np.float32)  # 0.1 s
     began, used = perf_counter(), process_time()
@@ -75,7 +76,7 @@ def check_a_rank_that_waits_leaves_its_core(comm: MPI.Intracomm) -> None:
     assert comm.size == 1 or used < 0.4 * took, (used, took)
 
 
-def check_messages_queue_at_a_port_and_come_in_the_order_of_sending(comm: MPI.Intracomm) -> None:
+def check_messages_queue_at_a_port_and_arrive_in_the_order_of_sending(comm: MPI.Intracomm) -> None:
     slow = EmulatedComm(comm, LINK)
     others = range(1, comm.size)
     arrays = {rank: np.full(N, comm.rank, np.float32) for rank in range(comm.size)}
@@ -102,17 +103,17 @@ def check_messages_queue_at_a_port_and_come_in_the_order_of_sending(comm: MPI.In
         assert_takes(slow, call, expected)
 
 
-def check_a_late_message_does_not_hold_up_one_sent_before(comm: MPI.Intracomm) -> None:
+def check_a_late_message_does_not_delay_one_sent_earlier(comm: MPI.Intracomm) -> None:
     if comm.size < 3:
         return
     slow = EmulatedComm(comm, Link(latency_s=1.0))
     slow.Barrier()
     if comm.rank == 0:
         late = slow.Irecv(np.empty(1), 1)
-        while not late.has_come():  # the message, without its second of delay
+        while not late.has_arrived():  # the message, without its second of delay
             sleep(1e-3)
-        early = slow.Irecv(np.empty(1), 2)  # whoever is waited for first
-        while not (late.is_here() and early.is_here()):
+        early = slow.Irecv(np.empty(1), 2)  # whichever is waited for first
+        while not (late.has_due_time() and early.has_due_time()):
             sleep(1e-3)
         assert late.due - early.due > 0.999, (early.due, late.due)
     elif comm.rank < 3:
@@ -123,7 +124,7 @@ def check_a_late_message_does_not_hold_up_one_sent_before(comm: MPI.Intracomm) -
             comm.send(None, 1)
 
 
-def check_what_waitall_leaves_out_is_made_up_for(comm: MPI.Intracomm) -> None:
+def check_the_next_call_catches_up_after_waitall(comm: MPI.Intracomm) -> None:
     slow = EmulatedComm(comm, LINK.slower(8))
     came, gone = np.empty(N, np.float32), np.full(N, comm.rank, np.float32)
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -135,7 +136,7 @@ def check_what_waitall_leaves_out_is_made_up_for(comm: MPI.Intracomm) -> None:
     assert (came == left).all()
 
 
-def check_a_message_is_on_its_way_while_its_ranks_compute(comm: MPI.Intracomm) -> None:
+def check_a_message_travels_while_its_ranks_compute(comm: MPI.Intracomm) -> None:
     slow = EmulatedComm(comm, LINK)
     came, gone = np.empty(N, np.float32), np.zeros(N, np.float32)
 
@@ -144,14 +145,14 @@ def check_a_message_is_on_its_way_while_its_ranks_compute(comm: MPI.Intracomm) -
             slow.Irecv(came, (comm.rank - 1) % comm.size),
             slow.Isend(gone, (comm.rank + 1) % comm.size),
         ]
-        sleep(TAKES_S)  # as good as computing, for the link
+        sleep(TAKES_S)  # the same as computing, for the link
         for request in requests:
             request.Wait()
 
     assert_takes(slow, compute_meanwhile, TAKES_S)  # one after the other: twice that
 
 
-def check_the_librarys_collectives_leave_the_right_values_and_take_their_time(comm: MPI.Intracomm) -> None:
+def check_the_librarys_collectives_give_right_values_and_take_their_time(comm: MPI.Intracomm) -> None:
     slow = EmulatedComm(comm, LINK)
     p, rank, ranks = comm.size, comm.rank, np.arange(comm.size, dtype=np.float32)
     mine, one, row = np.full(p, rank, np.float32), np.empty(1, np.float32), np.empty(p, np.float32)
@@ -173,7 +174,7 @@ def check_the_librarys_collectives_leave_the_right_values_and_take_their_time(co
     slow.Scatter([ranks, MPI.FLOAT] if rank == 0 else None, one)
     assert one == rank
 
-    # Held back for the slowest of the ports.
+    # Delayed by the slowest port.
     link = LINK.slower(8)
     slow = EmulatedComm(comm, [Link(), *[link] * (p - 1)])
     array = np.ones(N, np.float32)
@@ -182,14 +183,14 @@ def check_the_librarys_collectives_leave_the_right_values_and_take_their_time(co
     assert_takes(slow, lambda: slow.Allreduce(MPI.IN_PLACE, array), expected)
 
 
-def check_emulated_links_know_mpi4py_s_ways_to_send(comm: MPI.Intracomm) -> None:
+def check_emulated_links_take_mpi4pys_messages(comm: MPI.Intracomm) -> None:
     slow = EmulatedComm(comm, Link(8e6, 1e-5)).Dup()
     came, status = np.empty(3, np.int32), MPI.Status()
     request = slow.Irecv(came)  # from any rank, here this one
     slow.Send([np.arange(3, dtype=np.int32), MPI.INT], comm.rank, 7)
     request.Wait(status)
     assert came.tolist() == [0, 1, 2] and (status.source, status.tag) == (comm.rank, 7)
-    slow.Barrier()  # before that, another rank's next message would have done as well
+    slow.Barrier()  # without it, another rank's next message could match, too
     left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     slow.Sendrecv(np.full(3, comm.rank, np.int32), right, 1, came, left, 1, status)
     assert (came == left).all() and status.source == left
@@ -204,7 +205,7 @@ def check_emulated_links_know_mpi4py_s_ways_to_send(comm: MPI.Intracomm) -> None
     slow.Free()
 
 
-def check_emulated_links_and_other_layers_go_together(comm: MPI.Intracomm) -> None:
+def check_emulated_links_compose_with_other_wrappers(comm: MPI.Intracomm) -> None:
     array = np.full(N, comm.rank, np.float32)
     sums = sum(range(comm.size))
     expected = simulate(ring_allreduce(comm.size), 4 * N, network([], comm.size, LINK)).seconds
@@ -219,15 +220,15 @@ def check_emulated_links_and_other_layers_go_together(comm: MPI.Intracomm) -> No
         run(both, ring_allreduce(comm.size), array)
         assert (array == sums).all()
         assert [str(one) for one in both.traffic()] == [str(one) for one in bare.traffic()]
-        assert both.emulated == "emulated links: 64mbit+1000us"
+        assert both.emulated == "emulated links: 64mbit+1ms"
     for slow in RingComm(EmulatedComm(comm, LINK)), RingComm(EmulatedComm(comm, LINK)).Dup():
         one = np.full(N, comm.rank, np.float32)
         assert_takes(slow, lambda: slow.Allreduce(MPI.IN_PLACE, one), expected, 2 * comm.size)  # noqa: B023
 
 
-def check_emulated_links_say_what_they_refuse(comm: MPI.Intracomm) -> None:
+def check_methods_that_cannot_be_delayed_are_refused(comm: MPI.Intracomm) -> None:
     slow = EmulatedComm(comm, [Link(125e6)] * (comm.size - 1) + [Link(12.5e6, 1e-3)])
-    rank = f", rank {comm.size - 1} 100mbit+1000us" if comm.size > 2 else ""
+    rank = f", rank {comm.size - 1} 100mbit+1ms" if comm.size > 2 else ""
     assert comm.size < 3 or slow.emulated == f"emulated links: 1gbit{rank}"
     try:
         slow.Iallreduce(np.ones(2), np.ones(2))
@@ -247,7 +248,7 @@ def check_emulated_links_say_what_they_refuse(comm: MPI.Intracomm) -> None:
             raise AssertionError("no error")
 
 
-def check_clocks_are_compared(comm: MPI.Intracomm) -> None:
+def check_the_offset_of_a_clock_is_measured(comm: MPI.Intracomm) -> None:
     ahead = 1000.0 * comm.rank
     found = offset(comm, lambda: perf_counter() + ahead)
     assert abs(found + ahead) < 0.05, found  # half a round trip on a busy machine
