@@ -1,7 +1,7 @@
-"""The `labkit` command. A subcommand's module is imported when it is called, so `labkit --help` is quick.
+"""The `labkit` command. It imports the module of a subcommand when it is called, so `labkit --help` is quick.
 
-To add one, name its module below; the module holds a click command called `command`, and imports what is
-slow (NumPy, MPI) inside of it.
+To add a subcommand, add its module to COMMANDS. The module defines a click command called `command`, and
+imports slow modules (NumPy, MPI) inside it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import click
 
 from labkit import __version__, env
 
-# Name → module, one line of help (said here, so that the list needs no import).
+# Name → module and one line of help, which is here so that `labkit --help` imports no module.
 COMMANDS = {
     "lab": ("labkit.cli.lab", "Start MPI engines and open JupyterLab on the first notebook."),
-    "doctor": ("labkit.cli.doctor", "Find what commonly breaks here, and say how to mend it."),
-    "data": ("labkit.cli.data", "List the data sets, and fetch those that are not embedded."),
-    "hosts": ("labkit.cli.hosts", "Make hosts on this machine with links of a chosen rate."),
+    "doctor": ("labkit.cli.doctor", "Find what commonly breaks on this machine, and say how to fix it."),
+    "data": ("labkit.cli.data", "List the data sets, and download those that are not embedded."),
+    "hosts": ("labkit.cli.hosts", "Make hosts on this machine, with links of a chosen bandwidth."),
     "bench": (
         "labkit.cli.bench",
-        "Measure a training step against PyTorch, collectives against MPI's own.",
+        "Measure training steps and collectives against PyTorch, MPI and lower bounds.",
     ),
     "train": ("labkit.cli.train", "Train a model on all ranks: mpiexec -n 4 labkit train."),
 }
@@ -38,7 +38,7 @@ class _Lazy(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, says) for name, (_, says) in COMMANDS.items()])
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
 @click.group(cls=_Lazy)

@@ -1,4 +1,4 @@
-"""`labkit data`: which data sets there are, and bringing those that need it into the cache."""
+"""`labkit data`: list the data sets, and download them into the cache."""
 
 # ruff: noqa: PLC0415 (imports inside functions: NumPy loads only where the command runs)
 
@@ -14,35 +14,35 @@ EMBEDDED = {
 
 @click.group("data")
 def command() -> None:
-    """List the data sets, and fetch those that are not embedded."""
+    """List the data sets, and download those that are not embedded."""
 
 
 @command.command("list")
 def list_() -> None:
-    """Say which data sets there are, what they hold, and which of them are here."""
+    """List the data sets, what they contain, and which are in the cache."""
     from labkit.data import SOURCES, cache, is_cached
 
-    for name, says in EMBEDDED.items():
-        click.echo(f"{name:8} embedded     {says}")
+    for name, contents in EMBEDDED.items():
+        click.echo(f"{name:8} embedded     {contents}")
     for name, source in SOURCES.items():
-        click.echo(f"{name:8} {'in the cache' if is_cached(name) else 'not here yet'} {source.description}")
-    click.echo(f"The cache is {cache()}; the variable LABKIT_DATA names another.")
+        click.echo(f"{name:8} {'in the cache' if is_cached(name) else 'not cached  '} {source.description}")
+    click.echo(f"The cache is {cache()}; to use another folder, set LABKIT_DATA.")
 
 
 @command.command()
 @click.argument("names", nargs=-1, required=True, type=click.Choice(["mnist", "cifar10"]))
 def fetch(names: tuple[str, ...]) -> None:
-    """Bring data sets into the cache: download, check, unpack.
+    """Download data sets into the cache, check and unpack them.
 
-    A download that broke off goes on where it ended. Files put there by hand are taken if they are the
-    originals: run this after it, to see.
+    An interrupted download is resumed. Files that you copied into the cache yourself are used if they are the
+    originals: run this command after copying to check them.
     """
     from labkit.data import FetchError, FormatError
-    from labkit.data import fetch as bring
+    from labkit.data import fetch as download
 
     for name in names:
         try:
-            click.echo(f"{name} is in {bring(name)}")
+            click.echo(f"{name} is in {download(name)}")
         except (FetchError, FormatError) as error:
             raise click.ClickException(str(error)) from None
         except OSError as error:

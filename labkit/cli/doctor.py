@@ -1,4 +1,4 @@
-"""`labkit doctor`: what commonly breaks an MPI lab, looked for here."""
+"""`labkit doctor`: check this machine for what commonly breaks an MPI lab."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ COLOURS = {"ok": "green", "note": "yellow", "fault": "red"}
 @click.command
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as a list of objects.")
 def command(as_json: bool) -> None:
-    """Find what commonly breaks here, and say how to fix it.
+    """Find what commonly breaks on this machine, and say how to fix it.
 
-    One line for each check: ok; note, where the lab works, but something costs time or refuses what you type
-    yourself; fault, where the lab does not work. The exit status is 1 if there is a fault.
+    Each check prints one line: "ok"; "note" if the lab works, but something is slow or fails when you type it
+    yourself; "fault" if the lab does not work. The exit status is 1 if there is a fault.
     """
     try:
         import psutil  # noqa: PLC0415 (--help must not wait for it)
@@ -28,16 +28,17 @@ def command(as_json: bool) -> None:
         raise click.ClickException(f"{error}: this environment is incomplete; `make env` fixes it.") from None
 
     try:
-        environment = psutil.Process().environ()  # the user's own, as it was before `labkit` put its settings
+        environment = psutil.Process().environ()  # the user's own, before `labkit` added its settings
     except psutil.Error:
         environment = dict(os.environ)
     findings = examine(environment)
     if as_json:
-        click.echo(json.dumps([asdict(one) for one in findings], indent=1))
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
-        for one in findings:
-            click.echo(f"{click.style(f'{one.status:6}', fg=COLOURS[one.status])}{one.check:15}{one.found}")
-        for one in findings:
-            if one.fix:
-                click.echo(f"\n{one.check}: {one.why}\n  To fix it: {one.fix}")
-    sys.exit(any(one.status == "fault" for one in findings))
+        for finding in findings:
+            status = click.style(f"{finding.status:6}", fg=COLOURS[finding.status])
+            click.echo(f"{status}{finding.check:15}{finding.found}")
+        for finding in findings:
+            if finding.fix:
+                click.echo(f"\n{finding.check}: {finding.why}\n  To fix it: {finding.fix}")
+    sys.exit(any(finding.status == "fault" for finding in findings))

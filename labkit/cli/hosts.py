@@ -1,4 +1,4 @@
-"""`labkit hosts`: hosts of their own on this machine, with real links of a chosen rate."""
+"""`labkit hosts`: emulate several hosts on this machine, with real links of a chosen bandwidth."""
 
 # ruff: noqa: PLC0415 (imports inside functions: --help must be quick)
 
@@ -11,7 +11,7 @@ import click
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _reporting_errors() -> Iterator[None]:
     from labkit.hosts import HostsError
 
     try:
@@ -22,18 +22,24 @@ def _told() -> Iterator[None]:
 
 @click.group
 def command() -> None:
-    """Make hosts on this machine, each with a name, an address and a network card, on links of a chosen rate.
+    """Make hosts on this machine, each with a name, an address and a network card.
 
-    Needs Linux and iproute2; root's rights where the system lets no one else make network namespaces.
+    Their links have a chosen bandwidth. This needs Linux and iproute2, and root if only root may make network
+    namespaces on this system.
     """
 
 
 @command.command
 @click.option("--n", "n", default=4, show_default=True, help="Number of hosts, lab0, lab1, …")
-@click.option("--rate", default="1gbit", show_default=True, help="Rate of each link, in both directions.")
-@click.option("--slow", multiple=True, metavar="HOST=RATE", help="Another rate for a host: 3=100mbit.")
-def up(n: int, rate: str, slow: tuple[str, ...]) -> None:
-    """Bring hosts up; they stay until `labkit hosts down`."""
+@click.option("--bandwidth", default="1gbit", show_default=True, help="Of each link, in each direction.")
+@click.option(
+    "--slow",
+    multiple=True,
+    metavar="HOST=BANDWIDTH",
+    help="Give one host a slow link, for example 3=100mbit.",
+)
+def up(n: int, bandwidth: str, slow: tuple[str, ...]) -> None:
+    """Start hosts; they stay up until `labkit hosts down`."""
     from labkit import hosts
 
     exceptions = {}
@@ -41,28 +47,28 @@ def up(n: int, rate: str, slow: tuple[str, ...]) -> None:
         host, separator, value = word.partition("=")
         if not separator or not host.isdigit():
             raise click.BadParameter(
-                f"expected HOST=RATE, as in 3=100mbit; got {word!r}", param_hint="--slow"
+                f"expected HOST=BANDWIDTH such as 3=100mbit, got {word!r}", param_hint="--slow"
             )
         exceptions[int(host)] = value
-    with _told():
-        hosts.up(n, rate, exceptions)
+    with _reporting_errors():
+        hosts.up(n, bandwidth, exceptions)
         _show()
-    click.echo("labkit hosts run python program.py  starts a program on them, one rank on each.")
+    click.echo("`labkit hosts run python program.py` starts a program with one rank on each host.")
 
 
 @command.command
 def status() -> None:
-    """Show the hosts, their links and the bytes that went over them."""
-    with _told():
+    """Show the hosts, their links and how many bytes they received and sent."""
+    with _reporting_errors():
         _show()
 
 
 @command.command
 def down() -> None:
-    """Take the hosts down, and end what runs on them."""
+    """Stop the hosts and all programs on them."""
     from labkit import hosts
 
-    with _told():
+    with _reporting_errors():
         click.echo("The hosts are down." if hosts.down() else "No hosts were up.")
 
 
@@ -70,10 +76,10 @@ def down() -> None:
 @click.option("-n", "ranks", type=int, help="Number of ranks.  [default: one on each host]")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(ranks: int | None, program: tuple[str, ...]) -> None:
-    """Run a program on the hosts under MPI: labkit hosts run python program.py."""
+    """Run an MPI program on the hosts: labkit hosts run python program.py."""
     from labkit.hosts.mpi import execute
 
-    with _told():
+    with _reporting_errors():
         execute(list(program), ranks)
 
 

@@ -1,4 +1,4 @@
-"""`labkit lab`: engines and JupyterLab, together and for as long as this command runs."""
+"""`labkit lab`: start MPI engines and JupyterLab, and end both with this command."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import click
 
 NOTEBOOKS = Path("notebooks")
 FIRST = NOTEBOOKS / "00_meet_the_cluster.ipynb"
-PATIENCE = 60.0  # seconds for JupyterLab to answer
-POLL = 0.1
+START_S = 60.0  # how long JupyterLab may take to answer
+POLL_S = 0.1
 
 
 @click.command("lab")
@@ -28,10 +28,10 @@ def command(ranks: int) -> None:
     from labkit.cluster import connect, discovery  # noqa: PLC0415
 
     if not FIRST.exists():
-        raise click.ClickException(f"{FIRST} is not here: run this in the lab's folder.")
+        raise click.ClickException(f"{FIRST} is not here: run `labkit lab` in the folder of the lab.")
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _stop)
-    # The kernels of this JupyterLab look for these engines first (see labkit.cluster.discovery).
+    # Kernels of this JupyterLab try to connect to these engines first (see labkit.cluster.discovery).
     os.environ[discovery.CHOSEN] = f"lab-{os.getpid()}"
     os.environ["JUPYTER_TOKEN"] = token = secrets.token_hex(24)
     jupyter = cluster = None
@@ -52,12 +52,12 @@ def command(ranks: int) -> None:
         _wait_for_an_end(jupyter)
     finally:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(signum, signal.SIG_IGN)  # the way out is short, and it has deadlines of its own
+            signal.signal(signum, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the ending
         click.echo("Stopping …")
         if jupyter:
             jupyter.terminate()
         if cluster:
-            cluster.stop_engines_sync()  # first: a controller waits for engines that are not told
+            cluster.stop_engines_sync()  # first, because a controller waits for its engines
             cluster.stop_controller_sync()
         if jupyter:
             jupyter.wait()
@@ -75,8 +75,8 @@ def _start_jupyter() -> subprocess.Popen[bytes]:
     if os.geteuid() == 0:
         options.append("--allow-root")
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        options.append("--no-browser")  # or it would open a text browser over this terminal
-    # A session of its own, so that Ctrl-C reaches this process alone, which then ends all in order.
+        options.append("--no-browser")  # otherwise it opens a text browser in this terminal
+    # In a session of its own: Ctrl-C reaches this process alone, which then ends both in order.
     return subprocess.Popen(
         [*supervised("child"), sys.executable, "-m", "jupyterlab", *options],
         stdin=subprocess.DEVNULL,
@@ -85,24 +85,24 @@ def _start_jupyter() -> subprocess.Popen[bytes]:
 
 
 def _wait_for_jupyter(jupyter: subprocess.Popen[bytes], token: str) -> str:
-    """Return the address of the server that carries our token, once it listens."""
+    """Return the URL of the Jupyter server that has this token, once it listens."""
     from jupyter_core.paths import jupyter_runtime_dir  # noqa: PLC0415
 
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and jupyter.poll() is None:
         for path in Path(jupyter_runtime_dir()).glob("jpserver-*.json"):
             try:
                 server = json.loads(path.read_text())
-            except (OSError, ValueError):  # just being written, or removed
+            except (OSError, ValueError):  # being written or removed
                 continue
             if server.get("token") == token:
                 return str(server["url"])
-        time.sleep(POLL)
-    raise click.ClickException("JupyterLab did not start; its messages above say why.")
+        time.sleep(POLL_S)
+    raise click.ClickException("JupyterLab did not start: see its messages above.")
 
 
 def _wait_for_an_end(jupyter: subprocess.Popen[bytes]) -> None:
-    """Return when JupyterLab ends (File > Shut Down), or `make`, if that is what started this command."""
+    """Wait until JupyterLab ends (File > Shut Down), or `make` if `make` started this command."""
     parent = os.getppid()
     while jupyter.poll() is None and ("MAKELEVEL" not in os.environ or os.getppid() == parent):
-        time.sleep(POLL)
+        time.sleep(POLL_S)

@@ -38,7 +38,9 @@ STEPS_DRAWN = 8  # the last steps, in timeline.png; trace.json has all that were
     show_default=True,
     help="Linear or softmax regression.",
 )
-@click.option("--data", type=click.Choice(DATA), help="Data set. [default: linear linear, softmax digits]")
+@click.option(
+    "--data", type=click.Choice(DATA), help="Data set. [default for linear: linear, for softmax: digits]"
+)
 @click.option(
     "--shard",
     type=click.Choice(SHARD),
@@ -46,18 +48,20 @@ STEPS_DRAWN = 8  # the last steps, in timeline.png; trace.json has all that were
     "depend on the number of ranks. [default: contiguous, or strided if there is a --batch]",
 )
 @click.option(
-    "--epochs", type=click.IntRange(min=1), help="Passes over the data. [default: linear 10, softmax 30]"
+    "--epochs",
+    type=click.IntRange(min=1),
+    help="Passes over the data. [default for linear: 10, for softmax: 30]",
 )
 @click.option(
     "--lr",
     type=click.FloatRange(min=0, min_open=True),
-    help="Learning rate. [default: linear 0.1, softmax 0.5]",
+    help="Learning rate. [default for linear: 0.1, for softmax: 0.5]",
 )
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
-    help="Global batch: the samples in a step, over all ranks together. [default: linear all samples, "
-    "softmax 64]",
+    help="Global batch: the samples in a step, over all ranks together. [default for linear: all samples, "
+    "for softmax: 64]",
 )
 @click.option(
     "--seed",

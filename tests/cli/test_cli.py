@@ -1,4 +1,4 @@
-"""The `labkit` command, as far as no rank is needed."""
+"""The `labkit` command without ranks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from click.testing import CliRunner
 from labkit import cli
 
 
-def test_every_command_is_there_and_in_the_list() -> None:
+def test_every_command_exists_and_is_listed() -> None:
     listed = CliRunner().invoke(cli.main, ["--help"]).output
-    for name, (module, says) in cli.COMMANDS.items():
+    for name, (module, line) in cli.COMMANDS.items():
         assert isinstance(import_module(module).command, click.Command)
-        assert f"  {name} " in listed and says.split(":")[0] in " ".join(listed.split())
+        assert f"  {name} " in listed and line.split(":")[0] in " ".join(listed.split())
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["nonsense"], ["train", "--lr", "0"]])
-def test_what_needs_no_ranks_loads_neither_numpy_nor_mpi(arguments: list[str]) -> None:
+def test_help_and_wrong_options_load_neither_numpy_nor_mpi(arguments: list[str]) -> None:
     program = (
         "import sys; from labkit.cli import main\n"
         "try: main(sys.argv[1:])\n"

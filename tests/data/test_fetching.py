@@ -171,7 +171,7 @@ def test_a_read_only_cache_suffices(cache: Path, server: Server) -> None:
 def test_labkit_data_list_shows_what_is_cached(cache: Path) -> None:
     output = CliRunner().invoke(main, ["data", "list"]).output
     assert [line.split()[0] for line in output.splitlines()[:4]] == list(data.DATASETS)
-    assert "mnist    not here yet" in output and str(cache.parent) in output
+    assert "mnist    not cached" in output and str(cache.parent) in output
     data.fetch("mnist")
     assert "mnist    in the cache" in CliRunner().invoke(main, ["data", "list"]).output
 

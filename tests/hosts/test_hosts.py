@@ -49,7 +49,7 @@ def networks() -> set[int]:
 )
 def test_up_run_status_down(labkit_hosts: Run, folder: Path, before: tuple[str, ...]) -> None:
     cards = machine()
-    said = labkit_hosts("up", "--n", "3", "--rate", "1gbit", "--slow", "2=100mbit", before=before)
+    said = labkit_hosts("up", "--n", "3", "--bandwidth", "1gbit", "--slow", "2=100mbit", before=before)
     assert said.returncode == 0, said.stderr
     holder = load().holder  # type: ignore[union-attr]
     assert os.stat(f"/proc/{holder}/ns/net").st_ino != os.stat("/proc/self/ns/net").st_ino

@@ -1,7 +1,7 @@
-"""Save a run again and again, killed at another moment each time: python killed_saves.py DIRECTORY.
+"""Save a run repeatedly, killed at a later moment each time: python killed_saves.py DIRECTORY.
 
-The moments are the calls and returns in labkit while saving: the k-th kills. After each, every file in sight
-must be byte for byte the old one or the new one, and what else is there must go before the next run.
+Moment k is the k-th call or return of a labkit function while saving. After each kill, every visible file
+must be byte for byte the old one or the new one, and `prepare` must remove all other files.
 """
 
 import os
@@ -18,19 +18,19 @@ OLD, NEW = softmax_regression(3, 2, seed=1), softmax_regression(3, 2, seed=2)
 
 
 def rows(loss: float) -> list[Epoch]:
-    """Return what two ranks might have measured."""
+    """Return measurements of two ranks."""
     return [
         Epoch(1, r, loss, loss, loss, loss, {"W": loss, "b": loss}, {"W": loss, "b": loss}) for r in (0, 1)
     ]
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Return the files that a user sees."""
+    """Return the files that are not hidden."""
     return {path.name: path.read_bytes() for path in directory.iterdir() if not path.name.startswith(".")}
 
 
 def save_until_call(kill_at: int, directory: Path) -> None:
-    """Save in this process, and die at the kill_at-th moment; exit with 0 if it ends before."""
+    """Save in this process, killed at moment `kill_at`; exit with status 0 if saving ends before."""
     calls = count(1)
 
     def at_call(frame: FrameType, event: str, argument: object) -> None:
@@ -43,7 +43,7 @@ def save_until_call(kill_at: int, directory: Path) -> None:
 
 
 def main() -> None:
-    """Find that no moment leaves half a file."""
+    """Kill a save at every moment and check the files."""
     top = Path(sys.argv[1])
     directory, reference = top / "run", top / "reference"
     prepare(reference)

@@ -1,4 +1,4 @@
-"""One rank fails while the others wait for it: python one_rank_fails.py RANK."""
+"""Let one rank fail while the others wait for it: mpiexec -n p python one_rank_fails.py RANK."""
 
 import sys
 

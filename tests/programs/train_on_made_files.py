@@ -1,4 +1,4 @@
-"""`labkit train --data mnist` on a made set: mpiexec -n p python … FOLDER there|missing."""
+"""Run `labkit train --data mnist` on generated files: mpiexec -n p python … FOLDER there|missing."""
 
 import os
 import sys

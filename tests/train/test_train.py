@@ -1,4 +1,4 @@
-"""The batch job: `labkit train` on real ranks."""
+"""`labkit train` on real ranks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILES = {
 
 
 def train(run: Run, p: int, out: Path, *options: str) -> str:
-    """Train, and return what was printed."""
+    """Train, and return the output."""
     done = run(p, *TRAIN, "--out", out, *options)
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -49,27 +49,27 @@ def table(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def alone(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of the one-rank twin."""
+    """The results of one rank."""
     out = tmp_path_factory.mktemp("one") / "out"
     train(run, 1, out, "--model", "linear", "--epochs", "10")
     return out
 
 
 @pytest.mark.parametrize("p", [2, 3, 4, 5])
-def test_any_number_of_ranks_ends_in_the_weights_of_one(
+def test_any_number_of_ranks_gets_the_weights_of_one_rank(
     p: int, run: Run, alone: Path, tmp_path: Path
 ) -> None:
-    said = train(run, p, tmp_path, "--model", "linear", "--epochs", "10", "--ordered")
+    output = train(run, p, tmp_path, "--model", "linear", "--epochs", "10", "--ordered")
 
     expected = weights(alone)
     np.testing.assert_allclose(weights(tmp_path), expected, rtol=0, atol=1e-6 * np.abs(expected).max())
     assert len(expected) == 11
 
     pairs = [(e, r) for e in range(1, 11) for r in range(p)]
-    lines = [line.split(":")[0] for line in said.splitlines() if line.startswith("[rank ")]
+    lines = [line.split(":")[0] for line in output.splitlines() if line.startswith("[rank ")]
     assert lines == [f"[rank {r}] epoch {e}" for e, r in pairs]
     for word in ("loss", "all ranks", "mean gradient W", "contribution W", "wait", "transfer"):
-        assert said.count(word) >= len(pairs)
+        assert output.count(word) >= len(pairs)
 
     assert {path.name for path in tmp_path.iterdir()} == FILES
     times = table(tmp_path / "sync_times.csv")
@@ -91,10 +91,10 @@ def test_any_number_of_ranks_ends_in_the_weights_of_one(
     assert by_epoch[-1] < by_epoch[0] and len(record["losses"]) == len(pairs)
 
 
-def test_the_digits_are_learnt_and_the_same_by_any_number_of_ranks(run: Run, tmp_path: Path) -> None:
-    said = train(run, 4, tmp_path / "4", "--model", "softmax", "--data", "digits")
+def test_any_number_of_ranks_gets_the_same_weights_from_the_digits(run: Run, tmp_path: Path) -> None:
+    output = train(run, 4, tmp_path / "4", "--model", "softmax", "--data", "digits")
     assert json.loads((tmp_path / "4" / "run.json").read_text())["test_accuracy"] >= 0.94
-    assert "test accuracy" in said
+    assert "test accuracy" in output
     assert weights(tmp_path / "4").shape == (650,)
 
     few = ("--model", "softmax", "--data", "digits", "--epochs", "2", "--batch", "50")
@@ -105,21 +105,21 @@ def test_the_digits_are_learnt_and_the_same_by_any_number_of_ranks(run: Run, tmp
     np.testing.assert_allclose(weights(tmp_path / "5"), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-def test_another_seed_starts_elsewhere(run: Run, alone: Path, tmp_path: Path) -> None:
+def test_another_seed_gives_other_weights(run: Run, alone: Path, tmp_path: Path) -> None:
     train(run, 1, tmp_path, "--seed", "1")
     assert np.abs(weights(tmp_path) - weights(alone)).max() > 0.01
 
 
-def test_bottlenecks_slow_the_run_and_leave_its_weights(run: Run, tmp_path: Path) -> None:
+def test_bottlenecks_slow_the_run_and_do_not_change_its_weights(run: Run, tmp_path: Path) -> None:
     settings = ("--model", "softmax", "--epochs", "2", "--batch", "300", "--algorithm", "ring")
     train(run, 3, tmp_path / "even", *settings)
-    troubles = ["2:slow-processor=2", "2:slow-link=1mbit", "1:jitter=1ms", "0:pause=30ms@3"]
-    words = [word for trouble in troubles for word in ("--bottleneck", trouble)]
-    train(run, 3, tmp_path / "slow", *settings, "--link", "10mbit+100us", *words)
+    bottlenecks = ["2:slow-processor=2", "2:slow-link=1mbit", "1:jitter=1ms", "0:pause=30ms@3"]
+    options = [word for bottleneck in bottlenecks for word in ("--bottleneck", bottleneck)]
+    train(run, 3, tmp_path / "slow", *settings, "--link", "10mbit+100us", *options)
     np.testing.assert_array_equal(weights(tmp_path / "slow"), weights(tmp_path / "even"))
 
     record = json.loads((tmp_path / "slow" / "run.json").read_text())
-    assert record["settings"]["bottleneck"] == troubles and record["settings"]["link"] == "10mbit+100us"
+    assert record["settings"]["bottleneck"] == bottlenecks and record["settings"]["link"] == "10mbit+100us"
     assert record["links"] == "emulated links: 10mbit+100us, rank 2 1mbit"
     assert "links" not in json.loads((tmp_path / "even" / "run.json").read_text())
     # 2(p-1) messages of a third of 650 float32 each, over a link of 1 Mbit/s.
@@ -136,7 +136,7 @@ def test_bottlenecks_slow_the_run_and_leave_its_weights(run: Run, tmp_path: Path
     assert paused["dur"] > 30_000
 
 
-def test_errors_are_told_once_and_end_every_rank(run: Run, tmp_path: Path) -> None:
+def test_an_error_is_printed_once_and_ends_every_rank(run: Run, tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     for options, words in (
@@ -148,7 +148,10 @@ def test_errors_are_told_once_and_end_every_rank(run: Run, tmp_path: Path) -> No
         (("--out", tmp_path / "e", "--bottleneck", "1:slow=3"), "expected RANK:KIND=AMOUNT"),
         (("--out", tmp_path / "f", "--link", "fast"), "expected a bandwidth"),
         (("--out", tmp_path / "g", "--link", "1gbit", "--algorithm", "shared-memory"), "no link to emulate"),
-        (("--out", tmp_path / "d", "--algorithm", "ring", "--aggregate", "median"), "adds up on the way"),
+        (
+            ("--out", tmp_path / "d", "--algorithm", "ring", "--aggregate", "median"),
+            "cannot compute the median",
+        ),
         (("--out", tmp_path / "c", "--lr", "1e9", "--epochs", "50"), "lower learning rate"),
     ):
         done = run(3, *TRAIN, *options)
@@ -159,19 +162,19 @@ def test_errors_are_told_once_and_end_every_rank(run: Run, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_one_rank_that_fails_ends_the_job(rank: int, run: Run, programs: Path) -> None:
+def test_the_job_ends_if_one_rank_fails(rank: int, run: Run, programs: Path) -> None:
     done = run(3, programs / "one_rank_fails.py", rank)
     assert done.returncode != 0
     assert f"labkit test: rank {rank} of 3 failed: RuntimeError: out of paper" in done.stdout
 
 
-def test_no_moment_to_be_killed_at_leaves_half_a_file(run: Run, programs: Path, tmp_path: Path) -> None:
+def test_no_file_is_half_written_whenever_saving_is_killed(run: Run, programs: Path, tmp_path: Path) -> None:
     done = run(1, programs / "killed_saves.py", tmp_path)
     assert done.returncode == 0 and "moments" in done.stdout, done.stdout
 
 
-def assert_whole(directory: Path, epochs: int) -> None:
-    """Check that each file in sight is whole, whichever there are."""
+def assert_complete(directory: Path, epochs: int) -> None:
+    """Check that each file that is there is complete."""
     for path in directory.iterdir():
         if path.name.startswith("."):
             continue
@@ -184,6 +187,9 @@ def assert_whole(directory: Path, epochs: int) -> None:
             assert len(table(path)) == 2 * 3 * epochs
         elif path.name == "run.json":
             assert len(json.loads(path.read_text())["losses"]) == 3 * epochs
+        elif path.name == "model.npz":
+            with np.load(path) as model:
+                assert {name: model[name].size for name in model.files} == {"W": 10, "b": 1}
         elif path.name == "trace.json":
             assert json.loads(path.read_text())["traceEvents"]
         else:
@@ -191,11 +197,11 @@ def assert_whole(directory: Path, epochs: int) -> None:
 
 
 def read_until(words: str, output: IO[str]) -> bool:
-    """Read a job's lines until one has the words; False if the job ends before."""
+    """Read a job's lines until one contains the words; return False if the job ends before."""
     return any(words in line for line in output)
 
 
-def test_a_job_killed_half_way_leaves_whole_files_and_the_next_one_cleans_up(
+def test_a_killed_job_leaves_complete_files_and_the_next_run_removes_the_others(
     run: Run, started: Callable, kill_tree: Callable, tmp_path: Path
 ) -> None:
     long = (*TRAIN, "--out", tmp_path, "--epochs", "100000")
@@ -209,10 +215,10 @@ def test_a_job_killed_half_way_leaves_whole_files_and_the_next_one_cleans_up(
             while not (tmp_path / awaited).exists() and job.poll() is None:
                 pass  # not even a short sleep: the next file is a millisecond away
             kill_tree(job)
-        assert_whole(tmp_path, 20)
+        assert_complete(tmp_path, 20)
         (tmp_path / awaited).unlink()
 
     (tmp_path / ".weights.txt.labkit-part").write_text("half")
     train(run, 3, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == FILES
-    assert_whole(tmp_path, 10)
+    assert_complete(tmp_path, 10)
