@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable
 from time import monotonic, sleep
@@ -61,6 +62,7 @@ class Watch:
         self.slot.pid = os.getpid()
         stacks.write_stack_on_signal(recorder.stacks)
         self.slot.writes_stack = 1
+        atexit.register(self.end_program)
         self.join_epoch()
 
     def join_epoch(self) -> None:
@@ -82,6 +84,13 @@ class Watch:
         self.slot.waiting_in = WaitingIn.NOTHING
         self.slot.calls_before_cell = self.channels[0].number if self.channels else 0
         self.recorder.set_cell_state(self.rank, CellState.RUNNING)
+
+    def end_program(self) -> None:
+        """Note that this process is ending. In MPI_Finalize it can no longer write its stack."""
+        if os.getpid() == self.slot.pid:  # not a forked child
+            self.slot.writes_stack = 0
+            self.slot.waiting_in = WaitingIn.NOTHING
+            self.recorder.set_cell_state(self.rank, CellState.EXITED)
 
     def end_cell(self, state: CellState, error: str) -> None:
         """Note that the cell has returned or raised."""

@@ -197,6 +197,7 @@ def test_a_rank_that_joined_too_late_is_no_missing_rank() -> None:
             "they raised KeyError: 1",
         ),
         (RankState(1, Activity.NOT_STARTED), "it has not started the cell", "they have not started the cell"),
+        (RankState(1, Activity.EXITED), "it has ended its program", "they have ended their programs"),
         (RankState(1, Activity.DEAD), "it has died", "they have died"),
         (RankState(1, Activity.UNRESPONSIVE), "it does not respond", "they do not respond"),
     ],

@@ -43,9 +43,9 @@ NUMBER_MASK = (1 << 28) - 1
 
 
 class CellState(IntEnum):
-    """Whether a rank's cell (or program) is running, and how it ended."""
+    """Whether a rank's cell (or program) is running, and how it ended. EXITED: the process is ending."""
 
-    RUNNING, RETURNED, RAISED = range(3)
+    RUNNING, RETURNED, RAISED, EXITED = range(4)
 
 
 class WaitingIn(IntEnum):

@@ -37,9 +37,10 @@ class Activity(Enum):
     WAITING_IN_COLLECTIVE = auto()  # the last of its `calls`
     WAITING_FOR_MESSAGE = auto()  # `RankState.message`
     RUNNING = auto()  # code of its own, or MPI calls that are not watched
-    RETURNED = auto()  # from the cell or program
+    RETURNED = auto()  # from the cell
     RAISED = auto()  # `RankState.error`
     NOT_STARTED = auto()  # other ranks have started a cell that this rank has not
+    EXITED = auto()  # its program has ended, and its process may be waiting in MPI_Finalize
     DEAD = auto()
     UNRESPONSIVE = auto()  # its process exists, but does not answer the signal
 

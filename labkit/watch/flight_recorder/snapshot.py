@@ -81,14 +81,21 @@ def _observe(recorder: FlightRecorder, rank: int) -> RankState:
     if (waiting := _waiting(recorder, slot, seen)) is not None:
         return waiting
     if slot.cell_state != CellState.RUNNING:
-        if _lags(recorder, slot):
-            return replace(seen, activity=Activity.NOT_STARTED)
-        if slot.cell_state == CellState.RAISED:
-            return replace(seen, activity=Activity.RAISED, error=_text(slot.error))
-        return replace(seen, activity=Activity.RETURNED)
+        return _ended(recorder, slot, seen)
     frames = request_stack(slot.pid, recorder.stacks) if slot.writes_stack else []
     activity = Activity.RUNNING if frames else Activity.UNRESPONSIVE
     return replace(seen, activity=activity, place=_text(fit(student_line(frames), PLACE_BYTES)))
+
+
+def _ended(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState:
+    """Return how a rank ended its program or its last cell."""
+    if slot.cell_state == CellState.EXITED:
+        return replace(seen, activity=Activity.EXITED)
+    if _lags(recorder, slot):
+        return replace(seen, activity=Activity.NOT_STARTED)
+    if slot.cell_state == CellState.RAISED:
+        return replace(seen, activity=Activity.RAISED, error=_text(slot.error))
+    return replace(seen, activity=Activity.RETURNED)
 
 
 def _waiting(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState | None:

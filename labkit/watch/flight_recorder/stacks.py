@@ -5,6 +5,7 @@ The signal handler is faulthandler's, in C: it does not wait for the interpreter
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import re
@@ -20,6 +21,9 @@ POLL_S = 0.0005
 
 def write_stack_on_signal(file: BinaryIO) -> None:
     """From now on, write this process's stack to a file, opened for appending, when the signal arrives."""
+    with contextlib.suppress(ValueError):  # not the main thread
+        # An interpreter that ends puts back what was there before: by default, the signal kills the process.
+        signal.signal(SIGNAL, signal.SIG_IGN)
     faulthandler.register(SIGNAL, file, all_threads=False)
 
 

@@ -16,6 +16,7 @@ _ABSENT_LABELS = {
     Activity.RETURNED: "returned",
     Activity.RAISED: "raised",
     Activity.NOT_STARTED: "not started",
+    Activity.EXITED: "exited",
     Activity.DEAD: "dead",
     Activity.UNRESPONSIVE: "no response",
 }

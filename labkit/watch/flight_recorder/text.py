@@ -96,12 +96,12 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
         direction = "to" if message.operation in SENDS else "from"
         tag = "" if message.tag is None else f", tag {message.tag}"
         return f"{be} waiting in {message.operation} ({direction} {peer}{tag}){at}"
-    doing = _verb(rank, many)
     if report.number == 0:
-        return doing
+        return _verb(rank, many)
+    doing = f"{'they' if many else 'it'} {_verb(rank, many)}"
     # The ranks of a cell that was stopped might still have joined.
     never = f"{'have' if many else 'has'} not" if report.reason is Reason.STOPPED else "never"
-    progress = f"{never} joined #{report.number}: {'they' if many else 'it'} {doing}"
+    progress = f"{never} joined #{report.number}: {doing}"
     if not rank.calls:
         return progress
     last = rank.calls[-1]
@@ -117,6 +117,7 @@ def _verb(rank: RankState, many: bool) -> str:
         Activity.RETURNED: f"{have} returned from the cell",
         Activity.RAISED: f"raised {rank.error}",
         Activity.NOT_STARTED: f"{have} not started the cell",
+        Activity.EXITED: f"{have} ended {'their programs' if many else 'its program'}",
         Activity.DEAD: f"{have} died",
         Activity.UNRESPONSIVE: f"{do} not respond",
     }[rank.activity]
