@@ -179,7 +179,7 @@ class EmulatedComm(CommWrapper):
     def _delay(
         self, collective: Callable[[], object], size: float, *, latencies: int = 1, root: int | None = None
     ) -> None:
-        """Do a collective; return when `size` bytes would have passed each port, p-1 times as many the root's."""
+        """Do a collective; return when `size` bytes would have passed each port (the root: p-1 times that)."""
         self.Barrier()
         due = self._ports.now()
         if self.size > 1:
