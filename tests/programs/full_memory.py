@@ -28,15 +28,15 @@ tempfile.tempdir = sys.argv[1]
 try:
     comm = watch()
 except CollectiveError as error:
-    said = str(error)
+    answer = str(error)
 else:
     assert comm.watch is not None
-    said = os.path.dirname(comm.watch.recorder.path)
+    answer = os.path.dirname(comm.watch.recorder.path)
     try:
         comm.Bcast(bytearray(1 + (comm.rank == 1)), root=0)
         raise AssertionError("the flight recorder in the temporary folder did not show the mismatch")
     except HangError:
         pass
-all_said = world.gather(said)
-if all_said:
-    print(*(f"said: {one}" for one in all_said), sep="\n", flush=True)
+answers = world.gather(answer)
+if answers:
+    print(*(f"said: {text}" for text in answers), sep="\n", flush=True)

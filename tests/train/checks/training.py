@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import ALGORITHMS, CollectiveError, algorithm
+from labkit.comm import ALGORITHMS, algorithm
 from labkit.data import contiguous, linear, strided
 from labkit.nn import SGD, Model, linear_regression, softmax_regression
 from labkit.train import Batches, Contributions, gather, train
+from tests.raising import error_on_every_rank
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "lr": 0.1}
 
@@ -166,13 +167,10 @@ def check_waiting_is_measured_apart_from_transferring(comm: MPI.Intracomm) -> No
 
 def error_of(comm: MPI.Intracomm, model: Model, x: np.ndarray, y: np.ndarray, **settings: Any) -> str:
     """Train with wrong arguments; return the message of the CollectiveError that every rank must raise."""
-    try:
-        batches = Batches(comm, x, y, settings.pop("global_batch", None))
-        train(comm, model, batches, **settings)
-    except CollectiveError as error:
-        assert comm.allgather(str(error)) == [str(error)] * comm.size
-        return str(error)
-    raise AssertionError("no error")
+    global_batch = settings.pop("global_batch", None)
+    return error_on_every_rank(
+        comm, lambda: train(comm, model, Batches(comm, x, y, global_batch), **settings)
+    )
 
 
 def check_every_rank_raises_if_one_rank_has_wrong_arguments(comm: MPI.Intracomm) -> None:
