@@ -141,7 +141,7 @@ def _unwritable(path: Path) -> str | None:
 
 def _draw(path: Path, times: Times, predicted: Prediction | None) -> None:
     from labkit.files import atomic_write
-    from labkit.plots.schedules import cost_curves
+    from labkit.plots.schedules import time_by_size
 
     measured: dict[str, tuple[list[float], list[float]]] = {}
     for size, medians in times.items():
@@ -150,7 +150,7 @@ def _draw(path: Path, times: Times, predicted: Prediction | None) -> None:
                 sizes, seconds = measured.setdefault(name, ([], []))
                 sizes.append(size)
                 seconds.append(time)
-    figure = cost_curves(*(predicted.curves() if predicted else ([], {})), measured)
+    figure = time_by_size(*(predicted.curves() if predicted else ([], {})), measured)
     with atomic_write(path) as file:
         figure.savefig(file, format="png", dpi=150)
 

@@ -1,6 +1,6 @@
-"""Figures: each function takes data and returns a Matplotlib Figure."""
+"""Figures: each function takes data and returns a matplotlib Figure."""
 
-from labkit.plots.timeline import timeline
+from labkit.plots.run_timeline import timeline
 from labkit.plots.training import contributions, losses, sync_times
 
 __all__ = ["contributions", "losses", "sync_times", "timeline"]

@@ -1,6 +1,6 @@
-"""Figures of communication: what each rank held before and after a call, and how long it waited in one.
+"""Figures of a collective: what each rank held before and after it, and how long each rank waited in it.
 
-The figures are drawn from what the ranks really held, so a wrong program gives a wrong picture.
+The figures are drawn from the ranks' real buffers, so they show the result of a wrong program, too.
 """
 
 from __future__ import annotations
@@ -12,42 +12,40 @@ from itertools import product
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.plots.training import COLOURS
+from labkit.plots.style import INK, colour, text_colour
 
-Held = Sequence[float] | np.ndarray | None  # a rank's pieces, or None where it has no buffer
+Held = Sequence[float] | np.ndarray | None  # a rank's values, or None if it has no buffer
 
 UNKNOWN = "#BBBBBB"
-INK = "#444444"
-NARROWEST, WIDEST = 7.6, 9.5  # figures, in inches
-MAX_SUBSETS = 8  # up to so many ranks, sums over any of them are recognised; beyond, over all of them
+MIN_WIDTH, MAX_WIDTH = 7.6, 9.5  # of figures, in inches
+MAX_SUBSETS = 8  # with more ranks, only sums over all of them are recognised
 
 
 def before_after(title: str, before: Sequence[Held], after: Sequence[Held], call: str = "") -> Figure:
-    """Return a picture of what each rank held before and after a call: a row per rank, a cell per piece.
+    """Return what each rank held before and after a call: one row per rank, one cell per value.
 
-    A piece has the colour of the rank that held it before, a sum the stripes of all ranks whose pieces are in
-    it; zeros are white; a value that is neither is grey and carries a question mark. None is drawn as a dash.
+    A value has the colour of the rank that held it before; a sum has stripes in the colours of all ranks
+    whose values it includes; zeros are white; any other value is grey with a question mark. None is a dash.
 
-    Shapes: before and after (ranks, pieces), where ranks may hold different numbers of pieces. `call` stands
-    at the arrow between the two.
+    Shapes: before and after (ranks, values); ranks may hold different numbers of values. `call` labels the
+    arrow between them. Raise ValueError if before and after have different numbers of ranks.
     """
     if len(before) != len(after):
         raise ValueError(
             f"before has {len(before)} ranks and after has {len(after)}; expected the same number"
         )
     size = len(before)
-    labels = [_label(value) for held in (*before, *after) for value in _chunks(held)]
+    labels = [_label(value) for held in (*before, *after) for value in _values(held)]
     width = max(0.55, 0.09 * max(map(len, labels), default=0) + 0.25)  # of a cell, in inches
-    columns = [max([len(_chunks(held)) for held in side] + [1]) for side in (before, after)]
+    columns = [max([len(_values(held)) for held in side] + [1]) for side in (before, after)]
     names, gap = 0.95, max(1.1, 0.085 * len(call) + 0.5)
     total = names + sum(columns) * width + gap + 0.1
-    # Sizes are in inches; what would be wider than a notebook is drawn smaller.
-    scale = min(1.0, WIDEST / total)
-    width_all, height = max(total, NARROWEST), 0.42 * size + 1.15
+    # Sizes are in inches; shrink a figure that would be wider than a notebook.
+    scale = min(1.0, MAX_WIDTH / total)
+    width_all, height = max(total, MIN_WIDTH), 0.42 * size + 1.15
     figure = Figure(figsize=(width_all * scale, height * scale))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim((total - width_all) / 2, (total + width_all) / 2)
@@ -65,7 +63,7 @@ def before_after(title: str, before: Sequence[Held], after: Sequence[Held], call
             if held is None:
                 _text(axes, start + width / 2, top + 0.19, "–", 11 * scale, color=INK)
                 notes.add("–  no buffer (None)")
-            for column, value in enumerate(_chunks(held)):
+            for column, value in enumerate(_values(held)):
                 where = start + column * width, top, width * 0.94, 0.36
                 notes |= _cell(axes, where, value, origins(value, before, rank), 9.5 * scale)
     for rank in range(size):
@@ -85,13 +83,16 @@ def before_after(title: str, before: Sequence[Held], after: Sequence[Held], call
 
 
 def waiting(title: str, arrived_s: Sequence[float], left_s: Sequence[float]) -> Figure:
-    """Return a timeline of one call: each rank's own work until it arrived, then its wait until it left.
+    """Return a timeline of one call: each rank's own work, then its wait until the call returned.
 
-    Shapes: both (ranks,), in seconds on one clock; the earliest arrival need not be at 0.
+    Shapes: both (ranks,), in seconds on one clock; the earliest call need not be at 0. Raise ValueError if
+    the shapes differ.
     """
     arrived, left = np.asarray(arrived_s, float), np.asarray(left_s, float)
     if arrived.shape != left.shape or arrived.ndim != 1:
-        raise ValueError(f"expected one time per rank twice, got shapes {arrived.shape} and {left.shape}")
+        raise ValueError(
+            f"expected two arrays with one time per rank, got shapes {arrived.shape} and {left.shape}"
+        )
     size = len(arrived)
     figure = Figure(figsize=(7.5, 0.42 * size + 1.3), layout="constrained")
     axes = figure.add_subplot()
@@ -125,51 +126,48 @@ def waiting(title: str, arrived_s: Sequence[float], left_s: Sequence[float]) -> 
     return figure
 
 
-def colour(rank: int) -> str:
-    """Return the colour that a rank has in all figures."""
-    return COLOURS[rank % len(COLOURS)]
-
-
 def origins(value: float, before: Sequence[Held], rank: int) -> tuple[int, ...] | None:
-    """Return the ranks from whose pieces `value`, found on `rank`, is made: one, or several if it is a sum.
+    """Return the ranks whose values make up `value`, found on `rank`: one rank, or several for a sum.
 
-    A zero is made from no rank's; a value that is nobody's piece, and no sum of pieces at one position over
-    several ranks, gives None. Where several ranks held the same value, `rank` itself comes first.
+    Return () for 0, and None for a value that is neither a rank's value nor a sum of several ranks' values at
+    one position. If several ranks held the value, prefer `rank` itself.
     """
     if value == 0:
         return ()
-    held = [_chunks(one) for one in before]
-    for one in sorted(range(len(held)), key=lambda other: other != rank):
-        if np.any(_alike(value, held[one], np.abs(held[one]))):
-            return (one,)
+    held = [_values(buffer) for buffer in before]
+    for source in sorted(range(len(held)), key=lambda other: other != rank):
+        if np.any(_equal(value, held[source], np.abs(held[source]))):
+            return (source,)
     for position in range(max(map(len, held), default=0)):
-        there = [one for one in range(len(held)) if position < len(held[one])]
-        if len(there) > 1:
-            column = np.array([held[one][position] for one in there])
-            choices = _choices(len(there))
-            found = np.flatnonzero(_alike(value, choices @ column, choices @ np.abs(column)))
+        sources = [source for source in range(len(held)) if position < len(held[source])]
+        if len(sources) > 1:
+            column = np.array([held[source][position] for source in sources])
+            subsets = _subsets(len(sources))
+            found = np.flatnonzero(_equal(value, subsets @ column, subsets @ np.abs(column)))
             if len(found):
-                return tuple(one for one, chosen in zip(there, choices[found[0]], strict=True) if chosen)
+                return tuple(
+                    source for source, chosen in zip(sources, subsets[found[0]], strict=True) if chosen
+                )
     return None
 
 
-def _alike(value: float, sums: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
-    """Tell which sums are `value`: exactly so for integers, else to the rounding of float32."""
+def _equal(value: float, sums: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
+    """Return which sums equal `value`: exactly for integers, otherwise to float32 rounding."""
     if sums.dtype.kind in "iu" and float(value).is_integer():
         return sums == value
     return np.abs(sums - value) <= 1e-6 * magnitudes
 
 
 @cache
-def _choices(count: int) -> np.ndarray:
-    """Return the ways to choose at least two of `count` ranks, all first; (ways, count), 0 or 1."""
+def _subsets(count: int) -> np.ndarray:
+    """Return the subsets of at least two of `count` ranks, largest first. Shape: (subsets, count), 0 or 1."""
     if count > MAX_SUBSETS:
         return np.ones((1, count), dtype=np.int64)
-    algorithms = [algorithm for algorithm in product((1, 0), repeat=count) if sum(algorithm) > 1]
-    return np.array(sorted(algorithms, key=sum, reverse=True), dtype=np.int64)
+    subsets = [subset for subset in product((1, 0), repeat=count) if sum(subset) > 1]
+    return np.array(sorted(subsets, key=sum, reverse=True), dtype=np.int64)
 
 
-def _chunks(held: Held) -> np.ndarray:
+def _values(held: Held) -> np.ndarray:
     return np.empty(0) if held is None else np.ravel(held)
 
 
@@ -184,7 +182,7 @@ def _cell(
     ranks: tuple[int, ...] | None,
     font: float,
 ) -> set[str]:
-    """Draw one piece made from the pieces of `ranks`, and return what its look means unless that is plain."""
+    """Draw one value that is made of values of `ranks`; return the legend entry that it needs, if any."""
     left, top, width, height = where
     fills = [UNKNOWN] if ranks is None else [colour(rank) for rank in ranks] or ["white"]
     for stripe, fill in enumerate(fills):
@@ -194,19 +192,18 @@ def _cell(
     middle = left + width / 2, top + height / 2
     if ranks is None:
         _text(axes, *middle, f"{_label(value)} ?", font)
-        return {"grey ?  nobody's piece, nor a sum"}
+        return {"grey ?  neither a rank's value nor a sum"}
     if not ranks:
         _text(axes, *middle, _label(value), font, color="#767676")
         return {"0  nothing there yet"}
     if len(ranks) > 1:
         box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
         _text(axes, *middle, _label(value), font, bbox=box)
-        return {"stripes  sum of these ranks' pieces"}
-    dark = np.dot(to_rgb(fills[0]), (0.299, 0.587, 0.114)) < 0.4
-    _text(axes, *middle, _label(value), font, color="white" if dark else "black")
+        return {"stripes  sum of these ranks' values"}
+    _text(axes, *middle, _label(value), font, color=text_colour(fills[0]))
     return set()
 
 
-def _text(axes: Axes, x: float, y: float, words: str, size: float, **look: object) -> None:
-    look = {"ha": "center", "va": "center", **look}
-    axes.text(x, y, words, fontsize=math.floor(2 * size) / 2, **look)  # type: ignore[arg-type]
+def _text(axes: Axes, x: float, y: float, text: str, size: float, **style: object) -> None:
+    style = {"ha": "center", "va": "center", **style}
+    axes.text(x, y, text, fontsize=math.floor(2 * size) / 2, **style)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Figures of gradients: a loss's slope, how exact differences are, pictures, what moves through layers."""
+"""Figures about gradients: slopes, errors of differences, images, and activations and gradients by layer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
-from labkit.plots.training import COLOURS, MARKERS
+from labkit.plots.style import COLOURS, MARKERS
 
 
 def slope(values: np.ndarray, losses: np.ndarray, at: tuple[float, float], by_hand: float) -> Figure:
-    """Return the loss along one parameter, its tangent by hand, and the two points of a central difference.
+    """Return the loss along one parameter, its tangent, and the chord of a central difference.
 
-    Shapes: values and losses (n,), the first and last value lie equally far from `at` = (value, loss).
-    `by_hand` is the derivative there.
+    Shapes: values and losses (n,); the first and the last value are equally far from `at` = (value, loss).
+    `by_hand` is the derivative at this point.
     """
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.add_subplot()
@@ -42,9 +42,9 @@ def slope(values: np.ndarray, losses: np.ndarray, at: tuple[float, float], by_ha
 
 
 def difference_errors(steps: np.ndarray, errors: Mapping[str, Sequence[float]]) -> Figure:
-    """Return the error of a central difference against its step, one curve for each dtype, on log axes.
+    """Return the error of a central difference against its step, log-log, with one curve per dtype.
 
-    Shapes: steps (n,), errors: name of the dtype → (n,). Errors of 0 are not drawn.
+    Shapes: steps (n,), errors: dtype name → (n,). Errors of 0 are not drawn.
     """
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.add_subplot()
@@ -60,14 +60,14 @@ def difference_errors(steps: np.ndarray, errors: Mapping[str, Sequence[float]]) 
 
 
 def class_images(rows: Mapping[str, np.ndarray], label: str, side: int = 8) -> Figure:
-    """Return the columns of matrices as pictures: one row for each matrix, one column for each class.
+    """Return the columns of matrices as images: one row per matrix, one column per class.
 
-    Shapes: rows: name → (side · side, K). All pictures share one scale, from orange (below 0) to purple
-    (above 0), named `label`.
+    Shapes: rows: name → (side · side, K). All images share one colour scale, from orange (below 0) to purple
+    (above 0), with the name `label`.
     """
     classes = next(iter(rows.values())).shape[1]
     limit = max(float(np.abs(matrix).max()) for matrix in rows.values()) or 1.0
-    # One large picture with white gaps: an axes for each small one would take seconds to lay out.
+    # Draw one large image with white gaps: one axes per small image would take seconds to lay out.
     gap = 1
     pitch = side + gap
     mosaic = np.full((len(rows) * pitch - gap, classes * pitch - gap), np.nan)
@@ -78,25 +78,25 @@ def class_images(rows: Mapping[str, np.ndarray], label: str, side: int = 8) -> F
 
     figure = Figure(figsize=(0.8 * classes + 2, 0.8 * len(rows) + 0.8), layout="constrained")
     axes = figure.add_subplot()
-    picture = axes.imshow(mosaic, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
+    image = axes.imshow(mosaic, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
     middle = (side - 1) / 2
     axes.set_yticks(np.arange(len(rows)) * pitch + middle, list(rows))
     axes.set_xticks(np.arange(classes) * pitch + middle, [f"{k}" for k in range(classes)])
     axes.set_xlabel("Class")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    figure.colorbar(picture, ax=axes, label=label)
+    figure.colorbar(image, ax=axes, label=label)
     return figure
 
 
-def pictures(images: Mapping[str, np.ndarray]) -> Figure:
-    """Return images side by side, each with a scale of its own, named in its title.
+def images(by_title: Mapping[str, np.ndarray]) -> Figure:
+    """Return images side by side, each with its own colour scale, whose range is in its title.
 
-    Shapes: images: title → (H, W). Orange is below 0, purple above. Rows and columns are counted in pixels.
+    Shapes: by_title: title → (H, W). Orange is below 0, purple above.
     """
-    figure = Figure(figsize=(3.2 * len(images), 3), layout="constrained")
+    figure = Figure(figsize=(3.2 * len(by_title), 3), layout="constrained")
     for axes, (title, image) in zip(
-        figure.subplots(1, len(images), squeeze=False)[0], images.items(), strict=True
+        figure.subplots(1, len(by_title), squeeze=False)[0], by_title.items(), strict=True
     ):
         limit = _limit(image)
         axes.imshow(image, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
@@ -108,19 +108,19 @@ def pictures(images: Mapping[str, np.ndarray]) -> Figure:
     return figure
 
 
-def forth_and_back(
-    outputs: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], shown: int = 6
+def forward_and_backward(
+    activations: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], shown: int = 6
 ) -> Figure:
-    """Return one sample's outputs by layer (left) and the gradient of the loss in them (right), as pictures.
+    """Return one sample's activations by layer (left) and their gradients (right), as images.
 
-    Shapes: both: layer → (C, H, W), the same layers; the first `shown` channels are drawn. Each picture goes
-    from orange (below 0) to purple (above 0), to the largest entry that it holds, which is written beside it.
+    Shapes: both: layer → (C, H, W), the same layers; the first `shown` channels are drawn. Each image has its
+    own colour scale from orange (below 0) to purple (above 0), whose end is written below the image.
     """
     figure = Figure(
-        figsize=(10, 1.05 * len(outputs) + 0.4), layout=ConstrainedLayoutEngine(wspace=0.05, hspace=0)
+        figsize=(10, 1.05 * len(activations) + 0.4), layout=ConstrainedLayoutEngine(wspace=0.05, hspace=0)
     )
-    grid = figure.subplots(len(outputs), 2, squeeze=False)
-    columns = ("Output (forward)", outputs), ("Gradient of the loss in it (backward)", gradients)
+    grid = figure.subplots(len(activations), 2, squeeze=False)
+    columns = ("Activations (forward pass)", activations), ("Their gradients (backward pass)", gradients)
     for column, (title, maps) in enumerate(columns):
         grid[0, column].set_title(title)
         for axes, (name, channels) in zip(grid[:, column], maps.items(), strict=True):
@@ -138,18 +138,18 @@ def forth_and_back(
 
 
 def values_by_layer(values: Mapping[str, Mapping[str, int]], label: str) -> Figure:
-    """Return bars of how many values each layer has, one bar for each kind, on a logarithmic axis.
+    """Return the numbers of values in each layer as bars, on a log axis, with one bar per name.
 
-    values: kind → layer → number; every kind has the same layers, top to bottom. A 0 has no bar. `label` says
-    what is counted.
+    values: name → layer → number; every name has the same layers, drawn from top to bottom. A 0 has no bar.
+    `label` labels the axis.
     """
     layers = list(next(iter(values.values())))
     figure = Figure(figsize=(7, 0.42 * len(layers) + 1.2), layout="constrained")
     axes = figure.add_subplot()
     thick = 0.8 / len(values)
-    for k, (kind, numbers) in enumerate(values.items()):
-        places = np.arange(len(layers)) + (k - (len(values) - 1) / 2) * thick
-        axes.barh(places, [numbers[layer] for layer in layers], thick, color=COLOURS[k], label=kind)
+    for k, (name, numbers) in enumerate(values.items()):
+        positions = np.arange(len(layers)) + (k - (len(values) - 1) / 2) * thick
+        axes.barh(positions, [numbers[layer] for layer in layers], thick, color=COLOURS[k], label=name)
     axes.set_xscale("log")
     axes.set_xlim(left=1)
     axes.minorticks_off()
@@ -162,10 +162,10 @@ def values_by_layer(values: Mapping[str, Mapping[str, int]], label: str) -> Figu
     return figure
 
 
-def size_by_layer(layers: Sequence[str], curves: Mapping[str, Sequence[float]], label: str) -> Figure:
-    """Return a size (of outputs, of gradients) from layer to layer, one curve each, on a logarithmic axis.
+def magnitude_by_layer(layers: Sequence[str], curves: Mapping[str, Sequence[float]], label: str) -> Figure:
+    """Return magnitudes (of activations, of gradients) from layer to layer as curves, on a log axis.
 
-    Shapes: layers (n,), curves: name → (n,), above 0. `label` names the size.
+    Shapes: layers (n,), curves: name → (n,), above 0. `label` labels the axis.
     """
     figure = Figure(figsize=(7.5, 4), layout="constrained")
     axes = figure.add_subplot()
@@ -182,12 +182,12 @@ def size_by_layer(layers: Sequence[str], curves: Mapping[str, Sequence[float]], 
 
 
 def _limit(image: np.ndarray) -> float:
-    """Return the largest entry without its sign, 1 if all are 0: the end of a scale around 0."""
+    """Return the largest absolute value, or 1 if all are 0: the end of a colour scale around 0."""
     return float(np.nanmax(np.abs(image))) or 1.0
 
 
 def _side_by_side(channels: np.ndarray) -> np.ndarray:
-    """Return the channels (C, H, W) in one picture, left to right, with a gap of NaN between two."""
+    """Return the channels (C, H, W) in one image, left to right, with gaps of NaN between them."""
     count, height, width = channels.shape
     gap = max(1, width // 8)
     mosaic = np.full((height, count * (width + gap) - gap), np.nan)

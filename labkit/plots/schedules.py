@@ -1,7 +1,7 @@
-"""Figures of schedules: who sends what to whom, who holds what, the bytes of each rank, and what it costs.
+"""Figures of schedules: transfers and contents of each round, traffic by rank, and predicted times.
 
-In pictures of what ranks hold, every piece is a cell with a stripe for each rank: coloured, in that rank's
-colour, once its contribution is in. All are drawn from the schedule itself, a wrong one too.
+Where a figure shows what ranks hold, each chunk is a cell with one stripe per rank; a stripe has its rank's
+colour if this rank's input is in the sum. Figures are drawn from the schedule itself, even if it is wrong.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from html import escape
 
 import numpy as np
@@ -20,21 +20,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, NullLocator
 
-from labkit.plots.collectives import INK, colour
-from labkit.plots.training import COLOURS, MARKERS
-from labkit.schedules import Round, Schedule, Transfer, contents_by_round
-from labkit.schedules.traffic import Traffic
+from labkit.plots.style import COLOURS, INK, LINES, MARKERS, Curve, colour, text_colour
+from labkit.schedules import Round, Schedule, Traffic, Transfer, contents_by_round
+from labkit.units import approx_size, approx_time
 
-Curve = Sequence[float] | np.ndarray
-LINES = ("-", "--", "-.", ":")
-WRONG = "#000000"  # a stripe of a contribution that is in more than once
+WRONG = "#000000"  # the stripe of an input that is in the sum more than once
 
 
-def one_round(schedule: Schedule, number: int) -> Figure:
-    """Return the ranks in a circle, the arrows of one round, and what each rank holds after it.
+def draw_round(schedule: Schedule, number: int) -> Figure:
+    """Return the ranks in a circle, the transfers of one round as arrows, and what each rank holds after it.
 
-    Round 0 is what they hold before the first. An arrow is labelled with its pieces, + if they are added and
-    = if they are put in place; cells written in the round have a thick frame.
+    Round 0 shows what the ranks hold before the first round. An arrow's label names its chunks, with + if
+    they are reduced and = if they are copied; chunks written in the round have a thick frame. Raise
+    ValueError for another round.
     """
     rounds, held = list(schedule), list(contents_by_round(schedule))
     if not 0 <= number <= len(rounds):
@@ -42,31 +40,31 @@ def one_round(schedule: Schedule, number: int) -> Figure:
     return _circle(schedule, number, rounds[number - 1] if number else None, held[number], len(rounds))
 
 
-def stepping(schedule: Schedule) -> HTML:
-    """Return all rounds as pictures with a slider to step through them; in a notebook it shows itself."""
+def step_through(schedule: Schedule) -> HTML:
+    """Return all rounds as images with a slider to step through them, for display in a notebook."""
     rounds = list(schedule)
-    pictures = []
+    images = []
     for number, held in enumerate(contents_by_round(schedule)):
-        one = rounds[number - 1] if number else None
-        picture = io.BytesIO()
-        _circle(schedule, number, one, held, len(rounds)).savefig(picture, format="png", dpi=80)
-        words = f"{schedule.name}, {schedule.p} ranks, round {number} of {len(rounds)}"
-        words += f": {one}" if one else ": before the first"
-        source = base64.b64encode(picture.getvalue()).decode()
-        pictures.append(
-            f'<img alt="{escape(words)}" src="data:image/png;base64,{source}"{" hidden" * (number > 0)}>'
+        round_ = rounds[number - 1] if number else None
+        image = io.BytesIO()
+        _circle(schedule, number, round_, held, len(rounds)).savefig(image, format="png", dpi=80)
+        alt = f"{schedule.name}, {schedule.p} ranks, round {number} of {len(rounds)}"
+        alt += f": {round_}" if round_ else ": before the first round"
+        source = base64.b64encode(image.getvalue()).decode()
+        images.append(
+            f'<img alt="{escape(alt)}" src="data:image/png;base64,{source}"{" hidden" * (number > 0)}>'
         )
     show = (
-        "[...this.closest('div').querySelectorAll('img')].forEach((one, k) => one.hidden = k != this.value)"
+        "[...this.closest('div').querySelectorAll('img')].forEach((img, k) => img.hidden = k != this.value)"
     )
     return HTML(
         f'<div><label>round <input type="range" min="0" max="{len(rounds)}" value="0" oninput="{show}">'
-        f"</label><br>{''.join(pictures)}</div>"
+        f"</label><br>{''.join(images)}</div>"
     )
 
 
-def who_holds_what(schedule: Schedule) -> Figure:
-    """Return a grid of ranks by pieces for the start and for every round: whose contributions are where."""
+def draw_rounds(schedule: Schedule) -> Figure:
+    """Return a grid of ranks by chunks for the start and for every round: which inputs are in which sum."""
     held = list(contents_by_round(schedule))
     columns = min(len(held), 4 if schedule.chunks > 1 else 7)
     rows = math.ceil(len(held) / columns)
@@ -84,104 +82,104 @@ def who_holds_what(schedule: Schedule) -> Figure:
         axes.tick_params(length=0, labelsize=8)
         axes.set_title(f"after round {number}" if number else "before", fontsize=9)
         axes.set_ylim(schedule.p, 0)
-    figure.supxlabel("Piece (stripes: the ranks whose contributions are in)", fontsize=9)
+    figure.supxlabel("Chunk (stripes: the ranks whose inputs are in the sum)", fontsize=9)
     figure.supylabel("Rank", fontsize=9)
     return figure
 
 
-def busiest(traffic: Mapping[str, Traffic]) -> Figure:
-    """Return the bytes that each rank sends and receives, a panel for each schedule, all on one scale."""
+def traffic_by_rank(traffic: Mapping[str, Traffic]) -> Figure:
+    """Return the bytes that each rank sends and receives: one panel per schedule, all on one scale."""
     figure = Figure(figsize=(max(4.0, min(9.5, 2.4 * len(traffic) + 1)), 3.4), layout="constrained")
     panels = figure.subplots(1, len(traffic), sharey=True, squeeze=False)[0]
-    highest = max(one.busiest for one in traffic.values())
+    highest = max(counted.busiest for counted in traffic.values())
     step = 2 ** math.ceil(math.log2(max(highest, 4) / 5))
-    for axes, (name, one) in zip(panels, traffic.items(), strict=True):
-        ranks = np.arange(len(one.sent))
-        axes.bar(ranks, one.sent, color=COLOURS[0], edgecolor=INK, linewidth=0.5, label="sent")
+    for axes, (name, counted) in zip(panels, traffic.items(), strict=True):
+        ranks = np.arange(len(counted.sent))
+        axes.bar(ranks, counted.sent, color=COLOURS[0], edgecolor=INK, linewidth=0.5, label="sent")
         axes.bar(
             ranks,
-            one.received,
-            bottom=one.sent,
+            counted.received,
+            bottom=counted.sent,
             color=COLOURS[1],
             edgecolor=INK,
             linewidth=0.5,
             hatch="///",
             label="received",
         )
-        axes.set_title(f"{name}\nbusiest: {_bytes(one.busiest)}", fontsize="medium")
+        axes.set_title(f"{name}\nbusiest rank: {approx_size(counted.busiest)}", fontsize="medium")
         axes.set_xlabel("Rank")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MultipleLocator(step))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda size, _: _bytes(size)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda size, _: approx_size(size)))
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("Bytes sent and received")
+    panels[0].set_ylabel("Traffic: sent + received")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
-def cost_curves(
+def time_by_size(
     sizes: Curve, seconds: Mapping[str, Curve], measured: Mapping[str, tuple[Curve, Curve]] | None = None
 ) -> Figure:
-    """Return time against the array's size, log-log: the model's curves, and the measured points on them.
+    """Return time against the array's size, log-log: predicted curves and measured points.
 
-    Shapes: sizes (n,), in bytes; seconds: name → (n,); measured: name → two of (m,), sizes and seconds. A
-    name has the same colour in both.
+    Shapes: sizes (n,), in bytes; seconds: name → (n,); measured: name → sizes (m,) and seconds (m,). A name
+    has the same colour in both.
     """
-    return _costs(sizes, seconds, measured, "Size of the array", _bytes)
+    return _times(sizes, seconds, measured, "Size of the array", approx_size)
 
 
-def against_ranks(
+def time_by_ranks(
     ranks: Curve, seconds: Mapping[str, Curve], measured: Mapping[str, tuple[Curve, Curve]] | None = None
 ) -> Figure:
-    """Return time against the number of ranks, log-log, otherwise as `cost_curves`."""
-    return _costs(ranks, seconds, measured, "Number of ranks p", lambda p: f"{p:g}")
+    """Return time against the number of ranks, log-log; otherwise as `time_by_size`."""
+    return _times(ranks, seconds, measured, "Number of ranks p", lambda p: f"{p:g}")
 
 
-def _costs(
-    places: Curve,
+def _times(
+    x: Curve,
     seconds: Mapping[str, Curve],
     measured: Mapping[str, tuple[Curve, Curve]] | None,
-    what: str,
-    words: Callable[[float], str],
+    x_label: str,
+    format_x: Callable[[float], str],
 ) -> Figure:
     measured = measured or {}
     figure = Figure(figsize=(7.5, 4.4), layout="constrained")
     axes = figure.add_subplot()
     for k, name in enumerate(dict.fromkeys([*seconds, *measured])):
-        own = COLOURS[k % len(COLOURS)]
+        curve_colour = COLOURS[k % len(COLOURS)]
         if name in measured:
-            label = name if name not in seconds else "_"  # a curve's name stands for its points, too
+            label = name if name not in seconds else "_"  # else the curve has the label
             marker = MARKERS[(k + k // len(COLOURS)) % len(MARKERS)]
-            axes.plot(*measured[name], color=own, marker=marker, linestyle="", label=label)
+            axes.plot(*measured[name], color=curve_colour, marker=marker, linestyle="", label=label)
         if name in seconds:
-            axes.plot(places, seconds[name], color=own, linestyle=LINES[k % len(LINES)], label=name)
+            axes.plot(x, seconds[name], color=curve_colour, linestyle=LINES[k % len(LINES)], label=name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: words(place)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_x(value)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: _time(time)))
-    axes.set_xlabel(what)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: approx_time(time)))
+    axes.set_xlabel(x_label)
     axes.set_ylabel("Time")
     axes.grid(alpha=0.3)
     axes.legend()
     return figure
 
 
-def _circle(schedule: Schedule, number: int, one: Round | None, held: np.ndarray, last: int) -> Figure:
+def _circle(schedule: Schedule, number: int, round_: Round | None, held: np.ndarray, last: int) -> Figure:
     p, chunks = schedule.p, schedule.chunks
     figure = Figure(figsize=(7.6, 5.6))
     axes = figure.add_axes((0, 0, 1, 0.93))
-    what = f"after round {number} of {last}" if number else "before the first round"
-    figure.text(0.5, 0.95, f"{schedule.name}, {p} ranks: {what}", ha="center", fontsize=11, weight="bold")
+    when = f"after round {number} of {last}" if number else "before the first round"
+    figure.text(0.5, 0.95, f"{schedule.name}, {p} ranks: {when}", ha="center", fontsize=11, weight="bold")
     axes.axis("off")
     angle = np.pi / 2 - 2 * np.pi * np.arange(p) / p
     x, y = 1.3 * np.cos(angle), np.sin(angle)
     cell, high = min(0.2, 1.0 / chunks), 0.15
     wide = cell * chunks
-    written = {(t.dest, chunk) for t in one or () for chunk in range(t.first, t.stop)}
+    written = {(t.dest, chunk) for t in round_ or () for chunk in range(t.first, t.stop)}
     for rank in range(p):
-        # Beside the circle, so that no arrow crosses the cells.
+        # The cells are outside the circle, so that no arrow crosses them.
         left = x[rank] + np.cos(angle[rank]) * (0.16 + wide / 2) - wide / 2
         top = y[rank] + np.sin(angle[rank]) * 0.3 + high / 2
         _stripes(axes, held[rank : rank + 1], (left, left + wide), (top, top - high))
@@ -194,18 +192,18 @@ def _circle(schedule: Schedule, number: int, one: Round | None, held: np.ndarray
             if chunks > 1:
                 axes.text(at + cell / 2, top - high - 0.045, str(chunk), ha="center", va="center", fontsize=7)
         axes.plot(x[rank], y[rank], "o", markersize=19, color=colour(rank), markeredgecolor=INK)
-        ink = "white" if np.dot(to_rgb(colour(rank)), (0.299, 0.587, 0.114)) < 0.4 else "black"
+        ink = text_colour(colour(rank))
         axes.text(
             x[rank], y[rank], str(rank), ha="center", va="center", fontsize=10, weight="bold", color=ink
         )
-    for transfer in one or ():
+    for transfer in round_ or ():
         _arrow(axes, transfer, (x, y))
     axes.set_xlim(-2.6, 2.6)
     axes.set_ylim(-1.5, 1.5)
     axes.text(
         -2.55,
         -1.45,
-        "+ added   = put in its place\nstripes: whose contributions are in",
+        "+ reduced   = copied\nstripes: the ranks whose inputs are in the sum",
         fontsize=8,
         color=INK,
         va="bottom",
@@ -213,9 +211,9 @@ def _circle(schedule: Schedule, number: int, one: Round | None, held: np.ndarray
     return figure
 
 
-def _arrow(axes: Axes, transfer: Transfer, places: tuple[np.ndarray, np.ndarray]) -> None:
-    """Draw a bent arrow, so that those there and back lie side by side, with its pieces near its tail."""
-    tail, tip = np.transpose(places)[[transfer.source, transfer.dest]]
+def _arrow(axes: Axes, transfer: Transfer, centres: tuple[np.ndarray, np.ndarray]) -> None:
+    """Draw a bent arrow, so that arrows in opposite directions are apart; its label is near its tail."""
+    tail, tip = np.transpose(centres)[[transfer.source, transfer.dest]]
     bend = 0.12
     axes.annotate(
         "",
@@ -231,7 +229,7 @@ def _arrow(axes: Axes, transfer: Transfer, places: tuple[np.ndarray, np.ndarray]
         },
     )
     along = tip - tail
-    # A quadratic curve whose middle control point lies `bend` of its length beside the straight line.
+    # A quadratic curve; its middle control point is `bend` times its length beside the straight line.
     t, control = 0.27, (tail + tip) / 2 + bend * np.array([along[1], -along[0]])
     where = (1 - t) ** 2 * tail + 2 * t * (1 - t) * control + t**2 * tip
     axes.text(
@@ -246,7 +244,7 @@ def _arrow(axes: Axes, transfer: Transfer, places: tuple[np.ndarray, np.ndarray]
 
 
 def _stripes(axes: Axes, held: np.ndarray, across: tuple[float, float], down: tuple[float, float]) -> None:
-    """Draw what ranks hold, (ranks, pieces, contributors), a row for each rank, with lines between cells."""
+    """Draw what ranks hold, one row per rank, lines between cells. Shape: held (ranks, chunks, p)."""
     ranks, chunks, p = held.shape
     own = np.array([to_rgb(colour(rank)) for rank in range(p)])
     image = np.where(held[..., None] > 0, own, 1.0)
@@ -261,17 +259,3 @@ def _stripes(axes: Axes, held: np.ndarray, across: tuple[float, float], down: tu
         axes.plot((x, x), down, color=INK, linewidth=0.8)
     for y in np.linspace(*down, ranks + 1):
         axes.plot(across, (y, y), color=INK, linewidth=0.8)
-
-
-def _bytes(size: float) -> str:
-    for unit, name in (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"):
-        if size >= unit:
-            return f"{size / unit:.3g} {name}"
-    return f"{size:.3g} B"
-
-
-def _time(seconds: float) -> str:
-    for unit, name in (1.0, "s"), (1e-3, "ms"):
-        if seconds >= unit * (1 - 1e-9):
-            return f"{seconds / unit:.3g} {name}"
-    return f"{seconds * 1e6:.3g} µs"

@@ -1,4 +1,4 @@
-"""Figures of shards: who holds which samples, and what that does to gradients, losses and waiting."""
+"""Figures about shards: which rank holds which samples, and the effect on gradients, losses and waiting."""
 
 from __future__ import annotations
 
@@ -11,52 +11,51 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from labkit.plots.training import COLOURS, MARKERS
+from labkit.plots.style import colour, label_outer, rank_style, text_colour
 
-DARK = ("#0072B2", "#009E73", "#D55E00")  # of COLOURS: white text reads better on them
-# Of text in the middle of a box; the layout need not ask each for its size, which is slow.
-INSIDE: dict[str, Any] = {"ha": "center", "va": "center", "in_layout": False}
+# Text centred in a box; the layout ignores its size, since measuring each text is slow.
+CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "in_layout": False}
 
 
 def shards(owners: Mapping[str, np.ndarray], labels: Sequence[object]) -> Figure:
-    """Return the samples as a row of boxes for each scheme: colour by the rank that holds them, label inside.
+    """Return one row of boxes per scheme, one box per sample: its colour is its rank, its text its label.
 
-    Shapes: owners: name of the scheme → (n,), the rank of each sample; labels (n,).
+    Shapes: owners: scheme → (n,), the rank of each sample; labels (n,).
     """
     rows = {name: (owner, labels) for name, owner in owners.items()}
-    return _boxes(rows, "rank", "Sample, in the order of the data set (inside: its label)")
+    return _boxes(rows, "rank", "Sample, in the order of the data set (text: its label)")
 
 
-def steps(rows: Mapping[str, tuple[np.ndarray, Sequence[object]]]) -> Figure:
-    """Return the samples as a row of boxes for each run: colour by the step they are in, their rank inside.
+def samples_by_step(rows: Mapping[str, tuple[np.ndarray, Sequence[object]]]) -> Figure:
+    """Return one row of boxes per run, one box per sample: its colour is its step, its text its rank.
 
-    Shapes: rows: name of the run → two of (n,), the step and the rank of each sample.
+    Shapes: rows: run → the steps (n,) and the ranks (n,) of the samples.
     """
-    return _boxes(rows, "step", "Sample, in the order of the data set (inside: the rank that holds it)")
+    return _boxes(rows, "step", "Sample, in the order of the data set (text: the rank that holds it)")
 
 
 def label_counts(counts: Mapping[str, np.ndarray], columns: int = 3) -> Figure:
-    """Return how many samples of each label each rank holds: a panel for each scheme.
+    """Return the number of samples of each label on each rank: one panel per scheme.
 
-    Shapes: counts: name of the scheme → (ranks, labels), integers.
+    Shapes: counts: scheme → (ranks, labels), integers.
     """
     columns = min(columns, len(counts))
-    lines = math.ceil(len(counts) / columns)
+    rows = math.ceil(len(counts) / columns)
     ranks = len(next(iter(counts.values())))
-    size = 4.6 * columns, lines * (1.6 + 0.4 * min(ranks, 16))
+    size = 4.6 * columns, rows * (1.6 + 0.4 * min(ranks, 16))
     figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     most = max(int(table.max()) for table in counts.values())
     for axes, (name, table) in zip(panels.flat, counts.items(), strict=False):
-        picture = axes.imshow(table, cmap="Blues", vmin=0, vmax=most, aspect="auto")
+        image = axes.imshow(table, cmap="Blues", vmin=0, vmax=most, aspect="auto")
         for (rank, label), count in np.ndenumerate(table):
             ink = "white" if count > most / 2 else "black"
-            axes.text(label, rank, str(count), **INSIDE, color=ink, fontsize=8)
+            axes.text(label, rank, str(count), **CENTRED, color=ink, fontsize=8)
         axes.set_title(name)
         axes.set_xticks(range(table.shape[1]))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    _label_outer(panels, len(counts), "Label", "Rank")
-    figure.colorbar(picture, ax=panels, label="Samples")
+    label_outer(panels, len(counts), "Label", "Rank")
+    figure.colorbar(image, ax=panels, label="Samples")
     return figure
 
 
@@ -65,16 +64,16 @@ def memory_and_traffic(
     memory_mb: Mapping[str, Sequence[float]],
     sent_mb: Mapping[str, Sequence[float]],
 ) -> Figure:
-    """Return rank 0's peak memory, and beside it what rank 0 sends, by the size of the data.
+    """Return the peak memory of rank 0 and the bytes it sends, against the size of the data set.
 
-    Shapes: data_mb (sizes,); the others: way → (sizes,). All in MB.
+    Shapes: data_mb (sizes,); the others: method → (sizes,). All in MB.
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     sides = figure.subplots(1, 2, sharey=True)
     titles = {"Peak memory of rank 0 (MB)": memory_mb, "Sent by rank 0 (MB)": sent_mb}
-    for axes, (title, algorithms) in zip(sides, titles.items(), strict=True):
-        for algorithm, (name, values) in enumerate(algorithms.items()):
-            axes.plot(data_mb, values, **{**_style(algorithm), "label": name})
+    for axes, (title, methods) in zip(sides, titles.items(), strict=True):
+        for k, (name, values) in enumerate(methods.items()):
+            axes.plot(data_mb, values, **{**rank_style(k), "label": name})
         axes.set_xlabel("Data set (MB)")
         axes.set_ylabel(title)
         axes.set_ylim(bottom=-0.03 * max(map(max, memory_mb.values())))
@@ -83,8 +82,8 @@ def memory_and_traffic(
     return figure
 
 
-def on_a_line(gradients: Sequence[float], label: str) -> Figure:
-    """Return the ranks' gradients of one parameter as arrows on a line, head to tail, above their sum.
+def gradient_arrows(gradients: Sequence[float], label: str) -> Figure:
+    """Return the ranks' gradients of one parameter as arrows, head to tail, above the arrow of their sum.
 
     Shapes: gradients (ranks,). `label` names the parameter.
     """
@@ -93,12 +92,11 @@ def on_a_line(gradients: Sequence[float], label: str) -> Figure:
     arrow = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, "mutation_scale": 14}
     ends = np.concatenate([[0.0], np.cumsum(gradients)])
     for rank, value in enumerate(gradients):
-        colour = COLOURS[rank % len(COLOURS)]
         axes.annotate(
             "",
             (ends[rank + 1], rank),
             (ends[rank], rank),
-            arrowprops={**arrow, "color": colour, "linewidth": 2.5},
+            arrowprops={**arrow, "color": colour(rank), "linewidth": 2.5},
         )
         axes.plot([ends[rank + 1]] * 2, [rank, rank + 1], color="grey", linestyle=":", linewidth=1)
         axes.annotate(
@@ -123,28 +121,28 @@ def on_a_line(gradients: Sequence[float], label: str) -> Figure:
     axes.set_ylim(total + 0.6, -0.6)
     room = 0.22 * (ends.max() - ends.min() or 1.0)
     axes.set_xlim(ends.min() - room / 2, ends.max() + room)
-    axes.set_xlabel(f"Gradient of {label}, the ranks' arrows laid head to tail")
+    axes.set_xlabel(f"Gradient of {label}, the ranks' arrows head to tail")
     return figure
 
 
-def along_step(
+def loss_along_step(
     steps: np.ndarray, by_rank: Sequence[Sequence[float]], over_all: Sequence[float], unit: str
 ) -> Figure:
-    """Return the losses along the line of the common step: each rank's own, and in black that of all.
+    """Return the loss along the direction of the averaged step: of each rank's shard, and of all in black.
 
-    Shapes: steps (n,), 0 is where the model stands; by_rank (ranks, n); over_all (n,).
+    Shapes: steps (n,), in which 0 is the current model; by_rank (ranks, n); over_all (n,).
     """
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.add_subplot()
     every = max(1, len(steps) // 10)
     for rank, curve in enumerate(by_rank):
-        axes.plot(steps, curve, markersize=4, markevery=every, **_style(rank))
+        axes.plot(steps, curve, markersize=4, markevery=every, **rank_style(rank))
     axes.plot(steps, over_all, color="black", linewidth=2.5, label="all ranks")
     axes.axvline(0, color="black", linewidth=1, linestyle=":")
     axes.annotate(
         "now", (0, 0), xycoords=("data", "axes fraction"), xytext=(4, 6), textcoords="offset points"
     )
-    axes.set_xlabel(f"Distance along the common step ({unit})")
+    axes.set_xlabel(f"Distance along the averaged step ({unit})")
     axes.set_ylabel("Loss (mean over samples)")
     axes.grid(alpha=0.3)
     axes.legend()
@@ -152,20 +150,20 @@ def along_step(
 
 
 def contributions_by_scheme(by_scheme: Mapping[str, Sequence[float]], parameter: str) -> Figure:
-    """Return each rank's contribution under each scheme as bars, with lines at 100 % and at an even share.
+    """Return each rank's contribution under each scheme as bars, with lines at 100 % and at 1 / p.
 
-    Shapes: by_scheme: name → (ranks,), fractions: 1 is 100 %.
+    Shapes: by_scheme: scheme → (ranks,), fractions: 1 is 100 %.
     """
     figure = Figure(figsize=(2.4 * len(by_scheme) + 2.2, 4), layout="constrained")
     axes = figure.add_subplot()
     ranks = len(next(iter(by_scheme.values())))
     width = 0.8 / ranks
     for rank in range(ranks):
-        places = np.arange(len(by_scheme)) + (rank - (ranks - 1) / 2) * width
-        parts = [100 * values[rank] for values in by_scheme.values()]
-        axes.bar(places, parts, width, color=COLOURS[rank % len(COLOURS)], label=f"rank {rank}")
+        positions = np.arange(len(by_scheme)) + (rank - (ranks - 1) / 2) * width
+        percent = [100 * values[rank] for values in by_scheme.values()]
+        axes.bar(positions, percent, width, color=colour(rank), label=f"rank {rank}")
     axes.axhline(100, color="black", linewidth=1, linestyle=":")
-    axes.axhline(100 / ranks, color="black", linewidth=1, linestyle="--", label="even share")
+    axes.axhline(100 / ranks, color="black", linewidth=1, linestyle="--", label="equal contributions")
     axes.set_xticks(range(len(by_scheme)), list(by_scheme))
     axes.set_xlabel("Sharding scheme")
     axes.set_ylabel(f"Contribution to the gradient of {parameter} (%)")
@@ -173,17 +171,17 @@ def contributions_by_scheme(by_scheme: Mapping[str, Sequence[float]], parameter:
     return figure
 
 
-def local_beside_global(local: Sequence[float], over_all: Sequence[float], rank: int) -> Figure:
-    """Return one rank's own loss by epoch beside the loss over all ranks, each on a scale of its own.
+def local_and_global_loss(local: Sequence[float], over_all: Sequence[float], rank: int) -> Figure:
+    """Return one rank's local loss and the global loss by epoch, side by side, each on its own scale.
 
     Shapes: both (epochs,).
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     sides = figure.subplots(1, 2)
-    looks: tuple[dict[str, Any], ...] = (_style(rank), {"color": "black", "linewidth": 2.5})
+    styles: tuple[dict[str, Any], ...] = (rank_style(rank), {"color": "black", "linewidth": 2.5})
     titles = f"Local loss of rank {rank}", "Global loss"
-    for axes, curve, look, title in zip(sides, (local, over_all), looks, titles, strict=True):
-        axes.plot(np.arange(1, len(curve) + 1), curve, **look)
+    for axes, curve, style, title in zip(sides, (local, over_all), styles, titles, strict=True):
+        axes.plot(np.arange(1, len(curve) + 1), curve, **style)
         axes.set_title(title)
         axes.set_xlabel("Epoch")
         axes.set_ylabel("Loss (mean over samples)")
@@ -195,30 +193,30 @@ def local_beside_global(local: Sequence[float], over_all: Sequence[float], rank:
 def losses_side_by_side(
     runs: Mapping[str, tuple[Sequence[Sequence[float]], Sequence[float]]], columns: int = 2
 ) -> Figure:
-    """Return the loss curves of several runs, a panel each on one scale: by rank, and in black over all.
+    """Return the loss curves of several runs, one panel each on one scale: by rank, and of all in black.
 
     Shapes: runs: title → (local (ranks, epochs), over_all (epochs,)).
     """
-    lines = math.ceil(len(runs) / columns)
-    figure = Figure(figsize=(4.6 * columns, 3 * lines + 0.4), layout="constrained")
-    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    rows = math.ceil(len(runs) / columns)
+    figure = Figure(figsize=(4.6 * columns, 3 * rows + 0.4), layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axes, (title, (local, over_all)) in zip(panels.flat, runs.items(), strict=False):
         epochs = np.arange(1, len(over_all) + 1)
         for rank, curve in enumerate(local):
-            axes.plot(epochs, curve, markersize=4, markevery=max(1, len(epochs) // 10), **_style(rank))
+            axes.plot(epochs, curve, markersize=4, markevery=max(1, len(epochs) // 10), **rank_style(rank))
         axes.plot(epochs, over_all, color="black", linewidth=2.5, label="all ranks")
         axes.set_title(title)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
-    _label_outer(panels, len(runs), "Epoch", "Loss (mean over samples)")
+    label_outer(panels, len(runs), "Epoch", "Loss (mean over samples)")
     panels.flat[len(runs) - 1].legend()
     return figure
 
 
 def times_by_rank(seconds: Mapping[str, Sequence[float]], log: bool = True) -> Figure:
-    """Return times of the ranks as points, a panel for each kind of time.
+    """Return the ranks' times as points, one panel per name.
 
-    The axis is logarithmic, or with log=False begins at 0.
+    The axis is logarithmic; with log=False it is linear and starts at 0.
 
     Shapes: seconds: name → (ranks,).
     """
@@ -226,7 +224,7 @@ def times_by_rank(seconds: Mapping[str, Sequence[float]], log: bool = True) -> F
     panels = np.atleast_1d(figure.subplots(1, len(seconds), sharey=True))
     for axes, (name, times) in zip(panels, seconds.items(), strict=True):
         for rank, value in enumerate(times):
-            axes.plot(rank, 1e3 * value, markersize=9, linestyle="", **_style(rank))
+            axes.plot(rank, 1e3 * value, markersize=9, linestyle="", **rank_style(rank))
         axes.set_title(name)
         axes.set_xlabel("Rank")
         axes.set_xticks(range(len(times)))
@@ -240,47 +238,23 @@ def times_by_rank(seconds: Mapping[str, Sequence[float]], log: bool = True) -> F
     return figure
 
 
-def _boxes(rows: Mapping[str, tuple[np.ndarray, Sequence[object]]], what: str, label: str) -> Figure:
-    """Draw a row of boxes for each entry: its numbers give the colours, and `what` names them in the key.
+def _boxes(rows: Mapping[str, tuple[np.ndarray, Sequence[object]]], noun: str, x_label: str) -> Figure:
+    """Draw one row of boxes per entry of `rows`; the legend calls the numbers `noun`.
 
-    Shapes: rows: name → two of (n,), the number of each box from 0 on and what is written in it.
+    Shapes: rows: name → the numbers (n,), from 0, that give the colours, and the texts (n,).
     """
     figure = Figure(figsize=(10, 0.55 * len(rows) + 1), layout="constrained")
     axes = figure.add_subplot()
     for row, (numbers, texts) in enumerate(rows.values()):
         for sample, (number, text) in enumerate(zip(numbers, texts, strict=True)):
-            colour = COLOURS[number % len(COLOURS)]
-            axes.barh(row, 1, left=sample - 0.5, height=0.8, color=colour, edgecolor="white")
-            ink = "white" if colour in DARK else "black"
-            axes.text(sample, row, str(text), **INSIDE, color=ink, fontsize=9)
+            axes.barh(row, 1, left=sample - 0.5, height=0.8, color=colour(number), edgecolor="white")
+            ink = text_colour(colour(number))
+            axes.text(sample, row, str(text), **CENTRED, color=ink, fontsize=9)
         axes.set_xlim(-0.5, len(numbers) - 0.5)
     axes.set_yticks(range(len(rows)), list(rows))
     axes.invert_yaxis()
-    axes.set_xlabel(label)
-    known = sorted({int(number) for numbers, _ in rows.values() for number in numbers})
-    keys = [Patch(color=COLOURS[number % len(COLOURS)], label=f"{what} {number}") for number in known]
-    figure.legend(handles=keys, loc="outside upper center", ncols=min(len(known), 8))
+    axes.set_xlabel(x_label)
+    shown = sorted({int(number) for numbers, _ in rows.values() for number in numbers})
+    handles = [Patch(color=colour(number), label=f"{noun} {number}") for number in shown]
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(shown), 8))
     return figure
-
-
-def _label_outer(panels: np.ndarray, used: int, x: str, y: str) -> None:
-    """Label the lowest panel of each column and the first of each line; hide those that are not used.
-
-    Shapes: panels (lines, columns).
-    """
-    columns = panels.shape[1]
-    for place, axes in enumerate(panels.flat):
-        axes.set_visible(place < used)
-        if place % columns == 0:
-            axes.set_ylabel(y)
-        if place + columns >= used:
-            axes.set_xlabel(x)
-            axes.tick_params(labelbottom=True)
-
-
-def _style(rank: int) -> dict[str, Any]:
-    return {
-        "color": COLOURS[rank % len(COLOURS)],
-        "marker": MARKERS[rank % len(MARKERS)],
-        "label": f"rank {rank}",
-    }

@@ -1,8 +1,4 @@
-"""Figures of a training run: losses, contributions and times of the ranks by epoch.
-
-Ranks keep their colour in all figures: those of Okabe and Ito, which colour-blind people tell apart too;
-markers differ as well, for print without colour.
-"""
+"""Figures of a training run: the ranks' losses, contributions and synchronisation times by epoch."""
 
 from __future__ import annotations
 
@@ -13,13 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-# Okabe, Ito: Color Universal Design, 2008; black is left to what concerns all ranks.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+from labkit.plots.style import rank_style
 
 
 def losses(local: Sequence[Sequence[float]], over_all: Sequence[float]) -> Figure:
-    """Return the loss by epoch: one curve for each rank's own samples, a black one for all of them.
+    """Return the loss by epoch: one curve for each rank's shard, and a black one for all samples.
 
     Shapes: local (ranks, epochs), over_all (epochs,).
     """
@@ -31,9 +25,9 @@ def losses(local: Sequence[Sequence[float]], over_all: Sequence[float]) -> Figur
 
 
 def contributions(by_rank: Sequence[Sequence[float]], parameter: str) -> Figure:
-    """Return each rank's contribution to one parameter's gradient by epoch, with a line at 100 %.
+    """Return each rank's contribution to one parameter's gradient by epoch, with a dotted line at 100 %.
 
-    Shapes: by_rank (ranks, epochs), fractions: 1 is 100 %.
+    Shape: by_rank (ranks, epochs), as fractions: 1 is 100 %.
     """
     figure, axes = _by_epoch(f"Contribution to the gradient of {parameter} (%)")
     _rank_curves(axes, 100 * np.asarray(by_rank))
@@ -43,7 +37,7 @@ def contributions(by_rank: Sequence[Sequence[float]], parameter: str) -> Figure:
 
 
 def sync_times(wait_s: Sequence[Sequence[float]], transfer_s: Sequence[Sequence[float]]) -> Figure:
-    """Return the times of synchronising by epoch, on a logarithmic axis: waiting beside transferring.
+    """Return the synchronisation times by epoch, on a log axis: waiting on the left, transfer on the right.
 
     Shapes: both (ranks, epochs), in seconds.
     """
@@ -76,9 +70,7 @@ def _rank_curves(axes: Axes, values: Sequence[Sequence[float]] | np.ndarray) -> 
         axes.plot(
             np.arange(1, len(curve) + 1),
             curve,
-            color=COLOURS[rank % len(COLOURS)],
-            marker=MARKERS[rank % len(MARKERS)],
             markersize=4,
             markevery=max(1, len(curve) // 10),
-            label=f"rank {rank}",
+            **rank_style(rank),
         )

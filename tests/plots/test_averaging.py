@@ -43,7 +43,7 @@ def test_losses_that_are_not_finite_leave_a_gap():
 
 
 def test_last_losses_stand_beside_the_first():
-    (axes,) = rendered(plot.last_losses([0.25, 0.5], CURVES, first=2.3)).axes
+    (axes,) = rendered(plot.loss_by_learning_rate([0.25, 0.5], CURVES, first=2.3)).axes
     assert {name: curves(axes)[name] for name in CURVES} == CURVES
     assert curves(axes)["before the first step"] == [2.3, 2.3]
 
@@ -52,7 +52,7 @@ def test_last_losses_stand_beside_the_first():
 def test_every_rank_is_a_dot_and_every_middle_a_bar(ranks):
     values = np.arange(3.0 * ranks).reshape(ranks, 3)
     middles = {"mean": values.mean(axis=0), "median": np.median(values, axis=0)}
-    (axes,) = rendered(plot.ranks_and_middles({"strided": (values, middles)}, "Digit", "Gradient")).axes
+    (axes,) = rendered(plot.values_and_aggregates({"strided": (values, middles)}, "Digit", "Gradient")).axes
     np.testing.assert_array_equal([line.get_ydata() for line in axes.lines], values)
     for bars, middle in zip(axes.collections, middles.values(), strict=True):
         assert [segment[0, 1] for segment in bars.get_segments()] == list(middle)

@@ -34,7 +34,7 @@ def renders(figure):
 
 
 @pytest.mark.parametrize("p", SIZES)
-def test_allgather_shows_every_rank_s_piece_in_that_rank_s_colour(p):
+def test_allgather_shows_every_rank_s_values_in_its_colour(p):
     before = [chunks(rank, 1) for rank in range(p)]
     figure = before_after("Allgather", before, [np.concatenate(before)] * p, "Allgather")
     assert renders(figure)
@@ -50,7 +50,7 @@ def test_allreduce_shows_sums_with_the_stripes_of_all_ranks(p):
     assert renders(figure)
     stripes = [colour(rank) for rank in range(p)]
     assert fills(figure)[2 * p :] == stripes * 2 * p
-    assert ("stripes  sum of these ranks' pieces" in texts(figure)[-1]) == (p > 1)
+    assert ("stripes  sum of these ranks' values" in texts(figure)[-1]) == (p > 1)
 
 
 def test_ranks_without_a_buffer_and_ranks_with_unequal_shares():

@@ -40,7 +40,7 @@ def test_class_images_put_each_column_in_its_place() -> None:
 
 def test_pictures_have_a_scale_each_around_zero() -> None:
     small, large = np.array([[0.5, -1.0]]), np.array([[8.0], [2.0]])
-    drawn = gradients.pictures({"small": small, "large": large}).axes
+    drawn = gradients.images({"small": small, "large": large}).axes
     assert [axes.get_title().split("\n") for axes in drawn] == [
         ["small", "colours: -1 … 1"],
         ["large", "colours: -8 … 8"],
@@ -52,7 +52,7 @@ def test_pictures_have_a_scale_each_around_zero() -> None:
 def test_outputs_stand_left_of_their_gradients_and_name_their_layer() -> None:
     outputs = {"conv": np.arange(8.0).reshape(2, 2, 2), "pool": np.ones((3, 1, 1))}
     back = {name: -10 * channels for name, channels in outputs.items()}
-    left, right, below, _ = gradients.forth_and_back(outputs, back, shown=2).axes
+    left, right, below, _ = gradients.forward_and_backward(outputs, back, shown=2).axes
     mosaic = np.ma.filled(left.images[0].get_array(), np.nan)
     np.testing.assert_array_equal(mosaic[:, :2], outputs["conv"][0])
     np.testing.assert_array_equal(mosaic[:, 3:], outputs["conv"][1])
@@ -71,6 +71,6 @@ def test_bars_run_from_input_to_output_and_a_zero_has_none() -> None:
 
 
 def test_sizes_by_layer_are_curves_on_a_log_axis() -> None:
-    (axes,) = gradients.size_by_layer(["a", "b"], {"half": [1, 0.1], "one": [1, 1]}, "Size").axes
+    (axes,) = gradients.magnitude_by_layer(["a", "b"], {"half": [1, 0.1], "one": [1, 1]}, "Size").axes
     assert [list(line.get_ydata()) for line in axes.lines] == [[1, 0.1], [1, 1]]
     assert axes.get_yscale() == "log" and axes.get_ylabel() == "Size"

@@ -8,13 +8,20 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from labkit import schedules
-from labkit.plots.collectives import colour
-from labkit.plots.schedules import against_ranks, busiest, cost_curves, one_round, stepping, who_holds_what
+from labkit.plots.schedules import (
+    draw_round,
+    draw_rounds,
+    step_through,
+    time_by_ranks,
+    time_by_size,
+    traffic_by_rank,
+)
+from labkit.plots.style import colour
 from labkit.schedules import ALLREDUCE, Schedule, contents_by_round, count_traffic, reduce_round
 
 
 def contributions(image, p):
-    """Return who is in each cell of a picture, (ranks, pieces, p), from its colours."""
+    """Return which inputs each cell shows, (ranks, chunks, p), from its colours."""
     ranks, stripes, _ = image.shape
     cells = image.reshape(ranks, stripes // p, p, 3)
     return (np.abs(cells - np.array([to_rgb(colour(rank)) for rank in range(p)])) < 1e-9).all(axis=-1)
@@ -27,8 +34,8 @@ def renders(figure):
 
 @pytest.mark.parametrize("make", [ALLREDUCE["ring"], ALLREDUCE["halving-doubling"], schedules.ring_allgather])
 @pytest.mark.parametrize("p", [1, 2, 5])
-def test_who_holds_what_is_what_the_ranks_hold(make, p):
-    figure = who_holds_what(make(p))
+def test_draw_rounds_shows_the_contents_by_round(make, p):
+    figure = draw_rounds(make(p))
     shown = [axes for axes in figure.axes if axes.get_visible()]
     for axes, held in zip(shown, contents_by_round(make(p)), strict=True):
         np.testing.assert_array_equal(contributions(axes.images[0].get_array(), p), held > 0)
@@ -43,7 +50,7 @@ def test_a_round_has_an_arrow_for_each_transfer(name, p):
     rounds = list(schedule)
     for number in 1, len(rounds):
         one = rounds[number - 1]
-        (axes,) = one_round(schedule, number).axes
+        (axes,) = draw_round(schedule, number).axes
         arrows = [text for text in axes.texts if hasattr(text, "arrow_patch")]
         words = [text.get_text() for text in axes.texts]
         assert len(arrows) == len(one)
@@ -51,30 +58,30 @@ def test_a_round_has_an_arrow_for_each_transfer(name, p):
             assert str(transfer).split()[1] in words
         thick = sum(patch.get_linewidth() > 1 for patch in axes.patches)
         assert thick == sum(transfer.stop - transfer.first for transfer in one)
-    assert renders(one_round(schedule, 0))
+    assert renders(draw_round(schedule, 0))
 
 
 def test_the_rings_cells_fill_as_it_turns():
     schedule = ALLREDUCE["ring"](4)
     for number, held in enumerate(contents_by_round(schedule)):
-        (axes,) = one_round(schedule, number).axes
+        (axes,) = draw_round(schedule, number).axes
         shown = np.array([contributions(image.get_array(), 4)[0] for image in axes.images])
         np.testing.assert_array_equal(shown, held > 0)
 
 
 def test_there_is_no_other_round():
     with pytest.raises(ValueError, match="a round from 0 to 6, got 7"):
-        one_round(ALLREDUCE["ring"](4), 7)
+        draw_round(ALLREDUCE["ring"](4), 7)
 
 
-def test_a_contribution_that_is_in_twice_is_black():
+def test_an_input_that_is_added_twice_is_black():
     wrong = Schedule("wrong", "allreduce", 2, 1, lambda: iter([reduce_round(0, 1, 0), reduce_round(0, 1, 0)]))
-    image = one_round(wrong, 2).axes[0].images[1].get_array()
+    image = draw_round(wrong, 2).axes[0].images[1].get_array()
     assert image[0, 0].tolist() == [0, 0, 0] and image[0, 1].tolist() == list(to_rgb(colour(1)))
 
 
-def test_stepping_has_a_picture_with_words_for_each_round():
-    html = stepping(ALLREDUCE["ring"](4)).data
+def test_step_through_has_an_image_with_alt_text_for_each_round():
+    html = step_through(ALLREDUCE["ring"](4)).data
     alts = re.findall(r'<img alt="([^"]*)" src="data:image/png;base64,[\w+/=]+"( hidden)?>', html)
     assert len(alts) == 7 and [hidden for _, hidden in alts] == [""] + [" hidden"] * 6
     assert alts[2][0] == "ring_allreduce, 4 ranks, round 2 of 6: 0→1 +2  1→2 +3  2→3 +0  3→0 +1"
@@ -82,18 +89,18 @@ def test_stepping_has_a_picture_with_words_for_each_round():
     assert len(html) < 1 << 20
 
 
-def test_busiest_stacks_what_is_sent_and_received():
+def test_traffic_by_rank_stacks_sent_and_received_bytes():
     counts = {name: count_traffic(make(8), 256) for name, make in ALLREDUCE.items()}
-    figure = busiest(counts)
+    figure = traffic_by_rank(counts)
     for axes, (name, one) in zip(figure.axes, counts.items(), strict=True):
         heights = [bar.get_height() for bar in axes.patches]
         assert heights == [*one.sent, *one.received]
         assert axes.get_title().startswith(name)
-    assert figure.axes[0].get_title() == "root\nbusiest: 3.5 KiB" and renders(figure)
-    assert renders(busiest({"one rank": count_traffic(ALLREDUCE["ring"](1), 0)}))
+    assert figure.axes[0].get_title() == "root\nbusiest rank: 3.5 KiB" and renders(figure)
+    assert renders(traffic_by_rank({"one rank": count_traffic(ALLREDUCE["ring"](1), 0)}))
 
 
-@pytest.mark.parametrize("plot", [cost_curves, against_ranks])
+@pytest.mark.parametrize("plot", [time_by_size, time_by_ranks])
 def test_points_have_their_curve_s_colour(plot):
     measured = {"ring": ([4, 64], [1e-6, 2e-3]), "only measured": ([8], [1.0])}
     figure = plot([4, 8, 64], {"root": [1, 2, 3], "ring": [1e-6, 1e-5, 1e-3]}, measured)

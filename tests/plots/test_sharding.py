@@ -35,7 +35,7 @@ def test_label_counts_writes_every_count() -> None:
 
 
 def test_steps_colours_every_sample_by_its_step() -> None:
-    (axes,) = sharding.steps({"one rank": (np.array([0, 0, 1]), np.array([0, 0, 0]))}).axes
+    (axes,) = sharding.samples_by_step({"one rank": (np.array([0, 0, 1]), np.array([0, 0, 0]))}).axes
     colours = [patch.get_facecolor() for patch in axes.patches]
     assert colours[0] == colours[1] != colours[2]
     assert [text.get_text() for text in axes.texts] == ["0", "0", "0"]
@@ -61,7 +61,7 @@ def test_memory_and_traffic_draws_each_way_in_both_panels() -> None:
 
 
 def test_arrows_lie_head_to_tail_above_their_sum() -> None:
-    (axes,) = sharding.on_a_line([-1.0, 3.0], "b").axes
+    (axes,) = sharding.gradient_arrows([-1.0, 3.0], "b").axes
     arrows = [(text.xyann, text.xy) for text in axes.texts if text.arrow_patch is not None]
     assert arrows == [((0, 0), (-1, 0)), ((-1, 1), (2, 1)), ((0, 2), (2, 2))]
     assert [text.get_text() for text in axes.texts if text.get_text()] == ["-1.0000", "+3.0000", "+2.0000"]
@@ -69,7 +69,7 @@ def test_arrows_lie_head_to_tail_above_their_sum() -> None:
 
 
 def test_along_step_draws_ranks_and_all() -> None:
-    (axes,) = sharding.along_step(np.arange(3), [[1, 2, 3], [3, 2, 1]], [2, 2, 2], "steps").axes
+    (axes,) = sharding.loss_along_step(np.arange(3), [[1, 2, 3], [3, 2, 1]], [2, 2, 2], "steps").axes
     assert [line.get_label() for line in axes.lines][:3] == ["rank 0", "rank 1", "all ranks"]
     assert "(steps)" in axes.get_xlabel() and "Loss" in axes.get_ylabel()
 
@@ -81,7 +81,7 @@ def test_contributions_by_scheme_are_in_per_cent() -> None:
 
 
 def test_local_and_global_loss_have_scales_of_their_own() -> None:
-    local, over_all = sharding.local_beside_global([0.01, 0.02], [5.0, 4.0], rank=2).axes
+    local, over_all = sharding.local_and_global_loss([0.01, 0.02], [5.0, 4.0], rank=2).axes
     assert local.get_title() == "Local loss of rank 2" and over_all.get_title() == "Global loss"
     assert local.get_ylim()[1] < 1 < over_all.get_ylim()[0]
 
@@ -111,10 +111,10 @@ def test_any_number_of_ranks_makes_a_picture(ranks: int) -> None:
     owner = np.arange(20) % ranks
     figures = [
         sharding.shards({"a": owner}, owner.tolist()),
-        sharding.steps({"a": (np.arange(20) // 4, owner)}),
+        sharding.samples_by_step({"a": (np.arange(20) // 4, owner)}),
         sharding.label_counts({"a": np.ones((ranks, 3), int)}),
-        sharding.on_a_line([0.0] * ranks, "b"),
-        sharding.along_step(np.arange(2), [[1, 2]] * ranks, [1, 2], "steps"),
+        sharding.gradient_arrows([0.0] * ranks, "b"),
+        sharding.loss_along_step(np.arange(2), [[1, 2]] * ranks, [1, 2], "steps"),
         sharding.contributions_by_scheme({"a": [0.1] * ranks}, "b"),
         sharding.losses_side_by_side({"a": ([[1.0]] * ranks, [1.0])}),
         sharding.times_by_rank({"Wait": [0.1] * ranks}),

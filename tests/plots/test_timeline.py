@@ -57,5 +57,5 @@ def test_the_picture_has_a_row_for_each_rank_and_says_which_steps() -> None:
     assert len(drawn) == 2 * P * 4
     assert sum(box.width for box in drawn) == pytest.approx(2 * P * 7)
     assert {round(box.y0 + box.height / 2) for box in drawn} == set(range(P))
-    with pytest.raises(ValueError, match="no step 9"):
+    with pytest.raises(ValueError, match="no step in 9"):
         timeline(steps(), first=9)

@@ -1,4 +1,4 @@
-"""The timeline of a run: a row for each rank, and in it what the rank did when."""
+"""The timeline of a run: one row per rank that shows when it computed, waited and communicated."""
 
 from __future__ import annotations
 
@@ -8,55 +8,56 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from labkit.plots.collectives import INK
+from labkit.plots.style import INK
 
 if TYPE_CHECKING:
-    from labkit.train.timeline import Step  # a notebook's kernel draws, and is no MPI process
+    from labkit.train.timeline import Step  # a notebook's kernel draws figures, but must not load MPI
 
-# Told apart by brightness and hatching too, for print without colour.
-LOOKS: dict[str, dict[str, Any]] = {
+# They differ in brightness and hatching, too, for print without colour.
+STYLES: dict[str, dict[str, Any]] = {
     "compute": {"facecolor": "#0072B2"},
     "wait": {"facecolor": "white", "hatch": "////"},
     "transfer": {"facecolor": "#E69F00"},
 }
-WORDS = {"compute": "compute", "wait": "wait for the last rank", "transfer": "transfer"}
+LABELS = {"compute": "compute", "wait": "wait for the last rank", "transfer": "transfer"}
 
 
 def timeline(steps: Sequence[Step], title: str = "", first: int = 1, last: int | None = None) -> Figure:
-    """Return what each rank did in steps first … last (counted from 1; without `last`, to the end).
+    """Return a timeline of all ranks in steps first … last (counted from 1; to the end without `last`).
 
-    `steps` are of all ranks (`Timeline.gather`). Time starts with the first step drawn.
+    `steps` come from `Timeline.gather`. Time 0 is the start of the first step shown. Raise ValueError if
+    there is no such step.
     """
     shown = [step for step in steps if first <= step.step <= (last or step.step)]
     if not shown:
-        raise ValueError(f"no step {first} … {last or 'end'} among {len(steps)}")
+        raise ValueError(f"no step in {first} … {last or 'end'} among the {len(steps)} steps given")
     ranks = sorted({step.rank for step in shown})
     zero, end = min(step.begin for step in shown), max(step.done for step in shown)
-    unit, name = (1.0, "s") if end - zero >= 2 else (1e3, "ms")
+    scale, unit = (1.0, "s") if end - zero >= 2 else (1e3, "ms")
     figure = Figure(figsize=(9, 0.42 * len(ranks) + 1.5), layout="constrained")
     axes = figure.add_subplot()
-    for what, look in LOOKS.items():
+    for activity, style in STYLES.items():
         for rank in ranks:
             spans = [
-                (unit * (begin - zero), unit * (stop - begin))
+                (scale * (begin - zero), scale * (stop - begin))
                 for step in shown
                 if step.rank == rank
-                for kind, begin, stop in step.spans()
-                if kind == what
+                for name, begin, stop in step.spans()
+                if name == activity
             ]
-            axes.broken_barh(spans, (rank - 0.32, 0.64), edgecolor=INK, linewidth=0.3, **look)
+            axes.broken_barh(spans, (rank - 0.32, 0.64), edgecolor=INK, linewidth=0.3, **style)
     for number in sorted({step.step for step in shown}):
         begins = min(step.begin for step in shown if step.step == number)
-        axes.axvline(unit * (begins - zero), color=INK, linewidth=0.6, linestyle=":", zorder=0)
+        axes.axvline(scale * (begins - zero), color=INK, linewidth=0.6, linestyle=":", zorder=0)
     axes.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
     axes.set_ylim(ranks[-1] + 0.6, ranks[0] - 0.6)
-    axes.set_xlim(0, unit * (end - zero))
-    axes.set_xlabel(f"Time ({name}); dotted: a step begins; empty: idle")
+    axes.set_xlim(0, scale * (end - zero))
+    axes.set_xlabel(f"Time ({unit}); dotted: a step starts; empty: idle")
     numbers = sorted({step.step for step in shown})
     axes.set_title(f"{title + ', ' if title else ''}steps {numbers[0]}–{numbers[-1]}", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(
-        handles=[Patch(edgecolor=INK, label=WORDS[what], **look) for what, look in LOOKS.items()],
+        handles=[Patch(edgecolor=INK, label=LABELS[activity], **style) for activity, style in STYLES.items()],
         loc="center left",
         bbox_to_anchor=(1.0, 0.5),
         frameon=False,

@@ -1,0 +1,87 @@
+"""The style that all figures share: colours, markers, line styles, axes and legends.
+
+A rank has the same colour in all figures. The colours are those of Okabe and Ito, which colour-blind people
+can distinguish; markers differ as well, for print without colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+# Source: M. Okabe, K. Ito, Color Universal Design, 2008. Black is reserved for quantities over all ranks.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", "-.", ":")
+INK = "#444444"
+
+Curve = Sequence[float] | np.ndarray
+
+
+def colour(rank: int) -> str:
+    """Return the colour that a rank has in all figures."""
+    return COLOURS[rank % len(COLOURS)]
+
+
+def text_colour(background: str) -> str:
+    """Return "white" or "black", whichever is legible on this background."""
+    return "white" if np.dot(to_rgb(background), (0.299, 0.587, 0.114)) < 0.4 else "black"
+
+
+def rank_style(rank: int) -> dict[str, Any]:
+    """Return the colour, marker and label of a rank's curve."""
+    return {"color": colour(rank), "marker": MARKERS[rank % len(MARKERS)], "label": f"rank {rank}"}
+
+
+def curve_style(k: int) -> dict[str, Any]:
+    """Return the style of the k-th curve; curves get thinner, so that equal ones remain visible."""
+    return {
+        "color": COLOURS[k % len(COLOURS)],
+        "marker": MARKERS[k % len(MARKERS)],
+        "markersize": 5,
+        "linestyle": LINES[k % len(LINES)],
+        "linewidth": max(1.2, 4 - k),
+    }
+
+
+def plain_numbers(axis: Axis) -> None:
+    """Label an axis with plain numbers such as 0.5 and 100, not with powers."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
+
+
+def legend_above(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Put one legend for all panels above them."""
+    by_label: dict[str, Artist] = {}
+    for axes in panels:
+        by_label |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        list(by_label.values()),
+        list(by_label),
+        loc="outside upper center",
+        ncols=min(len(by_label), 6),
+        frameon=False,
+    )
+
+
+def label_outer(panels: np.ndarray, used: int, x: str, y: str) -> None:
+    """Label the lowest used panel of each column and the first of each row; hide unused panels.
+
+    Shape: panels (rows, columns).
+    """
+    columns = panels.shape[1]
+    for position, axes in enumerate(panels.flat):
+        axes.set_visible(position < used)
+        if position % columns == 0:
+            axes.set_ylabel(y)
+        if position + columns >= used:
+            axes.set_xlabel(x)
+            axes.tick_params(labelbottom=True)
