@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -41,8 +40,11 @@ def run(
     Collective. A rank that never joins is reported: on a watched communicator as a hang report, otherwise as
     a TimeoutError on the ranks that wait, after `labkit.comm.waiting.DEADLINE_S` seconds.
     """
-    before_schedule(comm, schedule, array)
-    run_together(comm, schedule, array, op, segment_bytes)
+    if isinstance(comm, CommWrapper):
+        comm._before_schedule(schedule.name, array)
+        run_together(comm, schedule, array, op, segment_bytes)
+    else:
+        _run(comm, schedule, array, op, segment_bytes)
 
 
 def before_schedule(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray | None) -> None:
@@ -66,20 +68,20 @@ def run_together(
         _run(comm, schedule, array, op, segment_bytes)
 
 
-class _Progress(NamedTuple):
-    """What this rank has started, for the report if it waits too long."""
+# A run in progress: what `_pending` needs. No class, since making an object would cost as much as a send.
+_Progress = tuple[MPI.Intracomm, Schedule, list[Step], list[MPI.Request]]
 
-    comm: MPI.Intracomm
-    schedule: Schedule
-    steps: list[Step]
-    requests: list[MPI.Request]
 
-    def pending(self, message: int) -> waiting.Pending:
-        """Return which peer this message comes from or goes to."""
-        for do, _, _, peer, _, number in self.steps:
-            if number == message and do in (SEND, RECEIVE, RECEIVE_TEMPORARY):
-                receives, sends = ([], [peer]) if do is SEND else ([peer], [])
-        return waiting.Pending(self.comm, self.schedule.name, receives, sends)
+def _pending(progress: _Progress, message: int) -> waiting.Pending:
+    """Return which peer this message comes from or goes to."""
+    comm, schedule, steps, _ = progress
+    do, peer = next(
+        (do, peer)
+        for do, _, _, peer, _, number in steps
+        if number == message and do in (SEND, RECEIVE, RECEIVE_TEMPORARY)
+    )
+    receives, sends = ([], [peer]) if do is SEND else ([peer], [])
+    return waiting.Pending(comm, schedule.name, receives, sends)
 
 
 def _run(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, op: MPI.Op, segment_bytes: int) -> None:
@@ -92,7 +94,7 @@ def _run(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, op: MPI.Op,
     if store.size < size:
         store = np.empty(size, np.uint8)
     requests: list[MPI.Request] = [MPI.REQUEST_NULL] * messages
-    progress = _Progress(comm, schedule, steps, requests)
+    progress = comm, schedule, steps, requests
     try:
         _walk(progress, (array, store[:size].view(array.dtype)), op)
         for _ in _POLLS:
@@ -132,12 +134,12 @@ def _walk(progress: _Progress, memory: tuple[np.ndarray, np.ndarray], op: MPI.Op
 
 def _wait(progress: _Progress, number: int) -> None:
     """Wait for one message, giving this core to any rank that needs it, perhaps to the sender."""
-    arrived = progress.requests[number].Test
+    arrived = progress[3][number].Test
     for _ in _POLLS:
         if arrived():
             return
         yield_core()
-    waiting.wait(arrived, partial(progress.pending, number))
+    waiting.wait(arrived, partial(_pending, progress, number))
 
 
 def _add(own: np.ndarray, received: np.ndarray, op: MPI.Op, plain: bool) -> None:
