@@ -38,20 +38,20 @@ def mpi4py_tests() -> Path:
     return source / "test"
 
 
-# Each communicator of ours is in one of these; the other combinations are measured with all of mpi4py's modules
-# by running tests/programs/mpi4py_suite.py.
+# For other stacks, numbers of ranks and modules of mpi4py, run tests/programs/mpi4py_suite.py.
 STACKS = ("counting", "tree", "watched", "emulated", "counting(ring(watched))", "ring(counting(watched))")
 MODULES = ("test_p2p_obj", "test_p2p_obj_matched", "test_p2p_buf_matched", "test_p2p_buf", "test_cco_buf")
 MODULES += ("test_cco_obj", "test_comm", "test_comm_topo", "test_msgzero", "test_request")
 
 
-def test_mpi4pys_own_tests_pass_on_every_communicator(mpi4py_tests: Path, run: Run, programs: Path) -> None:
-    done = run(3, programs / "mpi4py_suite.py", mpi4py_tests, *STACKS, "--modules", *MODULES)
+@pytest.mark.parametrize("stack", STACKS)
+def test_mpi4pys_own_tests_pass_on(stack: str, mpi4py_tests: Path, run: Run, programs: Path) -> None:
+    done = run(3, programs / "mpi4py_suite.py", mpi4py_tests, stack, "--modules", *MODULES)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"mpi"')]
     assert [row["failed"] for row in rows] == [{}] * len(rows), done.stdout
-    assert len(rows) == len(STACKS) * len(MODULES), done.stdout
+    assert len(rows) == len(MODULES), done.stdout
     assert done.returncode == 0, done.stdout  # nothing aborts at exit
-    assert sum(row["passed"] for row in rows) > 2000
+    assert sum(row["passed"] for row in rows) > 300
 
 
 def test_256_bytes_on_eight_ranks(run: Run, programs: Path) -> None:

@@ -60,6 +60,11 @@ CALLS = {
     "Allreduce": lambda c: filled(lambda b: c.Allreduce(x(), b, op=MPI.MAX)),
     "Allreduce list": lambda c: filled(lambda b: c.Allreduce([x(), 2, MPI.DOUBLE], [b, 2, MPI.DOUBLE])),
     "Gather": lambda c: filled(lambda b: c.Gather(x(), b if rank == 0 else None), 3 * size),
+    "Gather, counted": lambda c: filled(
+        lambda b: c.Gather(x(), [b, 3, MPI.DOUBLE] if rank == 0 else None), 3 * size
+    ),
+    "Allgather, counted": lambda c: filled(lambda b: c.Allgather([x(), 3], [b, 3]), 3 * size),
+    "Allreduce, in place as None": lambda c: filled(lambda b: c.Allreduce(None if rank else x(), b)),
     "Gatherv": lambda c: filled(
         lambda b: c.Gatherv(x(rank + 1), [b, each] if rank == 0 else None), sum(each)
     ),

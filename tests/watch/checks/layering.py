@@ -1,21 +1,23 @@
-"""What is made from a stack of layers around a watched communicator does all that each of its layers does."""
+"""A communicator made from a stack of wrappers around a watched one does what each of its wrappers does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
-from labkit.comm import CountingComm, RingComm
+from labkit.comm import CountingComm, RingComm, run
+from labkit.schedules import ring_allreduce, tree_allreduce
 from labkit.watch.communicators import resume, watch
 from labkit.watch.errors import HangError
 
-DEADLINE_S = 17.0  # no default: it must have come from the stack
+DEADLINE_S = 17.0  # not the default: it must come from the stack
 
 
 def stacks() -> Iterator[RingComm | CountingComm]:
-    """Yield a ring that is counted and watched, put together in both orders."""
+    """Yield a ring that is counted and watched, wrapped in both orders."""
     for inner, outer in ((CountingComm, RingComm), (RingComm, CountingComm)):
         own = outer(inner(watch().Dup()))
         own.deadline_s = DEADLINE_S
@@ -23,9 +25,9 @@ def stacks() -> Iterator[RingComm | CountingComm]:
 
 
 def made(own: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
-    """Yield all that a stack can be made into, each freed when the next is asked for."""
+    """Yield what each method makes from a stack; free it before the next."""
     group = own.Get_group()
-    algorithms: tuple[Callable[[], MPI.Intracomm], ...] = (
+    methods: tuple[Callable[[], MPI.Intracomm], ...] = (
         own.Dup,
         own.Clone,
         lambda: own.Dup().Dup(),
@@ -35,14 +37,14 @@ def made(own: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
         lambda: own.Create(group),
         lambda: own.Create_group(group),
     )
-    for algorithm in algorithms:
-        part = algorithm()
+    for make in methods:
+        part = make()
         yield part
         part.Free()
     group.Free()
 
 
-def check_what_is_made_from_a_watched_stack_counts_and_rings(comm: MPI.Intracomm) -> None:
+def check_all_that_is_made_from_a_watched_stack_counts_and_runs_the_ring(comm: MPI.Intracomm) -> None:
     for own in stacks():
         for part in made(own):
             assert isinstance(part, RingComm) and isinstance(part, CountingComm)
@@ -74,8 +76,40 @@ def check_what_is_made_from_a_watched_stack_reports_a_mismatch(comm: MPI.Intraco
         own.Free()
 
 
+def check_a_schedule_on_a_watched_stack_is_compared_under_its_name(comm: MPI.Intracomm) -> None:
+    for own in stacks():
+        last = own.rank == own.size - 1
+        try:
+            run(own, ring_allreduce(own.size), np.ones(3 + last))
+        except HangError as error:
+            assert own.size > 1 and "different counts" in str(error), error
+            assert "is waiting in ring_allreduce (#" in str(error) and ", 4 float64)" in str(error), error
+        else:
+            assert own.size == 1
+        MPI.COMM_WORLD.Barrier()
+        resume()
+        MPI.COMM_WORLD.Barrier()
+        array = np.ones(5)
+        run(own, ring_allreduce(own.size), array)
+        np.testing.assert_array_equal(array, own.size)
+        own.Free()
+
+
+def check_a_schedule_on_an_unwatched_communicator_ends_with_a_report(comm: MPI.Intracomm) -> None:
+    world, last = watch(), comm.rank == comm.size - 1
+    before, world.deadline_s = world.deadline_s, 0.5
+    if comm.size > 1 and not last:
+        with pytest.raises(HangError, match="wait"):
+            run(comm, tree_allreduce(comm.size), np.ones(3))
+    world.deadline_s = before
+    MPI.COMM_WORLD.Barrier()
+    resume()
+    MPI.COMM_WORLD.Barrier()
+    assert world.allreduce(1) == comm.size
+
+
 def mismatch_on(part: MPI.Intracomm) -> None:
-    """Check that calls that do not fit are an error on all ranks, and that the next ones fit again."""
+    """Check that calls that differ are an error on all ranks, and that the next call works again."""
     last = part.rank == part.size - 1
     try:
         part.Bcast(np.ones(3 + last), root=0)
