@@ -179,7 +179,7 @@ class EmulatedComm(CommWrapper):
     def _delay(
         self, collective: Callable[[], object], size: float, *, latencies: int = 1, root: int | None = None
     ) -> None:
-        """Do a collective; return after the time that `size` bytes need at each port (the root: p-1 times)."""
+        """Do a collective; return after the time that `size` bytes need at a port (at the root p-1 times)."""
         self.Barrier()
         due = self._ports.now()
         if self.size > 1:
