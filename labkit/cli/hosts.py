@@ -85,12 +85,13 @@ def run(ranks: int | None, program: tuple[str, ...]) -> None:
 
 def _show() -> None:
     from labkit import hosts
-    from labkit.hosts.links import shown
+    from labkit.units import format_bandwidth
 
     counters = hosts.counters()
     click.echo("host   address      link       received        sent  (bytes)")
     for host in hosts.running().hosts:
         count = counters[host.name]
         click.echo(
-            f"{host.name:6} {host.address:12} {shown(host.rate):8} {count.received:10d}  {count.sent:10d}"
+            f"{host.name:6} {host.address:12} {format_bandwidth(host.bandwidth):8} "
+            f"{count.received:10d}  {count.sent:10d}"
         )

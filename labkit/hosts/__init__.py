@@ -1,6 +1,6 @@
-"""Hosts of their own on this machine, with real links of a chosen rate between them (Linux)."""
+"""Hosts on this machine, each with its own name, address and link of a chosen bandwidth (Linux)."""
 
+from labkit.hosts.control import Counters, counters, down, running, up
 from labkit.hosts.state import Host, HostsError
-from labkit.hosts.up import Counters, counters, down, running, up
 
 __all__ = ["Counters", "Host", "HostsError", "counters", "down", "running", "up"]

@@ -1,8 +1,8 @@
-"""Starting an MPI program on the hosts, one rank on each: the command line of either MPI.
+"""Start an MPI program on the hosts, one rank on each, with either MPI.
 
     python -m labkit.hosts.mpi [-n RANKS] PROGRAM …
 
-stands in for `mpiexec`. It ends with whoever started it.
+replaces `mpiexec`. It ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NoReturn
 
 from labkit import env
 from labkit.hosts import links
+from labkit.hosts.control import running
 from labkit.hosts.namespaces import FOLDER, TOKEN, enter
 from labkit.hosts.state import HostsError, State, folder
-from labkit.hosts.up import running
 from labkit.processes import die_with_parent
 
-# Both MPIs must be told to use the network: hosts on one machine can reach each other's memory, and MPICH
-# would. Settings of an MPI that is not in use do no harm.
+# Both MPIs need these to use the network: hosts on one machine can reach each other's memory, and MPICH would
+# use it. Settings of an MPI that is not in use do no harm.
 OVER_THE_LINKS = {
     "UCX_TLS": "tcp,self",
     "UCX_NET_DEVICES": links.CARD,
@@ -28,7 +28,7 @@ OVER_THE_LINKS = {
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "tcp,self",
     "OMPI_MCA_btl_tcp_if_include": links.CARD,
-    # Up to here a message goes without asking whether it is expected: ranks that share a core answer late.
+    # Send messages up to this size without waiting for the receiver: ranks that share a core answer late.
     "OMPI_MCA_btl_tcp_eager_limit": str(1 << 20),
 }
 
@@ -38,31 +38,31 @@ def command(state: State, mpiexec: str, ranks: int, program: list[str]) -> tuple
     names = [host.name for host in state.hosts[:ranks]]
     agent = str(folder() / "agent")
     if env.is_mpich(mpiexec):
-        how = ["-launcher", "ssh", "-launcher-exec", agent, "-hosts", ",".join(names)]
-        how += ["-localhost", links.SWITCH_ADDRESS, "-iface", links.SWITCH]
+        options = ["-launcher", "ssh", "-launcher-exec", agent, "-hosts", ",".join(names)]
+        options += ["-localhost", links.SWITCH_ADDRESS, "-iface", links.SWITCH]
         settings = {}
     else:
-        how = ["--host", ",".join(f"{name}:1" for name in names)]
+        options = ["--host", ",".join(f"{name}:1" for name in names)]
         settings = {
             "PRTE_MCA_plm_ssh_agent": agent,
-            # One rank on each host; free to move, for all hosts are the same processor's cores.
+            # One rank on each host, bound to no core: all hosts share the machine's cores.
             "PRTE_MCA_rmaps_default_mapping_policy": "ppr:1:node",
             "PRTE_MCA_hwloc_default_binding_policy": "none",
         }
-    return [mpiexec, *how, "-n", str(ranks), *program], {**OVER_THE_LINKS, **settings}
+    return [mpiexec, *options, "-n", str(ranks), *program], {**OVER_THE_LINKS, **settings}
 
 
 def execute(program: list[str], ranks: int | None = None) -> NoReturn:
     """Become the mpiexec that runs a program on the hosts, one rank on each of the first `ranks`.
 
-    Raises HostsError: no hosts are up, or fewer than ranks.
+    Raise HostsError if no hosts are up, or fewer than ranks.
     """
     state = running()
     ranks = len(state.hosts) if ranks is None else ranks
     if not 1 <= ranks <= len(state.hosts):
         raise HostsError(
-            f"{ranks} ranks on {len(state.hosts)} hosts: a host takes one rank. "
-            f"`labkit hosts down`, then `labkit hosts up --n {ranks}`."
+            f"{ranks} ranks do not fit on {len(state.hosts)} hosts: each host runs one rank. "
+            f"Run `labkit hosts down`, then `labkit hosts up --n {ranks}`."
         )
     mpiexec, parent = env.mpiexec(), os.getppid()
     line, settings = command(state, mpiexec, ranks, program)
@@ -73,7 +73,7 @@ def execute(program: list[str], ranks: int | None = None) -> NoReturn:
 
 
 def main(arguments: list[str]) -> None:
-    """Take mpiexec's place; see above."""
+    """Run a program on the hosts, as the command line says."""
     ranks = None
     if arguments[:1] == ["-n"]:
         ranks, arguments = int(arguments[1]), arguments[2:]

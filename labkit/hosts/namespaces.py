@@ -1,10 +1,10 @@
-"""Linux namespaces, from the standard library alone: leave those one is in, enter another process's.
+"""Linux namespaces, from the standard library alone: leave one's own, and enter another process's.
 
-Run as a file it stands in for ssh, which is how MPI starts programs on other machines:
+Run as a file, it replaces ssh, with which MPI starts programs on other machines:
 
     python namespaces.py FOLDER [OPTION …] HOST COMMAND …
 
-runs COMMAND, in words that a shell reads, on the host of that name of the hosts that FOLDER describes.
+runs COMMAND, words that a shell reads, on the host of that name. FOLDER describes the hosts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 MOUNT, UTS, USER, NET = 0x00020000, 0x04000000, 0x10000000, 0x40000000
 MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
 PR_SET_DUMPABLE = 4
-# Carried by every process on a host, and by what it starts: `down` knows them by it.
+# An environment variable of every process on a host, and of its children: `down` finds them by it.
 TOKEN = "LABKIT_HOSTS_TOKEN"
 FOLDER = "LABKIT_HOSTS"
 
@@ -30,35 +30,35 @@ def call(name: str, *arguments: object) -> None:
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
-def leave(kinds: int) -> None:
-    """Move this process into new namespaces of these kinds."""
-    call("unshare", kinds)
+def leave(namespaces: int) -> None:
+    """Move this process into new namespaces: a sum of MOUNT, UTS, USER and NET."""
+    call("unshare", namespaces)
 
 
-def mount(source: str, target: str, kind: str = "", flags: int = 0) -> None:
-    """Mount a file system, in this process's mount namespace."""
-    call("mount", source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), None)
+def mount(source: str, target: str, type_: str = "", flags: int = 0) -> None:
+    """Mount a file system in this process's mount namespace."""
+    call("mount", source.encode(), target.encode(), type_.encode(), ctypes.c_ulong(flags), None)
 
 
 def enter(pid: int) -> None:
-    """Move this process, which has one thread, into the namespaces of another; its directory stays."""
-    here = os.getcwd()
-    kinds = [kind for kind in ("user", "net", "uts", "mnt") if inode(pid, kind) != inode(os.getpid(), kind)]
-    # All are opened first: the user namespace gives the right to enter the others, and /proc may change.
-    files = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in kinds]
+    """Move this process, which has one thread, into the namespaces of another; keep its working directory."""
+    directory = os.getcwd()
+    types = [name for name in ("user", "net", "uts", "mnt") if inode(pid, name) != inode(os.getpid(), name)]
+    # Open all of them first: the user namespace gives the right to enter the others, and /proc may change.
+    files = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in types]
     for file in files:
         call("setns", file, 0)
         os.close(file)
-    os.chdir(here)
+    os.chdir(directory)
 
 
-def inode(pid: int, kind: str) -> int:
-    """Return the number of a process's namespace, the same for all processes in it."""
-    return os.stat(f"/proc/{pid}/ns/{kind}").st_ino
+def inode(pid: int, type_: str) -> int:
+    """Return the number of a process's namespace, which all processes in it share."""
+    return os.stat(f"/proc/{pid}/ns/{type_}").st_ino
 
 
 def main(folder: str, *arguments: str) -> None:
-    """Run a command on a host; see above."""
+    """Run a command on a host, in place of this process."""
     words = list(arguments)
     while words[0].startswith("-"):
         words.pop(0)
@@ -66,7 +66,7 @@ def main(folder: str, *arguments: str) -> None:
     with open(os.path.join(folder, "state.json")) as file:
         hosts = {host["name"]: host["pid"] for host in json.load(file)["hosts"]}
     if name not in hosts:
-        sys.exit(f"there is no host {name}; there are {', '.join(hosts)}")
+        sys.exit(f"there is no host {name}; the hosts are {', '.join(hosts)}")
     enter(hosts[name])
     os.execv("/bin/sh", ["sh", "-c", " ".join(command)])
 

@@ -1,4 +1,4 @@
-"""Hosts of each test's own, in a folder of its own; whatever happens, they are gone afterwards."""
+"""Each test has hosts in a folder of its own, which are removed after it in any case."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labkit.hosts.namespaces import FOLDER
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]  # the fixture `labkit_hosts`
 DEADLINE_S = 150
-# What hosts are made of, tried without the lab.
+# The commands that hosts need, tried without the lab.
 TRIAL = (
     "mount -t sysfs sysfs /sys && ip link add trial type veth peer name other && ip link set trial up "
     "&& tc qdisc add dev trial root tbf rate 1gbit burst 128kb latency 50ms"
@@ -26,7 +26,7 @@ TRIAL = (
 
 @pytest.fixture(scope="session")
 def allowed() -> None:
-    """Skip where this system lets nobody, or not this user, make hosts."""
+    """Skip if this system does not let this user create hosts."""
     if sys.platform != "linux" or not shutil.which("unshare"):
         pytest.skip("hosts need Linux")
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -38,12 +38,12 @@ def allowed() -> None:
         check=False,
     )
     if tried.returncode:
-        pytest.skip(f"this system allows no network namespaces: {tried.stderr.strip()}")
+        pytest.skip(f"this system does not allow network namespaces: {tried.stderr.strip()}")
 
 
 @pytest.fixture
 def folder(allowed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the test's hosts; a short path, for sockets are in it."""
+    """The folder of the test's hosts. Its path is short, because it contains sockets."""
     with tempfile.TemporaryDirectory(prefix="allreducelab-test-") as parent:
         monkeypatch.setenv(FOLDER, f"{parent}/hosts")
         yield Path(parent, "hosts")
@@ -52,7 +52,7 @@ def folder(allowed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def labkit_hosts(folder: Path) -> Run:
-    """Run `labkit hosts …`, after other words if given."""
+    """Run `labkit hosts …`, with the words of `before` in front."""
 
     def run(*arguments: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         command = [*before, sys.executable, "-m", "labkit", "hosts", *arguments]

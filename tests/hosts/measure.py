@@ -1,4 +1,4 @@
-"""Run on three hosts, the last of which has a slow link: print what went over the links, and how fast.
+"""Measure on three hosts, the last with a slow link, how many bytes went over the links, and how fast.
 
     labkit hosts run python measure.py
 
@@ -26,9 +26,9 @@ comm = MPI.COMM_WORLD
 
 
 def moved(collective: Callable[[np.ndarray], object]) -> dict[str, list[int]]:
-    """Return the bytes that each host has received and sent while the collective ran."""
+    """Return the bytes that each host received and sent while the collective ran."""
     array = np.zeros(BYTES // 4, np.float32)
-    collective(array)  # in which TCP finds out, by losing packets, how fast each link is
+    collective(array)  # TCP finds out each link's bandwidth, by losing packets
     array[:] = comm.rank + 1
     comm.Barrier()
     before = hosts.counters()

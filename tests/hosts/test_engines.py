@@ -1,4 +1,4 @@
-"""connect(profile="hosts"): engines on the hosts, driven and ended as those on this machine."""
+"""connect(profile="hosts"): engines on hosts work and end like engines on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONNECT = "from labkit.cluster import connect\nrc = connect(3, profile='hosts')"
 
 @pytest.fixture
 def new_kernel(folder: Path, world: World) -> Iterator[Callable[[], Kernel]]:
-    """Kernels that see the test's hosts."""
+    """Start kernels that use the test's hosts."""
     kernels: list[Kernel] = []
     world.env[FOLDER] = str(folder)
 
@@ -35,15 +35,17 @@ def sockets(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_socket()]
 
 
-def test_engines_on_hosts(folder: Path, world: World, new_kernel: Callable[[], Kernel]) -> None:
+def test_connect_starts_revives_and_ends_engines_on_hosts(
+    folder: Path, world: World, new_kernel: Callable[[], Kernel]
+) -> None:
     kernel = new_kernel()
     assert "HostsError: no hosts are up; `labkit hosts up`" in kernel.run(CONNECT)
     hosts.up(3)
-    assert "ClusterError: 4 ranks on 3 hosts" in kernel.run("connect(4, profile='hosts')")
-    assert "there is no profile 'host'; there are mpi, hosts" in kernel.run("connect(profile='host')")
+    assert "ClusterError: 4 ranks do not fit on 3 hosts" in kernel.run("connect(4, profile='hosts')")
+    assert "there is no profile 'host'; the profiles are mpi, hosts" in kernel.run("connect(profile='host')")
 
-    said = kernel.run(CONNECT)
-    assert "3 ranks, one MPI world" in said and "on lab0, lab1, lab2" in said
+    output = kernel.run(CONNECT)
+    assert "3 ranks, one MPI world" in output and "on lab0, lab1, lab2" in output
     before = hosts.counters()
     kernel.run("%%px\nimport socket\nsum = np.ones(2**18, np.float32)\ncomm.Allreduce(sum.copy(), sum)")
     kernel.run("%px mine = rank, socket.gethostname(), float(sum[0])")
@@ -51,12 +53,12 @@ def test_engines_on_hosts(folder: Path, world: World, new_kernel: Callable[[], K
     after = hosts.counters()
     assert sum(after[name].sent - before[name].sent for name in after) > 2 * 2 * 2**20
 
-    said = kernel.run("%%px\nif rank == 0: comm.Barrier()")
-    assert "rank 0 is waiting in Barrier" in said and "ranks 1, 2 never joined" in said
+    output = kernel.run("%%px\nif rank == 0: comm.Barrier()")
+    assert "rank 0 is waiting in Barrier" in output and "ranks 1, 2 never joined" in output
 
     assert "this notebook's cluster" in kernel.run(CONNECT)
-    said = kernel.run("%%px\nimport os\nif rank == 1: os._exit(0)\ncomm.Barrier()")
-    assert "RankDied: rank 1 ended with exit code 0, and MPI ended the other ranks" in said
+    output = kernel.run("%%px\nimport os\nif rank == 1: os._exit(0)\ncomm.Barrier()")
+    assert "RankDied: rank 1 ended with exit code 0, and MPI ended the other ranks" in output
     assert "on lab0, lab1, lab2" in kernel.run(CONNECT)
 
     kernel.run("%%px --noblock\nif rank == 0: comm.Barrier()")
@@ -66,12 +68,14 @@ def test_engines_on_hosts(folder: Path, world: World, new_kernel: Callable[[], K
     assert len(hosts.running().hosts) == 3
 
 
-def test_hosts_and_this_machine_in_turn(folder: Path, world: World, new_kernel: Callable[[], Kernel]) -> None:
+def test_one_kernel_connects_to_hosts_and_then_to_this_machine(
+    folder: Path, world: World, new_kernel: Callable[[], Kernel]
+) -> None:
     hosts.up(2)
     kernel = new_kernel()
     kernel.run("from labkit.cluster import connect\nrc = connect(2, profile='hosts')")
-    said = kernel.run("rc = connect(2)")
-    assert "cluster started" in said and "lab0" not in said
+    output = kernel.run("rc = connect(2)")
+    assert "cluster started" in output and "lab0" not in output
     kernel.manager.signal_kernel(signal.SIGKILL)
     world.wait_until_empty()
     assert not sockets(folder)

@@ -1,4 +1,4 @@
-"""`labkit hosts`: names, addresses and shaped links; nothing left, however they end."""
+"""`labkit hosts`: names, addresses and shaped links; nothing is left, however the hosts end."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ import psutil
 import pytest
 
 from labkit import hosts
-from labkit.hosts import links
-from labkit.hosts.namespaces import TOKEN
-from labkit.hosts.state import born, load
+from labkit.hosts.namespaces import FOLDER, TOKEN
+from labkit.hosts.state import load, start_time
 from tests.cluster_fixtures import wait_until
 from tests.hosts.conftest import Run
 
 BYTES = 4 * 2**20  # as in measure.py
 
-# Root without the right to make namespaces is as any other user.
+# Root without the right to create namespaces has the rights of any other user.
 NO_RIGHTS = ("setpriv", "--bounding-set=-sys_admin,-net_admin", "--inh-caps=-sys_admin,-net_admin")
 
 
 def machine() -> tuple[set[str], set[str]]:
-    """Return the network cards and the named network namespaces of this machine."""
+    """Return the network cards and the named network namespaces of this machine's own network."""
     cards = {line.split(":")[0].strip() for line in Path("/proc/net/dev").read_text().splitlines()[2:]}
     names = Path("/run/netns")
     return cards, {path.name for path in names.iterdir()} if names.exists() else set()
 
 
-def networks() -> set[int]:
-    """Return the network namespaces in which a process lives that carries a token of hosts."""
+def networks(folder: Path) -> set[int]:
+    """Return the network namespaces of all processes that belong to the hosts of this folder."""
     found = set()
     for process in psutil.process_iter():
         try:
-            if TOKEN in process.environ():
+            environment = process.environ()
+            if TOKEN in environment and environment.get(FOLDER) == str(folder):
                 found.add(os.stat(f"/proc/{process.pid}/ns/net").st_ino)
         except (psutil.Error, OSError):
             pass
@@ -47,10 +47,12 @@ def networks() -> set[int]:
 @pytest.mark.parametrize(
     "before", [(), NO_RIGHTS] if os.getuid() == 0 else [()], ids=lambda words: "less" if words else "as-is"
 )
-def test_up_run_status_down(labkit_hosts: Run, folder: Path, before: tuple[str, ...]) -> None:
+def test_the_commands_up_run_status_and_down(
+    labkit_hosts: Run, folder: Path, before: tuple[str, ...]
+) -> None:
     cards = machine()
-    said = labkit_hosts("up", "--n", "3", "--bandwidth", "1gbit", "--slow", "2=100mbit", before=before)
-    assert said.returncode == 0, said.stderr
+    done = labkit_hosts("up", "--n", "3", "--bandwidth", "1gbit", "--slow", "2=100mbit", before=before)
+    assert done.returncode == 0, done.stderr
     holder = load().holder  # type: ignore[union-attr]
     assert os.stat(f"/proc/{holder}/ns/net").st_ino != os.stat("/proc/self/ns/net").st_ino
     assert (os.stat(f"/proc/{holder}/ns/user").st_ino != os.stat("/proc/self/ns/user").st_ino) == (
@@ -77,42 +79,42 @@ def test_up_run_status_down(labkit_hosts: Run, folder: Path, before: tuple[str, 
     assert all(int(count) > 2 * BYTES for row in rows for count in row[3:])
     assert "are down" in labkit_hosts("down").stdout
     assert not folder.exists()
-    assert not born(holder)
+    assert not start_time(holder)
     assert "No hosts were up" in labkit_hosts("down").stdout
     assert "no hosts are up" in labkit_hosts("status").stderr
 
 
 def check_bytes(result: dict) -> None:
-    """All bytes took the links: not one found its way through memory."""
-    share = 2 * (3 - 1) / 3 * BYTES
+    """Check that all bytes went over the links, and none through shared memory."""
+    expected = 2 * (3 - 1) / 3 * BYTES
     for host, counts in result["ring"].items():
         # Headers are 4.6 %; acknowledgements and barriers are few.
-        assert all(share <= count < 1.12 * share for count in counts), (host, counts, share)
-    # However it goes about it, each of the others' arrays must get to a rank, and the sum back.
+        assert all(expected <= count < 1.12 * expected for count in counts), (host, counts, expected)
+    # By any algorithm, two of the arrays must leave their ranks, and the sum must get back to two.
     assert sum(sent for _, sent in result["allreduce"].values()) >= 2 * (3 - 1) * BYTES
 
 
 def check_times(seconds: dict[str, float]) -> None:
-    """Each direction of a link has its rate: no message is faster, and a slow link is slower."""
-    least = {"0>1": 1e9, "1>0": 1e9, "0>2": 1e8, "2>0": 1e8}
-    for algorithm, rate in least.items():
-        # 128 KiB of 4 MiB may go at once: the links' buckets.
-        assert seconds[algorithm] > 0.95 * 8 * BYTES / rate, (algorithm, seconds)
+    """Check that no message is faster than its link in either direction, and that a slow link is slower."""
+    lowest = {"0>1": 1e9, "1>0": 1e9, "0>2": 1e8, "2>0": 1e8}
+    for link, bandwidth in lowest.items():
+        # Of 4 MiB, 128 KiB may go at once: the size of the link's token bucket.
+        assert seconds[link] > 0.95 * 8 * BYTES / bandwidth, (link, seconds)
     assert seconds["0>2"] > 2 * seconds["0>1"] and seconds["2>0"] > 2 * seconds["1>0"], seconds
 
 
-def test_up_and_down_and_killed_many_times(folder: Path) -> None:
-    cards, before = machine(), networks()
-    for turn in range(10):
+def test_hosts_can_be_created_and_removed_or_killed_many_times(folder: Path) -> None:
+    cards = machine()
+    for turn in range(6):
         made = hosts.up(3, "1gbit", {1: "100mbit"})
-        assert [one.rate for one in made] == [10**9, 10**8, 10**9]
-        assert len(networks() - before) == 4  # the switch's and each host's
+        assert [host.bandwidth for host in made] == [10**9, 10**8, 10**9]
+        assert len(networks(folder)) == 4  # the switch's and each host's
         holder = psutil.Process(load().holder)  # type: ignore[union-attr]
         if turn % 3 == 0:
             hosts.down()
             assert not folder.exists()
             continue
-        # A program is on the hosts when their holder is killed, or one of the hosts' keepers.
+        # A program runs on the hosts when their holder is killed, or when they are taken down.
         program = [sys.executable, "-m", "labkit.hosts.mpi", "sleep", "1000"]
         with subprocess.Popen(program, stderr=subprocess.DEVNULL) as job:
             there = psutil.Process(job.pid)
@@ -122,44 +124,43 @@ def test_up_and_down_and_killed_many_times(folder: Path) -> None:
             )
             if turn % 3 == 1:
                 holder.kill()
-                wait_until(lambda made=made: not any(born(one.pid) for one in made), "no host")
+                wait_until(lambda made=made: not any(start_time(one.pid) for one in made), "no host")
                 with pytest.raises(hosts.HostsError, match="no hosts are up"):
                     hosts.running()
                 hosts.up(1)  # removes what was left
             hosts.down()
             job.wait(10)
         assert not folder.exists()
-        assert networks() == before
+        assert networks(folder) == set()
     assert machine() == cards
 
 
 def test_hosts_end_with_their_owner(folder: Path) -> None:
     program = "import os; from labkit import hosts; hosts.up(2, owner=os.getpid()); os.kill(os.getpid(), 9)"
-    before = networks()
     done = subprocess.run([sys.executable, "-c", program], check=False)
     assert done.returncode == -signal.SIGKILL
-    wait_until(lambda: not folder.exists() and networks() == before, "no hosts, no folder", 20)
+    wait_until(lambda: not folder.exists() and not networks(folder), "no hosts, no folder", 20)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"n": 0}, "between 1 and 250; n is 0"),
-        ({"rate": "fast"}, "looks like 1gbit or 100mbit; this is 'fast'"),
-        ({"rate": "1kbit"}, "at least 100kbit"),
+        ({"bandwidth": "fast"}, "expected a bandwidth such as 100mbit or 1gbit, got 'fast'"),
+        ({"bandwidth": "1kbit"}, "at least 100kbit"),
         ({"n": 2, "slow": {2: "1mbit"}}, "slow names host 2; the 2 hosts are 0 to 1"),
     ],
 )
-def test_bad_input_makes_nothing(folder: Path, arguments: dict, message: str) -> None:
+def test_invalid_arguments_are_errors_and_create_nothing(folder: Path, arguments: dict, message: str) -> None:
     with pytest.raises(hosts.HostsError, match=message):
         hosts.up(**arguments)
     assert not folder.exists()
 
 
-def test_where_namespaces_are_not_allowed(labkit_hosts: Run, folder: Path) -> None:
+def test_missing_rights_are_an_error_that_names_the_alternative(labkit_hosts: Run, folder: Path) -> None:
     if os.getuid() != 0:
-        pytest.skip("needs root, to give up its rights")
-    said = labkit_hosts(
+        pytest.skip("only root can give up its rights")
+    done = labkit_hosts(
         "up",
         before=(
             "unshare",
@@ -170,11 +171,6 @@ def test_where_namespaces_are_not_allowed(labkit_hosts: Run, folder: Path) -> No
             "sh",
         ),
     )
-    assert said.returncode == 1
-    assert "does not let" in said.stderr and "emulated link" in said.stderr
+    assert done.returncode == 1
+    assert "does not let" in done.stderr and "emulated link" in done.stderr
     assert not folder.exists()
-
-
-def test_rates_are_shown_as_typed() -> None:
-    for rate in ("1gbit", "100mbit", "2.5gbit", "250kbit"):
-        assert links.shown(links.bits(rate)) == rate
