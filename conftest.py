@@ -1,4 +1,4 @@
-"""For every test: a profile folder of its own, notebooks that cannot hang, and nothing left behind."""
+"""The tests use their own profile folder and leave no process behind, and notebooks cannot hang."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ import mpi4py
 import psutil
 import pytest
 
-# No test is an MPI process itself: what it imports may load MPI, but never starts it.
+# No test process is an MPI process: modules that it imports may load MPI, but must not initialise it.
 mpi4py.rc.initialize = False
 
-# A whole notebook; one that takes longer hangs, for they are written to run within a minute on two cores.
+# For a whole notebook. Notebooks are written to run within a minute on two cores.
 NOTEBOOK_LIMIT_S = 240
-PATIENCE_S = 20  # for processes to go whose owner has gone
+CELL_LIMIT_S = pytest.StashKey[float]()  # the option --nbval-cell-timeout, for each cell
+LEFT_BEHIND_S = 20  # for processes to end whose owner has ended
 
-# Everything that a test starts inherits this: its clusters are not the user's, and can be told apart.
+# Everything that a test starts inherits this variable: its clusters are not the user's, and can be found.
 HOME = tempfile.mkdtemp(prefix="labkit-tests-")
 os.environ["IPYTHONDIR"] = HOME
 os.environ["IPP_NONINTERACTIVE"] = "1"  # `%%px` output by rank, in order
-for name in ("LABKIT_CLUSTER", "PYTHONUNBUFFERED"):  # what a user's environment may lack, tests do without
+for name in ("LABKIT_CLUSTER", "PYTHONUNBUFFERED"):  # the user's settings must not affect tests
     os.environ.pop(name, None)
 
 
 def started_here(folder: str = HOME) -> list[psutil.Process]:
-    """Return the processes, other than this one, that carry our profile folder in their environment."""
+    """Return the processes, other than this one, that have our profile folder in their environment."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -42,8 +43,12 @@ def started_here(folder: str = HOME) -> list[psutil.Process]:
     return found
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[CELL_LIMIT_S] = config.getoption("nbval_cell_timeout", 150)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + LEFT_BEHIND_S
     while (left := started_here()) and time.monotonic() < deadline:
         time.sleep(0.1)
     if left:
@@ -56,8 +61,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     shutil.rmtree(HOME, ignore_errors=True)
 
 
-# nbval alone lets a notebook hang for as long as it has cells, and calls a cell passed whose interrupt was
-# swallowed (ipyparallel's `%%px`), or taken for the exception that the cell is meant to raise.
+# nbval alone applies its timeout to each cell, so a notebook can hang once per cell. It also passes a cell
+# that it interrupted if `%%px` swallowed the interrupt, or if the cell is expected to raise.
 
 
 def is_cell(item: pytest.Item) -> bool:
@@ -69,7 +74,9 @@ def pytest_runtest_setup(item: Any) -> None:
         notebook = item.parent
         notebook.began = getattr(notebook, "began", time.monotonic())
         left = notebook.began + NOTEBOOK_LIMIT_S - time.monotonic()
-        item.config.option.nbval_cell_timeout = max(1, min(item.config.option.nbval_cell_timeout, left))
+        tags = item.cell.metadata.get("tags", [])  # `timeout-5` sets a shorter limit
+        limits = [float(tag.partition("-")[2]) for tag in tags if tag.startswith("timeout-")]
+        item.config.option.nbval_cell_timeout = max(1, min(item.config.stash[CELL_LIMIT_S], left, *limits))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -144,8 +144,9 @@ def main(owner: int, bandwidths: list[int]) -> None:
     except OSError as error:
         print(error, flush=True)
         sys.exit(1)
+    # From now on this process outlives its parent, which may end as soon as it has read `up`.
+    call("prctl", PR_SET_PDEATHSIG, 0, 0, 0, 0)
     print("up", flush=True)
-    call("prctl", PR_SET_PDEATHSIG, 0, 0, 0, 0)  # from now on this process outlives its parent
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):  # the process that started this one waits for the end of these
         os.dup2(null, stream)
