@@ -11,6 +11,7 @@ In all other respects it is mpi4py's own communicator, on the same handle.
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import sys
@@ -27,7 +28,7 @@ from labkit.comm.errors import raise_together
 from labkit.watch.arrays import WatchedArrays
 from labkit.watch.flight_recorder.layout import CellState, FlightRecorder
 from labkit.watch.flight_recorder.opcodes import OPERATIONS, UNKNOWN
-from labkit.watch.messages import MessageWait, WatchedMessages
+from labkit.watch.messages import MessageWait, WatchedMessages, drain
 from labkit.watch.objects import WatchedObjects
 from labkit.watch.rendezvous import Channel, NoChannel
 from labkit.watch.signature import signature
@@ -83,7 +84,7 @@ class WatchedComm(WatchedArrays, WatchedObjects, WatchedMessages):
                     stacklevel=5,
                 )
             return
-        new._channel = Channel(channel.watch, int(row[0]), new.rank, _world_ranks(new))
+        new._channel = Channel(channel.watch, int(row[0]), new, _world_ranks(new))
 
     def _close(self, name: str) -> None:
         channel = self._channel
@@ -112,6 +113,7 @@ def watch(keep: bool = False) -> WatchedComm:
         channel = _open_world(world, keep)
         if channel is not None:
             made._channel = channel
+            atexit.register(drain, channel.watch)
             waiting.on_wait, waiting.attempt = _Waiter(made, channel.watch), lambda: channel.watch.epoch
         _world = made
     return _world
@@ -173,7 +175,7 @@ def _open_world(world: MPI.Intracomm, keep: bool) -> Channel | None:
     if world.rank == 0 and not keep:
         watch_.recorder.remove()  # its memory stays for as long as a rank uses it
     watch_.slot.cell_state = CellState.RUNNING
-    return Channel(watch_, 0, world.rank, list(range(world.size)))
+    return Channel(watch_, 0, world, list(range(world.size)))
 
 
 def _machine() -> tuple[str, str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from time import monotonic, sleep
 from types import FrameType
 from typing import Any, Literal
 
@@ -13,10 +14,10 @@ from mpi4py import MPI
 
 from labkit.comm import waiting
 from labkit.comm.message import flat, parse
-from labkit.watch.flight_recorder.layout import WaitingIn
+from labkit.watch.flight_recorder.layout import CellState, WaitingIn
 from labkit.watch.flight_recorder.opcodes import OPERATIONS
 from labkit.watch.rendezvous import ChannelComm, NoChannel
-from labkit.watch.wait import Waiting, Watch
+from labkit.watch.wait import NAP_S, Waiting, Watch
 
 
 class MessageWait(Waiting):
@@ -231,6 +232,30 @@ class WatchedMessages(ChannelComm):
 
 # Sends that no rank has taken yet: their buffers must stay until then.
 _unfinished: list[MPI.Request] = []
+DRAIN_S = 2.0
+
+
+def drain(watch: Watch) -> None:
+    """Receive and discard, before MPI ends, what hangs have left on the watched communicators.
+
+    MPICH aborts in MPI_Finalize if a large message was never received, and cannot cancel one. So each rank
+    discards messages until all ranks are here and its own sends are done, for at most DRAIN_S.
+    """
+    if MPI.Is_finalized() or not watch.recorder.head.epoch:  # no rank has seen a hang
+        return
+    watch.end_cell(CellState.RETURNED, "")
+    deadline = monotonic() + DRAIN_S
+    is_last_round = False
+    while monotonic() < deadline:
+        for channel in watch.channels:
+            while (message := channel.comm.Improbe(status=(status := MPI.Status()))) is not None:
+                message.Recv([bytearray(status.Get_count(MPI.BYTE)), MPI.BYTE])
+        _unfinished[:] = [each for each in _unfinished if not each.Test()]
+        if is_last_round:
+            return
+        all_here = all(slot.cell_state != CellState.RUNNING for slot in watch.recorder.slots)
+        is_last_round = all_here and not _unfinished
+        sleep(NAP_S)
 
 
 def _keep(request: MPI.Request) -> None:

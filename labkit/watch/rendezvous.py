@@ -7,6 +7,8 @@ import sys
 from time import sleep
 from types import FrameType
 
+from mpi4py import MPI
+
 from labkit.comm.wrapper import CommWrapper
 from labkit.watch.flight_recorder import layout, snapshot
 from labkit.watch.flight_recorder.layout import (
@@ -41,13 +43,14 @@ class Channel:
     the hangs so far. `members`: ranks of the world, by rank in the communicator.
     """
 
-    def __init__(self, watch: Watch, row: int, rank: int, members: list[int]) -> None:
-        self.watch, self.row, self.rank, self.members = watch, row, rank, members
+    def __init__(self, watch: Watch, row: int, comm: MPI.Intracomm, members: list[int]) -> None:
+        self.watch, self.row, self.rank, self.members = watch, row, comm.rank, members
+        self.comm = MPI.Intracomm(comm)  # the MPI library's, without its wrappers
         recorder = watch.recorder
         self.memory, self.words, self.size = recorder.memory, recorder.words, len(members)
         self.first = row * recorder.size  # in words
         self.last = self.first + len(members)
-        self.own = self.first + rank
+        self.own = self.first + self.rank
         self.low = recorder.words_offset + 8 * self.first  # in bytes
         self.high = self.low + 8 * len(members)
         self.number = recorder.head.first_number

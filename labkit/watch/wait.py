@@ -10,6 +10,8 @@ from types import CodeType, FrameType
 from typing import Protocol
 from zlib import crc32
 
+from mpi4py import MPI
+
 from labkit.processes import alive, cores
 from labkit.watch import errors
 from labkit.watch.flight_recorder import layout, snapshot, stacks
@@ -37,8 +39,9 @@ Key = tuple[int | str, int, int, int, int, int, int, int]
 
 
 class Numbered(Protocol):
-    """What counts the collectives of a communicator."""
+    """A communicator and the number of its last collective."""
 
+    comm: MPI.Intracomm
     number: int
 
 

@@ -1,4 +1,4 @@
-"""The watching communicator on real ranks: it is MPI's own where nothing is wrong, and reports what is."""
+"""Watched communicators on real ranks: they give the results of mpi4py's own and report what is wrong."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_every_fault_in_200_random_programs_is_reported_and_none_without(run: Run, programs: Path) -> None:
+def test_each_fault_in_200_random_programs_is_reported_and_nothing_else(run: Run, programs: Path) -> None:
     done = run(4, programs / "random_collectives.py", 0, 200)
     assert done.stdout.strip() == "200 of 200 faults reported"
 
 
 @pytest.mark.parametrize("p", [1, 3, 4])
-def test_every_call_is_mpis_own(run: Run, programs: Path, p: int) -> None:
+def test_every_call_gives_the_result_of_mpi4pys_own(run: Run, programs: Path, p: int) -> None:
     assert run(p, programs / "watched_calls.py").stdout.strip() == "all calls compared"
 
 
@@ -28,3 +28,11 @@ def test_a_rank_whose_program_has_ended_is_named_and_not_killed(run: Run, progra
     )
     assert "#2: it has ended its program\n" in done.stdout
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("p", [2, 3])
+def test_ranks_exit_after_a_hang_that_left_a_message(run: Run, programs: Path, p: int) -> None:
+    """MPICH aborts in MPI_Finalize if a large message was never received."""
+    done = run(p, programs / "message_left_at_exit.py")
+    assert done.stdout.strip() == str([True] + [False] * (p - 1))
+    assert done.returncode == 0
