@@ -1,7 +1,7 @@
 """A workspace: arrays for intermediate results that every step uses again.
 
 A training step of VGG-11 fills hundreds of megabytes of intermediate results. If each step allocated them
-anew, the system would have to map and clear every page of them in every step.
+again, the system would have to map and clear every page of them in every step.
 """
 
 from __future__ import annotations

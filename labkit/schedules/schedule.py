@@ -102,7 +102,7 @@ def _round(
 class Schedule:
     """A collective on `p` ranks, for an array cut into `chunks` chunks; iterating yields its rounds.
 
-    Each iteration generates the rounds anew, so a schedule for thousands of ranks takes no memory. Two
+    Each iteration generates the rounds again, so a schedule for thousands of ranks takes no memory. Two
     schedules are equal if their rounds are.
     """
 

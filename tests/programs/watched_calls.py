@@ -126,11 +126,11 @@ for name, comm in made.items():
         wrong.append(f"rank {rank}: {name} has another size")
 assert isinstance(made["Sub"], MPI.Cartcomm) and all(isinstance(comm, WatchedComm) for comm in made.values())
 assert watched.Split(MPI.UNDEFINED) == MPI.COMM_NULL
-for _ in range(200):  # rows on the board are given back
+for _ in range(200):  # rows of the flight recorder are reused
     comm = watched.Dup()
     assert comm.watch is not None and comm.allreduce(rank) == size * (size - 1) // 2
     comm.Free()
-# A message under way needs this rank's help while it waits on the board.
+# A message under way needs this rank's help while it waits at the rendezvous.
 large = x(1 << 20)
 request = watched.Isend(large, right)
 watched.Barrier() if rank == 0 else None

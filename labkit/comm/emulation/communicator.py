@@ -1,6 +1,6 @@
 """Emulated links: a communicator that delays messages as a slower network would.
 
-It is for machines on which `labkit hosts` cannot make a real network, and for links that nobody owns. As in
+It is for machines on which `labkit hosts` cannot make a real network, and for links that do not exist. As in
 the simulator (`labkit.schedules.simulator`), a message of n bytes takes α + βn with the larger α and β of its
 two ends. A rank's port carries one message at a time in each direction, so a second message that is sent or
 received has to wait for the first. A message travels while its ranks compute. It starts when it is sent, even

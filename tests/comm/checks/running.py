@@ -52,7 +52,7 @@ def check_every_schedule_adds_up(comm: MPI.Intracomm) -> None:
 
 
 def check_a_large_array_in_segments_of_the_usual_length(comm: MPI.Intracomm) -> None:
-    n = 1_500_007  # several segments in each piece
+    n = 1_500_007  # several segments in each chunk
     pattern = np.arange(n, dtype=np.float32) % 1000
     for schedule in allreduces(comm.size):
         array = pattern + comm.rank
@@ -142,7 +142,7 @@ def check_no_plan_deadlocks_or_sends_a_changed_value(comm: MPI.Intracomm) -> Non
 
 
 def at_random(seed: int) -> Schedule:
-    """Rounds of transfers: in each, a rank's pieces are overwritten by one rank or added to by several."""
+    """Rounds of transfers: in each, a rank's chunks are overwritten by one rank or added to by several."""
     chance = random.Random(seed)
     p, chunks = chance.randint(2, 5), chance.randint(1, 3)
 

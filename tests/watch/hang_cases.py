@@ -1,0 +1,84 @@
+"""Cells that hang, each with patterns of the report that it must end with."""
+
+SCHEDULE = """from mpi4py import MPI
+from labkit.comm import RingComm, algorithm, run
+from labkit.schedules import ring_allreduce
+x = np.ones(10)
+"""
+
+# What goes wrong -> the cell, and patterns of its message.
+HANGS = {
+    "one rank misses it": (
+        "if rank != 2:\n    comm.Barrier()",
+        [r"rank 2 never joined collective #1 \(Barrier\)", r"rank 2 .*it has returned from the cell"],
+    ),
+    "a line that contains a bar": (
+        "mask, other = np.ones(2, bool), np.zeros(2, bool)\nif rank != 2:\n    comm.allreduce(mask | other)",
+        [r"rank 2 never joined collective #1", r"ranks 0, 1, 3 .*line 3: `comm\.allreduce\(mask \| other\)`"],
+    ),
+    "different operations": (
+        "x = np.ones(3)\nif rank == 2:\n    comm.Bcast(x)\nelse:\n    comm.Allreduce(x, x.copy())",
+        [
+            r"Collective mismatch: the ranks called different operations as collective #1\.",
+            r"rank 2 is waiting in Bcast",
+            r"ranks 0, 1, 3 are waiting in Allreduce .*line 5",
+        ],
+    ),
+    "different counts": (
+        "x = np.ones(10 + (rank == 1), dtype=np.float32)\ncomm.Allreduce(x, x.copy())",
+        [r"collective #1 with different counts", r"rank 1 is waiting in Allreduce \(#1, 11 float32, SUM\)"],
+    ),
+    "different dtypes": (
+        "x = np.ones(10, dtype='float64' if rank == 3 else 'float32')\ncomm.Allreduce(x, x.copy())",
+        [r"collective #1 with different dtypes", r"rank 3 is waiting in Allreduce \(#1, 10 float64, SUM\)"],
+    ),
+    "different roots": (
+        "x = np.ones(10)\ncomm.Bcast(x, root=int(rank == 3))",
+        [r"collective #1 with different roots", r"rank 3 is waiting in Bcast \(#1, 10 float64, root 1\)"],
+    ),
+    "one raises before it": (
+        "comm.Barrier()\nif rank == 1:\n    1 / 0\ncomm.allreduce(1)",
+        [
+            r"rank 1 finished collective #1 \(Barrier, cell line 1\) but never joined #2: ",
+            r"#2: it raised ZeroDivisionError: .* at cell line 3",
+        ],
+    ),
+    "an infinite loop": (
+        "while rank == 2:\n    pass\ncomm.Barrier()",
+        [r"rank 2 never joined .*: it is at cell line [12]: `"],
+    ),
+    "a message never sent": (
+        "if rank == 0:\n    comm.recv(source=3, tag=7)\ncomm.Barrier()",
+        [
+            r"rank 0 is waiting in recv \(from rank 3, tag 7\) at cell line 2",
+            r"ranks 1, 2, 3 are waiting in Barrier",
+        ],
+    ),
+    "one rank has an object without a pickle": (
+        "comm.allgather((lambda: 0) if rank == 1 else 1)",
+        [r"rank 1 never joined .*: it raised .*pickle.* at cell line 1"],
+    ),
+    "a schedule that one rank never joins": (
+        f"{SCHEDULE}if rank != 2:\n    run(comm, ring_allreduce(size), x)",
+        [
+            r"rank 2 never joined collective #1 \(ring_allreduce",
+            r"waiting in ring_allreduce \(#1, 10 float64",
+        ],
+    ),
+    "an algorithm that one rank never joins": (
+        f'{SCHEDULE}if rank != 2:\n    algorithm("ring")(comm, x, 0.25)',
+        [r"rank 2 never joined collective #1 \(ring_allreduce"],
+    ),
+    "a schedule on an unwatched communicator": (
+        f"{SCHEDULE}if rank != 2:\n    run(MPI.COMM_WORLD, ring_allreduce(size), x)",
+        [r"rank 2.* has returned from the cell"],
+    ),
+    "a RingComm around an unwatched communicator": (
+        f"{SCHEDULE}if rank != 2:\n    RingComm(MPI.COMM_WORLD).Allreduce(MPI.IN_PLACE, x)",
+        [r"rank 2.* has returned from the cell"],
+    ),
+    "in a communicator of some ranks": (
+        "half = comm.Split(rank % 2)\nif rank != 3:\n    half.Barrier()",
+        [r"rank 3 never joined", r"rank 1 is waiting in Barrier"],
+    ),
+}
