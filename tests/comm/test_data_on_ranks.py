@@ -1,4 +1,4 @@
-"""Data sets in batch jobs on real ranks: memory, schemes, and what is told where a set cannot be had."""
+"""Data sets in batch jobs on real ranks: memory, sharding schemes, and the message about a missing data set."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the peak of a process's memory")
 @pytest.mark.parametrize("how", ["strided", "contiguous", "shuffled", "by-label", "outlying", "weighted"])
-def test_a_rank_that_reads_its_own_share_needs_memory_for_little_more(
+def test_a_rank_that_reads_its_own_shard_needs_memory_for_little_more(
     how: str, big: Path, run: Run, programs: Path
 ) -> None:
     """The first of these runs also unpacks the files, on one of its ranks."""
@@ -58,7 +58,7 @@ def weights(out: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("scheme", ["strided", "shuffled", "weighted"])
-def test_where_it_is_promised_any_number_of_ranks_ends_in_the_weights_of_one(
+def test_schemes_that_promise_it_give_the_weights_of_one_rank(
     scheme: str, run: Run, tmp_path: Path
 ) -> None:
     for p in (1, 3):
@@ -95,7 +95,7 @@ def alone(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("scheme", data.SCHEMES)
-def test_every_scheme_trains_with_all_samples_in_a_step_and_then_all_agree(
+def test_all_schemes_agree_if_a_step_takes_all_samples(
     scheme: str, alone: Path, run: Run, tmp_path: Path
 ) -> None:
     done = run(3, *TRAIN, "--epochs", "5", "--shard", scheme, "--out", tmp_path)
@@ -103,7 +103,7 @@ def test_every_scheme_trains_with_all_samples_in_a_step_and_then_all_agree(
     np.testing.assert_allclose(weights(tmp_path), weights(alone), atol=1e-6)
 
 
-def test_a_set_in_files_is_trained_on_and_told_of_where_it_is_missing(
+def test_a_data_set_in_files_trains_or_is_reported_missing(
     run: Run, programs: Path, tmp_path: Path
 ) -> None:
     for there in ("there", "missing"):

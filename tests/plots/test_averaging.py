@@ -22,7 +22,7 @@ def curves(axes):
     return {line.get_label(): list(line.get_ydata()) for line in axes.lines}
 
 
-def test_bills_are_a_panel_each_with_one_legend():
+def test_cost_panels_share_one_legend():
     figure = rendered(plot.cost_by_ranks([2, 4], {"Sent": CURVES, "Memory": CURVES}, "Gradients"))
     sent, memory = figure.axes
     assert curves(sent) == curves(memory) == CURVES
@@ -42,14 +42,14 @@ def test_losses_that_are_not_finite_leave_a_gap():
     assert figure.axes[0].get_yscale() == "log" and curves(figure.axes[1]) == CURVES
 
 
-def test_last_losses_stand_beside_the_first():
+def test_the_initial_loss_is_drawn_beside_the_last_losses():
     (axes,) = rendered(plot.loss_by_learning_rate([0.25, 0.5], CURVES, first=2.3)).axes
     assert {name: curves(axes)[name] for name in CURVES} == CURVES
     assert curves(axes)["before the first step"] == [2.3, 2.3]
 
 
 @pytest.mark.parametrize("ranks", [1, 4, 9])
-def test_every_rank_is_a_dot_and_every_middle_a_bar(ranks):
+def test_ranks_are_dots_and_aggregates_are_bars(ranks):
     values = np.arange(3.0 * ranks).reshape(ranks, 3)
     middles = {"mean": values.mean(axis=0), "median": np.median(values, axis=0)}
     (axes,) = rendered(plot.values_and_aggregates({"strided": (values, middles)}, "Digit", "Gradient")).axes
@@ -58,7 +58,7 @@ def test_every_rank_is_a_dot_and_every_middle_a_bar(ranks):
         assert [segment[0, 1] for segment in bars.get_segments()] == list(middle)
 
 
-def test_times_are_in_milliseconds_from_the_top_down():
+def test_time_bars_are_in_milliseconds_from_top_to_bottom():
     (axes,) = rendered(plot.time_bars({"flat": 1e-3, "all": 2.5e-3}, {"best": 1e-3})).axes
     assert [bar.get_width() for bar in axes.patches] == [1, 2.5] and axes.yaxis_inverted()
     assert [text.get_text() for text in axes.texts] == ["1.00 ms", "2.50 ms"]

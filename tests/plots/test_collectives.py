@@ -34,7 +34,7 @@ def renders(figure):
 
 
 @pytest.mark.parametrize("p", SIZES)
-def test_allgather_shows_every_rank_s_values_in_its_colour(p):
+def test_allgather_shows_each_ranks_values_in_its_colour(p):
     before = [chunks(rank, 1) for rank in range(p)]
     figure = before_after("Allgather", before, [np.concatenate(before)] * p, "Allgather")
     assert renders(figure)
@@ -53,7 +53,7 @@ def test_allreduce_shows_sums_with_the_stripes_of_all_ranks(p):
     assert ("stripes  sum of these ranks' values" in texts(figure)[-1]) == (p > 1)
 
 
-def test_ranks_without_a_buffer_and_ranks_with_unequal_shares():
+def test_ranks_may_have_no_buffer_or_buffers_of_unequal_size():
     whole = chunks(0, 5)
     figure = before_after("Scatterv", [whole, None, None], [whole[:2], whole[2:4], whole[4:]])
     assert renders(figure)
@@ -61,11 +61,11 @@ def test_ranks_without_a_buffer_and_ranks_with_unequal_shares():
     assert fills(figure) == [colour(0)] * 10
 
 
-def test_nobody_has_anything():
+def test_no_rank_has_a_buffer():
     assert renders(before_after("Barrier", [None, None], [[], None]))
 
 
-def test_zeros_are_white_and_values_from_nowhere_are_grey():
+def test_zeros_are_white_and_values_of_unknown_origin_are_grey():
     figure = before_after("odd", [[1], [10]], [[0], [12]])
     assert fills(figure) == [colour(0), colour(1), "#FFFFFF", "#BBBBBB"]
     assert "12 ?" in texts(figure)
@@ -79,12 +79,12 @@ def test_origins(value, made_from):
     assert origins(value, [chunks(rank, 3) for rank in range(3)], rank=0) == made_from
 
 
-def test_a_value_that_several_ranks_held_is_first_of_all_one_s_own():
+def test_a_value_that_several_ranks_held_counts_as_the_ranks_own():
     assert origins(7, [[7], [7], [5]], rank=1) == (1,)
     assert origins(7, [[7], [7], [5]], rank=2) == (0,)
 
 
-def test_float32_sums_are_recognised_whatever_the_order_of_adding():
+def test_float32_sums_are_recognised_in_any_order_of_adding():
     before = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
     assert origins(before[::-1].sum(axis=0)[1], list(before), rank=0) == (0, 1, 2, 3)
     assert origins(before.sum(axis=0)[1] * np.float32(1.001), list(before), rank=0) is None
@@ -104,7 +104,7 @@ def test_wide_figures_fit_a_notebook():
     assert figure.get_figwidth() <= 9.5
 
 
-def test_before_and_after_must_be_of_the_same_ranks():
+def test_before_and_after_must_have_the_same_number_of_ranks():
     with pytest.raises(ValueError, match="before has 2 ranks and after has 1"):
         before_after("odd", [[1], [2]], [[1]])
 
@@ -123,6 +123,6 @@ def test_waiting_draws_work_and_wait_of_each_rank(p):
     )
 
 
-def test_waiting_wants_one_time_per_rank():
+def test_waiting_needs_one_time_per_rank():
     with pytest.raises(ValueError, match="one time per rank"):
         waiting("Barrier", [0.1], [0.2, 0.3])

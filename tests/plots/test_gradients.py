@@ -25,7 +25,7 @@ def test_errors_are_drawn_by_dtype_on_log_axes() -> None:
     assert axes.get_xscale() == axes.get_yscale() == "log"
 
 
-def test_class_images_put_each_column_in_its_place() -> None:
+def test_class_images_show_one_column_each() -> None:
     first, second = np.arange(8.0).reshape(4, 2), -np.arange(8.0).reshape(4, 2)
     axes, colourbar = gradients.class_images({"a": first, "b": second}, "Weight", side=2).axes
     mosaic = np.ma.filled(axes.images[0].get_array(), np.nan)
@@ -38,7 +38,7 @@ def test_class_images_put_each_column_in_its_place() -> None:
     assert colourbar.get_ylabel() == "Weight"
 
 
-def test_pictures_have_a_scale_each_around_zero() -> None:
+def test_images_have_scales_of_their_own_around_zero() -> None:
     small, large = np.array([[0.5, -1.0]]), np.array([[8.0], [2.0]])
     drawn = gradients.images({"small": small, "large": large}).axes
     assert [axes.get_title().split("\n") for axes in drawn] == [
@@ -49,7 +49,7 @@ def test_pictures_have_a_scale_each_around_zero() -> None:
     assert all("pixels" in axes.get_xlabel() and "pixels" in axes.get_ylabel() for axes in drawn)
 
 
-def test_outputs_stand_left_of_their_gradients_and_name_their_layer() -> None:
+def test_activations_are_left_of_their_gradients_and_name_their_layer() -> None:
     outputs = {"conv": np.arange(8.0).reshape(2, 2, 2), "pool": np.ones((3, 1, 1))}
     back = {name: -10 * channels for name, channels in outputs.items()}
     left, right, below, _ = gradients.forward_and_backward(outputs, back, shown=2).axes
@@ -62,7 +62,7 @@ def test_outputs_stand_left_of_their_gradients_and_name_their_layer() -> None:
     assert "backward" in right.get_title()
 
 
-def test_bars_run_from_input_to_output_and_a_zero_has_none() -> None:
+def test_bars_run_from_input_to_output_and_zeros_have_no_bar() -> None:
     values = {"outputs": {"conv": 100, "tanh": 100}, "parameters": {"conv": 10, "tanh": 0}}
     (axes,) = gradients.values_by_layer(values, "Values").axes
     assert [[bar.get_width() for bar in kind] for kind in axes.containers] == [[100, 100], [10, 0]]

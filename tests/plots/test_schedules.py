@@ -69,7 +69,7 @@ def test_the_rings_cells_fill_as_it_turns():
         np.testing.assert_array_equal(shown, held > 0)
 
 
-def test_there_is_no_other_round():
+def test_a_round_that_does_not_exist_is_an_error():
     with pytest.raises(ValueError, match="a round from 0 to 6, got 7"):
         draw_round(ALLREDUCE["ring"](4), 7)
 
@@ -101,7 +101,7 @@ def test_traffic_by_rank_stacks_sent_and_received_bytes():
 
 
 @pytest.mark.parametrize("plot", [time_by_size, time_by_ranks])
-def test_points_have_their_curve_s_colour(plot):
+def test_points_have_the_colour_of_their_curve(plot):
     measured = {"ring": ([4, 64], [1e-6, 2e-3]), "only measured": ([8], [1.0])}
     figure = plot([4, 8, 64], {"root": [1, 2, 3], "ring": [1e-6, 1e-5, 1e-3]}, measured)
     (axes,) = figure.axes

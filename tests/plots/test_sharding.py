@@ -43,7 +43,7 @@ def test_steps_colours_every_sample_by_its_step() -> None:
     assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ["step 0", "step 1"]
 
 
-def test_panels_that_do_not_fill_the_last_line_are_hidden_and_their_column_labelled() -> None:
+def test_unused_panels_are_hidden_and_their_column_is_labelled() -> None:
     table = np.array([[3, 0], [1, 2]])
     panels = sharding.label_counts(dict.fromkeys("abcd", table), columns=3).axes[:6]
     assert [axes.get_visible() for axes in panels] == [True] * 4 + [False] * 2
@@ -51,7 +51,7 @@ def test_panels_that_do_not_fill_the_last_line_are_hidden_and_their_column_label
     assert [axes.get_ylabel() for axes in panels[:4]] == ["Rank", "", "", "Rank"]
 
 
-def test_memory_and_traffic_draws_each_way_in_both_panels() -> None:
+def test_memory_and_traffic_draws_each_variant_in_both_panels() -> None:
     figure = sharding.memory_and_traffic([1, 2], {"a": [3, 6], "b": [1, 2]}, {"a": [0.5, 1], "b": [0, 0]})
     memory, sent = figure.axes
     assert [list(line.get_ydata()) for line in memory.lines] == [[3, 6], [1, 2]]
@@ -68,7 +68,7 @@ def test_arrows_lie_head_to_tail_above_their_sum() -> None:
     assert " b" in axes.get_xlabel()
 
 
-def test_along_step_draws_ranks_and_all() -> None:
+def test_along_step_draws_each_rank_and_the_global_loss() -> None:
     (axes,) = sharding.loss_along_step(np.arange(3), [[1, 2, 3], [3, 2, 1]], [2, 2, 2], "steps").axes
     assert [line.get_label() for line in axes.lines][:3] == ["rank 0", "rank 1", "all ranks"]
     assert "(steps)" in axes.get_xlabel() and "Loss" in axes.get_ylabel()
@@ -101,13 +101,13 @@ def test_times_are_in_milliseconds() -> None:
     assert wait.get_yscale() == transfer.get_yscale() == "log"
 
 
-def test_times_without_a_logarithm_begin_at_nothing() -> None:
+def test_a_linear_time_axis_starts_at_zero() -> None:
     (axes,) = sharding.times_by_rank({"Time": [0.2, 0.1]}, log=False).axes
     assert axes.get_yscale() == "linear" and axes.get_ylim()[0] == 0
 
 
 @pytest.mark.parametrize("ranks", [1, 12])
-def test_any_number_of_ranks_makes_a_picture(ranks: int) -> None:
+def test_any_number_of_ranks_can_be_drawn(ranks: int) -> None:
     owner = np.arange(20) % ranks
     figures = [
         sharding.shards({"a": owner}, owner.tolist()),

@@ -26,7 +26,7 @@ def steps(count: int = 4) -> list[Step]:
     return made
 
 
-def test_the_trace_is_in_the_trace_event_format_and_leaves_no_gap(tmp_path: Path) -> None:
+def test_the_trace_has_the_trace_event_format_and_no_gaps(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     save_trace(path, steps(), {"links": "emulated links: 1gbit"})
     assert list(tmp_path.iterdir()) == [path]
@@ -46,7 +46,7 @@ def test_the_trace_is_in_the_trace_event_format_and_leaves_no_gap(tmp_path: Path
         assert sums == pytest.approx({"compute": 4e3 * (2 + rank), "wait": 4e3 * (3 - rank), "idle": 9e3})
 
 
-def test_the_picture_has_a_row_for_each_rank_and_says_which_steps() -> None:
+def test_the_timeline_has_a_row_per_rank_and_names_its_steps() -> None:
     figure = timeline(steps(), "emulated links: 1gbit", first=2, last=3)
     [axes] = figure.axes
     assert [text.get_text() for text in axes.get_yticklabels()] == [f"rank {rank}" for rank in range(P)]

@@ -26,7 +26,7 @@ def test_contributions_are_in_per_cent() -> None:
     assert "%" in axes.get_ylabel() and " b " in axes.get_ylabel()
 
 
-def test_times_are_in_milliseconds_waiting_beside_transferring() -> None:
+def test_waiting_and_transfer_times_are_in_milliseconds() -> None:
     wait, transfer = plots.sync_times([[1e-3, 2e-3]], [[1e-5, 2e-5]]).axes
     assert (wait.get_ylabel(), transfer.get_ylabel()) == ("Wait (ms)", "Transfer (ms)")
     np.testing.assert_allclose(wait.lines[0].get_ydata(), [1, 2])
@@ -34,7 +34,7 @@ def test_times_are_in_milliseconds_waiting_beside_transferring() -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 12])
-def test_any_number_of_ranks_makes_a_picture(ranks: int) -> None:
+def test_any_number_of_ranks_can_be_drawn(ranks: int) -> None:
     picture = io.BytesIO()
     plots.losses([[1.0]] * ranks, [1.0]).savefig(picture, format="png")
     assert picture.getvalue().startswith(b"\x89PNG")
