@@ -1,7 +1,7 @@
-"""Files that are whole or not there at all, whenever the program is killed.
+"""Write files so that each is complete or absent, even if the program is killed.
 
-A file is written under another name in the same directory, flushed to the disk and then renamed: renaming
-replaces the old file in one step (POSIX).
+A file is written under another name in the same directory, flushed to the disk and then renamed. Renaming
+replaces an old file in one step (POSIX).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNFINISHED = ".labkit-part"
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write bytes to; it appears at `path` when the block ends, not at all if it raises."""
+    """Open a file for writing bytes; it appears at `path` when the block ends, unless the block raises."""
     part = path.with_name(f".{path.name}{UNFINISHED}")
     try:
         with part.open("wb") as file:
@@ -32,7 +32,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Put the new name itself on the disk."""
+    """Flush the directory, and with it the new name, to the disk."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

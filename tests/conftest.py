@@ -1,4 +1,4 @@
-"""Starting real ranks from a test."""
+"""Start MPI ranks from a test."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import pytest
 from labkit import env, leftovers
 from tests.cluster_fixtures import ipcluster, kernel, new_kernel, world  # noqa: F401  (for every room's tests)
 
-# A job that takes longer hangs: no job of these tests takes more than a few seconds on an idle machine.
+# A job that takes longer counts as hanging; on an idle machine every job takes a few seconds.
 DEADLINE_S = 120
 
 HERE = Path(__file__).parent
 
 
 def kill_tree(job: subprocess.Popen[str]) -> None:
-    """Kill a job by SIGKILL, with all that it started: its descendants and what else is in its session."""
+    """Kill a job with SIGKILL, and with it its descendants and all other processes of its session."""
     family = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
     for pid in psutil.pids():
         try:
@@ -35,15 +35,15 @@ def kill_tree(job: subprocess.Popen[str]) -> None:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGKILL)
     job.wait()
-    psutil.wait_procs(set(family), timeout=10)  # until they are gone, their memory is in use
-    leftovers.sweep(job.pid)  # what killed ranks could not remove
+    psutil.wait_procs(set(family), timeout=10)  # their memory is in use until they are gone
+    leftovers.sweep(job.pid)  # killed ranks cannot do it
 
 
 @contextmanager
 def started(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
-    """Start this Python with the arguments on p ranks, after other words if given.
+    """Start this Python with the arguments on p ranks, with the words of `before` in front of mpiexec.
 
-    Whatever happens, nothing of it is left at the end.
+    End the job when the block ends, in any case.
     """
     command = [*before, env.mpiexec(), "-n", str(p), sys.executable, *map(str, arguments)]
     environment = {**os.environ, **env.settings()}
@@ -66,7 +66,7 @@ def started(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> Ite
 
 
 def run(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run this Python with the arguments on p ranks; a job that hangs is killed and fails the test."""
+    """Run this Python with the arguments on p ranks. If the job hangs, kill it and fail the test."""
     with started(p, *arguments, before=before) as job:
         try:
             output, _ = job.communicate(timeout=DEADLINE_S)
@@ -74,7 +74,7 @@ def run(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> subproc
             kill_tree(job)
             said = late.stdout or b""
             said = said.decode(errors="replace") if isinstance(said, bytes) else said
-            pytest.fail(f"{p} ranks hang ({DEADLINE_S} s); they said:\n{said}", pytrace=False)
+            pytest.fail(f"{p} ranks hang ({DEADLINE_S} s); their output:\n{said}", pytrace=False)
         return subprocess.CompletedProcess(job.args, job.returncode, output)
 
 

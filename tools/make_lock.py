@@ -1,7 +1,6 @@
-"""Write requirements.lock: exact versions for every Python and system, with both MPIs, without any address.
+"""Write requirements.lock: exact versions for every Python, system and MPI, without package index addresses.
 
-pip takes it as constraints (`pip install -e '.[mpich,dev]' -c requirements.lock`), so that one file serves
-either MPI.
+It is a constraints file (`pip install -e '.[mpich,dev]' -c requirements.lock`), so one file serves both MPIs.
 """
 
 import subprocess

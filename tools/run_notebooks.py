@@ -1,4 +1,4 @@
-"""Run notebooks and save their outputs, so that a second run changes only what was measured.
+"""Run notebooks and save their outputs. A second run changes only measured values.
 
 python tools/run_notebooks.py notebooks/00_meet_the_cluster.ipynb …
 """
@@ -16,7 +16,7 @@ CELL_LIMIT_S = 90
 
 
 def normalise(notebook: nbformat.NotebookNode) -> None:
-    """Drop what says when, where and by which version the notebook was run."""
+    """Remove when, where and by which version the notebook was run."""
     notebook.metadata = nbformat.from_dict(
         {
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -24,7 +24,7 @@ def normalise(notebook: nbformat.NotebookNode) -> None:
         }
     )
     for cell in notebook.cells:
-        # `jupyter` holds what the author has folded away.
+        # `jupyter` records which cells the author has collapsed.
         kept = {key: cell.metadata[key] for key in ("tags", "jupyter") if cell.metadata.get(key)}
         cell.metadata = nbformat.from_dict(kept)
         for output in cell.get("outputs", []):
@@ -42,7 +42,7 @@ def run(path: Path) -> None:
         timeout=CELL_LIMIT_S,
         kernel_name="python3",
         resources={"metadata": {"path": path.parent}},
-        coalesce_streams=True,  # what is printed arrives in pieces, and where it is cut is chance
+        coalesce_streams=True,  # output arrives in pieces that differ from run to run
     ).execute()
     normalise(notebook)
     nbformat.validate(notebook)
@@ -55,6 +55,6 @@ def run(path: Path) -> None:
 if __name__ == "__main__":
     os.environ["IPP_NONINTERACTIVE"] = "1"  # `%%px` output by rank, in order
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["IPYTHONDIR"] = folder  # clusters of its own
+        os.environ["IPYTHONDIR"] = folder  # do not use the user's clusters
         for name in sys.argv[1:]:
             run(Path(name))

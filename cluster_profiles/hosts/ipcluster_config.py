@@ -1,6 +1,6 @@
-"""Engines on the hosts that `labkit hosts up` makes: one MPI world, one rank on each, over real links.
+"""Engines on the hosts that `labkit hosts up` creates: one MPI world with one rank on each host.
 
-For connect(profile="hosts"), which puts this file into the IPython profile of that name; then
+connect(profile="hosts") copies this file to the IPython profile of that name, for which then
 `ipcluster start --profile=hosts` works, too. It is read after the settings of cluster_profiles/mpi.
 """
 

@@ -31,13 +31,6 @@ def no_other_process(world: World, kernel: Kernel) -> None:
     wait_until(lambda: [each.pid for each in world.processes()] == [kernel.pid], "only the kernel is left")
 
 
-def test_worlds_of_one_rank_are_an_error_that_names_its_cause(kernel: Kernel, ipcluster: Start) -> None:
-    ipcluster("--engines=local", "-n", "2")
-    output = kernel.run(CONNECT)
-    assert "ClusterError: the 2 engines are 2 MPI worlds of one rank each" in output
-    assert "LocalEngineSetLauncher" in output
-
-
 def test_engines_that_register_while_the_client_connects_are_found(kernel: Kernel, ipcluster: Start) -> None:
     ipcluster("--engines=MPI", "-n", "2")
     kernel.run(
@@ -97,3 +90,11 @@ def test_stale_files_are_ignored_though_other_programs_listen_on_the_ports(
     for path in stale:
         Path(path).unlink()
     kernel.run("rc.cluster.stop_cluster_sync()")
+
+
+def test_worlds_of_one_rank_are_an_error_that_names_its_cause(kernel: Kernel, ipcluster: Start) -> None:
+    # The last test of this file: these engines end only half a minute after their controller was killed.
+    ipcluster("--engines=local", "-n", "2")
+    output = kernel.run(CONNECT)
+    assert "ClusterError: the 2 engines are 2 MPI worlds of one rank each" in output
+    assert "LocalEngineSetLauncher" in output
