@@ -1,8 +1,8 @@
-"""A communicator that counts: messages and bytes at every send, by collective and by rank.
+"""A communicator that counts messages and bytes at every send, by collective and by rank.
 
-Nothing is worked out by a formula. What a rank receives is what the others have counted as sent to it. What
-the MPI library sends inside its own collectives cannot be seen from here: these are listed as called, and
-their traffic as unknown.
+No number comes from a formula: what a rank receives is what the other ranks have counted as sent to it. The
+messages inside the MPI library's own collectives cannot be seen from here, so the report lists the calls and
+gives their traffic as unknown.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from mpi4py import MPI
 from labkit.comm.message import nbytes
 from labkit.comm.wrapper import CommWrapper
 
-MESSAGES = "messages"  # what is sent outside any schedule
+MESSAGES = "messages"  # sent outside any schedule
 
 
 class Traffic(NamedTuple):
-    """What went through a communicator under one name, all ranks together.
+    """The traffic of all ranks of a communicator under one name.
 
-    Shapes: messages, sent (p, p), int64: from the rank of the row to that of the column, in messages and in
-    bytes; None where they are unknown.
+    Shapes: messages, sent (p, p), int64: messages and bytes from the rank of the row to that of the column;
+    None if they are unknown.
     """
 
     name: str
-    calls: int  # on the rank with most
+    calls: int  # of the rank that called most often
     messages: np.ndarray | None
     sent: np.ndarray | None
 
     @property
     def by_rank(self) -> np.ndarray:
-        """What each rank sends and receives, in bytes. Shape: (p,), int64."""
+        """The bytes that each rank sends and receives. Shape: (p,), int64."""
         if self.sent is None:
             raise ValueError(f"the traffic of the MPI library's own {self.name} is unknown")
         return self.sent.sum(0) + self.sent.sum(1)
@@ -52,19 +52,19 @@ class Traffic(NamedTuple):
 
 
 class Counts:
-    """What one rank has sent: one for a communicator and all that is derived from it."""
+    """What this rank has sent through a communicator and all communicators made from it."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.size, self.group, self.name = comm.size, comm.Get_group(), MESSAGES
         self.reset()
 
     def reset(self) -> None:
-        """Forget all that was counted; this rank's part only."""
+        """Count from 0 again, on this rank only."""
         self.calls: Counter[str] = Counter()
         self.sent: dict[str, np.ndarray] = {}  # (2, p): messages and bytes to each rank
 
     def add(self, dest: int, size: int) -> None:
-        """Count a message of `size` bytes to a rank of the communicator that was counted first."""
+        """Count a message of `size` bytes to a rank of the communicator that was wrapped first."""
         if self.name not in self.sent:
             self.sent[self.name] = np.zeros((2, self.size), np.int64)
         self.sent[self.name][:, dest] += 1, size
@@ -81,18 +81,18 @@ class Counts:
 
 
 class CountingComm(CommWrapper):
-    """An `Intracomm` that counts what is sent through it, and through what is derived from it.
+    """An `Intracomm` that counts the messages sent through it and through communicators made from it.
 
-    `comm.report()` says how many messages and bytes that were, and which rank sends and receives most. It can
-    be put around any other communicator and any other around it: it always counts next to the MPI library.
+    `comm.report()` shows the messages and bytes, and which rank sends and receives most. It wraps any other
+    communicator, and any other wraps it: it always counts what reaches the MPI library.
 
-    Counted are all sends, with buffers and with pickled objects, blocking or not. Listed as unknown are the
-    library's own collectives, and persistent messages.
+    It counts all sends, of buffers and of pickled objects, blocking or not. It lists the library's own
+    collectives and persistent messages with unknown traffic.
     """
 
     innermost = True
     counts: Counts
-    _ranks: np.ndarray | None = None  # this communicator's, in the one that was counted first
+    _ranks: np.ndarray | None = None  # this communicator's, in the one that was wrapped first
 
     def _take_over(self, inner: MPI.Intracomm) -> None:
         super()._take_over(inner)
@@ -104,10 +104,9 @@ class CountingComm(CommWrapper):
         new.counts = self.counts
 
     def traffic(self) -> list[Traffic]:
-        """Return what was counted since the last reset, on every rank. Collective, itself not counted.
+        """Return the traffic since the last reset, on every rank. Collective; not counted itself.
 
-        On a communicator of other ranks than the first (one that was split, say), what these ranks sent to
-        each other.
+        On a communicator made by Split, say, it is the traffic among the ranks of that communicator.
         """
         counts, ranks = self.counts, self._first_ranks()
         parts = MPI.Intracomm.allgather(self, (dict(counts.calls), counts.sent))
@@ -122,12 +121,12 @@ class CountingComm(CommWrapper):
         return rows
 
     def report(self) -> str:
-        """Return a table of what was counted since the last reset. Collective, itself not counted."""
+        """Return a table of the traffic since the last reset. Collective; not counted itself."""
         head = f"{'':<22} {'calls':>7} {'messages':>9} {'bytes sent':>13}  busiest rank: sent + received"
         return "\n".join([head, *map(str, self.traffic())])
 
     def reset(self) -> None:
-        """Count from 0 again. Each rank forgets its own part: call it on all of them."""
+        """Count from 0 again. Local: call it on every rank."""
         self.counts.reset()
 
     def _first_ranks(self) -> np.ndarray:
@@ -168,7 +167,7 @@ def _listing(name: str) -> Method:
 
 
 def _next(comm: CountingComm, name: str) -> Method:
-    """Return the method after CountingComm's: a watched communicator's, if it comes after, else MPI's."""
+    """Return the method of the class after CountingComm: mpi4py's own, as no wrapper comes later."""
     method: Method = getattr(super(CountingComm, comm), name)
     return method
 
@@ -178,7 +177,7 @@ def _pickled(message: Any) -> int:
 
 
 def _words(text: str) -> list[str]:
-    """Return those of the names that this version of mpi4py has."""
+    """Return the names that this version of mpi4py has."""
     return [name for name in text.split() if hasattr(MPI.Intracomm, name)]
 
 

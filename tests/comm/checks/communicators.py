@@ -18,13 +18,13 @@ from labkit.comm import (
     TreeComm,
 )
 
-KINDS = RootComm, RingComm, TreeComm, RecursiveDoublingComm, HalvingDoublingComm
+SCHEDULED = RootComm, RingComm, TreeComm, RecursiveDoublingComm, HalvingDoublingComm
 
 
 def check_every_form_of_a_message(comm: MPI.Intracomm) -> None:
     p, total = comm.size, sum(range(comm.size))
-    for kind in KINDS:
-        own = kind(comm)
+    for wrap in SCHEDULED:
+        own = wrap(comm)
         here, into = np.full(5, comm.rank, np.float32), np.zeros(5, np.float32)
         own.Allreduce(here, into)
         np.testing.assert_array_equal(into, total)
@@ -47,7 +47,7 @@ def check_every_form_of_a_message(comm: MPI.Intracomm) -> None:
         assert one == total
 
 
-def check_the_rest_is_the_librarys(comm: MPI.Intracomm) -> None:
+def check_other_operations_and_dtypes_use_the_mpi_library(comm: MPI.Intracomm) -> None:
     own = RingComm(CountingComm(comm))
     first = MPI.Op.Create(lambda a, b, _: memoryview(b).__setitem__(slice(None), bytes(a)), commute=False)
     ranks = np.array([comm.rank], np.uint8)
@@ -63,8 +63,8 @@ def check_the_rest_is_the_librarys(comm: MPI.Intracomm) -> None:
 
 def check_its_messages_never_meet_the_callers(comm: MPI.Intracomm) -> None:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    for kind in KINDS:
-        own = kind(comm)
+    for wrap in SCHEDULED:
+        own = wrap(comm)
         mine = np.full(4, comm.rank), np.full(4, -1)
         coming = own.Irecv(mine[1], MPI.ANY_SOURCE, MPI.ANY_TAG)
         values = np.full(9, comm.rank)
@@ -75,7 +75,7 @@ def check_its_messages_never_meet_the_callers(comm: MPI.Intracomm) -> None:
         np.testing.assert_array_equal(mine[1], left)
 
 
-def check_what_is_derived_from_it_is_of_its_kind(comm: MPI.Intracomm) -> None:
+def check_communicators_made_from_it_run_the_schedule_too(comm: MPI.Intracomm) -> None:
     own = RingComm(CountingComm(comm))
     group = own.Get_group()
     for part in own.Dup(), own.Clone(), own.Split(comm.rank % 2), own.Create(group), own.Create_group(group):
@@ -91,7 +91,7 @@ def check_what_is_derived_from_it_is_of_its_kind(comm: MPI.Intracomm) -> None:
     assert own.Split(MPI.UNDEFINED) == MPI.COMM_NULL
 
 
-def check_what_differs_is_an_error_on_every_rank(comm: MPI.Intracomm) -> None:
+def check_arguments_that_differ_are_an_error_on_every_rank(comm: MPI.Intracomm) -> None:
     last, own = comm.size - 1, RingComm(comm)
     read_only = np.ones(6, np.float32)
     read_only.flags.writeable = False

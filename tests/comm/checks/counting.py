@@ -1,4 +1,4 @@
-"""Counting: what goes through a communicator, next to what the schedule says."""
+"""The counted traffic of a communicator equals what the schedule says."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def check_communicators_compose_in_any_order(comm: MPI.Intracomm) -> None:
         np.testing.assert_array_equal(counted(both, "ring_allreduce").messages, messages)
 
 
-def check_what_is_derived_from_it_counts_together(comm: MPI.Intracomm) -> None:
+def check_communicators_made_from_it_count_into_the_same_report(comm: MPI.Intracomm) -> None:
     counting = CountingComm(comm)
     first = 0 if comm.rank == 0 else 1
     for part in counting.Dup(), counting.Split(first), counting.Create(counting.Get_group()):
