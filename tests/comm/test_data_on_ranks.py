@@ -58,9 +58,7 @@ def weights(out: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("scheme", ["strided", "shuffled", "weighted"])
-def test_schemes_that_promise_it_give_the_weights_of_one_rank(
-    scheme: str, run: Run, tmp_path: Path
-) -> None:
+def test_schemes_that_promise_it_give_the_weights_of_one_rank(scheme: str, run: Run, tmp_path: Path) -> None:
     for p in (1, 3):
         done = run(p, *TRAIN, "--shard", scheme, "--epochs", "2", "--batch", "50", "--out", tmp_path / str(p))
         assert done.returncode == 0, done.stdout
@@ -103,9 +101,7 @@ def test_all_schemes_agree_if_a_step_takes_all_samples(
     np.testing.assert_allclose(weights(tmp_path), weights(alone), atol=1e-6)
 
 
-def test_a_data_set_in_files_trains_or_is_reported_missing(
-    run: Run, programs: Path, tmp_path: Path
-) -> None:
+def test_a_data_set_in_files_trains_or_is_reported_missing(run: Run, programs: Path, tmp_path: Path) -> None:
     for there in ("there", "missing"):
         done = run(3, programs / "train_on_made_files.py", tmp_path / there, there)
         if there == "there":

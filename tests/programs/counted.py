@@ -1,4 +1,4 @@
-"""Count 256 bytes through rank 0 and around the ring, on as many ranks as there are."""
+"""Count 256 bytes through rank 0 and around the ring, on all ranks."""
 
 import numpy as np
 from mpi4py import MPI

@@ -1,4 +1,4 @@
-"""Random programs of collectives, each without a fault and with one; prints a line for each that went wrong.
+"""Run random programs of collectives, each without a fault and with one; print a line for each wrong result.
 
 mpiexec -n 4 python random_collectives.py FIRST_SEED LAST_SEED
 """
@@ -46,7 +46,7 @@ def random_program(random_: random.Random) -> list[dict]:
 
 
 def call(step: dict) -> None:  # noqa: PLR0912
-    """Make one call, and check what comes of it."""
+    """Make one call and check its result."""
     comm, op, root = comms[step["comm"]], step["op"], step["root"]
     size, rank, count = comm.size, comm.rank, step["count"]
     how = getattr(MPI, step["reduction"])
@@ -96,7 +96,7 @@ def call(step: dict) -> None:  # noqa: PLR0912
 
 
 def faulty(step: dict, fault: str) -> dict | None:
-    """Return the step with the fault in it; None if the fault cannot be in this step."""
+    """Return the step with the fault in it; None if this step cannot have the fault."""
     op = step["op"]
     if fault == "operation":
         return {**step, "op": "Barrier" if op != "Barrier" else "allgather"}

@@ -1,4 +1,4 @@
-"""Every call of the watched communicator against MPI's own; prints what differs, and what is not watched."""
+"""Compare every call of the watched communicator with MPI's own; print each difference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def x(n: int = 3) -> np.ndarray:
 
 
 def filled(call, n: int = 3) -> np.ndarray:
-    """Return what a call leaves in an array."""
+    """Return an array after a call has written to it."""
     array = np.zeros(n)
     call(array)
     return array
@@ -97,9 +97,9 @@ CALLS = {
     "Sendrecv": lambda c: filled(lambda b: c.Sendrecv(x(), right, 5, b, left, 5)),
     "Sendrecv_replace": replaced,
     "sendrecv": lambda c: c.sendrecv(rank, right, source=left),
-    "a long way round": lambda c: around(c, 1 << 18),
+    "a large message around the ring": lambda c: around(c, 1 << 18),
     "probed": probed,
-    "no one": lambda c: (c.send(1, MPI.PROC_NULL), c.recv(source=MPI.PROC_NULL)),
+    "PROC_NULL": lambda c: (c.send(1, MPI.PROC_NULL), c.recv(source=MPI.PROC_NULL)),
 }
 
 wrong = []

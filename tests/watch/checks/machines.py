@@ -1,4 +1,4 @@
-"""Which ranks can watch each other: those that see the same memory."""
+"""Ranks are watched if all of them see the same memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def check_ranks_of_several_machines_are_not_watched(comm: MPI.Intracomm) -> None
     assert (channel is not None) == (comm.size == 1)
 
 
-def check_ranks_that_do_not_see_the_board_are_not_watched(comm: MPI.Intracomm) -> None:
+def check_ranks_that_do_not_see_the_recorder_are_not_watched(comm: MPI.Intracomm) -> None:
     made: list[str] = []
     create = FlightRecorder.create
 
-    def elsewhere(size: int) -> str:  # a folder that the other ranks have not
+    def elsewhere(size: int) -> str:  # a folder that the other ranks do not see
         made.append(create(size))
         return made[0]
 
