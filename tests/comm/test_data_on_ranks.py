@@ -1,4 +1,4 @@
-"""Data sets in batch jobs on real ranks: memory, sharding schemes, and the message about a missing data set."""
+"""Data sets in batch jobs on real ranks: memory, sharding schemes, the message about a missing data set."""
 
 from __future__ import annotations
 
