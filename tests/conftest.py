@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit import env, leftovers
+from labkit import env
+from labkit.supervisor import supervised
 from tests.cluster_fixtures import ipcluster, kernel, new_kernel, world  # noqa: F401  (for every room's tests)
 
 # A job that takes longer counts as hanging; on an idle machine every job takes a few seconds.
@@ -23,29 +24,34 @@ HERE = Path(__file__).parent
 
 
 def kill_tree(job: subprocess.Popen[str]) -> None:
-    """Kill a job with SIGKILL, and with it its descendants and all other processes of its session."""
-    family = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
+    """Kill all processes of a job with SIGKILL, and wait until its supervisor has cleaned up after them."""
+    family = set(psutil.Process(job.pid).children(recursive=True))
     for pid in psutil.pids():
-        try:
-            if os.getsid(pid) == job.pid:
-                family.append(psutil.Process(pid))
-        except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
-            pass
-    for process in set(family):
+        with suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            if pid != job.pid and os.getsid(pid) == job.pid:
+                family.add(psutil.Process(pid))
+    for process in family:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGKILL)
-    job.wait()
-    psutil.wait_procs(set(family), timeout=10)  # their memory is in use until they are gone
-    leftovers.sweep(job.pid)  # killed ranks cannot do it
+    psutil.wait_procs(family, timeout=10)  # their memory is in use until they are gone
+    job.wait(10)
 
 
 @contextmanager
 def started(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
     """Start this Python with the arguments on p ranks, with the words of `before` in front of mpiexec.
 
-    End the job when the block ends, in any case.
+    The job ends with the block, and with this process if that is killed.
     """
-    command = [*before, env.mpiexec(), "-n", str(p), sys.executable, *map(str, arguments)]
+    command = [
+        *supervised("child"),
+        *before,
+        env.mpiexec(),
+        "-n",
+        str(p),
+        sys.executable,
+        *map(str, arguments),
+    ]
     environment = {**os.environ, **env.settings()}
     job = subprocess.Popen(
         command,
