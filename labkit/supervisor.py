@@ -62,16 +62,21 @@ def own_log() -> str:
     return ""
 
 
+def controller_pid() -> int | None:
+    """Return the pid of the cluster's controller, or of its supervisor; None without a whole cluster file."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        with open(leftovers.files_of_this_cluster()["cluster"]) as file:
+            return int(json.load(file)["controller"]["state"]["pid"])
+    return None
+
+
 def watched_pid(role: str, starter: int) -> int:
     """Return the pid of the process to end with."""
     if role == "engines":
         # Engines without a controller of their own (`ipcluster engines`) end with their starter.
         for _ in range(10):
-            with (
-                contextlib.suppress(OSError, ValueError, KeyError),
-                open(leftovers.files_of_this_cluster()["cluster"]) as file,
-            ):
-                return int(json.load(file)["controller"]["state"]["pid"])
+            if controller := controller_pid():
+                return controller
             time.sleep(0.02)  # ipyparallel writes the file in place: it may be incomplete
     return starter
 
@@ -127,11 +132,15 @@ def wait_for_either(command: subprocess.Popen[bytes], pid: int) -> set[int]:
     return known
 
 
-def files_to_remove(role: str, starter_alive: bool, command: int) -> list[str]:
+def files_to_remove(role: str, watched: int, command: int) -> list[str]:
     """Return the files to remove after the command, of this pid, has ended."""
-    files = leftovers.files_of_this_cluster() if role == "controller" else {}
-    if role != "child" and not starter_alive:  # the starter cannot read our output or clean up any more
-        files = {**leftovers.files_of_this_cluster(), "log": own_log()}
+    cluster = leftovers.files_of_this_cluster()
+    controller = controller_pid()
+    if controller not in (None, os.getpid(), watched) and alive(controller):
+        cluster = {}  # a new cluster has taken the name, and the files are its own
+    files = cluster if role == "controller" else {}
+    if role != "child" and not alive(watched):  # the starter cannot read our output or clean up any more
+        files = {**cluster, "log": own_log()}
     # A controller's sockets for engines on hosts (labkit.cluster.engine.socket_controller).
     hosts = os.environ.get("LABKIT_HOSTS") or f"/tmp/allreducelab-hosts-{os.getuid()}"
     return [*files.values(), *glob.glob(f"{hosts}/{command}:*")]
@@ -165,7 +174,7 @@ def main(arguments: list[str]) -> int:
         for signum in STOP_SIGNALS:
             signal.signal(signum, signal.SIG_IGN)
         end_tree(command, known, GRACE_S[role])
-        leftovers.remove(files_to_remove(role, alive(pid), command.pid))
+        leftovers.remove(files_to_remove(role, pid, command.pid))
         leftovers.sweep(command.pid)
     code = command.returncode
     return code if code >= 0 else 128 - code

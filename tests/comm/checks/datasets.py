@@ -38,7 +38,7 @@ def check_without_a_connection_every_rank_raises_what_to_do(comm: MPI.Intracomm)
         for call in (lambda: fetch(comm, "mnist"), lambda: SharedSet(comm, "mnist")):
             said = error_on_every_rank(comm, call)
             assert said.startswith("rank 0: data set 'mnist' is not in the cache"), said
-            assert "take the embedded set" in said
+            assert "use the embedded data set" in said
 
 
 def check_each_rank_reads_what_rank_0_would_have_scattered(comm: MPI.Intracomm) -> None:

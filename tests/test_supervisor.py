@@ -1,0 +1,34 @@
+"""The supervisor removes the files of its own cluster, and of no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.supervisor import supervised
+
+
+@pytest.mark.parametrize("successor", [False, True], ids=["alone", "with a successor"])
+def test_files_of_a_new_cluster_of_the_same_name_are_kept(tmp_path: Path, successor: bool) -> None:
+    (tmp_path / "security").mkdir()
+    (tmp_path / "log").mkdir()
+    files = [tmp_path / "security" / f"{name}.json" for name in ("cluster-", "ipcontroller-client")]
+    environment = {**os.environ, "IPP_PROFILE_DIR": str(tmp_path), "IPP_CLUSTER_ID": ""}
+    read_a_line = [sys.executable, "-c", "print(flush=True); input()"]
+    job = subprocess.Popen(
+        [*supervised("controller"), *read_a_line],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert job.stdout and job.stdin and job.stdout.readline() == b"\n"  # now the command runs
+    controller = os.getpid() if successor else job.pid
+    files[0].write_text(json.dumps({"controller": {"state": {"pid": controller}}}))
+    files[1].write_text("{}")
+    job.communicate(b"\n", timeout=30)
+    assert [file.exists() for file in files] == [successor, successor]
