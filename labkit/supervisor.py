@@ -64,9 +64,9 @@ def own_log() -> str:
 
 def controller_pid() -> int | None:
     """Return the pid of the cluster's controller, or of its supervisor; None without a whole cluster file."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        with open(leftovers.files_of_this_cluster()["cluster"]) as file:
-            return int(json.load(file)["controller"]["state"]["pid"])
+    path = leftovers.files_of_this_cluster()["cluster"]
+    with contextlib.suppress(OSError, ValueError, KeyError), open(path) as file:
+        return int(json.load(file)["controller"]["state"]["pid"])
     return None
 
 

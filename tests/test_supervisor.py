@@ -27,7 +27,7 @@ def test_files_of_a_new_cluster_of_the_same_name_are_kept(tmp_path: Path, succes
         stdout=subprocess.PIPE,
     )
     assert job.stdout and job.stdin and job.stdout.readline() == b"\n"  # now the command runs
-    controller = os.getpid() if successor else job.pid
+    controller = os.getppid() if successor else job.pid  # any other process that is alive
     files[0].write_text(json.dumps({"controller": {"state": {"pid": controller}}}))
     files[1].write_text("{}")
     job.communicate(b"\n", timeout=30)
