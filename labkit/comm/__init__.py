@@ -32,7 +32,7 @@ from labkit.comm.running.communicators import (
     ScheduledComm,
     TreeComm,
 )
-from labkit.comm.running.counting import CountingComm, Traffic
+from labkit.comm.running.counting import CountedTraffic, CountingComm
 from labkit.comm.running.executor import run
 from labkit.comm.running.reference import run_reference
 from labkit.comm.waiting import sleeping_barrier
@@ -43,6 +43,7 @@ __all__ = [
     "Algorithm",
     "Averaging",
     "CollectiveError",
+    "CountedTraffic",
     "CountingComm",
     "EmulatedComm",
     "HalvingDoublingComm",
@@ -52,7 +53,6 @@ __all__ = [
     "RootComm",
     "ScheduledComm",
     "SharedSet",
-    "Traffic",
     "TreeComm",
     "algorithm",
     "allgather",

@@ -22,7 +22,7 @@ from labkit.comm.wrapper import CommWrapper
 MESSAGES = "messages"  # sent outside any schedule
 
 
-class Traffic(NamedTuple):
+class CountedTraffic(NamedTuple):
     """The traffic of all ranks of a communicator under one name.
 
     Shapes: messages, sent (p, p), int64: messages and bytes from the rank of the row to that of the column;
@@ -103,7 +103,7 @@ class CountingComm(CommWrapper):
         super()._derived(new, is_ready)
         new.counts = self.counts
 
-    def traffic(self) -> list[Traffic]:
+    def traffic(self) -> list[CountedTraffic]:
         """Return the traffic since the last reset, on every rank. Collective; not counted itself.
 
         On a communicator made by Split, say, it is the traffic among the ranks of that communicator.
@@ -117,7 +117,7 @@ class CountingComm(CommWrapper):
             nothing = np.zeros((2, counts.size), np.int64)
             both = np.array([sent.get(name, nothing)[:, ranks] for _, sent in parts])
             unknown = name in LIBRARY
-            rows.append(Traffic(name, calls, *(None, None) if unknown else both.transpose(1, 0, 2)))
+            rows.append(CountedTraffic(name, calls, *(None, None) if unknown else both.transpose(1, 0, 2)))
         return rows
 
     def report(self) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import CountingComm, RingComm, Traffic, TreeComm, run
+from labkit.comm import CountedTraffic, CountingComm, RingComm, TreeComm, run
 from labkit.schedules import ALLREDUCE, Schedule, chunk_bounds, ring_allreduce, root_allreduce
 
 
-def counted(comm: CountingComm, name: str) -> Traffic:
+def counted(comm: CountingComm, name: str) -> CountedTraffic:
     """What was counted under this name."""
     return {one.name: one for one in comm.traffic()}[name]
 
