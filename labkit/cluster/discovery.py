@@ -66,4 +66,4 @@ def id_of(path: Path) -> str:
 
 def attach(path: Path) -> ipp.Cluster:
     """Return the cluster that a cluster file describes, without taking charge of its end."""
-    return ipp.Cluster.from_file(str(path), parent=None, log=quiet)
+    return private.attach(path, parent=None, log=quiet)

@@ -6,6 +6,7 @@ labkit/cluster/engine replace parts of ipyparallel's engine and controller; each
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +59,30 @@ def mpiexec_of(launcher: Any) -> str:
     # MPILauncher.mpi_cmd is a documented setting; its last word is mpiexec (cluster_profiles/mpi).
     command = getattr(launcher, "mpi_cmd", None)
     return str(command[-1]) if command else ""
+
+
+def attach(path: Path, **settings: Any) -> ipp.Cluster:
+    """Return the cluster that a cluster file describes.
+
+    When a cluster ends, ipyparallel's objects of it rewrite or remove its file, also in other processes than
+    the one that started it. By then the file may describe a new cluster of the same name; the returned object
+    leaves such a file alone.
+    """
+    cluster = ipp.Cluster.from_file(str(path), **settings)
+    attached, update = _controller_in(path), cluster.update_cluster_file
+
+    def update_own_file() -> None:
+        if _controller_in(path) == attached:
+            update()
+
+    # Cluster calls this method after every change, also when a launcher notices an end. A subclass would not
+    # do: from_file() makes an object of the class that the file names.
+    cluster.update_cluster_file = update_own_file
+    return cluster
+
+
+def _controller_in(path: Path) -> int | None:
+    try:
+        return controller_pid(json.loads(path.read_text()))
+    except (OSError, ValueError):
+        return None

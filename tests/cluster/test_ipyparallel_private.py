@@ -7,6 +7,7 @@ that the test names.
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -91,3 +92,21 @@ def test_the_magics_take_the_same_arguments() -> None:
         list(inspect.signature(each.parallel_execute).parameters) for each in (RankMagics, ParallelMagics)
     )
     assert own == original
+
+
+def test_an_attached_cluster_leaves_the_file_of_a_new_one_alone(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    file = tmp_path / "cluster-.json"
+    try:
+        cluster = ipp.Cluster(n=2, profile_dir=str(tmp_path), cluster_file=str(file), parent=None)
+        state = cluster.to_dict() | {"controller": {"class": "local", "state": {"pid": child.pid}}}
+        file.write_text(json.dumps(state))
+        attached = private.attach(file, parent=None)
+        attached.update_cluster_file()
+        assert private.controller_pid(json.loads(file.read_text())) == child.pid
+        state["controller"]["state"]["pid"] = os.getpid()
+        file.write_text(json.dumps(state))
+    finally:
+        child.communicate(b"\n")
+    attached._controller_stopped({"exit_code": 0})  # ipyparallel calls it when it notices
+    assert json.loads(file.read_text()) == state
