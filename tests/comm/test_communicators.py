@@ -51,7 +51,7 @@ def test_mpi4pys_own_tests_pass_on(stack: str, mpi4py_tests: Path, run: Run, pro
     assert [row["failed"] for row in rows] == [{}] * len(rows), done.stdout
     assert len(rows) == len(MODULES), done.stdout
     assert done.returncode == 0, done.stdout  # nothing aborts at exit
-    assert sum(row["passed"] for row in rows) > 300
+    assert sum(row["passed"] for row in rows) > 200  # a suite that skips nearly everything shows nothing
 
 
 def test_256_bytes_on_eight_ranks(run: Run, programs: Path) -> None:
