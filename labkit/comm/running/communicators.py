@@ -57,7 +57,7 @@ class ScheduledComm(CommWrapper):
         before_schedule(self, schedule, None)
         own = self._messages
         if own is None or self._attempt != waiting.attempt():
-            own = self._messages = self._duplicate()
+            own = self._messages = self._duplicate(schedule)
             self._attempt = waiting.attempt()
         sent = received = None
         fault = ""
@@ -73,13 +73,18 @@ class ScheduledComm(CommWrapper):
             received[:] = sent
         run_together(own, schedule, received, op)
 
-    def _duplicate(self) -> Any:
+    def _duplicate(self, schedule: Schedule) -> Any:
         """Return a duplicate, made when all ranks are here: Dup itself has no deadline.
 
-        The ranks meet by messages and not by a non-blocking barrier: MPI cannot cancel a collective that a
-        rank never joins, and the communicator's next collective would be out of step with it.
+        If a rank is missing, the barrier that the others have entered stays theirs: MPI cannot cancel it, and
+        it ends when the missing rank enters it at last.
         """
-        run_together(MPI.Intracomm(self), recursive_doubling(self.size), np.zeros(1))
+        barrier = self.Get_attr(_entered_barrier())
+        if not isinstance(barrier, MPI.Request):
+            barrier = MPI.Intracomm.Ibarrier(self)
+            self.Set_attr(_entered_barrier(), barrier)
+        waiting.wait(barrier.Test, lambda: self._pending(schedule))
+        self.Delete_attr(_entered_barrier())
         return self.Dup()
 
     def _pending(self, schedule: Schedule) -> waiting.Pending:
@@ -181,6 +186,12 @@ def _values(sendbuf: Any, recvbuf: Any) -> tuple[np.ndarray | None, np.ndarray |
     if (sent.size, sent.dtype) != (received.size, received.dtype):
         raise ValueError(f"expected to receive what is sent, {_describe(sent)}, got {_describe(received)}")
     return sent, received
+
+
+@cache
+def _entered_barrier() -> int:
+    """Return the key under which a communicator keeps the barrier of `ScheduledComm._duplicate`."""
+    return MPI.Comm.Create_keyval()
 
 
 @cache
