@@ -70,7 +70,7 @@ def test_a_hang_ends_the_cell_with_a_report_that_names_the_rank(shared: Kernel, 
 
 @pytest.mark.parametrize("which", ["comm", "MPI.COMM_WORLD"])
 def test_a_schedule_works_again_after_one_rank_missed_it(shared: Kernel, which: str) -> None:
-    """The values sent in vain before the hang must not be received after it."""
+    """The values sent before the hang must not be received after it."""
     if MPI.get_vendor()[0] == "Open MPI" and which == "MPI.COMM_WORLD":
         pytest.skip("a barrier that a rank never joins leaves Open MPI's next collective out of step")
     for call in (
