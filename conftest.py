@@ -23,7 +23,8 @@ NOTEBOOK_LIMIT_S = 240
 CELL_LIMIT_S = pytest.StashKey[float]()  # the option --nbval-cell-timeout, for each cell
 LEFT_BEHIND_S = 20  # for processes to end whose owner has ended
 
-# Everything that a test starts inherits this variable: its clusters are not the user's, and can be found.
+# Processes that a test starts inherit IPYTHONDIR. So they leave the user's clusters alone, and the check for
+# processes left behind can find them.
 HOME = tempfile.mkdtemp(prefix="labkit-tests-")
 os.environ["IPYTHONDIR"] = HOME
 os.environ["IPP_NONINTERACTIVE"] = "1"  # `%%px` output by rank, in order

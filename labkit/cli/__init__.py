@@ -12,7 +12,7 @@ import click
 
 from labkit import __version__, env
 
-# Name → module and one line of help, which is here so that `labkit --help` imports no module.
+# Each command's module and help line. The help lines stand here, so that `labkit --help` imports no module.
 COMMANDS = {
     "lab": ("labkit.cli.lab", "Start MPI engines and open JupyterLab on the first notebook."),
     "doctor": ("labkit.cli.doctor", "Find what commonly breaks on this machine, and say how to fix it."),

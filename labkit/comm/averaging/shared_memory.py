@@ -33,7 +33,8 @@ class _Node:
         # Every node cuts a gradient into the same number of chunks, so that the rings between nodes close.
         workers = comm.allreduce(node.size, MPI.MIN)
         several = comm.allreduce(int(node.rank == 0)) > 1
-        # The ranks with the same chunk on all nodes; null on a rank without a chunk, and with only one node.
+        # Connects the ranks that own the same chunk on different nodes. It is the null communicator on a rank
+        # that owns no chunk, and on all ranks if there is only one node.
         color = node.rank if several and node.rank < workers else MPI.UNDEFINED
         self.same_chunk = cast(MPI.Intracomm, comm.Split(color, comm.rank))
         self.chunks = workers if several else node.size
