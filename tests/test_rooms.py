@@ -123,7 +123,7 @@ def test_no_public_name_hides_a_submodule(package: str) -> None:
 def test_a_notebooks_kernel_is_no_mpi_process() -> None:
     """A kernel that loads Open MPI leaves shared memory behind when it ends."""
     program = (
-        "import sys; import labkit.cluster.connection, labkit.cluster.magics, labkit.plots.hang; "
+        "import sys; import labkit.cluster.connection, labkit.cluster.cells.magics, labkit.plots.hang; "
         "print('mpi4py.MPI' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -58,6 +58,6 @@ def connect(
 
 def last_hang() -> Report | None:
     """Return the report of this notebook's last hang, for `labkit.plots.hang`; None if no cell hung."""
-    from labkit.cluster import magics  # noqa: PLC0415  (see connect)
+    from labkit.cluster.cells import magics  # noqa: PLC0415  (see connect)
 
     return magics.last_hang()

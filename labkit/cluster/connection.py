@@ -17,11 +17,11 @@ from IPython import get_ipython
 
 from labkit.cluster import discovery, ownership, profiles
 from labkit.cluster import ipyparallel_private as private
-from labkit.cluster.cell import Ranks, kill_engines, pending
+from labkit.cluster.cells.cell import Ranks, kill_engines, pending
+from labkit.cluster.cells.magics import NONINTERACTIVE, activate
 from labkit.cluster.engine.setup import install_comm, rank_info
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.exits import exits_file
-from labkit.cluster.magics import NONINTERACTIVE, activate
 from labkit.cluster.world import RankInfo, check_world
 from labkit.leftovers import cluster_files, remove
 from labkit.watch.flight_recorder.layout import CellState

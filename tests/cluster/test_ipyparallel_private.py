@@ -25,9 +25,9 @@ from ipyparallel.controller.app import IPController
 from ipyparallel.engine import app, nanny
 
 from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.cells.magics import RankMagics
 from labkit.cluster.engine.controller import Controller
 from labkit.cluster.engine.socket_controller import SocketController
-from labkit.cluster.magics import RankMagics
 
 
 def test_profile_folders_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,9 @@ def test_the_stop_button_ends_the_cell_and_shows_where_the_ranks_were(
 
 
 def test_a_cell_can_be_stopped_even_if_the_report_fails(shared: Kernel, tmp_path: Path) -> None:
-    shared.run("import labkit.cluster.cell as cell\nworking, cell.take_snapshot = cell.take_snapshot, None")
+    shared.run(
+        "import labkit.cluster.cells.cell as cell\nworking, cell.take_snapshot = cell.take_snapshot, None"
+    )
     message = shared.start(f"%%px\nimport time\nopen(f'{tmp_path}/{{rank}}', 'w').close()\ntime.sleep(100)")
     wait_until(lambda: len(os.listdir(tmp_path)) == 4, "all ranks in the cell")
     shared.manager.interrupt_kernel()

@@ -12,7 +12,7 @@ from ipyparallel.client.magics import ParallelMagics
 from ipyparallel.error import CompositeError, NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 
-from labkit.cluster.cell import POLL_S, Ranks
+from labkit.cluster.cells.cell import POLL_S, Ranks
 from labkit.cluster.errors import CellHung
 from labkit.watch.flight_recorder.report import Report
 
