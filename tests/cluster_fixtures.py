@@ -116,6 +116,7 @@ class Kernel:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.error = ""  # the last cell's that raised one, as the notebook shows it
         # Unix sockets: a port that is free when it is chosen may be an engine's when the kernel listens.
         self.folder = tempfile.TemporaryDirectory()
         self.manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{self.folder.name}/kernel")
@@ -132,9 +133,15 @@ class Kernel:
     def pid(self) -> int:
         return self.manager.provisioner.pid
 
-    def start(self, code: str) -> str:
-        """Start a cell; return the message id for `finish`."""
-        return self.client.execute(code)
+    def start(self, code: str, metadata: dict[str, object] | None = None) -> str:
+        """Start a cell, with metadata as JupyterLab sends them; return the message id for `finish`."""
+        content = {
+            **{"code": code, "silent": False, "store_history": True, "user_expressions": {}},
+            **{"allow_stdin": False, "stop_on_error": True},
+        }
+        message = self.client.session.msg("execute_request", content, metadata=metadata)
+        self.client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
 
     def finish(self, message: str, until: str | None = None) -> str:
         """Return the cell's output and error once it has ended, or once it has printed `until`."""
@@ -156,13 +163,14 @@ class Kernel:
                 case "execute_result" | "display_data":
                     output.append(content["data"].get("text/plain", "") + "\n")
                 case "error":
-                    output.append("\n".join(content["traceback"]) + "\n")
+                    self.error = "\n".join(content["traceback"])
+                    output.append(f"{self.error}\n")
                 case "status" if content["execution_state"] == "idle":
                     return "".join(output)
         pytest.fail(f"a cell did not end within {DEADLINE_S:.0f} s; its output: {''.join(output)}")
 
-    def run(self, code: str) -> str:
-        return self.finish(self.start(code))
+    def run(self, code: str, metadata: dict[str, object] | None = None) -> str:
+        return self.finish(self.start(code, metadata))
 
     def restart(self) -> None:
         self.client.stop_channels()

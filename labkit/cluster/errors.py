@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class ClusterError(RuntimeError):
     """The engines are not what the lab needs. The message says why, and what to do."""
@@ -17,15 +19,38 @@ class RankDied(RuntimeError):
         return [f"RankDied: {self}"]
 
 
-class CellHung(RuntimeError):
-    """The ranks raised a HangError, shown once here."""
+class CellFailed(RuntimeError):
+    """Ranks raised errors. The message has a line for each distinct one; `tracebacks` are shown below it."""
+
+    def __init__(self, message: str, tracebacks: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.tracebacks = tracebacks
 
     def _render_traceback_(self) -> list[str]:
-        return [f"HangError: {self}"]
+        return _with_tracebacks(str(self), self.tracebacks)
+
+
+class CellHung(RuntimeError):
+    """The ranks raised a HangError, shown once here, above the tracebacks of the errors that caused it."""
+
+    def __init__(self, report: str, tracebacks: Sequence[str] = ()) -> None:
+        super().__init__(report)
+        self.tracebacks = tracebacks
+
+    def _render_traceback_(self) -> list[str]:
+        return _with_tracebacks(f"HangError: {self}", self.tracebacks)
 
 
 class CellStopped(KeyboardInterrupt):
     """The user stopped the cell. The message says what each rank was doing."""
 
+    def __init__(self, message: str, tracebacks: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.tracebacks = tracebacks
+
     def _render_traceback_(self) -> list[str]:
-        return [f"KeyboardInterrupt: {self}"]
+        return _with_tracebacks(f"KeyboardInterrupt: {self}", self.tracebacks)
+
+
+def _with_tracebacks(message: str, tracebacks: Sequence[str]) -> list[str]:
+    return [message, *(line for traceback in tracebacks for line in ("", traceback))]

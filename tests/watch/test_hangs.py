@@ -103,12 +103,12 @@ def test_a_rank_that_starts_the_cell_after_the_others_disagree(shared: Kernel) -
         (
             "stopped in raw MPI",
             f"{RAW}open(mark, 'w').close()\nif rank != 2:\n    raw.Barrier()",
-            "ranks 0, 1, 3 are at cell line 6: `raw.Bar",
+            "ranks 0, 1, 3 are at cell line 7: `raw.Bar",
         ),
         (
             "stopped in a line with a bar",
             "import time\nx = 1 | 2; open(mark, 'w').close(); time.sleep(100)",
-            "ranks 0, 1, 2, 3 are at cell line 3: `x = 1 | 2; open(mark, 'w').close(); time.sleep(100)`",
+            "ranks 0–3 are at cell line 4: `x = 1 | 2; open(mark, 'w').close(); time.sleep(100)`",
         ),
     ],
 )
@@ -202,10 +202,10 @@ def test_a_restarted_kernel_stops_the_cell_of_the_old_one(
     assert "The engines are running a cell of a notebook that has exited, which is stopped" in printed, (
         printed
     )
-    assert re.search(r"ranks 1, 2, 3 are at cell line \d", printed), printed
+    assert re.search(r"ranks 1–3 are at cell line \d", printed), printed
     stays = what == "computing"
     assert ("The cell ended after an interrupt: the engines stay" in printed) == stays, printed
-    assert ("Ranks 1, 2, 3 did not respond to an interrupt; new engines" in printed) != stays, printed
+    assert ("Ranks 1–3 did not respond to an interrupt; new engines" in printed) != stays, printed
     assert "4 ranks, one MPI world" in printed + kernel.finish(message)
     recover(f"kernel restarted, {what}", took, kernel, began)
     assert ("NameError" in kernel.run("%px print(mark)")) != stays

@@ -12,6 +12,7 @@ from ipyparallel.error import NoEnginesRegistered
 
 from labkit.cluster import discovery, ownership
 from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.cells.failures import failures, hang_report, tracebacks
 from labkit.cluster.errors import CellHung, CellStopped, ClusterError, RankDied
 from labkit.cluster.exits import exits_file, first_exit
 from labkit.cluster.world import RankInfo
@@ -100,19 +101,20 @@ class Ranks:
             return
         stuck = ranks_phrase(pending(result))
         self.end(f"{stuck} did not respond to an interrupt: the engines were ended. {ADVICE}")
-        raise CellHung(f"{report}\n{self.ended_because}")
+        raise CellHung(f"{report}\n{self.ended_because}", tracebacks(failures(result)))
 
     def stop(self, result: ipp.AsyncResult) -> CellStopped:
         """End a cell because the user stopped it; return the error that says what its ranks were doing."""
         doing = "".join(f"\n{line}" for line in self.snapshot_lines())
+        raised = tracebacks(failures(result))
         if self.interrupt(result):
-            return CellStopped(f"the cell was stopped.{doing}")
+            return CellStopped(f"the cell was stopped.{doing}", raised)
         stuck = ranks_phrase(pending(result))
         self.end(
             f"{stuck} did not respond to the interrupt (an unwatched MPI call, or other compiled code): "
             f"the engines were ended. {ADVICE}"
         )
-        return CellStopped(f"the cell was stopped.{doing}\n{self.ended_because}")
+        return CellStopped(f"the cell was stopped.{doing}\n{self.ended_because}", raised)
 
     def snapshot_lines(self) -> list[str]:
         """Return what the ranks are doing, in words. Never raise: stopping a cell must not fail."""
@@ -173,14 +175,3 @@ def wait(result: ipp.AsyncResult, seconds: float) -> bool:
 def pending(result: ipp.AsyncResult) -> list[int]:
     """Return the engines that have not ended the cell."""
     return [engine for engine, future in private.futures(result).items() if not future.done()]
-
-
-def hang_report(result: ipp.AsyncResult) -> str | None:
-    """Return the message of a HangError that a rank has raised; None if no rank has."""
-    for future in private.futures(result).values():
-        if future.done():
-            with contextlib.suppress(Exception):  # a cancelled future has no result
-                error = future.result()  # ipyparallel returns a rank's exception as a result
-                if getattr(error, "ename", "") == "HangError":
-                    return str(error.evalue)
-    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import socket
 import traceback
@@ -17,10 +18,26 @@ def rank_info() -> RankInfo:
     from mpi4py import MPI  # noqa: PLC0415
 
     comm = MPI.COMM_WORLD
+    label_cells(get_ipython())
     get_ipython().user_ns.update(comm=comm, rank=comm.rank, size=comm.size, np=np)
     name, version = MPI.get_vendor()
     library = f"{name} {'.'.join(map(str, version))}"
     return RankInfo(comm.rank, comm.size, os.getpid(), socket.gethostname(), library)
+
+
+def label_cells(shell: Any) -> None:
+    """Make tracebacks name a cell by its number in the notebook; this engine counts its own cells."""
+    from labkit.cluster.cells.text import number_of  # noqa: PLC0415
+
+    own_label = type(shell.compile).format_code_name
+
+    def label(file: str) -> tuple[str, str] | None:
+        if own_label(shell.compile, file) is None:
+            return None
+        number = number_of(linecache.getline(file, 1))
+        return ("Cell", f"In[{number}]") if number else ("In", "%px")
+
+    shell.compile.format_code_name = label
 
 
 def install_comm(deadline_s: float) -> str:

@@ -1,0 +1,116 @@
+"""What the ranks of a cell raised, as one error: which ranks failed and why, then each traceback once."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import ipyparallel as ipp
+from ipyparallel.error import RemoteError, TaskAborted
+
+from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.errors import CellFailed, CellHung
+from labkit.wording import ranks_phrase
+
+CONSEQUENCES = ("HangError", "KeyboardInterrupt", "Interrupted")  # of a hang or a stop, on the other ranks
+SKIPPED = "the rank did not run this cell, because the one before it had just failed there; run it again"
+TRACEBACKS_SHOWN, MESSAGES_SHOWN = 4, 8
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Failure(NamedTuple):
+    """What a rank raised: the error's name and message, and the traceback without them."""
+
+    rank: int
+    name: str
+    message: str
+    frames: str
+
+
+def failures(result: ipp.AsyncResult) -> list[Failure]:
+    """Return what the ranks that have ended the cell raised, by rank."""
+    found = []
+    for rank, future in private.futures(result).items():
+        if future.done():
+            with contextlib.suppress(Exception):  # a cancelled future has no result
+                error = future.result()  # ipyparallel returns a rank's exception as a result
+                if isinstance(error, RemoteError):
+                    message, frames = split(error.ename, str(error.evalue), error.traceback or "")
+                    found.append(Failure(rank, error.ename, message, frames))
+                elif isinstance(error, TaskAborted):
+                    found.append(Failure(rank, "CellSkipped", SKIPPED, ""))
+    return sorted(found)
+
+
+def split(name: str, message: str, traceback: str) -> tuple[str, str]:
+    """Return an error's message and its frames, from IPython's traceback: header, frames, `name: message`."""
+    lines = traceback.splitlines()
+    plain = _COLOURS.sub("", traceback).splitlines()
+    last = [number for number, line in enumerate(plain) if line == name or line.startswith(f"{name}:")]
+    if not last:
+        return message, traceback
+    expected = f"{name}: {message}".splitlines()
+    end = len(plain) - len(expected) if plain[-len(expected) :] == expected else last[-1]
+    first = 2 if plain[0] and not plain[0].strip("-") else 0
+    shown = "\n".join(plain[end:])[len(name) :].removeprefix(":").strip()
+    # IPython shows notes, too, and not the temporary file that a SyntaxError's own message names.
+    if shown.startswith(message) or message.startswith(shown):
+        message = shown
+    return message, "\n".join(lines[first:end]).strip("\n")
+
+
+def hang_report(result: ipp.AsyncResult) -> str | None:
+    """Return the message of a HangError that a rank has raised; None if no rank has."""
+    return next((failure.message for failure in failures(result) if failure.name == "HangError"), None)
+
+
+def tracebacks(found: Iterable[Failure], with_message: bool = True) -> list[str]:
+    """Return the distinct tracebacks of the ranks that failed by themselves, each under its heading.
+
+    Tracebacks are equal if their frames are; their messages may differ from rank to rank.
+    """
+    groups: dict[tuple[str, str], list[Failure]] = {}
+    for failure in found:
+        if failure.name not in CONSEQUENCES:
+            groups.setdefault((failure.name, failure.frames), []).append(failure)
+    shown, hidden = list(groups.values())[:TRACEBACKS_SHOWN], list(groups.values())[TRACEBACKS_SHOWN:]
+    texts = []
+    for group in shown:
+        heading = headings(group) if with_message else [f"{group[0].name} on {ranks_of(group)}:"]
+        texts.append("\n".join(filter(None, [*heading, group[0].frames])))
+    if hidden:
+        ranks = ranks_of(failure for group in hidden for failure in group)
+        texts.append(f"The tracebacks of {ranks} differ from these and are not shown.")
+    return texts
+
+
+def headings(found: Iterable[Failure]) -> list[str]:
+    """Return a line for each distinct error: `ValueError on ranks 0–3: message`."""
+    groups: dict[tuple[str, str], list[Failure]] = {}
+    for failure in found:
+        groups.setdefault((failure.name, failure.message), []).append(failure)
+    lines = [
+        f"{name} on {ranks_of(group)}" + (f": {message}" if message else "")
+        for (name, message), group in groups.items()
+    ]
+    hidden = len(lines) - MESSAGES_SHOWN
+    return lines if hidden <= 1 else [*lines[:MESSAGES_SHOWN], f"… and {hidden} more messages"]
+
+
+def ranks_of(found: Iterable[Failure]) -> str:
+    """Return the ranks that failed, as text."""
+    return ranks_phrase([failure.rank for failure in found])
+
+
+def error_of(result: ipp.AsyncResult) -> CellHung | CellFailed | None:
+    """Return the error to raise for a cell that has ended on all ranks; None if no rank raised one."""
+    found = failures(result)
+    if (report := hang_report(result)) is not None:
+        return CellHung(report, tracebacks(found))
+    if not found:
+        return None
+    if len({(failure.name, failure.frames) for failure in found}) == 1:
+        return CellFailed("\n".join(headings(found)), [*filter(None, [found[0].frames])])
+    return CellFailed("\n".join(headings(found)), tracebacks(found, with_message=False))
