@@ -1,4 +1,4 @@
-"""What a student sees when ranks raise errors: the answer first, each traceback once, the notebook's lines."""
+"""What a student sees when ranks raise errors: the answer first, each traceback once, the right lines."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_cell_that_a_rank_skips_is_an_error(shared: Kernel) -> None:
     assert error_lines(shared, "%px print(rank)")[0].startswith("CellSkipped on ranks 0–3: ")
 
 
-def test_cells_to_run_again_are_those_that_succeeded_last_as_the_notebook_numbers_them(shared: Kernel) -> None:
+def test_cells_to_run_again_are_those_that_last_succeeded_by_their_number_now(shared: Kernel) -> None:
     def run(cell: str, cell_id: str, deleted: tuple[str, ...] = ()) -> None:
         shared.run(cell, {"cellId": cell_id, "deletedCells": list(deleted)})
 
