@@ -6,7 +6,8 @@ STARTER is the pid of the process that starts this program. ROLE is one of
 
 - `controller`: end with STARTER, and remove the files that describe the cluster;
 - `engines`: end with the cluster's controller, whichever process started the engines;
-- `child`: end with STARTER, but allow more time for cleaning up.
+- `jupyter`: end with STARTER, allow more time for cleaning up, and remove JupyterLab's runtime folder;
+- `child`: end with STARTER, and allow more time for cleaning up.
 
 A cluster is a tree of about twenty processes (controller, mpiexec, ranks, their nannies). Jupyter ends a
 notebook's kernel with SIGKILL, which no handler can catch; without a supervisor the tree would live on, at
@@ -27,6 +28,7 @@ import glob
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,6 +43,7 @@ from labkit.processes import LINUX, alive, descendants, die_with_parent
 GRACE_S = {
     "controller": 2.0,
     "engines": 2.0,
+    "jupyter": 10.0,
     "child": 10.0,
 }  # from SIGTERM to SIGKILL; ipyparallel has 5 s
 POLL_S = 0.3  # where the system cannot report the end of a process
@@ -139,7 +142,9 @@ def files_to_remove(role: str, watched: int, command: int) -> list[str]:
     if controller not in (None, os.getpid(), watched) and alive(controller):
         cluster = {}  # a new cluster has taken the name, and the files are its own
     files = cluster if role == "controller" else {}
-    if role != "child" and not alive(watched):  # the starter cannot read our output or clean up any more
+    if role in ("controller", "engines") and not alive(
+        watched
+    ):  # the starter cannot read our output or clean up any more
         files = {**cluster, "log": own_log()}
     # A controller's sockets for engines on hosts (labkit.cluster.engine.socket_controller).
     hosts = os.environ.get("LABKIT_HOSTS") or f"/tmp/allreducelab-hosts-{os.getuid()}"
@@ -174,8 +179,11 @@ def main(arguments: list[str]) -> int:
         for signum in STOP_SIGNALS:
             signal.signal(signum, signal.SIG_IGN)
         end_tree(command, known, GRACE_S[role])
-        leftovers.remove(files_to_remove(role, pid, command.pid))
         leftovers.sweep(command.pid)
+        # Last: engines that end after their controller's supervisor has removed the files write one more.
+        leftovers.remove(files_to_remove(role, pid, command.pid))
+        if role == "jupyter" and not alive(pid):  # otherwise the starter shows what the log in it says
+            shutil.rmtree(os.environ["JUPYTER_RUNTIME_DIR"], ignore_errors=True)
     code = command.returncode
     return code if code >= 0 else 128 - code
 

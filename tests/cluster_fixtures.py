@@ -94,11 +94,10 @@ class World:
     def wait_until_empty(self) -> None:
         """Wait until all processes have ended; check that no file and no segment of theirs is left."""
         wait_until(lambda: not self.processes(), "all processes gone", 40)
-        assert self.cluster_files() == []
-        assert glob.glob(f"{self.folder}/profile_*/log/*") == []
-        assert leftovers.forgotten_segments() == []
-        assert leftovers.forgotten_flight_recorders() == []
-        assert leftovers.forgotten_hydra_files() == []
+        left = self.cluster_files() + glob.glob(f"{self.folder}/profile_*/log/*")
+        left += leftovers.forgotten_segments() + leftovers.forgotten_flight_recorders()
+        left += leftovers.forgotten_hydra_files()
+        assert left == [], f"left behind: {left}"
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -2,109 +2,159 @@
 
 from __future__ import annotations
 
-import glob
-import json
+import hashlib
 import os
 import re
-import secrets
+import shutil
 import signal
-import socket
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import click
+import pexpect
 import pytest
 
-from tests.cluster_fixtures import DEADLINE_S, Kernel, World, wait_until
+from labkit.cli import jupyterlab
+from tests.cluster.lab_session import Server, ServerKernel
+from tests.cluster_fixtures import DEADLINE_S, World, wait_until
 
 ROOT = Path(__file__).parents[2]
+FIRST = "00_meet_the_cluster.ipynb"
+COMMAND = [sys.executable, "-m", "labkit", "lab", "-n", "2"]
+TERMINAL = """\
+my-notebooks: your own copies of the notebooks
+Starting JupyterLab and 2 MPI ranks …
+2 ranks, one MPI world, [^\n]*
+JupyterLab: (?P<server>http://\\S+/)lab/tree/my-notebooks/00_meet_the_cluster.ipynb\\?token=(?P<token>\\w+)
+Its log: (?P<log>\\S+)
+Ctrl-C ends JupyterLab and the ranks.
+"""
+CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
+HANG = "%%px\nfrom mpi4py import MPI\nif rank == 0:\n    open({mark!r}, 'w')\n    MPI.COMM_WORLD.Barrier()"
 
 
-def get(url: str, token: str, data: dict | None = None) -> tuple[int, str]:
-    request = urllib.request.Request(url, headers={"Authorization": f"token {token}"})
-    if data is not None:
-        request.data = json.dumps(data).encode()
-    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
-        return answer.status, answer.read().decode()
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder of the lab with one notebook."""
+    (tmp_path / "lab" / "notebooks").mkdir(parents=True)
+    shutil.copy(ROOT / "notebooks" / FIRST, tmp_path / "lab" / "notebooks")
+    return tmp_path / "lab"
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_labkit_lab_serves_the_first_notebook_and_leaves_nothing(
-    world: World, tmp_path: Path, new_kernel: Callable[[], Kernel], signum: signal.Signals
+@pytest.fixture
+def terminal(world: World, folder: Path) -> Iterator[pexpect.spawn]:
+    """Start `labkit lab` in a terminal."""
+    terminal = pexpect.spawn(
+        COMMAND[0],
+        COMMAND[1:],
+        cwd=folder,
+        env=world.env,
+        timeout=DEADLINE_S,
+        encoding="utf-8",
+        dimensions=(40, 300),
+    )
+    yield terminal
+    terminal.close(force=True)
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_terminal_says_what_one_needs_and_nothing_else(
+    world: World, folder: Path, tmp_path: Path, terminal: pexpect.spawn
 ) -> None:
-    """A notebook uses the engines in the first case only: that takes a kernel."""
-    world.env["JUPYTER_RUNTIME_DIR"] = str(tmp_path / "runtime")
+    """A hang, restarts, the cluster panel and Ctrl-C add nothing; the originals stay as they are."""
+    terminal.expect("Ctrl-C ends.*\n")
+    said = terminal.before + terminal.after
+    match = re.fullmatch(TERMINAL, said.replace("\r\n", "\n"))
+    assert match, said
+    before = digest(folder / "notebooks" / FIRST)
+    server = Server(match["server"], match["token"])
+    notebook = server.call("GET", f"api/contents/my-notebooks/{FIRST}")
+
+    kernel = ServerKernel(server, f"my-notebooks/{FIRST}")
+    assert "found running: cluster-lab-" in kernel.run(CONNECT.format(n=2))
+    assert '"transport": "ipc"' in next(Path(match["log"]).parent.glob("kernel-*.json")).read_text()
+    sleeping = kernel.start("import time\nprint('asleep', flush=True)\ntime.sleep(1000)")
+    kernel.receive(sleeping, "stream")
+    kernel.interrupt()
+    assert "KeyboardInterrupt" in kernel.finish(sleeping)
+    mark = tmp_path / "rank 0 waits"
+    kernel.start(HANG.format(mark=str(mark)))
+    wait_until(mark.exists, "rank 0 waits in a barrier")
+    kernel.restart()
+    assert "found running: cluster-lab-" in kernel.run(CONNECT.format(n=2))
+    kernels = server.call("GET", "api/kernels")
+    assert [each["id"] for each in kernels] == [kernel.id]
+
+    notebook["content"]["cells"][0]["source"] += " (mine)"
+    server.call("PUT", f"api/contents/my-notebooks/{FIRST}", notebook)
+    assert digest(folder / "notebooks" / FIRST) == before != digest(folder / "my-notebooks" / FIRST)
+
+    # JupyterLab's panel uses the interface of ipyparallel's server extension.
+    panel = server.call("POST", "ipyparallel/clusters", {"cluster_id": "panel", "n": 1})["id"]
+    server.call("POST", f"ipyparallel/clusters/{quote(panel, safe='')}", {})
+    assert "found running: cluster-panel" in kernel.run(CONNECT.format(n=1))
+    kernel.run("%px mark = rank")
+    kernel.restart()
+    assert "found running: cluster-panel" in kernel.run(CONNECT.format(n=1))
+    server.call("DELETE", f"ipyparallel/clusters/{quote(panel, safe='')}")
+
+    terminal.sendintr()
+    terminal.expect("Stopping")
+    terminal.sendintr()
+    terminal.expect(pexpect.EOF)
+    assert terminal.before.replace("\r\n", "\n") in (" …\n^C", "^C …\n", " …^C\n")
+    terminal.close()
+    assert (terminal.exitstatus, terminal.signalstatus) == (0, None)
+    world.wait_until_empty()
+    assert not Path(match["log"]).parent.exists()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_labkit_lab_leaves_nothing(
+    world: World, folder: Path, tmp_path: Path, signum: signal.Signals
+) -> None:
     output = tmp_path / "output"
     with output.open("w") as file:
         lab = subprocess.Popen(
-            [sys.executable, "-m", "labkit", "lab", "-n", "2"],
-            cwd=ROOT,
-            env=world.env,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            COMMAND, cwd=folder, env=world.env, stdout=file, stderr=file, start_new_session=True
         )
     try:
         wait_until(
             lambda: "Ctrl-C ends" in output.read_text() or lab.poll() is not None, "the lab has started"
         )
-        printed = output.read_text()
-        assert "2 ranks, one MPI world" in printed
-        url, token = re.search(r"JupyterLab: (\S+)\?token=(\w+)", printed).groups()
-        assert url.endswith("/lab/tree/notebooks/00_meet_the_cluster.ipynb")
-        assert get(url, token)[0] == 200
-        assert get(url.replace("/lab/tree/", "/api/contents/"), token)[0] == 200
-        if signum == signal.SIGINT:
-            kernel = new_kernel()
-            assert "found running" in kernel.run("from labkit.cluster import connect\nrc = connect(2)")
-            kernel.end()
+        match = re.fullmatch(TERMINAL, output.read_text())
+        assert match, output.read_text()
+        ServerKernel(Server(match["server"], match["token"]), f"my-notebooks/{FIRST}").run("1")
     finally:
         os.kill(lab.pid, signum)
         code = lab.wait(DEADLINE_S)
-    assert code == {signal.SIGINT: 0, signal.SIGTERM: 128 + signum, signal.SIGKILL: -signum}[signum]
+    assert code == {signal.SIGTERM: 128 + signum, signal.SIGKILL: -signum}[signum]
     world.wait_until_empty()
-    left = [name for kind in ("kernel", "jpserver") for name in glob.glob(f"{tmp_path}/runtime/{kind}-*")]
-    assert left == []
+    assert not Path(match["log"]).parent.exists()
 
 
-def test_the_cluster_panel_starts_ranks_that_connect_finds(
-    world: World, new_kernel: Callable[[], Kernel]
+def test_a_jupyterlab_that_fails_shows_its_last_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JupyterLab's panel uses the interface of ipyparallel's server extension; so does this test."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    token = secrets.token_hex(8)
-    world.env["JUPYTER_TOKEN"] = token
-    server = world.start("jupyter_server", f"--port={port}", "--no-browser", "--allow-root")
-    url = f"http://127.0.0.1:{port}/ipyparallel/clusters"
+    (tmp_path / "jupyter_server_config.json").write_text('{"ServerApp": {"port": "eight"}}')
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    with pytest.raises(click.ClickException) as failed, jupyterlab.started(Path(FIRST)) as lab:
+        lab.wait_until_it_serves()
+    said = failed.value.format_message()
+    assert said.startswith("JupyterLab ended with exit status 1.\n")
+    assert "'port' trait of a ServerApp instance expected" in said
+    assert said.endswith(f"All of its messages: {lab.log}")
+    assert "'port' trait" in lab.log.read_text()
+    shutil.rmtree(lab.log.parent)
 
-    def is_answering() -> bool:
-        try:
-            return get(url, token)[0] == 200
-        except OSError:
-            return False
 
-    try:
-        wait_until(is_answering, "the server answers")
-        created = json.loads(get(url, token, {"cluster_id": "panel", "n": 2})[1])
-        get(f"{url}/{quote(created['id'], safe='')}", token, {})
-        kernel = new_kernel()
-        assert "found running: cluster-panel" in kernel.run(
-            "from labkit.cluster import connect\nrc = connect(2)"
-        )
-        kernel.run("%px mark = rank")
-        kernel.restart()
-        assert "found running: cluster-panel" in kernel.run(
-            "from labkit.cluster import connect\nrc = connect(2)"
-        )
-        assert kernel.run("print(rc[:]['mark'])") == "[0, 1]\n"
-        kernel.end()
-    finally:
-        server.kill()
-        server.wait()
-        server.stdout.close()
-    world.wait_until_empty()
+def test_kernels_listen_on_tcp_where_no_socket_can_be_made(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    assert jupyterlab.transport(deep) == []

@@ -1,0 +1,81 @@
+"""A student's own copies of the notebooks: made once, never overwritten where the student has changed them.
+
+The folder of the copies holds `.origins.json`: for each notebook, the fingerprint of the original that the
+copy was made from. A fingerprint covers what an author writes (cells, tags, attachments), not what a run
+produces, so a copy that was only run counts as unchanged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from labkit.files import atomic_write
+
+RECORD = ".origins.json"
+
+
+def update(originals: Path, copies: Path) -> list[str]:
+    """Copy the notebooks that are new, and the newer versions of those that the student has not changed.
+
+    Return lines that say what was done, and which changed notebooks have a newer version.
+    """
+    copies.mkdir(exist_ok=True)
+    record = _read(copies / RECORD)
+    origins: dict[str, str] = {}
+    made, refreshed, kept = [], [], []
+    for original in sorted(originals.glob("*.ipynb")):
+        name, copy, newest = original.name, copies / original.name, fingerprint(original)
+        # A copy without an origin (the record is lost): assume the newest, and say nothing.
+        origin = record.get(name, newest)
+        origins[name] = newest
+        if not copy.exists():
+            made.append(name)
+        elif (mine := fingerprint(copy)) == newest:
+            continue
+        elif mine == origin:
+            refreshed.append(name)
+        else:
+            origins[name] = origin
+            if origin != newest:
+                kept.append(f"{copy}: you have changed it, and a newer version exists: {original}")
+            continue
+        with atomic_write(copy) as file:
+            file.write(original.read_bytes())
+    if origins != record:
+        with atomic_write(copies / RECORD) as file:
+            file.write(json.dumps(origins, indent=1).encode())
+    lines = []
+    if made:
+        new = "your own copies of the notebooks" if len(made) == len(origins) else f"new: {', '.join(made)}"
+        lines.append(f"{copies}: {new}")
+    if refreshed:
+        lines.append(f"{copies}: replaced by newer versions: {', '.join(refreshed)}")
+    return lines + kept
+
+
+def fingerprint(notebook: Path) -> str:
+    """Return a hash of what an author writes in a notebook; of the whole file if it is not a notebook."""
+    content = notebook.read_bytes()
+    try:
+        cells = [
+            [
+                cell["cell_type"],
+                "".join(cell["source"]),
+                cell["metadata"].get("tags", []),
+                cell.get("attachments", {}),
+            ]
+            for cell in json.loads(content)["cells"]
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return hashlib.sha256(content).hexdigest()
+    return hashlib.sha256(json.dumps(cells, sort_keys=True).encode()).hexdigest()
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}

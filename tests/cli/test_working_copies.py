@@ -1,0 +1,144 @@
+"""A student's copies of the notebooks: what `labkit lab` makes, replaces and leaves alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from labkit.cli.working_copies import update
+
+ROOT = Path(__file__).parents[2]
+OLD, NEW, MINE = "print('old')", "print('new')", "print('mine')"
+
+
+def write(path: Path, source: str, output: str = "", tags: tuple[str, ...] = ()) -> None:
+    outputs = [new_output("stream", text=output)] if output else []
+    cell = new_code_cell(source, outputs=outputs, metadata={"tags": list(tags)}, id="a")
+    path.parent.mkdir(exist_ok=True)
+    nbformat.write(new_notebook(cells=[cell]), path)
+
+
+def source_and_output(path: Path) -> tuple[str, str]:
+    (cell,) = nbformat.read(path, as_version=4).cells
+    return cell.source, "".join(output.text for output in cell.outputs)
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Return the two folders, after a first start with two notebooks, one of which stays as it is."""
+    monkeypatch.chdir(tmp_path)
+    originals, copies = Path("originals"), Path("copies")
+    for name in ("01.ipynb", "02.ipynb"):
+        write(originals / name, OLD, "saved\n")
+    assert update(originals, copies) == ["copies: your own copies of the notebooks"]
+    assert source_and_output(copies / "01.ipynb") == (OLD, "saved\n")
+    return originals, copies
+
+
+KEPT = "copies/01.ipynb: you have changed it, and a newer version exists: originals/01.ipynb"
+REPLACED = "copies: replaced by newer versions: 01.ipynb"
+
+
+@pytest.mark.parametrize(
+    ("copy", "original", "lines", "becomes"),
+    [
+        pytest.param(None, None, [], (OLD, "saved\n"), id="untouched"),
+        pytest.param(None, (NEW, "new\n"), [REPLACED], (NEW, "new\n"), id="untouched-newer"),
+        pytest.param((OLD, "run\n"), None, [], (OLD, "run\n"), id="run"),
+        pytest.param((OLD, "run\n"), (OLD, "other\n"), [], (OLD, "run\n"), id="run-original-run-again"),
+        pytest.param((OLD, "run\n"), (NEW, "new\n"), [REPLACED], (NEW, "new\n"), id="run-newer"),
+        pytest.param((MINE, "run\n"), None, [], (MINE, "run\n"), id="changed"),
+        pytest.param((MINE, "run\n"), (NEW, "new\n"), [KEPT], (MINE, "run\n"), id="changed-newer"),
+        pytest.param((NEW, "run\n"), (NEW, "new\n"), [], (NEW, "run\n"), id="changed-to-the-newer"),
+    ],
+)
+def test_a_second_start(
+    folders: tuple[Path, Path],
+    copy: tuple[str, str] | None,
+    original: tuple[str, str] | None,
+    lines: list[str],
+    becomes: tuple[str, str],
+) -> None:
+    """Running and saving a copy does not count as a change; changing a cell does."""
+    originals, copies = folders
+    if copy:
+        write(copies / "01.ipynb", *copy)
+    if original:
+        write(originals / "01.ipynb", *original)
+    assert update(originals, copies) == lines
+    assert source_and_output(copies / "01.ipynb") == becomes
+    assert source_and_output(copies / "02.ipynb") == (OLD, "saved\n")
+    again = [line for line in lines if line == KEPT]  # until the student has decided
+    assert update(originals, copies) == again
+    assert sorted(path.name for path in copies.iterdir()) == [".origins.json", "01.ipynb", "02.ipynb"]
+
+
+def test_notebooks_that_are_new_or_deleted_are_copied(folders: tuple[Path, Path]) -> None:
+    originals, copies = folders
+    write(copies / "01.ipynb", MINE)
+    (copies / "01.ipynb").rename(copies / "mine.ipynb")
+    write(originals / "03.ipynb", NEW)
+    assert update(originals, copies) == ["copies: new: 01.ipynb, 03.ipynb"]
+    assert source_and_output(copies / "01.ipynb") == (OLD, "saved\n")
+    assert source_and_output(copies / "mine.ipynb") == (MINE, "")
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"cells": [{}]}'])
+def test_a_copy_that_is_no_notebook_is_kept(folders: tuple[Path, Path], content: str) -> None:
+    originals, copies = folders
+    (copies / "01.ipynb").write_text(content)
+    write(originals / "01.ipynb", NEW)
+    assert update(originals, copies) == [KEPT]
+    assert (copies / "01.ipynb").read_text() == content
+
+
+def test_a_changed_tag_counts_and_metadata_of_the_editor_does_not(folders: tuple[Path, Path]) -> None:
+    originals, copies = folders
+    write(copies / "01.ipynb", OLD, tags=["raises-exception"])
+    notebook = nbformat.read(copies / "02.ipynb", as_version=4)
+    notebook.cells[0].metadata.update(collapsed=True, scrolled=False)
+    nbformat.write(notebook, copies / "02.ipynb")
+    for name in ("01.ipynb", "02.ipynb"):
+        write(originals / name, NEW)
+    assert update(originals, copies) == ["copies: replaced by newer versions: 02.ipynb", KEPT]
+
+
+@pytest.mark.parametrize("record", ["", "[]", "{}"])
+def test_without_its_record_no_change_is_lost(folders: tuple[Path, Path], record: str) -> None:
+    originals, copies = folders
+    write(copies / "01.ipynb", MINE)
+    (copies / ".origins.json").write_text(record)
+    assert update(originals, copies) == []
+    assert source_and_output(copies / "01.ipynb") == (MINE, "")
+    write(originals / "01.ipynb", NEW)
+    assert update(originals, copies) == [KEPT]
+
+
+def test_the_copies_are_no_part_of_the_repository_and_no_tests() -> None:
+    ignored = subprocess.run(
+        ["git", "check-ignore", "my-notebooks/00_meet_the_cluster.ipynb"], cwd=ROOT, check=False
+    )
+    assert ignored.returncode == 0
+    assert 'testpaths = ["tests", "notebooks"]' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_links_of_the_notebooks_lead_somewhere_from_the_copies(tmp_path: Path) -> None:
+    """The copies' folder lies beside the originals' one, so links to other notebooks and to `../` work."""
+    copies = tmp_path / "my-notebooks"
+    update(ROOT / "notebooks", copies)
+    for path in copies.glob("*.ipynb"):
+        for cell in json.loads(path.read_text())["cells"]:
+            source = "".join(cell["source"])
+            code = cell["cell_type"] == "code"
+            links = re.findall(
+                r"""["'](\.\.?/[^"']+)""" if code else r"""(?:\]\(|src=["'])([^)#"']+)""", source
+            )
+            for link in links:
+                target = ROOT / link.removeprefix("../") if link.startswith("../") else copies / link
+                assert "://" in link or target.exists(), f"{path.name}: {link}"
