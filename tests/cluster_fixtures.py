@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
+from nbformat.v4 import output_from_msg
 
 from labkit import leftovers
 
@@ -120,6 +122,7 @@ class Kernel:
         self.folder = tempfile.TemporaryDirectory()
         self.manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{self.folder.name}/kernel")
         self.manager.start_kernel(env=world.env)
+        self.messages: list[dict[str, Any]] = []  # of the last cell, from the kernel to the notebook
         self.client = self.connect()
 
     def connect(self) -> BlockingKernelClient:
@@ -134,6 +137,7 @@ class Kernel:
 
     def start(self, code: str, metadata: dict[str, object] | None = None) -> str:
         """Start a cell, with metadata as JupyterLab sends them; return the message id for `finish`."""
+        self.messages = []
         content = {
             **{"code": code, "silent": False, "store_history": True, "user_expressions": {}},
             **{"allow_stdin": False, "stop_on_error": True},
@@ -143,7 +147,7 @@ class Kernel:
         return str(message["header"]["msg_id"])
 
     def finish(self, message: str, until: str | None = None) -> str:
-        """Return the cell's output and error once it has ended, or once it has printed `until`."""
+        """Return the cell's output and error once it has ended, or once it has shown `until`."""
         output = []
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
@@ -153,23 +157,50 @@ class Kernel:
                 continue
             if reply["parent_header"].get("msg_id") != message:
                 continue
+            self.messages.append(reply)
             content = reply["content"]
             match reply["msg_type"]:
                 case "stream":
                     output.append(content["text"])
-                    if until is not None and until in "".join(output):
-                        return "".join(output)
-                case "execute_result" | "display_data":
+                case "execute_result" | "display_data" | "update_display_data":
                     output.append(content["data"].get("text/plain", "") + "\n")
                 case "error":
                     self.error = "\n".join(content["traceback"])
                     output.append(f"{self.error}\n")
                 case "status" if content["execution_state"] == "idle":
                     return "".join(output)
+            if until is not None and until in "".join(output):
+                return "".join(output)
         pytest.fail(f"a cell did not end within {DEADLINE_S:.0f} s; its output: {''.join(output)}")
 
     def run(self, code: str, metadata: dict[str, object] | None = None) -> str:
         return self.finish(self.start(code, metadata))
+
+    def saved_outputs(self) -> list[dict[str, Any]]:
+        """Return the outputs of the last cell as JupyterLab saves them in the notebook."""
+        outputs: list[dict[str, Any]] = []
+        displays: dict[str, dict[str, Any]] = {}
+        clear_first = False
+        for message in self.messages:
+            kind, content = message["msg_type"], message["content"]
+            display = content.get("transient", {}).get("display_id", "")
+            if kind == "clear_output":
+                clear_first = content["wait"]
+                if not clear_first:
+                    outputs.clear()
+            elif kind == "update_display_data" and display in displays:
+                displays[display].update(data=content["data"], metadata=content["metadata"])
+            elif kind in ("stream", "display_data", "execute_result", "error"):
+                if clear_first:
+                    outputs.clear()
+                    clear_first = False
+                last = outputs[-1] if outputs else {}
+                if kind == "stream" and last.get("name") == content["name"]:
+                    last["text"] += content["text"]
+                else:
+                    outputs.append(dict(output_from_msg(message)))
+                displays[display] = outputs[-1]
+        return outputs
 
     def restart(self) -> None:
         self.client.stop_channels()

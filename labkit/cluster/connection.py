@@ -18,7 +18,8 @@ from IPython import get_ipython
 from labkit.cluster import discovery, ownership, profiles
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.cells.cell import Ranks, kill_engines, pending
-from labkit.cluster.cells.magics import NONINTERACTIVE, activate
+from labkit.cluster.cells.live_view import NONINTERACTIVE
+from labkit.cluster.cells.magics import activate
 from labkit.cluster.engine.setup import install_comm, rank_info
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.exits import exits_file

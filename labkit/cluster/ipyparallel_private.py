@@ -27,6 +27,18 @@ def futures(result: ipp.AsyncResult) -> dict[int, Any]:
     return dict(zip(result._targets, result._children, strict=True))
 
 
+def outputs(result: ipp.AsyncResult) -> dict[int, Any]:
+    """Return what each engine has printed, displayed and returned so far, by engine id."""
+    # The client adds to this as messages arrive, in a thread of its own: "stdout" and "stderr" are texts,
+    # "outputs" is a list of the contents of messages, and "execute_result" one such content or None.
+    return {engine: future.output.metadata for engine, future in futures(result).items()}
+
+
+def is_single(result: ipp.AsyncResult) -> bool:
+    """Return whether a result is that of a view of one engine given by its number, and not as a list."""
+    return bool(result._single_result)
+
+
 def process_of(launcher: Any) -> psutil.Process | None:
     """Return the process on this machine that a launcher of a controller or of engines has started."""
     # LocalProcessLauncher, the base of the local and the MPI launchers, sets .process when it starts one or

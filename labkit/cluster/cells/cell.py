@@ -124,11 +124,11 @@ class Ranks:
         except Exception as error:
             return [f"There is no report of what the ranks were doing: {type(error).__name__}: {error}"]
 
-    def take_snapshot(self) -> Report | None:
+    def take_snapshot(self, lock_timeout_s: float = LOCK_TIMEOUT_S) -> Report | None:
         """Return what the ranks are doing; None if they share no flight recorder with the notebook."""
         if self.recorder is None:
             return None
-        with self.recorder.locked(LOCK_TIMEOUT_S):
+        with self.recorder.locked(lock_timeout_s):
             return take_snapshot(self.recorder, Reason.STOPPED, 0.0, range(self.recorder.size), None)
 
     def interrupt(self, result: ipp.AsyncResult) -> bool:

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import nullcontext
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
-import tqdm
 from ipyparallel.client.magics import ParallelMagics
 from ipyparallel.error import NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 
+from labkit.cluster.cells import live_view, output
 from labkit.cluster.cells.cell import POLL_S, Ranks
 from labkit.cluster.cells.failures import error_of
 from labkit.cluster.cells.rerun import SetupCells, identity
 from labkit.cluster.cells.text import cell_number, engine_text
 from labkit.watch.flight_recorder.report import Report
 
-# Set where outputs are compared (nbval): no progress bars, which come and go with the machine's load.
-NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")
-
 
 class RankMagics(ParallelMagics):
-    """ipyparallel's magics, with checks before, during and after each cell."""
+    """ipyparallel's magics, with checks before, during and after each cell.
+
+    The output of a cell is shown when all ranks have ended it: `--stream` and `--no-stream` change nothing.
+    `--progress-after` is the number of seconds after which a live view appears; -1 for never.
+    """
 
     ranks: Ranks
     setup_cells: SetupCells
-    progress_after_seconds = 86400 if NONINTERACTIVE else 2
+    progress_after_seconds = live_view.AFTER_S
 
     @wraps(ParallelMagics.cell_px)  # which keeps its parser of options
     def cell_px(self, line: str = "", cell: str | None = None) -> Any:
@@ -47,8 +46,7 @@ class RankMagics(ParallelMagics):
         signal_on_interrupt: Any = None,
     ) -> Any:
         block = self.view.block if block is None else block
-        stream = self.stream_output if stream_output is None else stream_output
-        progress_after = self.progress_after_seconds if progress_after is None else progress_after
+        after_s = self.progress_after_seconds if progress_after is None else progress_after
         self.ranks.check()
         number, (key, deleted) = cell_number(self.shell), identity(self.shell, cell)
         self.setup_cells.started(key, deleted)
@@ -58,6 +56,7 @@ class RankMagics(ParallelMagics):
             result = super().parallel_execute(cell, block=False, save_name=save_name)
         except NoEnginesRegistered:
             raise self.ranks.death() or NoEnginesRegistered() from None
+        result.display_outputs = partial(output.display_outputs, result)  # `%pxresult` calls it
 
         def remember(done: Any) -> None:
             if done.successful():
@@ -66,35 +65,28 @@ class RankMagics(ParallelMagics):
         if not block:
             result.add_done_callback(remember)
             return result
+        has_view = not live_view.NONINTERACTIVE and live_view.fills_its_cell(self.shell)
+        view = live_view.LiveView(self.ranks, result, after_s if has_view else -1)
         try:
-            with result.stream_output() if stream else nullcontext():
-                self.wait(result, progress_after)
-                result.wait_for_output(1)
+            try:
+                self.wait(result, view)
+            finally:
+                output.wait_until_complete(result)
         finally:
-            if not stream and result.done():
-                result.wait_for_output(1)
-                result.display_outputs(groupby)
+            view.remove(output_follows=bool(output.pieces(result)))
+            output.show(result, groupby)
         self.raise_errors(result)
         remember(result)
         return None
 
-    def wait(self, result: Any, progress_after: float) -> None:
-        """Wait until all ranks have ended the cell; after so many seconds show a progress bar."""
-        waited = 0.0
-        bar = None
+    def wait(self, result: Any, view: live_view.LiveView) -> None:
+        """Wait until all ranks have ended the cell; keep the view up to date."""
         try:
             while not result.wait(POLL_S):
                 self.ranks.end_if_hung(result)
-                waited += POLL_S
-                if bar is None and 0 <= progress_after < waited:
-                    bar = tqdm.tqdm(total=len(result), unit="rank", desc="%px", leave=False)
-                if bar is not None:
-                    bar.update(result.progress - bar.n)
+                view.update()
         except KeyboardInterrupt:
             raise self.ranks.stop(result) from None
-        finally:
-            if bar is not None:
-                bar.close()
 
     def raise_errors(self, result: Any) -> None:
         """Raise one error for what the ranks raised."""

@@ -1,0 +1,208 @@
+"""What the ranks of a running `%%px` cell are doing, in a display that is updated and then removed."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from html import escape
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+import ipyparallel as ipp
+from IPython.display import clear_output, publish_display_data
+
+from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.cells.cell import Ranks
+from labkit.watch.flight_recorder.report import Activity, RankState
+from labkit.wording import ranks_phrase
+
+# Set where outputs are compared (nbval): nothing that comes and goes with the machine's load.
+NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")
+AFTER_S = 2.0  # from the cell's start until the view appears
+UPDATE_S = 0.5
+SAMPLE_AFTER_S, SAMPLE_S = 1.0, 1.0  # ranks that run code answer a signal: no short cell is to be disturbed
+SAMPLED_PART = 0.05  # of the time may go into taking samples: many ranks, or ranks that do not answer
+LOCK_TIMEOUT_S = 0.05  # a sample that cannot be taken now is taken later
+STANDS_STILL_S = 3.0  # from when on the view says how long a rank has been doing the same
+LINE_CHARACTERS = 120
+LOOK_BACK_CHARACTERS = 4000  # in what a rank has printed, for its last line
+MAX_ROWS = 12  # in each of the two tables
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+ALONE = re.compile(r"(%%[^\n]*\n)*%%px\b|%px\b[^\n]*\Z")  # a cell that is one `%%px` or `%px`, and no more
+
+
+Rows = list[tuple[list[int], str]]  # of a table: ranks, and what holds for them
+
+
+class LiveView:
+    """A display of what each rank does and of the last line that it has printed. It never fails a cell."""
+
+    def __init__(self, ranks: Ranks, result: ipp.AsyncResult, after_s: float) -> None:
+        self.ranks, self.result, self.after_s = ranks, result, after_s
+        self.display_id = uuid4().hex
+        self.began = self.next_update = monotonic()
+        self.next_sample = self.began + SAMPLE_AFTER_S
+        self.shown: dict[str, str] | None = None
+        self.doing: dict[int, tuple[str, float]] = {}  # by rank: what, and since when
+        self.tails: dict[tuple[int, str], str] = {}  # by rank and stream
+        self.printed: dict[int, str] = {}  # by rank: the last line
+
+    def update(self) -> None:
+        """Show what the ranks are doing now. Call it as often as you like: it acts twice a second."""
+        now = monotonic()
+        if self.after_s < 0 or now < self.next_update:
+            return
+        self.next_update = now + UPDATE_S
+        try:
+            self.observe(now)
+            if now - self.began >= self.after_s and (bundle := self.bundle(now)) != self.shown:
+                update, self.shown = self.shown is not None, bundle
+                publish_display_data(bundle, transient={"display_id": self.display_id}, update=update)
+        except Exception:  # the cell counts, and not its view
+            self.next_update = float("inf")
+
+    def remove(self, output_follows: bool) -> None:
+        """Remove the display: when the next output comes, without flicker, or at once if none follows."""
+        self.after_s = -1
+        if self.shown is not None:
+            clear_output(wait=output_follows)
+
+    def observe(self, now: float) -> None:
+        """Note what each rank does and has printed last."""
+        doing = {rank: ended(future) for rank, future in private.futures(self.result).items()}
+        if "" in doing.values() and now >= self.next_sample:
+            with suppress(TimeoutError):  # a rank has locked the flight recorder
+                self.sample(doing)
+            self.next_sample = now + max(SAMPLE_S, (monotonic() - now) / SAMPLED_PART)
+        for rank, what in doing.items():
+            before = self.doing.get(rank, ("running", now))
+            self.doing[rank] = before if what in ("", before[0]) else (what, now)
+        for rank, output in private.outputs(self.result).items():
+            for name in ("stdout", "stderr"):
+                tail = (output[name] or "")[-LOOK_BACK_CHARACTERS:]
+                if tail != self.tails.get((rank, name), ""):
+                    self.tails[rank, name] = tail
+                    self.printed[rank] = last_line(tail)
+
+    def sample(self, doing: dict[int, str]) -> None:
+        """Fill in what the ranks are doing that have not ended the cell, from the flight recorder."""
+        report = self.ranks.take_snapshot(LOCK_TIMEOUT_S)
+        for state in report.ranks if report is not None else ():
+            if doing.get(state.rank) == "":
+                doing[state.rank] = activity(state)
+
+    def bundle(self, now: float) -> dict[str, str]:
+        """Return the view as HTML and as text."""
+        done = sum(future.done() for future in private.futures(self.result).values())
+        title = (
+            f"{duration(now - self.began)}, {done} of {len(self.doing)} rank{'s' * (len(self.doing) > 1)} "
+            "done. The stop button ends the cell."
+        )
+        tables = [("", self.rows_of_activities(now))]
+        if self.printed:
+            tables.append(("Last line printed:", grouped(self.printed)))
+        return {"text/plain": as_text(title, *tables), "text/html": as_html(title, *tables)}
+
+    def rows_of_activities(self, now: float) -> Rows:
+        """Return what the ranks do; with a time if they have stood still for a while."""
+        rows: Rows = []
+        for ranks, what in grouped({rank: what for rank, (what, _) in self.doing.items()}):
+            seconds = now - max(self.doing[rank][1] for rank in ranks)
+            stands_still = seconds >= STANDS_STILL_S and what.startswith(("at ", "waiting "))
+            rows.append((ranks, f"{what}, {duration(seconds)}" if stands_still else what))
+        return rows
+
+
+def grouped(texts: dict[int, str]) -> Rows:
+    """Return each text once, with the ranks that it belongs to."""
+    groups: dict[str, list[int]] = {}
+    for rank in sorted(texts):
+        groups.setdefault(texts[rank], []).append(rank)
+    return [(ranks, text) for text, ranks in groups.items()]
+
+
+def ended(future: Any) -> str:
+    """Return how a rank has ended the cell; nothing if it has not."""
+    if not future.done():
+        return ""
+    with suppress(Exception):  # a cancelled future has no result
+        if name := getattr(
+            future.result(), "ename", ""
+        ):  # ipyparallel returns a rank's exception as a result
+            return f"raised {name}"
+    return "done"
+
+
+def activity(state: RankState) -> str:
+    """Return what a rank is doing that has not ended the cell; nothing if that is unknown."""
+    at = f" at {state.place}" if state.place else ""
+    if state.activity is Activity.WAITING_IN_COLLECTIVE:
+        return f"waiting in {state.calls[-1].operation}{at}"
+    if state.message is not None:
+        return f"waiting in {state.message.operation}{at}"
+    return {
+        Activity.RUNNING: at.strip(),
+        Activity.NOT_STARTED: "not started",
+        Activity.UNRESPONSIVE: "no response",
+        Activity.DEAD: "died",
+    }.get(state.activity, "")
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a text that is not empty; a line may also end with a carriage return."""
+    lines = [line.rstrip() for line in re.split(r"[\r\n]", ANSI.sub("", text))]
+    return short(next((line for line in reversed(lines) if line), ""))
+
+
+def short(text: str) -> str:
+    """Return a text, cut if it is too long for a line."""
+    return text if len(text) <= LINE_CHARACTERS else text[: LINE_CHARACTERS - 1] + "…"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in whole seconds: `34 s`, `2 min 5 s`, `1 h 0 min`."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minute} min"
+    return f"{minutes} min {second} s" if minutes else f"{second} s"
+
+
+def as_text(title: str, *tables: tuple[str, Rows]) -> str:
+    """Return a title and tables, each with a title of its own, as plain text."""
+    lines = [title]
+    for heading, rows in tables:
+        lines += [heading] * bool(heading)
+        lines += [f"  {ranks_phrase(ranks)}: {text}" for ranks, text in rows[:MAX_ROWS]]
+        lines += [f"  … and {len(rows) - MAX_ROWS} more"] * (len(rows) > MAX_ROWS)
+    return "\n".join(lines)
+
+
+def as_html(title: str, *tables: tuple[str, Rows]) -> str:
+    """Return the same as HTML, in the colours of the page around it: any theme is legible."""
+    parts = [f"<div>{escape(title)}</div>"]
+    cell = 'style="text-align: left; vertical-align: top; white-space: pre-wrap"'
+    for heading, rows in tables:
+        parts += [f"<div>{escape(heading)}</div>"] * bool(heading)
+        lines = [(ranks_phrase(ranks), text) for ranks, text in rows[:MAX_ROWS]]
+        lines += [("…", f"and {len(rows) - MAX_ROWS} more")] * (len(rows) > MAX_ROWS)
+        parts.append('<table style="margin: 0 0 0.5em 0">')
+        for ranks, text in lines:
+            marked = re.sub("`(.*)`", r"<code>\1</code>", escape(text, quote=False))
+            parts.append(f'<tr><th scope="row" {cell}>{ranks}</th><td {cell}>{marked}</td></tr>')
+        parts.append("</table>")
+    return "".join(parts)
+
+
+def fills_its_cell(shell: Any) -> bool:
+    """Return whether the running cell consists of one `%%px` or `%px`, and prints nothing else.
+
+    Removing a view clears the output of the whole cell. A view that is emptied instead would remain in the
+    saved notebook, so a `%px` line among other lines has none.
+    """
+    if getattr(shell, "kernel", None) is None:
+        return False
+    code = shell.get_parent().get("content", {}).get("code", "")
+    return ALONE.match(code.strip()) is not None

@@ -1,0 +1,125 @@
+"""The output of a `%%px` cell, by rank: in JupyterLab, in saved notebooks and in their tests alike."""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import ipyparallel as ipp
+from IPython.display import publish_display_data
+
+from labkit.cluster import ipyparallel_private as private
+
+ARRIVAL_S = 1.0  # output may arrive after the cell has ended; if none has come for so long, none will
+LONGEST_TEXT = 500_000  # characters that one rank's text may have: browsers stand still with much more
+RED, NORMAL = "\x1b[0;31m", "\x1b[0m"
+
+
+class Kind(IntEnum):
+    """What a piece of output is, in the order in which the kinds are shown."""
+
+    STDOUT, STDERR, DISPLAY, RESULT = range(4)
+
+
+class Piece(NamedTuple):
+    """What one rank has printed, displayed or returned. `number` counts its displays."""
+
+    rank: int
+    kind: Kind
+    number: int
+    content: Any  # a text, or the content of a message with a display or a result
+
+
+# By what `%%px --group-outputs` offers.
+SORT_KEYS = {
+    "type": lambda piece: (piece.kind, piece.rank, piece.number),
+    "engine": lambda piece: (piece.rank, piece.kind, piece.number),
+    "order": lambda piece: (piece.kind, piece.number, piece.rank),
+}
+
+
+def wait_until_complete(result: ipp.AsyncResult) -> None:
+    """Wait until the output of a cell that has ended is here, or until none has arrived for ARRIVAL_S."""
+    arrived = -1
+    while result.done() and not result.wait_for_output(ARRIVAL_S) and arrived != _amount(result):
+        arrived = _amount(result)
+
+
+def _amount(result: ipp.AsyncResult) -> int:
+    return sum(1 if piece.kind > Kind.STDERR else len(piece.content) for piece in pieces(result))
+
+
+def pieces(result: ipp.AsyncResult) -> list[Piece]:
+    """Return the output of a cell as far as it has arrived, also while the cell runs."""
+    found = []
+    for rank, output in private.outputs(result).items():
+        for kind, name in ((Kind.STDOUT, "stdout"), (Kind.STDERR, "stderr")):
+            if output[name]:
+                found.append(Piece(rank, kind, 0, output[name]))
+        for number, content in enumerate([*output["outputs"]]):
+            found.append(Piece(rank, Kind.DISPLAY, number, content))
+        if output["execute_result"]:
+            found.append(Piece(rank, Kind.RESULT, 0, output["execute_result"]))
+    return found
+
+
+def display_outputs(result: ipp.AsyncResult, groupby: str = "type", result_only: bool = False) -> None:
+    """Wait for the output of a cell and show it, in place of the method of AsyncResult with this name."""
+    wait_until_complete(result)
+    show(result, groupby, result_only)
+
+
+def show(result: ipp.AsyncResult, groupby: str, result_only: bool = False) -> None:
+    """Print and display the output of a cell as far as it has arrived."""
+    one_rank = private.is_single(result)
+    previous = None  # the rank whose displays come just before
+    for piece in sorted(pieces(result), key=SORT_KEYS[groupby]):
+        if result_only and piece.kind is not Kind.RESULT:
+            continue
+        if piece.kind in (Kind.STDOUT, Kind.STDERR):
+            name = piece.kind.name.lower()
+            text = shortened(after_returns(piece.content))
+            print(
+                text if one_rank else tagged(f"[{name}:{piece.rank}]", text), end="", file=getattr(sys, name)
+            )
+            previous = None
+            continue
+        data = dict(piece.content["data"])
+        tag = f"[output:{piece.rank}]"
+        if piece.kind is Kind.RESULT:
+            text = data.get("text/plain", "")
+            label = f"{RED}Out[{piece.rank}:{piece.content['execution_count']}]: {NORMAL}"
+            data["text/plain"] = label + "\n" * ("\n" in text) + text
+            is_labelled = set(data) == {"text/plain"}  # otherwise, JupyterLab shows the richest form alone
+        else:
+            is_labelled = False
+        if not (is_labelled or one_rank or piece.rank == previous):
+            publish_display_data({"text/plain": tag})
+        publish_display_data(data, piece.content.get("metadata"))
+        previous = None if is_labelled else piece.rank
+
+
+def tagged(tag: str, text: str) -> str:
+    """Return a text with a tag: before a single line, on a line of its own before several."""
+    text = text.removesuffix("\n")
+    return f"{tag}{chr(10) if chr(10) in text else ' '}{text}\n"
+
+
+def after_returns(text: str) -> str:
+    r"""Return what a terminal shows of a text: of each line, what follows the last \r."""
+    if "\r" not in text:
+        return text
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+
+
+def shortened(text: str) -> str:
+    """Return a text without its middle part if it is too long for a notebook."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    half = LONGEST_TEXT // 2
+    gap = (
+        f"\n… {len(text) - 2 * half:,} characters are left out here. "
+        "`%%px -o result` keeps all of them, in `result.stdout`. …\n"
+    )
+    return text[:half] + gap + text[-half:]

@@ -1,0 +1,177 @@
+"""A `%%px` cell shows what its ranks are doing while it runs, and afterwards only their output, by rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster_fixtures import Kernel, World, a_world
+
+CONNECT = "from labkit.cluster import connect\nrc = connect(4, deadline_s=60)"
+WAIT = "import os, time\ndef wait_for(path):\n    while not os.path.exists(path):\n        time.sleep(0.05)\n"
+FIGURE = """
+from mpi4py import MPI
+import matplotlib
+matplotlib.use("module://matplotlib_inline.backend_inline")
+import matplotlib.pyplot as plt
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    """A kernel as JupyterLab starts one; each test leaves it connected."""
+    for world in a_world(tmp_path_factory.mktemp("live") / "ipython"):
+        yield from connected(world)
+
+
+def connected(world: World) -> Iterator[Kernel]:
+    world.env["IPP_NONINTERACTIVE"] = "0"  # a view, as in JupyterLab
+    kernel = Kernel(world)
+    assert "4 ranks" in kernel.run(CONNECT)
+    kernel.run(f"%%px\n{WAIT}{FIGURE}")
+    yield kernel
+    kernel.end()
+
+
+def views(kernel: Kernel) -> list[dict[str, str]]:
+    """Return what the updatable display of the last cell has shown, one state after the other."""
+    return [
+        message["content"]["data"]
+        for message in kernel.messages
+        if message["msg_type"] in ("display_data", "update_display_data")
+        and message["content"]["transient"].get("display_id")
+    ]
+
+
+def without_counts(outputs: list[dict[str, Any]]) -> str:
+    """Return outputs as text, without the number of cells that an engine has run."""
+    return re.sub(r"Out\[(\d):\d+\]", r"Out[\1]", repr(outputs))
+
+
+CELL = """%%px
+print("epoch", rank // 2)
+print("first\\nsecond" if rank == 3 else "50 %", end="" if rank == 3 else "\\r")
+if rank == 2:
+    import sys
+    print("careful", file=sys.stderr)
+if rank == 3:
+    wait_for({path!r})
+MPI.COMM_WORLD.Barrier()
+plt.figure(figsize=(0.5, 0.5))
+plt.axes()
+plt.show()
+rank ** 2
+"""
+
+
+def test_a_long_cell_shows_what_the_ranks_do_and_leaves_only_their_output(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    cell = CELL.format(path=str(tmp_path / "go"))
+    message = kernel.start(cell)
+    shown = kernel.finish(message, until="4 s")
+    (tmp_path / "go").touch()
+    kernel.finish(message)
+    assert "0 of 4 ranks done. The stop button ends the cell." in shown, shown
+    assert re.search(r"ranks 0–2: at cell line \d+: `MPI.COMM_WORLD.Barrier\(\)`, 3 s\n", shown), shown
+    assert re.search(r"rank 3: at cell line \d+: `time.sleep\(0.05\)`, 3 s\n", shown), shown
+    assert "ranks 0, 1: 50 %" in shown
+    assert "rank 2: careful" in shown
+    assert "rank 3: second" in shown
+    states = views(kernel)
+    assert all(set(state) == {"text/plain", "text/html"} for state in states)
+    assert len(states) <= 9  # twice a second, from the second second on
+    long = kernel.saved_outputs()
+    kernel.run(cell)  # `go` is there: the cell ends before a view is shown
+    assert views(kernel) == []
+    assert without_counts(long) == without_counts(kernel.saved_outputs())
+    assert [output["output_type"] for output in long] == ["stream", "stream"] + ["display_data"] * 12
+    assert long[0]["text"] == (
+        "[stdout:0]\nepoch 0\n50 %\n[stdout:1]\nepoch 0\n50 %\n[stdout:2]\nepoch 1\n50 %\n"
+        "[stdout:3]\nepoch 1\nfirst\nsecond\n"
+    )
+    assert long[1]["text"] == "[stderr:2] careful\n"
+    texts = [output["data"]["text/plain"] for output in long[2:]]
+    assert texts[:8:2] == [f"[output:{rank}]" for rank in range(4)]
+    assert all("image/png" in output["data"] for output in long[3:10:2])
+    assert [text.split(": ")[1][-1] for text in texts[8:]] == ["0", "1", "4", "9"]
+
+
+def test_a_cell_without_output_leaves_nothing(kernel: Kernel) -> None:
+    kernel.run("%%px --progress-after 0.2\ntime.sleep(0.8)")
+    assert views(kernel)
+    assert kernel.saved_outputs() == []
+
+
+def test_a_short_cell_of_single_lines_stays_in_rank_order_without_a_view(kernel: Kernel) -> None:
+    kernel.run("%%px\ntime.sleep(0.1 * (size - rank))\nprint('I am', rank)")
+    assert views(kernel) == []
+    (output,) = kernel.saved_outputs()
+    assert output["text"] == "".join(f"[stdout:{rank}] I am {rank}\n" for rank in range(4))
+    kernel.run("%%px --targets 2\nprint('I am', rank)")
+    (output,) = kernel.saved_outputs()
+    assert output["text"] == "I am 2\n"
+    kernel.run("%%px --noblock\nprint('I am', rank)")
+    assert kernel.run("%pxresult") == "".join(f"[stdout:{rank}] I am {rank}\n" for rank in range(4))
+
+
+def test_a_line_among_other_output_has_no_view_that_would_delete_it(kernel: Kernel) -> None:
+    kernel.run("print('before')\n%pxconfig --progress-after 0.2\n%px time.sleep(0.8)\nprint('after')")
+    assert views(kernel) == []
+    (output,) = kernel.saved_outputs()
+    assert output["text"] == "before\nafter\n"
+    kernel.run("%px time.sleep(0.8)")
+    assert views(kernel)
+    assert kernel.saved_outputs() == []
+    kernel.run("%pxconfig --progress-after 2")
+
+
+def test_a_view_that_cannot_be_made_does_not_matter(kernel: Kernel) -> None:
+    kernel.run(
+        "import labkit.cluster.cells.live_view as live_view\n"
+        "working, live_view.LiveView.bundle = live_view.LiveView.bundle, None"
+    )
+    said = kernel.run("%%px --progress-after 0.2\ntime.sleep(0.5)\nprint(rank)")
+    kernel.run("live_view.LiveView.bundle = working")
+    assert said == "".join(f"[stdout:{rank}] {rank}\n" for rank in range(4))
+
+
+def test_without_a_flight_recorder_the_view_shows_which_ranks_are_done(kernel: Kernel) -> None:
+    kernel.run("ranks = get_ipython().magics_manager.registry['RankMagics'].ranks")
+    kernel.run("recorder, ranks.recorder = ranks.recorder, None")
+    said = kernel.run("%%px --progress-after 0.2\nprint('hello')\nif rank: time.sleep(1.5)")
+    kernel.run("ranks.recorder = recorder")
+    assert "rank 0: done\n" in said and "ranks 1–3: running\n" in said, said
+    assert "ranks 0–3: hello\n" in said
+
+
+def test_output_that_floods_leaves_the_view_small_and_the_cell_fast(kernel: Kernel) -> None:
+    message = kernel.start(
+        "%%px --progress-after 0.2\nfor i in range(60_000): print('line', i)\nprint('x' * 10**6, end='')"
+    )
+    kernel.finish(message)
+    states = views(kernel)
+    assert states
+    assert max(len(str(state)) for state in states) < 10_000
+    (output,) = kernel.saved_outputs()
+    assert len(output["text"]) < 4 * 510_000
+    assert "characters are left out here" in output["text"]
+
+
+def test_the_stop_button_ends_the_view_and_keeps_what_was_printed(kernel: Kernel) -> None:
+    message = kernel.start(
+        "%%px --progress-after 0.2\nprint('before', rank)\nif rank != 1:\n    comm.Barrier()"
+    )
+    shown = kernel.finish(message, until="ranks 0, 2, 3: waiting in Barrier at ")
+    kernel.manager.interrupt_kernel()
+    kernel.finish(message)
+    assert "rank 1: done" in shown, shown
+    assert "`comm.Barrier()`" in shown, shown
+    outputs = kernel.saved_outputs()
+    assert [output["output_type"] for output in outputs] == ["stream", "error"], outputs
+    assert outputs[0]["text"] == "".join(f"[stdout:{rank}] before {rank}\n" for rank in range(4))
+    assert outputs[1]["ename"] == "CellStopped"
