@@ -24,6 +24,8 @@ def excepthook(*error):
     comm.Abort(1)
 sys.excepthook = excepthook
 """
+PAGE_COLUMNS = 100  # at 1366 pixels
+COLUMN_GAP = re.compile(r"\S {2,}(?=\S)")
 MAGIC = re.compile(r"^%%px(?P<options>.*)$")
 
 
@@ -62,6 +64,16 @@ def test_a_notebook_is_saved_as_make_notebooks_saves_it(path: Path) -> None:
         assert set(cell.metadata) <= {"tags", "jupyter"}, cell.id
         if cell.cell_type == "code":
             assert cell.execution_count is not None, f"{cell.id} was not run: make notebooks"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_table_fits_the_page(path: Path) -> None:
+    """JupyterLab breaks longer lines, and a table is then hard to read. Text may break."""
+    for cell in nbformat.read(path, as_version=4).cells:
+        for output in cell.get("outputs", []):
+            for line in output.get("text", "").splitlines():
+                is_row = len(COLUMN_GAP.findall(line)) > 1
+                assert not is_row or len(line) <= PAGE_COLUMNS, f"{cell.id}: {line}"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
