@@ -6,20 +6,17 @@ colour if this rank's input is in the sum. Figures are drawn from the schedule i
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Callable, Mapping
-from html import escape
 
 import numpy as np
-from IPython.display import HTML
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, NullLocator
 
+from labkit.plots.stepper import Stepper
 from labkit.plots.style import COLOURS, INK, LINES, MARKERS, Curve, colour, text_colour
 from labkit.schedules import Round, Schedule, Traffic, Transfer, contents_by_round
 from labkit.units import approx_size, approx_time
@@ -40,27 +37,20 @@ def draw_round(schedule: Schedule, number: int) -> Figure:
     return _circle(schedule, number, rounds[number - 1] if number else None, held[number], len(rounds))
 
 
-def step_through(schedule: Schedule) -> HTML:
-    """Return all rounds as images with a slider to step through them, for display in a notebook."""
+def step_through(schedule: Schedule) -> Stepper:
+    """Return the pictures of all rounds with a slider and buttons to step through them, for a notebook.
+
+    Where scripts do not run, all pictures are shown, as on GitHub; where only text is shown, the transfers.
+    """
     rounds = list(schedule)
-    images = []
-    for number, held in enumerate(contents_by_round(schedule)):
-        round_ = rounds[number - 1] if number else None
-        image = io.BytesIO()
-        _circle(schedule, number, round_, held, len(rounds)).savefig(image, format="png", dpi=80)
-        alt = f"{schedule.name}, {schedule.p} ranks, round {number} of {len(rounds)}"
-        alt += f": {round_}" if round_ else ": before the first round"
-        source = base64.b64encode(image.getvalue()).decode()
-        images.append(
-            f'<img alt="{escape(alt)}" src="data:image/png;base64,{source}"{" hidden" * (number > 0)}>'
-        )
-    show = (
-        "[...this.closest('div').querySelectorAll('img')].forEach((img, k) => img.hidden = k != this.value)"
-    )
-    return HTML(
-        f'<div><label>round <input type="range" min="0" max="{len(rounds)}" value="0" oninput="{show}">'
-        f"</label><br>{''.join(images)}</div>"
-    )
+    figures = [
+        _circle(schedule, number, rounds[number - 1] if number else None, held, len(rounds))
+        for number, held in enumerate(contents_by_round(schedule))
+    ]
+    name = f"{schedule.name}, {schedule.p} ranks, round"
+    texts = [f"{name} 0 of {len(rounds)}: before the first round"]
+    texts += [f"{name} {number} of {len(rounds)}: {round_}" for number, round_ in enumerate(rounds, 1)]
+    return Stepper(figures, texts)
 
 
 def draw_rounds(schedule: Schedule) -> Figure:

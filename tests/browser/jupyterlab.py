@@ -1,0 +1,228 @@
+"""JupyterLab as a student uses it: `labkit lab` in a folder of its own, and its notebooks in a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import nbformat
+import pytest
+
+from labkit.supervisor import supervised
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 60.0  # for whatever a page shows; on an idle machine everything takes a few seconds
+POLL_S = 0.05
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> Any:
+    """Wait until a condition is true and return its value; fail with its description if it takes too long."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"after {seconds:.0f} s still not: {what}", pytrace=False)
+        time.sleep(POLL_S)
+    return value
+
+
+class Lab:
+    """A running `labkit lab`: its folder, address and token."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes], output: Path) -> None:
+        self.folder = folder
+        self.process = process
+        self.output = output
+        line = wait_until(self.announced, f"`labkit lab` says where JupyterLab is: {output}")
+        self.first, self.token = line.groups()
+        self.url = self.first.partition("lab/tree/")[0]
+
+    def announced(self) -> re.Match[str] | None:
+        """Return the line with the address, once the engines are there, too."""
+        printed = self.output.read_text()
+        if self.process.poll() is not None:
+            pytest.fail(f"`labkit lab` has ended:\n{printed}", pytrace=False)
+        return re.search(r"JupyterLab: (\S+)\?token=(\w+)", printed) if "Ctrl-C ends" in printed else None
+
+    def ask(self, path: str, method: str = "GET") -> Any:
+        """Return what the server's interface answers, as data; None while it cannot answer."""
+        headers = {"Authorization": f"token {self.token}"}
+        request = urllib.request.Request(self.url + path, headers=headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+                return json.loads(answer.read() or b"null")
+        except (urllib.error.HTTPError, ConnectionError):  # 500 for a moment while kernels start or end
+            return None
+
+    def kernel(self, notebook: str) -> dict[str, Any] | None:
+        """Return the kernel of a notebook, or None if it has none."""
+        sessions = self.ask("api/sessions") or []
+        return next((one["kernel"] for one in sessions if one["path"] == notebook), None)
+
+    def shut_down_kernels(self) -> None:
+        """End all kernels, as File > Close and Shut Down does."""
+        for session in self.ask("api/sessions") or []:
+            self.ask(f"api/sessions/{session['id']}", "DELETE")
+        wait_until(lambda: self.ask("api/kernels") == [], "all kernels have ended")
+
+    def write(self, name: str, *cells: str) -> str:
+        """Write a notebook with these code cells to the folder; return its name."""
+        notebook = nbformat.v4.new_notebook()
+        notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3 (ipykernel)"}
+        notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+        nbformat.write(notebook, self.folder / name)
+        return name
+
+    def saved(self, name: str) -> Any:
+        """Return a notebook as it is on disk."""
+        return nbformat.read(self.folder / name, as_version=4)
+
+
+@contextmanager
+def a_lab(folder: Path) -> Iterator[Lab]:
+    """Run `labkit lab` on a copy of the notebooks, with settings, state and sockets in `folder`, too."""
+    home = folder / "home"
+    work = folder / "lab"
+    shutil.copytree(ROOT / "notebooks", work / "notebooks", ignore=shutil.ignore_patterns(".*"))
+    env = {
+        **os.environ,
+        "HOME": str(home),
+        "IPYTHONDIR": os.environ.get("IPYTHONDIR", str(home / "ipython")),
+        "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTER_DATA_DIR": str(home / "data"),
+        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+    }
+    env.pop("IPP_NONINTERACTIVE", None)  # a student's `%%px`, not that of tests
+    (home / "config").mkdir(parents=True)
+    (home / "config" / "jupyter_lab_config.py").write_text("c.LabApp.expose_app_in_browser = True\n")
+    output = folder / "output"
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [*supervised("child"), sys.executable, "-m", "labkit", "lab"],
+            cwd=work,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield Lab(work, process, output)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(DEADLINE_S)
+
+
+# JupyterLab's own promises of the commands that run cells or save, so that their end is known.
+WATCH_RUNS = """
+() => {
+    window.runs = {started: 0, ended: 0};
+    jupyterapp.commands.commandExecuted.connect((_, command) => {
+        if (!/^(notebook:(run|restart-run)|runmenu:|docmanager:save$)/.test(command.id)) return;
+        window.runs.started += 1;
+        const end = () => { window.runs.ended += 1; };
+        command.result.then(end, end);
+    });
+}
+"""
+
+
+class Notebook:
+    """A notebook that is open in a page."""
+
+    def __init__(self, lab: Lab, page: Page, path: str) -> None:
+        self.lab, self.page, self.path = lab, page, path
+        self.panel = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
+        self.code = self.panel.locator(".jp-CodeCell")
+
+    def wait_until_ready(self) -> None:
+        """Wait until the notebook is shown and its kernel is idle and connected."""
+        name = Path(self.path).name
+        self.page.locator(f".jp-mod-current[role=tab]:has-text('{name}')").wait_for()
+        self.code.first.wait_for()
+        wait_until(self.is_idle, f"the kernel of {self.path} is idle")
+        self.page.locator(".jp-StatusBar-Widget :text('| Idle')").first.wait_for()
+        self.page.evaluate(WATCH_RUNS)
+
+    def is_idle(self) -> bool:
+        kernel = self.lab.kernel(self.path)
+        return kernel is not None and kernel["execution_state"] == "idle" and kernel["connections"] > 0
+
+    def menu(self, menu: str, entry: str) -> None:
+        """Click an entry of JupyterLab's menus."""
+        self.page.locator(f".lm-MenuBar-item:has-text('{menu}')").first.click()
+        self.page.locator(".lm-Menu-item", has_text=re.compile(f"^{re.escape(entry)}")).first.click()
+
+    def start_all(self) -> None:
+        """Click Run > Run All Cells."""
+        self.begin(lambda: self.menu("Run", "Run All Cells"))
+
+    def start(self, cell: int) -> None:
+        """Run a code cell as Shift+Enter does."""
+        self.code.nth(cell).locator(".jp-InputPrompt").click()
+        self.begin(lambda: self.page.keyboard.press("Shift+Enter"))
+
+    def begin(self, act: Callable[[], None]) -> None:
+        """Do what runs cells, and wait until JupyterLab has begun."""
+        before = self.page.evaluate("runs.started")
+        act()
+        self.page.wait_for_function("before => runs.started > before", arg=before)
+
+    def wait(self, seconds: float = DEADLINE_S) -> None:
+        """Wait until no cell runs or waits for its turn."""
+        self.page.wait_for_function("runs.started == runs.ended", timeout=1000 * seconds)
+
+    def run_all(self, seconds: float = DEADLINE_S) -> None:
+        self.start_all()
+        self.wait(seconds)
+
+    def run(self, cell: int, seconds: float = DEADLINE_S) -> str:
+        """Run a code cell to its end; return the text of its output."""
+        self.start(cell)
+        self.wait(seconds)
+        return self.text(cell)
+
+    def output(self, cell: int) -> Locator:
+        return self.code.nth(cell).locator(".jp-OutputArea-output")
+
+    def text(self, cell: int) -> str:
+        """Return a code cell's output as the page shows it."""
+        return "\n".join(self.output(cell).all_text_contents())
+
+    def content(self) -> Any:
+        """Return the notebook as it would be saved now."""
+        return nbformat.from_dict(self.page.evaluate("jupyterapp.shell.currentWidget.context.model.toJSON()"))
+
+    def errors(self) -> list[str]:
+        """Return the last line of every error in the notebook."""
+        outputs = [one for cell in self.content().cells for one in cell.get("outputs", [])]
+        return [f"{one.ename}: {one.evalue}" for one in outputs if one.output_type == "error"]
+
+    def save(self) -> Any:
+        """Click File > Save Notebook; return what is in the file then."""
+        self.begin(lambda: self.menu("File", "Save Notebook"))
+        self.wait()
+        return self.lab.saved(self.path)
+
+
+def open_notebook(lab: Lab, page: Page, path: str) -> Notebook:
+    """Open a notebook in a JupyterLab without other tabs, and wait for its kernel."""
+    page.goto(f"{lab.url}lab/tree/{quote(path)}?token={lab.token}&reset")
+    notebook = Notebook(lab, page, path)
+    notebook.wait_until_ready()
+    return notebook
