@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 # Turns the pictures before it, which all stand there, into one picture with a slider and buttons. JupyterLab
 # removes scripts from notebooks that it does not trust, and so does GitHub; both then show all pictures.
-# `data-lm-suppress-shortcuts` keeps JupyterLab from taking an arrow key as a command to select another cell.
+# `data-lm-suppress-shortcuts` keeps JupyterLab from taking keys as commands, the arrows to select cells.
+# Each element that can have the focus needs it: JupyterLab's key bindings name the focused element itself.
 SCRIPT = """
 (() => {
     const box = document.currentScript.parentElement;
@@ -23,14 +24,15 @@ SCRIPT = """
         element.textContent = text;
         return element;
     };
+    const keys = {"data-lm-suppress-shortcuts": "true"};
     const look = "font: inherit; color: inherit; background: transparent; cursor: pointer; "
         + "border: 1px solid; border-radius: 4px; padding: 2px 12px";
-    const back = make("button", {type: "button", "aria-label": "previous round", style: look}, "◀");
+    const back = make("button", {type: "button", "aria-label": "previous round", style: look, ...keys}, "◀");
     const slider = make("input", {type: "range", min: 0, max: last, value: 0, "aria-label": "round",
-        style: "flex: 0 1 16em; min-width: 0"});
-    const next = make("button", {type: "button", "aria-label": "next round", style: look}, "▶");
+        style: "flex: 0 1 16em; min-width: 0", ...keys});
+    const next = make("button", {type: "button", "aria-label": "next round", style: look, ...keys}, "▶");
     const words = make("output", {});
-    const bar = make("div", {role: "group", "aria-label": "rounds", "data-lm-suppress-shortcuts": "true",
+    const bar = make("div", {role: "group", "aria-label": "rounds",
         style: "display: flex; align-items: center; gap: 8px; margin: 4px 0"});
     bar.append(back, slider, next, words);
     const show = () => {

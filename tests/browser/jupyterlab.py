@@ -197,12 +197,21 @@ class Notebook:
         self.wait(seconds)
         return self.text(cell)
 
+    def is_active(self, cell: int) -> bool:
+        """Return whether a code cell is the one that JupyterLab's commands act on."""
+        return "jp-mod-active" in (self.code.nth(cell).get_attribute("class") or "")
+
     def output(self, cell: int) -> Locator:
         return self.code.nth(cell).locator(".jp-OutputArea-output")
 
     def text(self, cell: int) -> str:
         """Return a code cell's output as the page shows it."""
         return "\n".join(self.output(cell).all_text_contents())
+
+    def theme(self, name: str) -> None:
+        """Choose a theme: `JupyterLab Light` or `JupyterLab Dark`."""
+        self.page.evaluate("theme => jupyterapp.commands.execute('apputils:change-theme', {theme})", name)
+        self.page.locator(f"body[data-jp-theme-name='{name}']").wait_for(state="attached")
 
     def content(self) -> Any:
         """Return the notebook as it would be saved now."""
