@@ -8,13 +8,14 @@ replaces `mpiexec`. It ends with the process that started it.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import NoReturn
 
 from labkit import env
 from labkit.hosts import links
 from labkit.hosts.control import running
-from labkit.hosts.namespaces import FOLDER, TOKEN, enter
+from labkit.hosts.namespaces import FOLDER, PREFIX, TOKEN, enter
 from labkit.hosts.state import HostsError, State, folder
 from labkit.processes import die_with_parent
 
@@ -42,6 +43,7 @@ def command(state: State, mpiexec: str, ranks: int, program: list[str]) -> tuple
         options += ["-localhost", links.SWITCH_ADDRESS, "-iface", links.SWITCH]
         settings = {}
     else:
+        link_prefix(mpiexec)
         options = ["--host", ",".join(f"{name}:1" for name in names)]
         settings = {
             "PRTE_MCA_plm_ssh_agent": agent,
@@ -50,6 +52,16 @@ def command(state: State, mpiexec: str, ranks: int, program: list[str]) -> tuple
             "PRTE_MCA_hwloc_default_binding_policy": "none",
         }
     return [mpiexec, *options, "-n", str(ranks), *program], {**OVER_THE_LINKS, **settings}
+
+
+def link_prefix(mpiexec: str) -> None:
+    """Make the link by which the agent names this Open MPI, if its path needs quotes in a shell."""
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(mpiexec)))
+    if shlex.quote(prefix) == prefix:
+        return
+    link, new = folder() / PREFIX, folder() / f"{PREFIX}.{os.getpid()}"
+    new.symlink_to(prefix)
+    new.replace(link)
 
 
 def execute(program: list[str], ranks: int | None = None) -> NoReturn:

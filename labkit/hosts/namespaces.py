@@ -5,6 +5,9 @@ Run as a file, it replaces ssh, with which MPI starts programs on other machines
     python namespaces.py FOLDER [OPTION …] HOST COMMAND …
 
 runs COMMAND, words that a shell reads, on the host of that name. FOLDER describes the hosts.
+
+Open MPI writes its own path into COMMAND without quotes. So where that path has a space, FOLDER has a link to
+it, PREFIX, and COMMAND gets the link's path instead.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ PR_SET_DUMPABLE = 4
 # An environment variable of every process on a host, and of its children: `down` finds them by it.
 TOKEN = "LABKIT_HOSTS_TOKEN"
 FOLDER = "LABKIT_HOSTS"
+PREFIX = "prefix"
 
 
 def call(name: str, *arguments: object) -> None:
@@ -67,8 +71,11 @@ def main(folder: str, *arguments: str) -> None:
         hosts = {host["name"]: host["pid"] for host in json.load(file)["hosts"]}
     if name not in hosts:
         sys.exit(f"there is no host {name}; the hosts are {', '.join(hosts)}")
+    line, link = " ".join(command), os.path.join(folder, PREFIX)
+    if os.path.islink(link):
+        line = line.replace(os.readlink(link), link)
     enter(hosts[name])
-    os.execv("/bin/sh", ["sh", "-c", " ".join(command)])
+    os.execv("/bin/sh", ["sh", "-c", line])
 
 
 if __name__ == "__main__":
