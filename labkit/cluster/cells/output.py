@@ -41,13 +41,20 @@ SORT_KEYS = {
 
 def wait_until_complete(result: ipp.AsyncResult) -> None:
     """Wait until the output of a cell that has ended is here, or until none has arrived for ARRIVAL_S."""
-    arrived = -1
-    while result.done() and not result.wait_for_output(ARRIVAL_S) and arrived != _amount(result):
-        arrived = _amount(result)
+    arrived = amount(result)
+    while result.done() and not result.wait_for_output(ARRIVAL_S) and (now := amount(result)) != arrived:
+        arrived = now
 
 
-def _amount(result: ipp.AsyncResult) -> int:
-    return sum(1 if piece.kind > Kind.STDERR else len(piece.content) for piece in pieces(result))
+def amount(result: ipp.AsyncResult) -> int:
+    """Return a number that grows whenever output arrives."""
+    return sum(
+        len(output["stdout"] or "")
+        + len(output["stderr"] or "")
+        + len(output["outputs"])
+        + bool(output["execute_result"])
+        for output in private.outputs(result).values()
+    )
 
 
 def pieces(result: ipp.AsyncResult) -> list[Piece]:
@@ -55,8 +62,8 @@ def pieces(result: ipp.AsyncResult) -> list[Piece]:
     found = []
     for rank, output in private.outputs(result).items():
         for kind, name in ((Kind.STDOUT, "stdout"), (Kind.STDERR, "stderr")):
-            if output[name]:
-                found.append(Piece(rank, kind, 0, output[name]))
+            if text := after_returns(output[name] or ""):
+                found.append(Piece(rank, kind, 0, shortened(text)))
         for number, content in enumerate([*output["outputs"]]):
             found.append(Piece(rank, Kind.DISPLAY, number, content))
         if output["execute_result"]:
@@ -79,10 +86,8 @@ def show(result: ipp.AsyncResult, groupby: str, result_only: bool = False) -> No
             continue
         if piece.kind in (Kind.STDOUT, Kind.STDERR):
             name = piece.kind.name.lower()
-            text = shortened(after_returns(piece.content))
-            print(
-                text if one_rank else tagged(f"[{name}:{piece.rank}]", text), end="", file=getattr(sys, name)
-            )
+            text = piece.content if one_rank else tagged(f"[{name}:{piece.rank}]", piece.content)
+            print(text, end="", file=getattr(sys, name))
             previous = None
             continue
         data = dict(piece.content["data"])
