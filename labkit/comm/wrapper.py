@@ -51,6 +51,10 @@ class CommWrapper(MPI.Intracomm):
         `array` is None if the ranks have not compared their arguments yet.
         """
 
+    def _schedule_messages(self) -> tuple[Callable[..., MPI.Request], Callable[..., MPI.Request]]:
+        """Return the methods that start a send and a receive of a schedule."""
+        return self.Isend, self.Irecv
+
     def _wrapped(self, new: Any, is_ready: bool = True) -> Any:
         """Return what the MPI library made from this communicator, wrapped like this one."""
         if new == MPI.COMM_NULL:

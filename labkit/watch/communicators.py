@@ -28,14 +28,16 @@ from labkit.comm.errors import raise_together
 from labkit.watch.arrays import WatchedArrays
 from labkit.watch.flight_recorder.layout import CellState, FlightRecorder
 from labkit.watch.flight_recorder.opcodes import OPERATIONS, UNKNOWN
-from labkit.watch.messages import MessageWait, WatchedMessages, drain
+from labkit.watch.message_wait import MessageWait
+from labkit.watch.messages import WatchedMessages, drain
 from labkit.watch.objects import WatchedObjects
 from labkit.watch.rendezvous import Channel, NoChannel
+from labkit.watch.requests import NotedRequests
 from labkit.watch.signature import signature
 from labkit.watch.wait import Watch
 
 
-class WatchedComm(WatchedArrays, WatchedObjects, WatchedMessages):
+class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages):
     """A communicator whose ranks learn why they wait, and so do those of all communicators made from it.
 
     `watch()` makes the first one; without a parent that is watched, a WatchedComm is not watched either. Not

@@ -21,7 +21,7 @@ class HangError(CollectiveError):
         self.rank = rank
 
     def _render_traceback_(self) -> list[str]:  # by IPython on an engine; the notebook shows the report once
-        return [f"HangError: rank {self.rank} waited in a call that could not complete."]
+        return [f"HangError: {str(self).splitlines()[0]}"]
 
 
 class Interrupted(KeyboardInterrupt):

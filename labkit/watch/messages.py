@@ -7,44 +7,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from time import monotonic, sleep
-from types import FrameType
 from typing import Any, Literal
 
 from mpi4py import MPI
 
 from labkit.comm import waiting
 from labkit.comm.message import flat, parse
-from labkit.watch.flight_recorder.layout import CellState, WaitingIn
+from labkit.watch import requests
+from labkit.watch.flight_recorder.layout import CellState
 from labkit.watch.flight_recorder.opcodes import OPERATIONS
+from labkit.watch.message_wait import MessageWait
 from labkit.watch.rendezvous import ChannelComm, NoChannel
-from labkit.watch.wait import NAP_S, Waiting, Watch
-
-
-class MessageWait(Waiting):
-    """Waiting for a message to arrive or to be taken; `peer` is a rank of the world, or -1 for any."""
-
-    def __init__(
-        self,
-        watch: Watch,
-        members: list[int],
-        deadline_s: float,
-        operation: int,
-        peer: int,
-        tag: int,
-        frame: FrameType,
-    ) -> None:
-        super().__init__(watch, members, deadline_s)
-        self.operation, self.peer, self.tag, self.frame = operation, peer, tag, frame
-
-    def announce(self) -> None:
-        slot = self.watch.slot
-        self.watch.post_place(self.frame)
-        slot.message_operation, slot.message_peer, slot.message_tag = self.operation, self.peer, self.tag
-        slot.waiting_in = WaitingIn.MESSAGE
-
-    def cannot_complete(self, patience_s: float) -> bool:
-        peers = [self.peer] if self.peer >= 0 else [rank for rank in self.members if rank != self.watch.rank]
-        return bool(peers) and all(self.watch.has_ended(peer, patience_s) for peer in peers)
+from labkit.watch.wait import NAP_S, Watch
 
 
 class WatchedMessages(ChannelComm):
@@ -75,7 +49,7 @@ class WatchedMessages(ChannelComm):
         try:
             sending = super().Isend(sendbuf, dest, sendtag)
         except BaseException:
-            _cancel(receiving)
+            requests.cancel(receiving)
             raise
         self._complete_both("Sendrecv", sending, dest, sendtag, receiving, source, recvtag, status)
 
@@ -97,18 +71,6 @@ class WatchedMessages(ChannelComm):
         sending = super().Isend(copy if datatype is None else [copy, datatype], dest, sendtag)
         receiving = super().Irecv(buf, source, recvtag)
         self._complete_both("Sendrecv_replace", sending, dest, sendtag, receiving, source, recvtag, status)
-
-    def Probe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> Literal[True]:
-        has_arrived = super().Iprobe
-        self._wait("Probe", lambda: has_arrived(source, tag, status), source, tag)
-        return True
-
-    def Mprobe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> MPI.Message:
-        return self._matched("Mprobe", source, tag, status)
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         self._complete("send", super().isend(obj, dest, tag), dest, tag)
@@ -141,26 +103,16 @@ class WatchedMessages(ChannelComm):
             super().recv(recvbuf, MPI.PROC_NULL)
         sending = super().isend(sendobj, dest, sendtag)
         try:
-            received = self._matched("sendrecv", source, recvtag, status).recv(status)
+            received = self._matched("sendrecv", source, recvtag, status, sends_too=True).recv(status)
         except BaseException:
-            _keep(sending)
+            requests.keep(sending)
             raise
         self._complete("send", sending, dest, sendtag)
         return received
 
-    def probe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> Literal[True]:
-        has_arrived = super().iprobe
-        self._wait("probe", lambda: has_arrived(source, tag, status), source, tag)
-        return True
-
-    def mprobe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    def _matched(
+        self, name: str, source: int, tag: int, status: MPI.Status | None, sends_too: bool = False
     ) -> MPI.Message:
-        return self._matched("mprobe", source, tag, status)
-
-    def _matched(self, name: str, source: int, tag: int, status: MPI.Status | None) -> MPI.Message:
         found: list[MPI.Message] = []
         probe = super().Improbe if name == "Mprobe" else super().improbe
 
@@ -170,7 +122,7 @@ class WatchedMessages(ChannelComm):
                 found.append(message)
             return bool(found)
 
-        self._wait(name, has_arrived, source, tag)
+        self._wait(name, has_arrived, source, tag, sends_too)
         return found[0]
 
     def _complete_both(
@@ -185,9 +137,9 @@ class WatchedMessages(ChannelComm):
         status: MPI.Status | None,
     ) -> None:
         try:
-            self._complete(name, receiving, source, recvtag, status, receives=True)
+            self._complete(name, receiving, source, recvtag, status, receives=True, sends_too=True)
         except BaseException:
-            _keep(sending)
+            requests.keep(sending)
             raise
         self._complete("Send", sending, dest, sendtag)
 
@@ -199,17 +151,20 @@ class WatchedMessages(ChannelComm):
         tag: int,
         status: MPI.Status | None = None,
         receives: bool = False,
+        sends_too: bool = False,
     ) -> None:
         try:
-            self._wait(name, lambda: request.Test(status), peer, tag)
+            self._wait(name, lambda: request.Test(status), peer, tag, sends_too)
         except BaseException:
             if receives:
-                _cancel(request)
+                requests.cancel(request)
             else:
-                _keep(request)
+                requests.keep(request)
             raise
 
-    def _wait(self, name: str, is_done: Callable[[], bool], peer: int, tag: int) -> None:
+    def _wait(
+        self, name: str, is_done: Callable[[], bool], peer: int, tag: int, sends_too: bool = False
+    ) -> None:
         if is_done():
             return
         channel = self._channel
@@ -226,12 +181,31 @@ class WatchedMessages(ChannelComm):
             world_rank,
             tag,
             sys._getframe(2),
+            sends_too,
         )
         channel.watch.wait(is_done, wait)
 
 
-# Sends that no rank has taken yet: their buffers must stay until then.
-_unfinished: list[MPI.Request] = []
+def _probing(name: str) -> Callable[..., Any]:
+    def probe(
+        self: WatchedMessages,
+        source: int = MPI.ANY_SOURCE,
+        tag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> MPI.Message | Literal[True]:
+        if name.lower() == "mprobe":
+            return self._matched(name, source, tag, status)
+        has_arrived = super(WatchedMessages, self).Iprobe
+        self._wait(name, lambda: has_arrived(source, tag, status), source, tag)
+        return True
+
+    probe.__name__, probe.__doc__ = name, getattr(MPI.Comm, name).__doc__
+    return probe
+
+
+for _name in "Probe", "probe", "Mprobe", "mprobe":
+    setattr(WatchedMessages, _name, _probing(_name))
+
 DRAIN_S = 2.0
 
 
@@ -250,21 +224,9 @@ def drain(watch: Watch) -> None:
         for channel in watch.channels:
             while (message := channel.comm.Improbe(status=(status := MPI.Status()))) is not None:
                 message.Recv([bytearray(status.Get_count(MPI.BYTE)), MPI.BYTE])
-        _unfinished[:] = [each for each in _unfinished if not each.Test()]
+        has_unfinished = requests.has_unfinished()
         if is_last_round:
             return
         all_here = all(slot.cell_state != CellState.RUNNING for slot in watch.recorder.slots)
-        is_last_round = all_here and not _unfinished
+        is_last_round = all_here and not has_unfinished
         sleep(NAP_S)
-
-
-def _keep(request: MPI.Request) -> None:
-    """Keep a send's buffer until the other rank takes the message."""
-    _unfinished[:] = [each for each in (*_unfinished, request) if not each.Test()]
-
-
-def _cancel(request: MPI.Request) -> None:
-    """Cancel a receive that no message has matched."""
-    if request != MPI.REQUEST_NULL:
-        request.Cancel()
-        request.Wait()

@@ -60,7 +60,7 @@ class Watch:
         self.rows_opened = 0  # as rank 0 of a communicator
         self.free_rows: list[int] = []
         self.notes: dict[Key, tuple[CodeType, int, bytes]] = {}
-        self.calls = 0
+        self.calls = self.message_waits = 0
         self.history = recorder.history_offset(rank)
         self.slot.pid = os.getpid()
         stacks.write_stack_on_signal(recorder.stacks)
@@ -133,6 +133,7 @@ class Watch:
                     waiting.announce()
                     inspected = waited
                 self.progress()
+                waiting.polls += 1
                 sleep(min(NAP_S, waited / 20))
                 if (
                     waited - inspected > INSPECT_S
@@ -167,6 +168,8 @@ class Watch:
             return None if 0 <= since <= waited < since + INTERRUPT_S else report.reason
         if (found := waiting.mismatch()) and (waited > SETTLE_S or waiting.is_settled()):
             return found
+        if waiting.is_stuck():
+            return Reason.CIRCLE
         if waited > waiting.deadline_s:
             return Reason.TIMED_OUT
         patience_s = min(ENDED_S, waiting.deadline_s)
@@ -226,6 +229,7 @@ class Waiting:
     """What a rank waits for: how to announce it, and how to give it up."""
 
     interrupted_since_s = -1.0  # of waiting, when another rank was seen to be interrupted; -1 before
+    polls = 0  # of MPI, by this wait
     is_over = False  # it ended in an error; what the slot says about it stays for others to read
 
     def __init__(self, watch: Watch, members: list[int], deadline_s: float) -> None:
@@ -245,6 +249,10 @@ class Waiting:
     def is_settled(self) -> bool:
         """Tell whether all ranks have made a call and announced at which line they wait."""
         return True
+
+    def is_stuck(self) -> bool:
+        """Tell whether this rank and all that it waits for are in blocking messages that can never end."""
+        return False
 
     def cannot_complete(self, patience_s: float) -> bool:
         """Tell whether a rank that is waited for ended at least `patience_s` ago."""

@@ -81,4 +81,11 @@ HANGS = {
         "half = comm.Split(rank % 2)\nif rank != 3:\n    half.Barrier()",
         [r"rank 3 never joined", r"rank 1 is waiting in Barrier"],
     ),
+    "a circle of receives": (
+        "comm.deadline_s = 60\nleft = (rank - 1) % size\ngot = comm.recv(source=left)\ncomm.send(1, 0)",
+        [
+            r"^HangError: ranks 0 → 3 → 2 → 1 → 0 wait for each other in a circle: each waits in recv for",
+            r"rank 2 is waiting in recv \(from rank 1\) at cell line 4: `got = comm.recv",
+        ],
+    ),
 }

@@ -114,7 +114,10 @@ def _run(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, op: MPI.Op,
 
 def _walk(progress: _Progress, memory: tuple[np.ndarray, np.ndarray], op: MPI.Op) -> None:
     comm, _, steps, requests = progress
-    (array, temporary), send, receive = memory, comm.Isend, comm.Irecv
+    array, temporary = memory
+    send, receive = comm.Isend, comm.Irecv
+    if isinstance(comm, CommWrapper):
+        send, receive = comm._schedule_messages()
     tag = tags.SCHEDULE + waiting.attempt() % 1000
     plain = op == MPI.SUM and array.dtype.kind in "iufc"
     for do, start, stop, peer, slot, number in steps:

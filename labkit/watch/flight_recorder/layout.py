@@ -86,6 +86,13 @@ class Slot(ctypes.Structure):
         ("message_operation", ctypes.c_int64),
         ("message_peer", ctypes.c_int64),
         ("message_tag", ctypes.c_int64),
+        ("message_number", ctypes.c_int64),  # counts the waits in blocking messages; 0 for a schedule's
+        (
+            "has_sends",
+            ctypes.c_int64,
+        ),  # whether non-blocking sends are under way besides, when the wait begins
+        ("has_receives", ctypes.c_int64),
+        ("confirmed", ctypes.c_int64),  # see circle.confirmation
         ("writes_stack", ctypes.c_int64),  # whether it answers the signal (see stacks.py)
         ("calls_noted", ctypes.c_int64),
         ("history", Call * HISTORY_CALLS),

@@ -76,6 +76,7 @@ MESSAGES = (
     "recv",
     "sendrecv",
 )
+SENDS = ("Send", "Ssend", "send", "ssend")
 OPERATIONS = {name: number for number, name in enumerate((*COLLECTIVES, *MESSAGES, "probe", "mprobe"))}
 OPERATION_NAMES = tuple(OPERATIONS)
 SCHEDULES = 1 << 10  # a schedule's number is this and a hash of its name

@@ -16,6 +16,7 @@ class Reason(Enum):
 
     TIMED_OUT = auto()  # a rank waited longer than the communicator's `deadline_s`
     MISMATCH = auto()  # the ranks called collectives that do not fit together
+    CIRCLE = auto()  # ranks wait for one another in blocking sends or receives
     RANK_ENDED = auto()  # a rank that others wait for ended its cell or died
     STOPPED = auto()  # the user stopped the cell
     INTERRUPTED = auto()  # the reporting rank was interrupted while it was waiting

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from labkit.watch.flight_recorder.circle import circle
+from labkit.watch.flight_recorder.opcodes import SENDS
 from labkit.watch.flight_recorder.report import Activity, Mismatch, RankState, Reason, Report
 from labkit.watch.flight_recorder.table import Status, call_details, table
 from labkit.wording import ranks_phrase
 
-SENDS = ("Send", "Ssend", "send", "ssend")
 WAITING = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE)
 
 
@@ -25,16 +26,21 @@ def title(report: Report) -> str:
         return "What the ranks were doing when they were stopped:"
     if report.reason is Reason.INTERRUPTED:
         return f"rank {report.reporter} was interrupted while it was waiting."
-    if report.mismatch is Mismatch.OPERATION:
-        return f"Collective mismatch: the ranks called different operations as collective #{report.number}."
     if report.mismatch is not None:
-        field = report.mismatch.name.lower()
-        return f"Collective mismatch: the ranks called collective #{report.number} with different {field}s."
+        return _mismatch(report.mismatch, report.number)
     if report.number > 0:
         return _missing(report)
+    if report.reason is Reason.CIRCLE:
+        return _circle(report)
     waiting = [rank for rank in report.ranks if rank.message is not None]
     reporters = [rank for rank in waiting if rank.rank == report.reporter] or waiting
     return _unmatched(reporters[0]) if reporters else "A rank waited too long."
+
+
+def _mismatch(found: Mismatch, number: int) -> str:
+    if found is Mismatch.OPERATION:
+        return f"Collective mismatch: the ranks called different operations as collective #{number}."
+    return f"Collective mismatch: the ranks called collective #{number} with different {found.name.lower()}s."
 
 
 def _missing(report: Report) -> str:
@@ -56,6 +62,28 @@ def _unmatched(rank: RankState) -> str:
     tag = "" if message.tag is None else f" (tag {message.tag})"
     missing = f"receive on {peer}" if message.operation in SENDS else f"send from {peer}"
     return f"rank {rank.rank} is waiting in {message.operation}: no matching {missing}{tag}."
+
+
+def _circle(report: Report) -> str:
+    """Return which ranks wait for one another in blocking messages, and why none of them can go on."""
+    messages = {rank.rank: rank.message for rank in report.ranks if rank.message is not None}
+    peers = {rank: message.peer for rank, message in messages.items() if message.peer is not None}
+    ranks = circle(report.reporter, peers) if report.reporter is not None else []
+    if not ranks:  # a rank that waits for any other
+        return f"{ranks_phrase(list(messages))} wait for messages from one another: none of them sends one."
+    ranks = ranks[ranks.index(min(ranks)) :] + ranks[: ranks.index(min(ranks))]
+    operations = {messages[rank].operation for rank in ranks}
+    call = operations.pop() if len(operations) == 1 else ""
+    sends = call in SENDS
+    if len(ranks) == 1:
+        never = "receive" if sends else "send"
+        return f"rank {ranks[0]} waits for itself in {call}: it can {never} only afterwards."
+    way = " → ".join(map(str, [*ranks, ranks[0]]))
+    wait = f"ranks {way} wait for each other in a circle"
+    if not call:
+        return f"{wait}: each waits in a send or a receive for the next."
+    until = "until the next receives" if sends else "for a message from the next"
+    return f"{wait}: each waits in {call} {until}."
 
 
 def rank_lines(report: Report) -> list[str]:
@@ -146,13 +174,21 @@ def advice(report: Report) -> list[str]:
     if report.reason is Reason.STOPPED:
         return []
     lines = []
+    waiting = [rank.message.operation for rank in report.ranks if rank.message is not None]
+    if report.reason is Reason.CIRCLE:
+        lines.append(
+            "Break the circle: let even ranks send first and odd ranks receive first, or use Sendrecv, "
+            "which does both at once."
+        )
     busy = [rank.rank for rank in report.ranks if rank.activity is Activity.RUNNING]
     if report.reason is Reason.TIMED_OUT and busy:
         lines.append(
             f"If {ranks_phrase(busy)} {'are' if len(busy) > 1 else 'is'} only slow, allow more than "
             f"{report.deadline_s:g} s on every rank: `comm.deadline_s = …`"
         )
-    if any(rank.activity is Activity.WAITING_FOR_MESSAGE for rank in report.ranks):
+    if report.reason is Reason.CIRCLE and not set(waiting) & set(SENDS):
+        lines.append("The ranks are ready: fix the cell and run it again.")
+    elif waiting:
         lines.append(
             "A message may still be in flight, and the next cell would receive it: "
             "`connect(restart=True)` starts ranks without it."

@@ -1,0 +1,79 @@
+"""Waiting in a blocking send, receive or probe: for how long, and when it is certain to be of no use."""
+
+from __future__ import annotations
+
+from types import FrameType
+
+from labkit.watch import requests
+from labkit.watch.flight_recorder import circle
+from labkit.watch.flight_recorder.layout import WaitingIn
+from labkit.watch.wait import Waiting, Watch
+
+# Before it is certain that no message is on its way: a poll moves at least one, and each rank can have only
+# some hundred of those that a finished Send has left with MPI.
+POLLS_WHILE_STUCK = 300
+
+
+class MessageWait(Waiting):
+    """Waiting for a message to arrive or to be taken; `peer` is a rank of the world, or -1 for any.
+
+    `sends_too`: the call also sends a message, which its peer may receive. None: it is part of a schedule.
+    """
+
+    def __init__(  # noqa: PLR0917
+        self,
+        watch: Watch,
+        members: list[int],
+        deadline_s: float,
+        operation: int,
+        peer: int,
+        tag: int,
+        frame: FrameType,
+        sends_too: bool | None = None,
+    ) -> None:
+        super().__init__(watch, members, deadline_s)
+        self.operation, self.peer, self.tag, self.frame = operation, peer, tag, frame
+        self.sends_too = sends_too
+        self.stuck_since = 0, 0  # what `confirmation` returned, and how often MPI had been polled then
+
+    def announce(self) -> None:
+        slot, watch = self.watch.slot, self.watch
+        watch.post_place(self.frame)
+        slot.message_operation, slot.message_peer, slot.message_tag = self.operation, self.peer, self.tag
+        if self.sends_too is None:
+            slot.message_number = 0
+        else:
+            watch.message_waits += 1
+            slot.message_number = watch.message_waits
+            slot.has_sends = self.sends_too or requests.has_unfinished() or requests.sends.any()
+            slot.has_receives = requests.receives.any()
+        slot.waiting_in = WaitingIn.MESSAGE
+
+    def is_stuck(self) -> bool:
+        """Tell whether neither this rank nor any that it waits for, directly or through others, can go on.
+
+        What the ranks sent before they began to wait may still be on its way. It has arrived when each of
+        them has polled MPI often enough since all were seen to wait; each says so in its slot.
+        """
+        recorder, rank = self.watch.recorder, self.watch.rank
+        if not recorder.slots[rank].message_number or (
+            self.peer >= 0 and recorder.slots[self.peer].waiting_in != WaitingIn.MESSAGE
+        ):
+            return False
+        waiting = circle.waits(recorder)
+        if rank not in waiting or rank not in circle.stuck_ranks(waiting, recorder.size):
+            return False
+        own = circle.confirmation(rank, waiting)
+        if self.stuck_since[0] != own:
+            self.stuck_since = own, self.polls
+        if self.polls - self.stuck_since[1] < POLLS_WHILE_STUCK:
+            return False
+        self.watch.slot.confirmed = own
+        return all(
+            recorder.slots[other].confirmed == circle.confirmation(other, waiting)
+            for other in circle.closure(rank, waiting)
+        )
+
+    def cannot_complete(self, patience_s: float) -> bool:
+        peers = [self.peer] if self.peer >= 0 else [rank for rank in self.members if rank != self.watch.rank]
+        return bool(peers) and all(self.watch.has_ended(peer, patience_s) for peer in peers)
