@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from labkit.cluster.cells.failures import split
 from labkit.cluster.cells.text import engine_text
 from tests.cluster_fixtures import Kernel, World
 
@@ -132,3 +133,21 @@ def test_cells_to_run_again_are_those_that_last_succeeded_by_their_number_now(sh
     number = int(shared.run("print(len(In))")) - 2
     said = shared.run(CONNECT.format(", restart=True"))
     assert f"The ranks are new: run the %%px cells [2], [{number}] again to define their names." in said
+
+
+def test_a_message_is_taken_from_where_it_is_complete() -> None:
+    """A SyntaxError's own message names a temporary file; a traceback may be shorter than the message."""
+    for message, traceback, expected in [
+        ("bad (123.py, line 2)", "  Cell\n\x1b[31mError\x1b[39m\x1b[31m:\x1b[39m bad", ("bad", "  Cell")),
+        ("bad\nEnd", "----\nError  Traceback\nCell\nError: bad\nEnd", ("bad\nEnd", "Cell")),
+        ("bad", "----\nError  Traceback\nCell\n\nError: bad\na note", ("bad\na note", "Cell")),
+        (
+            "bad",
+            "Cell\n\n\x1b[36mFile \x1b[39mMPI.pyx:170, in recv\n\nFile a.py:3\nError: bad",
+            ("bad", "Cell\n\nFile a.py:3"),
+        ),
+        ("", "----\nError  Traceback\nCell\n\nError: ", ("", "Cell")),
+        ("first\nsecond", "Error: first", ("first\nsecond", "")),
+        ("bad", "", ("bad", "")),
+    ]:
+        assert split("Error", message, traceback) == expected

@@ -17,6 +17,7 @@ from labkit.wording import ranks_phrase
 CONSEQUENCES = ("HangError", "KeyboardInterrupt", "Interrupted")  # of a hang or a stop, on the other ranks
 SKIPPED = "the rank did not run this cell, because the one before it had just failed there; run it again"
 TRACEBACKS_SHOWN, MESSAGES_SHOWN = 4, 8
+_IN_CYTHON = re.compile(r"^File .*\.(pyx|pxi):\d+", re.MULTILINE)  # whose source is not installed
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -56,9 +57,10 @@ def split(name: str, message: str, traceback: str) -> tuple[str, str]:
     first = 2 if plain[0] and not plain[0].strip("-") else 0
     shown = "\n".join(plain[end:])[len(name) :].removeprefix(":").strip()
     # IPython shows notes, too, and not the temporary file that a SyntaxError's own message names.
-    if shown.startswith(message) or message.startswith(shown):
+    if shown.startswith(message) or re.fullmatch(re.escape(shown) + r" \(.*line \d+\)", message):
         message = shown
-    return message, "\n".join(lines[first:end]).strip("\n")
+    frames = "\n".join(lines[first:end]).strip("\n").split("\n\n")
+    return message, "\n\n".join(frame for frame in frames if not _IN_CYTHON.search(_COLOURS.sub("", frame)))
 
 
 def hang_report(result: ipp.AsyncResult) -> str | None:
