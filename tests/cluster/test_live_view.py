@@ -12,7 +12,7 @@ import pytest
 
 from labkit.cluster.cells import output
 from labkit.cluster.cells.live_view import SAMPLED_PART, LiveView
-from labkit.watch.flight_recorder.report import Activity, RankState
+from labkit.watch.flight_recorder.report import Activity, CallRecord, RankState
 from tests.cluster_fixtures import Kernel, World, a_world
 
 CONNECT = "from labkit.cluster import connect\nrc = connect(4, deadline_s=60)"
@@ -81,8 +81,8 @@ def test_a_long_cell_shows_what_the_ranks_do_and_leaves_only_their_output(
     (tmp_path / "go").touch()
     kernel.finish(message)
     assert "0 of 4 ranks done. The stop button ends the cell." in shown, shown
-    assert re.search(r"ranks 0–2: at cell line \d+: `MPI.COMM_WORLD.Barrier\(\)`, 3 s\n", shown), shown
-    assert re.search(r"rank 3: at cell line \d+: `time.sleep\(0.05\)`, 3 s\n", shown), shown
+    assert re.search(r"ranks 0–2: at cell line \d+: `MPI.COMM_WORLD.Barrier\(\)` for 3 s\n", shown), shown
+    assert re.search(r"rank 3: at cell line \d+: `time.sleep\(0.05\)` for 3 s\n", shown), shown
     assert "ranks 0, 1: 50 %" in shown
     assert "rank 2: careful" in shown
     assert "rank 3: second" in shown
@@ -237,7 +237,7 @@ def test_a_view_of_many_ranks_is_short_and_its_html_is_escaped() -> None:
     lines = bundle["text/plain"].splitlines()
     assert lines[:4] == [
         "1 min 15 s, 2 of 64 ranks done. The stop button ends the cell.",
-        "  ranks 0–59, 62, 63: at cell line 2: `x <b> y`, 1 min 14 s",
+        "  ranks 0–59, 62, 63: at cell line 2: `x <b> y` for 1 min 14 s",
         "  rank 60: done",
         "  rank 61: raised ValueError",
     ]
@@ -251,6 +251,26 @@ def test_lines_that_differ_on_many_ranks_are_counted() -> None:
     lines = view.bundle(view.began)["text/plain"].splitlines()
     assert lines[1:5] == ["  ranks 0–29: running", "Last line printed:", "  rank 0: 0 %", "  rank 1: 1 %"]
     assert lines[-1] == "  … and 18 more"
+
+
+def test_a_rank_that_calls_or_prints_in_a_loop_does_not_stand_still() -> None:
+    def call(number: int) -> RankState:
+        record = CallRecord(0, number, "Allreduce", None, 8, "float32", "SUM", "cell", 3)
+        return RankState(0, Activity.WAITING_IN_COLLECTIVE, "cell line 3: `step()`", calls=(record,))
+
+    def row(view: LiveView, seconds: float) -> str:
+        view.observe(view.began + seconds)
+        return view.bundle(view.began + seconds)["text/plain"].splitlines()[1]
+
+    states, future = [call(1)], FakeFuture("")
+    view = view_of([future], states)
+    assert row(view, 1) == "  rank 0: waiting in Allreduce at cell line 3: `step()`"
+    assert row(view, 5) == "  rank 0: waiting in Allreduce at cell line 3: `step()` for 4 s"
+    states[0] = call(2)
+    assert row(view, 10) == "  rank 0: waiting in Allreduce at cell line 3: `step()`"
+    assert row(view, 14) == "  rank 0: waiting in Allreduce at cell line 3: `step()` for 4 s"
+    future.stdout = "epoch 2\n"
+    assert row(view, 18) == "  rank 0: waiting in Allreduce at cell line 3: `step()`"
 
 
 def test_ranks_that_do_not_answer_are_asked_less_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 from html import escape
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import ipyparallel as ipp
@@ -15,7 +15,7 @@ from IPython.display import clear_output, publish_display_data
 
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.cells.cell import Ranks
-from labkit.watch.flight_recorder.report import Activity, RankState
+from labkit.watch.flight_recorder.report import Activity, CallRecord, RankState
 from labkit.wording import ranks_phrase
 
 # Set where outputs are compared (nbval): nothing that comes and goes with the machine's load.
@@ -36,6 +36,14 @@ ALONE = re.compile(r"(%%[^\n]*\n)*%%px\b|%px\b[^\n]*\Z")  # a cell that is one `
 Rows = list[tuple[list[int], str]]  # of a table: ranks, and what holds for them
 
 
+class Doing(NamedTuple):
+    """What a rank is doing, its last collective, and since when: a rank in a loop does not stand still."""
+
+    what: str
+    call: CallRecord | None
+    since: float
+
+
 class LiveView:
     """A display of what each rank does and of the last line that it has printed. It never fails a cell."""
 
@@ -45,7 +53,7 @@ class LiveView:
         self.began = self.next_update = monotonic()
         self.next_sample = self.began + SAMPLE_AFTER_S
         self.shown: dict[str, str] | None = None
-        self.doing: dict[int, tuple[str, float]] = {}  # by rank: what, and since when
+        self.doing: dict[int, Doing] = {}  # by rank
         self.tails: dict[tuple[int, str], str] = {}  # by rank and stream
         self.printed: dict[int, str] = {}  # by rank: the last line
 
@@ -71,27 +79,40 @@ class LiveView:
 
     def observe(self, now: float) -> None:
         """Note what each rank does and has printed last."""
-        doing = {rank: ended(future) for rank, future in private.futures(self.result).items()}
-        if "" in doing.values() and now >= self.next_sample:
+        have_printed = self.read_output()
+        seen = {
+            rank: Doing(ended(future), None, now) for rank, future in private.futures(self.result).items()
+        }
+        if now >= self.next_sample and not all(doing.what for doing in seen.values()):
             with suppress(TimeoutError):  # a rank has locked the flight recorder
-                self.sample(doing)
+                seen |= self.sample({rank for rank, doing in seen.items() if not doing.what}, now)
             self.next_sample = now + max(SAMPLE_S, (monotonic() - now) / SAMPLED_PART)
-        for rank, what in doing.items():
-            before = self.doing.get(rank, ("running", now))
-            self.doing[rank] = before if what in ("", before[0]) else (what, now)
+        for rank, doing in seen.items():
+            before = self.doing.get(rank, Doing("running", None, now))
+            has_moved = rank in have_printed or (doing.what and doing[:2] != before[:2])
+            after = doing if doing.what else before
+            self.doing[rank] = after._replace(since=now if has_moved else before.since)
+
+    def sample(self, ranks: set[int], now: float) -> dict[int, Doing]:
+        """Return what ranks are doing that have not ended the cell, from the flight recorder."""
+        report = self.ranks.take_snapshot(LOCK_TIMEOUT_S)
+        return {
+            state.rank: Doing(activity(state), state.calls[-1] if state.calls else None, now)
+            for state in (report.ranks if report is not None else ())
+            if state.rank in ranks
+        }
+
+    def read_output(self) -> set[int]:
+        """Note the last line of each rank; return the ranks that have printed since the last time."""
+        have_printed = set()
         for rank, output in private.outputs(self.result).items():
             for name in ("stdout", "stderr"):
                 tail = (output[name] or "")[-LOOK_BACK_CHARACTERS:]
                 if tail != self.tails.get((rank, name), ""):
                     self.tails[rank, name] = tail
                     self.printed[rank] = last_line(tail)
-
-    def sample(self, doing: dict[int, str]) -> None:
-        """Fill in what the ranks are doing that have not ended the cell, from the flight recorder."""
-        report = self.ranks.take_snapshot(LOCK_TIMEOUT_S)
-        for state in report.ranks if report is not None else ():
-            if doing.get(state.rank) == "":
-                doing[state.rank] = activity(state)
+                    have_printed.add(rank)
+        return have_printed
 
     def bundle(self, now: float) -> dict[str, str]:
         """Return the view as HTML and as text."""
@@ -108,10 +129,10 @@ class LiveView:
     def rows_of_activities(self, now: float) -> Rows:
         """Return what the ranks do; with a time if they have stood still for a while."""
         rows: Rows = []
-        for ranks, what in grouped({rank: what for rank, (what, _) in self.doing.items()}):
-            seconds = now - max(self.doing[rank][1] for rank in ranks)
+        for ranks, what in grouped({rank: doing.what for rank, doing in self.doing.items()}):
+            seconds = now - max(self.doing[rank].since for rank in ranks)
             stands_still = seconds >= STANDS_STILL_S and what.startswith(("at ", "waiting "))
-            rows.append((ranks, f"{what}, {duration(seconds)}" if stands_still else what))
+            rows.append((ranks, f"{what} for {duration(seconds)}" if stands_still else what))
         return rows
 
 
