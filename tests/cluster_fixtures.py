@@ -237,6 +237,28 @@ def names_engines(path: str) -> bool:
     return False
 
 
+def clusters(world: World) -> Iterator[Start]:
+    """Yield a function that starts a cluster as typed and returns when its engines start; kill all later."""
+    started = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        before = [path for path in world.cluster_files() if names_engines(path)]
+        process = world.start("ipyparallel.cluster", "start", *arguments)
+        started.append(process)
+        wait_until(
+            lambda: any(names_engines(path) for path in world.cluster_files() if path not in before),
+            "a cluster file that names engines",
+        )
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     yield from a_world(tmp_path / "ipython")
@@ -262,20 +284,4 @@ def new_kernel(world: World) -> Iterator[Callable[[], Kernel]]:
 
 @pytest.fixture
 def ipcluster(world: World) -> Iterator[Start]:
-    """Start a cluster as typed, and return when its engines are starting. Kill it after the test."""
-    started = []
-
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        process = world.start("ipyparallel.cluster", "start", *arguments)
-        started.append(process)
-        wait_until(
-            lambda: any(map(names_engines, world.cluster_files())), "a cluster file that names engines"
-        )
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
+    yield from clusters(world)

@@ -30,6 +30,7 @@ INPUTS = (
     "pyproject.toml",
     "requirements.lock",
     "cluster_profiles/mpi/ipcluster_config.py",
+    "cluster_profiles/mpi/ipython_kernel_config.py",
     "cluster_profiles/hosts/ipcluster_config.py",
     "labkit/cli/overrides.json",
     "tools/make_env.py",

@@ -26,12 +26,18 @@ def connect(
     ends with this notebook's kernel. Every engine gets `comm`, `rank`, `size` and `np`. `comm` is watched: if
     a rank never calls a collective, all ranks raise an error that says why.
 
+    One notebook at a time uses the engines. Of several clusters of `n` engines, this notebook takes the one
+    that it has used already, else a free one, and the cluster of `labkit lab` before others. If other
+    notebooks hold all of them, it takes over the engines of a notebook that runs no cell on them. That
+    notebook then raises an error at each use of its ranks, until it calls `connect()` again. The ranks keep
+    their variables only if this kernel was the last to use them; otherwise these are cleared.
+
     Args:
         n: the number of ranks, at least 1; it may exceed the number of cores.
         profile: where the ranks run: `mpi` is this machine; `hosts` is the hosts with shaped links that
             `labkit hosts up` creates, one rank on each.
         restart: end the engines that are there, even those that do not respond, and start new ones.
-        take_over: use the engines although another notebook uses them; that notebook gets an error.
+        take_over: take the engines over even from a notebook that runs a cell on them; the cell is stopped.
         own: start a cluster for this notebook alone, whatever else runs.
         deadline_s: how long a rank waits in a call of `comm` before it reports a hang, in seconds.
         timeout: how long to wait for the engines, in seconds.
@@ -39,7 +45,7 @@ def connect(
     Raises:
         labkit.hosts.HostsError: the profile is `hosts`, and no hosts are up.
         labkit.cluster.errors.ClusterError: the engines did not start, do not answer, do not form one world of
-            `n` ranks, or another notebook uses them.
+            `n` ranks, or run a cell of another notebook.
 
     """
     # Imported here because engines import this package while they start, and need nothing of the client.

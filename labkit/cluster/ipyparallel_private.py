@@ -7,12 +7,16 @@ labkit/cluster/engine replace parts of ipyparallel's engine and controller; each
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import ipyparallel as ipp
 import psutil
 from ipyparallel import util
+
+USES = ("send_apply_request", "send_execute_request", "clear", "abort", "shutdown")
 
 
 def profile_dirs() -> list[Path]:
@@ -71,6 +75,23 @@ def mpiexec_of(launcher: Any) -> str:
     # MPILauncher.mpi_cmd is a documented setting; its last word is mpiexec (cluster_profiles/mpi).
     command = getattr(launcher, "mpi_cmd", None)
     return str(command[-1]) if command else ""
+
+
+def call_before_use(client: ipp.Client, check: Callable[[], None]) -> None:
+    """Call `check` each time before a client sends the engines something to run, or clears or ends them."""
+    # The views of a client send all they have to run with two public methods of it, which these are. They are
+    # replaced in the object: Cluster.connect_client() makes a Client, and no subclass of it.
+    for name in USES:
+        setattr(client, name, _checked(getattr(client, name), check))
+
+
+def _checked(method: Callable[..., Any], check: Callable[[], None]) -> Callable[..., Any]:
+    @wraps(method)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        check()
+        return method(*arguments, **options)
+
+    return checked
 
 
 def attach(path: Path, **settings: Any) -> ipp.Cluster:

@@ -13,6 +13,7 @@ import pytest
 from tests.cluster_fixtures import Kernel, Start, World, a_kernel, a_world, wait_until
 
 CONNECT = "from labkit.cluster import connect\nrc = connect(2)"
+PIDS = "import os\nprint(rc[:].apply_sync(os.getpid))"
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +58,20 @@ def test_engines_of_ipcluster_outlive_the_kernel(world: World, kernel: Kernel, i
     assert "found running" in kernel.run(CONNECT)
     # With the default period of 3 s, revived engines would take that long to register.
     assert any("--HeartMonitor.period=100" in command for command in world.commands())
-    kernel.run("%px mark = rank + 10")
+    engines = kernel.run(PIDS)
     kernel.restart()
     assert "found running" in kernel.run(CONNECT)
-    assert kernel.run("print(rc[:]['mark'])") == "[10, 11]\n"
+    assert kernel.run(PIDS) == engines
 
     # ipcluster takes engines that end before it prints this line for engines that failed to start.
     assert started.stdout and any("started successfully" in line for line in started.stdout)
     kernel.run("%px import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert "found running" in kernel.run(CONNECT)
-    kernel.run("%px mark = rank + 20")
+    revived = kernel.run(PIDS)
+    assert revived != engines
     kernel.restart()
     assert "found running" in kernel.run(CONNECT)
-    assert kernel.run("print(rc[:]['mark'])") == "[20, 21]\n"
+    assert kernel.run(PIDS) == revived
 
 
 def test_stale_files_are_ignored_though_other_programs_listen_on_the_ports(

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import ipyparallel as ipp
 import psutil
 import pytest
+from ipyparallel.client import view
 from ipyparallel.client.magics import ParallelMagics
 from ipyparallel.cluster.launcher import LocalProcessLauncher, MPILauncher
 from ipyparallel.controller.app import IPController
@@ -44,6 +46,19 @@ def test_a_result_has_a_future_for_each_engine() -> None:
         child.output.metadata = {}
     result = ipp.AsyncResult(SimpleNamespace(), children, targets=[3, 5])
     assert private.futures(result) == {3: children[0], 5: children[1]}
+
+
+def test_a_check_precedes_all_that_uses_the_engines() -> None:
+    source = inspect.getsource(view)
+    assert "client.send_apply_request(" in source and "client.send_execute_request(" in source
+    assert "client._send" not in source and "session.send" not in source  # a view has no other way to send
+    calls: list[str] = []
+    client: Any = SimpleNamespace(**{name: partial(calls.append, name) for name in private.USES})
+    private.call_before_use(client, partial(calls.append, "check"))
+    for name in private.USES:
+        assert callable(getattr(ipp.Client, name))
+        getattr(client, name)()
+    assert calls == [call for name in private.USES for call in ("check", name)]
 
 
 def test_a_launcher_has_a_process_once_it_has_started_one(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -208,26 +208,7 @@ def test_a_restarted_kernel_stops_the_cell_of_the_old_one(
     assert ("Ranks 1–3 did not respond to an interrupt; new engines" in printed) != stays, printed
     assert "4 ranks, one MPI world" in printed + kernel.finish(message)
     recover(f"kernel restarted, {what}", took, kernel, began)
-    assert ("NameError" in kernel.run("%px print(mark)")) != stays
-
-
-def test_two_notebooks_on_one_cluster(new_kernel: Callable[[], Kernel], ipcluster: Start) -> None:
-    ipcluster("--engines=MPI", "-n", "2")
-    first, second = new_kernel(), new_kernel()
-    connect_ = "from labkit.cluster import connect\nrc = connect(2{})"
-    first.run(connect_.format(""))
-    first.run("%px mark = rank")
-    said = second.run(connect_.format(""))
-    assert f"(kernel process {first.pid}) uses the 2 engines" in said
-    assert "2 ranks, one MPI world" in second.run(connect_.format(", take_over=True"))
-    assert "[0, 1]" in second.run("print(rc[:]['mark'])")
-    said = first.run("%px print(mark)")
-    assert f"(kernel process {second.pid}) has taken the engines over" in said
-    assert "cluster started" in first.run("rc = connect(2, own=True)")
-    assert "NameError" in first.run("%px mark")
-    assert "this notebook's cluster" in first.run("rc = connect(2)")
-    second.end()
-    assert "found running" in new_kernel().run(connect_.format(""))  # a kernel that has ended holds nothing
+    assert "NameError" in kernel.run("%px print(mark)")
 
 
 def test_new_ranks_name_the_cells_to_run_again(kernel: Kernel) -> None:

@@ -9,12 +9,14 @@ import time
 
 import ipyparallel as ipp
 from ipyparallel.error import NoEnginesRegistered
+from IPython import get_ipython
 
-from labkit.cluster import discovery, ownership
+from labkit.cluster import discovery
 from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.cells.exits import exits_file, first_exit
 from labkit.cluster.cells.failures import failures, hang_report, tracebacks
-from labkit.cluster.errors import CellHung, CellStopped, ClusterError, RankDied
-from labkit.cluster.exits import exits_file, first_exit
+from labkit.cluster.errors import CellHung, CellStopped, RankDied
+from labkit.cluster.ownership import Claim
 from labkit.cluster.world import RankInfo
 from labkit.watch.flight_recorder.layout import FlightRecorder
 from labkit.watch.flight_recorder.report import Activity, Reason, Report
@@ -39,27 +41,34 @@ class Ranks:
     """The ranks behind a client, as they were when `connect()` returned."""
 
     def __init__(
-        self, client: ipp.Client, cluster: ipp.Cluster, infos: list[RankInfo], recorder: str
+        self,
+        client: ipp.Client,
+        cluster: ipp.Cluster,
+        infos: list[RankInfo],
+        recorder: str,
+        claim: Claim | None = None,
     ) -> None:
         self.client = client
         self.pids = {info.pid: info.rank for info in infos}
         self.exits = exits_file(cluster)
-        self.owner_file = ownership.owner_file(cluster)
+        self.claim = claim
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
         self.controller = private.process_of(cluster.controller)
         self.controller_checked = 0.0  # when, by time.monotonic()
         self.ended_because = ""  # set when this notebook has ended the engines
 
     def check(self) -> None:
-        """Raise if this notebook no longer owns the engines, or if the controller or a rank has ended."""
-        if (other := ownership.other_owner(self.owner_file)) is not None:
-            raise ClusterError(
-                f"{other} has taken the engines over. `connect(take_over=True)` takes them back, "
-                f"`connect(own=True)` starts engines for this notebook alone."
-            )
-        self.check_controller()
-        if (died := self.death()) is not None:  # MPI may still be ending the other ranks
-            raise died
+        """Raise if another notebook has the engines, or if the controller or a rank has ended.
+
+        Otherwise no notebook can take the engines from this one until its cell ends.
+        """
+        # If the engines have ended and nobody has replaced them, that is what the user needs to know.
+        if self.claim is None or self.claim.other() is None:
+            self.check_controller()
+            if (died := self.death()) is not None:  # MPI may still be ending the other ranks
+                raise died
+        if self.claim is not None and get_ipython() is not None:
+            self.claim.hold()
 
     def check_controller(self) -> None:
         """Raise RankDied if the controller has ended: no answer would ever arrive."""

@@ -100,8 +100,11 @@ class RankMagics(ParallelMagics):
             raise error from None
 
 
-def activate(ranks: Ranks) -> None:
-    """Register `%px` and `%%px` for all ranks if this is a notebook; print which cells to run again."""
+def activate(ranks: Ranks, *, cleared: bool) -> None:
+    """Register `%px` and `%%px` for all ranks if this is a notebook; print which cells to run again.
+
+    These are all that defined names, if the ranks are new or their names were cleared.
+    """
     shell = get_ipython()
     if shell is None:
         return
@@ -112,10 +115,11 @@ def activate(ranks: Ranks) -> None:
     magics.ranks = ranks
     magics.setup_cells = SetupCells()
     if old is not None:
-        if old.ranks.pids == ranks.pids:
+        is_new = old.ranks.pids != ranks.pids
+        if not is_new and not cleared:
             magics.setup_cells = old.setup_cells
         elif again := old.setup_cells.phrase():
-            print(f"The ranks are new: run {again} again to define their names.")
+            print(f"The ranks are {'new' if is_new else 'cleared'}: run {again} again to define their names.")
     shell.magics_manager.register(magics)
 
 

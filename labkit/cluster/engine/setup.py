@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import os
+import re
 import socket
 import traceback
 from typing import Any
 
 from labkit.cluster.world import RankInfo
 
+GIVEN = ("comm", "rank", "size", "np")
+# The names that ipyparallel defines while it runs a function.
+IN_USE = re.compile(r"_[0-9a-f]{8}_.*_(f|args|kwargs|result)$")
+
 
 def rank_info() -> RankInfo:
-    """Define `rank`, `size`, `np` and a raw `comm` for cells, and report this rank. Not collective."""
-    import numpy as np  # noqa: PLC0415  (only on the engine, where BLAS finds its settings)
+    """Report this rank. Not collective."""
     from IPython import get_ipython  # noqa: PLC0415
     from mpi4py import MPI  # noqa: PLC0415
 
     comm = MPI.COMM_WORLD
     label_cells(get_ipython())
-    get_ipython().user_ns.update(comm=comm, rank=comm.rank, size=comm.size, np=np)
     name, version = MPI.get_vendor()
     library = f"{name} {'.'.join(map(str, version))}"
     return RankInfo(comm.rank, comm.size, os.getpid(), socket.gethostname(), library)
@@ -40,11 +44,13 @@ def label_cells(shell: Any) -> None:
     shell.compile.format_code_name = label
 
 
-def install_comm(deadline_s: float) -> str:
-    """Define `comm`, watched, for cells; return the path of its flight recorder. Collective.
+def install_comm(deadline_s: float, clear: bool) -> tuple[str, list[str]]:
+    """Define `comm`, watched, `rank`, `size` and `np` for cells. Collective.
 
-    Return an empty string if the ranks cannot share a flight recorder; then `comm` is not watched.
+    Return the path of the flight recorder, and with `clear` the names that cells had defined, which are
+    cleared before. If the ranks cannot share a flight recorder, its path is empty and `comm` is not watched.
     """
+    import numpy as np  # noqa: PLC0415  (only on the engine, where BLAS finds its settings)
     from IPython import get_ipython  # noqa: PLC0415
 
     from labkit.watch.communicators import watch  # noqa: PLC0415
@@ -54,9 +60,10 @@ def install_comm(deadline_s: float) -> str:
     comm = watch(keep=True)
     comm.deadline_s = deadline_s
     shell = get_ipython()
-    shell.user_ns.update(comm=comm)
+    cleared = clear_names(shell) if clear else []
+    shell.user_ns.update(comm=comm, rank=comm.rank, size=comm.size, np=np)
     if comm.watch is None:
-        return ""
+        return "", cleared
     comm.watch.end_cell(CellState.RETURNED, "")  # no cell is running yet
     if not getattr(shell, "_labkit_records_cells", False):
         shell._labkit_records_cells = True
@@ -64,7 +71,23 @@ def install_comm(deadline_s: float) -> str:
         shell.events.register("pre_run_cell", begin)
         shell.events.register("post_run_cell", end)
     assert isinstance(comm.watch, Watch)
-    return comm.watch.recorder.path
+    return comm.watch.recorder.path, cleared
+
+
+def clear_names(shell: Any) -> list[str]:
+    """Delete what cells have defined; return their names, without those that `connect()` has given."""
+    initial = shell.user_ns_hidden  # IPython's own names and values
+    missing = object()
+    names = [name for name, value in shell.user_ns.items() if initial.get(name, missing) is not value]
+    for name in names:
+        if IN_USE.match(name):
+            continue
+        del shell.user_ns[name]
+        if name in initial:
+            shell.user_ns[name] = initial[name]
+    shell.displayhook.flush()  # the results that `Out` holds
+    gc.collect()
+    return [name for name in names if not name.startswith("_") and name not in GIVEN]
 
 
 def _hooks(watch: Any) -> tuple[Any, Any]:

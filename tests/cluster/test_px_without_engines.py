@@ -1,0 +1,52 @@
+"""`%%px` in a kernel without engines: one sentence that says what to do, at no cost to the kernel's start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster_fixtures import Kernel, World, a_kernel, a_world
+
+USES = ["%%px\nprint(rank)", "%px print(rank)", "x = 1\n%px x", "%autopx", "%pxconfig --block", "%pxresult"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    yield from a_world(tmp_path_factory.mktemp("px") / "ipython")
+
+
+@pytest.fixture(scope="module")
+def kernel(world: World) -> Iterator[Kernel]:
+    yield from a_kernel(world)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_before_connect_each_magic_says_to_run_the_cell_with_connect(kernel: Kernel, use: str) -> None:
+    said = kernel.run(use)
+    assert said == (
+        "ClusterError: there are no engines yet: run the notebook's cell with `connect()` first.\n"
+    ), said
+
+
+def test_a_kernel_loads_no_ipyparallel_for_it(kernel: Kernel) -> None:
+    said = kernel.run("import sys\nprint([name for name in ('ipyparallel', 'numpy') if name in sys.modules])")
+    assert said == "[]\n"
+
+
+def test_loading_the_extension_of_ipyparallel_changes_nothing(kernel: Kernel) -> None:
+    kernel.run("%load_ext ipyparallel")
+    assert "ClusterError: there are no engines yet" in kernel.run("%px rank")
+
+
+def test_after_a_failed_connect_each_magic_says_so(kernel: Kernel) -> None:
+    said = kernel.run("from labkit.cluster import connect\nrc = connect(1, timeout=0.01)")
+    assert "ClusterError: 0 of 1 engines came up" in said, said
+    expected = "ClusterError: there are no engines, as `connect()` has failed: run its cell again first.\n"
+    assert [kernel.run(use) for use in USES] == [expected] * len(USES)
+
+
+def test_engines_do_not_have_it(kernel: Kernel) -> None:
+    kernel.run("rc = connect(1)")
+    said = kernel.run("%px print('px' in get_ipython().magics_manager.magics['cell'])")
+    assert "False" in said, said
