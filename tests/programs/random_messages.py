@@ -70,7 +70,12 @@ def send_first(comm: MPI.Intracomm, size: int, tag: int) -> None:
 
 
 def many_small(comm: MPI.Intracomm, size: int, tag: int) -> None:
-    """Be in Recv on all ranks at once, for the last of many messages that wait in MPI's buffers."""
+    """Be in Recv on all ranks at once, for the last of many messages that wait in MPI's buffers.
+
+    A single rank would wait in Send: MPICH buffers no message of a rank to itself.
+    """
+    if comm.size == 1:
+        return
     left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     for _ in range(30):
         comm.Send(np.zeros(8), right, tag)

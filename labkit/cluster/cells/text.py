@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-NUMBER = re.compile(r"\s*# cell \[(\d+)\]")
-
 
 def engine_text(shell: Any, options: str, body: str) -> str:
     """Return what the ranks run for a cell `%%px options` with this body.
@@ -44,9 +42,3 @@ def lines_above(shell: Any, body: str) -> int:
     whole = str((parent.get("content") or {}).get("code", "")).rstrip()
     above = whole.removesuffix(body.rstrip())
     return max(1, above.count("\n")) if above != whole else 1
-
-
-def number_of(line: str) -> str | None:
-    """Return the cell's number from the first line of a text made by `engine_text`; None for other texts."""
-    found = NUMBER.match(line)
-    return found and found[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import linecache
 import os
 import re
 import socket
@@ -31,14 +30,14 @@ def rank_info() -> RankInfo:
 
 def label_cells(shell: Any) -> None:
     """Make tracebacks name a cell by its number in the notebook; this engine counts its own cells."""
-    from labkit.cluster.cells.text import number_of  # noqa: PLC0415
+    from labkit.watch.flight_recorder.source import cell_number  # noqa: PLC0415
 
     own_label = type(shell.compile).format_code_name
 
     def label(file: str) -> tuple[str, str] | None:
         if own_label(shell.compile, file) is None:
             return None
-        number = number_of(linecache.getline(file, 1))
+        number = cell_number(file)
         return ("Cell", f"In[{number}]") if number else ("In", "%px")
 
     shell.compile.format_code_name = label

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sysconfig
 from collections.abc import Sequence
 from types import FrameType
@@ -20,6 +21,12 @@ _LIBRARIES = tuple(
 def is_cell(file: str) -> bool:
     """Tell whether a file's name is the name of a notebook's cell."""
     return "/ipykernel_" in file or file.startswith(("<ipython-input", "<string>"))
+
+
+def cell_number(file: str) -> str:
+    """Return the number of a cell in its notebook; empty if its first line does not say it."""
+    found = re.match(r"\s*# cell \[(\d+)\]", _line(file, 1))  # see labkit/cluster/cells/text.py
+    return found[1] if found else ""
 
 
 def file_label(file: str) -> bytes:
@@ -40,22 +47,26 @@ def student_line(frames: Sequence[tuple[str, int]]) -> str:
     """Return the student's line among frames (file and line), which are given innermost first.
 
     It is the innermost line of a cell; else of a program that is no library; else the innermost line. The
-    result is empty if there are no frames.
+    number of the cell is given if it is not the cell that runs. The result is empty if there are no frames.
     """
     own = [frame for frame in frames if not frame[0].startswith((_LABKIT, "<frozen", *_LIBRARIES))]
     candidates = [frame for frame in own if is_cell(frame[0])] or own or list(frames)
     if not candidates:
         return ""
     file, line = candidates[0]
-    source = _source(file, line)
-    return f"{file_label(file).decode()} line {line}" + (f": `{source}`" if source else "")
+    label = file_label(file).decode()
+    if is_cell(file) and file != [each for each, _ in frames if is_cell(each)][-1] and cell_number(file):
+        label = f"cell [{cell_number(file)}]"
+    text = _line(file, line)
+    source = text if len(text) <= MAX_LINE_CHARACTERS else text[: MAX_LINE_CHARACTERS - 1] + "…"
+    return f"{label} line {line}" + (f": `{source}`" if source else "")
 
 
-def _source(file: str, line: int) -> str:
+def _line(file: str, line: int) -> str:
     text = linecache.getline(file, line).strip()
     if not text and is_cell(file):
         # Each rank files a cell in a folder of its own, under the same name.
         name = os.path.basename(file)
         same = [known for known in linecache.cache if is_cell(known) and os.path.basename(known) == name]
         text = linecache.getline(same[0], line).strip() if same else ""
-    return text if len(text) <= MAX_LINE_CHARACTERS else text[: MAX_LINE_CHARACTERS - 1] + "…"
+    return text

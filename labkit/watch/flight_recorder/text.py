@@ -64,25 +64,31 @@ def _unmatched(rank: RankState) -> str:
     return f"rank {rank.rank} is waiting in {message.operation}: no matching {missing}{tag}."
 
 
+def _circle_of(report: Report) -> list[int]:
+    """Return the ranks of a circle of messages, each before the one it waits for; empty if there is none."""
+    if report.reason is not Reason.CIRCLE or report.reporter is None:
+        return []
+    peers = {rank.rank: rank.message.peer for rank in report.ranks if rank.message is not None}
+    ranks = circle(report.reporter, {rank: peer for rank, peer in peers.items() if peer is not None})
+    first = ranks.index(min(ranks)) if ranks else 0
+    return ranks[first:] + ranks[:first]
+
+
 def _circle(report: Report) -> str:
     """Return which ranks wait for one another in blocking messages, and why none of them can go on."""
     messages = {rank.rank: rank.message for rank in report.ranks if rank.message is not None}
-    peers = {rank: message.peer for rank, message in messages.items() if message.peer is not None}
-    ranks = circle(report.reporter, peers) if report.reporter is not None else []
-    if not ranks:  # a rank that waits for any other
+    ranks = _circle_of(report)
+    if not ranks:  # a rank waits for any other
         return f"{ranks_phrase(list(messages))} wait for messages from one another: none of them sends one."
-    ranks = ranks[ranks.index(min(ranks)) :] + ranks[: ranks.index(min(ranks))]
     operations = {messages[rank].operation for rank in ranks}
     call = operations.pop() if len(operations) == 1 else ""
-    sends = call in SENDS
     if len(ranks) == 1:
-        never = "receive" if sends else "send"
+        never = "receive" if call in SENDS else "send"
         return f"rank {ranks[0]} waits for itself in {call}: it can {never} only afterwards."
-    way = " → ".join(map(str, [*ranks, ranks[0]]))
-    wait = f"ranks {way} wait for each other in a circle"
+    wait = f"ranks {' → '.join(map(str, [*ranks, ranks[0]]))} wait for each other in a circle"
     if not call:
         return f"{wait}: each waits in a send or a receive for the next."
-    until = "until the next receives" if sends else "for a message from the next"
+    until = "until the next receives" if call in SENDS else "for a message from the next"
     return f"{wait}: each waits in {call} {until}."
 
 
@@ -175,11 +181,13 @@ def advice(report: Report) -> list[str]:
         return []
     lines = []
     waiting = [rank.message.operation for rank in report.ranks if rank.message is not None]
-    if report.reason is Reason.CIRCLE:
+    if len(_circle_of(report)) > 1:
         lines.append(
             "Break the circle: let even ranks send first and odd ranks receive first, or use Sendrecv, "
             "which does both at once."
         )
+    elif report.reason is Reason.CIRCLE:
+        lines.append("A rank has to send before the others wait for its message; Sendrecv does both at once.")
     busy = [rank.rank for rank in report.ranks if rank.activity is Activity.RUNNING]
     if report.reason is Reason.TIMED_OUT and busy:
         lines.append(
