@@ -79,36 +79,38 @@ def display_outputs(result: ipp.AsyncResult, groupby: str = "type", result_only:
 
 def show(result: ipp.AsyncResult, groupby: str, result_only: bool = False) -> None:
     """Print and display the output of a cell as far as it has arrived."""
-    one_rank = private.is_single(result)
-    previous = None  # the rank whose displays come just before
+    has_tags = not private.is_single(result)
+    previous = None  # the rank that the last tag of a display names, if only displays of that rank followed
     for piece in sorted(pieces(result), key=SORT_KEYS[groupby]):
         if result_only and piece.kind is not Kind.RESULT:
             continue
         if piece.kind in (Kind.STDOUT, Kind.STDERR):
             name = piece.kind.name.lower()
-            text = piece.content if one_rank else tagged(f"[{name}:{piece.rank}]", piece.content)
+            text = tagged(f"[{name}:{piece.rank}]", piece.content) if has_tags else piece.content
             print(text, end="", file=getattr(sys, name))
             previous = None
             continue
-        data = dict(piece.content["data"])
-        tag = f"[output:{piece.rank}]"
-        if piece.kind is Kind.RESULT:
-            text = data.get("text/plain", "")
-            label = f"{RED}Out[{piece.rank}:{piece.content['execution_count']}]: {NORMAL}"
-            data["text/plain"] = label + "\n" * ("\n" in text) + text
-            is_labelled = set(data) == {"text/plain"}  # otherwise, JupyterLab shows the richest form alone
-        else:
-            is_labelled = False
-        if not (is_labelled or one_rank or piece.rank == previous):
-            publish_display_data({"text/plain": tag})
+        data = labelled(piece) if piece.kind is Kind.RESULT else piece.content["data"]
+        # JupyterLab shows the richest form of a result alone, without the label that its text has.
+        needs_tag = has_tags and (piece.kind is Kind.DISPLAY or set(data) != {"text/plain"})
+        if needs_tag and piece.rank != previous:
+            publish_display_data({"text/plain": f"[output:{piece.rank}]"})
         publish_display_data(data, piece.content.get("metadata"))
-        previous = None if is_labelled else piece.rank
+        previous = piece.rank if needs_tag else None
+
+
+def labelled(result: Piece) -> dict[str, Any]:
+    """Return the data of a result, with `Out[rank:number]` in its text."""
+    text = result.content["data"].get("text/plain", "")
+    label = f"{RED}Out[{result.rank}:{result.content['execution_count']}]: {NORMAL}"
+    break_ = "\n" if "\n" in text and not text.startswith("\n") else ""
+    return {**result.content["data"], "text/plain": f"{label}{break_}{text}"}
 
 
 def tagged(tag: str, text: str) -> str:
     """Return a text with a tag: before a single line, on a line of its own before several."""
     text = text.removesuffix("\n")
-    return f"{tag}{chr(10) if chr(10) in text else ' '}{text}\n"
+    return f"{tag}\n{text}\n" if "\n" in text else f"{tag} {text}\n"
 
 
 def after_returns(text: str) -> str:

@@ -1,0 +1,131 @@
+"""The text of a live view and of the ranks' output, made without ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from labkit.cluster.cells import output
+from labkit.cluster.cells.live_view import SAMPLED_PART, LiveView
+from labkit.watch.flight_recorder.report import Activity, CallRecord, RankState
+
+
+@dataclass
+class FakeFuture:
+    """What one rank has printed, and whether it has ended the cell."""
+
+    stdout: str
+    ended: bool = False
+    error: str = ""
+
+    def done(self) -> bool:
+        return self.ended
+
+    def result(self) -> SimpleNamespace:
+        return SimpleNamespace(ename=self.error)
+
+    @property
+    def output(self) -> SimpleNamespace:
+        return SimpleNamespace(metadata={"stdout": self.stdout, "stderr": ""})
+
+
+def view_of(futures: list[FakeFuture], states: list[RankState]) -> LiveView:
+    """Return the view of a cell on ranks that have done this so far."""
+    report = SimpleNamespace(ranks=states)
+    ranks = SimpleNamespace(take_snapshot=lambda lock_timeout_s: report)
+    result = SimpleNamespace(_targets=[*range(len(futures))], _children=futures)
+    return LiveView(ranks, result, 2.0)  # type: ignore[arg-type]
+
+
+def test_a_view_of_many_ranks_is_short_and_its_html_is_escaped() -> None:
+    states = [RankState(rank, Activity.RUNNING, place="cell line 2: `x <b> y`") for rank in range(64)]
+    view = view_of(
+        [FakeFuture(f"<i>{rank}</i>\r" + "z" * 1000) for rank in range(60)]
+        + [
+            FakeFuture("", ended=True),
+            FakeFuture("", ended=True, error="ValueError"),
+            FakeFuture(""),
+            FakeFuture(""),
+        ],
+        states,
+    )
+    view.observe(view.began + 1)
+    view.observe(view.began + 75)
+    bundle = view.bundle(view.began + 75)
+    lines = bundle["text/plain"].splitlines()
+    assert lines[:4] == [
+        "1 min 15 s, 2 of 64 ranks done. The stop button ends the cell.",
+        "  ranks 0–59, 62, 63: at cell line 2: `x <b> y` for 1 min 14 s",
+        "  rank 60: done",
+        "  rank 61: raised ValueError",
+    ]
+    assert "<code>x &lt;b&gt; y</code>" in bundle["text/html"]
+    assert "<b>" not in bundle["text/html"] and "color" not in bundle["text/html"]
+
+
+def test_lines_that_differ_on_many_ranks_are_counted() -> None:
+    view = view_of([FakeFuture(f"loss {rank}\n50 %\r{rank} %\r") for rank in range(30)], [])
+    view.observe(view.began)
+    lines = view.bundle(view.began)["text/plain"].splitlines()
+    assert lines[1:5] == ["  ranks 0–29: running", "Last line printed:", "  rank 0: 0 %", "  rank 1: 1 %"]
+    assert lines[-1] == "  … and 18 more"
+
+
+def test_a_rank_that_calls_or_prints_in_a_loop_does_not_stand_still() -> None:
+    def call(number: int) -> RankState:
+        record = CallRecord(0, number, "Allreduce", None, 8, "float32", "SUM", "cell", 3)
+        return RankState(0, Activity.WAITING_IN_COLLECTIVE, "cell line 3: `step()`", calls=(record,))
+
+    def row(view: LiveView, seconds: float) -> str:
+        view.observe(view.began + seconds)
+        return view.bundle(view.began + seconds)["text/plain"].splitlines()[1]
+
+    states, future = [call(1)], FakeFuture("")
+    view = view_of([future], states)
+    assert row(view, 1) == "  rank 0: waiting in Allreduce at cell line 3: `step()`"
+    assert row(view, 5) == "  rank 0: waiting in Allreduce at cell line 3: `step()` for 4 s"
+    states[0] = call(2)
+    assert row(view, 10) == "  rank 0: waiting in Allreduce at cell line 3: `step()`"
+    assert row(view, 14) == "  rank 0: waiting in Allreduce at cell line 3: `step()` for 4 s"
+    future.stdout = "epoch 2\n"
+    assert row(view, 18) == "  rank 0: waiting in Allreduce at cell line 3: `step()`"
+
+
+def test_ranks_that_do_not_answer_are_asked_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("labkit.cluster.cells.live_view.monotonic", lambda: clock[0])
+    view = view_of([FakeFuture("")], [])
+
+    def slow(lock_timeout_s: float) -> None:
+        clock[0] += 2
+
+    view.ranks.take_snapshot = slow  # type: ignore[method-assign,assignment]
+    clock[0] = 1.0
+    view.observe(1.0)
+    assert view.next_sample == pytest.approx(1.0 + 2 / SAMPLED_PART)
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("", "[stdout:3] \n"),
+        ("one", "[stdout:3] one\n"),
+        ("one\n", "[stdout:3] one\n"),
+        ("one\ntwo\n", "[stdout:3]\none\ntwo\n"),
+        ("\ntable\n", "[stdout:3]\n\ntable\n"),
+    ],
+)
+def test_a_tag_stands_before_one_line_and_above_several(printed: str, shown: str) -> None:
+    assert output.tagged("[stdout:3]", printed) == shown
+
+
+def test_a_terminal_overwrites_what_stands_before_a_carriage_return() -> None:
+    assert output.after_returns("a\rb\n1 %\r2 %\r\r\nend\r") == "b\n2 %\nend"
+
+
+def test_a_text_too_long_for_a_browser_is_cut_in_the_middle() -> None:
+    text = output.shortened("a" * 10**6 + "b" * 10**6)
+    assert len(text) < output.LONGEST_TEXT + 200
+    assert text.startswith("aaa") and text.endswith("bbb") and "1,500,000 characters are left out" in text
