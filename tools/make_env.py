@@ -84,19 +84,18 @@ def replace(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder in which environments are made; end the program if another call has it."""
+def alone(folder: Path) -> Iterator[bool]:
+    """Hold the lock of the folder in which environments are made; yield whether no other call has it."""
     descriptor = os.open(folder.parent, os.O_RDONLY)
+    only = True
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            sys.exit(
-                f"Another `make` is making an environment in {folder.parent}. Try again when it has ended."
-            )
+            only = False
         except OSError:
             pass  # some network file systems have no locks for folders
-        yield
+        yield only
     finally:
         os.close(descriptor)
 
@@ -112,9 +111,16 @@ def compare(folder: Path, mpi: str, tests: bool) -> tuple[dict[str, object], dic
 
 
 def main(folder: Path, mpi: str, tests: bool) -> int:
-    if up_to_date(folder, *compare(folder, mpi, tests)):
+    ready = up_to_date(folder, *compare(folder, mpi, tests))
+    if ready and not any(beside(folder, what).exists() for what in ("old", "new")):
         return 0
-    with alone(folder):
+    with alone(folder) as only:
+        if not only and ready:
+            return 0
+        if not only:
+            sys.exit(
+                f"Another `make` is making an environment in {folder.parent}. Try again when it has ended."
+            )
         clean_up(folder)
         have, want = compare(folder, mpi, tests)
         return 0 if up_to_date(folder, have, want) else make(folder, have, want)
@@ -192,5 +198,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
     try:
         sys.exit(main(arguments.folder.resolve(), arguments.mpi, arguments.tests))
+    except OSError as error:  # a folder that may not be written, a full disk
+        sys.exit(f"The environment could not be made: {error}.")
     except KeyboardInterrupt:
         sys.exit("\nInterrupted. The environment from before, if any, is as it was; `make` begins again.")
