@@ -11,8 +11,8 @@ make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))"
 lab: env  ## make the environment, start four MPI engines, open JupyterLab
 	@"$(VENV)/bin/labkit" lab
 
-test: test-env  ## make the environment, run all tests
-	@"$(VENV)/bin/python" -m pytest $(TESTS)
+test: test-env  ## make the environment, run all tests; those that start ranks one after the other
+	@"$(VENV)/bin/python" -m pytest -n 2 $(TESTS)
 
 test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs Chromium
 	@"$(VENV)/bin/python" -m pip install -q playwright -c requirements.lock

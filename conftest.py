@@ -15,6 +15,10 @@ import mpi4py
 import psutil
 import pytest
 
+from labkit import env
+
+# Before a test imports NumPy: BLAS threads that wait for each other on busy cores take most of the time.
+os.environ.update(env.ONE_THREAD)
 # No test process is an MPI process: modules that it imports may load MPI, but must not initialise it.
 mpi4py.rc.initialize = False
 
@@ -22,6 +26,9 @@ mpi4py.rc.initialize = False
 NOTEBOOK_LIMIT_S = 240
 CELL_LIMIT_S = pytest.StashKey[float]()  # the option --nbval-cell-timeout, for each cell
 LEFT_BEHIND_S = 20  # for processes to end whose owner has ended
+# These tests start no ranks: with `pytest -n 2`, they run beside the others.
+BESIDE = ("tests/cli/", "tests/data/", "tests/nn/", "tests/plots/", "tests/schedules/")
+left_behind: list[str] = []  # a line for each process that was left behind
 
 # Processes that a test starts inherit IPYTHONDIR. So they leave the user's clusters alone, and the check for
 # processes left behind can find them.
@@ -48,17 +55,47 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[CELL_LIMIT_S] = config.getoption("nbval_cell_timeout", 150)
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """With `pytest -n 2`: one worker runs all tests that start ranks, the other runs the rest beside them."""
+    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415  (also without pytest-xdist, tests run)
+
+    class RanksInOneWorker(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if file.startswith(BESIDE) else "ranks"
+
+    return RanksInOneWorker(config, log)
+
+
+def end_processes_left_behind() -> list[str]:
+    """Wait for the processes that tests have started; kill those that stay, and return a line for each."""
     deadline = time.monotonic() + LEFT_BEHIND_S
     while (left := started_here()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    if left:
-        lines = [f"  {process.pid} {' '.join(process.cmdline())[:150]}" for process in left]
-        print("\nLeft behind by the tests:", *lines, sep="\n")
+    lines = []
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            lines.append(f"  {process.pid} {' '.join(process.cmdline())[:150]}")
+            process.kill()
+    return lines
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Collect what a worker of pytest-xdist found: it has no terminal, and its exit status does not count."""
+    left_behind.extend(getattr(node, "workeroutput", {}).get("left", []))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config: Any = session.config
+    if hasattr(config, "workerinput"):
+        config.workeroutput["left"] = end_processes_left_behind()
+    elif not config.getoption("numprocesses", None):  # with workers, only they start anything
+        left_behind.extend(end_processes_left_behind())
+    if left_behind:
+        print("\nLeft behind by the tests:", *left_behind, sep="\n")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
     shutil.rmtree(HOME, ignore_errors=True)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -87,6 +89,25 @@ def run(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> subproc
 @pytest.fixture(scope="session", name="run")
 def _run() -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
+
+
+@pytest.fixture(scope="session")
+def run_commands() -> Callable[..., list[tuple[list[int], str]]]:
+    """Run several `labkit` commands in one job; return the ranks' exit statuses and the output of each.
+
+    Output is that of rank 0 on standard error; standard output of other ranks may come with a later command.
+    """
+
+    def run_commands(p: int, *commands: tuple[str | Path, ...]) -> list[tuple[list[int], str]]:
+        listed = json.dumps([list(map(str, command)) for command in commands])
+        done = run(p, HERE / "programs" / "several_commands.py", listed)
+        assert done.returncode == 0, done.stdout
+        parts = re.split(r"^ENDED (\[.*\])\n", done.stdout, flags=re.MULTILINE)
+        ends = [(json.loads(statuses), text) for text, statuses in zip(parts[::2], parts[1::2], strict=False)]
+        assert len(ends) == len(commands), done.stdout
+        return ends
+
+    return run_commands
 
 
 @pytest.fixture(scope="session", name="started")

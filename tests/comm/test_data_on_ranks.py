@@ -15,7 +15,8 @@ from labkit import data
 from tests.made_sets import archive_files, random_samples, source_for, write_files
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-TRAIN = ("-m", "labkit", "train", "--model", "linear")
+RunCommands = Callable[..., list[tuple[list[int], str]]]
+TRAIN = ("train", "--model", "linear")
 
 
 @pytest.fixture(scope="session")
@@ -30,75 +31,79 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the peak of a process's memory")
-@pytest.mark.parametrize("how", ["strided", "contiguous", "shuffled", "by-label", "outlying", "weighted"])
 def test_a_rank_that_reads_its_own_shard_needs_memory_for_little_more(
-    how: str, big: Path, run: Run, programs: Path
+    big: Path, run: Run, programs: Path
 ) -> None:
-    """The first of these runs also unpacks the files, on one of its ranks."""
-    done = run(4, programs / "memory_of_a_shard.py", big, how)
+    """The first of the schemes also unpacks the files, on one of the ranks.
+
+    The measure can fail: scattered from rank 0, that rank has all of the set, and once more in the order of
+    the ranks.
+    """
+    schemes = ("strided", "contiguous", "shuffled", "by-label", "outlying", "weighted")
+    done = run(4, programs / "memory_of_a_shard.py", big, *schemes, "scatter")
     assert done.returncode == 0, done.stdout
     told = json.loads(done.stdout.splitlines()[-1])
-    for rank, (shard, grown) in enumerate(told):
-        assert shard == 15_000 * (784 * 4 + 8)
-        assert 0.9 * shard < grown <= 1.2 * shard, f"rank {rank}: {grown / shard:.2f} of its share"
-
-
-def test_scattering_holds_the_whole_set_on_rank_0(big: Path, run: Run, programs: Path) -> None:
-    """The measure can fail: rank 0 has all of the set, and once more in the order of the ranks."""
-    done = run(4, programs / "memory_of_a_shard.py", big, "scatter")
-    assert done.returncode == 0, done.stdout
-    told = json.loads(done.stdout.splitlines()[-1])
-    shard, grown = told[0]
+    assert list(told) == [*schemes, "scatter"]
+    for scheme in schemes:
+        for rank, (shard, grown) in enumerate(told[scheme]):
+            assert shard == 15_000 * (784 * 4 + 8)
+            assert 0.9 * shard < grown <= 1.2 * shard, (
+                f"{scheme}, rank {rank}: {grown / shard:.2f} of a shard"
+            )
+    shard, grown = told["scatter"][0]
     assert grown > 4 * shard
-    assert all(grown < 1.5 * shard for shard, grown in told[1:])
+    assert all(grown < 1.5 * shard for shard, grown in told["scatter"][1:])
 
 
 def weights(out: Path) -> np.ndarray:
     return np.loadtxt(out / "weights.txt", dtype=np.float32)
 
 
-@pytest.mark.parametrize("scheme", ["strided", "shuffled", "weighted"])
-def test_schemes_that_promise_it_give_the_weights_of_one_rank(scheme: str, run: Run, tmp_path: Path) -> None:
-    for p in (1, 3):
-        done = run(p, *TRAIN, "--shard", scheme, "--epochs", "2", "--batch", "50", "--out", tmp_path / str(p))
-        assert done.returncode == 0, done.stdout
-    expected = weights(tmp_path / "1")
-    np.testing.assert_allclose(weights(tmp_path / "3"), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-    record = json.loads((tmp_path / "3" / "run.json").read_text())
-    assert record["settings"]["shard"] == scheme
-    assert len(record.get("speeds", [])) == (3 if scheme == "weighted" else 0)
+def train_each(run_commands: RunCommands, p: int, out: Path, **options: tuple[str, ...]) -> None:
+    """Train with each of the options on p ranks, in one job, into a folder of their name."""
+    ends = run_commands(p, *((*TRAIN, *words, "--out", out / name) for name, words in options.items()))
+    assert [statuses for statuses, _ in ends] == [[0] * p] * len(options), ends
 
 
-def test_shuffling_changes_from_epoch_to_epoch_and_with_the_seed(run: Run, tmp_path: Path) -> None:
-    outs = {}
-    for name, options in {
-        "strided": ("--shard", "strided"),
-        "shuffled": ("--shard", "shuffled"),
-        "again": ("--shard", "shuffled"),
-    }.items():
-        done = run(2, *TRAIN, *options, "--epochs", "2", "--batch", "50", "--out", tmp_path / name)
-        assert done.returncode == 0, done.stdout
-        outs[name] = weights(tmp_path / name)
-    assert not np.allclose(outs["strided"], outs["shuffled"], atol=1e-4)
-    np.testing.assert_array_equal(outs["shuffled"], outs["again"])
-
-
-@pytest.fixture(scope="session")
-def alone(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of the one-rank twin, all samples in each step."""
-    out = tmp_path_factory.mktemp("alone")
-    done = run(1, *TRAIN, "--epochs", "5", "--out", out)
-    assert done.returncode == 0, done.stdout
-    return out
-
-
-@pytest.mark.parametrize("scheme", data.SCHEMES)
-def test_all_schemes_agree_if_a_step_takes_all_samples(
-    scheme: str, alone: Path, run: Run, tmp_path: Path
+def test_schemes_that_promise_it_give_the_weights_of_one_rank(
+    run_commands: RunCommands, tmp_path: Path
 ) -> None:
-    done = run(3, *TRAIN, "--epochs", "5", "--shard", scheme, "--out", tmp_path)
-    assert done.returncode == 0, done.stdout
-    np.testing.assert_allclose(weights(tmp_path), weights(alone), atol=1e-6)
+    schemes = ("strided", "shuffled", "weighted")
+    few = ("--epochs", "2", "--batch", "50")
+    for p in (1, 3):
+        train_each(run_commands, p, tmp_path / str(p), **{name: (*few, "--shard", name) for name in schemes})
+    for scheme in schemes:
+        expected = weights(tmp_path / "1" / scheme)
+        close = {"rtol": 0, "atol": 1e-5 * np.abs(expected).max()}
+        np.testing.assert_allclose(weights(tmp_path / "3" / scheme), expected, **close, err_msg=scheme)
+        record = json.loads((tmp_path / "3" / scheme / "run.json").read_text())
+        assert record["settings"]["shard"] == scheme
+        assert len(record.get("speeds", [])) == (3 if scheme == "weighted" else 0)
+
+
+def test_shuffling_changes_from_epoch_to_epoch_and_with_the_seed(
+    run_commands: RunCommands, tmp_path: Path
+) -> None:
+    few = ("--epochs", "2", "--batch", "50", "--shard")
+    train_each(
+        *(run_commands, 2, tmp_path),
+        strided=(*few, "strided"),
+        shuffled=(*few, "shuffled"),
+        again=(*few, "shuffled"),
+    )
+    strided, shuffled, again = (weights(tmp_path / name) for name in ("strided", "shuffled", "again"))
+    assert not np.allclose(strided, shuffled, atol=1e-4)
+    np.testing.assert_array_equal(shuffled, again)
+
+
+def test_all_schemes_agree_if_a_step_takes_all_samples(run_commands: RunCommands, tmp_path: Path) -> None:
+    train_each(run_commands, 1, tmp_path, alone=("--epochs", "5"))
+    options = {scheme: ("--epochs", "5", "--shard", scheme) for scheme in data.SCHEMES}
+    train_each(run_commands, 3, tmp_path, **options)
+    for scheme in data.SCHEMES:
+        np.testing.assert_allclose(
+            weights(tmp_path / scheme), weights(tmp_path / "alone"), atol=1e-6, err_msg=scheme
+        )
 
 
 def test_a_data_set_in_files_trains_or_is_reported_missing(run: Run, programs: Path, tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""How much memory each rank needs for its share of 60,000 images: mpiexec -n p python … CACHE HOW.
+"""How much memory each rank needs for its share of 60,000 images: mpiexec -n p python … CACHE HOW …
 
 HOW is a scheme, whose share each rank reads itself, or "scatter": all of it through rank 0. Rank 0 prints, as
-JSON, by rank: the bytes of the share, and by how much the peak of the rank's memory grew meanwhile. CACHE
+JSON, for each HOW, by rank: the bytes of the share, and by how much the rank's memory grew at its peak. CACHE
 holds the original files, made by the test. Linux only: elsewhere a process cannot ask for its peak afresh.
 """
 
+import gc
 import json
 import os
 import sys
@@ -40,7 +41,7 @@ def shard(comm: MPI.Intracomm, how: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 comm = MPI.COMM_WORLD
-cache, how = sys.argv[1:]
+cache, *hows = sys.argv[1:]
 os.environ["LABKIT_DATA"] = cache
 folder = Path(cache) / "mnist"
 sums = json.loads((folder / "sums.json").read_text())
@@ -54,11 +55,15 @@ data.SOURCES["mnist"] = data.Source(
 # What any such program has in memory before it begins: the libraries, and MPI's buffers of a first message.
 scatter(comm, np.zeros((comm.size, 1 << 18), np.float32) if comm.rank == 0 else None)
 comm.alltoall([b"x"] * comm.size)
-Path("/proc/self/clear_refs").write_text("5")  # the peak counts afresh from here
-before = memory("VmRSS")
-x, y = shard(comm, how)
-grown = memory("VmHWM") - before
-assert x.shape == (60_000 // comm.size, 784)
-told = comm.gather((x.nbytes + y.nbytes, grown))
+told = {}
+for how in hows:
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts afresh from here
+    before = memory("VmRSS")
+    x, y = shard(comm, how)
+    grown = memory("VmHWM") - before
+    assert x.shape == (60_000 // comm.size, 784)
+    told[how] = comm.gather((x.nbytes + y.nbytes, grown))
+    del x, y
+    gc.collect()
 if comm.rank == 0:
     print(json.dumps(told))

@@ -136,10 +136,12 @@ def test_bottlenecks_slow_the_run_and_do_not_change_its_weights(run: Run, tmp_pa
     assert paused["dur"] > 30_000
 
 
-def test_an_error_is_printed_once_and_ends_every_rank(run: Run, tmp_path: Path) -> None:
+def test_an_error_is_printed_once_and_ends_every_rank(
+    run: Run, run_commands: Callable[..., list[tuple[list[int], str]]], tmp_path: Path
+) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
-    for options, words in (
+    cases = (
         (("--out", in_the_way), "cannot write to --out"),
         (("--out", in_the_way / "below"), "cannot write to --out"),
         (("--out", tmp_path / "a", "--model", "linear", "--data", "digits"), "does not fit"),
@@ -153,11 +155,14 @@ def test_an_error_is_printed_once_and_ends_every_rank(run: Run, tmp_path: Path) 
             "cannot compute the median",
         ),
         (("--out", tmp_path / "c", "--lr", "1e9", "--epochs", "50"), "lower learning rate"),
-    ):
-        done = run(3, *TRAIN, *options)
-        assert done.returncode == 2, done.stdout
-        assert done.stdout.count("labkit train: ") == 1, done.stdout
-        assert words in done.stdout and "Traceback" not in done.stdout, done.stdout
+    )
+    ends = run_commands(3, *(("train", *options) for options, _ in cases))
+    for (_, words), (statuses, said) in zip(cases, ends, strict=True):
+        assert statuses == [2, 2, 2], said
+        assert said.count("labkit train: ") == 1, said
+        assert words in said and "Traceback" not in said, said
+    done = run(3, *TRAIN, *cases[0][0])  # the job ends with that status, too
+    assert done.returncode == 2 and done.stdout.count("labkit train: ") == 1, done.stdout
     assert not (tmp_path / "d").exists()
 
 
