@@ -151,5 +151,6 @@ def test_a_message_is_taken_from_where_it_is_complete() -> None:
         ("", "----\nError  Traceback\nCell\n\nError: ", ("", "Cell")),
         ("first\nsecond", "Error: first", ("first\nsecond", "")),
         ("bad", "", ("bad", "")),
+        ("bad\nworse", "Check: bad\nworse", ("bad\nworse", "")),
     ]:
         assert split("Error", message, traceback) == expected

@@ -50,8 +50,8 @@ def split(name: str, message: str, traceback: str) -> tuple[str, str]:
     lines = traceback.splitlines()
     plain = _COLOURS.sub("", traceback).splitlines()
     last = [number for number, line in enumerate(plain) if line == name or line.startswith(f"{name}:")]
-    if not last:
-        return message, traceback
+    if not last:  # the error has a form of its own
+        return message, "" if message in "\n".join(plain) else traceback
     expected = f"{name}: {message}".splitlines()
     end = len(plain) - len(expected) if plain[-len(expected) :] == expected else last[-1]
     first = 2 if plain[0] and not plain[0].strip("-") else 0
