@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.browser import chromium
-from tests.browser.jupyterlab import DEADLINE_S, Lab, a_lab
+from tests.browser.jupyterlab import Lab, a_lab, a_page
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Page
-
-VIEWPORT = {"width": 1366, "height": 768}  # a student's laptop
-
-# What the browser may say on its console, and why.
-HARMLESS: dict[str, str] = {}
+    from playwright.sync_api import Browser, Page
 
 
 @pytest.fixture(scope="session")
@@ -42,19 +36,5 @@ def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def page(browser: Browser, lab: Lab) -> Iterator[Page]:
-    """Yield a new page; afterwards the browser must have reported no error on its console."""
-    context = browser.new_context(viewport=VIEWPORT)
-    page = context.new_page()
-    page.set_default_timeout(1000 * DEADLINE_S)
-    errors: list[str] = []
-
-    def on_console(message: ConsoleMessage) -> None:
-        if message.type == "error" and not any(re.search(known, message.text) for known in HARMLESS):
-            errors.append(f"{message.text} ({message.location.get('url', '')})")
-
-    page.on("console", on_console)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    yield page
-    context.close()
-    lab.shut_down_kernels()
-    assert errors == []
+    with a_page(browser, lab) as page:
+        yield page

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -24,10 +24,10 @@ import pytest
 from labkit.supervisor import supervised
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 60.0  # for whatever a page shows; on an idle machine everything takes a few seconds
+DEADLINE_S = 150.0  # for whatever a page shows; on an idle machine everything takes a few seconds
 POLL_S = 0.05
 
 
@@ -49,8 +49,9 @@ class Lab:
         self.process = process
         self.output = output
         line = wait_until(self.announced, f"`labkit lab` says where JupyterLab is: {output}")
-        self.first, self.token = line.groups()
-        self.url = self.first.partition("lab/tree/")[0]
+        address, self.token = line.groups()
+        self.url, _, first = address.partition("lab/tree/")
+        self.first = PurePosixPath(first)
 
     def announced(self) -> re.Match[str] | None:
         """Return the line with the address, once the engines are there, too."""
@@ -131,6 +132,7 @@ def a_lab(folder: Path) -> Iterator[Lab]:
 # JupyterLab's own promises of the commands that run cells or save, so that their end is known.
 WATCH_RUNS = """
 () => {
+    if (window.runs) return;
     window.runs = {started: 0, ended: 0};
     jupyterapp.commands.commandExecuted.connect((_, command) => {
         if (!/^(notebook:(run|restart-run)|runmenu:|docmanager:save$)/.test(command.id)) return;
@@ -152,8 +154,7 @@ class Notebook:
 
     def wait_until_ready(self) -> None:
         """Wait until the notebook is shown and its kernel is idle and connected."""
-        name = Path(self.path).name
-        self.page.locator(f".jp-mod-current[role=tab]:has-text('{name}')").wait_for()
+        self.page.locator(".jp-mod-current[role=tab]", has_text=Path(self.path).name).wait_for()
         self.code.first.wait_for()
         wait_until(self.is_idle, f"the kernel of {self.path} is idle")
         self.page.locator(".jp-StatusBar-Widget :text('| Idle')").first.wait_for()
@@ -217,16 +218,78 @@ class Notebook:
         """Return the notebook as it would be saved now."""
         return nbformat.from_dict(self.page.evaluate("jupyterapp.shell.currentWidget.context.model.toJSON()"))
 
-    def errors(self) -> list[str]:
-        """Return the last line of every error in the notebook."""
-        outputs = [one for cell in self.content().cells for one in cell.get("outputs", [])]
-        return [f"{one.ename}: {one.evalue}" for one in outputs if one.output_type == "error"]
+    def errors(self) -> dict[str, str]:
+        """Return the errors in the notebook, by cell id."""
+        return {
+            cell.id: f"{one.ename}: {one.evalue}"
+            for cell in self.content().cells
+            for one in cell.get("outputs", [])
+            if one.output_type == "error"
+        }
+
+    def index(self, cell_id: str) -> int:
+        """Return the number of a code cell, as `run` and others take it, from its id."""
+        ids = [cell.id for cell in self.content().cells if cell.cell_type == "code"]
+        return ids.index(cell_id)
+
+    def run_cell(self, cell_id: str) -> str:
+        return self.run(self.index(cell_id))
+
+    def output_of(self, cell_id: str) -> Locator:
+        return self.output(self.index(cell_id))
+
+    def show(self) -> None:
+        """Click the notebook's tab."""
+        self.tab().click()
+        self.page.locator(".jp-mod-current[role=tab]", has_text=Path(self.path).name).wait_for()
+
+    def tab(self) -> Locator:
+        return self.page.locator("#jp-main-dock-panel [role=tab]", has_text=Path(self.path).name)
+
+    def stop(self) -> None:
+        """Click the stop button of the notebook's toolbar."""
+        self.panel.locator("[data-jp-item-name=interrupt]").click()
+
+    def restart_kernel(self) -> None:
+        """Click Kernel > Restart Kernel, and agree."""
+        before = self.lab.kernel(self.path)["last_activity"]
+        self.menu("Kernel", "Restart Kernel…")
+        self.page.locator(".jp-Dialog .jp-mod-accept").click()
+        wait_until(
+            lambda: self.is_idle() and self.lab.kernel(self.path)["last_activity"] > before, "a new kernel"
+        )
+        self.wait()
 
     def save(self) -> Any:
         """Click File > Save Notebook; return what is in the file then."""
         self.begin(lambda: self.menu("File", "Save Notebook"))
         self.wait()
         return self.lab.saved(self.path)
+
+
+# What the browser may say on its console, and why.
+HARMLESS: dict[str, str] = {}
+VIEWPORT = {"width": 1366, "height": 768}  # a student's laptop
+
+
+@contextmanager
+def a_page(browser: Browser, lab: Lab) -> Iterator[Page]:
+    """Open a page in a browser without memory; at its end there must have been no error on its console."""
+    context = browser.new_context(viewport=VIEWPORT)
+    page = context.new_page()
+    page.set_default_timeout(1000 * DEADLINE_S)
+    errors: list[str] = []
+
+    def on_console(message: ConsoleMessage) -> None:
+        if message.type == "error" and not any(re.search(known, message.text) for known in HARMLESS):
+            errors.append(f"{message.text} ({message.location.get('url', '')})")
+
+    page.on("console", on_console)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    context.close()
+    lab.shut_down_kernels()
+    assert errors == []
 
 
 def open_notebook(lab: Lab, page: Page, path: str) -> Notebook:

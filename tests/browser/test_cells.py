@@ -1,0 +1,154 @@
+"""`%%px` cells in the page: without engines, while they run, when they fail, and when they hang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.contrast import lowest_contrast
+from tests.browser.jupyterlab import Lab, Notebook, a_page, open_notebook
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+
+CONNECT = "from labkit.cluster import connect\n\nrc = connect(n=4)"
+TABLE = "print('  loss  accuracy')\nprint('  0.50      0.75')"
+SHORT = f"%%px\n{TABLE}"
+LONG = """%%px
+import os, time
+
+{table}
+while not os.path.exists({end!r}):
+    time.sleep(0.05)
+"""
+HANG = """%%px
+import os
+from mpi4py import MPI
+
+if rank != 1 and not os.path.exists({end!r}):
+    MPI.COMM_WORLD.Barrier()
+"""
+SUM = "%px print(comm.allreduce(1))"
+FAILS = """%%px
+def inverse(x):
+    return 1 / x
+
+
+inverse(0)
+"""
+HANGS = """%%px
+if rank == 2:
+    raise ValueError("no such file")
+comm.Barrier()
+"""
+NAMES = ("before", "connect", "short", "long", "fails", "hangs")
+BEFORE, START, QUICK, SLOW, FAILING, HANGING = range(len(NAMES))
+
+
+@pytest.fixture(scope="module")
+def end(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of a file that ends the long cell."""
+    return tmp_path_factory.mktemp("long") / "end"
+
+
+@pytest.fixture(scope="module")
+def cells(browser: Browser, lab: Lab, end: Path) -> Iterator[Notebook]:
+    long = LONG.format(table=TABLE, end=str(end))
+    name = lab.write("cells.ipynb", "%%px\nprint(rank)", CONNECT, SHORT, long, FAILS, HANGS)
+    with a_page(browser, lab) as page:
+        notebook = open_notebook(lab, page, name)
+        yield notebook
+
+
+@pytest.fixture
+def connected(cells: Notebook) -> Notebook:
+    if not cells.text(START):
+        assert "4 ranks" in cells.run(START)
+    return cells
+
+
+def test_px_before_connect_is_one_sentence(cells: Notebook) -> None:
+    said = cells.run(BEFORE).strip()
+    assert "no engines" in said and "connect()" in said
+    assert "\n" not in said
+
+
+def test_a_long_cell_shows_what_the_ranks_do_and_leaves_only_their_output(
+    connected: Notebook, end: Path
+) -> None:
+    connected.start(SLOW)
+    view = connected.output(SLOW).filter(has_text="The stop button ends")
+    view.wait_for()
+    line = view.locator("tr", has_text="ranks 0–3").filter(has_text="0.75")
+    line.wait_for()  # the last line that they have printed
+    for theme in "JupyterLab Dark", "JupyterLab Light":
+        connected.theme(theme)
+        assert lowest_contrast(view) >= 4.5, theme
+    end.touch()
+    connected.wait()
+    connected.run(QUICK)
+    assert connected.text(SLOW) == connected.text(QUICK)
+    (block,) = connected.output(SLOW).all_inner_texts()
+    assert block.splitlines()[:3] == ["[stdout:0]", *[line[7:-2] for line in TABLE.splitlines()]]
+    saved = [cell.outputs for cell in connected.save().cells]
+    assert saved[SLOW] == saved[QUICK] and [one.output_type for one in saved[SLOW]] == ["stream"]
+
+
+def test_an_error_of_all_ranks_is_shown_once_with_jupyterlabs_line(connected: Notebook) -> None:
+    said = connected.run(FAILING)
+    assert said.startswith("ZeroDivisionError on ranks 0–3: division by zero\n")
+    connected.menu("View", "Show Line Numbers")
+    lines = connected.code.nth(FAILING).locator(".cm-line").all_inner_texts()
+    numbers = connected.code.nth(FAILING).locator(".cm-lineNumbers .cm-gutterElement:visible")
+    shown = dict(zip(lines, [n for n in numbers.all_inner_texts() if n][-len(lines) :], strict=True))
+    connected.menu("View", "Show Line Numbers")
+    for line in "inverse(0)", "    return 1 / x":
+        assert said.count(f"----> {shown[line]} {line}") == 1, (shown, said)
+
+
+def test_a_hang_report_comes_before_the_traceback_of_its_cause(connected: Notebook) -> None:
+    said = connected.run(HANGING)
+    report = said.index("HangError: rank 2 never joined collective")
+    assert report < said.index("cell line 4: `comm.Barrier()`") < said.index("----> 3     raise ValueError")
+    assert said.startswith("HangError") and "rank/s" not in said and "in vain" not in said
+
+
+def test_the_stop_button_ends_a_hang(lab: Lab, page: Page) -> None:
+    hang = HANG.format(end=str(lab.folder / "never"))
+    notebook = open_notebook(lab, page, lab.write("stop.ipynb", CONNECT, hang, SUM))
+    notebook.run(0)
+    notebook.start(1)
+    view = notebook.output(1).filter(has_text="The stop button ends")
+    view.locator("tr", has_text="ranks 0, 2, 3").filter(
+        has_text="cell line 6: MPI.COMM_WORLD.Barrier()"
+    ).wait_for()
+    assert "done" in view.locator("tr", has_text="rank 1").inner_text()
+    notebook.stop()
+    notebook.wait()
+    said = notebook.text(1)
+    assert said.startswith("KeyboardInterrupt: the cell was stopped.") and "stop button" not in said
+    assert "ranks 0, 2, 3" in said and "MPI.COMM_WORLD.Barrier()" in said
+    assert "4 ranks" in notebook.run(0)
+    assert notebook.run(2).count("4") >= 4
+
+
+def test_run_all_after_a_kernel_restart_during_a_hang(lab: Lab, page: Page) -> None:
+    calm = lab.folder / "calm"
+    notebook = open_notebook(
+        lab,
+        page,
+        lab.write("restart.ipynb", CONNECT, HANG.format(end=str(calm)), "%px print(comm.allreduce(1))"),
+    )
+    notebook.run(0)
+    notebook.start(1)
+    notebook.output(1).filter(has_text="MPI.COMM_WORLD.Barrier()").wait_for()
+    calm.touch()
+    notebook.restart_kernel()
+    notebook.run_all()
+    assert notebook.errors() == {}
+    assert notebook.text(2).count("4") >= 4

@@ -1,0 +1,75 @@
+"""A student's first hour: notebook 00 from top to bottom, then the one that it links to, then back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import nbformat
+import pytest
+
+from tests.browser.jupyterlab import ROOT, Lab, Notebook, a_page, open_notebook
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.browser
+
+FIRST, NEXT = "00_meet_the_cluster.ipynb", "01_backprop_by_hand.ipynb"
+RUN_ALL_S = 240.0  # on a busy machine; some 15 s on an idle one
+
+
+@pytest.fixture(scope="module")
+def first(browser: Browser, lab: Lab) -> Iterator[Notebook]:
+    """Yield notebook 00, which `labkit lab` opens, after Run All."""
+    assert lab.first.name == FIRST
+    with a_page(browser, lab) as page:
+        notebook = open_notebook(lab, page, str(lab.first))
+        notebook.run_all(RUN_ALL_S)
+        yield notebook
+
+
+def form(cell: Any) -> list[Any]:
+    """Return a cell's outputs without what differs from run to run."""
+    measured = "nbval-ignore-output" in cell.metadata.get("tags", [])
+    forms = []
+    for output in cell.outputs:
+        data = {kind: text if kind == "text/plain" else "" for kind, text in output.get("data", {}).items()}
+        text = (output.get("text"), data)
+        forms.append((output.output_type, output.get("name"), sorted(data) if measured else text))
+    return forms
+
+
+def test_notebook_00_runs_to_its_end(first: Notebook) -> None:
+    cells = [cell for cell in first.content().cells if cell.cell_type == "code"]
+    assert [cell.id for cell in cells if cell.source and not cell.execution_count] == []
+    meant = {cell.id for cell in cells if "raises-exception" in cell.metadata.get("tags", [])}
+    assert {cell: error for cell, error in first.errors().items() if cell not in meant} == {}
+    figure = first.output_of("allreduce-picture").locator("img")
+    figure.scroll_into_view_if_needed()
+    assert figure.evaluate("image => image.complete && image.naturalWidth > 200 && image.checkVisibility()")
+
+
+def test_saved_outputs_have_the_form_of_the_committed_ones(first: Notebook) -> None:
+    """So a look at the changes shows what a student has changed."""
+    committed = nbformat.read(ROOT / "notebooks" / FIRST, as_version=4)
+    saved = {cell.id: form(cell) for cell in first.save().cells if cell.cell_type == "code"}
+    expected = {cell.id: form(cell) for cell in committed.cells if cell.cell_type == "code"}
+    assert {cell: outputs for cell, outputs in saved.items() if outputs != expected[cell]} == {}
+    assert saved.keys() == expected.keys()
+
+
+def test_the_next_notebook_takes_the_engines_over_and_the_first_says_so(first: Notebook) -> None:
+    first.panel.locator(f"a[href*='{NEXT}']").last.click()
+    second = Notebook(first.lab, first.page, str(first.lab.first.with_name(NEXT)))
+    second.wait_until_ready()
+    second.run_all(RUN_ALL_S)
+    assert second.errors() == {}
+    assert f"takes the engines over from {FIRST}" in second.text(0)
+
+    first.show()
+    assert f"{NEXT} " in first.run_cell("engine-id-is-rank")
+    (error,) = [error for cell, error in first.errors().items() if cell == "engine-id-is-rank"]
+    assert "has the engines" in error and "connect()" in error
+    assert f"takes the engines over from {NEXT}" in first.run_cell("connect")
+    assert "are the ranks [0, 1, 2, 3]" in first.run_cell("engine-id-is-rank")
