@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 150.0  # for whatever a page shows; on an idle machine everything takes a few seconds
 POLL_S = 0.05
+CONNECT = "from labkit.cluster import connect\n\nrc = connect(n=4)"
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> Any:
@@ -97,6 +98,7 @@ class Lab:
 @contextmanager
 def a_lab(folder: Path) -> Iterator[Lab]:
     """Run `labkit lab` on a copy of the notebooks, with settings, state and sockets in `folder`, too."""
+    folder.mkdir(exist_ok=True)
     home = folder / "home"
     work = folder / "lab"
     shutil.copytree(ROOT / "notebooks", work / "notebooks", ignore=shutil.ignore_patterns(".*"))

@@ -1,4 +1,4 @@
-"""`%%px` cells in the page: without engines, while they run, when they fail, and when they hang."""
+"""`%%px` cells in the page: without engines, while they run, and when they fail."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser.contrast import lowest_contrast
-from tests.browser.jupyterlab import Lab, Notebook, a_page, open_notebook
+from tests.browser.jupyterlab import CONNECT, Lab, Notebook, a_page, open_notebook
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.browser
 
-CONNECT = "from labkit.cluster import connect\n\nrc = connect(n=4)"
 TABLE = "print('  loss  accuracy')\nprint('  0.50      0.75')"
 SHORT = f"%%px\n{TABLE}"
 LONG = """%%px
@@ -26,14 +25,6 @@ import os, time
 while not os.path.exists({end!r}):
     time.sleep(0.05)
 """
-HANG = """%%px
-import os
-from mpi4py import MPI
-
-if rank != 1 and not os.path.exists({end!r}):
-    MPI.COMM_WORLD.Barrier()
-"""
-SUM = "%px print(comm.allreduce(1))"
 FAILS = """%%px
 def inverse(x):
     return 1 / x
@@ -116,39 +107,3 @@ def test_a_hang_report_comes_before_the_traceback_of_its_cause(connected: Notebo
     report = said.index("HangError: rank 2 never joined collective")
     assert report < said.index("cell line 4: `comm.Barrier()`") < said.index("----> 3     raise ValueError")
     assert said.startswith("HangError") and "rank/s" not in said and "in vain" not in said
-
-
-def test_the_stop_button_ends_a_hang(lab: Lab, page: Page) -> None:
-    hang = HANG.format(end=str(lab.folder / "never"))
-    notebook = open_notebook(lab, page, lab.write("stop.ipynb", CONNECT, hang, SUM))
-    notebook.run(0)
-    notebook.start(1)
-    view = notebook.output(1).filter(has_text="The stop button ends")
-    view.locator("tr", has_text="ranks 0, 2, 3").filter(
-        has_text="cell line 6: MPI.COMM_WORLD.Barrier()"
-    ).wait_for()
-    assert "done" in view.locator("tr", has_text="rank 1").inner_text()
-    notebook.stop()
-    notebook.wait()
-    said = notebook.text(1)
-    assert said.startswith("KeyboardInterrupt: the cell was stopped.") and "stop button" not in said
-    assert "ranks 0, 2, 3" in said and "MPI.COMM_WORLD.Barrier()" in said
-    assert "4 ranks" in notebook.run(0)
-    assert notebook.run(2).count("4") >= 4
-
-
-def test_run_all_after_a_kernel_restart_during_a_hang(lab: Lab, page: Page) -> None:
-    calm = lab.folder / "calm"
-    notebook = open_notebook(
-        lab,
-        page,
-        lab.write("restart.ipynb", CONNECT, HANG.format(end=str(calm)), "%px print(comm.allreduce(1))"),
-    )
-    notebook.run(0)
-    notebook.start(1)
-    notebook.output(1).filter(has_text="MPI.COMM_WORLD.Barrier()").wait_for()
-    calm.touch()
-    notebook.restart_kernel()
-    notebook.run_all()
-    assert notebook.errors() == {}
-    assert notebook.text(2).count("4") >= 4

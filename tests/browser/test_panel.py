@@ -1,0 +1,38 @@
+"""JupyterLab's cluster panel: it lists the lab's ranks and starts others, which `connect()` finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.jupyterlab import CONNECT, Lab, open_notebook
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+
+
+def test_connect_finds_a_cluster_that_the_panel_has_started(lab: Lab, page: Page) -> None:
+    two = CONNECT.replace("n=4", "n=2")
+    notebook = open_notebook(lab, page, lab.write("panel.ipynb", two, "%px print(comm.allreduce(1))"))
+    page.locator("[role=tab][data-id=ipp-cluster-launcher]").click()
+    clusters = page.locator(".ipp-ClusterListingItem")
+    clusters.filter(has_text="default:lab-").filter(has_text="Number of engines: 4").wait_for()
+
+    page.locator(".ipp-Sidebar, #ipp-cluster-launcher").get_by_text("NEW", exact=True).click()
+    dialog = page.locator(".jp-Dialog")
+    dialog.locator(".ipp-DialogSection-item", has_text="Cluster ID").locator("input").fill("mine")
+    dialog.locator(".ipp-DialogSection-item", has_text="Engines").locator("input").fill("2")
+    dialog.locator(".jp-mod-accept").click()
+    mine = clusters.filter(has_text="default:mine")
+    mine.locator(".ipp-ClusterListingItem-start").click()
+    mine.filter(has_text="State: running").filter(has_text="Number of engines: 2").wait_for()
+
+    assert "found running: cluster-mine" in notebook.run(0)
+    assert notebook.run(1).count("2") >= 2
+
+    mine.locator(".ipp-ClusterListingItem-stop").click()
+    page.locator(".jp-Dialog .jp-mod-accept").click()
+    mine.filter(has_text="State: Stopped").wait_for()
