@@ -15,17 +15,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser() -> Iterator[Browser]:
     if (missing := chromium.missing()) is not None:
         pytest.skip(missing)
     from playwright.sync_api import sync_playwright  # noqa: PLC0415  (it may not be installed)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("chromium")))  # for its profiles
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=chromium.find(), args=chromium.flags())
-            yield browser
-            browser.close()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium.find(), args=chromium.flags())
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -35,18 +36,19 @@ with sync_playwright() as playwright, a_lab(Path(sys.argv[1])) as lab:
 def test_nothing_is_left_of_a_test_run_that_is_killed(lab: Lab, tmp_path: Path) -> None:
     """The fixture `lab` is needed only for its reasons to skip."""
     world = World(tmp_path / "ipython")
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "lab")],
-        cwd=ROOT,
-        env={**world.env, "TMPDIR": str(temporary)},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as run:
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(tmp_path / "lab")],
+            cwd=ROOT,
+            env={**world.env, "TMPDIR": temporary},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as run,
+    ):
         assert run.stdout is not None and run.stdout.readline() == "running\n"
         commands = [os.path.basename(command[0]) for command in world.commands() if command]
         assert any("chrom" in name for name in commands) and len(commands) > 20
         run.kill()
-    wait_until(lambda: not world.processes(), "all processes gone", 60)
-    assert list(temporary.iterdir()) == []
+        wait_until(lambda: not world.processes(), "all processes gone", 60)
+        assert os.listdir(temporary) == []

@@ -34,5 +34,4 @@ def test_connect_finds_a_cluster_that_the_panel_has_started(lab: Lab, page: Page
     assert notebook.run(1).count("2") >= 2
 
     mine.locator(".ipp-ClusterListingItem-stop").click()
-    page.locator(".jp-Dialog .jp-mod-accept").click()
     mine.filter(has_text="State: Stopped").wait_for()
