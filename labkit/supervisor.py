@@ -46,7 +46,7 @@ GRACE_S = {
     "jupyter": 10.0,
     "child": 10.0,
 }  # from SIGTERM to SIGKILL; ipyparallel has 5 s
-POLL_S = 0.3  # where the system cannot report the end of a process
+POLL_S = 0.3  # between looks at orphans; and at processes, where the system cannot report their end
 PR_SET_CHILD_SUBREAPER = 36  # from <sys/prctl.h>
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -91,6 +91,19 @@ def reap() -> None:
             pass
 
 
+def reap_orphans(command: int) -> None:
+    """Do what `reap` does while the command runs; its own exit status is left to `subprocess`.
+
+    A process that has ended but stays a zombie counts as running for others: a notebook that waits for the
+    end of engines which an earlier kernel had started would wait in vain.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid == command:
+                return
+            os.waitpid(ended.si_pid, 0)
+
+
 def end_tree(command: subprocess.Popen[bytes], known: set[int], grace_s: float) -> None:
     """End the command and its descendants: SIGTERM for the command, SIGKILL for the rest after `grace_s`."""
     known = known | descendants(os.getpid())
@@ -127,7 +140,8 @@ def wait_for_either(command: subprocess.Popen[bytes], pid: int) -> set[int]:
         except OSError:
             pass  # a kernel before 5.3, or a sandbox: poll as elsewhere
         else:
-            poll.poll()
+            while not poll.poll(1000 * POLL_S):
+                reap_orphans(command.pid)
             return known
     while command.poll() is None and alive(pid):
         known = descendants(os.getpid()) or known

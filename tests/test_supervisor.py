@@ -1,4 +1,4 @@
-"""The supervisor removes the files of its own cluster, and of no other."""
+"""The supervisor removes the files of its own cluster and of no other, and leaves no zombies."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from labkit.supervisor import supervised
+from tests.cluster_fixtures import wait_until
 
 
 @pytest.mark.parametrize("successor", [False, True], ids=["alone", "with a successor"])
@@ -32,3 +34,21 @@ def test_files_of_a_new_cluster_of_the_same_name_are_kept(tmp_path: Path, succes
     files[1].write_text("{}")
     job.communicate(b"\n", timeout=30)
     assert [file.exists() for file in files] == [successor, successor]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere another process adopts orphans")
+def test_an_orphan_that_ends_is_no_zombie_while_the_command_runs() -> None:
+    """As engines whose kernel has ended: `connect()` in the next kernel waits until they are gone."""
+    job = subprocess.Popen(
+        [*supervised("child"), "sh", "-c", "sh -c 'sleep 0.1 & echo $!'; read line"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert job.stdout and job.stdin
+    orphan = int(job.stdout.readline())
+    try:
+        wait_until(lambda: not psutil.pid_exists(orphan), "the orphan is gone", 20)
+        assert job.poll() is None
+    finally:
+        job.communicate(b"\n", timeout=30)
+    assert job.returncode == 0
