@@ -44,6 +44,14 @@ def is_stopped(process: psutil.Process) -> bool:
         return True
 
 
+def is_mpiexec(process: psutil.Process) -> bool:
+    """Return whether a process is MPICH's or Open MPI's mpiexec."""
+    try:
+        return process.name() in ("mpiexec", "mpirun", "prterun", "prte")
+    except psutil.NoSuchProcess:
+        return False
+
+
 @dataclass
 class World:
     """A profile folder, and every process that has it in its environment."""
@@ -217,10 +225,10 @@ def a_world(folder: Path) -> Iterator[World]:
     """Yield a world; afterwards end all of its processes, and remove what they could not."""
     world = World(folder)
     yield world
-    left = world.processes()
+    starters = [process.pid for process in world.processes() if is_mpiexec(process)]
     world.kill()
-    for process in left:  # the supervisors that would have done it are dead, too
-        leftovers.sweep(process.pid)
+    for pid in starters or [0]:  # the supervisors that would have done it are dead, too
+        leftovers.sweep(pid)
 
 
 def a_kernel(world: World) -> Iterator[Kernel]:

@@ -38,10 +38,9 @@ def connect(
         cluster, origin, new = find_or_start(n, profile, own)
         client = client_of(cluster)
         claim = Claim(cluster.profile_dir, cluster.cluster_id)
-        other = claim.other()
         if not claim.take(by_force=take_over):
             client.close()
-            raise in_use(other, n)
+            raise in_use(claim.other(), n)
         try:
             if restart and not new:
                 end_engines(cluster, client, deadline)
@@ -50,13 +49,14 @@ def connect(
             recorder, cleared = install(client, claim, deadline_s, deadline, timeout)
         except BaseException:
             claim.give_back()
+            client.close()
             raise
     except BaseException:
         if (shell := get_ipython()) is not None:
             placeholder.install(shell, placeholder.FAILED)
         raise
     keep(claim, recorder)
-    if text := take_over_text(other, cleared, idle=not take_over):
+    if text := take_over_text(claim.loser, cleared, idle=not take_over):
         print(text)
     hosts = ", ".join(dict.fromkeys(info.host for info in infos))
     print(
@@ -79,9 +79,8 @@ def answers(
     by_force: bool,
 ) -> tuple[ipp.Client, list[RankInfo]]:
     """Return what wait_for_ranks does. Stop a cell of a notebook that has exited or loses its engines."""
-    last = claim.before
+    last, other = claim.before, claim.loser
     orphaned = last is not None and not last.alive
-    other = last if last is not None and last.alive and not last.is_me else None
     try:
         answer_s = ANSWER_ORPHAN_S if orphaned else ANSWER_S
         return wait_for_ranks(cluster, client, n, deadline, revive=revive, answer_s=answer_s)

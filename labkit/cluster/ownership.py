@@ -127,15 +127,25 @@ class Claim:
 
         It is not if the engines run a cell of another notebook, unless it takes them by force.
         """
+        self.before = self.owner()
         other = self.other()
         if get_ipython() is None:  # a program that is no notebook takes nothing: it has no cells to keep out
             return other is None or by_force
-        is_locked = locks.take(self.lock_file)
+        deadline = time.monotonic() + LOCK_S
+        while not (is_locked := locks.take(self.lock_file)) and other is None and time.monotonic() < deadline:
+            time.sleep(POLL_S)  # another notebook may be about to take these free engines
+            other = self.other()
         if other is not None and not by_force and (not is_locked or other.runs_a_cell):
             return False
         self.before = self.owner()
         self.write(self.before.recorder if self.before is not None else "")
         return True
+
+    @property
+    def loser(self) -> Owner | None:
+        """The owner that `take` has taken the engines from, if it is alive and is not this process."""
+        before = self.before
+        return before if before is not None and before.alive and not before.is_me else None
 
     @property
     def is_first_use(self) -> bool:
