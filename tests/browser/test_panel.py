@@ -33,5 +33,7 @@ def test_connect_finds_a_cluster_that_the_panel_has_started(lab: Lab, page: Page
     assert "found running: cluster-mine" in notebook.run(0)
     assert notebook.run(1).count("2") >= 2
 
-    mine.locator(".ipp-ClusterListingItem-stop").click()
-    mine.filter(has_text="State: Stopped").wait_for()
+    mine.get_by_text("STOP", exact=True).click()
+    page.locator(".ipp-ClusterListingItem", has_text="default:mine").filter(
+        has_text="State: running"
+    ).wait_for(state="detached")
