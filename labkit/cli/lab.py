@@ -76,7 +76,9 @@ def command(ranks: int, folder: Path) -> None:
             click.echo("Stopping …")
             lab.process.terminate()  # ends while the engines do
             if cluster:
-                cluster.stop_engines_sync()  # first, because a controller waits for its engines
+                if Path(cluster.cluster_file).exists():  # it names engines started since by kernels
+                    discovery.attach(Path(cluster.cluster_file)).stop_engines_sync()
+                cluster.stop_engines_sync()  # before the controller, which waits for its engines
                 cluster.stop_controller_sync()
 
 
