@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
 
 import ipyparallel as ipp
 import psutil
-import tqdm
 from ipyparallel.cluster.launcher import EngineLauncher
 from ipyparallel.error import NoEnginesRegistered, RemoteError
+from IPython import get_ipython
 
 from labkit.cluster import discovery, starting
 from labkit.cluster import ipyparallel_private as private
@@ -23,6 +21,7 @@ from labkit.cluster.world import RankInfo
 
 POLL_S = 0.02
 ANSWER_S = 5.0  # for an idle engine to answer; it takes milliseconds
+ANNOUNCE_S = 1.5  # until a line says that engines are starting
 RECONNECT_S = 2.0  # how long a client waits for missing engines before another one replaces it
 
 
@@ -57,37 +56,37 @@ def wait_for_ranks(
     """
     reconnect = time.monotonic() + RECONNECT_S
     wait, waited = min(RECONNECT_S, answer_s), 0.0
-    bar = tqdm.tqdm(
-        total=n, desc="engines", unit="engine", delay=1, leave=False, disable=NONINTERACTIVE, file=sys.stdout
-    )
-    with contextlib.closing(bar):
-        while time.monotonic() < deadline:
-            bar.update(len(client.ids) - bar.n)
-            if len(client.ids) >= n:
-                try:
-                    result = client[:].apply_async(rank_info)
-                    return client, result.get(wait)
-                except (RemoteError, NoEnginesRegistered):
-                    pass  # engines that have just died may still be registered
-                except TimeoutError:
-                    # Send again: a message to an engine that has registered but not yet reached the queue is
-                    # lost. Engines that were here before may be busy; new ones are only slow.
-                    waited += wait
-                    if revive and waited >= answer_s and are_engines_running(cluster):
-                        raise NoAnswer(n, waited, client, result) from None
-            elif not client.ids and not are_engines_running(cluster):
-                if not revive:
-                    break
-                cluster.stop_engines_sync()
-                cluster.start_engines_sync(n)
-                revive = False
-            elif time.monotonic() > reconnect:
-                if revive and has_lost_a_rank(cluster):
-                    end_engines(cluster, client, deadline)
-                client.close()
-                client = starting.client_of(cluster)
-                reconnect = time.monotonic() + RECONNECT_S
-            time.sleep(POLL_S)
+    is_announced = NONINTERACTIVE or get_ipython() is None
+    announce = time.monotonic() + ANNOUNCE_S
+    while time.monotonic() < deadline:
+        if not is_announced and time.monotonic() > announce:
+            is_announced = True
+            print(f"Waiting for {n} engines …", flush=True)
+        if len(client.ids) >= n:
+            try:
+                result = client[:].apply_async(rank_info)
+                return client, result.get(wait)
+            except (RemoteError, NoEnginesRegistered):
+                pass  # engines that have just died may still be registered
+            except TimeoutError:
+                # Send again: a message to an engine that has registered but not yet reached the queue is
+                # lost. Engines that were here before may be busy; new ones are only slow.
+                waited += wait
+                if revive and waited >= answer_s and are_engines_running(cluster):
+                    raise NoAnswer(n, waited, client, result) from None
+        elif not client.ids and not are_engines_running(cluster):
+            if not revive:
+                break
+            cluster.stop_engines_sync()
+            cluster.start_engines_sync(n)
+            revive = False
+        elif time.monotonic() > reconnect:
+            if revive and has_lost_a_rank(cluster):
+                end_engines(cluster, client, deadline)
+            client.close()
+            client = starting.client_of(cluster)
+            reconnect = time.monotonic() + RECONNECT_S
+        time.sleep(POLL_S)
     output = "".join(map(last_output, private.engine_sets(cluster)))
     registered = len(client.ids)
     if cluster is starting.own_cluster and not 0 < registered < n:
