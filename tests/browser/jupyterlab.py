@@ -145,6 +145,17 @@ WATCH_RUNS = """
 }
 """
 
+# After an error that a cell is expected to raise, Run All promises its end while the next cells still run. A
+# request that the kernel answers after all others tells their end.
+ASK_LAST = """
+() => {
+    window.answered = false;
+    const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+    const end = () => { window.answered = true; };
+    kernel.requestExecute({code: "", silent: true}).done.then(end, end);
+}
+"""
+
 
 class Notebook:
     """A notebook that is open in a page."""
@@ -189,6 +200,8 @@ class Notebook:
     def wait(self, seconds: float = DEADLINE_S) -> None:
         """Wait until no cell runs or waits for its turn."""
         self.page.wait_for_function("runs.started == runs.ended", timeout=1000 * seconds)
+        self.page.evaluate(ASK_LAST)
+        self.page.wait_for_function("answered", timeout=1000 * seconds)
 
     def run_all(self, seconds: float = DEADLINE_S) -> None:
         self.start_all()
@@ -291,7 +304,7 @@ def a_page(browser: Browser, lab: Lab) -> Iterator[Page]:
     yield page
     context.close()
     lab.shut_down_kernels()
-    assert errors == []
+    assert not errors, "\n".join(errors)
 
 
 def open_notebook(lab: Lab, page: Page, path: str) -> Notebook:
