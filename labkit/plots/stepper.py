@@ -31,7 +31,7 @@ SCRIPT = """
     const slider = make("input", {type: "range", min: 0, max: last, value: 0, "aria-label": "round",
         style: "flex: 0 1 16em; min-width: 0", ...keys});
     const next = make("button", {type: "button", "aria-label": "next round", style: look, ...keys}, "▶");
-    const words = make("output", {});
+    const words = make("output", {style: "white-space: nowrap"});
     const bar = make("div", {role: "group", "aria-label": "rounds",
         style: "display: flex; align-items: center; gap: 8px; margin: 4px 0"});
     bar.append(back, slider, next, words);

@@ -228,6 +228,8 @@ class Notebook:
         """Choose a theme: `JupyterLab Light` or `JupyterLab Dark`."""
         self.page.evaluate("theme => jupyterapp.commands.execute('apputils:change-theme', {theme})", name)
         self.page.locator(f"body[data-jp-theme-name='{name}']").wait_for(state="attached")
+        # JupyterLab fails to remove its splash screen if another theme is chosen while this one fades.
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
 
     def content(self) -> Any:
         """Return the notebook as it would be saved now."""
@@ -300,7 +302,7 @@ def a_page(browser: Browser, lab: Lab) -> Iterator[Page]:
             errors.append(f"{message.text} ({message.location.get('url', '')})")
 
     page.on("console", on_console)
-    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("pageerror", lambda error: errors.append(error.stack or str(error)))
     yield page
     context.close()
     lab.shut_down_kernels()
