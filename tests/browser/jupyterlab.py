@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import nbformat
+import psutil
 import pytest
 
 from labkit.supervisor import supervised
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
+    from playwright.sync_api import Locator, Page
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 150.0  # for whatever a page shows; on an idle machine everything takes a few seconds
@@ -127,7 +128,8 @@ def a_lab(folder: Path) -> Iterator[Lab]:
     try:
         yield Lab(work, process, output)
     finally:
-        process.send_signal(signal.SIGTERM)
+        for command in psutil.Process(process.pid).children():  # the supervisor would give it 10 s to end
+            command.send_signal(signal.SIGINT)
         process.wait(DEADLINE_S)
 
 
@@ -282,31 +284,6 @@ class Notebook:
         self.begin(lambda: self.menu("File", "Save Notebook"))
         self.wait()
         return self.lab.saved(self.path)
-
-
-# What the browser may say on its console, and why.
-HARMLESS: dict[str, str] = {}
-VIEWPORT = {"width": 1366, "height": 768}  # a student's laptop
-
-
-@contextmanager
-def a_page(browser: Browser, lab: Lab) -> Iterator[Page]:
-    """Open a page in a browser without memory; at its end there must have been no error on its console."""
-    context = browser.new_context(viewport=VIEWPORT)
-    page = context.new_page()
-    page.set_default_timeout(1000 * DEADLINE_S)
-    errors: list[str] = []
-
-    def on_console(message: ConsoleMessage) -> None:
-        if message.type == "error" and not any(re.search(known, message.text) for known in HARMLESS):
-            errors.append(f"{message.text} ({message.location.get('url', '')})")
-
-    page.on("console", on_console)
-    page.on("pageerror", lambda error: errors.append(error.stack or str(error)))
-    yield page
-    context.close()
-    lab.shut_down_kernels()
-    assert not errors, "\n".join(errors)
 
 
 def open_notebook(lab: Lab, page: Page, path: str) -> Notebook:

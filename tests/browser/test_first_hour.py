@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import nbformat
 import pytest
 
-from tests.browser.jupyterlab import ROOT, Lab, Notebook, a_page, open_notebook
+from tests.browser.jupyterlab import ROOT, Lab, Notebook, open_notebook
+from tests.browser.pages import a_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
