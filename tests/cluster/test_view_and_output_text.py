@@ -9,6 +9,7 @@ import pytest
 
 from labkit.cluster.cells import output
 from labkit.cluster.cells.live_view import SAMPLED_PART, LiveView
+from labkit.cluster.cells.rerun import RUNS_SHOWN, SetupCells
 from labkit.watch.flight_recorder.report import Activity, CallRecord, RankState
 
 
@@ -129,3 +130,25 @@ def test_a_text_too_long_for_a_browser_is_cut_in_the_middle() -> None:
     text = output.shortened("a" * 10**6 + "b" * 10**6)
     assert len(text) < output.LONGEST_TEXT + 200
     assert text.startswith("aaa") and text.endswith("bbb") and "1,500,000 characters are left out" in text
+
+
+def setup_cells(numbers: list[int]) -> SetupCells:
+    cells = SetupCells()
+    for number in numbers:
+        cells.succeeded(f"id {number}", number, "x = 1")
+    return cells
+
+
+def test_cells_to_run_again_are_listed_by_runs_of_their_numbers() -> None:
+    assert setup_cells([]).phrase() == ""
+    assert setup_cells([3]).phrase() == "the %%px cell [3]"
+    assert setup_cells([3, 5, 6, 7]).phrase() == "the %%px cells [3], [5] to [7]"
+
+
+def test_many_cells_to_run_again_are_named_by_the_first_and_the_last() -> None:
+    numbers = list(range(4, 4 + 2 * (RUNS_SHOWN + 1), 2))
+    assert setup_cells(numbers[:-1]).phrase().count("[") == RUNS_SHOWN
+    assert (
+        setup_cells(numbers).phrase()
+        == f"all %%px cells from [4] to [{numbers[-1]}], except those that failed,"
+    )

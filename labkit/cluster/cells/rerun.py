@@ -7,6 +7,8 @@ from typing import Any
 
 from labkit.wording import runs
 
+RUNS_SHOWN = 6  # of cells: a longer list says no more than its ends
+
 
 class SetupCells:
     """The cells that have defined names on the ranks, with their numbers as the notebook shows them now."""
@@ -26,7 +28,10 @@ class SetupCells:
 
     def phrase(self) -> str:
         """Return the cells as text: `the %%px cells [3], [5] to [8]`; empty if there are none."""
-        texts = [f"[{run[0]}]" + f" to [{run[-1]}]" * (len(run) > 1) for run in runs(self.numbers.values())]
+        found = runs(self.numbers.values())
+        if len(found) > RUNS_SHOWN:
+            return f"all %%px cells from [{found[0][0]}] to [{found[-1][-1]}], except those that failed,"
+        texts = [f"[{run[0]}]" + f" to [{run[-1]}]" * (len(run) > 1) for run in found]
         return f"the %%px cell{'s' * (len(self.numbers) > 1)} {', '.join(texts)}" if texts else ""
 
 
