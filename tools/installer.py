@@ -186,7 +186,7 @@ def install(folder: Path, wanted: list[str], log: IO[str], progress: Progress) -
         if not pip:
             raise
         log.write(f"{error}: pip installs instead.\n")
-    progress.step("getting packages by pip, as uv cannot")
+    progress.step("uv failed; installing with pip")
     if not (folder / "bin" / "pip").exists():
         run([*borrowed, "pip"], log, progress, env)
     run([python, "-m", "pip", "install", "--no-compile", *wanted], log, progress, env)

@@ -176,9 +176,12 @@ def explain(error: Exception, log_file: Path) -> str:
     last = log_file.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
     return "\n".join(
         [
-            "The environment could not be made; the one before, if any, is as it was. The last lines say:",
+            "The environment could not be made. An earlier environment, if there was one, is unchanged.",
+            "The last lines of the log:",
             *(f"  {line}" for line in last),
-            f"The whole log is {log_file}. Fix the cause and try again.",
+            "Often the cause is the network: check the connection and pip's proxy settings, then run `make` "
+            "again.",
+            f"The whole log: {log_file}",
         ]
     )
 
@@ -188,7 +191,7 @@ if __name__ == "__main__":
         print(
             f"The lab needs Python {'.'.join(map(str, OLDEST))} or newer; this is {sys.version.split()[0]}."
         )
-        print("Use another one: make PYTHON=python3.12 …")
+        print("Use a newer one, for example: make lab PYTHON=python3.12")
         sys.exit(1)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -201,4 +204,4 @@ if __name__ == "__main__":
     except OSError as error:  # a folder that may not be written, a full disk
         sys.exit(f"The environment could not be made: {error}.")
     except KeyboardInterrupt:
-        sys.exit("\nInterrupted. The environment from before, if any, is as it was; `make` begins again.")
+        sys.exit("\nInterrupted. An earlier environment, if there was one, is unchanged. Run `make` again.")

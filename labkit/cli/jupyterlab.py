@@ -67,7 +67,9 @@ class JupyterLab:
                     continue
                 return f"{url}{self._path}?token={self._token}"
             time.sleep(POLL_S)
-        raise self._failure(f"JupyterLab did not start within {START_S:.0f} s.")
+        raise self._failure(
+            f"JupyterLab did not start within {START_S:.0f} s. `labkit doctor` finds the usual causes."
+        )
 
     def _failure(self, what: str) -> click.ClickException:
         lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]

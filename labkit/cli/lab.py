@@ -48,7 +48,9 @@ def command(ranks: int, folder: Path) -> None:
             raise click.ClickException(f"the notebooks could not be copied to {COPIES}: {error}") from error
         click.echo("".join(f"{line}\n" for line in lines), nl=False)
     if not (folder / FIRST).exists():
-        raise click.ClickException(f"{folder / FIRST} is not here.")
+        raise click.ClickException(
+            f"{folder} has no {FIRST}. Give the folder of the notebooks: labkit lab --folder {ORIGINALS}"
+        )
     click.echo(f"Starting JupyterLab and {ranks} MPI ranks …")
     logging.getLogger("asyncio").addHandler(
         logging.NullHandler()

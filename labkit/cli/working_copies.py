@@ -39,7 +39,10 @@ def update(originals: Path, copies: Path) -> list[str]:
         else:
             origins[name] = origin
             if origin != newest:
-                kept.append(f"{copy}: you have changed it, and a newer version exists: {original}")
+                kept.append(
+                    f"{copy} is older than {original}, and is kept because you have changed it. "
+                    f"For the new version, rename your copy and start again."
+                )
             continue
         with atomic_write(copy) as file:
             file.write(original.read_bytes())

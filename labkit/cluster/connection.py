@@ -115,7 +115,7 @@ def install(
         raise ClusterError(
             f"{n} engines are registered, but {ranks_phrase(pending(installed))} had no `comm` after "
             f"{timeout:.0f} s. On a slow machine, "
-            f"connect({n}, restart=True, timeout={2 * timeout:.0f}) waits longer."
+            f"`rc = connect(n={n}, restart=True, timeout={2 * timeout:.0f})` waits longer."
         ) from None
     return reports[0][0], list(dict.fromkeys(name for _, names in reports for name in names))
 
@@ -132,11 +132,16 @@ def keep(claim: Claim, recorder: str) -> None:
 
 def in_use(other: Owner | None, n: int) -> ClusterError:
     """Return the error for engines that another notebook keeps."""
-    verb = "is running a cell on" if get_ipython() is not None else "has"
+    if get_ipython() is not None:
+        verb = "is running a cell on"
+        wait = "wait until its cell has ended and run this cell again; stop its cell and take its engines"
+    else:
+        verb = "has"
+        wait = "shut its kernel down and start this program again; take its engines"
     return ClusterError(
-        f"{other or 'another notebook'} {verb} the {n} engines. Wait until that cell has ended, and run this "
-        f"cell again. Or stop it and take the engines over with `connect({n}, take_over=True)`. Or start "
-        f"engines for this notebook alone with `connect({n}, own=True)`."
+        f"{other or 'another notebook'} {verb} the {n} engines. Three ways on: {wait} with "
+        f"`rc = connect(n={n}, take_over=True)`; or start separate engines with "
+        f"`rc = connect(n={n}, own=True)`."
     )
 
 
@@ -145,11 +150,11 @@ def take_over_text(other: Owner | None, cleared: Sequence[str], *, idle: bool) -
     more = len(cleared) - NAMES_SHOWN
     names = ", ".join(cleared[:NAMES_SHOWN]) + f" and {more} more" * (more > 0)
     if other is not None:
-        of_names = f" of its names ({names})" if cleared else ""
-        ran = ", which ran no cell" * idle
-        return f"This notebook takes the engines over from {other}{ran}; the ranks are cleared{of_names}."
+        was_idle = ", which was idle" * idle
+        deleted = f" Its variables on the ranks ({names}) were deleted." if cleared else ""
+        return f"This notebook has taken the engines over from {other}{was_idle}.{deleted}"
     if cleared:
-        return f"The ranks are cleared: they had the names of an earlier kernel ({names})."
+        return f"The variables of an earlier kernel ({names}) were deleted from the ranks."
     return ""
 
 

@@ -32,7 +32,7 @@ class NoAnswer(ClusterError):
         super().__init__(
             f"{n} engines are registered, but not all answered within {waited_s:.0f} s: they are computing, "
             f"or waiting in a collective that a rank never called. Wait, or replace the engines with "
-            f"connect({n}, restart=True)."
+            f"`rc = connect(n={n}, restart=True)`."
         )
         self.client, self.result = client, result
 
@@ -92,7 +92,10 @@ def wait_for_ranks(
     if cluster is starting.own_cluster and not 0 < registered < n:
         starting.stop_own_cluster()  # its controller may be at fault: the next call starts another
     silent = ", but not all of them answered" if registered >= n else ""
-    raise ClusterError(f"{registered} of {n} engines came up{silent}.{output}")
+    raise ClusterError(
+        f"{registered} of {n} engines came up{silent}. `labkit doctor` in a terminal finds the usual causes."
+        f"{output}"
+    )
 
 
 def end_engines(cluster: ipp.Cluster, client: ipp.Client, deadline: float) -> None:

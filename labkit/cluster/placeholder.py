@@ -11,7 +11,10 @@ from typing import Any
 from labkit.cluster.errors import ClusterError
 
 BEFORE = "there are no engines yet: run the notebook's cell with `connect()` first."
-FAILED = "there are no engines, as `connect()` has failed: run its cell again first."
+FAILED = (
+    "this notebook has no engines, because `connect()` failed. Do what its message says, then run its cell "
+    "again."
+)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -31,8 +31,9 @@ def check_world(infos: Sequence[RankInfo], launcher: str) -> None:
     if n > 1 and all(info.size == 1 for info in infos):
         raise ClusterError(
             f"the {n} engines are {n} MPI worlds of one rank each, not one world of {n}. {launcher} started "
-            f"them and does not belong to {infos[0].library}, the MPI that mpi4py uses. Stop this cluster, "
-            f"then call connect() again: it starts engines with this environment's mpiexec."
+            f"them and does not belong to {infos[0].library}, the MPI that mpi4py uses. Stop this cluster "
+            f"(`ipcluster stop`, or the cluster panel), then run the cell with `connect()` again: it starts "
+            f"engines with this environment's mpiexec."
         )
     for engine, info in enumerate(infos):
         if info.size != n or info.rank != engine:

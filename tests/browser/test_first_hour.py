@@ -66,11 +66,11 @@ def test_the_next_notebook_takes_the_engines_over_and_the_first_says_so(first: N
     second.wait_until_ready()
     second.run_all(RUN_ALL_S)
     assert second.errors() == {}
-    assert f"takes the engines over from {FIRST}" in second.text(0)
+    assert f"has taken the engines over from {FIRST}" in second.text(0)
 
     first.show()
     assert f"{NEXT} " in first.run_cell("engine-id-is-rank")
     (error,) = [error for cell, error in first.errors().items() if cell == "engine-id-is-rank"]
     assert "has the engines" in error and "connect()" in error
-    assert f"takes the engines over from {NEXT}" in first.run_cell("connect")
+    assert f"has taken the engines over from {NEXT}" in first.run_cell("connect")
     assert "are the ranks [0, 1, 2, 3]" in first.run_cell("engine-id-is-rank")

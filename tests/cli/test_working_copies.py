@@ -41,7 +41,10 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
     return originals, copies
 
 
-KEPT = "copies/01.ipynb: you have changed it, and a newer version exists: originals/01.ipynb"
+KEPT = (
+    "copies/01.ipynb is older than originals/01.ipynb, and is kept because you have changed it. "
+    "For the new version, rename your copy and start again."
+)
 REPLACED = "copies: replaced by newer versions: 01.ipynb"
 
 

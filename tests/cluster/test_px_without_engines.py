@@ -42,7 +42,10 @@ def test_loading_the_extension_of_ipyparallel_changes_nothing(kernel: Kernel) ->
 def test_after_a_failed_connect_each_magic_says_so(kernel: Kernel) -> None:
     said = kernel.run("from labkit.cluster import connect\nrc = connect(1, timeout=0.01)")
     assert "ClusterError: 0 of 1 engines came up" in said, said
-    expected = "ClusterError: there are no engines, as `connect()` has failed: run its cell again first.\n"
+    expected = (
+        "ClusterError: this notebook has no engines, because `connect()` failed. Do what its message says, "
+        "then run its cell again.\n"
+    )
     assert [kernel.run(use) for use in USES] == [expected] * len(USES)
 
 

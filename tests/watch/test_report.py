@@ -174,7 +174,8 @@ def test_a_report_of_an_interrupted_rank() -> None:
 
 def test_a_rank_that_joined_too_late_is_no_missing_rank() -> None:
     report = a_report(WAITING, replace(WAITING, rank=1))
-    assert title(report) == "The last rank joined collective #1 (Barrier) after the limit of 2 s."
+    assert title(report) == "All ranks joined collective #1 (Barrier), but not within 2 s."
+    assert advice(report) == ["Run the cell again, or allow more time: `rc = connect(n=2, deadline_s=60)`."]
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,10 @@ def test_a_report_about_a_message(message: MessageWait, expected_title: str, lin
     report = a_report(RankState(1, Activity.RUNNING), waiting, communicator=None)
     assert title(report) == expected_title
     assert rank_lines(report) == [line, "  rank 1 is running"]
-    assert advice(report)[-1].startswith("A message may still be in flight")
+    assert advice(report)[-1] == (
+        "A message may still be in flight, and the next cell would receive it. "
+        "`rc = connect(n=2, restart=True)` starts new ranks."
+    )
     assert table(report).columns == [] and hang(report).axes[0].get_title() == expected_title
 
 
@@ -259,8 +263,10 @@ def test_a_rank_of_a_stopped_cell_has_not_joined_yet() -> None:
 def test_a_slow_rank_is_given_a_way_to_take_longer() -> None:
     report = a_report(WAITING, RankState(1, Activity.RUNNING), RankState(2, Activity.RETURNED))
     assert advice(report)[0] == (
-        "If rank 1 is only slow, allow more than 2 s on every rank: `comm.deadline_s = …`"
+        "If rank 1 is only slow, allow more time: `rc = connect(n=3, deadline_s=60)`, "
+        "or `comm.deadline_s = 60` in a `%%px` cell."
     )
+    assert "`rc = connect(n=4, deadline_s=300)`" in advice(replace(report, deadline_s=100, world_size=4))[0]
 
 
 @pytest.mark.parametrize("field", list(Mismatch))

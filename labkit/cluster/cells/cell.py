@@ -25,8 +25,8 @@ from labkit.watch.flight_recorder.text import render
 from labkit.wording import ranks_phrase
 
 ADVICE = (
-    "Call `connect()` for working engines, then run the notebook's setup cells again: "
-    "the ranks' variables are gone."
+    "Run the cell with `connect()` again: it starts new engines and lists the cells to run again, "
+    "because the ranks' variables are gone."
 )
 POLL_S = 0.05
 CONTROLLER_POLL_S = 0.5

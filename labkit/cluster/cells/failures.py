@@ -15,7 +15,7 @@ from labkit.cluster.errors import CellFailed, CellHung
 from labkit.wording import ranks_phrase
 
 CONSEQUENCES = ("HangError", "KeyboardInterrupt", "Interrupted")  # of a hang or a stop, on the other ranks
-SKIPPED = "the rank did not run this cell, because the one before it had just failed there; run it again"
+SKIPPED = "skipped, because the previous cell had just failed on this rank; run this cell again"
 TRACEBACKS_SHOWN, MESSAGES_SHOWN = 4, 8
 _IN_CYTHON = re.compile(r"^File .*\.(pyx|pxi):\d+", re.MULTILINE)  # whose source is not installed
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -96,6 +96,7 @@ class Report:
     communicator: int | None = None  # whose collective the report is about; None if it is about a message
     reporter: int | None = None  # the rank that made the report; None if the notebook made it
     mismatch: Mismatch | None = None
+    world_size: int | None = None  # None if it is the number of `ranks`
 
     @property
     def number(self) -> int:

@@ -70,6 +70,7 @@ def take_snapshot(
         communicator=subjects[0].calls[-1].communicator if subjects else None,
         reporter=reporter,
         mismatch=why if isinstance(why, Mismatch) else None,
+        world_size=recorder.size,
     )
 
 

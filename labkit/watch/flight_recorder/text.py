@@ -10,6 +10,7 @@ from labkit.watch.flight_recorder.report import Activity, Mismatch, RankState, R
 from labkit.watch.flight_recorder.table import Status, call_details, table
 from labkit.wording import ranks_phrase
 
+LONGER_S = 60.0  # the least deadline that the advice names
 WAITING = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE)
 
 
@@ -47,12 +48,15 @@ def _missing(report: Report) -> str:
     joined = report.joined()
     call = joined[0].calls[-1]
     what = ", ".join(filter(None, [call.operation, call_details(call)]))
+    if _all_joined_late(report):
+        return f"All ranks joined collective #{call.number} ({what}), but not within {report.deadline_s:g} s."
     missing = [rank.rank for rank in report.ranks if rank not in joined]
-    if missing:
-        return f"{ranks_phrase(missing)} never joined collective #{call.number} ({what})."
-    return (
-        f"The last rank joined collective #{call.number} ({what}) after the limit of {report.deadline_s:g} s."
-    )
+    return f"{ranks_phrase(missing)} never joined collective #{call.number} ({what})."
+
+
+def _all_joined_late(report: Report) -> bool:
+    """Return whether no rank is missing: the last ones joined the collective after the deadline."""
+    return report.number > 0 and report.mismatch is None and len(report.joined()) == len(report.ranks)
 
 
 def _unmatched(rank: RankState) -> str:
@@ -186,21 +190,27 @@ def advice(report: Report) -> list[str]:
             "Break the circle: let even ranks send first and odd ranks receive first, or use Sendrecv, "
             "which does both at once."
         )
+    elif _circle_of(report):
+        lines.append("A rank cannot wait for itself: use Sendrecv, or post Irecv or Isend first.")
     elif report.reason is Reason.CIRCLE:
         lines.append("A rank has to send before the others wait for its message; Sendrecv does both at once.")
+    connect = f"rc = connect(n={report.world_size or len(report.ranks)}"
+    longer_s = f"{max(LONGER_S, 3 * report.deadline_s):g}"
     busy = [rank.rank for rank in report.ranks if rank.activity is Activity.RUNNING]
     if report.reason is Reason.TIMED_OUT and busy:
         lines.append(
-            f"If {ranks_phrase(busy)} {'are' if len(busy) > 1 else 'is'} only slow, allow more than "
-            f"{report.deadline_s:g} s on every rank: `comm.deadline_s = …`"
+            f"If {ranks_phrase(busy)} {'are' if len(busy) > 1 else 'is'} only slow, allow more time: "
+            f"`{connect}, deadline_s={longer_s})`, or `comm.deadline_s = {longer_s}` in a `%%px` cell."
         )
     if report.reason is Reason.CIRCLE and not set(waiting) & set(SENDS):
         lines.append("The ranks are ready: fix the cell and run it again.")
     elif waiting:
         lines.append(
-            "A message may still be in flight, and the next cell would receive it: "
-            "`connect(restart=True)` starts ranks without it."
+            "A message may still be in flight, and the next cell would receive it. "
+            f"`{connect}, restart=True)` starts new ranks."
         )
+    elif _all_joined_late(report):
+        lines.append(f"Run the cell again, or allow more time: `{connect}, deadline_s={longer_s})`.")
     else:
         lines.append("No data has moved and the ranks are ready: fix the cell and run it again.")
     return lines
