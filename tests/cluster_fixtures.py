@@ -120,6 +120,15 @@ class World:
         )
 
 
+def unwrapped(traceback: list[str], message: str) -> list[str]:
+    """Return what an error shows, with the message's own line breaks if labkit has broken its long lines."""
+    shown, *rest = traceback or [""]
+    for whole in (message, f"{shown.partition(':')[0]}: {message}"):
+        if shown.split() == whole.split():
+            return [whole, *rest]
+    return traceback
+
+
 class Kernel:
     """A Jupyter kernel, as a notebook has one."""
 
@@ -173,7 +182,7 @@ class Kernel:
                 case "execute_result" | "display_data" | "update_display_data":
                     output.append(content["data"].get("text/plain", "") + "\n")
                 case "error":
-                    self.error = "\n".join(content["traceback"])
+                    self.error = "\n".join(unwrapped(content["traceback"], content["evalue"]))
                     output.append(f"{self.error}\n")
                 case "status" if content["execution_state"] == "idle":
                     return "".join(output)

@@ -9,7 +9,7 @@ from typing import Any
 
 import websocket
 
-from tests.cluster_fixtures import DEADLINE_S
+from tests.cluster_fixtures import DEADLINE_S, unwrapped
 
 
 class Server:
@@ -75,7 +75,7 @@ class ServerKernel:
                 case "stream":
                     output.append(content["text"])
                 case "error":
-                    output.append("\n".join(content["traceback"]))
+                    output.append("\n".join(unwrapped(content["traceback"], content["evalue"])))
                 case _ if content["execution_state"] == "idle":
                     return "".join(output)
 

@@ -1,0 +1,63 @@
+"""Long lines of a message are broken between words, as JupyterLab would break them inside words."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from labkit.cluster.errors import COLUMNS, CellFailed, CellHung, CellStopped, ClusterError, RankDied, wrapped
+
+LONG = "rank 3 did not respond to an interrupt (an unwatched MPI call): the engines were ended. " * 3
+TABLE = "  rank 0  " + "✓             " * 8 + "waiting in Allreduce (10 float32, SUM)"
+LINE = "`comm.Allreduce(MPI.IN_PLACE,  gradients[rank])  # all ranks, each with its own gradients`"
+
+
+@pytest.mark.parametrize("indent", ["", "  "])
+@pytest.mark.parametrize("text", [LONG.strip(), f"rank 3 is waiting in Allreduce (#2, 10 float32) at {LINE}"])
+def test_a_long_line_is_broken_between_words_and_keeps_its_indentation(indent: str, text: str) -> None:
+    lines = wrapped(f"title\n{indent}{text}\nend").splitlines()
+    assert (lines[0], lines[-1]) == ("title", "end") and len(lines) > 3
+    broken = lines[1:-1]
+    assert all(len(line) <= COLUMNS for line in broken)
+    assert all(line.startswith(indent) and line[len(indent)] != " " for line in broken)
+    assert " ".join(line.strip() for line in broken) == text
+    for line, following in pairwise(broken):  # each line is as long as it can be
+        word = LINE if following.strip().startswith("`") else following.split()[0]
+        assert len(line) + 1 + len(word) > COLUMNS
+
+
+def test_a_text_in_backticks_is_broken_only_if_it_fits_no_line() -> None:
+    assert wrapped(f"rank 3 is at cell line 7: and waits there {LINE}").splitlines()[1] == LINE
+    quoted = f"`{LONG.strip()}`"
+    lines = wrapped(quoted).splitlines()
+    assert " ".join(lines) == quoted and all(len(line) <= COLUMNS for line in lines)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n",
+        "short  \n",
+        "x" * COLUMNS,
+        "x" * 3 * COLUMNS,
+        TABLE,
+        "trailing\n\n",
+    ],
+)
+def test_other_lines_stay_as_they_are(text: str) -> None:
+    assert wrapped(text) == text
+
+
+def test_a_single_backtick_breaks_no_word() -> None:
+    assert wrapped(f"{'a' * 60} {'b' * 30}`{'c' * 30} d") == f"{'a' * 60}\n{'b' * 30}`{'c' * 30} d"
+
+
+@pytest.mark.parametrize("kind", [ClusterError, RankDied, CellFailed, CellHung, CellStopped])
+def test_a_message_is_wrapped_and_tracebacks_are_not(kind: type[BaseException]) -> None:
+    tracebacks = ([LONG],) if kind in (CellFailed, CellHung, CellStopped) else ()
+    message, *rest = kind(f"{LONG}\n{TABLE}", *tracebacks)._render_traceback_()  # type: ignore[attr-defined]
+    *lines, table = message.splitlines()
+    assert max(map(len, lines)) <= COLUMNS and len(lines) == 3 and table == TABLE
+    assert rest == (["", LONG] if tracebacks else [])
