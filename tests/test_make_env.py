@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).parents[1] / "tools" / "make_env.py"
 LIMIT_S = 20
 # Like uv's: `bin/labkit` names the environment's Python by its path. The files `call`, `fail` and `hang`
 # beside it record the arguments and settings, make it fail, and make it wait.
-UV = """#!{python} -IS
+UV = """
 import json, os, sys, time
 from pathlib import Path
 here = Path({here!r})
@@ -49,7 +49,9 @@ class Place:
         self.folder.parent.mkdir()
         self.tools.mkdir()
         uv = self.tools / "uv"
-        uv.write_text(UV.format(python=sys.executable, here=str(self.tools)))
+        (self.tools / "uv.py").write_text(UV.format(here=str(self.tools)))
+        # A shell between, because the path of a `#!` line must not contain a space.
+        uv.write_text(f'#!/bin/sh\nexec "{sys.executable}" -IS "{self.tools}/uv.py" "$@"\n')
         uv.chmod(0o755)
         path = f"{self.tools}{os.pathsep}{os.environ['PATH']}"
         self.environ = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}

@@ -60,9 +60,9 @@ def check_bottlenecks_do_not_change_the_weights_and_the_timeline_shows_each(comm
 
 def check_a_slow_processor_takes_factor_times_as_long_to_compute(comm: MPI.Intracomm) -> None:
     model = mlp(64, 10)
-    x = np.random.default_rng(0).random((400, 64), np.float32)
-    y = np.arange(400) % 10
-    mine = strided(400, comm.rank, comm.size)
+    x = np.random.default_rng(0).random((2000, 64), np.float32)
+    y = np.arange(2000) % 10
+    mine = strided(2000, comm.rank, comm.size)
     found = [parse(f"{comm.size - 1}:slow-processor=8.5")]
     straggler = Straggler(found, comm.rank, comm.size)
     used, alone = [], []
@@ -75,7 +75,8 @@ def check_a_slow_processor_takes_factor_times_as_long_to_compute(comm: MPI.Intra
         used.append(thread_time() - began)
     assert loss == model.loss_and_gradient(x[mine], y[mine])
     if comm.rank == comm.size - 1:
-        assert 4 < np.median(used) / np.median(alone) < 17, (used, alone)
+        # Wide, because other programs share the caches; without the straggler it would be about 1.
+        assert 2.5 < np.median(used) / np.median(alone) < 25, (used, alone)
     assert straggler.factor == (8.5 if comm.rank == comm.size - 1 else 1)
 
     slow = [parse(f"{comm.size - 1}:slow-processor=20")]
