@@ -22,6 +22,7 @@ from jupyter_client.manager import KernelManager
 from nbformat.v4 import output_from_msg
 
 from labkit import leftovers
+from tests.wrapped_errors import unwrapped
 
 DEADLINE_S = 150.0  # longer than that of connect(), whose error then says what it waited for
 Start = Callable[..., "subprocess.Popen[str]"]  # the fixture `ipcluster`
@@ -118,15 +119,6 @@ class World:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-
-
-def unwrapped(traceback: list[str], message: str) -> list[str]:
-    """Return what an error shows, with the message's own line breaks if labkit has broken its long lines."""
-    shown, *rest = traceback or [""]
-    for whole in (message, f"{shown.partition(':')[0]}: {message}"):
-        if shown.split() == whole.split():
-            return [whole, *rest]
-    return traceback
 
 
 class Kernel:

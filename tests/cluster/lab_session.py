@@ -9,7 +9,8 @@ from typing import Any
 
 import websocket
 
-from tests.cluster_fixtures import DEADLINE_S, unwrapped
+from tests.cluster_fixtures import DEADLINE_S
+from tests.wrapped_errors import unwrapped
 
 
 class Server:
