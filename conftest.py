@@ -17,7 +17,7 @@ import pytest
 
 from labkit import env
 
-# Before a test imports NumPy: BLAS threads that wait for each other on busy cores take most of the time.
+# Before any test imports NumPy: on busy cores, BLAS threads spend most of their time waiting for each other.
 os.environ.update(env.ONE_THREAD)
 # No test process is an MPI process: modules that it imports may load MPI, but must not initialise it.
 mpi4py.rc.initialize = False

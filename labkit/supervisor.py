@@ -95,7 +95,7 @@ def reap_orphans(command: int) -> None:
     """Do what `reap` does while the command runs; its own exit status is left to `subprocess`.
 
     A process that has ended but stays a zombie counts as running for others: a notebook that waits for the
-    end of engines which an earlier kernel had started would wait in vain.
+    end of engines which an earlier kernel had started would wait until its deadline.
     """
     with contextlib.suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):

@@ -1,6 +1,6 @@
 """tools/make_env.py makes an environment whose pip belongs to it, and never leaves the user without one.
 
-All but one of these tests run it with a stand-in for uv on PATH, which installs a single script.
+All tests but one put a fake uv on PATH, which installs a single script.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ def draw_round(schedule: Schedule, number: int) -> Figure:
 def step_through(schedule: Schedule) -> Stepper:
     """Return the pictures of all rounds with a slider and buttons to step through them, for a notebook.
 
-    Where scripts do not run, all pictures are shown, as on GitHub; where only text is shown, the transfers.
+    Without scripts, as on GitHub, the output shows the pictures of all rounds. As plain text, it lists the
+    transfers.
     """
     rounds = list(schedule)
     figures = [

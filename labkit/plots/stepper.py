@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 # Turns the pictures before it, which all stand there, into one picture with a slider and buttons. JupyterLab
 # removes scripts from notebooks that it does not trust, and so does GitHub; both then show all pictures.
 # `data-lm-suppress-shortcuts` keeps JupyterLab from taking keys as commands, the arrows to select cells.
-# Each element that can have the focus needs it: JupyterLab's key bindings name the focused element itself.
+# Every focusable element needs this attribute: JupyterLab checks the focused element itself, not its parents.
 SCRIPT = """
 (() => {
     const box = document.currentScript.parentElement;

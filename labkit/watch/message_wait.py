@@ -15,7 +15,7 @@ POLLS_WHILE_STUCK = 300
 
 
 class MessageWait(Waiting):
-    """Waiting for a message to arrive or to be taken; `peer` is a rank of the world, or -1 for any.
+    """Waiting for a message to arrive or to be taken; `peer` is a rank in the world, or -1 for any rank.
 
     `sends_too`: the call also sends a message, which its peer may receive. None: it is part of a schedule.
     """

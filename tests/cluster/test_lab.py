@@ -95,7 +95,7 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     server.call("PUT", f"api/contents/my-notebooks/{FIRST}", notebook)
     assert digest(folder / "notebooks" / FIRST) == before != digest(folder / "my-notebooks" / FIRST)
 
-    # JupyterLab's panel uses the interface of ipyparallel's server extension.
+    # JupyterLab's cluster panel sends its requests to ipyparallel's server extension; so does this test.
     panel = server.call("POST", "ipyparallel/clusters", {"cluster_id": "panel", "n": 1})["id"]
     server.call("POST", f"ipyparallel/clusters/{quote(panel, safe='')}", {})
     assert "found running: cluster-panel" in kernel.run(CONNECT.format(n=1))

@@ -72,7 +72,7 @@ def send_first(comm: MPI.Intracomm, size: int, tag: int) -> None:
 def many_small(comm: MPI.Intracomm, size: int, tag: int) -> None:
     """Be in Recv on all ranks at once, for the last of many messages that wait in MPI's buffers.
 
-    A single rank would wait in Send: MPICH buffers no message of a rank to itself.
+    With one rank, Send would block: MPICH does not buffer a message that a rank sends to itself.
     """
     if comm.size == 1:
         return

@@ -62,7 +62,7 @@ class Ranks:
 
         Otherwise no notebook can take the engines from this one until its cell ends.
         """
-        # If the engines have ended and nobody has replaced them, that is what the user needs to know.
+        # If the engines have ended and have not been replaced, report that first.
         if self.claim is None or self.claim.other() is None:
             self.check_controller()
             if (died := self.death()) is not None:  # MPI may still be ending the other ranks

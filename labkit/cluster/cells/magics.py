@@ -103,7 +103,7 @@ class RankMagics(ParallelMagics):
 def activate(ranks: Ranks, *, cleared: bool) -> None:
     """Register `%px` and `%%px` for all ranks if this is a notebook; print which cells to run again.
 
-    These are all that defined names, if the ranks are new or their names were cleared.
+    If the ranks are new or their variables were deleted, list every cell that had defined names.
     """
     shell = get_ipython()
     if shell is None:

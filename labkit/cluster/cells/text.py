@@ -26,7 +26,7 @@ def _below(comment: str, above: int, body: str) -> str:
         above += body[: body.index(head)].count("\n")
         is_python = re.match(r"%%(time|timeit|capture|prun)\b", head)
         return f"{head}\n{_below(comment, above + 1, rest)}" if is_python else body
-    # IPython removes the indentation of a whole cell by that of the first line.
+    # IPython dedents an indented cell by the indentation of its first line.
     indent = re.match(r"(?:[ \t]*\n)*([ \t]*)", body)[1]  # type: ignore[index]
     return "\n".join([indent + comment, *[f"{indent}#"] * (above - 1), body])
 

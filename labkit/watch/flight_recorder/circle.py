@@ -12,7 +12,7 @@ from labkit.watch.flight_recorder.opcodes import OPERATION_NAMES, SENDS
 class Wait(NamedTuple):
     """The blocking call that a rank waits in, and which messages it has under way besides.
 
-    `peer` is a rank of the world, or -1 for any. Messages under way are those of non-blocking calls.
+    `peer` is a rank in the world, or -1 for any rank. Only messages of non-blocking calls count as under way.
     """
 
     peer: int
