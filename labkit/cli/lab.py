@@ -52,9 +52,8 @@ def command(ranks: int, folder: Path) -> None:
             f"{folder} has no {FIRST}. Give the folder of the notebooks: labkit lab --folder {ORIGINALS}"
         )
     click.echo(f"Starting JupyterLab and {ranks} MPI ranks …")
-    logging.getLogger("asyncio").addHandler(
-        logging.NullHandler()
-    )  # unfinished tasks are no news after Ctrl-C
+    # After Ctrl-C, asyncio would warn about tasks that have not finished.
+    logging.getLogger("asyncio").addHandler(logging.NullHandler())
     # Kernels of this JupyterLab try to connect to these engines first (see labkit.cluster.discovery).
     os.environ[discovery.CHOSEN] = f"lab-{os.getpid()}"
     cluster = None

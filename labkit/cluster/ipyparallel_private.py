@@ -79,8 +79,8 @@ def mpiexec_of(launcher: Any) -> str:
 
 def call_before_use(client: ipp.Client, check: Callable[[], None]) -> None:
     """Call `check` each time before a client sends the engines something to run, or clears or ends them."""
-    # The views of a client send all they have to run with two public methods of it, which these are. They are
-    # replaced in the object: Cluster.connect_client() makes a Client, and no subclass of it.
+    # All views of a client send code through its two public send methods. They are replaced in the object,
+    # because Cluster.connect_client() always makes a Client, never a subclass.
     for name in USES:
         setattr(client, name, _checked(getattr(client, name), check))
 

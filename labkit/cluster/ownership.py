@@ -28,7 +28,8 @@ from labkit.leftovers import cluster_files
 from labkit.processes import alive
 from labkit.watch.flight_recorder.layout import CellState, FlightRecorder
 
-# A kernel that tests the lock has it for a moment; one that lost its engines by force, until its cell ends.
+# A kernel that tests the lock holds it for a moment. A kernel that lost its engines by force holds it until
+# its cell ends.
 LOCK_S = 1.0
 POLL_S = 0.01
 
@@ -69,7 +70,7 @@ class Owner:
 
     @property
     def runs_a_cell(self) -> bool:
-        """Whether a rank runs a cell, also one that the kernel does not wait for (`%%px --noblock`)."""
+        """Whether a rank is running a cell, even one that the kernel does not wait for (`%%px --noblock`)."""
         try:
             slots = FlightRecorder(self.recorder).slots if self.recorder else ()
         except OSError:

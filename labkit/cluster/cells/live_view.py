@@ -18,14 +18,14 @@ from labkit.cluster.cells.cell import Ranks
 from labkit.watch.flight_recorder.report import Activity, CallRecord, RankState
 from labkit.wording import ranks_phrase
 
-# Set where outputs are compared (nbval): nothing that comes and goes with the machine's load.
+# Set where outputs are compared (nbval). Then show nothing that depends on the load of the machine.
 NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")
 AFTER_S = 2.0  # from the cell's start until the view appears
 UPDATE_S = 0.5
-SAMPLE_AFTER_S, SAMPLE_S = 1.0, 1.0  # ranks that run code answer a signal: no short cell is to be disturbed
-SAMPLED_PART = 0.05  # of the time may go into taking samples: many ranks, or ranks that do not answer
+SAMPLE_AFTER_S, SAMPLE_S = 1.0, 1.0  # sampling interrupts ranks, so short cells are not sampled
+SAMPLED_PART = 0.05  # the largest part of the time spent on samples, if there are many or slow ranks
 LOCK_TIMEOUT_S = 0.05  # a sample that cannot be taken now is taken later
-STANDS_STILL_S = 3.0  # from when on the view says how long a rank has been doing the same
+STANDS_STILL_S = 3.0  # after this time the view says how long a rank has been at the same place
 LINE_CHARACTERS = 120
 LOOK_BACK_CHARACTERS = 4000  # in what a rank has printed, for its last line
 MAX_ROWS = 12  # in each of the two tables
@@ -58,7 +58,7 @@ class LiveView:
         self.printed: dict[int, str] = {}  # by rank: the last line
 
     def update(self) -> None:
-        """Show what the ranks are doing now. Call it as often as you like: it acts twice a second."""
+        """Show what the ranks are doing now. It can be called often: it acts twice a second."""
         now = monotonic()
         if self.after_s < 0 or now < self.next_update:
             return
@@ -68,7 +68,7 @@ class LiveView:
             if now - self.began >= self.after_s and (bundle := self.bundle(now)) != self.shown:
                 update, self.shown = self.shown is not None, bundle
                 publish_display_data(bundle, transient={"display_id": self.display_id}, update=update)
-        except Exception:  # the cell counts, and not its view
+        except Exception:  # a view that fails must not fail the cell
             self.next_update = float("inf")
 
     def remove(self, output_follows: bool) -> None:
@@ -149,9 +149,8 @@ def ended(future: Any) -> str:
     if not future.done():
         return ""
     with suppress(Exception):  # a cancelled future has no result
-        if name := getattr(
-            future.result(), "ename", ""
-        ):  # ipyparallel returns a rank's exception as a result
+        # ipyparallel returns a rank's exception as a result.
+        if name := getattr(future.result(), "ename", ""):
             return f"raised {name}"
     return "done"
 

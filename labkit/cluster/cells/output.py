@@ -11,8 +11,8 @@ from IPython.display import publish_display_data
 
 from labkit.cluster import ipyparallel_private as private
 
-ARRIVAL_S = 1.0  # output may arrive after the cell has ended; if none has come for so long, none will
-LONGEST_TEXT = 500_000  # characters that one rank's text may have: browsers stand still with much more
+ARRIVAL_S = 1.0  # how long after the last output to wait for more, once the cell has ended
+LONGEST_TEXT = 500_000  # characters of one rank's text; much more freezes a browser
 RED, NORMAL = "\x1b[0;31m", "\x1b[0m"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit.wording import runs
 
-RUNS_SHOWN = 6  # of cells: a longer list says no more than its ends
+RUNS_SHOWN = 6  # of consecutive cells; a longer list is hard to read
 
 
 class SetupCells:

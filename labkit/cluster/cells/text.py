@@ -20,8 +20,8 @@ def engine_text(shell: Any, options: str, body: str) -> str:
 def _below(comment: str, above: int, body: str) -> str:
     """Return a text with as many comment lines on top as there are lines above it in the notebook's cell."""
     if body.lstrip().startswith("%%"):
-        # Another cell magic, which has to come first. Some count the lines below themselves; the text below
-        # any other may be no Python.
+        # Another cell magic, which must come first. Some count lines from their own; the body of others may
+        # not be Python.
         head, _, rest = body.lstrip().partition("\n")
         above += body[: body.index(head)].count("\n")
         is_python = re.match(r"%%(time|timeit|capture|prun)\b", head)
