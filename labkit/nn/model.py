@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -105,17 +105,27 @@ class Model(ABC):
         self.check(x, y)
         return self._loss(self._run(x, training), y)
 
-    def loss_and_gradient(self, x: np.ndarray, y: np.ndarray) -> float:
-        """Return the mean loss over the batch, in training; overwrite `grads` with its gradient."""
+    def loss_and_gradient(
+        self, x: np.ndarray, y: np.ndarray, finished: Callable[[int], None] | None = None
+    ) -> float:
+        """Return the mean loss over the batch, in training; overwrite `grads` with its gradient.
+
+        The backward pass fills `grads` from its end to its start. After each layer, `finished(start)` is called:
+        `grads[start:]` is complete, so it can be averaged while the backward pass goes on.
+        """
         self.check(x, y)
         out = self._run(x, training=True)
         dy: np.ndarray | None = self._loss_backward(out, y)
+        start = self.grads.size
         for layer in reversed(self.layers):
             if dy is None:
                 raise RuntimeError(
                     f"layer {layer.name!r}: the next layer returned no dx; only the first layer may do so"
                 )
             dy = layer.backward(dy)
+            start -= flat.size(layer.parameters())
+            if finished:
+                finished(start)
         return self._loss(out, y)
 
     def check(self, x: np.ndarray, y: np.ndarray) -> None:

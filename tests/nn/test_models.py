@@ -235,3 +235,20 @@ def test_move_gradients_computes_them_in_the_given_array() -> None:
         ):
             model.move_gradients(unfit)
     assert model.grads is array
+
+
+def test_the_backward_pass_says_which_gradients_are_complete() -> None:
+    model = small()
+    x, y = batch(model)
+    model.loss_and_gradient(x, y)
+    expected, starts = model.grads.copy(), []
+    model.grads[...] = np.nan
+
+    def finished(start: int) -> None:
+        starts.append(start)
+        assert np.array_equal(model.grads[start:], expected[start:])
+
+    model.loss_and_gradient(x, y, finished)
+    assert len(starts) == len(model.layers)
+    assert starts == sorted(starts, reverse=True)
+    assert starts[-1] == 0
