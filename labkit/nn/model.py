@@ -110,8 +110,8 @@ class Model(ABC):
     ) -> float:
         """Return the mean loss over the batch, in training; overwrite `grads` with its gradient.
 
-        The backward pass fills `grads` from its end to its start. After each layer, `finished(start)` is called:
-        `grads[start:]` is complete, so it can be averaged while the backward pass goes on.
+        The backward pass fills `grads` from its end to its start. After each layer, `finished(start)` tells
+        that `grads[start:]` is complete, so it can be averaged while the backward pass goes on.
         """
         self.check(x, y)
         out = self._run(x, training=True)
