@@ -1,4 +1,4 @@
-"""`labkit train`: its options. `labkit.train.run` does the work."""
+"""`labkit train`: its options. `labkit.train.experiment.run` does the work."""
 
 # ruff: noqa: PLC0415 (imports inside functions: NumPy and MPI load only where the command runs)
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from labkit.train.run import Results
+    from labkit.train.experiment.run import Results
 
 # Defaults that depend on the model. A batch of None is all samples, as in report A.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -116,7 +116,7 @@ def command(model: str, out: Path, seed: int, ordered: bool, **options: Any) -> 
         os.environ.setdefault("OMPI_MCA_btl", "self")
     from mpi4py import MPI
 
-    from labkit.train.run import run
+    from labkit.train.experiment.run import run
 
     given = {name: value for name, value in options.items() if value not in (None, ())}
     settings = {"model": model, **DEFAULTS[model], **given}

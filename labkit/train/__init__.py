@@ -3,9 +3,9 @@
 from labkit.train.batches import Batches, EpochBatches
 from labkit.train.bottleneck import Bottleneck, Straggler
 from labkit.train.callbacks import Callback, Contributions, Epoch, contribution
+from labkit.train.experiment.run_record import prepare, record, save
 from labkit.train.local import local_sgd
 from labkit.train.loop import Optimizer, gather, train
-from labkit.train.run_record import prepare, record, save
 from labkit.train.speed import speeds
 from labkit.train.timeline import Step, Timeline, save_trace
 

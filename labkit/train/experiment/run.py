@@ -26,8 +26,8 @@ from labkit.train import bottleneck
 from labkit.train.batches import Batches
 from labkit.train.bottleneck import Bottleneck, Straggler
 from labkit.train.callbacks import Callback, Contributions, Epoch
+from labkit.train.experiment.run_record import prepare, record, save
 from labkit.train.loop import gather, train
-from labkit.train.run_record import prepare, record, save
 from labkit.train.speed import speeds
 from labkit.train.timeline import Step, Timeline, save_trace
 
