@@ -45,6 +45,7 @@ class Model(ABC):
         self.params = np.zeros(flat.size(self.shapes), dtype)
         self.grads = np.zeros_like(self.params)
         self.buffers = np.zeros(flat.size(self.buffer_shapes), dtype)
+        self.correct = 0
         self._bind()
         for layer_name, layer in layers:
             # The seed gives the same weights on every rank. The tag gives each layer its own random stream,
@@ -110,6 +111,8 @@ class Model(ABC):
     ) -> float:
         """Return the mean loss over the batch, in training; overwrite `grads` with its gradient.
 
+        `correct` then holds how many of the batch's predictions were right (a classifier's).
+
         The backward pass fills `grads` from its end to its start. After each layer, `finished(start)` tells
         that `grads[start:]` is complete, so it can be averaged while the backward pass goes on.
         """
@@ -126,6 +129,7 @@ class Model(ABC):
             start -= flat.size(layer.parameters())
             if finished:
                 finished(start)
+        self.correct = self._count_correct(out, y)
         return self._loss(out, y)
 
     def check(self, x: np.ndarray, y: np.ndarray) -> None:
@@ -187,6 +191,10 @@ class Model(ABC):
     @abstractmethod
     def _loss_backward(self, out: np.ndarray, y: np.ndarray) -> np.ndarray: ...
 
+    def _count_correct(self, out: np.ndarray, y: np.ndarray) -> int:
+        """Return how many predictions are right. A regression has no right and wrong predictions: 0."""
+        return 0
+
     @abstractmethod
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the model's prediction for each sample."""
@@ -233,6 +241,9 @@ class Classifier(Model):
                 f"layer {last!r}: the labels span {y.min()} … {y.max()}, expected 0 … {self.outputs - 1} "
                 f"(labels of shape {y.shape})"
             )
+
+    def _count_correct(self, out: np.ndarray, y: np.ndarray) -> int:
+        return int(np.count_nonzero(out.argmax(axis=1) == y))
 
     def _loss(self, out: np.ndarray, y: np.ndarray) -> float:
         return ops.softmax_cross_entropy(out, y)

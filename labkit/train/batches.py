@@ -26,6 +26,11 @@ class EpochBatches(NamedTuple):
     slices: Sequence[slice]
     global_sizes: Sequence[int]
 
+    def local(self, number: int) -> Samples:
+        """Return x and y of this rank's local batch in a step, counted from 0."""
+        part = self.slices[number]
+        return self.x[part], self.y[part]
+
 
 class Batches:
     """The batches of a run. `train` asks for them epoch by epoch.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,10 +16,19 @@ from labkit.nn import Model
 class Epoch:
     """What one rank measured in one epoch (counted from 1).
 
-    `local_loss` is the mean over this rank's samples, `global_loss` over those of all ranks; the loss of each
-    batch is taken before its own step. `wait_s` is the time (s) at the barrier before averaging, until the
-    last rank is ready; in epoch 1 it includes the wait at the start of `train` until the last rank has called
-    it. `transfer_s` is the time (s) of averaging itself.
+    `local_loss` is the mean over this rank's samples, `global_loss` over those of all ranks. For classifiers,
+    `local_accuracy` and `global_accuracy` are the fractions of these samples whose class was predicted
+    correctly; None for regressions. Loss and accuracy of each batch come from its forward pass in training,
+    so before its own step.
+
+    `samples` is the size of this rank's shard, and `time_s` the time (s) of the epoch's steps, with what
+    callbacks do in them. `wait_s` is the time (s) at the barrier before averaging, until the last rank is
+    ready; in epoch 1 it includes the wait at the start of `train` until the last rank has called it.
+    `transfer_s` is the time (s) of averaging itself; if averaging overlaps with the backward pass, the
+    exposed communication.
+
+    `drift` is measured only if each rank steps before averaging: the largest ‖w_r - w_0‖ / ‖w_0‖ of all ranks
+    r, where w_r are the parameters of rank r.
 
     `Contributions` fills in the dictionaries, by parameter name; without it they are empty. `gradient_mean`
     is the mean entry of this rank's own gradient over the epoch. `contribution` is
@@ -32,8 +42,44 @@ class Epoch:
     global_loss: float
     wait_s: float
     transfer_s: float
+    local_accuracy: float | None = None
+    global_accuracy: float | None = None
+    samples: int = 0
+    time_s: float = 0.0
+    drift: float | None = None
     gradient_mean: dict[str, float] = field(default_factory=dict)
     contribution: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def samples_per_s(self) -> float:
+        """Return how many of its samples this rank trained on per second."""
+        return self.samples / self.time_s if self.time_s else math.nan
+
+
+class Iteration(NamedTuple):
+    """What one rank knows of one step, for `Callback.after_step`.
+
+    `number` counts the steps of the run from 1, over all epochs; `steps` is their number in an epoch. `loss`
+    is the mean over the rank's `local_batch` samples (0 if it has none), before the step.
+
+    The times (s, perf_counter) bound the parts of the step: from `begin` to `ready` the rank computed its
+    gradient, until `start` it waited for the last rank, until `end` the ranks averaged, and until `done` the
+    rank updated its parameters. Where averaging overlaps with the backward pass, `start` to `end` is the
+    exposed communication.
+    """
+
+    epoch: int
+    number: int
+    steps: int
+    loss: float
+    local_batch: int
+    global_batch: int
+    lr: float
+    begin: float
+    ready: float
+    start: float
+    end: float
+    done: float
 
 
 class Callback:
@@ -42,27 +88,62 @@ class Callback:
     A run's callbacks are called in the order in which `train` got them.
     """
 
+    # True if `after_backward` reads `model.grads`, and `after_average` too. Then averaging cannot overlap
+    # with the backward pass, because it would change the gradient meanwhile: `train` refuses it.
+    reads_gradients = False
+
     def before_step(self) -> None:
         """Act before a step. The time that this takes counts as idle."""
 
     def after_backward(self, model: Model, weight: float) -> None:
         """Act when `model.grads` holds this rank's own gradient. The time counts as computing.
 
-        `weight` is how many samples the gradient counts for in the average.
+        `weight` is how many samples the gradient counts for in the average. Only a callback that
+        `reads_gradients` may rely on the gradient: it may already have been averaged in part.
         """
 
     def after_average(self, model: Model, global_batch: int) -> None:
         """Act when `model.grads` holds the averaged gradient of `global_batch` samples."""
 
-    def after_step(self, epoch: int, times: Sequence[float]) -> None:
-        """Act after a step. `times` (s, perf_counter) are begin, ready, start, end and done of `Step`."""
+    def after_step(self, iteration: Iteration) -> None:
+        """Act after a step."""
 
     def after_epoch(self, model: Model, epoch: Epoch) -> None:
         """Act after an epoch. A callback may add to the record of the epoch."""
 
 
+class Together(Callback):
+    """Several callbacks as one: each method calls that of all of them, in their order."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self.callbacks = callbacks
+        self.reads_gradients = any(each.reads_gradients for each in callbacks)
+
+    def before_step(self) -> None:
+        for each in self.callbacks:
+            each.before_step()
+
+    def after_backward(self, model: Model, weight: float) -> None:
+        for each in self.callbacks:
+            each.after_backward(model, weight)
+
+    def after_average(self, model: Model, global_batch: int) -> None:
+        for each in self.callbacks:
+            each.after_average(model, global_batch)
+
+    def after_step(self, iteration: Iteration) -> None:
+        for each in self.callbacks:
+            each.after_step(iteration)
+
+    def after_epoch(self, model: Model, epoch: Epoch) -> None:
+        for each in self.callbacks:
+            each.after_epoch(model, epoch)
+
+
 class Contributions(Callback):
     """Measure what each rank contributes to the gradient; costs two passes over the gradient per step."""
+
+    reads_gradients = True
 
     def __init__(self) -> None:
         self._reset()

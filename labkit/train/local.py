@@ -51,17 +51,18 @@ def local_sgd(
     broadcast_model(comm, model)
     losses = []
     for epoch in range(1, epochs + 1):
-        x, y, slices, _ = batches.epoch(epoch)
-        loss_sum = 0.0
-        for number, part in enumerate(slices, start=1):
+        batch = batches.epoch(epoch)
+        loss_sum, steps = 0.0, len(batch.slices)
+        for number in range(steps):
             for callback in callbacks:
                 callback.before_step()
-            if samples := part.stop - part.start:
-                loss_sum += samples * model.loss_and_gradient(x[part], y[part])
+            x, y = batch.local(number)
+            if samples := len(x):
+                loss_sum += samples * model.loss_and_gradient(x, y)
                 for callback in callbacks:
                     callback.after_backward(model, samples)
                 sgd_step(model.params, model.grads, lr)
-            if number % every == 0 or number == len(slices):
+            if (number + 1) % every == 0 or number + 1 == steps:
                 algorithm(comm, model.params, held / n)
         losses.append(comm.allreduce(loss_sum) / n)
     return losses

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from labkit.comm.clock import offset, one_machine
 from labkit.files import atomic_write
-from labkit.train.callbacks import Callback
+from labkit.train.callbacks import Callback, Iteration
 
 MOST_STEPS = 500
 
@@ -63,11 +63,12 @@ class Timeline(Callback):
         self._one_clock = self.clock is perf_counter and one_machine(self.comm)
         self._began = self._compare()
 
-    def after_step(self, epoch: int, times: Sequence[float]) -> None:
+    def after_step(self, iteration: Iteration) -> None:
         """Record the times of one step, on this rank's clock."""
         self.seen += 1
         if self.seen <= self.most:
-            self.steps.append(Step(epoch, self.seen, self.comm.rank, *times))
+            times = iteration.begin, iteration.ready, iteration.start, iteration.end, iteration.done
+            self.steps.append(Step(iteration.epoch, iteration.number, self.comm.rank, *times))
 
     def gather(self) -> list[Step]:
         """Return the steps of all ranks, by step and rank, on rank 0; an empty list elsewhere. Collective.

@@ -12,6 +12,7 @@ from labkit.data import contiguous, linear, local_batches, strided
 from labkit.nn import Model, linear_regression, mlp
 from labkit.train import Batches, Step, Straggler, Timeline, local_sgd, speeds, train
 from labkit.train.bottleneck import links, parse
+from labkit.train.callbacks import Iteration
 
 EPOCHS = 3
 
@@ -167,7 +168,8 @@ def check_the_timeline_has_one_clock_although_the_ranks_clocks_differ(comm: MPI.
             ready = clock()
             comm.Barrier()
             start = clock()
-            timeline.after_step(1, (ready, ready, start, start, start))
+            times = ready, ready, start, start, start
+            timeline.after_step(Iteration(1, timeline.seen + 1, 3, 0.0, 1, comm.size, 0.1, *times))
         steps = timeline.gather()
         assert timeline.seen == 3 and len(steps) == (0 if comm.rank else 2 * comm.size)
         together = [[step for step in steps if step.step == number] for number in (1, 2)]

@@ -12,6 +12,7 @@ from labkit.comm import ALGORITHMS, algorithm
 from labkit.data import contiguous, linear, strided
 from labkit.nn import SGD, Model, linear_regression, softmax_regression
 from labkit.train import Batches, Contributions, gather, train
+from labkit.train.gradients import Finished
 from tests.raising import error_on_every_rank
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "lr": 0.1}
@@ -150,9 +151,9 @@ def check_waiting_is_measured_apart_from_transferring(comm: MPI.Intracomm) -> No
     model = linear_regression()
     computing = model.loss_and_gradient
 
-    def slow(x: np.ndarray, y: np.ndarray) -> float:
+    def slow(x: np.ndarray, y: np.ndarray, finished: Finished) -> float:
         sleep(0.2)  # a slow rank is the subject here
-        return computing(x, y)
+        return computing(x, y, finished)
 
     if comm.rank == late:
         model.loss_and_gradient = slow  # type: ignore[method-assign]
@@ -184,9 +185,9 @@ def check_every_rank_raises_if_one_rank_has_wrong_arguments(comm: MPI.Intracomm)
         (x.astype(np.float64) if last else x, y, settings, "float64"),
         (x, y + 7 if last else y, settings, "labels span"),
         (x, y, {**settings, "epochs": 0 if last else 2}, "expected epochs ≥ 1"),
-        (x, y, {**settings, "lr": float("nan")}, "lr > 0, got 2 and nan"),
-        (x, y, {**settings, "lr": 0.0}, "lr > 0, got 2 and 0.0"),
-        (x, y, {**settings, "lr": lambda step: -1.0}, "lr > 0, got 2 and -1.0"),
+        (x, y, {**settings, "lr": float("nan")}, "a learning rate lr > 0, got nan"),
+        (x, y, {**settings, "lr": 0.0}, "lr > 0, got 0.0"),
+        (x, y, {**settings, "lr": lambda step: -1.0}, "lr > 0, got -1.0"),
         (x, y, {**settings, "optimizer": SGD(np.zeros(21, np.float32))}, "an optimizer of the parameters"),
         (x, y, {**settings, "global_batch": 0}, "expected a global batch ≥ 1"),
     ]
@@ -194,7 +195,7 @@ def check_every_rank_raises_if_one_rank_has_wrong_arguments(comm: MPI.Intracomm)
         cases += [
             (x[:-2] if last else x, y[:-2] if last else y, settings, "expected a shard of"),
             (x[:0] if last else x, y[:0] if last else y, settings, "expected a shard of"),
-            (x, y, {**settings, "lr": 0.2 if last else 0.1}, "expected (epochs, lr, model) = (2, 0.1"),
+            (x, y, {**settings, "lr": 0.2 if last else 0.1}, "expected lr = 0.1 as on rank 0, got 0.2"),
             (x, y, {**settings, "global_batch": 9 if last else 10}, "expected a global batch of 10 as on"),
         ]
     for bad_x, bad_y, bad, words in cases:
