@@ -1,5 +1,6 @@
 """Data sets by name, and how to divide them into shards and local batches. No MPI."""
 
+from labkit.data.augmentation import Augmentation
 from labkit.data.batches import batches_by_index, local_batches
 from labkit.data.datasets import DATASETS, Dataset, cifar10, digits, linear, load, mnist
 from labkit.data.errors import FetchError, FormatError
@@ -22,6 +23,7 @@ __all__ = [
     "DATASETS",
     "SCHEMES",
     "SOURCES",
+    "Augmentation",
     "Dataset",
     "FetchError",
     "FileDataset",

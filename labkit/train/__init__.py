@@ -2,7 +2,7 @@
 
 from labkit.train.batches import Batches, EpochBatches
 from labkit.train.bottleneck import Bottleneck, Straggler
-from labkit.train.callbacks import Callback, Contributions, Epoch, contribution
+from labkit.train.callbacks import Callback, Contributions, Epoch, Iteration, contribution
 from labkit.train.experiment.run_record import prepare, record, save
 from labkit.train.local import local_sgd
 from labkit.train.loop import Optimizer, gather, train
@@ -16,6 +16,7 @@ __all__ = [
     "Contributions",
     "Epoch",
     "EpochBatches",
+    "Iteration",
     "Optimizer",
     "Step",
     "Straggler",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -13,23 +14,32 @@ from labkit.comm import CollectiveError, SharedSet, raise_together
 
 Samples = tuple[np.ndarray, np.ndarray]
 
+# Under these schemes, a step has the same global batch for any number of ranks.
+FOR_ANY_RANKS = ("strided", "shuffled", "weighted")
+
 
 class EpochBatches(NamedTuple):
     """One epoch of one rank: its shard, and for each step its local batch and the size of the global batch.
 
     Shapes: x (n_rank, …) and y as the model's targets; `slices` cut them into the local batches, some of
-    which may be empty; `global_sizes` has as many entries, the same on every rank.
+    which may be empty; `global_sizes` has as many entries, the same on every rank. If `augment` is given, it
+    gets the images of a local batch and their `indices` (n_rank,) in the data set.
     """
 
     x: np.ndarray
     y: np.ndarray
     slices: Sequence[slice]
     global_sizes: Sequence[int]
+    indices: np.ndarray | None = None
+    augment: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
     def local(self, number: int) -> Samples:
-        """Return x and y of this rank's local batch in a step, counted from 0."""
+        """Return x, augmented, and y of this rank's local batch in a step, counted from 0."""
         part = self.slices[number]
-        return self.x[part], self.y[part]
+        x, y = self.x[part], self.y[part]
+        if self.augment and self.indices is not None:
+            x = self.augment(x, self.indices[part])
+        return x, y
 
 
 class Batches:
@@ -43,7 +53,12 @@ class Batches:
     for each step (`data.batches_by_index`).
 
     `reshard` returns this rank's shard for an epoch, given its number (from 2); it must be as large as the
-    first. `Batches.of` makes all this from a data set and the name of a sharding scheme.
+    first. With an `augmentation`, `indices` returns the indices of an epoch's shard in the data set, and
+    `seed` decides what happens to each sample. `Batches.of` makes all this from a data set and the name of a
+    sharding scheme.
+
+    `about` describes the batches; runs with equal descriptions train on the same samples in the same steps.
+    `for_any_ranks` is True if that holds for runs on other numbers of ranks, too.
 
     Collective. Raise CollectiveError on every rank if the ranks' settings differ, if a shard cannot be dealt
     into these batches, or if a step has no sample on any rank.
@@ -58,9 +73,15 @@ class Batches:
         *,
         slices: Sequence[slice] | None = None,
         reshard: Callable[[int], Samples] | None = None,
+        augmentation: data.Augmentation | None = None,
+        indices: Callable[[int], np.ndarray] | None = None,
+        seed: int = 0,
     ) -> None:
         self._comm, self._reshard = comm, reshard
+        self._augmentation, self._indices, self._seed = augmentation, indices, seed
         chosen = f"{len(slices)} slices" if slices is not None else f"a global batch of {global_batch}"
+        if augmentation:
+            chosen += f", {augmentation} and seed {seed}"
         expected = comm.bcast(chosen)
         fault = None
         if global_batch is not None and global_batch < 1:
@@ -69,25 +90,26 @@ class Batches:
             fault = "expected a global batch or slices, got both"
         elif chosen != expected:
             fault = f"expected {expected} as on rank 0, got {chosen}"
-        raise_together(comm, fault)
-        if slices is not None:
-            sizes = _global_sizes(comm, slices, len(x))
-            self._first = EpochBatches(x, y, list(slices), sizes)
-            return
-        n = comm.allreduce(len(x))
-        if global_batch is None:
-            raise_together(comm, None if n else "expected a sample on some rank, got none on any")
-            self._first = EpochBatches(x, y, [slice(0, len(x))], [n])
-            return
-        dealt = len(range(comm.rank, n, comm.size))
-        if len(x) != dealt:
+        elif augmentation and (x.ndim != 4 or not indices):
             fault = (
-                f"expected a shard of {dealt} of the {n} samples to deal global batches of {global_batch} "
-                f"from, got {len(x)}"
+                "expected images (n, channels, height, width) and the indices of their samples to augment "
+                f"them, got shape {x.shape} and {'' if indices else 'no '}indices"
             )
         raise_together(comm, fault)
-        sizes = [min(global_batch, n - start) for start in range(0, n, global_batch)]
-        self._first = EpochBatches(x, y, data.local_batches(n, global_batch, comm.rank, comm.size), sizes)
+        n = comm.allreduce(len(x))
+        if slices is not None:
+            self._first = EpochBatches(x, y, list(slices), _global_sizes(comm, slices, len(x)))
+        elif global_batch is None:
+            raise_together(comm, None if n else "expected a sample on some rank, got none on any")
+            self._first = EpochBatches(x, y, [slice(0, len(x))], [n])
+        else:
+            self._first = _dealt(comm, x, y, n, global_batch)
+        self._first = self._first._replace(**self._augmenting(1))
+        sizes = self._first.global_sizes
+        self.about: dict[str, Any] = {"samples": n, "steps": len(sizes), "global batch": sizes[0]}
+        if augmentation:
+            self.about |= {"augmentation": str(augmentation), "seed": seed}
+        self.for_any_ranks = len(sizes) == 1
 
     @classmethod
     def of(
@@ -99,23 +121,40 @@ class Batches:
         *,
         seed: int = 0,
         speeds: Sequence[float] = (),
+        augmentation: data.Augmentation | None = None,
     ) -> Batches:
         """Return the batches of a data set, sharded by one of `data.SCHEMES`. Collective.
 
         "shuffled" reshuffles the samples in each epoch, by `seed`; "weighted" deals them in proportion to the
         ranks' `speeds`.
         """
+        n = len(dataset.targets)
 
         def shards(epoch: int) -> data.Scheme:
             return data.scheme(scheme, targets=dataset.targets, seed=seed, epoch=epoch, speeds=speeds)
 
+        def indices(epoch: int) -> np.ndarray:
+            return shards(epoch)(n, comm.rank, comm.size)
+
         x, y = dataset.shard(shards(1))
+        cut, slices = global_batch, None
         if scheme == "weighted" and global_batch:
-            n = len(dataset.targets)
-            slices = data.batches_by_index(shards(1)(n, comm.rank, comm.size), n, global_batch)
-            return cls(comm, x, y, slices=slices)
+            cut, slices = None, data.batches_by_index(indices(1), n, global_batch)
         reshard = (lambda epoch: dataset.shard(shards(epoch))) if scheme == "shuffled" else None
-        return cls(comm, x, y, global_batch, reshard=reshard)
+        batches = cls(
+            comm,
+            x,
+            y,
+            cut,
+            slices=slices,
+            reshard=reshard,
+            augmentation=augmentation,
+            indices=indices,
+            seed=seed,
+        )
+        batches.about |= {"data": dataset.name, "shard": scheme, "seed": seed}
+        batches.for_any_ranks |= scheme in FOR_ANY_RANKS
+        return batches
 
     def epoch(self, number: int) -> EpochBatches:
         """Return the batches of an epoch, counted from 1. Collective.
@@ -123,7 +162,7 @@ class Batches:
         Raise CollectiveError on every rank if the epoch's shard cannot be read or has another size.
         """
         if self._reshard is None or number == 1:
-            return self._first
+            return self._first._replace(**self._augmenting(number)) if self._augmentation else self._first
         fault, held = None, len(self._first.x)
         try:
             x, y = self._reshard(number)
@@ -134,7 +173,30 @@ class Batches:
         except (OSError, ValueError, IndexError) as error:
             fault = str(error)
         raise_together(self._comm, fault)
-        return self._first._replace(x=x, y=y)
+        return self._first._replace(x=x, y=y, **self._augmenting(number))
+
+    def _augmenting(self, epoch: int) -> dict[str, Any]:
+        """Return the `indices` and `augment` of an epoch."""
+        if not (self._augmentation and self._indices):
+            return {}
+        augment = partial(self._augmentation, seed=self._seed, epoch=epoch)
+        return {"indices": self._indices(epoch), "augment": augment}
+
+
+def _dealt(comm: MPI.Intracomm, x: np.ndarray, y: np.ndarray, n: int, global_batch: int) -> EpochBatches:
+    """Return global batches of n samples, dealt to the ranks one sample after the other. Collective.
+
+    Raise CollectiveError if a rank's shard has another size than the dealing gives it.
+    """
+    expected, fault = len(range(comm.rank, n, comm.size)), None
+    if len(x) != expected:
+        fault = (
+            f"expected a shard of {expected} of the {n} samples to deal global batches of {global_batch} "
+            f"from, got {len(x)}"
+        )
+    raise_together(comm, fault)
+    sizes = [min(global_batch, n - start) for start in range(0, n, global_batch)]
+    return EpochBatches(x, y, data.local_batches(n, global_batch, comm.rank, comm.size), sizes)
 
 
 def _global_sizes(comm: MPI.Intracomm, slices: Sequence[slice], held: int) -> list[int]:

@@ -66,6 +66,29 @@ def test_learning_rate_schedules() -> None:
     assert [decay(step) for step in range(7)] == pytest.approx([0.8] * 3 + [0.4] * 3 + [0.2])
     warm = lr_schedules.warm_up(4, decay)
     assert [warm(step) for step in range(7)] == pytest.approx([0.2, 0.4, 0.6, 0.4, 0.4, 0.4, 0.2])
-    for wrong in (lambda: lr_schedules.step_decay(1, 0), lambda: lr_schedules.warm_up(0, decay)):
+    half = lr_schedules.cosine(0.4, 4)
+    assert [half(step) for step in (0, 2, 4, 9)] == pytest.approx([0.4, 0.2, 0.0, 0.0])
+    assert half(1) == pytest.approx(0.4 * (1 + 0.5**0.5) / 2)
+    scaled = lr_schedules.linear_scaling(3, 4, decay)
+    assert [scaled(step) for step in range(6)] == pytest.approx([0.8, 1.2, 1.6, 1.0, 1.2, 1.2])
+    assert lr_schedules.linear_scaling(3, 0, decay)(0) == pytest.approx(2.4)
+    for wrong in (
+        lambda: lr_schedules.step_decay(1, 0),
+        lambda: lr_schedules.warm_up(0, decay),
+        lambda: lr_schedules.cosine(1, 0),
+    ):
         with pytest.raises(ValueError, match=r"expected a .* 1 or more steps"):
             wrong()
+    for ranks, steps in ((0, 1), (1, -1)):
+        with pytest.raises(ValueError, match="1 or more ranks and 0 or more steps"):
+            lr_schedules.linear_scaling(ranks, steps, decay)
+
+
+def test_the_cosine_agrees_with_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.3)
+    theirs, ours = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 7), lr_schedules.cosine(0.3, 7)
+    for step in range(8):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(ours(step), abs=1e-12)
+        optimizer.step()
+        theirs.step()

@@ -37,7 +37,7 @@ class SharedSet:
     """
 
     def __init__(self, comm: MPI.Intracomm, name: str, shape: tuple[int, ...] | None = None) -> None:
-        self._comm = comm
+        self._comm, self.name = comm, name
         self._stored: data.FileDataset | None = None
         self._loaded: data.Dataset | None = None  # on rank 0
         known: tuple[np.ndarray, int, int] = np.empty(0), 0, 0

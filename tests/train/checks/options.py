@@ -1,0 +1,199 @@
+"""Options of the training loop: accumulation, augmentation, buffers, the check of the replicas, drift."""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm import ALGORITHMS, SharedSet
+from labkit.data import Augmentation, strided
+from labkit.nn import SGD, Model, mlp, softmax_regression
+from labkit.nn.image_layers import BatchNorm, Conv2D
+from labkit.nn.layers import Dense, Flatten, Tanh
+from labkit.nn.model import Classifier
+from labkit.train import Batches, Callback, Epoch, Iteration, gather, train
+from tests.raising import error_on_every_rank
+
+
+def samples(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return n samples of 6 features, and the label that the largest of the first three has."""
+    x = np.random.default_rng(5).uniform(0, 1, (n, 6)).astype(np.float32)
+    return x, x[:, :3].argmax(axis=1)
+
+
+def normalised(seed: int = 0) -> Model:
+    """Return a classifier of 1×2×3 images with batch normalisation, so with buffers."""
+    layers = [("conv1", Conv2D(4, 1)), ("norm1", BatchNorm()), ("flat", Flatten()), ("dense1", Dense(3))]
+    return Classifier("normalised", layers, (1, 2, 3), seed, np.float32)
+
+
+def convolutional(seed: int = 0) -> Model:
+    """Return a small classifier of 8×8 digits with several layers and no buffers."""
+    layers = [("conv1", Conv2D(2, 3)), ("tanh1", Tanh()), ("flat", Flatten()), ("dense1", Dense(10))]
+    return Classifier("convolutional", layers, (1, 8, 8), seed, np.float32)
+
+
+def check_p_ranks_equal_one_rank_over_20_steps_by_every_algorithm(comm: MPI.Intracomm) -> None:
+    """Also with gradient accumulation, in more micro-batches than a local batch has samples."""
+    x, y = samples(20 * 13)
+    mine = strided(len(x), comm.rank, comm.size)
+    batches = Batches(comm, x[mine], y[mine], 13)
+
+    def trained(comm: MPI.Intracomm, batches: Batches, **settings: object) -> Model:
+        model = mlp(6, 3, hidden=8)
+        optimizer = SGD(model.params, momentum=0.9, weight_decay=1e-3)
+        train(comm, model, batches, epochs=1, lr=0.1, optimizer=optimizer, **settings)  # type: ignore[arg-type]
+        return model
+
+    alone = trained(MPI.COMM_SELF, Batches(MPI.COMM_SELF, x, y, 13))
+    scale = np.abs(alone.params).max()
+    assert np.abs(alone.params - mlp(6, 3, hidden=8).params).max() > 0.1 * scale
+    for algorithm in ALGORITHMS.values():
+        for accumulate in (1, 3, 14):
+            model = trained(comm, batches, algorithm=algorithm, accumulate=accumulate)
+            np.testing.assert_allclose(model.params, alone.params, rtol=0, atol=3e-6 * scale)
+
+
+class Steps(Callback):
+    """Keep what each step reports."""
+
+    def __init__(self) -> None:
+        self.seen: list[Iteration] = []
+
+    def after_step(self, iteration: Iteration) -> None:
+        self.seen.append(iteration)
+
+
+def check_losses_and_accuracies_are_those_of_the_forward_passes(comm: MPI.Intracomm) -> None:
+    x, y = samples(41)
+    mine = strided(41, comm.rank, comm.size)
+    model, twin, steps = softmax_regression(6, 3), softmax_regression(6, 3), Steps()
+    batches = Batches(comm, x[mine], y[mine], 20)
+    rows = train(comm, model, batches, epochs=2, lr=0.5, accumulate=2, callbacks=[steps])
+    assert [(s.epoch, s.number, s.steps, s.global_batch) for s in steps.seen] == [
+        (1, 1, 3, 20), (1, 2, 3, 20), (1, 3, 3, 1), (2, 4, 3, 20), (2, 5, 3, 20), (2, 6, 3, 1)
+    ]  # fmt: skip
+    for step in steps.seen:
+        assert step.begin <= step.ready <= step.start <= step.end <= step.done and step.lr == 0.5
+    right, number = [], 0
+    for _ in range(2):
+        for part in np.split(np.arange(41), [20, 40]):
+            own, step = part[np.isin(part, mine)], steps.seen[number]
+            assert step.local_batch == len(own)
+            np.testing.assert_allclose(step.loss, twin.loss(x[own], y[own]) if len(own) else 0, rtol=1e-5)
+            right.append(twin.predict(x[part]) == y[part])
+            twin.loss_and_gradient(x[part], y[part])
+            twin.params -= np.float32(0.5) * twin.grads
+            number += 1
+    for row, correct in zip(rows, np.split(np.concatenate(right), 2), strict=True):
+        assert row.samples == len(mine) and row.time_s > 0
+        assert row.local_accuracy == correct[mine].mean() and row.global_accuracy == correct.mean()
+        assert row.samples_per_s == row.samples / row.time_s
+
+
+def check_augmentation_does_not_depend_on_the_number_of_ranks(comm: MPI.Intracomm) -> None:
+    def trained(comm: MPI.Intracomm, augmentation: Augmentation | None) -> np.ndarray:
+        model = convolutional()
+        digits = SharedSet(comm, "digits", (1, 8, 8))
+        batches = Batches.of(comm, digits, "shuffled", 400, seed=4, augmentation=augmentation)
+        train(comm, model, batches, epochs=2, lr=0.1)
+        return model.params
+
+    changed = Augmentation(1, flip=True)
+    ours, alone = trained(comm, changed), trained(MPI.COMM_SELF, changed)
+    plain = trained(MPI.COMM_SELF, None)
+    np.testing.assert_allclose(ours, alone, rtol=0, atol=1e-5 * np.abs(alone).max())
+    assert np.abs(ours - plain).max() > 1e-3 * np.abs(alone).max()
+
+
+def check_augmentation_of_flat_samples_is_refused(comm: MPI.Intracomm) -> None:
+    digits = SharedSet(comm, "digits")
+    message = error_on_every_rank(
+        comm, lambda: Batches.of(comm, digits, "strided", 100, augmentation=Augmentation(1))
+    )
+    assert "expected images" in message and "(1438, 64)"[-5:] in message, message
+
+
+def check_buffers_are_averaged_broadcast_or_left_alone(comm: MPI.Intracomm) -> None:
+    x, y = samples(37)
+    mine = strided(37, comm.rank, comm.size)
+    batches = Batches(comm, x[mine].reshape(-1, 1, 2, 3), y[mine], 37)
+    found = {}
+    for how in ("leave", "broadcast", "average"):
+        model = normalised()
+        train(comm, model, batches, epochs=1, lr=0.1, buffers=how)
+        found[how] = comm.allgather(model.buffers)
+    left = np.array(found["leave"])
+    assert comm.size == 1 or np.abs(left - left[0]).max() > 1e-4
+    weights = [len(strided(37, rank, comm.size)) for rank in range(comm.size)]
+    for rank in range(comm.size):
+        np.testing.assert_array_equal(found["broadcast"][rank], left[0])
+        np.testing.assert_array_equal(found["average"][rank], found["average"][0])
+    np.testing.assert_allclose(found["average"][0], np.average(left, axis=0, weights=weights), rtol=1e-5)
+
+
+def check_buffers_averaged_once_an_epoch_equal_those_averaged_at_every_step(comm: MPI.Intracomm) -> None:
+    x, y = samples(20 * comm.size)
+    x = x.reshape(-1, 1, 2, 3)
+    mine = strided(len(x), comm.rank, comm.size)
+
+    class EveryStep(Callback):
+        def after_average(self, model: Model, global_batch: int) -> None:
+            comm.Allreduce(MPI.IN_PLACE, model.buffers)
+            model.buffers /= comm.size
+
+    once, always = normalised(), normalised()
+    for model, callbacks in ((once, []), (always, [EveryStep()])):
+        train(
+            comm, model, Batches(comm, x[mine], y[mine], 5 * comm.size), epochs=2, lr=0.1, callbacks=callbacks
+        )
+    np.testing.assert_allclose(once.buffers, always.buffers, rtol=1e-5)
+
+
+class Meddler(Callback):
+    """Change a value of the model on one rank, once the first step is done."""
+
+    def __init__(self, rank: int, array: str) -> None:
+        self.rank, self.array = rank, array
+
+    def after_average(self, model: Model, global_batch: int) -> None:
+        if MPI.COMM_WORLD.rank == self.rank:
+            getattr(model, self.array)[-1] += np.float32(1e-3)
+
+
+def check_replicas_that_differ_end_the_run_on_every_rank(comm: MPI.Intracomm) -> None:
+    x, y = samples(40)
+    mine = strided(40, comm.rank, comm.size)
+    batches = Batches(comm, x[mine].reshape(-1, 1, 2, 3), y[mine], 10)
+    last = comm.size - 1
+
+    def run(array: str, **settings: object) -> list[Epoch]:
+        meddler = Meddler(last, array)
+        return train(comm, normalised(), batches, epochs=2, lr=0.1, callbacks=[meddler], **settings)  # type: ignore[arg-type]
+
+    if comm.size == 1:
+        assert len(run("params")) == 2
+        return
+    message = error_on_every_rank(comm, lambda: run("params"))
+    assert message.startswith(f"after epoch 1, rank {last}: the parameters of 'normalised' have"), message
+    assert " as on rank" in message and "check_weights=False" in message, message
+    assert len(run("params", check_weights=False)) == 2
+    assert len(run("buffers", buffers="leave")) == len(run("buffers")) == 2
+
+
+def check_averaging_after_the_step_lets_the_weights_drift_apart(comm: MPI.Intracomm) -> None:
+    x, y = samples(40)
+    mine = strided(40, comm.rank, comm.size)
+    x, y = x[mine], y[mine]
+    model, twin = softmax_regression(6, 3), softmax_regression(6, 3)
+    rows = train(comm, model, Batches(comm, x, y, 20), epochs=3, lr=0.5, average_after_step=True)
+    for part in 3 * np.array_split(np.arange(len(x)), [len(range(comm.rank, 20, comm.size))]):
+        twin.loss_and_gradient(x[part], y[part])
+        twin.params -= np.float32(0.5) * twin.grads
+    np.testing.assert_allclose(model.params, twin.params, rtol=1e-5, atol=1e-6)
+    weights = np.array(comm.allgather(model.params))
+    apart = np.linalg.norm(weights - weights[0], axis=1).max() / np.linalg.norm(weights[0])
+    np.testing.assert_allclose(rows[-1].drift, apart, rtol=1e-4, atol=1e-7)
+    assert comm.size == 1 or rows[0].drift < rows[1].drift < rows[2].drift, rows
+    right = train(comm, softmax_regression(6, 3), Batches(comm, x, y, 20), epochs=1, lr=0.5)
+    assert right[0].drift is None and len(gather(comm, right)) == (0 if comm.rank else comm.size)
