@@ -17,6 +17,7 @@ from labkit.comm.averaging.algorithms import (
 )
 from labkit.comm.averaging.average import average, check_before_averaging
 from labkit.comm.averaging.shared_memory import shared_array, shared_memory
+from labkit.comm.averaging.startable import STARTABLE, Started, startable
 from labkit.comm.data.once import once_per_node
 from labkit.comm.data.scatter import scatter
 from labkit.comm.data.shared_set import SharedSet, fetch
@@ -40,6 +41,7 @@ from labkit.comm.waiting import sleeping_barrier
 __all__ = [
     "AGGREGATES",
     "ALGORITHMS",
+    "STARTABLE",
     "Algorithm",
     "Averaging",
     "CollectiveError",
@@ -53,6 +55,7 @@ __all__ = [
     "RootComm",
     "ScheduledComm",
     "SharedSet",
+    "Started",
     "TreeComm",
     "algorithm",
     "allgather",
@@ -72,4 +75,5 @@ __all__ = [
     "shared_array",
     "shared_memory",
     "sleeping_barrier",
+    "startable",
 ]

@@ -8,3 +8,4 @@ HEARTBEAT = 26_148
 RING_BY_HAND = 26_150
 CLOCK = 26_151
 SCHEDULE = 27_000  # and the numbers up to 27_999: see waiting.attempt
+STARTED = 28_000  # likewise, of schedules that were started and go on besides others

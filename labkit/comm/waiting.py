@@ -8,7 +8,7 @@ hands over to `on_wait`; if no such function is installed, it goes on polling un
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic, sleep
 from typing import NamedTuple
 
@@ -46,6 +46,7 @@ class Pending(NamedTuple):
 
 
 Over = Callable[[], bool]
+Waits = Callable[[], Pending]  # yielded by a generator that waits for messages, see `labkit.comm.running`
 OnWait = Callable[[Over, Callable[[], Pending]], None]
 
 # A better way to wait, for all communicators of this process. It returns when its first argument returns
@@ -72,6 +73,23 @@ def wait(over: Over, pending: Callable[[], Pending]) -> None:
         if monotonic() - began > HAND_OVER_S:
             (on_wait or wait_until_deadline)(over, pending)
             return
+
+
+def complete(steps: Iterator[Waits]) -> None:
+    """Carry out all steps of a generator that yields what it waits for, giving the core away meanwhile."""
+    waits: Waits | None = None
+
+    def over() -> bool:
+        nonlocal waits
+        waits = next(steps, None)
+        return waits is None
+
+    def pending() -> Pending:
+        assert waits is not None
+        return waits()
+
+    if not over():
+        wait(over, pending)
 
 
 def wait_until_deadline(over: Over, pending: Callable[[], Pending]) -> None:

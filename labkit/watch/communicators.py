@@ -140,9 +140,17 @@ class _Waiter:
         operation = OPERATIONS["Recv" if missing.receives or not peers else "Send"]
         peer = peers[0] if peers else -1
         frame = sys._getframe(1)
-        self.watch.wait(
-            is_done, MessageWait(self.watch, members, self.world.deadline_s, operation, peer, -1, frame)
+        wait = MessageWait(
+            self.watch,
+            members,
+            self.world.deadline_s,
+            operation,
+            peer,
+            -1,
+            frame,
+            purpose=missing.operation,
         )
+        self.watch.wait(is_done, wait)
 
 
 def _world_ranks(comm: MPI.Intracomm) -> list[int]:

@@ -6,7 +6,7 @@ from types import FrameType
 
 from labkit.watch import requests
 from labkit.watch.flight_recorder import circle
-from labkit.watch.flight_recorder.layout import WaitingIn
+from labkit.watch.flight_recorder.layout import PURPOSE_BYTES, WaitingIn, fit
 from labkit.watch.wait import Waiting, Watch
 
 # Before it is certain that no message is on its way: a poll moves at least one, and each rank can have only
@@ -17,7 +17,8 @@ POLLS_WHILE_STUCK = 300
 class MessageWait(Waiting):
     """Waiting for a message to arrive or to be taken; `peer` is a rank in the world, or -1 for any rank.
 
-    `sends_too`: the call also sends a message, which its peer may receive. None: it is part of a schedule.
+    `sends_too`: the call also sends a message, which its peer may receive. `purpose`: what the message is
+    part of, such as a schedule; empty for a message of the caller's own.
     """
 
     def __init__(  # noqa: PLR0917
@@ -29,18 +30,20 @@ class MessageWait(Waiting):
         peer: int,
         tag: int,
         frame: FrameType,
-        sends_too: bool | None = None,
+        sends_too: bool = False,
+        purpose: str = "",
     ) -> None:
         super().__init__(watch, members, deadline_s)
         self.operation, self.peer, self.tag, self.frame = operation, peer, tag, frame
-        self.sends_too = sends_too
+        self.sends_too, self.purpose = sends_too, purpose
         self.stuck_since = 0, 0  # what `confirmation` returned, and how often MPI had been polled then
 
     def announce(self) -> None:
         slot, watch = self.watch.slot, self.watch
         watch.post_place(self.frame)
         slot.message_operation, slot.message_peer, slot.message_tag = self.operation, self.peer, self.tag
-        if self.sends_too is None:
+        slot.message_purpose = fit(self.purpose, PURPOSE_BYTES)
+        if self.purpose:
             slot.message_number = 0
         else:
             watch.message_waits += 1

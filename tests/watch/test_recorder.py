@@ -14,6 +14,7 @@ from labkit.watch.flight_recorder.layout import (
     HISTORY_CALLS,
     NAME_BYTES,
     PLACE_BYTES,
+    PURPOSE_BYTES,
     REPORT_BYTES_PER_RANK,
     Call,
     FlightRecorder,
@@ -37,6 +38,7 @@ def fill(recorder: FlightRecorder, character: str) -> Report:
         slot.calls_noted = HISTORY_CALLS
         slot.waiting_in = WaitingIn.MESSAGE
         slot.message_operation, slot.message_peer, slot.message_tag = operation, huge, huge
+        slot.message_purpose = fit(text, PURPOSE_BYTES)
         slot.place, slot.error = fit(text, PLACE_BYTES), fit(text, ERROR_BYTES)
         for i in range(HISTORY_CALLS):
             numbers = ((1 << 28) - 1, huge, operation, huge, huge, dtype, reduction, huge)

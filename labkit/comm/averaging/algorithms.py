@@ -104,6 +104,11 @@ class Averaging:
         with_samples = [row for row, its_weight in zip(rows, weights, strict=True) if its_weight > 0]
         ROBUST[self.aggregate](with_samples, gradient)
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether the aggregate is a sum of gradients, each times a factor."""
+        return self.aggregate in FACTORS
+
     def factor(self, weight: float, p: int) -> float:
         """Return what this rank's gradient is multiplied by; for the median, as for a plain mean."""
         return FACTORS.get(self.aggregate, FACTORS["mean"])(weight, p)

@@ -6,18 +6,25 @@ nodes, each chunk of the nodes' sums then travels around a ring of its own, all 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from typing import cast
 
 import numpy as np
 from mpi4py import MPI
 
+from labkit.comm import waiting
 from labkit.comm.averaging.aggregate import add_up
 from labkit.comm.averaging.segments import SharedSegments
 from labkit.comm.errors import raise_together
-from labkit.comm.running.executor import run
+from labkit.comm.running.executor import steps
+from labkit.comm.waiting import Pending, Waits, complete
+from labkit.comm.wrapper import CommWrapper
 from labkit.schedules import chunk_bounds, ring_allreduce
+
+NAME = "shared-memory"
+BARRIERS = 3  # the column of a rank's counter in its node's table
+BARRIERS_PER_ATTEMPT = 1 << 32
 
 
 def by_node(comm: MPI.Intracomm) -> MPI.Intracomm:
@@ -40,16 +47,30 @@ class _Node:
         self.chunks = workers if several else node.size
         self.segments = SharedSegments(node)
         self.copy = np.empty(0)
-        # One cache line for each rank, in which it announces its gradient: segment, start and factor.
-        self._own_row = self.segments.allocate(8, np.dtype(np.float64))
-        assert not isinstance(self._own_row, str), self._own_row
-        self.table = self.segments.rows(*self.segments.locate(self._own_row), 8, np.dtype(np.float64))
+        # One cache line for each rank, in which it announces its gradient (segment, start and factor) and
+        # counts the barriers that it has reached.
+        own_row = self.segments.allocate(8, np.dtype(np.float64))
+        assert not isinstance(own_row, str), own_row
+        self._own_row = own_row
+        self.table = self.segments.rows(*self.segments.locate(own_row), 8, own_row.dtype)
 
-    def barrier(self) -> None:
-        """Wait for all ranks of the node; then each sees what the others wrote before."""
+    def barrier(self) -> Iterator[Waits]:
+        """Wait for all ranks of the node; then each sees what the others wrote before.
+
+        The ranks watch one another's counters, which needs no message and tells which rank is missing. After
+        a hang they count on from a new number: some had reached a barrier that the others never did.
+        """
         self.segments.sync()
-        self.comm.Barrier()
+        reached = max(self._own_row[BARRIERS], waiting.attempt() * BARRIERS_PER_ATTEMPT) + 1
+        self._own_row[BARRIERS] = reached
+        counters = self.table[:, BARRIERS]
+        while counters.min() < reached:
+            yield partial(self._pending, reached)
+            MPI.COMM_SELF.Iprobe(0, 0)  # a missing rank may be waiting for a message that this one has sent
         self.segments.sync()
+
+    def _pending(self, reached: float) -> Pending:
+        return Pending(self.comm, NAME, np.flatnonzero(self.table[:, BARRIERS] < reached).tolist(), [])
 
     def chunk(self, n: int) -> tuple[int, int]:
         """Return where this rank's chunk of n values starts and stops."""
@@ -58,11 +79,11 @@ class _Node:
         bounds = chunk_bounds(n, self.chunks)
         return int(bounds[self.rank]), int(bounds[self.rank + 1])
 
-    def add_up(self, rows: np.ndarray, factors: np.ndarray, into_all: bool) -> None:
+    def add_up(self, rows: np.ndarray, factors: np.ndarray, into_all: bool) -> Iterator[Waits]:
         """Leave the weighted sum of the rows, over all nodes, in the first row or in all of them."""
         add_up(rows, factors, rows if into_all and not self.same_chunk else rows[0])
         if self.same_chunk:
-            run(self.same_chunk, ring_allreduce(self.same_chunk.size), rows[0])
+            yield from steps(self.same_chunk, ring_allreduce(self.same_chunk.size), rows[0])
             if into_all:
                 rows[1:] = rows[0]
 
@@ -114,27 +135,38 @@ class SharedMemory:
 
     def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
         """Leave the sum of all ranks' gradients, each times its weight, in place. Shape: gradient (n,)."""
+        if isinstance(comm, CommWrapper):
+            comm._before_schedule(NAME, gradient)
+        complete(self.steps(comm, gradient, weight))
+
+    def steps(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Iterator[Waits]:
+        """Do the same as a generator that yields wherever this rank has to wait for another one.
+
+        Nothing of it waits otherwise, except the first use of a communicator, and of a gradient that `array`
+        did not make and that is larger than those before.
+        """
         if comm.size == 1:
             gradient *= gradient.dtype.type(weight)
             return
         node = self._node(comm)
-        node.table[node.rank, :3] = *node.segments.locate(gradient), weight
-        node.barrier()
-        announced = node.table[:, :3].copy()
+        node.table[node.rank, :BARRIERS] = *node.segments.locate(gradient), weight
+        yield from node.barrier()
+        announced = node.table[:, :BARRIERS].copy()
         in_place = announced[0, 0] > 0 and bool((announced[:, :2] == announced[0, :2]).all())
         if in_place:
             segment, start = int(announced[0, 0]), int(announced[0, 1])
         else:
             segment, start = self._copied(node, gradient)
+            yield from node.barrier()
         rows = node.segments.rows(segment, start, gradient.size, gradient.dtype)
         first, stop = node.chunk(gradient.size)
-        node.add_up(rows[:, first:stop], announced[:, 2].astype(gradient.dtype), in_place)
-        node.barrier()
+        yield from node.add_up(rows[:, first:stop], announced[:, 2].astype(gradient.dtype), in_place)
+        yield from node.barrier()
         if not in_place:
             gradient[...] = rows[0]
 
     def _copied(self, node: _Node, gradient: np.ndarray) -> tuple[int, int]:
-        """Copy the gradients of the node into shared memory; return their segment and start there."""
+        """Copy the gradient into shared memory; return its segment and start. Collective on the node."""
         if node.copy.dtype != gradient.dtype or node.copy.size < gradient.size:
             node.copy = np.empty(0)  # so that its memory can be freed before the larger one is allocated
             array = node.segments.allocate(gradient.size, gradient.dtype)
@@ -142,7 +174,6 @@ class SharedMemory:
                 raise OSError(array)
             node.copy = array
         node.copy[: gradient.size] = gradient
-        node.barrier()
         return node.segments.locate(node.copy)
 
 

@@ -33,7 +33,7 @@ REFUSED = (
     *("Mprobe", "Improbe", "Send_init", "Ssend_init", "Bsend_init", "Rsend_init", "Recv_init"),
     *("Psend_init", "Precv_init", "Scan", "Exscan", "Alltoallv", "Alltoallw", "Reduce_scatter"),
     *("Allgatherv", "Gatherv", "Scatterv"),
-    *("Iallreduce", "Iallgather", "Iallgatherv", "Ialltoall", "Ialltoallv", "Ialltoallw", "Ibcast"),
+    *("Iallgather", "Iallgatherv", "Ialltoall", "Ialltoallv", "Ialltoallw", "Ibcast"),
     *("Ireduce", "Ireduce_scatter", "Ireduce_scatter_block", "Igather", "Igatherv", "Iscatter"),
     *("Iscatterv", "Iscan", "Iexscan", "Allreduce_init", "Allgather_init", "Bcast_init", "Reduce_init"),
     *("Create_cart", "Create_graph", "Create_dist_graph"),
@@ -52,7 +52,8 @@ class EmulatedComm(CommWrapper):
     the last rank joined: ⌈log₂ p⌉ latencies (twice as many for Allreduce), and the bytes that have to pass a
     port, at the slowest port. Of n bytes in the whole array these are 2(p-1)/p·n for Allreduce, (p-1)/p·n for
     Allgather, Alltoall and Reduce_scatter_block, n for Bcast and Reduce; for Gather and Scatter (p-1)/p·n at
-    the root and n/p elsewhere.
+    the root and n/p elsewhere. Iallreduce takes as long as Allreduce, and one that is started before another
+    has completed begins after it.
 
     Barriers and methods that pickle objects (lower case) take no emulated time, since in the lab they do
     bookkeeping. Methods that can neither be delayed nor count as bookkeeping raise NotImplementedError.
@@ -139,6 +140,11 @@ class EmulatedComm(CommWrapper):
         size = 2 * self._part * nbytes(recvbuf)
         self._delay(lambda: call(sendbuf, recvbuf, op), size, latencies=2)
 
+    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
+        self._ports.catch_up()
+        seconds = self._seconds(2 * self._part * nbytes(recvbuf), latencies=2)
+        return self._ports.collective(super().Iallreduce(sendbuf, recvbuf, op), seconds)
+
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         call = super().Reduce_scatter_block
         whole = recvbuf if is_in_place(sendbuf) else sendbuf
@@ -179,16 +185,20 @@ class EmulatedComm(CommWrapper):
     def _delay(
         self, collective: Callable[[], object], size: float, *, latencies: int = 1, root: int | None = None
     ) -> None:
-        """Do a collective; return after the time that `size` bytes need at a port (at the root p-1 times)."""
+        """Do a collective; return after the time that it takes from when all ranks have called it."""
         self.Barrier()
-        due = self._ports.now()
-        if self.size > 1:
-            latency = max(link.latency_s for link in self.links)
-            sizes = [size * (self.size - 1 if rank == root else 1) for rank in range(self.size)]
-            transfer_s = [n * link.s_per_byte for n, link in zip(sizes, self.links, strict=True)]
-            due += latencies * math.ceil(math.log2(self.size)) * latency + max(transfer_s)
+        due = self._ports.now() + self._seconds(size, latencies, root)
         collective()
         self._ports.sleep_until(due)
+
+    def _seconds(self, size: float, latencies: int, root: int | None = None) -> float:
+        """Return the time that `size` bytes need at a port (at the root p-1 times), with latencies."""
+        if self.size == 1:
+            return 0.0
+        latency = max(link.latency_s for link in self.links)
+        sizes = [size * (self.size - 1 if rank == root else 1) for rank in range(self.size)]
+        transfer_s = [n * link.s_per_byte for n, link in zip(sizes, self.links, strict=True)]
+        return latencies * math.ceil(math.log2(self.size)) * latency + max(transfer_s)
 
     def _derived(self, new: Any, is_ready: bool = True) -> None:
         super()._derived(new, is_ready)

@@ -66,6 +66,38 @@ class EmulatedRequest(MPI.Request):
         return True
 
 
+class EmulatedCollective(EmulatedRequest):
+    """A non-blocking collective of the MPI library, which takes `seconds` from when all ranks have called it.
+
+    `called`: an Iallreduce of the latest time at which a rank called it, or could begin because its ports
+    were free. `before`: the collective that was started before this one, or None.
+    """
+
+    def __init__(
+        self,
+        request: MPI.Request,
+        ports: Ports,
+        called: tuple[MPI.Request, np.ndarray],
+        seconds: float,
+        before: EmulatedCollective | None,
+    ) -> None:
+        super().__init__(request, ports)
+        self.called, self.time = called
+        self.seconds, self.before = seconds, before
+
+    def has_due_time(self) -> bool:
+        """Return whether all ranks have called it."""
+        if self.due is not None:
+            return True
+        if self.before is not None and not self.before.has_due_time():
+            return False
+        if not self.called.Test():
+            return False
+        began = self.time[0] if self.before is None else max(self.time[0], self.before.due)
+        self.due, self.before = self.ports.occupy(float(began) + self.seconds), None
+        return True
+
+
 class Ports:
     """The two ports of a rank, one to send and one to receive. Making them is collective."""
 
@@ -79,6 +111,7 @@ class Ports:
         self._due: list[tuple[int, int, float]] = []
         self._arrived: list[EmulatedRequest] = []  # receives whose message has arrived, not waited for yet
         self._sending_timestamps: list[tuple[MPI.Request, np.ndarray]] = []
+        self._last_collective: EmulatedCollective | None = None
 
     def send(self, request: MPI.Request, size: float, dest: int, tag: int) -> MPI.Request:
         """Start to send a message of `size` bytes; return the request that completes when it is sent."""
@@ -97,6 +130,20 @@ class Ports:
             return request
         self._unknown.append(EmulatedRequest(request, self, source, tag))
         return self._unknown[-1]
+
+    def collective(self, request: MPI.Request, seconds: float) -> MPI.Request:
+        """Return the request that completes `seconds` after all ranks have called this collective."""
+        time = np.array([max(self.now(), self._sending_until, self._receiving_until)])
+        called = self._timestamps.Iallreduce(MPI.IN_PLACE, time, MPI.MAX), time
+        before = self._last_collective
+        self._last_collective = EmulatedCollective(request, self, called, seconds, before)
+        return self._last_collective
+
+    def occupy(self, until: float) -> float:
+        """Keep both ports busy until then."""
+        self._sending_until = max(self._sending_until, until)
+        self._receiving_until = max(self._receiving_until, until)
+        return until
 
     def free(self) -> None:
         """Free the communicator of the timestamps."""

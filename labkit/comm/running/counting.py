@@ -7,6 +7,7 @@ gives their traffic as unknown.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,7 +56,8 @@ class Counts:
     """What this rank has sent through a communicator and all communicators made from it."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self.size, self.group, self.name = comm.size, comm.Get_group(), MESSAGES
+        self.size, self.group = comm.size, comm.Get_group()
+        self._names = threading.local()  # a helper thread may send for a schedule at the same time
         self.reset()
 
     def reset(self) -> None:
@@ -65,19 +67,19 @@ class Counts:
 
     def add(self, dest: int, size: int) -> None:
         """Count a message of `size` bytes to a rank of the communicator that was wrapped first."""
-        if self.name not in self.sent:
-            self.sent[self.name] = np.zeros((2, self.size), np.int64)
-        self.sent[self.name][:, dest] += 1, size
+        name = getattr(self._names, "name", MESSAGES)
+        if name not in self.sent:
+            self.sent[name] = np.zeros((2, self.size), np.int64)
+        self.sent[name][:, dest] += 1, size
 
     @contextmanager
-    def during(self, name: str) -> Iterator[None]:
-        """Count under this name."""
-        before, self.name = self.name, name
-        self.calls[name] += 1
+    def under(self, name: str) -> Iterator[None]:
+        """Count what this thread sends under this name."""
+        before, self._names.name = getattr(self._names, "name", MESSAGES), name
         try:
             yield
         finally:
-            self.name = before
+            self._names.name = before
 
 
 class CountingComm(CommWrapper):

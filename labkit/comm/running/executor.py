@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -10,7 +12,7 @@ from mpi4py import MPI
 from labkit.comm import tags, waiting
 from labkit.comm.running.counting import CountingComm
 from labkit.comm.running.plan import RECEIVE, RECEIVE_TEMPORARY, REDUCE, SEND, WAIT, Plan, Step, plan
-from labkit.comm.waiting import yield_core
+from labkit.comm.waiting import Waits, yield_core
 from labkit.comm.wrapper import CommWrapper
 from labkit.schedules import Schedule
 
@@ -62,7 +64,8 @@ def run_together(
 ) -> None:
     """Do what `run` does, for ranks that are known to have made the same call."""
     if isinstance(comm, CountingComm):
-        with comm.counts.during(schedule.name):
+        comm.counts.calls[schedule.name] += 1
+        with comm.counts.under(schedule.name):
             _run(comm, schedule, array, op, segment_bytes)
     else:
         _run(comm, schedule, array, op, segment_bytes)
@@ -85,46 +88,98 @@ def _pending(progress: _Progress, message: int) -> waiting.Pending:
 
 
 def _run(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, op: MPI.Op, segment_bytes: int) -> None:
-    segment = max(1, segment_bytes // array.itemsize)
-    steps, messages, values = _plan(schedule, comm.rank, array.size, segment)
-    if not steps:
+    progress, store, size = _prepare(comm, schedule, array, segment_bytes)
+    requests = progress[3]
+    if not requests:
         return
-    size = values * array.itemsize
-    store = _spare.pop() if _spare else np.empty(0, np.uint8)
-    if store.size < size:
-        store = np.empty(size, np.uint8)
-    requests: list[MPI.Request] = [MPI.REQUEST_NULL] * messages
-    progress = comm, schedule, steps, requests
     try:
-        _walk(progress, (array, store[:size].view(array.dtype)), op)
+        for number in _walk(progress, (array, store[:size].view(array.dtype)), op, tags.SCHEDULE):
+            _wait(progress, number)
         for _ in _POLLS:
             if MPI.Request.Testall(requests):
                 break
             yield_core()
         else:
-            for number in range(messages):  # one by one: each has the whole deadline
+            for number in range(len(requests)):  # one by one: each has the whole deadline
                 _wait(progress, number)
     except BaseException:  # an interrupt, say: no message may arrive in memory that is the caller's again
-        for request in requests:
-            if request != MPI.REQUEST_NULL:
-                request.Cancel()
+        _cancel(requests)
         raise
     _spare.append(store)
 
 
-def _walk(progress: _Progress, memory: tuple[np.ndarray, np.ndarray], op: MPI.Op) -> None:
-    comm, _, steps, requests = progress
+def steps(
+    comm: MPI.Intracomm,
+    schedule: Schedule,
+    array: np.ndarray,
+    op: MPI.Op = MPI.SUM,
+    segment_bytes: int = SEGMENT_BYTES,
+) -> Iterator[Waits]:
+    """Do what `run` does, as a generator that yields wherever `run` would wait, to be continued later.
+
+    It yields a function that tells which message it waits for. `labkit.comm.averaging.startable` drives it.
+    """
+    counts = comm.counts if isinstance(comm, CountingComm) else None
+    if counts:
+        counts.calls[schedule.name] += 1
+    progress, store, size = _prepare(comm, schedule, array, segment_bytes)
+    requests = progress[3]
+    if not requests:
+        return
+    walk = _walk(progress, (array, store[:size].view(array.dtype)), op, tags.STARTED)
+    try:
+        while True:
+            # Counted under the schedule's name: only the messages that are sent before the next wait.
+            with counts.under(schedule.name) if counts else nullcontext():
+                number = next(walk, None)
+            if number is None:
+                break
+            while not requests[number].Test():
+                yield partial(_pending, progress, number)
+        for number, request in enumerate(requests):
+            while not request.Test():
+                yield partial(_pending, progress, number)
+    except BaseException:
+        _cancel(requests)
+        raise
+    _spare.append(store)
+
+
+def _prepare(
+    comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, segment_bytes: int
+) -> tuple[_Progress, np.ndarray, int]:
+    """Return a run that has not begun, memory for its temporary, and how many bytes of it are needed."""
+    segment = max(1, segment_bytes // array.itemsize)
+    plan_steps, messages, values = _plan(schedule, comm.rank, array.size, segment)
+    size = values * array.itemsize
+    store = _spare.pop() if _spare else np.empty(0, np.uint8)
+    if store.size < size:
+        store = np.empty(size, np.uint8)
+    return (comm, schedule, plan_steps, [MPI.REQUEST_NULL] * messages), store, size
+
+
+def _cancel(requests: list[MPI.Request]) -> None:
+    if MPI.Is_finalized():  # a generator that was never finished is closed when the interpreter ends
+        return
+    for request in requests:
+        if request != MPI.REQUEST_NULL:
+            request.Cancel()
+
+
+def _walk(progress: _Progress, memory: tuple[np.ndarray, np.ndarray], op: MPI.Op, tag: int) -> Iterator[int]:
+    """Carry out the steps; yield the number of each message that has to be complete before the next one."""
+    comm, _, plan_steps, requests = progress
     array, temporary = memory
     send, receive = comm.Isend, comm.Irecv
     if isinstance(comm, CommWrapper):
         send, receive = comm._schedule_messages()
-    tag = tags.SCHEDULE + waiting.attempt() % 1000
+    tag += waiting.attempt() % 1000
     plain = op == MPI.SUM and array.dtype.kind in "iufc"
-    for do, start, stop, peer, slot, number in steps:
+    for do, start, stop, peer, slot, number in plan_steps:
         if do is SEND:
             requests[number] = send(array[start:stop], peer, tag)
         elif do is WAIT:
-            _wait(progress, number)
+            yield number
         elif do is REDUCE:
             _add(array[start:stop], temporary[slot : slot + stop - start], op, plain)
         elif do is RECEIVE:

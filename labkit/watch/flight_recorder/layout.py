@@ -30,10 +30,12 @@ from labkit.watch.flight_recorder.report import Report
 
 HISTORY_CALLS = 32  # that a slot keeps
 ROWS_PER_RANK = 64  # communicators that a rank may open as their rank 0
-FILE_BYTES, NAME_BYTES, PLACE_BYTES, ERROR_BYTES = 32, 32, 512, 512  # fields of text, with their final zero
+FILE_BYTES, NAME_BYTES, PURPOSE_BYTES = 32, 32, 64  # fields of text, with their final zero
+PLACE_BYTES = ERROR_BYTES = 512
 # A report in JSON never needs more: JSON writes a byte of text as at most 6 characters ("\u0001"), so the
-# place and the error of a rank take at most 6 * 1022, and each of its 32 calls takes 6 * 62 for two names and
-# less than 350 for the rest: 30,000 in all. A test fills every field (tests/watch/test_recorder.py).
+# place, the error and the purpose of a rank take at most 6 * 1085, and each of its 32 calls takes 6 * 62 for
+# two names and less than 350 for the rest: 30,000 in all. A test fills every field: see
+# tests/watch/test_recorder.py.
 REPORT_BYTES_PER_RANK = 32 << 10
 LOCK_POLL_S = 0.01
 
@@ -92,6 +94,7 @@ class Slot(ctypes.Structure):
             ctypes.c_int64,
         ),  # whether non-blocking sends are under way besides, when the wait begins
         ("has_receives", ctypes.c_int64),
+        ("message_purpose", ctypes.c_char * PURPOSE_BYTES),  # what it is part of; empty: the caller's own
         ("confirmed", ctypes.c_int64),  # see circle.confirmation
         ("writes_stack", ctypes.c_int64),  # whether it answers the signal (see stacks.py)
         ("calls_noted", ctypes.c_int64),

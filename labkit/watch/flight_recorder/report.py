@@ -68,6 +68,7 @@ class MessageWait:
     operation: str
     peer: int | None  # a rank of the world
     tag: int | None
+    purpose: str = ""  # what it is part of, such as a schedule; empty for a message of the student's own
 
 
 @dataclass(frozen=True)

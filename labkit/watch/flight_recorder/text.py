@@ -65,7 +65,8 @@ def _unmatched(rank: RankState) -> str:
     peer = "any rank" if message.peer is None else f"rank {message.peer}"
     tag = "" if message.tag is None else f" (tag {message.tag})"
     missing = f"receive on {peer}" if message.operation in SENDS else f"send from {peer}"
-    return f"rank {rank.rank} is waiting in {message.operation}: no matching {missing}{tag}."
+    purpose = f" for {message.purpose}" if message.purpose else ""
+    return f"rank {rank.rank} is waiting in {message.operation}{purpose}: no matching {missing}{tag}."
 
 
 def _circle_of(report: Report) -> list[int]:
@@ -133,7 +134,8 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
         peer = "any rank" if message.peer is None else f"rank {message.peer}"
         direction = "to" if message.operation in SENDS else "from"
         tag = "" if message.tag is None else f", tag {message.tag}"
-        return f"{be} waiting in {message.operation} ({direction} {peer}{tag}){at}"
+        purpose = f" for {message.purpose}" if message.purpose else ""
+        return f"{be} waiting in {message.operation} ({direction} {peer}{tag}){purpose}{at}"
     if report.number == 0:
         return _verb(rank, many)
     doing = f"{'they' if many else 'it'} {_verb(rank, many)}"

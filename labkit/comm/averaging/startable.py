@@ -1,0 +1,165 @@
+"""Averaging that can be started, continued and waited for, so that it goes on while the rank computes.
+
+Here an algorithm is a generator function `steps(comm, gradient, weight)`. It does what the algorithm of the
+same name in algorithms.py does, but yields wherever that one would wait for another rank. What it yields is a
+function that tells what it waits for. `Started` drives such a generator.
+
+The results are equal to the bit, except for the MPI library's own: its Iallreduce may add in another order
+than its Allreduce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from time import sleep
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm import waiting
+from labkit.comm.averaging.aggregate import add_up
+from labkit.comm.averaging.algorithms import ALGORITHMS, Algorithm, Averaging
+from labkit.comm.averaging.shared_memory import SharedMemory, shared_memory
+from labkit.comm.running import executor
+from labkit.comm.waiting import Pending, Waits
+from labkit.schedules import ALLREDUCE, ring_allgather
+
+Steps = Callable[[MPI.Intracomm, np.ndarray, float], Iterator[Waits]]
+
+POLLS_AWAKE = 200  # before `wait` sleeps between polls, and leaves its core to ranks that still compute
+NAP_S = 1e-4
+
+
+def mpi(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Iterator[Waits]:
+    """Average by the Iallreduce of the MPI library, which hides which rank is missing."""
+    gradient *= gradient.dtype.type(weight)
+    request = comm.Iallreduce(MPI.IN_PLACE, gradient)
+    while not request.Test():
+        yield lambda: Pending(comm, "Iallreduce", [], [])
+
+
+def allgather(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Iterator[Waits]:
+    """Send every gradient to every rank, then average in place. Needs memory for p gradients."""
+    rows, weights = np.empty((comm.size, gradient.size), gradient.dtype), np.empty(comm.size)
+    rows[comm.rank], weights[comm.rank] = gradient, weight
+    for array in weights, rows.reshape(-1):
+        yield from executor.steps(comm, ring_allgather(comm.size), array)
+    add_up(rows, weights.astype(gradient.dtype), gradient)
+
+
+def _scheduled(name: str) -> Steps:
+    def steps(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Iterator[Waits]:
+        gradient *= gradient.dtype.type(weight)
+        yield from executor.steps(comm, ALLREDUCE[name](comm.size), gradient)
+
+    return steps
+
+
+STARTABLE: dict[str, Steps] = {
+    "mpi": mpi,
+    "allgather": allgather,
+    **{name: _scheduled(name) for name in ALLREDUCE},
+    "shared-memory": shared_memory.steps,
+}
+
+
+def startable(algorithm: Algorithm) -> Steps:
+    """Return the generator function that does the same as `algorithm`.
+
+    Raise ValueError if there is none: a function of your own, or an aggregate such as the median.
+    """
+    if isinstance(algorithm, SharedMemory):
+        return algorithm.steps
+    if isinstance(algorithm, Averaging) and algorithm.is_linear and algorithm.algorithm in STARTABLE:
+        steps = STARTABLE[algorithm.algorithm]
+        return lambda comm, gradient, weight: steps(comm, gradient, algorithm.factor(weight, comm.size))
+    for name, known in ALGORITHMS.items():
+        if algorithm is known and name in STARTABLE:
+            return STARTABLE[name]
+    raise ValueError(
+        f"expected an algorithm that can be started, one of {', '.join(STARTABLE)}, with a sum or a mean; "
+        f"got {algorithm}"
+    )
+
+
+class Started:
+    """The averaging of one gradient, started by making this object; every rank makes it.
+
+    Several can be in flight on a communicator. All ranks start them in the same order, and they are served
+    first in, first out: each begins when the one before it has ended on this rank. Nothing goes on by itself,
+    only inside `test` and `wait`. Leave the gradient alone until its averaging has ended.
+
+    `label` says in error messages which one it is, such as "bucket 2 of 7".
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, steps: Steps = mpi, label: str = ""
+    ) -> None:
+        before = comm.Get_attr(_last_started())
+        comm.Set_attr(_last_started(), self)
+        self._before: Started | None = before if isinstance(before, Started) and not before.ended else None
+        self._steps: Iterator[Waits] | None = steps(comm, gradient, weight)
+        self._waits: Waits | None = None
+        self._label = label
+        self.test()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the gradient is averaged (or `cancel` has been called)."""
+        return self._steps is None
+
+    def test(self) -> bool:
+        """Go on as far as possible without waiting; return whether the gradient is averaged."""
+        if self._before is not None:
+            if not self._before.test():
+                return False
+            self._before = None
+        if self._steps is not None:
+            self._waits = next(self._steps, None)
+            if self._waits is None:
+                self._steps = None
+        return self._steps is None
+
+    def wait(self) -> None:
+        """Go on until the gradient is averaged.
+
+        If a rank is missing, raise a HangError on a watched communicator, otherwise a TimeoutError after
+        `labkit.comm.waiting.DEADLINE_S` seconds. Both name the algorithm, the label and the missing rank.
+        """
+        polls = 0
+
+        def over() -> bool:
+            nonlocal polls
+            polls += 1
+            if polls > POLLS_AWAKE:
+                sleep(NAP_S)
+            return self.test()
+
+        try:
+            if not self.test():
+                waiting.wait(over, self.pending)
+        except BaseException:
+            self.cancel()
+            raise
+
+    def pending(self) -> Pending:
+        """Return what this one, or one started before it, waits for."""
+        if self._before is not None and not self._before.ended:
+            return self._before.pending()
+        assert self._waits is not None
+        missing = self._waits()
+        label = f" ({self._label})" if self._label else ""
+        return missing._replace(operation=missing.operation + label)
+
+    def cancel(self) -> None:
+        """Give up, and leave the gradient as it is. Messages may still be under way on the communicator."""
+        steps, self._steps, self._before = self._steps, None, None
+        if steps is not None:
+            steps.close()  # type: ignore[attr-defined]
+
+
+@cache
+def _last_started() -> int:
+    """Return the key under which a communicator keeps what was started last."""
+    return MPI.Comm.Create_keyval()
