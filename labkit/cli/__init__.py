@@ -23,6 +23,7 @@ COMMANDS = {
         "Measure training steps and collectives against PyTorch, MPI and lower bounds.",
     ),
     "train": ("labkit.cli.train", "Train a model on all ranks: mpiexec -n 4 labkit train."),
+    "export": ("labkit.cli.export", "Write a notebook's %%px cells as a program for mpiexec."),
 }
 
 

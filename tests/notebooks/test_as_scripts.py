@@ -8,47 +8,24 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from click.testing import CliRunner
+
+from labkit.cli.export import command
 
 NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
-HEADER = """\
-import sys
-import matplotlib
-matplotlib.use("agg")
-import numpy as np
-from mpi4py import MPI
-comm = MPI.COMM_WORLD
-rank, size = comm.rank, comm.size
-# If a rank fails, end the others, which may be waiting for it.
-def excepthook(*error):
-    sys.__excepthook__(*error)
-    comm.Abort(1)
-sys.excepthook = excepthook
-"""
 PAGE_COLUMNS = 100  # at 1366 pixels
 COLUMN_GAP = re.compile(r"\S {2,}(?=\S)")
-MAGIC = re.compile(r"^%%px(?P<options>.*)$")
-
-
-def engine_cells(path: Path) -> list[str]:
-    """Return the cells that run on every rank, except those tagged `notebook-only`."""
-    sources = []
-    for cell in nbformat.read(path, as_version=4).cells:
-        head, _, body = cell.source.partition("\n")
-        if (
-            cell.cell_type == "code"
-            and MAGIC.match(head)
-            and "notebook-only" not in cell.metadata.get("tags", [])
-        ):
-            sources.append(body)
-    return sources
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_engine_cells_run_under_mpiexec(path: Path, tmp_path: Path, run: Callable) -> None:
+def test_the_exported_cells_run_under_mpiexec(path: Path, tmp_path: Path, run: Callable) -> None:
     """On three ranks: nbval runs the same cells on four."""
     p = 3
-    script = tmp_path / f"{path.stem}.py"
-    script.write_text(HEADER + "\n".join(engine_cells(path)) + "\nprint('reached the end', flush=True)\n")
+    script = tmp_path / "program.py"
+    done = CliRunner().invoke(command, [str(path), "--out", str(script)])
+    assert done.exit_code == 0, done.output
+    with script.open("a") as file:
+        file.write("\nprint('reached the end', flush=True)\n")
     result = run(p, script)
     assert result.returncode == 0, result.stdout
     assert result.stdout.count("reached the end") == p
