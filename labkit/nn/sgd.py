@@ -34,6 +34,14 @@ class SGD:
         self.params, self.momentum, self.weight_decay = params, momentum, weight_decay
         self.velocity = np.zeros_like(params)
 
+    def __repr__(self) -> str:
+        """Return the optimiser's name and settings; checkpoints compare them."""
+        return f"SGD(momentum={self.momentum:g}, weight_decay={self.weight_decay:g})"
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return by name what the optimiser remembers between steps: write to it to restore a checkpoint."""
+        return {"velocity": self.velocity}
+
     def step(self, grads: np.ndarray, lr: float) -> None:
         """Take one step in place; `grads`, of the parameters' shape and dtype, is not changed.
 

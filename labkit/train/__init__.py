@@ -3,6 +3,7 @@
 from labkit.train.batches import Batches, EpochBatches
 from labkit.train.bottleneck import Bottleneck, Straggler
 from labkit.train.callbacks import Callback, Contributions, Epoch, Iteration, contribution
+from labkit.train.checkpoints import Checkpoints, stored_settings
 from labkit.train.experiment.run_record import prepare, record, save
 from labkit.train.local import local_sgd
 from labkit.train.loop import Optimizer, gather, train
@@ -13,6 +14,7 @@ __all__ = [
     "Batches",
     "Bottleneck",
     "Callback",
+    "Checkpoints",
     "Contributions",
     "Epoch",
     "EpochBatches",
@@ -29,5 +31,6 @@ __all__ = [
     "save",
     "save_trace",
     "speeds",
+    "stored_settings",
     "train",
 ]

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from time import perf_counter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from mpi4py import MPI
@@ -28,7 +27,8 @@ from labkit.comm import (
 from labkit.nn import Classifier, Model, sgd_step
 from labkit.train.batches import Batches, EpochBatches
 from labkit.train.callbacks import Callback, Epoch, Iteration, Together
-from labkit.train.gradients import AfterBackward, LocalGradient, StepAveraging, StepTimes
+from labkit.train.checkpoints import Checkpoints, Progress, RunState
+from labkit.train.gradients import AfterBackward, LocalGradient, StepAveraging
 from labkit.train.replicas import (
     BUFFERS,
     Buffers,
@@ -40,30 +40,31 @@ from labkit.train.replicas import (
 
 
 class Optimizer(Protocol):
-    """Anything that updates a model's parameters from its gradients, such as `labkit.nn.SGD`."""
+    """Anything that updates a model's parameters from its gradients, such as `labkit.nn.SGD`.
+
+    Its `repr` names its settings: a checkpoint is resumed only with the same.
+    """
 
     params: np.ndarray
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return by name the arrays that it remembers between steps; a resumed run writes to them."""
 
     def step(self, grads: np.ndarray, lr: float) -> None:
         """Update the parameters in place. Shapes: `grads` (n,), as the parameters."""
 
 
-@dataclass
-class Sums:
-    """What one rank has added up so far in an epoch; the loss over its samples, times in s."""
+class _Options(NamedTuple):
+    """Settings of a run that have to be the same on all ranks."""
 
-    loss: float = 0.0
-    correct: int = 0
-    wait_s: float = 0.0
-    transfer_s: float = 0.0
-    time_s: float = 0.0
-
-    def add(self, loss: float, correct: int, times: StepTimes) -> None:
-        """Add a step: its loss summed over this rank's samples, its correct predictions and its times."""
-        self.loss += loss
-        self.correct += correct
-        self.wait_s += times.start - times.ready
-        self.transfer_s += times.end - times.start
+    model: str
+    epochs: int
+    lr: float
+    accumulate: int
+    buffers: Buffers
+    check_weights: bool
+    average_after_step: bool
+    checkpoints: str
 
 
 def train(
@@ -79,6 +80,7 @@ def train(
     buffers: Buffers = "average",
     check_weights: bool = True,
     average_after_step: bool = False,
+    checkpoints: Checkpoints | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> list[Epoch]:
     """Train `model` on the shards of all ranks in step; return this rank's epochs.
@@ -98,33 +100,42 @@ def train(
     - average_after_step: make report E's mistake. Each rank steps with its own gradient, and what the ranks
       average afterwards changes nothing. The weights drift apart, so they are not checked; `Epoch.drift` says
       how far.
+    - checkpoints: when and where the run's state is saved, and whether the run is resumed.
 
     Collective. Raise CollectiveError on every rank if a shard or a setting does not fit the model or the
-    other ranks' settings, if the loss is no longer finite, or if the ranks' weights differ.
+    other ranks' settings, if the loss is no longer finite, if the ranks' weights differ, or if a
+    checkpoint does not fit.
     """
     entered = perf_counter()
-    settings = epochs, accumulate, buffers, check_weights, average_after_step
-    _check(comm, model, settings, lr, optimizer)
+    first_lr = lr(0) if callable(lr) else lr
+    same = check_weights, average_after_step, repr(checkpoints)
+    options = _Options(model.name, epochs, first_lr, accumulate, buffers, *same)
+    _check(comm, model, options, optimizer, least_lr=0.0 if callable(lr) else 1e-300)
     batch = _checked(comm, model, batches.epoch(1))
     check_before_averaging(comm, model.grads, len(batch.x))
     broadcast_model(comm, model)
     update = optimizer.step if optimizer else partial(sgd_step, model.params)
     callback = Together(callbacks)
-    sums = Sums(wait_s=perf_counter() - entered)
-    rows, done = [], 0
+    state = _state(model, optimizer, batches, len(batch.x), options)
+    saves = checkpoints.of(comm, state) if checkpoints else nullcontext()
     # A diverging run overflows. The check of its loss reports that once; NumPy would warn each time.
-    with np.errstate(over="ignore", invalid="ignore"), _averaging(comm, model, algorithm) as averaging:
+    quiet = np.errstate(over="ignore", invalid="ignore")
+    with quiet, saves as saving, _averaging(comm, model, algorithm) as averaging:
         gradient = LocalGradient(model, accumulate)
-        for epoch in range(1, epochs + 1):
-            epoch_began = perf_counter()
+        progress = saving.progress if saving else Progress()
+        progress.wait_s += perf_counter() - entered
+        for epoch in range(progress.epoch, epochs + 1):
+            epoch_began = perf_counter() - progress.time_s
             if (current := batches.epoch(epoch)) is not batch:
                 batch = _checked(comm, model, current)
             samples, steps = len(batch.x), len(batch.global_sizes)
-            for number, global_batch in enumerate(batch.global_sizes):
+            while progress.step < steps:
                 callback.before_step()
                 begin = perf_counter()
-                x, y = batch.local(number)
-                fraction, rate = len(x) / global_batch, lr(done) if callable(lr) else lr
+                x, y = batch.local(progress.step)
+                global_batch = batch.global_sizes[progress.step]
+                fraction = len(x) / global_batch
+                rate = lr(progress.done) if callable(lr) else lr
 
                 averaging.begin(fraction)
                 loss, correct = gradient(x, y, averaging.finished)
@@ -137,21 +148,20 @@ def train(
                 if not average_after_step:
                     update(model.grads, rate)
 
-                done += 1
-                times = (begin, *averaging.times, perf_counter())
-                sums.add(len(x) * loss, correct, averaging.times)
-                callback.after_step(Iteration(epoch, done, steps, loss, len(x), global_batch, rate, *times))
-            sums.time_s += perf_counter() - epoch_began
-            row = _epoch(comm, model, epoch, samples, sums)
-            synchronise_buffers(comm, model, buffers, samples)
-            if average_after_step:
-                row.drift = drift(comm, model)
-            elif check_weights:
-                check_replicas(comm, model, buffers=buffers != "leave", when=f"after epoch {epoch}")
-            rows.append(row)
+                times = begin, *averaging.times, perf_counter()
+                progress.add(len(x) * loss, correct, averaging.times)
+                callback.after_step(
+                    Iteration(epoch, progress.done, steps, loss, len(x), global_batch, rate, *times)
+                )
+                progress.time_s = perf_counter() - epoch_began
+                if saving and progress.step < steps:
+                    saving.after_step(progress)
+            row = _end_epoch(comm, model, samples, progress, options)
             callback.after_epoch(model, row)
-            sums = Sums()
-    return rows
+            progress.next_epoch(row)
+            if saving:
+                saving.after_step(progress)
+    return progress.rows
 
 
 def gather(comm: MPI.Intracomm, rows: list[Epoch]) -> list[Epoch]:
@@ -179,34 +189,25 @@ def _averaging(comm: MPI.Intracomm, model: Model, algorithm: Algorithm) -> Itera
 
 
 def _check(
-    comm: MPI.Intracomm,
-    model: Model,
-    settings: tuple[int, int, str, bool, bool],
-    lr: float | Callable[[int], float],
-    optimizer: Optimizer | None,
+    comm: MPI.Intracomm, model: Model, options: _Options, optimizer: Optimizer | None, least_lr: float
 ) -> None:
     """Raise CollectiveError on every rank if a setting is wrong or differs between ranks. Collective."""
-    epochs, accumulate, buffers, *_ = settings
-    first_lr = lr(0) if callable(lr) else lr
-    mine = first_lr, model.name, *settings
-    expected = comm.bcast(mine)
+    expected = comm.bcast(options)
     fault = None
-    if epochs < 1:
-        fault = f"expected epochs ≥ 1, got {epochs}"
-    elif not math.isfinite(first_lr) or first_lr < 0 or lr == 0:
-        fault = f"expected a learning rate lr > 0, got {first_lr}"
-    elif accumulate < 1:
-        fault = f"expected accumulate ≥ 1 micro-batches, got {accumulate}"
-    elif buffers not in BUFFERS:
-        fault = f"expected buffers to be one of {', '.join(BUFFERS)}, got {buffers!r}"
-    elif mine != expected:
-        names = ("lr", "model", "epochs", "accumulate", "buffers", "check_weights", "average_after_step")
-        differ = [
-            f"{name} = {there} as on rank 0, got {here}"
-            for name, here, there in zip(names, mine, expected, strict=True)
-            if here != there
-        ]
-        fault = f"expected {' and '.join(differ)}"
+    if options.epochs < 1:
+        fault = f"expected epochs ≥ 1, got {options.epochs}"
+    elif not least_lr <= options.lr < math.inf:
+        fault = f"expected a learning rate lr > 0, got {options.lr}"
+    elif options.accumulate < 1:
+        fault = f"expected accumulate ≥ 1 micro-batches, got {options.accumulate}"
+    elif options.buffers not in BUFFERS:
+        fault = f"expected buffers to be one of {', '.join(BUFFERS)}, got {options.buffers!r}"
+    elif options != expected:
+        names = [name for name in options._fields if getattr(options, name) != getattr(expected, name)]
+        fault = " and ".join(
+            f"expected {name} = {getattr(expected, name)} as on rank 0, got {getattr(options, name)}"
+            for name in names
+        )
     elif optimizer and optimizer.params is not model.params:
         fault = f"expected an optimizer of the parameters of {model.name!r}, got one of another array"
     raise_together(comm, fault)
@@ -223,22 +224,48 @@ def _checked(comm: MPI.Intracomm, model: Model, batch: EpochBatches) -> EpochBat
     return batch
 
 
-def _epoch(comm: MPI.Intracomm, model: Model, epoch: int, n: int, sums: Sums) -> Epoch:
-    """Return the record of an epoch in which this rank has trained on n samples. Collective.
+def _state(
+    model: Model, optimizer: Optimizer | None, batches: Batches, samples: int, options: _Options
+) -> RunState:
+    """Return what a checkpoint holds of this rank."""
+    weights = {"parameters": model.params, **(optimizer.state() if optimizer else {})}
+    own = {"buffers": model.buffers} if model.buffers.size else {}
+    about = {
+        "model": model.name,
+        "parameters": {name: list(shape) for name, shape in model.shapes.items()},
+        "dtype": str(model.params.dtype),
+        "optimizer": repr(optimizer),
+        "accumulate": options.accumulate,
+        "buffers": options.buffers,
+        "average_after_step": options.average_after_step,
+        **batches.about,
+    }
+    if options.average_after_step:  # each rank has weights of its own
+        return RunState(about, {}, {**weights, **own}, samples, options.buffers, batches.for_any_ranks)
+    return RunState(about, weights, own, samples, options.buffers, batches.for_any_ranks)
 
-    Raise CollectiveError on every rank if the loss is not finite.
+
+def _end_epoch(comm: MPI.Intracomm, model: Model, n: int, sums: Progress, options: _Options) -> Epoch:
+    """Return the record of an epoch in which this rank has trained on n samples; make replicas of the models.
+
+    Collective. Raise CollectiveError on every rank if the loss is not finite or the ranks' weights differ.
     """
     losses, correct, samples = np.array(comm.allgather((sums.loss, sums.correct, n))).T
     loss = float(losses.sum() / samples.sum())
     if not math.isfinite(loss):
         local = ", ".join(f"{each:.3g} on rank {rank}" for rank, each in enumerate(losses / samples))
         raise CollectiveError(
-            f"the loss is {loss} in epoch {epoch} ({local}), expected a finite one: the training "
+            f"the loss is {loss} in epoch {sums.epoch} ({local}), expected a finite one: the training "
             "diverges or the data are not finite; try a lower learning rate"
         )
-    row = Epoch(epoch, comm.rank, sums.loss / n, loss, sums.wait_s, sums.transfer_s)
+    row = Epoch(sums.epoch, comm.rank, sums.loss / n, loss, sums.wait_s, sums.transfer_s)
     row.samples, row.time_s = n, sums.time_s
     if isinstance(model, Classifier):
         row.local_accuracy = sums.correct / n
         row.global_accuracy = float(correct.sum() / samples.sum())
+    synchronise_buffers(comm, model, options.buffers, n)
+    if options.average_after_step:
+        row.drift = drift(comm, model)
+    elif options.check_weights:
+        check_replicas(comm, model, buffers=options.buffers != "leave", when=f"after epoch {sums.epoch}")
     return row

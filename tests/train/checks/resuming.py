@@ -1,0 +1,290 @@
+"""Checkpoints: a run that ends and is resumed gets the weights of an unbroken run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from labkit.comm import ALGORITHMS, SharedSet, mpi_allreduce
+from labkit.data import Augmentation
+from labkit.nn import SGD, Model, lr_schedules, mlp, softmax_regression
+from labkit.nn.image_layers import BatchNorm, Conv2D
+from labkit.nn.layers import Dense, Flatten, Tanh
+from labkit.nn.model import Classifier
+from labkit.train import Batches, Callback, Checkpoints, Epoch, Iteration, stored_settings, train
+from tests.raising import error_on_every_rank
+
+MEASURED = {"wait_s", "transfer_s", "time_s"}
+
+
+@contextmanager
+def folder(comm: MPI.Intracomm) -> Iterator[Path]:
+    """Give all ranks the path of a directory of rank 0's, and remove it when all are done with it."""
+    with tempfile.TemporaryDirectory(prefix="labkit-resuming-") as own:
+        yield Path(comm.bcast(own))
+        comm.Barrier()
+
+
+def normalised(seed: int = 0) -> Model:
+    """Return a small classifier of 8×8 digits with batch normalisation, so with buffers."""
+    layers = [("conv1", Conv2D(2, 3)), ("norm1", BatchNorm()), ("flat", Flatten()), ("dense1", Dense(10))]
+    return Classifier("normalised", layers, (1, 8, 8), seed, np.float32)
+
+
+def convolutional(seed: int = 0) -> Model:
+    """Return a small classifier of 8×8 digits without buffers."""
+    layers = [("conv1", Conv2D(2, 3)), ("tanh1", Tanh()), ("flat", Flatten()), ("dense1", Dense(10))]
+    return Classifier("convolutional", layers, (1, 8, 8), seed, np.float32)
+
+
+class Stop(Exception):
+    """The end of a run that is cut short."""
+
+
+class StopAfter(Callback):
+    """End the run after so many steps, as if the ranks were killed there; or do something else."""
+
+    def __init__(self, step: int, act: Callable[[], None] | None = None) -> None:
+        self.step, self.act = step, act
+
+    def after_step(self, iteration: Iteration) -> None:
+        if iteration.number == self.step:
+            if self.act is None:
+                raise Stop
+            self.act()
+
+
+class Run:
+    """Runs of the same kind, on batches of 300 of the digits, so with 5 steps in an epoch."""
+
+    def __init__(self, comm: MPI.Intracomm, file: Path, **settings: Any) -> None:
+        self.comm, self.file, self.settings = comm, file, settings
+        self.make = settings.pop("make", normalised)
+        self.plain = settings.pop("plain", False)
+        self.shard = settings.pop("shard", "shuffled")
+        digits = SharedSet(comm, "digits", (1, 8, 8))
+        self.batches = Batches.of(comm, digits, self.shard, 300, seed=3, augmentation=Augmentation(1))
+
+    def __call__(
+        self, resume: bool = False, stop: Callback | None = None, **checkpoints: Any
+    ) -> tuple[Model, list[Epoch]]:
+        """Train for two epochs; return the model and the records."""
+        model = self.make()
+        optimizer = None if self.plain else SGD(model.params, momentum=0.9, weight_decay=1e-3)
+        saves = Checkpoints(self.file, resume=resume, settings={"lr": "cosine"}, **checkpoints)
+        rows = train(
+            self.comm,
+            model,
+            self.batches,
+            epochs=2,
+            lr=lr_schedules.cosine(0.1, 10),
+            optimizer=optimizer,
+            checkpoints=saves if resume or checkpoints else None,
+            callbacks=[stop] if stop else [],
+            **self.settings,
+        )
+        return model, rows
+
+    def stopped(self, step: int, **checkpoints: Any) -> None:
+        with pytest.raises(Stop):
+            self(stop=StopAfter(step), **checkpoints)
+
+
+def assert_same(resumed: tuple[Model, list[Epoch]], unbroken: tuple[Model, list[Epoch]]) -> None:
+    """Compare the weights, the buffers and all records except times, bit for bit."""
+    np.testing.assert_array_equal(resumed[0].params, unbroken[0].params)
+    np.testing.assert_array_equal(resumed[0].buffers, unbroken[0].buffers)
+    records = [
+        [{k: v for k, v in asdict(row).items() if k not in MEASURED} for row in rows]
+        for rows in (resumed[1], unbroken[1])
+    ]
+    assert records[0] == records[1]
+    assert all(row.time_s > 0 for row in resumed[1])
+
+
+def check_a_resumed_run_gets_the_same_weights_bit_for_bit(comm: MPI.Intracomm) -> None:
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"buffers": "leave", "algorithm": ALGORITHMS["ring"], "accumulate": 2},
+        {"average_after_step": True, "buffers": "broadcast", "plain": True},
+    ]
+    with folder(comm) as path:
+        for number, kind in enumerate(kinds):
+            run = Run(comm, path / f"{number}.npz", **kind)
+            unbroken = run()
+            for stop, every in (4, {"every_steps": 3}), (8, {"every_steps": 3}), (9, {"every_epochs": 1}):
+                run.stopped(stop, **every)
+                assert_same(run(resume=True), unbroken)
+
+
+def check_a_resumed_run_gets_the_same_weights_by_every_algorithm(comm: MPI.Intracomm) -> None:
+    with folder(comm) as path:
+        for name, algorithm in ALGORITHMS.items():
+            run = Run(comm, path / f"{name}.npz", algorithm=algorithm)
+            unbroken = run()
+            run.stopped(4, every_steps=3)
+            assert_same(run(resume=True), unbroken)
+
+
+def check_signals_write_a_checkpoint_and_sigterm_ends_the_run(comm: MPI.Intracomm) -> None:
+    last = comm.size - 1
+
+    def to_last_rank(number: int) -> Callable[[], None]:
+        return lambda: os.kill(os.getpid(), number) if comm.rank == last else None
+
+    handlers = [signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)]
+    with folder(comm) as path:
+        run = Run(comm, path / "run" / "checkpoint.npz")
+        unbroken = run()
+        assert_same(run(stop=StopAfter(7, to_last_rank(signal.SIGUSR1)), every_steps=100), unbroken)
+        assert_same(run(resume=True), unbroken)
+        run.file.unlink(missing_ok=True)
+        message = error_on_every_rank(
+            comm, lambda: run(stop=StopAfter(5, to_last_rank(signal.SIGTERM)), every_steps=100)
+        )
+        assert message == (
+            f"rank {last} received SIGTERM, so the run ends after epoch 1; resume it from {run.file}"
+        )
+        assert_same(run(resume=True), unbroken)
+    assert [signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)] == handlers
+
+
+def check_another_number_of_ranks_resumes_a_run_to_rounding(comm: MPI.Intracomm) -> None:
+    """All ranks begin a run and rank 0 ends it alone, and the other way round."""
+    for first, second in (comm, MPI.COMM_SELF), (MPI.COMM_SELF, comm):
+        with folder(comm) as path:
+            if first is comm or comm.rank == 0:
+                run = Run(first, path / "run.npz", make=convolutional)
+                unbroken, rows = run()
+                run.stopped(8, every_steps=7)
+            comm.Barrier()
+            if second is comm or comm.rank == 0:
+                assert stored_settings(path / "run.npz") == {"lr": "cosine", "ranks": first.size}
+                resumed, found = Run(second, path / "run.npz", make=convolutional)(resume=True)
+            if comm.rank == 0:
+                scale = np.abs(unbroken.params).max()
+                np.testing.assert_allclose(resumed.params, unbroken.params, rtol=0, atol=1e-5 * scale)
+                np.testing.assert_allclose(found[-1].global_loss, rows[-1].global_loss, rtol=1e-5)
+                assert found[-1].global_accuracy == rows[-1].global_accuracy
+                assert [row.rank for row in found if row.epoch == 1] == [*range(0, first.size, second.size)]
+
+
+def check_another_number_of_ranks_takes_over_buffers_or_is_refused(comm: MPI.Intracomm) -> None:
+    with folder(comm) as path:
+        kinds = {
+            "average": {"buffers": "average"},
+            "broadcast": {"buffers": "broadcast"},
+            "by-label": {"shard": "by-label"},
+            "leave": {"buffers": "leave"},
+            "drift": {"average_after_step": True},
+        }
+        for name, kind in kinds.items():
+            Run(comm, path / f"{name}.npz", **kind).stopped(3, every_steps=2)
+        if comm.rank or comm.size == 1:
+            return
+        for name, kind in kinds.items():
+            alone = Run(MPI.COMM_SELF, path / f"{name}.npz", **kind)
+            if kind.get("buffers", "leave") == "leave":
+                message = error_on_every_rank(MPI.COMM_SELF, partial(alone, resume=True))
+                assert message.startswith(f"cannot resume: expected {comm.size} ranks, as when"), message
+                why = "with these shards" if name == "by-label" else "each rank has"
+                assert f"got 1: {why}" in message, message
+            else:
+                assert len(alone(resume=True)[1]) == 2
+
+
+def check_unfit_checkpoints_are_refused_before_training(comm: MPI.Intracomm) -> None:
+    with folder(comm) as path:
+        run = Run(comm, path / "run.npz")
+        run.stopped(2, every_steps=1)
+
+        def error(change: Callable[[bytes], bytes] | None = None, **other: Any) -> str:
+            name = path / "other.npz"
+            if comm.rank == 0 and change:
+                name.write_bytes(change((path / "run.npz").read_bytes()))
+            comm.Barrier()
+            broken = Run(comm, name if change else path / "run.npz", **other)
+            return error_on_every_rank(comm, lambda: broken(resume=True))
+
+        middle = (path / "run.npz").stat().st_size // 2
+        assert "damaged" in error(lambda all: all[:middle])
+        assert "damaged" in error(lambda all: all[:-1])
+        assert "damaged" in error(lambda all: all[:middle] + bytes([all[middle] ^ 1]) + all[middle + 1 :])
+        assert "damaged" in error(lambda all: b"")
+        assert "with accumulate 2, as in this run, found one with 1" in error(accumulate=2)
+        assert "with optimizer None, as in this run, found one with SGD(" in error(plain=True)
+        assert "with shard strided" in error(shard="strided")
+        missing = Run(comm, path / "missing.npz")
+        assert "found no such file" in error_on_every_rank(comm, lambda: missing(resume=True))
+
+
+def trained(comm: MPI.Intracomm, model: Model, file: Path, resume: bool, **settings: Any) -> list[Epoch]:
+    """Train a flat model on a shard of its own for one epoch."""
+    x = np.random.default_rng(comm.rank).uniform(0, 1, (8, 6)).astype(np.float32)
+    batches = Batches(comm, x, x[:, :3].argmax(axis=1), 4 * comm.size)
+    saves = Checkpoints(file, every_steps=1, resume=resume)
+    return train(comm, model, batches, epochs=1, lr=0.1, checkpoints=saves, **settings)
+
+
+def check_checkpoints_of_other_models_and_other_shards_are_refused(comm: MPI.Intracomm) -> None:
+    with folder(comm) as path:
+        file = path / "run.npz"
+        trained(comm, softmax_regression(6, 3), file, False)
+        model = mlp(6, 3)
+        before = model.params.copy()
+        message = error_on_every_rank(comm, lambda: trained(comm, model, file, True))
+        assert message == (
+            "cannot resume: expected a checkpoint of a run with model mlp, as in this run, "
+            "found one with softmax"
+        )
+        np.testing.assert_array_equal(model.params, before)
+
+
+def check_a_checkpoint_that_cannot_be_written_leaves_the_one_before(comm: MPI.Intracomm) -> None:
+    """A directory in the place of the unfinished file stands for a full disk."""
+    with folder(comm) as path:
+        run = Run(comm, path / "run.npz")
+        unbroken = run()
+        run.stopped(2, every_steps=1)
+        kept = run.file.read_bytes()
+
+        def fill() -> None:
+            if comm.rank == 0:
+                (path / ".run.npz.labkit-part").mkdir()
+
+        assert_same(run(resume=True, stop=StopAfter(4, fill), every_steps=4), unbroken)
+        assert run.file.read_bytes() == kept
+        ended = StopAfter(4, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        message = error_on_every_rank(comm, lambda: run(resume=True, stop=ended, every_steps=100))
+        assert "received SIGTERM" in message and "no checkpoint was written" in message, message
+        assert "the last one is that after step 1 of epoch 1" in message, message
+        if comm.rank == 0:
+            (path / ".run.npz.labkit-part").rmdir()
+
+
+def check_a_run_that_diverges_keeps_its_last_checkpoint(comm: MPI.Intracomm) -> None:
+    with folder(comm) as path:
+        file = path / "run.npz"
+        trained(comm, softmax_regression(6, 3), file, False)
+        comm.Barrier()
+        kept = file.read_bytes()
+        poisoned = partial(trained, comm, softmax_regression(6, 3), file, False, algorithm=poison)
+        assert "diverges" in error_on_every_rank(comm, poisoned)
+        assert file.read_bytes() == kept
+
+
+def poison(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
+    """Average, then make the gradient infinite."""
+    mpi_allreduce(comm, gradient, weight)
+    gradient[...] = np.inf
