@@ -30,7 +30,7 @@ LOOPBACK = "127.0.0.1"
 @contextmanager
 def allreduce_algorithms(comm: MPI.Intracomm) -> Iterator[dict[str, Allreduce]]:
     """Yield the algorithms that can run on these ranks, by name, the baselines first. Collective."""
-    with _gloo(comm) as gloo_all_reduce:
+    with gloo(comm) as gloo_all_reduce:
         found = {"mpi-allreduce": Allreduce(plain_allreduce), "hand-written": Allreduce(ring_by_hand)}
         if gloo_all_reduce:
             found["gloo"] = Allreduce(gloo_all_reduce)
@@ -83,7 +83,7 @@ def _private_array(comm: MPI.Intracomm, n: int) -> np.ndarray:
 
 
 @contextmanager
-def _gloo(comm: MPI.Intracomm) -> Iterator[Callable[[MPI.Intracomm, np.ndarray], None] | None]:
+def gloo(comm: MPI.Intracomm) -> Iterator[Callable[[MPI.Intracomm, np.ndarray], None] | None]:
     """Join all ranks in a gloo process group for the block; yield gloo's all_reduce. Collective.
 
     Yield None if a rank has no PyTorch, which contains gloo. Yield None as well if gloo does not start; then

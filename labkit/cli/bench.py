@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from labkit import env
-from labkit.cli.collectives import collectives
-from labkit.cli.ranks import child_rows, ending_together, json_option, mpiexec
+from labkit.cli.collectives import collectives, progress
+from labkit.cli.ranks import child_rows, ending_together, json_option, mpiexec, on_ranks, under_mpiexec
 
 if TYPE_CHECKING:
     from labkit.bench import Row
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 ROUNDS = {"vgg11": 9, "lenet5": 101}  # a step of LeNet-5 takes milliseconds, so it needs more of them
 STEP_DEADLINE_S = 3600.0  # per number of threads; large batches of VGG-11 take minutes
 WATCHING_DEADLINE_S = 600.0  # it takes seconds
+TRAINING_DEADLINE_S = 3600.0  # the defaults take minutes
 
 
 @click.group
@@ -124,3 +125,50 @@ def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
         rows, figures = measure(comm, factor, epochs)
         if comm.rank == 0:
             _print(rows, as_json, f"\n{format_figures(figures)}")
+
+
+@command.command
+@click.option("--ranks", type=click.IntRange(min=1), help="Ranks to start without mpiexec. [default: 4]")
+@click.option("--model", type=click.Choice(list(ROUNDS)), default="vgg11", show_default=True)
+@click.option(
+    "--batch",
+    type=click.IntRange(min=2),
+    default=64,
+    show_default=True,
+    help="Local batch, of each rank.",
+)
+@click.option(
+    "--scaling",
+    type=click.Choice(["strong", "weak"]),
+    help="Measure 1 to all ranks. Strong: they share a global batch of ranks · batch.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@json_option
+def training(
+    ranks: int | None, model: str, batch: int, *, scaling: str | None, rounds: int, as_json: bool
+) -> None:
+    """Time an iteration of data-parallel training, and its parts, for the four set-ups of report C.
+
+    These are: one rank alone, averaging through the root, averaging by all-reduce, and averaging bucket by
+    bucket while the backward pass goes on. If PyTorch is installed, its DistributedDataParallel over gloo
+    trains the same model in the same rounds. The command starts its own ranks, unless mpiexec or
+    `labkit hosts run` has started it on ranks.
+    """
+    if not under_mpiexec():
+        on_ranks(ranks or 4, TRAINING_DEADLINE_S)
+    os.environ.update(env.ONE_THREAD)
+    from mpi4py import MPI
+
+    from labkit.bench.training.measure import compare
+    from labkit.comm import raise_together, sleeping_barrier
+
+    comm = MPI.COMM_WORLD
+    with ending_together(comm, "labkit bench training"):
+        wrong = ranks not in (None, comm.size)
+        raise_together(
+            comm, f"expected {ranks} ranks (--ranks), got {comm.size} from mpiexec" if wrong else None
+        )
+        rows, text = compare(comm, model, batch, scaling, rounds=rounds, report=progress(comm))
+        if comm.rank == 0:
+            click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else text)
+        sleeping_barrier(comm)

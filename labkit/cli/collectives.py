@@ -116,7 +116,7 @@ def _run(
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
     place = f"p{comm.size}" if hosts == 1 else "hosts"
     with allreduce_algorithms(comm) as algorithms:
-        times = measure(comm, algorithms, sizes or bench.SIZES, seconds, _progress(comm))
+        times = measure(comm, algorithms, sizes or bench.SIZES, seconds, progress(comm))
     if comm.rank == 0:
         predicted = prediction.predict(times, comm.size)
         model_rows = prediction.rows(times, predicted, place) if predicted else []
@@ -155,7 +155,7 @@ def _draw(path: Path, times: Times, predicted: Prediction | None) -> None:
         figure.savefig(file, format="png", dpi=150)
 
 
-def _progress(comm: MPI.Intracomm) -> Callable[[str], None]:
+def progress(comm: MPI.Intracomm) -> Callable[[str], None]:
     """Return a function that prints a line about the progress, at most every two seconds."""
     from labkit.bench.rounds import print_progress
 
