@@ -92,6 +92,7 @@ def gloo(comm: MPI.Intracomm) -> Iterator[Callable[[MPI.Intracomm, np.ndarray], 
     if not all(comm.allgather(is_installed())):
         yield None
         return
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns that the hosts are in no name server
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(1)

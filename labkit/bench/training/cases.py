@@ -32,11 +32,16 @@ class Case(NamedTuple):
 
 
 class StepTimes(NamedTuple):
-    """When (s, perf_counter) a rank began a step, had its gradient, had the average, and had updated."""
+    """When (s, perf_counter) a rank began a step, had its gradient, and began to average; ended; had updated.
+
+    If averaging begins before the gradient is ready, or no barrier shows when the others are, `start` is
+    `ready`.
+    """
 
     begin: float
     ready: float
-    averaged: float
+    start: float
+    end: float
     done: float
 
 
@@ -45,21 +50,23 @@ Run = Callable[[], Sequence[StepTimes]]  # trains for a few steps
 
 @dataclass(frozen=True)
 class Time:
-    """The time (s) of one iteration, and two of its parts: computing the gradient, exposed communication.
+    """The time (s) of one iteration, and of its parts.
 
-    Waiting for the slowest rank counts as exposed communication. The rest is the optimiser's update and what
-    the loop does between the steps.
+    A rank computes its gradient, waits for the slowest rank, and averages (the exposed communication). The
+    rest is the optimiser's update and what the loop does between the steps. Where no barrier parts the two,
+    waiting counts as exposed communication.
     """
 
     iteration: float
     compute: float
+    wait: float
     exposed: float
 
     @property
     def parts(self) -> dict[str, float]:
         """Return the parts by name; they add up to the iteration."""
-        rest = self.iteration - self.compute - self.exposed
-        return {"compute": self.compute, "exposed": self.exposed, "rest": rest}
+        rest = self.iteration - self.compute - self.wait - self.exposed
+        return {"compute": self.compute, "wait": self.wait, "exposed": self.exposed, "rest": rest}
 
     @classmethod
     def of(cls, steps: Sequence[StepTimes]) -> Time:
@@ -72,7 +79,8 @@ class Time:
         return cls(
             (others[-1].done - first.done) / n,
             sum(step.ready - step.begin for step in others) / n,
-            sum(step.averaged - step.ready for step in others) / n,
+            sum(step.start - step.ready for step in others) / n,
+            sum(step.end - step.start for step in others) / n,
         )
 
 

@@ -65,9 +65,9 @@ class Torch:
                 ready = perf_counter()
                 if case.setup == cases.DDP_NO_OVERLAP:
                     _average(model, group, case.p)
-                averaged = perf_counter()
+                end = perf_counter()
                 sgd.step()
-                steps.append(StepTimes(begin, ready, averaged, perf_counter()))
+                steps.append(StepTimes(begin, ready, ready, end, perf_counter()))
                 report()
             return steps
 

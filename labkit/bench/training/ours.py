@@ -13,7 +13,7 @@ from labkit.bench.training import cases
 from labkit.bench.training.cases import Case, Run, StepTimes
 from labkit.comm import ALGORITHMS
 from labkit.nn import SGD, Model
-from labkit.train import Batches, Callback, train
+from labkit.train import Batches, Callback, Iteration, train
 
 Samples = tuple[np.ndarray, np.ndarray]
 
@@ -25,9 +25,9 @@ class _Recorder(Callback):
         self.steps: list[StepTimes] = []
         self._report = report
 
-    def after_step(self, epoch: int, times: Sequence[float]) -> None:
-        begin, ready, _, averaged, done = times
-        self.steps.append(StepTimes(begin, ready, averaged, done))
+    def after_step(self, iteration: Iteration) -> None:
+        step = iteration
+        self.steps.append(StepTimes(step.begin, step.ready, step.start, step.end, step.done))
         self._report()
 
 
@@ -50,7 +50,18 @@ def our_run(
     def run() -> Sequence[StepTimes]:
         recorder = _Recorder(report)
         sgd = SGD(model.params, MOMENTUM, WEIGHT_DECAY)
-        train(comm, model, batches, epochs=1, lr=LR, optimizer=sgd, callbacks=[recorder], **options)
+        train(
+            comm,
+            model,
+            batches,
+            epochs=1,
+            lr=LR,
+            optimizer=sgd,
+            buffers="leave",
+            check_weights=False,
+            callbacks=[recorder],
+            **options,
+        )
         return recorder.steps
 
     return run

@@ -90,17 +90,19 @@ def setup_table(times: Times) -> str:
     """Return the set-ups with their times, images per second and parts, as text in aligned columns."""
     lines = [
         f"{'set-up':14}  {'report C':8}  {'ranks':>6}  {'iteration':>9}  {'images/s':>8}  "
-        f"{'compute':>8}  {'exposed':>8}  {'rest':>8}  {'× DDP':>5}"
+        f"{'compute':>7}  {'wait':>7}  {'exposed':>7}  {'rest':>6}  {'× DDP':>5}"
     ]
     ddp = next((time.iteration for case, time in times.items() if case.setup == cases.DDP), None)
     for case, time in times.items():
         ratio = f"{time.iteration / ddp:5.2f}" if ddp else ""
-        shown = "  ".join(f"{1e3 * part:8.1f}" for part in parts(times, case).values())
+        compute, wait, exposed, rest = (1e3 * part for part in parts(times, case).values())
         lines.append(
             f"{case.setup:14}  {cases.IN_REPORT.get(case.setup, ''):8}  {case.size:>6}  "
-            f"{1e3 * time.iteration:9.1f}  {images_per_s(times, case):8.1f}  {shown}  {ratio}".rstrip()
+            f"{1e3 * time.iteration:9.1f}  {images_per_s(times, case):8.1f}  "
+            f"{compute:7.1f}  {wait:7.1f}  {exposed:7.1f}  {rest:6.1f}  {ratio}".rstrip()
         )
-    lines.append("Times in ms. Waiting for the slowest rank counts as exposed communication.")
+    lines.append("Times in ms: an iteration, and its parts. Exposed: communication that the backward pass")
+    lines.append("does not hide. With overlap and DDP, waiting for the slowest rank is part of it.")
     for name, who in ((cases.OVERLAP, "Overlap"), (cases.DDP, "PyTorch's DDP")):
         for hidden, whole in communication(times, name):
             lines.append(
