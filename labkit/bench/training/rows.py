@@ -43,7 +43,8 @@ def parts(times: Times, case: Case) -> dict[str, float]:
     own = times[case].parts
     without = times.get(case._replace(setup=cases.DDP_NO_SYNC))
     if case.setup == cases.DDP and without:
-        own |= {"compute": without.compute, "exposed": times[case].compute - without.compute}
+        own["exposed"] += own["compute"] - without.compute
+        own["compute"] = without.compute
     return own
 
 

@@ -1,0 +1,132 @@
+"""`labkit bench training`: its rows on real ranks, and rows and tables from given times."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+
+import pytest
+
+from labkit.bench import Row
+from labkit.bench.pytorch import is_installed
+from labkit.bench.training import cases, rows
+from labkit.bench.training.cases import Case, StepTimes, Time
+from labkit.bench.training.measure import median
+
+DEADLINE_S = 120
+PARTS = "compute", "wait", "exposed", "rest"
+
+
+def shares(found: list[Row]) -> dict[str, float]:
+    """Return the sum of the shares of each set-up's parts."""
+    sums: dict[str, float] = defaultdict(float)
+    for row in found:
+        setup, _, part = row.case.rpartition("/")
+        if part in PARTS:
+            assert row.against == "iteration"
+            sums[setup] += row.ratio
+    return sums
+
+
+def test_it_starts_ranks_and_prints_rows_whose_parts_add_up() -> None:
+    command = [sys.executable, "-m", "labkit", "bench", "training", "--model", "lenet5", "--batch", "2"]
+    command += ["--ranks", "2", "--rounds", "1", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+    found = [Row(**row) for row in json.loads(done.stdout)]
+    measured = cases.setups(2, 2, one_node=True, pytorch=is_installed())
+    names = {f"lenet5/{case.size}/{case.setup}/shm" for case in measured if case.setup != cases.OVERLAP}
+    assert {"lenet5/1x4/one-rank/shm", "lenet5/2x2/shared-memory/shm"} <= names
+    assert shares(found) == pytest.approx(dict.fromkeys(names, 1.0))
+    assert any("ddp" in row.case + row.against for row in found) == is_installed()
+    for row in found:
+        assert row.ratio == pytest.approx(row.ours / row.theirs)
+        if row.case in names:
+            assert row.ours > 0 and row.unit == "ms"
+
+
+# The time of an iteration in s, by set-up: on 4 ranks with 64 images each, or one rank with all 256.
+SECONDS = {
+    cases.ALONE: 2.0,
+    cases.TORCH_ALONE: 2.5,
+    cases.ROOT: 2.4,
+    cases.ALLREDUCE: 2.0,
+    cases.RING: 1.6,
+    cases.OVERLAP: 1.2,
+    cases.NO_AVERAGING: 1.0,
+    cases.DDP: 1.5,
+    cases.DDP_NO_OVERLAP: 1.75,
+    cases.DDP_NO_SYNC: 1.25,
+}
+
+
+def given(pytorch: bool) -> dict[Case, Time]:
+    found = cases.setups(4, 64, one_node=False, pytorch=pytorch)
+    times = {case: Time(SECONDS[case.setup], 0.9, 0.0, SECONDS[case.setup] - 1) for case in found}
+    for case in times:
+        if case.setup in (cases.DDP, cases.DDP_NO_SYNC):  # the backward pass contains the communication
+            times[case] = Time(SECONDS[case.setup], SECONDS[case.setup] - 0.1, 0.0, 0.0)
+    return times
+
+
+def test_set_ups_are_compared_with_ddp_and_overlap_with_its_own_algorithm() -> None:
+    found = {(row.case, row.against): row for row in rows.setup_rows("vgg11", given(True), "hosts")}
+    assert found["vgg11/4x64/overlap/hosts", "ddp-gloo"].ratio == pytest.approx(0.8)
+    assert found["vgg11/4x64/overlap/hosts", "allreduce"].ratio == pytest.approx(0.6)
+    assert found["vgg11/1x256/one-rank/hosts", "torch-one-rank"].ratio == pytest.approx(0.8)
+    hidden = found["vgg11/4x64/overlap/hosts/hidden", "communication"]
+    assert (hidden.ours, hidden.theirs, hidden.ratio) == pytest.approx((400, 600, 2 / 3))  # the ring's, in ms
+    assert found["vgg11/4x64/ddp-gloo/hosts/hidden", "communication"].ratio == pytest.approx(0.5)
+    assert found["vgg11/4x64/ddp-gloo/hosts/exposed", "iteration"].ours == pytest.approx(250)
+    assert list(shares(list(found.values())).values()) == pytest.approx([1] * len(SECONDS))
+
+
+def test_without_pytorch_there_are_no_rows_of_ddp() -> None:
+    times = given(False)
+    found = rows.setup_rows("vgg11", times, "hosts")
+    assert not any("ddp" in row.case + row.against for row in found)
+    assert {row.case for row in found} >= {"vgg11/4x64/overlap/hosts", "vgg11/4x64/overlap/hosts/hidden"}
+    assert "DDP hides" not in rows.setup_table(times)
+    assert "Overlap hides 400 of 600 ms of communication (67 %)." in rows.setup_table(times)
+
+
+def test_nothing_is_said_about_overlap_if_communication_takes_no_time() -> None:
+    times = {case: Time(1.0, 0.9, 0.0, 0.0) for case in cases.setups(2, 8, one_node=True, pytorch=False)}
+    assert not any("hidden" in row.case for row in rows.setup_rows("lenet5", times, "shm"))
+
+
+@pytest.mark.parametrize(
+    ("strong", "sizes"),
+    [(True, ["1x256", "2x128", "3x85", "4x64"]), (False, ["1x64", "2x64", "3x64", "4x64"])],
+)
+def test_scaling_compares_with_one_rank_and_names_the_limit_of_the_cores(
+    strong: bool, sizes: list[str]
+) -> None:
+    found = cases.scaling(4, 64, one_node=True, pytorch=True, strong=strong)
+    assert [case.size for case in found if case.setup in (cases.ALONE, cases.OVERLAP)] == sizes
+    assert {case.batch for case in found} == ({256} if strong else {64, 128, 192, 256})
+    one_rank = {cases.ALONE: 1.0, cases.TORCH_ALONE: 2.0}
+    times = {case: Time(one_rank.get(case.setup, 0.5), 0.4, 0.0, 0.0) for case in found}
+    efficiency = {row.case: row.ratio for row in rows.scaling_rows("vgg11", times, "shm", "strong")}
+    speed_up = 2 if strong else 8
+    assert efficiency["vgg11/strong/4x64/overlap/shm"] == pytest.approx(speed_up / 4)
+    assert efficiency["vgg11/strong/4x64/ddp-gloo/shm"] == pytest.approx(2 * speed_up / 4)
+    assert rows.core_limit([1, 2, 3, 4], 2).strip() == (
+        "The ranks share 2 cores: the speed-up is at most 2, "
+        "the efficiency at most 0.67 on 3 ranks, 0.50 on 4 ranks."
+    )
+    assert rows.core_limit([1, 2], 2) == ""
+
+
+def test_tables_fit_into_100_columns() -> None:
+    texts = [rows.setup_table(given(True)), rows.scaling_table(given(True))]
+    assert max(len(line) for text in texts for line in text.splitlines()) <= 100
+
+
+def test_an_iteration_lasts_from_one_end_to_the_next_and_the_first_step_does_not_count() -> None:
+    steps = [StepTimes(0, 9, 9, 9, 10), StepTimes(11, 14, 15, 17, 18), StepTimes(18, 23, 24, 26, 28)]
+    time = Time.of(steps)
+    assert time == Time(iteration=9, compute=4, wait=1, exposed=2)
+    assert time.parts == {"compute": 4, "wait": 1, "exposed": 2, "rest": 2}
+    assert median([Time(3, 1, 0, 0), Time(1, 0, 0, 0), Time(2, 1, 0, 0), Time(9, 0, 0, 0)]).iteration == 2
