@@ -7,10 +7,12 @@ imports slow modules (NumPy, MPI) inside it.
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
 
 from labkit import __version__, env
+from labkit.cli.ranks import usage_errors_once
 
 # Each command's module and help line. The help lines stand here, so that `labkit --help` imports no module.
 COMMANDS = {
@@ -28,6 +30,14 @@ COMMANDS = {
 
 
 class _Lazy(click.Group):
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with usage_errors_once():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with usage_errors_once():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 # Launchers set one of the first two for each rank, and `on_ranks` sets the last: with a launcher that sets
 # neither, each rank would start ranks, and each of these again.
 RANK_VARIABLES = {"PMI_RANK", "PMIX_RANK", STARTED := "LABKIT_ON_RANKS"}
+
+LATE_S = 20.0  # for ranks that start later than others
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
 
@@ -85,6 +88,33 @@ def _stop(signum: int, frame: object) -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)  # a second Ctrl-C must not stop the ending of the ranks
     raise SystemExit(128 + signum)
+
+
+@contextmanager
+def usage_errors_once() -> Iterator[None]:
+    """Let rank 0 alone report a wrong option, and end every rank with the error's exit status.
+
+    All ranks have the same command line, so all of them find the error. If a rank has not come after
+    LATE_S, it has another command line and is at work: the job is aborted.
+    """
+    try:
+        yield
+    except click.UsageError as error:
+        if not under_mpiexec():
+            raise
+        from mpi4py import MPI
+
+        comm = MPI.COMM_WORLD
+        if comm.rank == 0:
+            error.show()
+            sys.stderr.flush()
+        # A launcher may kill all ranks as soon as one has failed, so rank 0 prints first.
+        here, deadline = comm.Ibarrier(), time.monotonic() + LATE_S
+        while not here.Test():
+            if time.monotonic() > deadline:
+                comm.Abort(error.exit_code)
+            time.sleep(0.01)
+        sys.exit(error.exit_code)
 
 
 @contextmanager

@@ -102,9 +102,14 @@ class Model(ABC):
         return self._run(x, training)
 
     def loss(self, x: np.ndarray, y: np.ndarray, training: bool = False) -> float:
-        """Return the mean loss over the batch; `grads` does not change."""
+        """Return the mean loss over the batch; `grads` does not change.
+
+        `correct` then holds how many of the batch's predictions are right (a classifier's).
+        """
         self.check(x, y)
-        return self._loss(self._run(x, training), y)
+        out = self._run(x, training)
+        self.correct = self._count_correct(out, y)
+        return self._loss(out, y)
 
     def loss_and_gradient(
         self, x: np.ndarray, y: np.ndarray, finished: Callable[[int], None] | None = None

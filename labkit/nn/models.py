@@ -81,7 +81,7 @@ def mnist_cnn(
         ("relu3", ReLU()),
         ("dense2", Dense(classes)),
     ]
-    return Classifier("mnist_cnn", layers, image, seed, dtype)
+    return Classifier("mnist-cnn", layers, image, seed, dtype)
 
 
 def vgg11(
@@ -114,6 +114,6 @@ MODELS: dict[str, Callable[..., Model]] = {
     "softmax": softmax_regression,
     "mlp": mlp,
     "lenet5": lenet5,
-    "mnist_cnn": mnist_cnn,
+    "mnist-cnn": mnist_cnn,
     "vgg11": vgg11,
 }

@@ -4,7 +4,7 @@ from labkit.train.batches import Batches, EpochBatches
 from labkit.train.bottleneck import Bottleneck, Straggler
 from labkit.train.callbacks import Callback, Contributions, Epoch, Iteration, contribution
 from labkit.train.checkpoints import Checkpoints, stored_settings
-from labkit.train.experiment.run_record import prepare, record, save
+from labkit.train.experiment.run_record import load_run, prepare, record, save
 from labkit.train.local import local_sgd
 from labkit.train.loop import Optimizer, gather, train
 from labkit.train.speed import speeds
@@ -25,6 +25,7 @@ __all__ = [
     "Timeline",
     "contribution",
     "gather",
+    "load_run",
     "local_sgd",
     "prepare",
     "record",

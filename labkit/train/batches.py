@@ -78,6 +78,7 @@ class Batches:
         seed: int = 0,
     ) -> None:
         self._comm, self._reshard = comm, reshard
+        self._end = 0, 0  # the last epoch and its number of steps, once `end_after` has set them
         self._augmentation, self._indices, self._seed = augmentation, indices, seed
         chosen = f"{len(slices)} slices" if slices is not None else f"a global batch of {global_batch}"
         if augmentation:
@@ -156,11 +157,48 @@ class Batches:
         batches.for_any_ranks |= scheme in FOR_ANY_RANKS
         return batches
 
+    @property
+    def steps(self) -> int:
+        """Return the number of steps in an epoch."""
+        return len(self._first.global_sizes)
+
+    def end_after(self, iterations: int) -> int:
+        """End the run after so many steps, counted over all epochs; return the number of its last epoch.
+
+        The last epoch may be shorter than the others. Collective. Raise CollectiveError on every rank if a
+        rank would have no sample in it.
+        """
+        epochs = -(-iterations // self.steps)
+        self._end = epochs, iterations - (epochs - 1) * self.steps
+        held = len(self._cut(self._first, epochs).x)
+        fault = f"no sample in the last epoch, which has {self._end[1]} of its {self.steps} steps"
+        raise_together(self._comm, None if held else fault)
+        self.about["iterations"] = iterations
+        return epochs
+
     def epoch(self, number: int) -> EpochBatches:
         """Return the batches of an epoch, counted from 1. Collective.
 
         Raise CollectiveError on every rank if the epoch's shard cannot be read or has another size.
         """
+        return self._cut(self._whole(number), number)
+
+    def _cut(self, batches: EpochBatches, number: int) -> EpochBatches:
+        """Return the batches of an epoch up to the end of the run."""
+        epoch, steps = self._end
+        if number != epoch or steps == self.steps:
+            return batches
+        held, indices = batches.slices[steps - 1].stop, batches.indices
+        return batches._replace(
+            x=batches.x[:held],
+            y=batches.y[:held],
+            slices=batches.slices[:steps],
+            global_sizes=batches.global_sizes[:steps],
+            indices=None if indices is None else indices[:held],
+        )
+
+    def _whole(self, number: int) -> EpochBatches:
+        """Return the batches of an epoch, all of them. Collective."""
         if self._reshard is None or number == 1:
             return self._first._replace(**self._augmenting(number)) if self._augmentation else self._first
         fault, held = None, len(self._first.x)

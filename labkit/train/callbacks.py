@@ -11,6 +11,8 @@ import numpy as np
 
 from labkit.nn import Model
 
+MOST_NAMES = 2  # W and b; a line of output has no room for more
+
 
 @dataclass
 class Epoch:
@@ -30,8 +32,9 @@ class Epoch:
     `drift` is measured only if each rank steps before averaging: the largest ‖w_r - w_0‖ / ‖w_0‖ of all ranks
     r, where w_r are the parameters of rank r.
 
-    `Contributions` fills in the dictionaries, by parameter name; without it they are empty. `gradient_mean`
-    is the mean entry of this rank's own gradient over the epoch. `contribution` is
+    `Contributions` fills in the dictionaries, by parameter name, or under the name "all" for the whole
+    gradient of a model with many parameters; without it they are empty. `gradient_norm` and `gradient_mean`
+    are the norm and the mean entry of this rank's own mean gradient in the epoch. `contribution` is
     ‖this rank's part‖ / ‖sum of all ranks' parts‖, as a fraction. A median has no parts: for it,
     `contribution` is ‖the part that this rank would have in the mean‖ / ‖the median‖.
     """
@@ -47,6 +50,7 @@ class Epoch:
     samples: int = 0
     time_s: float = 0.0
     drift: float | None = None
+    gradient_norm: dict[str, float] = field(default_factory=dict)
     gradient_mean: dict[str, float] = field(default_factory=dict)
     contribution: dict[str, float] = field(default_factory=dict)
 
@@ -141,7 +145,10 @@ class Together(Callback):
 
 
 class Contributions(Callback):
-    """Measure what each rank contributes to the gradient; costs two passes over the gradient per step."""
+    """Measure what each rank contributes to the gradient; costs two passes over the gradient per step.
+
+    It is measured for each parameter of a model with at most MOST_NAMES of them, else for the whole gradient.
+    """
 
     reads_gradients = True
 
@@ -165,8 +172,11 @@ class Contributions(Callback):
 
     def after_epoch(self, model: Model, epoch: Epoch) -> None:
         assert self._own is not None and self._all is not None  # an epoch has at least one step
-        parts, sums = model.views(self._own), model.views(self._all)
-        epoch.gradient_mean = {name: float(part.mean()) / self._weight for name, part in parts.items()}
+        named = len(model.shapes) <= MOST_NAMES
+        parts, sums = (model.views(array) if named else {"all": array} for array in (self._own, self._all))
+        weight = self._weight or math.nan  # a rank without samples has no gradient of its own
+        epoch.gradient_norm = {name: float(np.linalg.norm(part)) / weight for name, part in parts.items()}
+        epoch.gradient_mean = {name: float(part.mean()) / weight for name, part in parts.items()}
         epoch.contribution = {name: contribution(parts[name], sums[name]) for name in parts}
         self._reset()
 

@@ -46,7 +46,7 @@ def batch(model: Model, n: int = 5) -> tuple[np.ndarray, np.ndarray]:
         ("softmax", 650, 0),
         ("mlp", 4810, 0),
         ("lenet5", 61706, 0),
-        ("mnist_cnn", 206922, 0),
+        ("mnist-cnn", 206922, 0),
         ("vgg11", 9231114, 5504),
     ],
 )

@@ -20,7 +20,8 @@ OLD, NEW = softmax_regression(3, 2, seed=1), softmax_regression(3, 2, seed=2)
 def rows(loss: float) -> list[Epoch]:
     """Return measurements of two ranks."""
     by_name = {"W": loss, "b": loss}
-    return [Epoch(1, r, loss, loss, loss, loss, gradient_mean=by_name, contribution=by_name) for r in (0, 1)]
+    measured = {"gradient_mean": by_name, "gradient_norm": by_name, "contribution": by_name}
+    return [Epoch(1, r, loss, loss, loss, loss, **measured) for r in (0, 1)]
 
 
 def contents(directory: Path) -> dict[str, bytes]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from mpi4py import MPI
@@ -31,12 +33,19 @@ class SharedSet:
 
     Files are fetched (`fetch`), and each rank reads its own shard from them. Any other set is loaded by
     rank 0, which scatters it. On every rank: `targets` of all training samples, (n,) int64 labels or
-    (n, outputs) float32; `features`, `outputs` and `labelled` as of a `labkit.data.Dataset`.
+    (n, outputs) float32; `features`, `outputs` and `labelled` as of a `labkit.data.Dataset`. Given `samples`,
+    the training set is only the first so many samples, or all if there are fewer.
 
     Collective. Raise CollectiveError on every rank if the set cannot be loaded, or not in that shape.
     """
 
-    def __init__(self, comm: MPI.Intracomm, name: str, shape: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        name: str,
+        shape: tuple[int, ...] | None = None,
+        samples: int | None = None,
+    ) -> None:
         self._comm, self.name = comm, name
         self._stored: data.FileDataset | None = None
         self._loaded: data.Dataset | None = None  # on rank 0
@@ -61,6 +70,10 @@ class SharedSet:
             known = comm.bcast(known)
         self.targets, self.features, self.outputs = known
         self.labelled = bool(np.issubdtype(self.targets.dtype, np.integer))
+        self.targets = self.targets[:samples]
+        if self._stored:
+            self._stored = replace(self._stored, labels=self._stored.labels[:samples])
+        self._samples = samples
 
     def shard(self, scheme: Scheme) -> Samples:
         """Return x and y of this rank's shard of the training samples, in the order of the scheme.
@@ -69,7 +82,10 @@ class SharedSet:
         samples.
         """
         if self._stored is None:
-            x, y = (self._loaded.x_train, self._loaded.y_train) if self._loaded else (None, None)
+            first = slice(self._samples)
+            x, y = (
+                (self._loaded.x_train[first], self._loaded.y_train[first]) if self._loaded else (None, None)
+            )
             return scatter(self._comm, x, scheme), scatter(self._comm, y, scheme)
         shard, fault = None, None
         try:
@@ -80,13 +96,25 @@ class SharedSet:
         assert shard is not None  # otherwise there was a fault
         return shard
 
-    def test(self) -> Samples | None:
-        """Return x and y of the test samples on rank 0, None on the other ranks. Not collective.
+    def test_batches(self, size: int) -> Iterator[Samples]:
+        """Yield x and y of the test samples, `size` at a time, to every rank.
 
-        They are read from their files only now, so that no rank holds them while it trains.
+        No rank holds more than one batch of them, except rank 0, which has loaded a set that is in no file.
+        Collective: all ranks take all batches. Raise CollectiveError on every rank if one cannot be read.
         """
-        if self._comm.rank:
-            return None
-        if self._loaded:
-            return self._loaded.x_test, self._loaded.y_test
-        return self._test.take(np.arange(len(self._test)))
+        if self._stored is None:
+            loaded = self._loaded
+            parts = range(0, len(loaded.y_test), size) if loaded else None
+            for start in self._comm.bcast(parts):
+                part = slice(start, start + size)
+                yield self._comm.bcast((loaded.x_test[part], loaded.y_test[part]) if loaded else None)
+            return
+        for start in range(0, len(self._test), size):
+            batch, fault = None, None
+            try:
+                batch = self._test.take(np.arange(start, min(start + size, len(self._test))))
+            except (OSError, ValueError) as error:
+                fault = str(error)
+            raise_together(self._comm, fault)
+            assert batch is not None  # otherwise there was a fault
+            yield batch

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -22,8 +23,19 @@ from mpi4py import MPI
 
 import labkit
 from labkit.files import UNFINISHED, atomic_write
-from labkit.nn import Model, save_model
+from labkit.nn import MODELS, Model, load_model, save_model
 from labkit.train.callbacks import Epoch
+
+IN_RUN_JSON = (
+    "rank",
+    "epoch",
+    "local_loss",
+    "global_loss",
+    "local_accuracy",
+    "global_accuracy",
+    "time_s",
+    "drift",
+)
 
 
 def prepare(directory: Path) -> None:
@@ -65,12 +77,19 @@ def record(comm: MPI.Intracomm, settings: Mapping[str, Any]) -> dict[str, Any]:
 def save(directory: Path, model: Model, rows: Sequence[Epoch], run: Mapping[str, Any]) -> None:
     """Write a run to an existing directory; call this on one rank, with the rows of all ranks (`gather`).
 
-    - model.npz: parameters and buffers, for `labkit.nn.load_model`.
+    What cannot be made again is written first, in case the disk gets full: `save_weights`, then
+    `save_measurements`.
+    """
+    save_weights(directory, model)
+    save_measurements(directory, model, rows, run)
+
+
+def save_weights(directory: Path, model: Model) -> None:
+    """Write the model to an existing directory.
+
+    - model.npz: parameters and buffers, for `load_run` and `labkit.nn.load_model`.
     - weights.txt (I, O) and bias.txt (O,), as in report A, if the model's parameters are W and b: text that
       np.loadtxt reads back to the same float32.
-    - sync_times.csv: rank, epoch, wait_s, transfer_s.
-    - contributions.csv, if they were measured: rank, epoch, parameter, contribution, gradient_mean.
-    - run.json: `run` and the losses. It is written last, so where it is, the other files are complete.
     """
     with atomic_write(directory / "model.npz") as out:
         save_model(model, out)
@@ -79,30 +98,74 @@ def save(directory: Path, model: Model, rows: Sequence[Epoch], run: Mapping[str,
         for file, name in ("weights.txt", "W"), ("bias.txt", "b"):
             with atomic_write(directory / file) as out:
                 np.savetxt(out, parameters[name], fmt="%.9g")  # nine digits tell any two float32 apart
+
+
+def save_measurements(directory: Path, model: Model, rows: Sequence[Epoch], run: Mapping[str, Any]) -> None:
+    """Write the record of a run to an existing directory.
+
+    - run.json: `run`, how to make the model, and what each rank measured in each epoch. Numbers that JSON
+      does not have (NaN, infinity) are null.
+    - sync_times.csv: rank, epoch, wait_s, transfer_s.
+    - contributions.csv, if they were measured: rank, epoch, parameter, contribution, gradient_norm,
+      gradient_mean.
+    """
+    made = {"name": model.name, "shape": list(model.input_shape), "outputs": model.outputs}
+    epochs = [{name: asdict(row)[name] for name in IN_RUN_JSON} for row in rows]
+    write_json(directory / "run.json", {**run, "model": made, "epochs": epochs})
     times = ((row.rank, row.epoch, row.wait_s, row.transfer_s) for row in rows)
-    _write_csv(directory / "sync_times.csv", ("rank", "epoch", "wait_s", "transfer_s"), times)
+    write_csv(directory / "sync_times.csv", ("rank", "epoch", "wait_s", "transfer_s"), times)
     parts = [
-        (row.rank, row.epoch, name, row.contribution[name], row.gradient_mean[name])
+        (row.rank, row.epoch, name, part, row.gradient_norm[name], row.gradient_mean[name])
         for row in rows
-        for name in row.contribution
+        for name, part in row.contribution.items()
     ]
     if parts:
-        head = "rank", "epoch", "parameter", "contribution", "gradient_mean"
-        _write_csv(directory / "contributions.csv", head, parts)
-    with atomic_write(directory / "run.json") as out:
-        losses = [{k: asdict(row)[k] for k in ("rank", "epoch", "local_loss", "global_loss")} for row in rows]
-        out.write(json.dumps({**run, "losses": losses}, indent=2).encode() + b"\n")
+        head = "rank", "epoch", "parameter", "contribution", "gradient_norm", "gradient_mean"
+        write_csv(directory / "contributions.csv", head, parts)
 
 
-def _mpi_library() -> str:
-    """Return the MPI library's name and version, in one line."""
-    return " ".join(MPI.Get_library_version().rstrip("\0").splitlines()[0].split())
+def load_run(directory: str | Path) -> Model:
+    """Return the trained model of the run in this directory.
+
+    Raise ValueError if the directory holds no complete run, or one of another version of the models.
+    """
+    directory = Path(directory)
+    try:
+        made = json.loads((directory / "run.json").read_text())["model"]
+        size = tuple(made["shape"]) if len(made["shape"]) > 1 else made["shape"][0]
+        model = MODELS[made["name"]](size, made["outputs"])
+        load_model(model, directory / "model.npz")
+    except FileNotFoundError as error:
+        raise ValueError(f"{directory} holds no complete run: there is no {error.filename}") from None
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{directory / 'run.json'} describes no model: {error}") from None
+    return model
 
 
-def _write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write strict JSON: NaN and infinity become null."""
+    with atomic_write(path) as out:
+        out.write(json.dumps(_finite(value), indent=2, allow_nan=False).encode() + b"\n")
+
+
+def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table with a line of column names."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
     writer.writerows(rows)
     with atomic_write(path) as out:
         out.write(text.getvalue().encode())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _mpi_library() -> str:
+    """Return the MPI library's name and version, in one line."""
+    return " ".join(MPI.Get_library_version().rstrip("\0").splitlines()[0].split())

@@ -63,12 +63,27 @@ def check_each_rank_reads_what_rank_0_would_have_scattered(comm: MPI.Intracomm) 
                 rank_0 = comm.rank == 0
                 np.testing.assert_array_equal(x, scatter(comm, whole.x_train if rank_0 else None, scheme))
                 np.testing.assert_array_equal(y, scatter(comm, whole.y_train if rank_0 else None, scheme))
-            if comm.rank == 0:
-                x, y = shared_set.test()
-                np.testing.assert_array_equal(x, whole.x_test)
-                np.testing.assert_array_equal(y, whole.y_test)
-            else:
-                assert shared_set.test() is None
+            assert_same_test_set(shared_set, whole)
+
+
+def assert_same_test_set(shared_set: SharedSet, whole: data.Dataset) -> None:
+    """Check that every rank gets the test samples in order, a few at a time."""
+    size = max(1, len(whole.x_test) // 2 - 1)
+    batches = list(shared_set.test_batches(size))
+    assert {len(y) for _, y in batches[:-1]} == {size} and 1 <= len(batches[-1][1]) <= size
+    np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), whole.x_test)
+    np.testing.assert_array_equal(np.concatenate([y for _, y in batches]), whole.y_test)
+
+
+def check_a_set_of_the_first_samples_only(comm: MPI.Intracomm) -> None:
+    for name in "mnist", "digits":
+        with made_set(comm):
+            shared_set, whole = SharedSet(comm, name, (1, 28, 28), 8), data.load(name, (1, 28, 28))
+            x, y = shared_set.shard(data.strided)
+            np.testing.assert_array_equal(x, whole.x_train[comm.rank : 8 : comm.size])
+            np.testing.assert_array_equal(y, whole.y_train[comm.rank : 8 : comm.size])
+            assert len(shared_set.targets) == 8 and shared_set.outputs == 10
+            assert_same_test_set(shared_set, whole)
 
 
 def check_an_embedded_set_is_sharded_the_same_way(comm: MPI.Intracomm) -> None:
@@ -86,6 +101,7 @@ def check_an_embedded_set_is_sharded_the_same_way(comm: MPI.Intracomm) -> None:
             mine = scheme(len(whole.x_train), comm.rank, comm.size)
             np.testing.assert_array_equal(x, whole.x_train[mine])
             np.testing.assert_array_equal(y, whole.y_train[mine])
+        assert_same_test_set(shared_set, whole)
 
 
 def check_an_impossible_set_or_scheme_is_an_error_on_every_rank(comm: MPI.Intracomm) -> None:

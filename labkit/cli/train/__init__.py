@@ -1,0 +1,39 @@
+"""`labkit train`: `labkit.train.experiment` does the work."""
+
+# ruff: noqa: PLC0415 (imports inside functions: NumPy and MPI load only where the command runs)
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from labkit.cli.ranks import ending_together, under_mpiexec
+from labkit.cli.train.options import TrainCommand, with_options
+
+
+@click.command(cls=TrainCommand)
+@with_options
+def command(preset: str | None, out: Path | None, ordered: bool, **options: Any) -> None:
+    """Train a model on the ranks that mpiexec started: mpiexec -n 4 labkit train --out run.
+
+    For each epoch, every rank prints its own and the global loss, its training accuracy, its contribution to
+    the averaged gradient, and the time it computed, waited and transferred. At the end, every rank tests its
+    own model. Rank 0 writes the results to --out.
+    """
+    if out is None and preset is None:
+        raise click.UsageError("Missing option '--out'.")
+    # A single process: with other transports, Open MPI would leave shared memory behind.
+    if not under_mpiexec():
+        os.environ.setdefault("OMPI_MCA_btl", "self")
+    from mpi4py import MPI
+
+    from labkit.cli.train.figures import draw
+    from labkit.train.experiment import run
+
+    comm = MPI.COMM_WORLD
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    with ending_together(comm, "labkit train"):
+        run(comm, given, out or Path("runs", str(preset)), preset=preset, ordered=ordered, draw=draw)

@@ -1,0 +1,184 @@
+"""A whole run from its settings to its files, as `labkit train` starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm import CollectiveError, EmulatedComm, SharedSet, raise_together, sleeping_barrier
+from labkit.files import UNFINISHED
+from labkit.nn import MODELS, Classifier, Model
+from labkit.train.batches import Batches
+from labkit.train.bottleneck import Straggler
+from labkit.train.callbacks import Contributions, Epoch
+from labkit.train.experiment import building
+from labkit.train.experiment.iterations import Iterations, save_iterations
+from labkit.train.experiment.presets import chosen
+from labkit.train.experiment.printing import Printer, end_line, start_line
+from labkit.train.experiment.progress import Progress
+from labkit.train.experiment.run_record import prepare, record, save_measurements, save_weights
+from labkit.train.experiment.settings import RECIPES, command_line, complete, fault
+from labkit.train.loop import gather, train
+from labkit.train.speed import speeds
+from labkit.train.timeline import Step, Timeline, save_trace
+
+SPEED_SAMPLES = 256  # at most as many samples of each rank measure its speed
+TEST_BATCH = 100
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a run has measured on all ranks, and its `record`.
+
+    Shape: iterations (p, n, 5), see `Iterations`.
+    """
+
+    rows: list[Epoch]
+    steps: list[Step]
+    iterations: np.ndarray
+    run: dict[str, Any]
+
+
+def run(
+    comm: MPI.Intracomm,
+    given: Mapping[str, Any],
+    out: Path,
+    *,
+    preset: str | None,
+    ordered: bool,
+    draw: Callable[[Path, Results], None],
+) -> None:
+    """Train as the settings say, print each epoch, test each rank's model and write the results to `out`.
+
+    The `given` settings are the options of `labkit train` that were given, by name; the others are those of
+    the preset and of the model's recipe. `ordered` prints the lines of an epoch in the order of their ranks.
+    Rank 0 calls `draw` to add figures to the results.
+
+    Collective. Raise CollectiveError on every rank if a setting is wrong, the training diverges, or the
+    results cannot be written.
+    """
+    settings = complete(given, chosen(comm, preset))
+    if why := fault(settings):
+        raise CollectiveError(why)
+    bottlenecks, links = building.bottlenecks(comm, settings)
+    algorithm = building.averaging(settings)
+    _write(comm, out, lambda: prepare(out))
+    recipe = RECIPES[settings["model"]]
+    dataset = SharedSet(comm, settings["data"], recipe.shape, settings["samples"])
+    model = MODELS[settings["model"]](recipe.shape or dataset.features, dataset.outputs, settings["seed"])
+
+    about = {**record(comm, settings), "command": f"{command_line(settings, comm.size)} {out}"}
+    if preset:
+        about["preset"] = preset
+    world = EmulatedComm(comm, links) if links else comm
+    if isinstance(world, EmulatedComm):
+        about["links"] = world.emulated
+    straggler = Straggler(bottlenecks, comm.rank, comm.size, settings["seed"])
+    if settings["shard"] == "weighted":
+        few = min(SPEED_SAMPLES, len(dataset.targets) // comm.size)
+        x, y = Batches.of(comm, dataset, "strided").epoch(1)[:2]
+        about["speeds"] = speeds(comm, model, x[:few], y[:few], straggler)
+    batches = Batches.of(
+        comm,
+        dataset,
+        settings["shard"],
+        settings["batch"],
+        seed=settings["seed"],
+        speeds=about.get("speeds", ()),
+    )
+    epochs, steps = _length(settings, batches)
+    timeline, iterations = Timeline(comm), Iterations()
+    with Progress(comm.rank, steps) as progress:
+        printer = Printer(comm, progress, ordered=ordered, log_every=settings["log_every"])
+        printer.note(start_line(settings, comm.size, model.params.size, len(dataset.targets), steps))
+        began = perf_counter()
+        rows = train(
+            world,
+            model,
+            batches,
+            epochs=epochs,
+            lr=building.lr_schedule(settings, batches.steps, steps, comm.size),
+            optimizer=building.optimizer(settings, model),
+            algorithm=algorithm,
+            accumulate=settings["accumulate"],
+            buffers=settings["buffers"],
+            check_weights=settings["check_weights"],
+            average_after_step=settings["average_after_step"],
+            callbacks=[
+                straggler,
+                *([Contributions()] if building.contributions(settings) else []),
+                timeline,
+                iterations,
+                progress,
+                printer,
+            ],
+        )
+        total_s = perf_counter() - began
+    _write(comm, out, lambda: save_weights(out, model))
+
+    loss, accuracy = evaluate(model, dataset)
+    samples = sum(row.samples for row in rows)
+    printer.say(end_line(loss, accuracy, total_s, samples))
+    measured = {"rank": comm.rank, "test_loss": loss, "test_accuracy": accuracy}
+    about["ended"] = comm.gather({**measured, "total_s": total_s, "samples": samples})
+    table = iterations.gather(comm)
+    results = Results(gather(comm, rows), timeline.gather(), table, about)
+    _write(comm, out, lambda: _save(out, model, results, draw))
+    printer.note(f"The results are in {out}.")
+
+
+def evaluate(model: Model, dataset: SharedSet) -> tuple[float, float | None]:
+    """Return the loss and the accuracy (None for a regression) of this rank's model on the test set.
+
+    Collective: all ranks go through the test set together, and each tests its own model.
+    """
+    loss, correct, n = 0.0, 0, 0
+    for x, y in dataset.test_batches(TEST_BATCH):
+        loss += len(x) * model.loss(x, y)
+        correct += model.correct
+        n += len(x)
+    return loss / n, correct / n if isinstance(model, Classifier) else None
+
+
+def _length(settings: Mapping[str, Any], batches: Batches) -> tuple[int, int]:
+    """Return how many epochs and steps the run has; the last epoch may be shorter than the others."""
+    epochs, iterations = settings["epochs"], settings["iterations"]
+    if iterations and (epochs is None or iterations < epochs * batches.steps):
+        return batches.end_after(iterations), iterations
+    return epochs, epochs * batches.steps
+
+
+def _write(comm: MPI.Intracomm, out: Path, write: Callable[[], None]) -> None:
+    """Call `write` on rank 0. Collective.
+
+    Raise CollectiveError on every rank if `out` cannot be written to.
+    """
+    why = None
+    if comm.rank == 0:
+        try:
+            write()
+        except OSError as error:
+            name = f" ({_name(error.filename)})" if error.filename else ""
+            why = f"cannot write to --out {out}: {error.strerror}{name}"
+    sleeping_barrier(comm)  # rank 0 needs its core to draw
+    raise_together(comm, why)
+
+
+def _name(path: str) -> str:
+    """Return the name of a file that was to be written under a hidden name."""
+    name = Path(path).name
+    return name[1:].removesuffix(UNFINISHED) if name.endswith(UNFINISHED) else name
+
+
+def _save(out: Path, model: Model, results: Results, draw: Callable[[Path, Results], None]) -> None:
+    """Write all results but the weights; the figures, which can be drawn again, come last."""
+    save_measurements(out, model, results.rows, results.run)
+    save_iterations(out / "iterations.csv", results.iterations)
+    save_trace(out / "trace.json", results.steps, results.run)
+    draw(out, results)
