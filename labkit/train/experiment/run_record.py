@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -143,9 +142,10 @@ def load_run(directory: str | Path) -> Model:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write strict JSON: NaN and infinity become null."""
+    """Write strict JSON: NaN and infinity, which Python writes as words that JSON does not have, become null."""
+    strict = json.loads(json.dumps(value), parse_constant=lambda word: None)
     with atomic_write(path) as out:
-        out.write(json.dumps(_finite(value), indent=2, allow_nan=False).encode() + b"\n")
+        out.write(json.dumps(strict, indent=2, allow_nan=False).encode() + b"\n")
 
 
 def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -156,14 +156,6 @@ def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]])
     writer.writerows(rows)
     with atomic_write(path) as out:
         out.write(text.getvalue().encode())
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _mpi_library() -> str:
