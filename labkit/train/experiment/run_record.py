@@ -142,7 +142,7 @@ def load_run(directory: str | Path) -> Model:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write strict JSON: NaN and infinity, which Python writes as words that JSON does not have, become null."""
+    """Write strict JSON: NaN and infinity, for which JSON has no words, become null."""
     strict = json.loads(json.dumps(value), parse_constant=lambda word: None)
     with atomic_write(path) as out:
         out.write(json.dumps(strict, indent=2, allow_nan=False).encode() + b"\n")
