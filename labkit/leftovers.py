@@ -113,8 +113,13 @@ def forgotten_hydra_files() -> list[str]:
     return [path for path in glob.glob("/tmp/hydra_hwloc_xmlfile_*") if is_own(path)]
 
 
+def forgotten() -> list[str]:
+    """Return what this user's killed jobs have left behind in the folders that all MPI jobs share."""
+    return forgotten_segments() + forgotten_flight_recorders() + forgotten_hydra_files()
+
+
 def sweep(mpiexec: int) -> None:
     """Remove what killed ranks left behind; `mpiexec` is the pid that their mpiexec had."""
-    remove(forgotten_segments() + forgotten_flight_recorders() + forgotten_hydra_files())
+    remove(forgotten())
     for folder in {"/tmp", os.environ.get("TMPDIR", "/tmp")}:
         shutil.rmtree(f"{folder}/ompi.{mpiexec}", ignore_errors=True)  # Open MPI's session folder

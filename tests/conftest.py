@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from labkit import env
 from labkit.supervisor import supervised
@@ -23,6 +24,11 @@ from tests.cluster_fixtures import ipcluster, kernel, new_kernel, world  # noqa:
 DEADLINE_S = 120
 
 HERE = Path(__file__).parent
+
+
+def thorough(value: object) -> ParameterSet:
+    """Mark a value of a parametrized test: `make test` leaves it out, `make test-all` runs it."""
+    return pytest.param(value, marks=pytest.mark.thorough)
 
 
 def kill_tree(job: subprocess.Popen[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.check_jobs import checks_in, run_checks
 
 FAILING = """
@@ -31,6 +33,7 @@ def check_that_passes(comm):
 """
 
 
+@pytest.mark.thorough
 def test_a_failing_check_shows_its_values_and_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
     (tmp_path / "unimportable.py").write_text("import no_such_module\ndef check_nothing(comm): pass\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.check_jobs import checks_in, run_checks
+from tests.conftest import thorough
 
 HERE = Path(__file__).parent
 CHECKS = checks_in(sorted(HERE.glob("*/checks/*.py")))
@@ -34,12 +35,13 @@ def faults() -> Faults:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
-@pytest.mark.parametrize("p", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("p", [1, thorough(2), 3, 4, thorough(5)])
 def test_check(p: int, check: str, faults: Faults) -> None:
     if check in faults(p):
         pytest.fail(f"{name_of(check)} failed on {p} ranks:\n{faults(p)[check]}", pytrace=False)
 
 
+@pytest.mark.thorough
 def test_every_algorithm_on_eight_ranks() -> None:
     name = "check_every_algorithm_gives_the_result_of_one_rank_with_all_gradients"
     chosen = [check for check in CHECKS if check.endswith(f":{name}")]

@@ -10,9 +10,10 @@ import psutil
 import pytest
 
 from tests.cluster_fixtures import World, wait_until
+from tests.conftest import thorough
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("signum", [signal.SIGINT, thorough(signal.SIGTERM), signal.SIGKILL])
 def test_the_ranks_of_bench_collectives_end_with_it(world: World, signum: signal.Signals) -> None:
     words = ("--ranks", "3", "--sizes", "4MiB", "--seconds", "300")
     bench = world.start("labkit", "bench", "collectives", *words)

@@ -8,28 +8,20 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.cluster_fixtures import Kernel, World, a_kernel, a_world, wait_until
+from tests.cluster.shared import kernel, world
+from tests.cluster_fixtures import Kernel, World, wait_until
+from tests.conftest import thorough
 
+__all__ = ["kernel", "world"]
 CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
 EXIT_RECORDER = ["-m", "labkit.cluster.engine.exit_recorder"]
 SHOW_NAMES = "%px print(rank, size, comm.rank, np.__name__)"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    yield from a_world(tmp_path_factory.mktemp("connect") / "ipython")
-
-
-@pytest.fixture(scope="module")
-def kernel(world: World) -> Iterator[Kernel]:
-    yield from a_kernel(world)
 
 
 def lines_of_ranks(output: str) -> list[str]:
@@ -43,7 +35,7 @@ def assert_ranks_work(kernel: Kernel, n: int) -> None:
     assert kernel.run("print(rc[:]['total'])") == f"{[n * (n - 1) // 2] * n}\n"
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 3])
+@pytest.mark.parametrize("n", [1, thorough(2), thorough(5), 3])
 def test_a_world_of_n_ranks_replaces_one_of_another_size(kernel: Kernel, n: int) -> None:
     output = kernel.run(CONNECT.format(n=n))
     assert f"{n} rank{'s' * (n > 1)}, one MPI world, engine id = rank" in output
@@ -80,7 +72,7 @@ def test_engines_survive_an_interrupt(kernel: Kernel, tmp_path: Path) -> None:
     ("end", "how"),
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", r"was killed by signal 9 \(SIGKILL\)"),
-        ("os._exit(3)", "ended with exit code 3"),
+        pytest.param("os._exit(3)", "ended with exit code 3", marks=pytest.mark.thorough),
         ("os._exit(0)", "ended with exit code 0"),
     ],
 )

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.cluster_fixtures import Kernel, Start, World, a_kernel, a_world, wait_until
+from tests.cluster.shared import kernel, world
+from tests.cluster_fixtures import Kernel, Start, World, wait_until
 
+__all__ = ["kernel", "world"]
 CONNECT = "from labkit.cluster import connect\nrc = connect(2)"
 PIDS = "import os\nprint(rc[:].apply_sync(os.getpid))"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    yield from a_world(tmp_path_factory.mktemp("ipcluster") / "ipython")
-
-
-@pytest.fixture(scope="module")
-def kernel(world: World) -> Iterator[Kernel]:
-    yield from a_kernel(world)
 
 
 @pytest.fixture(autouse=True)

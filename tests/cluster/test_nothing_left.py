@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.cluster_fixtures import Kernel, Start, World, wait_until
+from tests.conftest import thorough
 
 CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
 RAW_DEADLOCK = "from mpi4py import MPI\nif rank == 0:\n    MPI.COMM_WORLD.Barrier()"
@@ -52,7 +53,7 @@ def test_idle_engines_end_with_a_kernel_that_shuts_down(
     world.wait_until_empty()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("signum", [signal.SIGINT, thorough(signal.SIGTERM), signal.SIGKILL])
 def test_engines_in_a_deadlock_end_with_ipcluster(
     world: World, ipcluster: Start, signum: signal.Signals
 ) -> None:

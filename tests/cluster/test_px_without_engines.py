@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.cluster_fixtures import Kernel, World, a_kernel, a_world
+from tests.cluster.shared import kernel, world
+from tests.cluster_fixtures import Kernel
 
+__all__ = ["kernel", "world"]
 USES = ["%%px\nprint(rank)", "%px print(rank)", "x = 1\n%px x", "%autopx", "%pxconfig --block", "%pxresult"]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    yield from a_world(tmp_path_factory.mktemp("px") / "ipython")
-
-
-@pytest.fixture(scope="module")
-def kernel(world: World) -> Iterator[Kernel]:
-    yield from a_kernel(world)
 
 
 @pytest.mark.parametrize("use", USES)

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster_fixtures import Kernel, Start, World, a_world, clusters, wait_until
+from tests.cluster.shared import world
+from tests.cluster_fixtures import Kernel, Start, World, clusters, wait_until
 
+__all__ = ["world"]
 CONNECT = "from labkit.cluster import connect\nrc = connect(2{})"
 FIRST, SECOND = "00_first.ipynb", "01_second.ipynb"
 
@@ -27,11 +29,6 @@ def notebook(world: World, name: str) -> Kernel:
 def is_one_line(said: str, *parts: str) -> bool:
     """Return whether a cell showed one line, a ClusterError, that contains these parts."""
     return said.startswith("ClusterError: ") and said.count("\n") == 1 and all(part in said for part in parts)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    yield from a_world(tmp_path_factory.mktemp("notebooks") / "ipython")
 
 
 @pytest.fixture(scope="module")

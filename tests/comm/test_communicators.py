@@ -13,6 +13,8 @@ from pathlib import Path
 import platformdirs
 import pytest
 
+from tests.conftest import thorough
+
 LIMIT_S = 300
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -39,12 +41,12 @@ def mpi4py_tests() -> Path:
 
 
 # For other stacks, numbers of ranks and modules of mpi4py, run tests/programs/mpi4py_suite.py.
-STACKS = ("counting", "tree", "watched", "emulated", "counting(ring(watched))", "ring(counting(watched))")
+STACKS = ("counting(ring(watched))", "ring(counting(watched))", "counting", "tree", "watched", "emulated")
 MODULES = ("test_p2p_obj", "test_p2p_obj_matched", "test_p2p_buf_matched", "test_p2p_buf", "test_cco_buf")
 MODULES += ("test_cco_obj", "test_comm", "test_comm_topo", "test_msgzero", "test_request")
 
 
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("stack", [STACKS[0], *map(thorough, STACKS[1:])])
 def test_mpi4pys_own_tests_pass_on(stack: str, mpi4py_tests: Path, run: Run, programs: Path) -> None:
     done = run(3, programs / "mpi4py_suite.py", mpi4py_tests, stack, "--modules", *MODULES)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"mpi"')]

@@ -20,6 +20,7 @@ from labkit import hosts
 from labkit.hosts.namespaces import FOLDER, TOKEN
 from labkit.hosts.state import load, start_time
 from tests.cluster_fixtures import wait_until
+from tests.conftest import thorough
 from tests.hosts.conftest import Run
 
 BYTES = 4 * 2**20  # as in measure.py
@@ -49,7 +50,9 @@ def networks(folder: Path) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    "before", [(), NO_RIGHTS] if os.getuid() == 0 else [()], ids=lambda words: "less" if words else "as-is"
+    "before",
+    [(), thorough(NO_RIGHTS)] if os.getuid() == 0 else [()],
+    ids=lambda words: "less" if words else "as-is",
 )
 def test_the_commands_up_run_status_and_down(
     labkit_hosts: Run, folder: Path, before: tuple[str, ...]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,7 @@ def notebook_with_a_hang(path: Path, tags: list[str]) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_a_missed_collective_fails_and_names_its_cell(tmp_path: Path) -> None:
     """It also fails if the cell is tagged as one that raises an exception."""
     options = ["-p", "conftest", "-c", "pyproject.toml", "--rootdir=.", "-p", "no:cacheprovider"]

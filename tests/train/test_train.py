@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from labkit import __version__
+from tests.conftest import thorough
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 TRAIN = ("-m", "labkit", "train")
@@ -56,7 +57,7 @@ def alone(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("p", [2, 3, 4, 5])
+@pytest.mark.parametrize("p", [thorough(2), 3, thorough(4), thorough(5)])
 def test_any_number_of_ranks_gets_the_weights_of_one_rank(
     p: int, run: Run, alone: Path, tmp_path: Path
 ) -> None:

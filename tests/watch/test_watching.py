@@ -8,12 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import thorough
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_each_fault_in_200_random_programs_is_reported_and_nothing_else(run: Run, programs: Path) -> None:
-    done = run(4, programs / "random_collectives.py", 0, 200)
-    assert done.stdout.strip() == "200 of 200 faults reported"
+@pytest.mark.parametrize("n", [40, thorough(200)])
+def test_each_fault_in_n_random_programs_is_reported_and_nothing_else(
+    run: Run, programs: Path, n: int
+) -> None:
+    done = run(4, programs / "random_collectives.py", 0, n)
+    assert done.stdout.strip() == f"{n} of {n} faults reported"
 
 
 @pytest.mark.parametrize("p", [1, 3, 4])
