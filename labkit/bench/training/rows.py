@@ -89,11 +89,11 @@ def _alone(times: Times, case: Case) -> Case:
 
 def setup_table(times: Times) -> str:
     """Return the set-ups with their times, images per second and parts, as text in aligned columns."""
+    ddp = next((time.iteration for case, time in times.items() if case.setup == cases.DDP), None)
     lines = [
         f"{'set-up':14}  {'report C':8}  {'ranks':>6}  {'iteration':>9}  {'images/s':>8}  "
-        f"{'compute':>7}  {'wait':>7}  {'exposed':>7}  {'rest':>6}  {'× DDP':>5}"
+        f"{'compute':>7}  {'wait':>7}  {'exposed':>7}  {'rest':>6}{'  × DDP' if ddp else ''}"
     ]
-    ddp = next((time.iteration for case, time in times.items() if case.setup == cases.DDP), None)
     for case, time in times.items():
         ratio = f"{time.iteration / ddp:5.2f}" if ddp else ""
         compute, wait, exposed, rest = (1e3 * part for part in parts(times, case).values())
@@ -123,9 +123,8 @@ def scaling_table(times: Times) -> str:
             f"{case.setup:14}  {case.size:>6}  {1e3 * time.iteration:9.1f}  {rate:8.1f}  {speed_up:8.2f}  "
             f"{speed_up / case.p:10.2f}"
         )
-    lines.append(
-        "Times in ms. The speed-up compares images per second with one rank's; efficiency: speed-up / p."
-    )
+    lines.append("Times in ms. The speed-up compares images per second with one rank's, by the same library.")
+    lines.append("The efficiency is speed-up / p.")
     return "\n".join(lines)
 
 
