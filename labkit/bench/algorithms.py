@@ -1,27 +1,25 @@
 """The all-reduce algorithms that `labkit bench collectives` compares, each as a plain sum in place.
 
-The averaging algorithms (`labkit.comm.ALGORITHMS`) first multiply by a rank's weight, which is not part of
-the collective. So a schedule runs here without that step; an algorithm that multiplies while it adds gets
-weight 1.
+These are the averaging algorithms (`labkit.comm.ALGORITHMS`) with weight 1 on every rank: then they multiply
+nothing. The MPI library's own Allreduce is called here without any code of the lab.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
-from functools import partial
 
 import numpy as np
 import psutil
 from mpi4py import MPI
 
 from labkit.bench.pytorch import is_installed
-from labkit.bench.rounds import Allreduce, print_progress
-from labkit.comm import allgather, run, shared_array, shared_memory, tags
-from labkit.schedules import ALLREDUCE, Schedule, hierarchical
+from labkit.comm import ALGORITHMS, allocate_gradient, auto, run, shared_array, shared_memory, tags
+from labkit.comm.tuning.timing import Allreduce, Sum, print_progress
+from labkit.schedules import hierarchical
 
 TIMEOUT = timedelta(seconds=60)  # for the ranks to find one another, and for each all_reduce
 LOOPBACK = "127.0.0.1"
@@ -34,26 +32,30 @@ def allreduce_algorithms(comm: MPI.Intracomm) -> Iterator[dict[str, Allreduce]]:
         found = {"mpi-allreduce": Allreduce(plain_allreduce), "hand-written": Allreduce(ring_by_hand)}
         if gloo_all_reduce:
             found["gloo"] = Allreduce(gloo_all_reduce)
-        found["allgather"] = Allreduce(partial(allgather, weight=1.0))
-        found |= {name: _scheduled(schedule(comm.size)) for name, schedule in ALLREDUCE.items()}
+        arrays = {"shared-memory": shared_array, "auto": _array_of_auto}
+        found |= {
+            name: Allreduce(algorithm, arrays.get(name))
+            for name, algorithm in ALGORITHMS.items()
+            if name != "mpi"
+        }
         nodes = tuple(comm.allgather(MPI.Get_processor_name()))
         if 1 < len(set(nodes)) < comm.size:
-            found["hierarchical"] = _scheduled(hierarchical(comm.size, nodes))
-        found["shared-memory"] = Allreduce(partial(shared_memory, weight=1.0), shared_array)
-        found["shared-memory-copied"] = Allreduce(partial(shared_memory, weight=1.0), _private_array)
+            schedule = hierarchical(comm.size, nodes)
+            found["hierarchical"] = Allreduce(lambda comm, array, weight: run(comm, schedule, array))
+        found["shared-memory-copied"] = Allreduce(shared_memory, _private_array)
         yield found
 
 
-def plain_allreduce(comm: MPI.Intracomm, array: np.ndarray) -> None:
-    """Sum in place by the MPI library's own Allreduce; `labkit.comm.mpi_allreduce` also weighs."""
+def plain_allreduce(comm: MPI.Intracomm, array: np.ndarray, weight: float = 1.0) -> None:
+    """Sum in place by the MPI library's own Allreduce, whatever the weight."""
     comm.Allreduce(MPI.IN_PLACE, array)
 
 
-def ring_by_hand(comm: MPI.Intracomm, array: np.ndarray) -> None:
+def ring_by_hand(comm: MPI.Intracomm, array: np.ndarray, weight: float = 1.0) -> None:
     """Leave the sum of all ranks' arrays in `array`: reduce-scatter, then allgather, along the ring.
 
     This ring is written out without a schedule, so the comparison shows what schedules cost. Shape: (n,),
-    contiguous, the same n and dtype on all ranks. Collective.
+    contiguous, the same n and dtype on all ranks. The weight changes nothing. Collective.
     """
     p, n, rank = comm.size, array.size, comm.rank
     right, left = (rank + 1) % p, (rank - 1) % p
@@ -72,8 +74,9 @@ def ring_by_hand(comm: MPI.Intracomm, array: np.ndarray) -> None:
         request.Wait()
 
 
-def _scheduled(schedule: Schedule) -> Allreduce:
-    return Allreduce(lambda comm, array: run(comm, schedule, array))
+def _array_of_auto(comm: MPI.Intracomm, n: int) -> np.ndarray | None:
+    """Return n entries where the algorithm that `auto` chooses is fastest; None if any will do."""
+    return allocate_gradient(auto, comm, n, np.dtype(np.float32))
 
 
 def _private_array(comm: MPI.Intracomm, n: int) -> np.ndarray:
@@ -83,7 +86,7 @@ def _private_array(comm: MPI.Intracomm, n: int) -> np.ndarray:
 
 
 @contextmanager
-def gloo(comm: MPI.Intracomm) -> Iterator[Callable[[MPI.Intracomm, np.ndarray], None] | None]:
+def gloo(comm: MPI.Intracomm) -> Iterator[Sum | None]:
     """Join all ranks in a gloo process group for the block; yield gloo's all_reduce. Collective.
 
     Yield None if a rank has no PyTorch, which contains gloo. Yield None as well if gloo does not start; then
@@ -111,7 +114,7 @@ def gloo(comm: MPI.Intracomm) -> Iterator[Callable[[MPI.Intracomm, np.ndarray], 
     if faults:
         print_progress(comm, f"gloo is left out, because it did not start: {faults[0]}")
 
-    def all_reduce(comm: MPI.Intracomm, array: np.ndarray) -> None:
+    def all_reduce(comm: MPI.Intracomm, array: np.ndarray, weight: float) -> None:
         torch.distributed.all_reduce(torch.from_numpy(array))
 
     try:

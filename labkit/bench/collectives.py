@@ -7,16 +7,15 @@ Source: nccl-tests, PERFORMANCE.md.
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
 
 from labkit import units
 from labkit.bench.rows import Row, rows_of
+from labkit.comm.tuning.timing import Times
 
-Times = dict[int, dict[str, float]]  # bytes → algorithm → median time in seconds
-
-ITEM = np.dtype(np.float32).itemsize
 SIZES = tuple(4**k for k in range(1, 14))  # 4 B … 64 MiB
 BASELINES = "mpi-allreduce", "gloo", "hand-written"
+NO_CHOICE = "auto", "gloo", "hand-written", "hierarchical", "shared-memory-copied"  # not for `auto` to choose
 
 
 def busbw(size: int, time: float, p: int) -> float:
@@ -29,11 +28,17 @@ def wire_bound(size: int, p: int, bandwidth: float) -> float:
     return 2 * (p - 1) / p * size * 8 / bandwidth
 
 
+def best(medians: Mapping[str, float]) -> float:
+    """Return the least time of all algorithms that `auto` can choose."""
+    return min(time for name, time in medians.items() if name not in NO_CHOICE)
+
+
 def rows(times: Times, p: int, place: str, bandwidth: float | None = None) -> list[Row]:
     """Return rows of every algorithm against the baselines, in ms.
 
     `place` ends the names of the cases, for example "p4". Only the ring is compared with the hand-written
-    ring. Given a link's `bandwidth` (bit/s), each algorithm is also compared with the least time on it.
+    ring; only `auto`, with the best of all algorithms that it can choose. Given a link's `bandwidth` (bit/s),
+    each algorithm is also compared with the least time on it.
     """
     found = []
     for size, medians in times.items():
@@ -45,6 +50,8 @@ def rows(times: Times, p: int, place: str, bandwidth: float | None = None) -> li
                 for other in BASELINES
                 if other in medians and (other != "hand-written" or name == "ring")
             }
+            if name == "auto":
+                against["best"] = best(medians)
             if bandwidth and p > 1:
                 against["wire-bound"] = wire_bound(size, p, bandwidth)
             shown = {other: 1e3 * time for other, time in {name: medians[name], **against}.items()}

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkit.bench.collectives import ITEM, Times
 from labkit.bench.rows import Row
+from labkit.comm.tuning.timing import ITEM, Times
 from labkit.schedules import ALLREDUCE, FittedModel, Measurement, fit_cost_model
 from labkit.units import KIB, format_size
 

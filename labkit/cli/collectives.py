@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
@@ -20,12 +19,11 @@ from labkit.cli.ranks import ending_together, json_option, on_ranks, under_mpiex
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from labkit.bench.collectives import Times
     from labkit.bench.prediction import Prediction
+    from labkit.comm.tuning.timing import Times
 
 DEADLINE_S = 900.0  # a complete run takes about a minute
-PROGRESS_EVERY_S = 2.0
-NOT_DRAWN = {"hand-written", "shared-memory-copied"}  # their curves lie on or between the others
+NOT_DRAWN = {"hand-written", "shared-memory-copied", "auto"}  # their curves lie on or between the others
 
 
 def _sizes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -69,6 +67,7 @@ def _bandwidth(context: click.Context, option: click.Parameter, text: str | None
     callback=_bandwidth,
     help="Each link's bandwidth, for example 1gbit: adds rows against the least time on such links.",
 )
+@click.option("--refit", is_flag=True, help="Measure anew what the algorithm auto chooses by.")
 @json_option
 @click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw time against size, as a PNG file."
@@ -101,6 +100,7 @@ def _run(
     sizes: tuple[int, ...] | None,
     seconds: float,
     bandwidth: float | None,
+    refit: bool,
     as_json: bool,
     plot: Path | None,
 ) -> None:
@@ -109,14 +109,19 @@ def _run(
     from labkit.bench import collectives as bench
     from labkit.bench import prediction, table
     from labkit.bench.algorithms import allreduce_algorithms
-    from labkit.bench.rounds import measure
     from labkit.comm import raise_together, sleeping_barrier
+    from labkit.comm.tuning.auto import choose, refit_costs
+    from labkit.comm.tuning.timing import measure
 
     raise_together(comm, _unwritable(plot) if plot and comm.rank == 0 else None)
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
     place = f"p{comm.size}" if hosts == 1 else "hosts"
+    sizes = sizes or bench.SIZES
+    if refit:
+        refit_costs(comm)
+    choices = [choose(comm, size) for size in sizes]
     with allreduce_algorithms(comm) as algorithms:
-        times = measure(comm, algorithms, sizes or bench.SIZES, seconds, progress(comm))
+        times = measure(comm, algorithms, sizes, seconds, progress(comm))
     if comm.rank == 0:
         predicted = prediction.predict(times, comm.size)
         model_rows = prediction.rows(times, predicted, place) if predicted else []
@@ -125,6 +130,7 @@ def _run(
             click.echo(json.dumps([asdict(row) for row in rows], indent=1))
         else:
             click.echo(bench.table(times, comm.size))
+            click.echo("\n" + "\n".join(map(str, choices)))
             if predicted:
                 click.echo(f"\n{predicted}\n\n{table(model_rows)}")
         if plot:
@@ -157,14 +163,6 @@ def _draw(path: Path, times: Times, predicted: Prediction | None) -> None:
 
 def progress(comm: MPI.Intracomm) -> Callable[[str], None]:
     """Return a function that prints a line about the progress, at most every two seconds."""
-    from labkit.bench.rounds import print_progress
+    from labkit.comm.tuning.timing import progress
 
-    last = monotonic()
-
-    def report(text: str) -> None:
-        nonlocal last
-        if monotonic() - last >= PROGRESS_EVERY_S:
-            print_progress(comm, text)
-            last = monotonic()
-
-    return report
+    return progress(comm)

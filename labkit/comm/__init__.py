@@ -7,14 +7,13 @@ same order.
 from labkit.comm.averaging.aggregate import AGGREGATES
 from labkit.comm.averaging.algorithms import (
     ALGORITHMS,
-    Algorithm,
     Averaging,
     algorithm,
-    allgather,
     allocate_gradient,
     gradient_factor,
-    mpi_allreduce,
 )
+from labkit.comm.averaging.allgather import allgather, mpi_allgather
+from labkit.comm.averaging.allreduce import Algorithm, mpi_allreduce
 from labkit.comm.averaging.average import average, check_before_averaging
 from labkit.comm.averaging.shared_memory import shared_array, shared_memory
 from labkit.comm.averaging.startable import STARTABLE, Started, startable
@@ -36,6 +35,7 @@ from labkit.comm.running.communicators import (
 from labkit.comm.running.counting import CountedTraffic, CountingComm
 from labkit.comm.running.executor import run
 from labkit.comm.running.reference import run_reference
+from labkit.comm.tuning.auto import auto, choose
 from labkit.comm.waiting import sleeping_barrier
 
 __all__ = [
@@ -60,10 +60,13 @@ __all__ = [
     "algorithm",
     "allgather",
     "allocate_gradient",
+    "auto",
     "average",
     "check_before_averaging",
+    "choose",
     "fetch",
     "gradient_factor",
+    "mpi_allgather",
     "mpi_allreduce",
     "once_per_node",
     "parse_link",

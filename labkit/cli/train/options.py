@@ -18,7 +18,8 @@ OPTIMIZER = ("sgd",)
 LR_SCHEDULE = ("constant", "step", "warm-up", "cosine")
 BUFFERS = ("average", "broadcast", "leave")
 ALGORITHM = (
-    "mpi", "allgather", "root", "ring", "tree", "recursive-doubling", "halving-doubling", "shared-memory"
+    "mpi", "mpi-allgather", "allgather", "root", "ring", "tree", "recursive-doubling", "halving-doubling",
+    "shared-memory", "auto",
 )  # fmt: skip
 AGGREGATE = ("sum", "mean", "weighted", "median", "trimmed-mean")
 PRESET = (
@@ -99,16 +100,16 @@ OPTIONS: dict[str, list[Option]] = {
         _choice(
             "--algorithm",
             ALGORITHM,
-            "All-reduce algorithm that averages the gradients: the MPI library's own, one of the lab's, or "
-            "shared memory for ranks of one machine.",
+            "All-reduce algorithm that averages the gradients: the MPI library's own, one of the lab's, "
+            "shared memory for ranks of one machine, or auto, the fastest as measured on these ranks.",
             "mpi",
         ),
         _choice(
             "--aggregate",
             AGGREGATE,
             "How to combine the gradients: a mean weighted by local batch size, an unweighted mean, a sum "
-            "(which multiplies the learning rate by the number of ranks), or, with --algorithm allgather, "
-            "the median or the mean without the smallest and largest values.",
+            "(which multiplies the learning rate by the number of ranks), or, with --algorithm allgather or "
+            "mpi-allgather, the median or the mean without the smallest and largest values.",
             "weighted",
         ),
         _choice(

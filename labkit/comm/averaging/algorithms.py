@@ -5,69 +5,22 @@ samples in the global batch), and leaves the weighted mean in the gradient: the 
 each times its weight. Shapes: gradient (n,), contiguous, the same n and float dtype on all ranks; the weights
 add up to 1. All of them are collective. None of them checks its arguments: `check_before_averaging` does,
 once before a loop.
-
-Most of them multiply the gradient by its weight first. Then the mean is a plain sum, one collective on one
-buffer. The alternative, a last entry that carries the number of samples, would need a copy of every gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.averaging.aggregate import AGGREGATES, FACTORS, ROBUST, add_up
-from labkit.comm.averaging.shared_memory import SharedMemory, shared_memory
-from labkit.comm.running.executor import run
-from labkit.schedules import ALLREDUCE, ring_allgather
+from labkit.comm.averaging.aggregate import AGGREGATES, FACTORS, ROBUST
+from labkit.comm.averaging.allgather import GATHER, gather_with_samples
+from labkit.comm.averaging.allreduce import FIXED, Algorithm
+from labkit.comm.averaging.shared_memory import SharedMemory
+from labkit.comm.tuning.auto import array_for_auto, auto
 
-Algorithm = Callable[[MPI.Intracomm, np.ndarray, float], None]
-
-
-def mpi_allreduce(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
-    """Average in place by one Allreduce of the MPI library, which chooses the algorithm itself."""
-    gradient *= gradient.dtype.type(weight)
-    comm.Allreduce(MPI.IN_PLACE, gradient)
-
-
-def allgather(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
-    """Send every gradient to every rank, then average in place. Needs memory for p gradients."""
-    rows, weights = gather_gradients(comm, gradient, weight)
-    add_up(rows, weights.astype(gradient.dtype), gradient)
-
-
-def gather_gradients(
-    comm: MPI.Intracomm, gradient: np.ndarray, weight: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the gradients of all ranks, (p, n), and their weights, (p,), by a ring allgather. Collective."""
-    rows = np.empty((comm.size, gradient.size), gradient.dtype)
-    rows[comm.rank] = gradient
-    weights = np.empty(comm.size)
-    weights[comm.rank] = weight
-    for array in weights, rows.reshape(-1):
-        run(comm, ring_allgather(comm.size), array)
-    return rows, weights
-
-
-def _scheduled(name: str) -> Algorithm:
-    def algorithm(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
-        gradient *= gradient.dtype.type(weight)
-        run(comm, ALLREDUCE[name](comm.size), gradient)
-
-    algorithm.__name__ = name.replace("-", "_")
-    algorithm.__doc__ = f"Average in place by the schedule {name!r}."
-    return algorithm
-
-
-# By name: the MPI library's own algorithm, the lab's schedules, and shared memory, which sends no messages.
-ALGORITHMS: dict[str, Algorithm] = {
-    "mpi": mpi_allreduce,
-    "allgather": allgather,
-    **{name: _scheduled(name) for name in ALLREDUCE},
-    "shared-memory": shared_memory,
-}
+ALGORITHMS: dict[str, Algorithm] = {**FIXED, "auto": auto}
 
 
 @dataclass(frozen=True)
@@ -89,10 +42,11 @@ class Averaging:
             )
         if self.aggregate not in AGGREGATES:
             raise ValueError(f"expected an aggregate, one of {', '.join(AGGREGATES)}, got {self.aggregate!r}")
-        if self.aggregate in ROBUST and self.algorithm != "allgather":
+        if self.aggregate in ROBUST and self.algorithm not in GATHER:
+            able = " or ".join(map(repr, GATHER))
             raise ValueError(
                 f"{self.algorithm!r} cannot compute the {self.aggregate}: it adds gradients up on their way, "
-                "so no rank ever holds all of them; use 'allgather'"
+                f"so no rank ever holds all of them; use {able}"
             )
 
     def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
@@ -100,8 +54,7 @@ class Averaging:
         if self.aggregate in FACTORS:
             ALGORITHMS[self.algorithm](comm, gradient, self.factor(weight, comm.size))
             return
-        rows, weights = gather_gradients(comm, gradient, weight)
-        with_samples = [row for row, its_weight in zip(rows, weights, strict=True) if its_weight > 0]
+        with_samples = gather_with_samples(comm, gradient, weight, GATHER[self.algorithm])
         ROBUST[self.aggregate](with_samples, gradient)
 
     @property
@@ -117,7 +70,7 @@ class Averaging:
 def algorithm(algorithm: str = "mpi", aggregate: str = "weighted") -> Algorithm:
     """Return the averaging function for one of ALGORITHMS and one of AGGREGATES.
 
-    Raise ValueError if there is none: the median and the trimmed mean need algorithm="allgather".
+    Raise ValueError if there is none: the median and the trimmed mean need an allgather.
     """
     return Averaging(algorithm, aggregate)
 
@@ -132,4 +85,8 @@ def allocate_gradient(
 ) -> np.ndarray | None:
     """Return n zeros in the memory in which this algorithm is fastest; None if any will do. Collective."""
     inner = ALGORITHMS[algorithm.algorithm] if isinstance(algorithm, Averaging) else algorithm
-    return inner.array(comm, n, dtype) if isinstance(inner, SharedMemory) and comm.size > 1 else None
+    if comm.size == 1:
+        return None
+    if inner is auto:
+        return array_for_auto(comm, n, dtype)
+    return inner.array(comm, n, dtype) if isinstance(inner, SharedMemory) else None

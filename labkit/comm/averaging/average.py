@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.averaging.algorithms import Algorithm, mpi_allreduce
+from labkit.comm.averaging.allreduce import Algorithm, mpi_allreduce
 from labkit.comm.errors import raise_faults
 
 

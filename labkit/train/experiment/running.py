@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import CollectiveError, EmulatedComm, SharedSet, raise_together, sleeping_barrier
+from labkit.comm import CollectiveError, EmulatedComm, SharedSet, choose, raise_together, sleeping_barrier
 from labkit.files import UNFINISHED
 from labkit.nn import MODELS, Classifier, Model
 from labkit.train.batches import Batches
@@ -93,10 +93,14 @@ def run(
         speeds=about.get("speeds", ()),
     )
     epochs, steps = _length(settings, batches)
+    if settings["algorithm"] == "auto":
+        about["auto"] = str(choose(world, model.grads.nbytes))
     timeline, iterations = Timeline(comm), Iterations()
     with Progress(comm.rank, steps) as progress:
         printer = Printer(comm, progress, ordered=ordered, log_every=settings["log_every"])
         printer.note(start_line(settings, comm.size, model.params.size, len(dataset.targets), steps))
+        if "auto" in about:
+            printer.note(about["auto"])
         began = perf_counter()
         rows = train(
             world,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
+from itertools import product
+
 import numpy as np
 from mpi4py import MPI
 
-from labkit.cli.train import AGGREGATE, ALGORITHM
+from labkit.cli.train.options import AGGREGATE, ALGORITHM
 from labkit.comm import AGGREGATES, ALGORITHMS, algorithm, average, raise_together
+from labkit.comm.averaging.allgather import _kept_rows
 from tests.raising import error_on_every_rank
 
 SIZES = (0, 1, 2, 7, 1002, 2 * 32_768 + 6)  # from fewer values than ranks to more than one block
@@ -42,7 +46,7 @@ def check_every_algorithm_gives_the_result_of_one_rank_with_all_gradients(comm: 
 
 
 def check_all_ranks_end_with_the_same_bits(comm: MPI.Intracomm) -> None:
-    for name in ("ring", "allgather", "shared-memory", "root", "tree"):
+    for name in ("ring", "allgather", "mpi-allgather", "shared-memory", "root", "tree"):
         for n in (2, 7, 33_000):
             mine = gradients(comm.size, n, np.float32)[comm.rank]
             average(comm, mine, comm.rank + 1, ALGORITHMS[name])
@@ -50,14 +54,14 @@ def check_all_ranks_end_with_the_same_bits(comm: MPI.Intracomm) -> None:
 
 
 def check_the_median_and_the_trimmed_mean_are_those_of_all_gradients(comm: MPI.Intracomm) -> None:
-    for n in SIZES:
+    for n, name in product(SIZES, ("allgather", "mpi-allgather")):
         every = gradients(comm.size, n, np.float64 if n % 2 else np.float32)
         every[-1] *= 1e6  # a faulty rank
         mine = every[comm.rank].copy()
-        average(comm, mine, comm.rank + 1, algorithm("allgather", "median"))
+        average(comm, mine, comm.rank + 1, algorithm(name, "median"))
         np.testing.assert_allclose(mine, np.median(every, axis=0), rtol=1e-6)
         mine = every[comm.rank].copy()
-        average(comm, mine, comm.rank + 1, algorithm("allgather", "trimmed-mean"))
+        average(comm, mine, comm.rank + 1, algorithm(name, "trimmed-mean"))
         kept = np.sort(every, axis=0)[1:-1] if comm.size > 2 else every
         assert_close(mine, kept.mean(axis=0, dtype=np.float64), kept)
     mine = np.full(3, np.nan if comm.rank == 0 else 1, np.float32)
@@ -79,15 +83,17 @@ def check_the_command_line_offers_every_algorithm(comm: MPI.Intracomm) -> None:
 def check_an_algorithm_that_cannot_compute_a_median_says_why(comm: MPI.Intracomm) -> None:
     for name in ALGORITHMS:
         for aggregate in AGGREGATES:
-            possible = aggregate not in ("median", "trimmed-mean") or name == "allgather"
+            possible = aggregate not in ("median", "trimmed-mean") or name in ("allgather", "mpi-allgather")
             try:
                 algorithm(name, aggregate)
             except ValueError as error:
                 assert not possible and name in str(error) and aggregate in str(error), error
-                assert "adds gradients up" in str(error) and "allgather" in str(error), error
+                assert "adds gradients up" in str(error) and "use 'allgather' or 'mpi-allgather'" in str(
+                    error
+                ), error
             else:
                 assert possible, (name, aggregate)
-    for names, words in (("star", "mean"), "one of mpi, allgather"), (("ring", "mode"), "one of sum"):
+    for names, words in (("star", "mean"), "one of mpi, mpi-allgather"), (("ring", "mode"), "one of sum"):
         try:
             algorithm(*names)
         except ValueError as error:
@@ -165,3 +171,20 @@ def check_an_error_names_the_ranks_that_have_it(comm: MPI.Intracomm) -> None:
         assert said == f"{ranks}: odd, {comm.size}"
     else:
         raise_together(comm, fault)
+
+
+def check_an_allgather_keeps_its_memory_until_more_is_needed(comm: MPI.Intracomm) -> None:
+    own = comm.Dup()
+    for name in ("allgather", "mpi-allgather"):
+        ALGORITHMS[name](own, np.ones(1000, np.float64), 1.0)
+        first = _kept_rows(own, np.ones(1000, np.float64))
+        gradient = np.full(500, comm.rank, np.float32)
+        ALGORITHMS[name](own, gradient, 1.0)
+        np.testing.assert_array_equal(gradient, sum(range(comm.size)))
+        assert np.shares_memory(first, _kept_rows(own, gradient)), name
+    larger = _kept_rows(own, np.ones(1001, np.float64))
+    assert larger.shape == (comm.size, 1001) and not np.shares_memory(first, larger)
+    alive = weakref.ref(larger.base)
+    own.Free()
+    del larger
+    assert alive() is None

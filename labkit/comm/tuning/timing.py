@@ -1,9 +1,13 @@
 """Time all-reduce algorithms on the ranks, as nccl-tests and the OSU micro-benchmarks do.
 
-One repetition is a barrier, then one call; it takes as long as on its slowest rank. Rank 0 decides the number
-of repetitions for all ranks: if each rank decided for itself, they could differ and hang. The result is the
-median. The algorithms take turns in changing order, and all sizes are measured in several passes, so that a
-slow spell of the machine affects all of them alike (see `labkit.bench.rows`).
+One repetition is a barrier, then one call; it takes as long as on its slowest rank. Before the barrier each
+rank writes its array, as a backward pass writes the gradient: otherwise an array that several algorithms use
+would be in the processor's cache more often than another one. Rank 0 decides the number of repetitions for
+all ranks: if each rank decided for itself, they could differ and hang. The result is the median.
+
+The algorithms take turns in random order, because a call is faster after another call of the same algorithm,
+and slower after one that filled the caches. All sizes are measured in several passes, so that a slow spell of
+the machine affects all of them alike.
 
 Between machines, each timed call follows an untimed one: TCP connections remember how fast the previous
 algorithm sent, and a training loop calls the same algorithm again and again.
@@ -11,35 +15,40 @@ algorithm sent, and a training loop calls the same algorithm again and again.
 
 from __future__ import annotations
 
+import random
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from labkit.bench.collectives import ITEM, Times
-from labkit.comm import CollectiveError, raise_together
+from labkit.comm.errors import CollectiveError, raise_together
 from labkit.units import format_size
 
-Sum = Callable[[MPI.Intracomm, np.ndarray], object]  # leaves the sum of all ranks' arrays in each of them
+ITEM = np.dtype(np.float32).itemsize
+Times = dict[int, dict[str, float]]  # bytes → algorithm → median time in seconds
+# Leaves the sum of all ranks' arrays in each of them. The last argument is the weight of an averaging
+# algorithm, always 1: without a function in between, the time is the algorithm's own.
+Sum = Callable[[MPI.Intracomm, np.ndarray, float], object]
 Report = Callable[[str], None]
 
 PASSES = 3
 MIN_ROUNDS, MAX_ROUNDS = 2, 100  # in a pass
+PROGRESS_EVERY_S = 2.0
 
 
 class Allreduce(NamedTuple):
-    """An all-reduce, and a function that makes its array, (n,) float32; by default all share one array.
+    """An all-reduce, and a function that makes its array, (n,) float32; without one, they share an array.
 
-    `array` raises CollectiveError if there is no memory for n entries; the algorithm is then left out at that
-    size.
+    So they do if `array` returns None. If it raises CollectiveError, because there is no memory for n
+    entries, the algorithm is left out at that size.
     """
 
     add: Sum
-    array: Callable[[MPI.Intracomm, int], np.ndarray] | None = None
+    array: Callable[[MPI.Intracomm, int], np.ndarray | None] | None = None
 
 
 def measure(
@@ -58,13 +67,13 @@ def measure(
     for number in range(PASSES):
         for size in sizes:
             where = f"pass {number + 1} of {PASSES}, {format_size(size)}"
-            times = _pass(
+            times = one_pass(
                 comm,
                 algorithms,
                 size,
                 seconds / PASSES,
                 lambda text, where=where: report(f"{where}: {text}"),  # type: ignore[misc]
-                first=number == 0,
+                check=number == 0,
             )
             for name, found in times.items():
                 taken[size].setdefault(name, []).extend(found)
@@ -81,43 +90,65 @@ def print_progress(comm: MPI.Intracomm, text: str) -> None:
         sys.stderr.flush()
 
 
-def _pass(
+def progress(comm: MPI.Intracomm, before: str = "") -> Report:
+    """Return a function that prints a line about the progress on rank 0, at most every two seconds."""
+    last = monotonic()
+
+    def report(text: str) -> None:
+        nonlocal last
+        if monotonic() - last >= PROGRESS_EVERY_S:
+            print_progress(comm, f"{before}{text}")
+            last = monotonic()
+
+    return report
+
+
+def one_pass(
     comm: MPI.Intracomm,
     algorithms: Mapping[str, Allreduce],
     size: int,
     seconds: float,
     report: Report,
     *,
-    first: bool,
+    check: bool = False,
+    fewest: int = MIN_ROUNDS,
 ) -> dict[str, list[float]]:
-    """Return the times of every algorithm in all rounds of one pass, on the slowest rank of each round."""
+    """Return every algorithm's times (s) in all rounds of one pass, on the slowest rank of each. Collective.
+
+    The pass takes about `seconds`, or longer for `fewest` rounds. With `check`, first compare each
+    algorithm's sum with the right one.
+    """
     n = size // ITEM
     common = np.empty(n, np.float32)
     ready: dict[str, tuple[Sum, np.ndarray]] = {}
     for name, (add, make) in algorithms.items():
         try:
-            array = make(comm, n) if make else common
+            own = make(comm, n) if make else None
         except CollectiveError as error:
             print_progress(comm, f"{format_size(size)}: {name} is left out: {error}")
             continue
-        if first:
+        array = common if own is None else own
+        if check:
             report(f"checking the sum of {name}")
             _check(comm, name, add, array)
         ready[name] = add, array
-    for _, array in ready.values():
-        array.fill(0)  # the sum stays 0, however often it is taken
     report("warming up")
     start = perf_counter()
-    calls = 1 if len(set(comm.allgather(MPI.Get_processor_name()))) == 1 else 2
-    _one_round(comm, ready, np.empty(len(ready)), calls, backwards=True)
+    calls = calls_in_a_round(comm)
+    _one_round(comm, ready, np.empty(len(ready)), calls, 0)
     affordable = int(seconds / (perf_counter() - start))
-    rounds = comm.bcast(min(max(affordable, MIN_ROUNDS), MAX_ROUNDS))
+    rounds = comm.bcast(min(max(affordable, fewest), MAX_ROUNDS))
     times = np.empty((len(ready), rounds))
     for number in range(rounds):
         report(f"round {number + 1} of {rounds}")
-        _one_round(comm, ready, times[:, number], calls, backwards=bool(number % 2))
+        _one_round(comm, ready, times[:, number], calls, number + 1)
     comm.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
     return dict(zip(ready, times.tolist(), strict=True))
+
+
+def calls_in_a_round(comm: MPI.Intracomm) -> int:
+    """Return how often a round calls each algorithm: between machines twice. Collective."""
+    return 1 if len(set(comm.allgather(MPI.Get_processor_name()))) == 1 else 2
 
 
 def _one_round(
@@ -125,16 +156,20 @@ def _one_round(
     ready: Mapping[str, tuple[Sum, np.ndarray]],
     times: np.ndarray,
     calls: int,
-    *,
-    backwards: bool,
+    number: int,
 ) -> None:
-    """Call every algorithm `calls` times; put the time of the last call into `times`, (algorithms,)."""
+    """Call every algorithm `calls` times; put the time of the last call into `times`, (algorithms,).
+
+    The number of the round decides the order, so it is the same on all ranks.
+    """
     turns = list(enumerate(ready.values()))
-    for place, (add, array) in reversed(turns) if backwards else turns:
+    random.Random(number).shuffle(turns)
+    for place, (add, array) in turns:
         for _ in range(calls):
+            array.fill(0)
             comm.Barrier()
             start = perf_counter()
-            add(comm, array)
+            add(comm, array, 1.0)
             times[place] = perf_counter() - start
 
 
@@ -142,7 +177,7 @@ def _check(comm: MPI.Intracomm, name: str, add: Sum, array: np.ndarray) -> None:
     """Call an algorithm once, on values that differ between ranks and between entries."""
     p, entries = comm.size, np.arange(array.size, dtype=np.float32) % 7
     np.add(entries, comm.rank, out=array)
-    add(comm, array)
+    add(comm, array, 1.0)
     wrong = np.flatnonzero(array != entries * p + p * (p - 1) // 2)
     fault = None
     if wrong.size:

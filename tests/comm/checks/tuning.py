@@ -1,0 +1,186 @@
+"""The algorithm `auto`: what it chooses, what it keeps, and that all ranks agree."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm import (
+    ALGORITHMS,
+    CountingComm,
+    EmulatedComm,
+    Link,
+    allocate_gradient,
+    auto,
+    choose,
+    shared_memory,
+)
+from labkit.comm.tuning import auto as tuned
+from labkit.comm.tuning import kept, timing
+
+SMALL, LARGE = 1024, 2048  # bytes
+FLOAT = np.dtype(np.float32)
+
+
+@contextmanager
+def costs_in_a_new_folder(comm: MPI.Intracomm) -> Iterator[list[int]]:
+    """Know no costs for the block; yield a list that gets each size that is measured."""
+    measured: list[int] = []
+
+    def one_pass(own, algorithms, size, seconds, report, *, fewest):  # type: ignore[no-untyped-def]
+        measured.append(size)
+        return real(own, algorithms, size, 0.0, report, fewest=1)
+
+    real = timing.one_pass
+    with tempfile.TemporaryDirectory() as folder:
+        with (
+            mock.patch.dict(os.environ, LABKIT_COSTS=folder),  # on rank 0 only: the others' folders differ
+            mock.patch.object(tuned, "_measured", {}),
+            mock.patch.object(tuned, "_chosen", {}),
+            mock.patch.object(tuned, "_last_comm", None),
+            mock.patch.object(timing, "one_pass", one_pass),
+        ):
+            yield measured
+        comm.Barrier()
+
+
+def plant(comm: MPI.Intracomm, by_size: dict[int, dict[str, float]]) -> None:
+    """Keep these costs (s) on every rank; only those of rank 0 count."""
+    place = kept.place_of(comm)
+    backwards = {
+        size: dict(zip(times, reversed(times.values()), strict=True)) for size, times in by_size.items()
+    }
+    assert kept.save(place, by_size if comm.rank == 0 else backwards, "today") == ""
+
+
+def check_auto_uses_the_algorithm_with_the_lowest_cost_on_rank_0(comm: MPI.Intracomm) -> None:
+    if comm.size == 1:
+        assert choose(comm, SMALL).name == "mpi"
+        return
+    with costs_in_a_new_folder(comm) as measured:
+        fast = {"mpi": 3e-5, "tree": 2e-5, "ring": 1e-5}
+        slow = {"mpi": 9e-5, "ring": 8e-5, "shared-memory": 7e-5}
+        plant(comm, {SMALL: fast, LARGE: slow})
+        called: list[str] = []
+        fixed = {
+            name: lambda *given, name=name, real=real: (called.append(name), real(*given))  # type: ignore[misc]
+            for name, real in tuned.FIXED.items()
+        }
+        with mock.patch.object(tuned, "FIXED", fixed):
+            for again in range(3):
+                for nbytes, expected in (SMALL, "ring"), (LARGE, "shared-memory"):
+                    gradient = allocate_gradient(auto, comm, nbytes // 4, FLOAT)
+                    assert (gradient is None) == (expected == "ring")
+                    gradient = np.zeros(nbytes // 4, FLOAT) if gradient is None else gradient
+                    for weight in 1.0, 0.5:
+                        gradient[...] = comm.rank
+                        auto(comm, gradient, weight)
+                        assert (gradient == weight * sum(range(comm.size))).all(), (again, nbytes)
+                    assert called == [expected] * 2, called
+                    called.clear()
+        assert measured == []
+        between = choose(comm, int((SMALL * LARGE) ** 0.5))
+        assert [name for name, _ in between.ranked] == ["ring", "mpi"]
+        assert str(between) == "auto: ring for 1.41 KiB, predicted 28.3 µs; next mpi, 52 µs (measured today)"
+
+
+def check_costs_are_measured_once_and_again_only_if_they_are_damaged_or_on_request(
+    comm: MPI.Intracomm,
+) -> None:
+    if comm.size == 1:
+        return
+    with costs_in_a_new_folder(comm) as measured:
+
+        def measured_for(nbytes: int, own_memory: bool = False) -> list[int]:
+            measured.clear()
+            if not own_memory:
+                tuned._measured.clear()  # as in a new process
+            assert choose(comm, nbytes).nbytes == nbytes
+            return measured
+
+        assert measured_for(SMALL) == [SMALL]
+        assert measured_for(SMALL) == []
+        assert measured_for(SMALL + 4) == [LARGE]
+        path = kept.place_of(comm).path()
+        for damaged in b"", b'{"place": {}}', b"[1]", path.read_bytes()[:-9] if comm.rank == 0 else b"":
+            comm.Barrier()
+            if comm.rank == 0:
+                path.write_bytes(damaged)
+            assert measured_for(SMALL) == [SMALL], damaged
+        text = path.read_text() if comm.rank == 0 else ""
+        for ours, foreign in ('"shared memory"', '"10 links"'), ("e-05", "e-0x"), (": 0.", ": -0."):
+            comm.Barrier()
+            if comm.rank == 0:
+                path.write_text(text.replace(ours, foreign))
+            again = [SMALL] if comm.bcast(ours in text) else []
+            assert measured_for(SMALL) == again, foreign
+        tuned.refit_costs(comm)
+        assert measured_for(SMALL, own_memory=True) == [SMALL]
+        assert measured_for(SMALL, own_memory=True) == []
+
+
+def check_a_folder_that_cannot_be_written_to_costs_only_the_memory_of_the_process(
+    comm: MPI.Intracomm,
+) -> None:
+    if comm.size == 1:
+        return
+    with costs_in_a_new_folder(comm) as measured, tempfile.NamedTemporaryFile() as file:
+        os.environ["LABKIT_COSTS"] = str(Path(file.name) / "folder")
+        assert "not kept: cannot write to" in choose(comm, SMALL).source
+        assert "not kept" not in choose(comm, SMALL).source and measured == [SMALL]
+
+
+def check_auto_on_emulated_links_leaves_shared_memory_out(comm: MPI.Intracomm) -> None:
+    if comm.size == 1:
+        return
+    with costs_in_a_new_folder(comm) as measured:
+        link = EmulatedComm(comm, Link(1e9, 1e-5))
+        slow_link = EmulatedComm(comm, Link(1e9, 2e-5))
+        gradient = np.full(SMALL // 4, comm.rank, np.float32)
+        auto(comm, gradient, 1.0)
+        for emulated in link, slow_link:
+            gradient[...] = comm.rank
+            auto(emulated, gradient, 1.0)
+            assert (gradient == sum(range(comm.size))).all()
+            names = {name for name, _ in choose(emulated, SMALL).ranked}
+            assert names == set(ALGORITHMS) - {"auto", "shared-memory"}, names
+        assert measured == [SMALL] * 3  # each with costs of its own, although all share one handle
+
+
+def check_measuring_for_auto_is_not_counted(comm: MPI.Intracomm) -> None:
+    with costs_in_a_new_folder(comm):
+        if comm.size > 1:
+            plant(comm, {SMALL: {"mpi": 2e-5, "ring": 1e-5}})
+        counting = CountingComm(comm)
+        auto(counting, np.ones(SMALL // 4, np.float32), 0.5)
+        names = [row.name for row in counting.traffic()]
+        assert names == (["ring_allreduce"] if comm.size > 1 else ["Allreduce"]), names
+        auto(counting, np.ones(LARGE // 4, np.float32), 0.5)
+        assert {row.calls for row in counting.traffic()} <= {1, 2}
+
+
+def check_a_freed_communicator_leaves_no_choice_behind(comm: MPI.Intracomm) -> None:
+    with costs_in_a_new_folder(comm):
+        own = comm.Dup()
+        auto(own, np.ones(SMALL // 4, np.float32), 1.0)
+        assert tuned._chosen and tuned._last_comm is own
+        own.Free()
+        assert not tuned._chosen and tuned._last_comm is None
+
+
+def check_without_room_in_shared_memory_auto_takes_another_algorithm(comm: MPI.Intracomm) -> None:
+    if comm.size == 1:
+        return
+    with costs_in_a_new_folder(comm):
+        plant(comm, {SMALL: {"shared-memory": 1e-5, "tree": 2e-5, "mpi": 3e-5}})
+        full = lambda nbytes: "too little" if nbytes >= SMALL else None  # noqa: E731
+        with mock.patch("labkit.comm.averaging.segments._no_room", full):
+            assert allocate_gradient(auto, comm, SMALL // 4, FLOAT) is None
+        assert tuned._algorithm(comm, SMALL) is ALGORITHMS["tree"] is not shared_memory
