@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from labkit.plots.style import rank_style
+from labkit.plots.style import COLOURS, INK, curve_style, rank_style, text_colour
 
 
 def losses(local: Sequence[Sequence[float]], over_all: Sequence[float]) -> Figure:
@@ -74,3 +74,75 @@ def _rank_curves(axes: Axes, values: Sequence[Sequence[float]] | np.ndarray) -> 
             markevery=max(1, len(curve) // 10),
             **rank_style(rank),
         )
+
+
+def set_ups(
+    loss: Mapping[str, Sequence[float]],
+    seconds: Mapping[str, Sequence[float]],
+    shares: Mapping[str, Mapping[str, float]],
+) -> Figure:
+    """Return the runs of several set-ups by iteration: their loss, their time per iteration, and its parts.
+
+    `loss` and `seconds` have a curve, one value for each iteration, under the name of each run; `shares` has
+    the parts of the time, as fractions that add up to 1.
+    """
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    for axes, curves, label in (
+        (left, loss, "Loss (mean of the ranks)"),
+        (middle, seconds, "Time per iteration (s)"),
+    ):
+        for k, (name, curve) in enumerate(curves.items()):
+            style = curve_style(k)
+            axes.plot(
+                np.arange(1, len(curve) + 1), curve, label=name, markevery=max(1, len(curve) // 8), **style
+            )
+        axes.set(xlabel="Iteration", ylabel=label)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+    middle.set_ylim(bottom=0)
+    left.legend()
+    parts = list(next(iter(shares.values())))
+    for k, part in enumerate(parts):
+        before = [sum(run[other] for other in parts[:k]) for run in shares.values()]
+        values = [run[part] for run in shares.values()]
+        bars = right.barh(
+            list(shares), [100 * v for v in values], left=[100 * v for v in before], label=part,
+            color=COLOURS[k], edgecolor=INK,
+        )  # fmt: skip
+        right.bar_label(
+            bars,
+            [f"{100 * value:.0f}" if value >= 0.06 else "" for value in values],
+            label_type="center",
+            color=text_colour(COLOURS[k]),
+        )
+    right.set_xlabel("Share of the time per iteration (%)")
+    right.set_xlim(0, 100)
+    right.invert_yaxis()
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=9)
+    return figure
+
+
+def processes(
+    accuracy: Mapping[str, np.ndarray], loss: Mapping[str, np.ndarray], drift: Mapping[str, np.ndarray]
+) -> Figure:
+    """Return training accuracy and loss by epoch: thick for the mean of a run's ranks, thin for each rank.
+
+    Shapes: accuracy (as fractions) and loss (ranks, epochs), under the name of each run. A third panel shows
+    how far the ranks' weights are apart in the runs that have a `drift` (epochs,), as fractions.
+    """
+    panels = [("Training accuracy (%)", accuracy, 100), ("Training loss", loss, 1)]
+    if drift:
+        apart = {name: np.atleast_2d(curve) for name, curve in drift.items()}
+        panels.append(("Distance between the ranks' weights (%)", apart, 100))
+    figure = Figure(figsize=(4.5 * len(panels), 4), layout="constrained")
+    for axes, (label, runs, factor) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        _label(axes, label)
+        for k, (name, by_rank) in enumerate(runs.items()):
+            epochs, style = np.arange(1, by_rank.shape[1] + 1), curve_style(k)
+            for curve in by_rank:
+                axes.plot(epochs, factor * curve, color=style["color"], linewidth=0.7, alpha=0.6)
+            every = max(1, len(epochs) // 8)
+            axes.plot(epochs, factor * by_rank.mean(axis=0), label=name, markevery=every, **style)
+        axes.legend()
+    return figure

@@ -12,6 +12,7 @@ import numpy as np
 from labkit.nn import Model
 
 MOST_NAMES = 2  # W and b; a line of output has no room for more
+ALL = "all"  # the name under which the whole gradient of a model with more parameters is measured
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Epoch:
     `drift` is measured only if each rank steps before averaging: the largest ‖w_r - w_0‖ / ‖w_0‖ of all ranks
     r, where w_r are the parameters of rank r.
 
-    `Contributions` fills in the dictionaries, by parameter name, or under the name "all" for the whole
+    `Contributions` fills in the dictionaries, by parameter name, or under the name ALL for the whole
     gradient of a model with many parameters; without it they are empty. `gradient_norm` and `gradient_mean`
     are the norm and the mean entry of this rank's own mean gradient in the epoch. `contribution` is
     ‖this rank's part‖ / ‖sum of all ranks' parts‖, as a fraction. A median has no parts: for it,
@@ -173,7 +174,7 @@ class Contributions(Callback):
     def after_epoch(self, model: Model, epoch: Epoch) -> None:
         assert self._own is not None and self._all is not None  # an epoch has at least one step
         named = len(model.shapes) <= MOST_NAMES
-        parts, sums = (model.views(array) if named else {"all": array} for array in (self._own, self._all))
+        parts, sums = (model.views(array) if named else {ALL: array} for array in (self._own, self._all))
         weight = self._weight or math.nan  # a rank without samples has no gradient of its own
         epoch.gradient_norm = {name: float(np.linalg.norm(part)) / weight for name, part in parts.items()}
         epoch.gradient_mean = {name: float(part.mean()) / weight for name, part in parts.items()}

@@ -16,14 +16,16 @@ from labkit.cli.train.options import TrainCommand, with_options
 
 @click.command(cls=TrainCommand)
 @with_options
-def command(preset: str | None, out: Path | None, ordered: bool, **options: Any) -> None:
+def command(preset: str | None, resume: Path | None, out: Path | None, ordered: bool, **options: Any) -> None:
     """Train a model on the ranks that mpiexec started: mpiexec -n 4 labkit train --out run.
 
     For each epoch, every rank prints its own and the global loss, its training accuracy, its contribution to
     the averaged gradient, and the time it computed, waited and transferred. At the end, every rank tests its
     own model. Rank 0 writes the results to --out.
     """
-    if out is None and preset is None:
+    if preset and resume:
+        raise click.UsageError("--preset and --resume: a run that is resumed keeps its own settings")
+    if out is None and preset is None and resume is None:
         raise click.UsageError("Missing option '--out'.")
     # A single process: with other transports, Open MPI would leave shared memory behind.
     if not under_mpiexec():
@@ -36,4 +38,5 @@ def command(preset: str | None, out: Path | None, ordered: bool, **options: Any)
     comm = MPI.COMM_WORLD
     given = {name: value for name, value in options.items() if value not in (None, ())}
     with ending_together(comm, "labkit train"):
-        run(comm, given, out or Path("runs", str(preset)), preset=preset, ordered=ordered, draw=draw)
+        folder = out or resume or Path("runs", str(preset))
+        run(comm, given, folder, preset=preset, resume=resume, ordered=ordered, draw=draw)

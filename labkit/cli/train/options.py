@@ -61,12 +61,12 @@ OPTIONS: dict[str, list[Option]] = {
             SHARD,
             "Which samples each rank gets. With strided, shuffled and weighted shards, the result does not "
             "depend on the number of ranks.",
-            "strided, or contiguous if a step takes all samples",
+            "depends on the model, see below; else strided, or contiguous if a step takes all samples",
         ),
         click.option(
             "--augment/--no-augment",
             default=None,
-            help="Shift and mirror images at random, where the data set allows it. [default: no]",
+            help=f"Shift and mirror images at random, as fits the data set. {BY_MODEL}",
         ),
         click.option(
             "--seed",
@@ -151,7 +151,16 @@ OPTIONS: dict[str, list[Option]] = {
         click.option(
             "--out",
             type=click.Path(path_type=Path),
-            help="Directory for the results. [required; with --preset: runs/PRESET]",
+            help="Directory for the results. [required, except with --preset: runs/PRESET, or --resume: RUN]",
+        ),
+        click.option(
+            "--checkpoint-every", type=POSITIVE, metavar="N", help="Write a checkpoint every N iterations."
+        ),
+        click.option(
+            "--resume",
+            type=click.Path(path_type=Path),
+            metavar="RUN",
+            help="Continue the run in this directory from its last checkpoint.",
         ),
         click.option(
             "--log-every", type=POSITIVE, metavar="N", help="Print each rank's loss every N iterations."
@@ -165,17 +174,15 @@ OPTIONS: dict[str, list[Option]] = {
     ],
 }
 
+CNN = "cosine, momentum 0.9, weight decay 0.0005, shuffled, augmented"
 # What fits each model, and its recipe: as in labkit.train.experiment.settings.
 MODELS = [
     ("linear", "linear (synthetic); 10 epochs, all samples in a step, lr 0.1"),
     ("softmax", "digits, mnist, cifar10; 30 epochs, batch 64, lr 0.5"),
     ("mlp", "digits, mnist, cifar10; 30 epochs, batch 64, lr 0.1, momentum 0.9"),
-    ("lenet5", "digits, mnist; 30 epochs, batch 64, lr 0.05 (cosine), momentum 0.9"),
-    ("mnist-cnn", "digits, mnist; 15 epochs, batch 64, lr 0.05 (cosine), momentum 0.9"),
-    (
-        "vgg11",
-        "digits, mnist, cifar10; 10 epochs, batch 64, lr 0.05 (cosine), momentum 0.9, weight decay 0.0005",
-    ),
+    ("lenet5", f"digits, mnist; 30 epochs, batch 32, lr 0.05, {CNN}"),
+    ("mnist-cnn", f"digits, mnist; 15 epochs, batch 32, lr 0.05, {CNN}"),
+    ("vgg11", f"digits, mnist, cifar10; 15 epochs, batch 64, lr 0.05, {CNN}"),
 ]
 
 

@@ -12,7 +12,8 @@ from mpi4py import MPI
 from labkit.train.callbacks import Callback, Iteration
 from labkit.train.experiment.run_record import write_csv
 
-COLUMNS = "iteration", "loss", "time_s", "compute_s", "communication_s"
+COLUMNS = "iteration", "loss", "time_s", "compute_s", "wait_s", "communication_s"
+PARTS = "compute", "wait for the last rank", "exposed communication", "rest"
 MOST = 100_000  # iterations that are kept, of each rank
 
 
@@ -21,8 +22,8 @@ class Iterations(Callback):
 
     The time (s) of an iteration runs from its begin to the begin of the next one, so that the times add up to
     that of the run; the last one ends with itself. In it, a rank computes (forward and backward pass, and the
-    update), and it communicates where that is not hidden behind computation (exposed communication),
-    including the wait for the last rank. The rest is what callbacks do, and the end of an epoch.
+    update), waits for the last rank, and communicates where that is not hidden behind computation (exposed
+    communication). The rest is what callbacks do, and the end of an epoch.
     """
 
     def __init__(self) -> None:
@@ -33,14 +34,15 @@ class Iterations(Callback):
         if self._rows:
             self._rows[-1][2] = it.begin - self._begin
         if len(self._rows) < MOST:
-            compute, communication = it.ready - it.begin + it.done - it.end, it.end - it.ready
-            self._rows.append([it.number, it.loss, it.done - it.begin, compute, communication])
+            compute = it.ready - it.begin + it.done - it.end
+            parts = [compute, it.start - it.ready, it.end - it.start]
+            self._rows.append([it.number, it.loss, it.done - it.begin, *parts])
         self._begin = it.begin
 
     def gather(self, comm: MPI.Intracomm) -> np.ndarray:
         """Return a table of all ranks on rank 0, an empty one elsewhere. Collective.
 
-        Shape: (p, iterations, 5), with the columns of COLUMNS.
+        Shape: (p, iterations, 6), with the columns of COLUMNS.
         """
         own = np.array(self._rows).reshape(-1, len(COLUMNS))
         return np.array(comm.gather(own) or np.empty((0, *own.shape)))
@@ -63,3 +65,22 @@ def load_iterations(path: Path) -> np.ndarray:
     table = np.array(rows, float)
     ranks = int(table[:, 0].max()) + 1
     return table[:, 1:].reshape(ranks, -1, len(COLUMNS))
+
+
+def seconds_per_iteration(table: np.ndarray) -> np.ndarray:
+    """Return each rank's mean time (s) per iteration without the first. Shapes: (p, n, 6), (p,)."""
+    return np.asarray(_later(table)[:, :, 2].mean(axis=1))
+
+
+def shares(table: np.ndarray) -> np.ndarray:
+    """Return the share that each of PARTS has in the time without the first iteration; they add up to 1.
+
+    Shapes: table (p, n, 6); result (p, 4).
+    """
+    total, *parts = _later(table)[:, :, 2:].sum(axis=1).T
+    return np.array([*parts, total - sum(parts)]).T / total[:, None]
+
+
+def _later(table: np.ndarray) -> np.ndarray:
+    """Return the iterations after the first, in which memory is allocated and connections are made."""
+    return table[:, 1:] if table.shape[1] > 1 else table

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from labkit.comm import print_by_rank
 from labkit.nn import Model
-from labkit.train.callbacks import Callback, Epoch, Iteration
+from labkit.train.callbacks import ALL, Callback, Epoch, Iteration
 from labkit.train.experiment.progress import Progress
 
 OVER_100 = (
@@ -78,8 +78,9 @@ def gradient_lines(row: Epoch) -> list[str]:
     """Return the line of an epoch's gradient norms and contributions, and of the drift; none if unknown."""
     lines = []
     if row.contribution:
-        norms = ", ".join(f"{name} {norm:.4g}" for name, norm in row.gradient_norm.items())
-        parts = ", ".join(f"{name} {100 * part:.2f} %" for name, part in row.contribution.items())
+        named = {name: "" if name == ALL else f"{name} " for name in row.contribution}
+        norms = ", ".join(f"{name}{row.gradient_norm[key]:.4g}" for key, name in named.items())
+        parts = ", ".join(f"{name}{100 * row.contribution[key]:.2f} %" for key, name in named.items())
         lines.append(f"epoch {row.epoch}: gradient norm {norms}; contribution {parts}")
     if row.drift is not None:
         lines.append(f"epoch {row.epoch}: weights {100 * row.drift:.3g} % apart")

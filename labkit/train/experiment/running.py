@@ -17,26 +17,29 @@ from labkit.nn import MODELS, Classifier, Model
 from labkit.train.batches import Batches
 from labkit.train.bottleneck import Straggler
 from labkit.train.callbacks import Contributions, Epoch
+from labkit.train.checkpoints import Checkpoints, stored_settings
 from labkit.train.experiment import building
+from labkit.train.experiment.comparison import as_text, compare
 from labkit.train.experiment.iterations import Iterations, save_iterations
 from labkit.train.experiment.presets import chosen
 from labkit.train.experiment.printing import Printer, end_line, start_line
 from labkit.train.experiment.progress import Progress
 from labkit.train.experiment.run_record import prepare, record, save_measurements, save_weights
-from labkit.train.experiment.settings import RECIPES, command_line, complete, fault
+from labkit.train.experiment.settings import AUGMENTATIONS, RECIPES, command_line, complete, fault
 from labkit.train.loop import gather, train
 from labkit.train.speed import speeds
 from labkit.train.timeline import Step, Timeline, save_trace
 
 SPEED_SAMPLES = 256  # at most as many samples of each rank measure its speed
 TEST_BATCH = 100
+CHECKPOINT = "checkpoint.npz"
 
 
 @dataclass(frozen=True)
 class Results:
     """What a run has measured on all ranks, and its `record`.
 
-    Shape: iterations (p, n, 5), see `Iterations`.
+    Shape: iterations (p, n, 6), see `Iterations`.
     """
 
     rows: list[Epoch]
@@ -50,20 +53,21 @@ def run(
     given: Mapping[str, Any],
     out: Path,
     *,
-    preset: str | None,
-    ordered: bool,
+    preset: str | None = None,
+    resume: Path | None = None,
+    ordered: bool = False,
     draw: Callable[[Path, Results], None],
 ) -> None:
     """Train as the settings say, print each epoch, test each rank's model and write the results to `out`.
 
     The `given` settings are the options of `labkit train` that were given, by name; the others are those of
-    the preset and of the model's recipe. `ordered` prints the lines of an epoch in the order of their ranks.
-    Rank 0 calls `draw` to add figures to the results.
+    the preset, or of the run in the directory `resume`, and of the model's recipe. `ordered` prints the lines
+    of an epoch in the order of their ranks. Rank 0 calls `draw` to add figures to the results.
 
     Collective. Raise CollectiveError on every rank if a setting is wrong, the training diverges, or the
     results cannot be written.
     """
-    settings = complete(given, chosen(comm, preset))
+    settings = complete(given, stored(comm, resume) if resume else chosen(comm, preset))
     if why := fault(settings):
         raise CollectiveError(why)
     bottlenecks, links = building.bottlenecks(comm, settings)
@@ -91,6 +95,7 @@ def run(
         settings["batch"],
         seed=settings["seed"],
         speeds=about.get("speeds", ()),
+        augmentation=AUGMENTATIONS[settings["data"]] if settings["augment"] else None,
     )
     epochs, steps = _length(settings, batches)
     if settings["algorithm"] == "auto":
@@ -114,6 +119,12 @@ def run(
             buffers=settings["buffers"],
             check_weights=settings["check_weights"],
             average_after_step=settings["average_after_step"],
+            checkpoints=Checkpoints(
+                out / CHECKPOINT,
+                every_steps=settings["checkpoint_every"] or 0,
+                resume=resume is not None,
+                settings=settings,
+            ),
             callbacks=[
                 straggler,
                 *([Contributions()] if building.contributions(settings) else []),
@@ -133,6 +144,10 @@ def run(
     about["ended"] = comm.gather({**measured, "total_s": total_s, "samples": samples})
     table = iterations.gather(comm)
     results = Results(gather(comm, rows), timeline.gather(), table, about)
+    if preset and comm.rank == 0:
+        compared = compare(preset, results.rows, table, about["ended"], settings["log_every"])
+        about["comparison"] = [row._asdict() for row in compared]
+        printer.note(as_text(preset, settings["data"], compared))
     _write(comm, out, lambda: _save(out, model, results, draw))
     printer.note(f"The results are in {out}.")
 
@@ -148,6 +163,23 @@ def evaluate(model: Model, dataset: SharedSet) -> tuple[float, float | None]:
         correct += model.correct
         n += len(x)
     return loss / n, correct / n if isinstance(model, Classifier) else None
+
+
+def stored(comm: MPI.Intracomm, directory: Path) -> dict[str, Any]:
+    """Return the settings of the run whose checkpoint is in this directory. Collective.
+
+    Raise CollectiveError on every rank if there is none, or if it is damaged.
+    """
+    settings: dict[str, Any] | str = ""
+    if comm.rank == 0:
+        try:
+            settings = stored_settings(directory / CHECKPOINT)
+        except ValueError as error:
+            settings = f"cannot resume: {error}"
+    settings = comm.bcast(settings)
+    if isinstance(settings, str):
+        raise CollectiveError(settings)
+    return {name: value for name, value in settings.items() if name != "ranks"}
 
 
 def _length(settings: Mapping[str, Any], batches: Batches) -> tuple[int, int]:
