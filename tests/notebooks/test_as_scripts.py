@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -11,24 +10,43 @@ import pytest
 from click.testing import CliRunner
 
 from labkit.cli.export import command
+from tests.check_jobs import checks_in, run_checks
+from tests.conftest import DEADLINE_S
 
 NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
+RANKS = 3  # nbval runs the same cells on four
+CHECKS = """\
+import runpy
+import matplotlib
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+"""
+CHECK = "def check_{0}(comm): runpy.run_path({1!r}, run_name='__main__'), plt.close('all')\n"
 PAGE_COLUMNS = 100  # at 1366 pixels
 COLUMN_GAP = re.compile(r"\S {2,}(?=\S)")
 
 
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Export all notebooks and run their programs in one job; return what went wrong, by notebook."""
+    folder = tmp_path_factory.mktemp("programs")
+    checks, faults = CHECKS, {}
+    for path in NOTEBOOKS:
+        program = str(folder / f"{path.stem}.py")
+        done = CliRunner().invoke(command, [str(path), "--out", program])
+        if done.exit_code == 0:
+            checks += CHECK.format(path.stem, program)
+        else:
+            faults[path.stem] = done.output
+    (folder / "checks.py").write_text(checks)
+    found = run_checks(RANKS, checks_in([folder / "checks.py"]), DEADLINE_S)
+    return faults | {check.rpartition(":check_")[2]: fault for check, fault in found.items()}
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_exported_cells_run_under_mpiexec(path: Path, tmp_path: Path, run: Callable) -> None:
-    """On three ranks: nbval runs the same cells on four."""
-    p = 3
-    script = tmp_path / "program.py"
-    done = CliRunner().invoke(command, [str(path), "--out", str(script)])
-    assert done.exit_code == 0, done.output
-    with script.open("a") as file:
-        file.write("\nprint('reached the end', flush=True)\n")
-    result = run(p, script)
-    assert result.returncode == 0, result.stdout
-    assert result.stdout.count("reached the end") == p
+def test_the_exported_cells_run_under_mpiexec(path: Path, faults: dict[str, str]) -> None:
+    if path.stem in faults:
+        pytest.fail(faults[path.stem], pytrace=False)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
