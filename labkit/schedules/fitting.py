@@ -14,6 +14,8 @@ from labkit.schedules.schedule import Schedule
 
 INITIAL_GUESS = CostModel(1e-5, 1e-9, 1e-9)  # decides which ranks are the slowest in the first iteration
 MAX_ITERATIONS = 20
+GAIN = 0.01  # the least by which a further parameter has to lower the residual
+DISTINCT = 0.02  # the least part of a parameter's terms that the others cannot replace
 
 
 class Measurement(NamedTuple):
@@ -28,7 +30,10 @@ class Measurement(NamedTuple):
 class FittedModel:
     """A cost model with the standard errors of its parameters, in their units.
 
-    A standard error is NaN where the measurements cannot distinguish the parameter from 0.
+    A parameter whose best value would be negative is 0; its standard error says how far above 0 it may be. If
+    the measurements cannot tell a parameter from the others, it is 0, its standard error is NaN, and the
+    others contain it: in a ring, for example, each byte reduced comes with two bytes sent. With no more
+    measurements than parameters, all standard errors are NaN.
     """
 
     model: CostModel
@@ -44,10 +49,14 @@ class FittedModel:
             ("beta", 1e9, "ns per byte"),
             ("gamma", 1e9, "ns per byte reduced"),
         )
-        return "\n".join(
-            f"{name} = {value * scale:.3g} ± {error * scale:.2g} {unit}"
-            for (name, scale, unit), value, error in zip(units, self.model, self.standard_errors, strict=True)
-        )
+        lines = []
+        for (name, scale, unit), value, error in zip(units, self.model, self.standard_errors, strict=True):
+            if value == 0 and np.isnan(error):
+                lines.append(f"{name}: contained in the others")
+            else:
+                margin = "" if np.isnan(error) else f" ± {error * scale:.2g}"
+                lines.append(f"{name} = {value * scale:.3g}{margin} {unit}")
+        return "\n".join(lines)
 
 
 def fit_cost_model(measurements: Iterable[Measurement], itemsize: int = 4) -> FittedModel:
@@ -79,8 +88,8 @@ def fit_cost_model(measurements: Iterable[Measurement], itemsize: int = 4) -> Fi
 def _least_squares(terms: np.ndarray) -> tuple[CostModel, CostModel]:
     """Return the x ≥ 0 with the smallest |terms @ x - 1|², and its standard errors. Shape: terms (n, 3).
 
-    With three unknowns, every subset of non-zero parameters can be tried; of equally good subsets, keep the
-    smallest.
+    With three unknowns, every subset of non-zero parameters can be tried; of subsets that are about equally
+    good, keep the first, which is the smallest.
     """
     scale = np.where(terms.any(axis=0), np.linalg.norm(terms, axis=0), 1)
     best, residual, chosen = np.zeros(3), float(len(terms)), []
@@ -88,12 +97,17 @@ def _least_squares(terms: np.ndarray) -> tuple[CostModel, CostModel]:
         scaled = terms[:, columns] / scale[columns]
         x, _, rank, _ = np.linalg.lstsq(scaled, np.ones(len(scaled)), rcond=None)
         new_residual = float(np.sum((scaled @ x - 1) ** 2))
-        if rank == len(columns) and (x >= 0).all() and new_residual < residual * (1 - 1e-9) - 1e-18:
+        if rank == len(columns) and (x >= 0).all() and new_residual < residual * (1 - GAIN) - 1e-18:
             best, residual, chosen = np.zeros(3), new_residual, columns
             best[columns] = x / scale[columns]
     errors = np.full(3, np.nan)
     if len(terms) > len(chosen):
-        scaled = terms[:, chosen] / scale[chosen]
-        variance = residual / (len(terms) - len(chosen))
-        errors[chosen] = np.sqrt(variance * np.diag(np.linalg.inv(scaled.T @ scaled))) / scale[chosen]
+        deviation = np.sqrt(residual / (len(terms) - len(chosen)))
+        for column in range(3):
+            # The part of this parameter's terms that no combination of the others can replace.
+            others = terms[:, [other for other in chosen if other != column]]
+            fitted = others @ np.linalg.lstsq(others, terms[:, column], rcond=None)[0]
+            own = np.linalg.norm(terms[:, column] - fitted)
+            if own > DISTINCT * scale[column]:
+                errors[column] = deviation / own
     return CostModel(*best.tolist()), CostModel(*errors.tolist())

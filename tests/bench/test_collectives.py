@@ -29,13 +29,14 @@ def test_without_mpiexec_it_starts_ranks_and_prints_rows(p: int) -> None:
     for size in ("4B", "20B", "1KiB"):
         assert {(f"{algorithm}/{size}/p{p}", "mpi-allreduce") for algorithm in ALLREDUCE} <= compared
         assert (f"ring/{size}/p{p}", "hand-written") in compared
+        assert {(f"auto/{size}/p{p}", other) for other in ("mpi-allreduce", "best")} <= compared
     for row in rows:
         assert row["ours"] > 0 and row["ratio"] == pytest.approx(row["ours"] / row["theirs"])
 
 
 def test_under_mpiexec_it_uses_those_ranks(run: Run, tmp_path: Path) -> None:
     plot = tmp_path / "costs.png"
-    done = run(2, *BENCH, "--sizes", "8B,64KiB,128KiB", "--plot", plot)
+    done = run(2, *BENCH, "--refit", "--sizes", "8B,64KiB,128KiB", "--plot", plot)
     assert done.returncode == 0, done.stdout
     head, *lines = [line for line in done.stdout.splitlines() if not line.startswith("pass ")]
     assert head.split() == ["size", "algorithm", "time", "algbw", "busbw", "×", "MPI"]
@@ -46,8 +47,11 @@ def test_under_mpiexec_it_uses_those_ranks(run: Run, tmp_path: Path) -> None:
         "allgather",
         "shared-memory",
         "shared-memory-copied",
+        "mpi-allgather",
+        "auto",
         *ALLREDUCE,
     } <= algorithms
+    assert [line.split()[:4] for line in lines if line.startswith("auto: ")][1][2:] == ["for", "64"]
     assert "alpha = " in done.stdout and "model/median/p2" in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG") and list(tmp_path.iterdir()) == [plot]
 

@@ -49,6 +49,14 @@ def test_rows_compare_every_algorithm_with_the_baselines_that_were_measured() ->
     ]
 
 
+def test_auto_is_compared_with_the_library_and_with_the_best_that_it_can_choose() -> None:
+    others = {"mpi-allreduce": 4 * MS, "ring": 3 * MS, "gloo": 2 * MS, "shared-memory-copied": MS}
+    rows = collectives.rows({1024: {"auto": 6 * MS, **others}}, 4, "hosts")
+    found = {row.against: row.ratio for row in rows if row.case == "auto/1KiB/hosts"}
+    assert found == {"mpi-allreduce": 1.5, "gloo": 3.0, "best": 2.0}
+    assert not [row for row in rows if row.against == "best" and not row.case.startswith("auto/")]
+
+
 def test_rows_against_the_least_time_on_a_link() -> None:
     # 1 MiB over 4 ranks at 100 Mbit/s: 1.5 · 2^20 · 8 bits.
     bound = 1.5 * 2**20 * 8 / 100e6 * 1e3

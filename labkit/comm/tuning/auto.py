@@ -29,7 +29,7 @@ from labkit.comm.tuning.timing import Allreduce, Times
 from labkit.comm.wrapper import CommWrapper
 from labkit.units import format_size
 
-SECONDS = 0.6  # for the rounds at one size, unless FEWEST rounds take longer
+SECONDS = 1.5  # for the rounds at one size, unless FEWEST rounds take longer
 FEWEST = 3
 LONGEST_S = 15.0  # if FEWEST rounds would take longer at a size, a smaller one is measured instead
 
@@ -79,7 +79,7 @@ def choose(comm: MPI.Intracomm, nbytes: int) -> Choice:
     plain, place = MPI.Intracomm(comm), kept.place_of(comm)
     known = (_measured.get(place) or kept.load(place)) if plain.rank == 0 else None
     times, measured = plain.bcast(known)
-    if more := _measure(comm, times, _missing(times, nbytes)):
+    if more := _measure(comm, place, times, _missing(times, nbytes)):
         times, measured = times | more, _now()
         if plain.rank == 0:
             _measured[place] = times, measured
@@ -150,7 +150,7 @@ def _missing(times: Times, nbytes: int) -> list[int]:
     return sorted(set(wanted) - set(times))
 
 
-def _measure(comm: MPI.Intracomm, times: Times, sizes: list[int]) -> Times:
+def _measure(comm: MPI.Intracomm, place: kept.Place, times: Times, sizes: list[int]) -> Times:
     """Return the median times (s) at more sizes (bytes), the same on all ranks. Collective."""
     more: Times = {}
     if not sizes:
@@ -162,7 +162,8 @@ def _measure(comm: MPI.Intracomm, times: Times, sizes: list[int]) -> Times:
     }
     if isinstance(comm, EmulatedComm):
         own = EmulatedComm(own, comm.links)
-        del candidates[SHARED_MEMORY]  # it sends nothing, so there is no link to emulate
+    if isinstance(comm, EmulatedComm) or max(place.ranks_per_host) == 1:
+        del candidates[SHARED_MEMORY]  # no emulated link would delay it; or it would be a ring with detours
     report = timing.progress(own, "auto measures the all-reduce algorithms: ")
     calls = timing.calls_in_a_round(own) * (FEWEST + 1)  # the first round warms up
     for wanted in sizes:

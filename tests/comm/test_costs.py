@@ -1,0 +1,62 @@
+"""Fitted costs without ranks: prediction between and beyond measured sizes, the choice, what to measure."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.comm.tuning.costs import (
+    LARGEST,
+    affordable,
+    choose,
+    predict,
+    sizes_around,
+    worth_measuring,
+)
+from labkit.units import MIB
+
+US = 1e-6
+TIMES = {
+    1024: {"mpi": 10 * US, "ring": 40 * US},
+    4096: {"mpi": 20 * US, "ring": 40 * US, "tree": 5 * US},
+    MIB: {"mpi": 1e-3, "ring": 0.6e-3, "tree": 2e-3, "shared-memory": 0.2e-3},
+}
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "sizes"),
+    [(0, [4]), (4, [4]), (5, [4, 8]), (3000, [2048, 4096]), (MIB, [MIB]), (10 * LARGEST, [LARGEST])],
+)
+def test_costs_are_measured_at_the_powers_of_2_around_a_size(nbytes: int, sizes: list[int]) -> None:
+    assert sizes_around(nbytes) == sizes
+
+
+def test_costs_are_straight_lines_between_measured_sizes_in_log_log_coordinates() -> None:
+    assert predict(TIMES, 1024) == TIMES[1024]
+    assert predict(TIMES, 2048) == pytest.approx({"mpi": 200**0.5 * US, "ring": 40 * US})
+    assert predict(TIMES, 4) == TIMES[1024]
+    assert predict(TIMES, 4 * MIB)["tree"] == pytest.approx(8e-3)
+
+
+def test_the_library_is_chosen_unless_another_algorithm_is_faster_by_the_margin() -> None:
+    assert choose(TIMES, 1024, "").name == "mpi"
+    assert choose(TIMES, MIB, "").name == "shared-memory"
+    assert choose(TIMES, MIB, "").without("shared-memory").name == "ring"
+    for ring, chosen in (9.8 * US, "mpi"), (9.6 * US, "ring"):
+        assert choose({64: {"ring": ring, "mpi": 10 * US}}, 64, "").name == chosen
+    text = str(choose(TIMES, 1024, "measured today"))
+    assert text == "auto: mpi for 1 KiB, predicted 10 µs; next ring, 40 µs (measured today)"
+
+
+def test_for_large_sizes_only_algorithms_that_can_be_the_fastest_are_measured() -> None:
+    names = ["mpi", "ring", "tree", "shared-memory"]
+    assert worth_measuring(TIMES, 8192, names) == names
+    assert worth_measuring(TIMES, MIB, names) == names
+    assert worth_measuring(TIMES, 2 * MIB, names) == ["mpi", "ring", "shared-memory"]
+
+
+def test_a_size_that_takes_too_long_is_halved_until_it_does_not() -> None:
+    assert affordable({}, LARGEST, 0.0) == LARGEST  # nothing is known yet
+    one_call_of_each = 1.8e-3  # mpi, ring and shared-memory, at 1 MiB
+    assert affordable(TIMES, 8 * MIB, 8.1 * one_call_of_each) == 8 * MIB
+    assert affordable(TIMES, 8 * MIB, 4.1 * one_call_of_each) == 4 * MIB
+    assert affordable(TIMES, 8 * MIB, 0.0) == MIB
