@@ -41,11 +41,10 @@ def mpi(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Iterator[Wa
 
 def allgather(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Iterator[Waits]:
     """Send every gradient to every rank, then average in place. Needs memory for p gradients."""
-    rows, weights = np.empty((comm.size, gradient.size), gradient.dtype), np.empty(comm.size)
-    rows[comm.rank], weights[comm.rank] = gradient, weight
-    for array in weights, rows.reshape(-1):
-        yield from executor.steps(comm, ring_allgather(comm.size), array)
-    add_up(rows, weights.astype(gradient.dtype), gradient)
+    rows = np.empty((comm.size, gradient.size), gradient.dtype)
+    np.multiply(gradient, gradient.dtype.type(weight), out=rows[comm.rank])
+    yield from executor.steps(comm, ring_allgather(comm.size), rows.reshape(-1))
+    add_up(rows, np.ones(comm.size, gradient.dtype), gradient)
 
 
 def _scheduled(name: str) -> Steps:
