@@ -17,7 +17,10 @@ UNFINISHED = ".labkit-part"
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing bytes; it appears at `path` when the block ends, unless the block raises."""
+    """Open a file for writing bytes; it appears at `path` when the block ends, unless the block raises.
+
+    An OSError names the file, also if the disk is full.
+    """
     part = path.with_name(f".{path.name}{UNFINISHED}")
     try:
         with part.open("wb") as file:
@@ -25,8 +28,10 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-    except BaseException:
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
         raise
     _sync_directory(path.parent)
 

@@ -108,7 +108,7 @@ def set_ups(
         values = [run[part] for run in shares.values()]
         bars = right.barh(
             list(shares), [100 * v for v in values], left=[100 * v for v in before], label=part,
-            color=COLOURS[k], edgecolor=INK,
+            color=COLOURS[k], edgecolor=INK, height=0.6,
         )  # fmt: skip
         right.bar_label(
             bars,

@@ -25,6 +25,8 @@ def command(preset: str | None, resume: Path | None, out: Path | None, ordered: 
     """
     if preset and resume:
         raise click.UsageError("--preset and --resume: a run that is resumed keeps its own settings")
+    if out and resume:
+        raise click.UsageError("--out and --resume: a run that is resumed stays in its own directory")
     if out is None and preset is None and resume is None:
         raise click.UsageError("Missing option '--out'.")
     # A single process: with other transports, Open MPI would leave shared memory behind.

@@ -39,7 +39,9 @@ def _runs(out: Path, preset: str) -> dict[str, Path]:
     for name in PRESETS:
         folder = out if name == preset else out.parent / name
         if PRESETS[name].report == report and (name == preset or _is_run_of(folder, name)):
-            found[name.removeprefix(f"report-{report.lower()}-")] = folder
+            settings = json.loads((folder / "run.json").read_text())["settings"]
+            label = name.removeprefix(f"report-{report.lower()}-")
+            found[f"{label}, after stepping" if settings["average_after_step"] else label] = folder
     return found
 
 

@@ -1,0 +1,234 @@
+"""Whole runs of `labkit train`: what they print and leave, presets, and what goes wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import pty
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labkit import env
+from labkit.nn import mlp
+from labkit.train import load_run
+from labkit.train.experiment.comparison import Row, as_text
+from labkit.train.experiment.iterations import PARTS, load_iterations
+from labkit.train.experiment.presets import PRESETS
+from labkit.train.experiment.run_record import write_json
+from labkit.train.experiment.settings import RECIPES, complete, fault
+
+Ends = list[tuple[list[int], str]]
+RunCommands = Callable[..., Ends]
+
+SMALL = ("train", "--model", "mlp", "--samples", "90", "--batch", "30", "--momentum", "0.5", "--seed", "3")
+
+
+def record(out: Path) -> dict:
+    return json.loads((out / "run.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def job(run_commands: RunCommands, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run on three ranks: its folder, and rank 0's messages."""
+    out = tmp_path_factory.mktemp("small") / "run"
+    [(statuses, said)] = run_commands(
+        3, (*SMALL, "--iterations", "7", "--checkpoint-every", "4", "--out", out)
+    )
+    assert statuses == [0, 0, 0], said
+    return out, said
+
+
+def test_a_run_leaves_its_model_and_the_command_that_repeats_it(
+    job: tuple[Path, str], run_commands: RunCommands, tmp_path: Path
+) -> None:
+    out, _ = job
+    model = load_run(out)
+    assert model.name == "mlp" and np.abs(model.params - mlp().params).max() > 0.01
+    command = shlex.split(record(out)["command"])
+    assert command[:4] == ["mpiexec", "-n", "3", "labkit"] and command[-1] == str(out)
+
+    # Resuming the finished run from its checkpoint of iteration 4 takes the last three iterations again.
+    resumed = tmp_path / "resumed"
+    shutil.copytree(out, resumed)
+    (resumed / "model.npz").unlink()
+    ends = run_commands(3, [*command[4:-1], tmp_path / "again"], ("train", "--resume", resumed))
+    for (statuses, said), folder in zip(ends, (tmp_path / "again", resumed), strict=True):
+        assert statuses == [0, 0, 0], said
+        assert load_run(folder).params.tobytes() == model.params.tobytes()
+
+
+def test_what_a_run_records(job: tuple[Path, str]) -> None:
+    out, _ = job
+    table = load_iterations(out / "iterations.csv")
+    assert table.shape == (3, 7, 6) and table[:, :, 0].tolist() == [[1, 2, 3, 4, 5, 6, 7]] * 3
+    assert (table[:, :, 2] >= table[:, :, 3:].sum(axis=2) - 1e-6).all()
+    found = record(out)
+    assert found["settings"]["momentum"] == 0.5 and found["settings"]["epochs"] is None
+    # The third epoch is cut after one of its three steps: ten samples of each rank.
+    assert [row["samples"] for row in found["ended"]] == [70, 70, 70]
+    assert {row["epoch"] for row in found["epochs"]} == {1, 2, 3}
+    assert all(0 <= row["local_accuracy"] <= 1 for row in found["epochs"])
+    accuracies = {row["test_accuracy"] for row in found["ended"]}
+    assert len(accuracies) == 1 and 0 < accuracies.pop() < 1
+    # Four parameters are too many for a line: the whole gradient only.
+    with (out / "contributions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["parameter"] for row in rows} == {"all"}
+    assert all(float(row["gradient_norm"]) > 0 for row in rows)
+
+
+def test_json_holds_no_infinity(tmp_path: Path) -> None:
+    write_json(tmp_path / "run.json", {"loss": math.inf, "rows": [{"a": math.nan}, -math.inf], "n": 1})
+
+    def no_constant(word: str) -> None:
+        raise AssertionError(word)
+
+    found = json.loads((tmp_path / "run.json").read_text(), parse_constant=no_constant)
+    assert found == {"loss": None, "rows": [{"a": None}, None], "n": 1}
+
+
+def test_a_folder_without_a_run_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds no complete run: there is no .*run\.json"):
+        load_run(tmp_path)
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ValueError, match="describes no model"):
+        load_run(tmp_path)
+
+
+def test_settings_come_from_the_options_then_the_preset_then_the_model() -> None:
+    assert complete({})["model"] == "linear" and complete({})["shard"] == "contiguous"
+    assert complete({"batch": 10})["shard"] == "strided"
+    preset = {"model": "lenet5", "lr": 0.3, "epochs": 7}
+    settings = complete({"epochs": 2}, preset)
+    assert (settings["epochs"], settings["lr"]) == (2, 0.3)
+    assert settings["momentum"] == RECIPES["lenet5"].momentum
+    assert complete({"iterations": 5})["epochs"] is None
+    for model, recipe in RECIPES.items():
+        assert all(fault(complete({"model": model, "data": name})) is None for name in recipe.data)
+    assert fault(complete({"model": "softmax", "augment": True}))
+
+
+def test_errors_are_said_once_and_end_every_rank(
+    run_commands: RunCommands, job: tuple, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    damaged, empty = tmp_path / "damaged", tmp_path / "empty"
+    for folder in damaged, empty:
+        folder.mkdir()
+    data = (job[0] / "checkpoint.npz").read_bytes()
+    (damaged / "checkpoint.npz").write_bytes(data[: len(data) // 2])
+    cases = (
+        (("train", "--lr", "nan", "--out", out), "'--lr': expected a finite number, got nan"),
+        (("train", "--modle", "mlp"), "No such option"),
+        (("trian",), "No such command 'trian'"),
+        (("train",), "Missing option '--out'"),
+        # The set is not in the cache, and there is nothing to fetch it from: it is not even tried.
+        (("train", "--model", "lenet5", "--data", "cifar10", "--out", out), "does not fit the data set"),
+        (("train", "--preset", "report-c-2a"), "mpiexec -n 4 labkit train --preset report-c-2a"),
+        (("train", "--resume", damaged), "damaged"),
+        (("train", "--resume", empty), "cannot resume"),
+        (("train", "--resume", job[0], "--model", "softmax"), "cannot resume: expected a checkpoint"),
+        ((*SMALL, "--lr", "1e9", "--momentum", "0.9", "--out", out), "lower learning rate"),
+    )
+    for (statuses, said), (command, words) in zip(
+        run_commands(3, *(command for command, _ in cases)), cases, strict=True
+    ):
+        assert statuses == [2, 2, 2], (command, said)
+        assert said.count("Error: ") + said.count("labkit train: ") == 1, said
+        assert words in said and "Traceback" not in said, said
+    assert not [path for path in out.glob("*") if path.suffix in (".npz", ".json", ".csv")]
+
+
+def test_a_full_disk_keeps_what_cannot_be_made_again(run: Callable, programs: Path, tmp_path: Path) -> None:
+    done = run(2, programs / "full_disk.py", *SMALL, "--epochs", "30", "--out", tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert done.stdout.count("labkit train: ") == 1 and "Traceback" not in done.stdout
+    assert f"cannot write to --out {tmp_path}: File too large (trace.json)" in done.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "model.npz", "run.json", "sync_times.csv", "contributions.csv", "iterations.csv"
+    }  # fmt: skip
+    assert load_run(tmp_path).name == "mlp" and len(record(tmp_path)["epochs"]) == 60
+
+
+def test_a_contribution_over_100_percent_is_explained_once(run: Callable, tmp_path: Path) -> None:
+    for shard, outlying in (("outlying", True), ("strided", False)):
+        out = tmp_path / shard
+        done = run(3, "-m", "labkit", "train", "--shard", shard, "--epochs", "8", "--out", out)
+        with (out / "contributions.csv").open() as file:
+            largest = max(float(row["contribution"]) for row in csv.DictReader(file))
+        assert (largest > 1) == outlying
+        assert done.stdout.count("A contribution over 100 %") == outlying, done.stdout
+        assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+TINY_C = ("--batch", "8", "--samples", "16", "--iterations", "3", "--log-every", "1")
+
+
+def test_presets_print_and_draw_what_their_reports_do(run_commands: RunCommands, tmp_path: Path) -> None:
+    commands = {
+        "report-c-2a": TINY_C,
+        "report-e-ring": ("--epochs", "3"),
+        "report-e-allreduce": ("--epochs", "3", "--average-after-step"),
+    }
+    ends = run_commands(
+        4, *(("train", "--preset", name, *more, "--out", tmp_path / name) for name, more in commands.items())
+    )
+    for (statuses, said), name in zip(ends, commands, strict=True):
+        assert statuses == [0] * 4, said
+        found = record(tmp_path / name)
+        assert found["preset"] == name and found["settings"]["data"] == "digits"
+        assert (tmp_path / name / f"report-{name[7]}.png").read_bytes().startswith(b"\x89PNG")
+        rows = {row["name"]: row for row in found["comparison"]}
+        assert all(len(row["measured"]) == 4 for row in rows.values())
+    c = {row["name"]: row["measured"] for row in record(tmp_path / "report-c-2a")["comparison"]}
+    assert np.sum([c[f"{part} (%)"] for part in PARTS], axis=0) == pytest.approx([100] * 4)
+    assert {"loss, iteration 3", "time per iteration (s)", "test accuracy (%)"} <= c.keys()
+    # The ring and the library's all-reduce give the same curves; averaging after stepping, others.
+    assert all(row["drift"] is None for row in record(tmp_path / "report-e-ring")["epochs"])
+    assert all(row["drift"] > 0 for row in record(tmp_path / "report-e-allreduce")["epochs"])
+
+
+def test_a_comparison_is_a_table_of_what_was_measured_and_what_the_report_prints() -> None:
+    for name, preset in PRESETS.items():
+        compared = [
+            Row(row, [1234.5678] * preset.ranks, np.atleast_1d(value).tolist())
+            for row, value in preset.printed.items()
+        ]
+        text = as_text(name, "digits", compared)
+        assert max(map(len, text.splitlines())) <= 100 and f"Report {preset.report}" in text
+        assert f"labkit data fetch {preset.cached}" in text
+        assert fault(complete({}, {"data": preset.cached, **preset.settings})) is None
+        assert fault(complete({}, {**preset.settings, "data": "digits", **preset.on_digits})) is None
+
+
+def test_the_progress_bar_is_on_a_terminal_only(tmp_path: Path) -> None:
+    """Rank 0's standard error is a pipe to mpiexec: what counts is where mpiexec's leads."""
+    command = [env.mpiexec(), "-n", "2", sys.executable, "-m", "labkit", *SMALL, "--epochs", "200"]
+    environment = {**os.environ, **env.settings()}
+    terminal, side = pty.openpty()
+    with subprocess.Popen(
+        [*command, "--out", tmp_path / "a"], env=environment, stdout=subprocess.PIPE, stderr=side, text=True
+    ) as shown:
+        os.close(side)
+        seen = b""
+        with suppress(OSError):  # the end of a terminal is an error
+            while part := os.read(terminal, 4096):
+                seen += part
+        printed, _ = shown.communicate()
+    os.close(terminal)
+    assert shown.returncode == 0 and b"images/s" in seen and b"loss" in seen and b"/600" in seen
+    piped = subprocess.run(
+        [*command, "--out", tmp_path / "b"], env=environment, capture_output=True, text=True, check=True
+    )
+    for text in (printed, piped.stdout, piped.stderr):
+        assert "images/s" not in text and "\r" not in text
