@@ -2,6 +2,7 @@
 
 from labkit.train.batches import Batches, EpochBatches
 from labkit.train.bottleneck import Bottleneck, Straggler
+from labkit.train.buckets import BucketPlan, Buckets
 from labkit.train.callbacks import Callback, Contributions, Epoch, Iteration, contribution
 from labkit.train.checkpoints import Checkpoints, stored_settings
 from labkit.train.experiment.run_record import load_run, prepare, record, save
@@ -13,6 +14,8 @@ from labkit.train.timeline import Step, Timeline, save_trace
 __all__ = [
     "Batches",
     "Bottleneck",
+    "BucketPlan",
+    "Buckets",
     "Callback",
     "Checkpoints",
     "Contributions",

@@ -26,9 +26,11 @@ from labkit.comm import (
 )
 from labkit.nn import Classifier, Model, sgd_step
 from labkit.train.batches import Batches, EpochBatches
+from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback, Epoch, Iteration, Together
 from labkit.train.checkpoints import Checkpoints, Progress, RunState
 from labkit.train.gradients import AfterBackward, LocalGradient, StepAveraging
+from labkit.train.overlap import Overlapped, why_no_overlap
 from labkit.train.replicas import (
     BUFFERS,
     Buffers,
@@ -65,6 +67,8 @@ class _Options(NamedTuple):
     check_weights: bool
     average_after_step: bool
     checkpoints: str
+    buckets: str
+    why_no_overlap: str | None
 
 
 def train(
@@ -76,6 +80,7 @@ def train(
     lr: float | Callable[[int], float],
     optimizer: Optimizer | None = None,
     algorithm: Algorithm = mpi_allreduce,
+    buckets: Buckets | None = None,
     accumulate: int = 1,
     buffers: Buffers = "average",
     check_weights: bool = True,
@@ -92,6 +97,8 @@ def train(
     own; with `shared_memory` the model's gradients lie in shared memory until `train` returns. `callbacks`
     measure contributions (`Contributions`), record a `Timeline` or make a rank slow (`Straggler`).
 
+    - buckets: average the gradient bucket by bucket while the backward pass goes on (`bucket_cap_mb` of
+      PyTorch's DDP). The algorithm must be one that can be started (`labkit.comm.STARTABLE`).
     - accumulate: cut each local batch into so many micro-batches, and average once per step
       (gradient accumulation, `no_sync` in PyTorch).
     - buffers: what happens to the ranks' buffers at the end of each epoch (`synchronise_buffers`).
@@ -108,8 +115,11 @@ def train(
     """
     entered = perf_counter()
     first_lr = lr(0) if callable(lr) else lr
-    same = check_weights, average_after_step, repr(checkpoints)
-    options = _Options(model.name, epochs, first_lr, accumulate, buffers, *same)
+    same = check_weights, average_after_step, repr(checkpoints), repr(buckets)
+    options = _Options(
+        *(model.name, epochs, first_lr, accumulate, buffers, *same),
+        why_no_overlap(buckets, algorithm, average_after_step, callbacks),
+    )
     _check(comm, model, options, optimizer, least_lr=0.0 if callable(lr) else 1e-300)
     batch = _checked(comm, model, batches.epoch(1))
     check_before_averaging(comm, model.grads, len(batch.x))
@@ -120,7 +130,7 @@ def train(
     saves = checkpoints.of(comm, state) if checkpoints else nullcontext()
     # A diverging run overflows. The check of its loss reports that once; NumPy would warn each time.
     quiet = np.errstate(over="ignore", invalid="ignore")
-    with quiet, saves as saving, _averaging(comm, model, algorithm) as averaging:
+    with quiet, saves as saving, _averaging(comm, model, algorithm, buckets) as averaging:
         gradient = LocalGradient(model, accumulate)
         progress = saving.progress if saving else Progress()
         progress.wait_s += perf_counter() - entered
@@ -171,7 +181,9 @@ def gather(comm: MPI.Intracomm, rows: list[Epoch]) -> list[Epoch]:
 
 
 @contextmanager
-def _averaging(comm: MPI.Intracomm, model: Model, algorithm: Algorithm) -> Iterator[StepAveraging]:
+def _averaging(
+    comm: MPI.Intracomm, model: Model, algorithm: Algorithm, buckets: Buckets | None
+) -> Iterator[StepAveraging]:
     """Return what averages the gradients of the steps, with the gradients where the algorithm works fastest.
 
     Entering is collective, leaving is not.
@@ -180,7 +192,11 @@ def _averaging(comm: MPI.Intracomm, model: Model, algorithm: Algorithm) -> Itera
     place = allocate_gradient(algorithm, comm, before.size, before.dtype)
     if place is not None:
         model.move_gradients(place)
-    averaging: StepAveraging = AfterBackward(comm, model.grads, algorithm)
+    averaging: StepAveraging
+    if buckets is None:
+        averaging = AfterBackward(comm, model.grads, algorithm)
+    else:
+        averaging = Overlapped(comm, model.grads, algorithm, buckets)
     try:
         yield averaging
     finally:
@@ -193,7 +209,7 @@ def _check(
 ) -> None:
     """Raise CollectiveError on every rank if a setting is wrong or differs between ranks. Collective."""
     expected = comm.bcast(options)
-    fault = None
+    fault = options.why_no_overlap
     if options.epochs < 1:
         fault = f"expected epochs ≥ 1, got {options.epochs}"
     elif not least_lr <= options.lr < math.inf:

@@ -84,9 +84,19 @@ def allocate_gradient(
     algorithm: Algorithm, comm: MPI.Intracomm, n: int, dtype: np.dtype
 ) -> np.ndarray | None:
     """Return n zeros in the memory in which this algorithm is fastest; None if any will do. Collective."""
-    inner = ALGORITHMS[algorithm.algorithm] if isinstance(algorithm, Averaging) else algorithm
     if comm.size == 1:
         return None
-    if inner is auto:
+    if _inner(algorithm) is auto:
         return array_for_auto(comm, n, dtype)
-    return inner.array(comm, n, dtype) if isinstance(inner, SharedMemory) else None
+    memory = in_shared_memory(algorithm)
+    return memory.array(comm, n, dtype) if memory is not None else None
+
+
+def in_shared_memory(algorithm: Algorithm) -> SharedMemory | None:
+    """Return the algorithm if it averages in memory that ranks share; otherwise None."""
+    inner = _inner(algorithm)
+    return inner if isinstance(inner, SharedMemory) else None
+
+
+def _inner(algorithm: Algorithm) -> Algorithm:
+    return ALGORITHMS[algorithm.algorithm] if isinstance(algorithm, Averaging) else algorithm

@@ -59,7 +59,7 @@ def gather_with_samples(
     weights = np.empty((comm.size, 1))
     weights[comm.rank] = weight
     gather(comm, weights)
-    rows = _kept_rows(comm, gradient)
+    rows = kept_rows(comm, gradient)
     rows[comm.rank] = gradient
     gather(comm, rows)
     return [row for row, its_weight in zip(rows, weights, strict=True) if its_weight > 0]
@@ -71,13 +71,13 @@ def _average(
     weight: float,
     gather: Callable[[MPI.Intracomm, np.ndarray], None],
 ) -> None:
-    rows = _kept_rows(comm, gradient)
+    rows = kept_rows(comm, gradient)
     np.multiply(gradient, gradient.dtype.type(weight), out=rows[comm.rank])
     gather(comm, rows)
     add_up(rows, np.ones(comm.size, gradient.dtype), gradient)
 
 
-def _kept_rows(comm: MPI.Intracomm, gradient: np.ndarray) -> np.ndarray:
+def kept_rows(comm: MPI.Intracomm, gradient: np.ndarray) -> np.ndarray:
     """Return memory for the gradients of all ranks, (p, n), of any content."""
     nbytes = comm.size * gradient.nbytes
     kept: Any = comm.Get_attr(_key())

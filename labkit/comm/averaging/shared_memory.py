@@ -69,6 +69,13 @@ class _Node:
             MPI.COMM_SELF.Iprobe(0, 0)  # a missing rank may be waiting for a message that this one has sent
         self.segments.sync()
 
+    def count_alike(self) -> None:
+        """Give all ranks of the node the same count of barriers: an interrupt may have left some behind.
+
+        Collective, between two calls in which all ranks wait for one another.
+        """
+        self._own_row[BARRIERS] = self.table[:, BARRIERS].max()
+
     def _pending(self, reached: float) -> Pending:
         return Pending(self.comm, NAME, np.flatnonzero(self.table[:, BARRIERS] < reached).tolist(), [])
 
@@ -128,7 +135,9 @@ class SharedMemory:
         The memory is used again when no array views it any more; after MPI_Finalize it is gone. Collective.
         Raise CollectiveError on every rank if there is too little shared memory.
         """
-        array = self._node(comm).segments.allocate(n, np.dtype(dtype))
+        node = self._node(comm)
+        array = node.segments.allocate(n, np.dtype(dtype))
+        node.count_alike()
         raise_together(comm, array if isinstance(array, str) else None)
         assert not isinstance(array, str)
         return array

@@ -19,9 +19,12 @@ from mpi4py import MPI
 
 from labkit.comm import waiting
 from labkit.comm.averaging.aggregate import add_up
-from labkit.comm.averaging.algorithms import ALGORITHMS, Algorithm, Averaging
+from labkit.comm.averaging.algorithms import ALGORITHMS, Averaging
+from labkit.comm.averaging.allgather import kept_rows
+from labkit.comm.averaging.allreduce import Algorithm
 from labkit.comm.averaging.shared_memory import SharedMemory, shared_memory
 from labkit.comm.running import executor
+from labkit.comm.tuning.auto import auto, choose
 from labkit.comm.waiting import Pending, Waits
 from labkit.schedules import ALLREDUCE, ring_allgather
 
@@ -34,17 +37,28 @@ NAP_S = 1e-4
 def mpi(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Iterator[Waits]:
     """Average by the Iallreduce of the MPI library, which hides which rank is missing."""
     gradient *= gradient.dtype.type(weight)
-    request = comm.Iallreduce(MPI.IN_PLACE, gradient)
-    while not request.Test():
-        yield lambda: Pending(comm, "Iallreduce", [], [])
+    yield from _library(comm, "Iallreduce", comm.Iallreduce(MPI.IN_PLACE, gradient))
+
+
+def mpi_allgather(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Iterator[Waits]:
+    """Average by the Iallgather of the MPI library. Keeps memory for p gradients."""
+    rows = kept_rows(comm, gradient)
+    np.multiply(gradient, gradient.dtype.type(weight), out=rows[comm.rank])
+    yield from _library(comm, "Iallgather", comm.Iallgather(MPI.IN_PLACE, rows))
+    add_up(rows, np.ones(comm.size, gradient.dtype), gradient)
 
 
 def allgather(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Iterator[Waits]:
-    """Send every gradient to every rank, then average in place. Needs memory for p gradients."""
-    rows = np.empty((comm.size, gradient.size), gradient.dtype)
+    """Send every gradient to every rank along a ring, then average. Keeps memory for p gradients."""
+    rows = kept_rows(comm, gradient)
     np.multiply(gradient, gradient.dtype.type(weight), out=rows[comm.rank])
     yield from executor.steps(comm, ring_allgather(comm.size), rows.reshape(-1))
     add_up(rows, np.ones(comm.size, gradient.dtype), gradient)
+
+
+def _library(comm: MPI.Intracomm, operation: str, request: MPI.Request) -> Iterator[Waits]:
+    while not request.Test():
+        yield lambda: Pending(comm, operation, [], [])
 
 
 def _scheduled(name: str) -> Steps:
@@ -55,11 +69,18 @@ def _scheduled(name: str) -> Steps:
     return steps
 
 
+def _auto(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Iterator[Waits]:
+    """Choose first, which waits for the other ranks; `fixed` does so once for many gradients."""
+    yield from STARTABLE[choose(comm, gradient.nbytes).name](comm, gradient, weight)
+
+
 STARTABLE: dict[str, Steps] = {
     "mpi": mpi,
+    "mpi-allgather": mpi_allgather,
     "allgather": allgather,
     **{name: _scheduled(name) for name in ALLREDUCE},
     "shared-memory": shared_memory.steps,
+    "auto": _auto,
 }
 
 
@@ -73,13 +94,22 @@ def startable(algorithm: Algorithm) -> Steps:
     if isinstance(algorithm, Averaging) and algorithm.is_linear and algorithm.algorithm in STARTABLE:
         steps = STARTABLE[algorithm.algorithm]
         return lambda comm, gradient, weight: steps(comm, gradient, algorithm.factor(weight, comm.size))
-    for name, known in ALGORITHMS.items():
-        if algorithm is known and name in STARTABLE:
-            return STARTABLE[name]
+    for name, steps in STARTABLE.items():
+        if algorithm is ALGORITHMS[name]:
+            return steps
     raise ValueError(
         f"expected an algorithm that can be started, one of {', '.join(STARTABLE)}, with a sum or a mean; "
         f"got {algorithm}"
     )
+
+
+def fixed(algorithm: Algorithm, comm: MPI.Intracomm, nbytes: int) -> Algorithm:
+    """Return the algorithm that `auto` chooses for `nbytes` bytes, or any other as it is. Collective."""
+    if algorithm is auto:
+        return ALGORITHMS[choose(comm, nbytes).name]
+    if isinstance(algorithm, Averaging) and algorithm.algorithm == "auto":
+        return Averaging(choose(comm, nbytes).name, algorithm.aggregate)
+    return algorithm
 
 
 class Started:

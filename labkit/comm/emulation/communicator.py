@@ -33,7 +33,7 @@ REFUSED = (
     *("Mprobe", "Improbe", "Send_init", "Ssend_init", "Bsend_init", "Rsend_init", "Recv_init"),
     *("Psend_init", "Precv_init", "Scan", "Exscan", "Alltoallv", "Alltoallw", "Reduce_scatter"),
     *("Allgatherv", "Gatherv", "Scatterv"),
-    *("Iallgather", "Iallgatherv", "Ialltoall", "Ialltoallv", "Ialltoallw", "Ibcast"),
+    *("Iallgatherv", "Ialltoall", "Ialltoallv", "Ialltoallw", "Ibcast"),
     *("Ireduce", "Ireduce_scatter", "Ireduce_scatter_block", "Igather", "Igatherv", "Iscatter"),
     *("Iscatterv", "Iscan", "Iexscan", "Allreduce_init", "Allgather_init", "Bcast_init", "Reduce_init"),
     *("Create_cart", "Create_graph", "Create_dist_graph"),
@@ -52,8 +52,8 @@ class EmulatedComm(CommWrapper):
     the last rank joined: ⌈log₂ p⌉ latencies (twice as many for Allreduce), and the bytes that have to pass a
     port, at the slowest port. Of n bytes in the whole array these are 2(p-1)/p·n for Allreduce, (p-1)/p·n for
     Allgather, Alltoall and Reduce_scatter_block, n for Bcast and Reduce; for Gather and Scatter (p-1)/p·n at
-    the root and n/p elsewhere. Iallreduce takes as long as Allreduce, and one that is started before another
-    has completed begins after it.
+    the root and n/p elsewhere. Iallreduce and Iallgather take as long as Allreduce and Allgather, and one
+    that is started before another has completed begins after it.
 
     Barriers and methods that pickle objects (lower case) take no emulated time, since in the lab they do
     bookkeeping. Methods that can neither be delayed nor count as bookkeeping raise NotImplementedError.
@@ -145,6 +145,11 @@ class EmulatedComm(CommWrapper):
         seconds = self._seconds(2 * self._part * nbytes(recvbuf), latencies=2)
         return self._ports.collective(super().Iallreduce(sendbuf, recvbuf, op), seconds)
 
+    def Iallgather(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
+        self._ports.catch_up()
+        seconds = self._seconds(self._part * nbytes(recvbuf, self.size))
+        return self._ports.collective(super().Iallgather(sendbuf, recvbuf), seconds)
+
     def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         call = super().Reduce_scatter_block
         whole = recvbuf if is_in_place(sendbuf) else sendbuf
@@ -191,7 +196,7 @@ class EmulatedComm(CommWrapper):
         collective()
         self._ports.sleep_until(due)
 
-    def _seconds(self, size: float, latencies: int, root: int | None = None) -> float:
+    def _seconds(self, size: float, latencies: int = 1, root: int | None = None) -> float:
         """Return the time that `size` bytes need at a port (at the root p-1 times), with latencies."""
         if self.size == 1:
             return 0.0

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from labkit.cli.train.options import AGGREGATE, ALGORITHM
 from labkit.comm import AGGREGATES, ALGORITHMS, algorithm, average, raise_together
-from labkit.comm.averaging.allgather import _kept_rows
+from labkit.comm.averaging.allgather import kept_rows
 from tests.raising import error_on_every_rank
 
 SIZES = (0, 1, 2, 7, 1002, 2 * 32_768 + 6)  # from fewer values than ranks to more than one block
@@ -177,12 +177,12 @@ def check_an_allgather_keeps_its_memory_until_more_is_needed(comm: MPI.Intracomm
     own = comm.Dup()
     for name in ("allgather", "mpi-allgather"):
         ALGORITHMS[name](own, np.ones(1000, np.float64), 1.0)
-        first = _kept_rows(own, np.ones(1000, np.float64))
+        first = kept_rows(own, np.ones(1000, np.float64))
         gradient = np.full(500, comm.rank, np.float32)
         ALGORITHMS[name](own, gradient, 1.0)
         np.testing.assert_array_equal(gradient, sum(range(comm.size)))
-        assert np.shares_memory(first, _kept_rows(own, gradient)), name
-    larger = _kept_rows(own, np.ones(1001, np.float64))
+        assert np.shares_memory(first, kept_rows(own, gradient)), name
+    larger = kept_rows(own, np.ones(1001, np.float64))
     assert larger.shape == (comm.size, 1001) and not np.shares_memory(first, larger)
     alive = weakref.ref(larger.base)
     own.Free()

@@ -28,6 +28,7 @@ from labkit.schedules import ring_allreduce
 from labkit.watch.communicators import resume, watch
 from labkit.watch.errors import HangError
 
+FIXED = {name: steps for name, steps in STARTABLE.items() if name != "auto"}  # auto measures first
 SIZES = 0, 1, 2, 5, 1003
 
 
@@ -50,7 +51,7 @@ def assert_equal(name: str, got: np.ndarray, expected: np.ndarray) -> None:
 
 def check_what_is_started_gives_what_the_blocking_algorithm_gives(comm: MPI.Intracomm) -> None:
     own = comm.Dup()
-    for name, steps in STARTABLE.items():
+    for name, steps in FIXED.items():
         for n in SIZES:
             for dtype in np.float32, np.float64:
                 expected = gradients(comm, n, dtype)
@@ -67,7 +68,7 @@ def check_what_is_started_gives_what_the_blocking_algorithm_gives(comm: MPI.Intr
 def check_several_in_flight_are_served_in_their_order(comm: MPI.Intracomm) -> None:
     """A long one, an empty one and short ones, waited for from the last to the first."""
     own = comm.Dup()
-    for name, steps in STARTABLE.items():
+    for name, steps in FIXED.items():
         parts = [gradients(comm, n, np.float32) for n in (300_001, 0, 1, 1003, 7)]
         expected = [part.copy() for part in parts]
         for part in expected:
@@ -160,6 +161,7 @@ def check_what_cannot_be_started_is_refused(comm: MPI.Intracomm) -> None:
     for given in algorithm("allgather", "median"), lambda comm, gradient, weight: None:
         with pytest.raises(ValueError, match="expected an algorithm that can be started, one of mpi, "):
             startable(given)
+    assert set(STARTABLE) == set(ALGORITHMS)
     assert startable(shared_memory) == shared_memory.steps
     array = np.full(3, 2.0)
     Started(comm, array, 0.5, startable(algorithm("ring", "sum"))).wait()

@@ -1,0 +1,243 @@
+"""Averaging that overlaps with the backward pass: bucket by bucket, while the pass goes on.
+
+The backward pass is the producer: it completes the gradient from its end to its start. A helper thread is the
+consumer: it takes one complete bucket after the other and drives its averaging, a little every half
+millisecond. It runs while the main thread computes, because NumPy and BLAS hold no lock of Python's inside
+their functions.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cache
+from time import perf_counter, sleep
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm import Algorithm, Started, startable, waiting
+from labkit.comm.averaging.algorithms import in_shared_memory
+from labkit.comm.averaging.startable import fixed
+from labkit.train.buckets import Buckets
+from labkit.train.callbacks import Callback
+from labkit.train.gradients import StepTimes
+
+NAP_S = 5e-4  # between two looks of the helper thread: a segment takes ten times as long at 1 Gbit/s
+
+
+class Transfer(NamedTuple):
+    """The averaging of one bucket (from 0): when (s, perf_counter) it was complete here, began and ended."""
+
+    bucket: int
+    complete: float
+    begin: float
+    end: float
+
+
+class Overlapped:
+    """Average each bucket as soon as the backward pass has completed it: a `StepAveraging`.
+
+    Buckets are served first in, first out, on a communicator of their own, so that all ranks average them in
+    the same order and no message of the caller's own is taken for one of theirs.
+
+    Before the main thread waits, the helper thread hands over to it. So errors are raised and hangs reported
+    where the caller's code is. If the MPI library does not allow calls from two threads
+    (MPI_THREAD_MULTIPLE), there is no helper: averaging then goes on only between two layers of the backward
+    pass, and a warning says so.
+
+    Shapes: grads (n,), which is averaged in place. Making one is collective.
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm, grads: np.ndarray, algorithm: Algorithm, buckets: Buckets
+    ) -> None:
+        self.plan = buckets.plan(grads.size, grads.itemsize)
+        largest = max((stop - start for start, stop in self.plan.bounds), default=0)
+        algorithm = fixed(algorithm, comm, largest * grads.itemsize)
+        self._steps = startable(algorithm)
+        # Between the ranks of a node, shared memory needs no messages, and between nodes it has communicators
+        # of its own; and its buffers belong to the communicator that they were made with.
+        needs_none = comm.size == 1 or in_shared_memory(algorithm) is not None
+        self._messages = None if needs_none else _messages(comm)
+        self._comm = comm if self._messages is None or self._messages.comm is None else self._messages.comm
+        self._grads = grads
+        self.times = StepTimes(0.0, 0.0, 0.0)
+        self._reset(0.0)
+        self._helper = None
+        if comm.size > 1:
+            if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+                self._helper = Helper(self._go_on)
+            elif comm.rank == 0:
+                warnings.warn(
+                    "The MPI library allows calls from one thread only, so averaging goes on only between "
+                    "layers and overlaps less.",
+                    stacklevel=2,
+                )
+
+    def _reset(self, fraction: float) -> None:
+        self._fraction = fraction
+        self._complete: list[float] = []  # when each bucket was completed by the backward pass
+        self._current: Started | None = None
+        self._began = 0.0
+        self.transfers: list[Transfer] = []  # of this step, in the order of the buckets
+        self.layers: list[tuple[int, float]] = []  # what `finished` was told in this step, and when
+
+    def begin(self, fraction: float) -> None:
+        self._reset(fraction)
+
+    def finished(self, start: int) -> None:
+        now = perf_counter()
+        self.layers.append((start, now))
+        first = len(self._complete)
+        complete = sum(bucket_start >= start for bucket_start, _ in self.plan.bounds[first:])
+        self._complete += [now] * complete
+        if self._helper is None:
+            self._go_on()
+        elif complete:
+            self._helper.wake()
+
+    def finish(self) -> None:
+        ready = perf_counter()
+        if self._helper is not None:
+            self._helper.hand_over()
+        while self._go_on():
+            assert self._current is not None
+            self._current.wait()
+        self.times = StepTimes(ready, ready, perf_counter())
+
+    def close(self) -> None:
+        if self._helper is not None:
+            self._helper.end()
+        if self._current is not None:  # there was an error
+            self._current.cancel()
+            if self._messages is not None:
+                self._messages.comm = None  # its messages may still be under way
+
+    def _go_on(self) -> bool:
+        """Average what is complete, as far as possible without waiting; tell if a bucket is under way."""
+        while True:
+            number = len(self.transfers)
+            if self._current is None:
+                if number == len(self._complete):
+                    return False
+                self._began = perf_counter()
+                part = self._grads[slice(*self.plan.bounds[number])]
+                label = f"bucket {number + 1} of {len(self.plan)}"
+                self._current = Started(self._comm, part, self._fraction, self._steps, label)
+            if not self._current.test():
+                return True
+            self.transfers.append(Transfer(number, self._complete[number], self._began, perf_counter()))
+            self._current = None
+
+
+def why_no_overlap(
+    buckets: Buckets | None, algorithm: Algorithm, average_after_step: bool, callbacks: Sequence[Callback]
+) -> str | None:
+    """Return why a run with these settings cannot average bucket by bucket; None if it can, or need not."""
+    if buckets is None:
+        return None
+    readers = sorted({type(each).__name__ for each in callbacks if each.reads_gradients})
+    if readers:
+        return (
+            f"expected no buckets with {', '.join(readers)}, which reads each rank's own gradient: with "
+            "buckets it is averaged during the backward pass"
+        )
+    if average_after_step:
+        return "expected no buckets with average_after_step: they average before each rank's own step"
+    try:
+        startable(algorithm)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+class Helper:
+    """A thread that calls `go_on` again and again while it returns True, once `wake` has been called."""
+
+    def __init__(self, go_on: Callable[[], bool]) -> None:
+        self._go_on = go_on
+        self._lock = threading.Lock()  # held while `go_on` runs
+        self._awake = threading.Event()
+        self._ended = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="labkit overlap", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Begin to call `go_on`; local."""
+        self._awake.set()
+
+    def hand_over(self) -> None:
+        """Stop calling `go_on`, so that the caller can; raise the error that it has raised, if any."""
+        with self._lock:
+            self._awake.clear()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def end(self) -> None:
+        """End the thread."""
+        self._ended = True
+        self._awake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._awake.wait() and not self._ended:
+            busy = False
+            with self._lock:
+                if self._awake.is_set():
+                    # Cleared first: what wakes this thread from now on is not lost.
+                    self._awake.clear()
+                    try:
+                        busy = self._go_on()
+                    except BaseException as error:  # raised by `hand_over`
+                        self._error = error
+                    if busy:
+                        self._awake.set()
+            if busy:
+                sleep(NAP_S)
+
+
+class _Messages:
+    """A communicator for the messages of buckets, kept with the one that it was made from."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._of, self._attempt = weakref.ref(comm), waiting.attempt()
+        self.comm: MPI.Intracomm | None = comm.Dup()
+
+    def usable(self, comm: MPI.Intracomm) -> bool:
+        """Tell whether its messages pass through `comm` (and not another wrapper), and none is left over."""
+        return self.comm is not None and self._of() is comm and self._attempt == waiting.attempt()
+
+    def free(self) -> None:
+        """Free it, unless messages are left over; collective."""
+        if self.comm is not None and self._attempt == waiting.attempt():
+            self.comm.Free()
+        self.comm = None
+
+
+def _messages(comm: MPI.Intracomm) -> _Messages:
+    """Return the communicator for buckets, made at the first call. Collective."""
+    known = comm.Get_attr(_key())
+    before = known if isinstance(known, _Messages) else None
+    if comm.allreduce(before is not None and before.usable(comm), MPI.LAND):
+        assert before is not None
+        return before
+    made = _Messages(comm)
+    if before is not None:
+        before.free()
+    comm.Set_attr(_key(), made)
+    return made
+
+
+@cache
+def _key() -> int:
+    def free(comm: MPI.Comm, key: int, messages: _Messages) -> None:
+        if comm != MPI.COMM_WORLD:  # MPI_Finalize frees that one, too late for a collective
+            messages.free()
+
+    return MPI.Comm.Create_keyval(delete_fn=free)

@@ -1,0 +1,141 @@
+"""Averaging bucket by bucket during the backward pass trains the same model as averaging after it."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from labkit.comm import STARTABLE, CountingComm, algorithm
+from labkit.data import strided
+from labkit.nn import SGD, Model, mlp
+from labkit.train import Batches, Buckets, Contributions, Straggler, train
+from labkit.train.overlap import Overlapped
+from labkit.watch.communicators import resume, watch
+from labkit.watch.errors import HangError
+from tests.raising import error_on_every_rank
+
+SMALL = Buckets(bytes=1000, first_bytes=100)
+
+
+def trained(comm: MPI.Intracomm, **settings: Any) -> Model:
+    """Return a model after six steps on this rank's shard of 47 samples; 4 in a batch leave ranks idle."""
+    x = np.random.default_rng(5).uniform(0, 1, (47, 6)).astype(np.float32)
+    y, mine = x[:, :3].argmax(axis=1), strided(47, comm.rank, comm.size)
+    model = mlp(6, 3)
+    batches = Batches(comm, x[mine], y[mine], settings.pop("batch", 8))
+    train(comm, model, batches, epochs=1, lr=0.1, optimizer=SGD(model.params, momentum=0.9), **settings)
+    return model
+
+
+def helpers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "labkit overlap"]
+
+
+def check_training_with_buckets_equals_training_without(comm: MPI.Intracomm) -> None:
+    own = comm.Dup()
+    for name in sorted(set(STARTABLE) - {"auto"}):  # auto measures first
+        for settings in {}, {"accumulate": 3}, {"batch": 4}:
+            with_ = trained(own, algorithm=algorithm(name), buckets=SMALL, **settings)
+            without = trained(own, algorithm=algorithm(name), **settings)
+            np.testing.assert_allclose(with_.params, without.params, rtol=0, atol=2e-6)
+            if comm.size <= 2 and name != "mpi":  # two values have the same sum in either order
+                np.testing.assert_array_equal(with_.params, without.params)
+    assert helpers() == []
+    own.Free()
+
+
+def check_buckets_are_averaged_in_order_while_the_rank_computes(comm: MPI.Intracomm) -> None:
+    """The helper thread finishes the first buckets although this rank makes no call of MPI."""
+    grads = np.full(1000, comm.rank, np.float32)
+    overlapped = Overlapped(comm, grads, algorithm("ring", "sum"), Buckets(800, 400))
+    overlapped.begin(0.0)
+    overlapped.finished(500)
+    while comm.size > 1 and len(overlapped.transfers) < 3:
+        threading.Event().wait(1e-4)
+    assert comm.size == 1 or (grads[600:] == sum(range(comm.size))).all()
+    assert (grads[:500] == comm.rank).all()
+    overlapped.finished(0)
+    overlapped.finish()
+    assert (grads == sum(range(comm.size))).all()
+    transfers = overlapped.transfers
+    assert [each.bucket for each in transfers] == list(range(len(overlapped.plan)))
+    for before, each in pairwise(transfers):
+        assert before.end <= each.begin <= each.end and each.complete <= each.begin
+    assert overlapped.times.end >= transfers[-1].end and overlapped.times.ready >= transfers[0].complete
+    overlapped.close()
+
+
+def check_without_threads_averaging_goes_on_between_layers(comm: MPI.Intracomm) -> None:
+    query, MPI.Query_thread = MPI.Query_thread, lambda: MPI.THREAD_SERIALIZED
+    try:
+        if comm.rank == 0 and comm.size > 1:
+            with pytest.warns(UserWarning, match="one thread only"):
+                model = trained(comm, algorithm=algorithm("ring"), buckets=SMALL)
+        else:
+            model = trained(comm, algorithm=algorithm("ring"), buckets=SMALL)
+    finally:
+        MPI.Query_thread = query
+    np.testing.assert_allclose(model.params, trained(comm).params, rtol=0, atol=2e-6)
+
+
+def check_messages_of_buckets_are_counted_on_one_communicator_for_all_runs(comm: MPI.Intracomm) -> None:
+    counting, model = CountingComm(comm), mlp(6, 3)
+    for calls_of_dup in 1, 0:
+        counting.reset()
+        dup, made = counting.Dup, []
+        vars(counting)["Dup"] = lambda: (made.append(1), dup())[1]  # noqa: B023
+        trained(counting, algorithm=algorithm("ring"), buckets=SMALL, batch=64)
+        assert len(made) == (calls_of_dup if comm.size > 1 else 0)
+        rows = {row.name: row for row in counting.traffic()}
+        if comm.size > 1:
+            assert rows["ring_allreduce"].calls == len(SMALL.plan(model.params.size))
+            assert rows["ring_allreduce"].sent.sum() == 2 * (comm.size - 1) * model.params.nbytes
+
+
+class Raises(Straggler):
+    """Raise an error on one rank, before the second step."""
+
+    def __init__(self) -> None:
+        super().__init__([], 0, 1)
+        self.steps = 0
+
+    def before_step(self) -> None:
+        self.steps += 1
+        if self.steps == 2:
+            raise RuntimeError("no second step")
+
+
+def check_a_rank_that_raises_ends_its_helper_and_is_reported_with_the_bucket(comm: MPI.Intracomm) -> None:
+    world, last = watch(), comm.rank == comm.size - 1
+    deadline, world.deadline_s = world.deadline_s, 0.5
+    for name in "ring", "shared-memory":
+        if comm.size == 1:
+            continue
+        own = world.Dup()
+        expected: Any = pytest.raises(RuntimeError) if last else pytest.raises(HangError, match="bucket 1 of")
+        with expected as error:
+            trained(own, algorithm=algorithm(name), buckets=SMALL, callbacks=[Raises()] if last else [])
+        assert last or f"rank {comm.size - 1} " in str(error.value)
+        assert helpers() == []
+        MPI.COMM_WORLD.Barrier()
+        resume()
+        MPI.COMM_WORLD.Barrier()
+        trained(own, algorithm=algorithm(name), buckets=SMALL)
+    world.deadline_s = deadline
+
+
+def check_what_buckets_do_not_fit_is_refused(comm: MPI.Intracomm) -> None:
+    for settings, said in (
+        ({"callbacks": [Contributions()]}, "Contributions, which reads each rank's own gradient"),
+        ({"average_after_step": True}, "average_after_step"),
+        ({"algorithm": algorithm("allgather", "median")}, "can be started, one of mpi, "),
+    ):
+        assert said in error_on_every_rank(comm, lambda: trained(comm, buckets=SMALL, **settings))  # noqa: B023
+    if comm.size > 1:
+        differ = Buckets(1000 + comm.rank)
+        assert "expected buckets = " in error_on_every_rank(comm, lambda: trained(comm, buckets=differ))
