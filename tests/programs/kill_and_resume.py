@@ -37,6 +37,7 @@ def settings_of(trial: int, chance: random.Random, algorithms: list[str]) -> dic
         "buffers": chance.choice(["average", "broadcast", "leave"]),
         "shard": chance.choice(["strided", "shuffled", "shuffled", "by-label"]),
         "average_after_step": trial % 7 == 6,
+        "buckets": trial % 7 != 6 and chance.random() < 0.5,
         "every": chance.choice([1, 2, 5]),
         "kill": [
             0 if moment == "writing" else chance.randrange(ranks),
@@ -58,7 +59,7 @@ def on_ranks(folder: Path, settings: dict[str, Any]) -> None:
     from labkit.nn.image_layers import BatchNorm, Conv2D
     from labkit.nn.layers import Dense, Flatten
     from labkit.nn.model import Classifier
-    from labkit.train import Batches, Callback, Checkpoints, train
+    from labkit.train import Batches, Buckets, Callback, Checkpoints, train
 
     comm = MPI.COMM_WORLD
     rank, step, moment = settings["kill"] or (-1, 0, "")
@@ -109,6 +110,7 @@ def on_ranks(folder: Path, settings: dict[str, Any]) -> None:
             lr=lr_schedules.warm_up(3, lr_schedules.cosine(0.1, EPOCHS * STEPS)),
             optimizer=optimizer,
             algorithm=ALGORITHMS[settings["algorithm"]],
+            buckets=Buckets(1000, 500) if settings.get("buckets") else None,
             accumulate=settings["accumulate"],
             buffers=settings["buffers"],
             average_after_step=settings["average_after_step"],
