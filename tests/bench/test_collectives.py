@@ -13,13 +13,14 @@ import pytest
 
 from labkit.cli import ranks
 from labkit.schedules import ALLREDUCE
+from tests.conftest import thorough
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 BENCH = ("-m", "labkit", "bench", "collectives", "--seconds", "0")
 DEADLINE_S = 120
 
 
-@pytest.mark.parametrize("p", [1, 3])
+@pytest.mark.parametrize("p", [thorough(1), 3])
 def test_without_mpiexec_it_starts_ranks_and_prints_rows(p: int) -> None:
     command = [sys.executable, *BENCH, "--json", "--ranks", str(p), "--sizes", "4B,20B,1KiB"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)

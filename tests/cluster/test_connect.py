@@ -73,7 +73,7 @@ def test_engines_survive_an_interrupt(kernel: Kernel, tmp_path: Path) -> None:
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", r"was killed by signal 9 \(SIGKILL\)"),
         pytest.param("os._exit(3)", "ended with exit code 3", marks=pytest.mark.thorough),
-        ("os._exit(0)", "ended with exit code 0"),
+        pytest.param("os._exit(0)", "ended with exit code 0", marks=pytest.mark.thorough),
     ],
 )
 def test_a_death_is_reported_with_its_rank_and_connect_revives_the_ranks(
@@ -94,6 +94,7 @@ def test_restart_works_without_engines(kernel: Kernel) -> None:
     assert "3 ranks, one MPI world" in kernel.run("rc = connect(3, restart=True)")
 
 
+@pytest.mark.thorough
 def test_ranks_that_mpi_does_not_end_after_a_death_are_replaced(world: World, kernel: Kernel) -> None:
     kernel.run(CONNECT.format(n=3))
     recorders = [process for process in world.processes() if process.cmdline()[1:3] == EXIT_RECORDER]
@@ -144,6 +145,7 @@ def test_the_cluster_of_another_notebook_is_left_alone(world: World, kernel: Ker
         other.end()
 
 
+@pytest.mark.thorough
 def test_a_cluster_without_engines_is_replaced(kernel: Kernel) -> None:
     output = kernel.run("from labkit.cluster import connect\nrc = connect(1, timeout=0.01)")
     assert "ClusterError: 0 of 1 engines came up" in output, output
@@ -152,6 +154,7 @@ def test_a_cluster_without_engines_is_replaced(kernel: Kernel) -> None:
     assert_ranks_work(kernel, 1)
 
 
+@pytest.mark.thorough
 def test_the_error_names_a_port_that_is_taken(world: World, kernel: Kernel) -> None:
     """The sixth port is the heartbeat's, whose listener is in a child process of the controller."""
     settings = world.folder / "profile_default" / "ipcontroller_config.py"

@@ -23,6 +23,7 @@ def no_other_process(world: World, kernel: Kernel) -> None:
     wait_until(lambda: [each.pid for each in world.processes()] == [kernel.pid], "only the kernel is left")
 
 
+@pytest.mark.thorough
 def test_engines_that_register_while_the_client_connects_are_found(kernel: Kernel, ipcluster: Start) -> None:
     ipcluster("--engines=MPI", "-n", "2")
     kernel.run(
@@ -65,6 +66,7 @@ def test_engines_of_ipcluster_outlive_the_kernel(world: World, kernel: Kernel, i
     assert kernel.run(PIDS) == revived
 
 
+@pytest.mark.thorough
 def test_stale_files_are_ignored_though_other_programs_listen_on_the_ports(
     world: World, kernel: Kernel, ipcluster: Start
 ) -> None:

@@ -20,7 +20,6 @@ import pytest
 from labkit.cli import jupyterlab
 from tests.cluster.lab_session import Server, ServerKernel
 from tests.cluster_fixtures import DEADLINE_S, World, wait_until
-from tests.conftest import thorough
 
 ROOT = Path(__file__).parents[2]
 FIRST = "00_meet_the_cluster.ipynb"
@@ -116,7 +115,8 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     assert not Path(match["log"]).parent.exists()
 
 
-@pytest.mark.parametrize("signum", [thorough(signal.SIGTERM), signal.SIGKILL])
+@pytest.mark.thorough  # the test above ends it with Ctrl-C
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_labkit_lab_leaves_nothing(
     world: World, folder: Path, tmp_path: Path, signum: signal.Signals
 ) -> None:

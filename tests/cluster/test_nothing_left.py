@@ -31,6 +31,7 @@ def test_engines_end_with_a_killed_kernel(
     world.wait_until_empty()
 
 
+@pytest.mark.thorough
 def test_engines_that_are_starting_end_with_a_killed_kernel(
     world: World, new_kernel: Callable[[], Kernel]
 ) -> None:
@@ -73,7 +74,7 @@ def test_engines_in_a_deadlock_end_with_ipcluster(
     world.wait_until_empty()
 
 
-@pytest.mark.parametrize("role", ["controller", "engines"])
+@pytest.mark.parametrize("role", [thorough("controller"), "engines"])
 def test_everything_ends_after_a_supervisor_was_killed(
     world: World, new_kernel: Callable[[], Kernel], role: str
 ) -> None:

@@ -110,14 +110,14 @@ def check_times(seconds: dict[str, float]) -> None:
     assert seconds["0>2"] > 2 * seconds["0>1"] and seconds["2>0"] > 2 * seconds["1>0"], seconds
 
 
-def test_hosts_can_be_created_and_removed_or_killed_many_times(folder: Path) -> None:
+def test_hosts_can_be_created_again_however_they_end(folder: Path) -> None:
     cards = machine()
-    for turn in range(6):
+    for turn in range(3):
         made = hosts.up(3, "1gbit", {1: "100mbit"})
         assert [host.bandwidth for host in made] == [10**9, 10**8, 10**9]
         assert len(networks(folder)) == 4  # the switch's and each host's
         holder = psutil.Process(load().holder)  # type: ignore[union-attr]
-        if turn % 3 == 0:
+        if turn == 0:
             hosts.down()
             assert not folder.exists()
             continue
@@ -129,7 +129,7 @@ def test_hosts_can_be_created_and_removed_or_killed_many_times(folder: Path) -> 
                 lambda there=there: sum("sleep" in one.name() for one in there.children(recursive=True)) == 3,
                 "a program on each host",
             )
-            if turn % 3 == 1:
+            if turn == 1:
                 holder.kill()
                 wait_until(lambda made=made: not any(start_time(one.pid) for one in made), "no host")
                 with pytest.raises(hosts.HostsError, match="no hosts are up"):

@@ -173,7 +173,7 @@ def test_an_error_is_printed_once_and_ends_every_rank(
     assert not (tmp_path / "d").exists()
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [thorough(0), 2])
 def test_the_job_ends_if_one_rank_fails(rank: int, run: Run, programs: Path) -> None:
     done = run(3, programs / "one_rank_fails.py", rank)
     assert done.returncode != 0

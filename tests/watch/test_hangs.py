@@ -18,6 +18,7 @@ import pytest
 from mpi4py import MPI
 
 from tests.cluster_fixtures import Kernel, Start, World, wait_until
+from tests.conftest import thorough
 from tests.watch.hang_cases import HANGS, SCHEDULE
 
 DEADLINE_S = 2
@@ -142,7 +143,7 @@ def test_a_cell_can_be_stopped_even_if_the_report_fails(shared: Kernel, tmp_path
     assert numbers(shared.run("%px print(comm.allreduce(1))")) == "4\n" * 4
 
 
-@pytest.mark.parametrize("victim", ["an engine", "the controller", "the whole cluster"])
+@pytest.mark.parametrize("victim", ["an engine", "the controller", thorough("the whole cluster")])
 def test_a_killed_process_ends_the_cell_and_is_named(shared: Kernel, tmp_path: Path, victim: str) -> None:
     message = shared.start(
         f"%%px\nimport os, time\nopen(f'{tmp_path}/{{os.getpid()}}-{{rank}}', 'w').close()\ntime.sleep(100)"
@@ -183,7 +184,10 @@ def test_a_laptop_that_sleeps_is_no_hang(shared: Kernel) -> None:
 
 @pytest.mark.parametrize(
     ("what", "cell"),
-    [("stuck in raw MPI", f"{RAW}if rank:\n    raw.Barrier()"), ("computing", "while rank: pass")],
+    [
+        ("stuck in raw MPI", f"{RAW}if rank:\n    raw.Barrier()"),
+        pytest.param("computing", "while rank: pass", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_restarted_kernel_stops_the_cell_of_the_old_one(
     kernel: Kernel, tmp_path: Path, ipcluster: Start, what: str, cell: str

@@ -21,7 +21,7 @@ def test_each_fault_in_n_random_programs_is_reported_and_nothing_else(
     assert done.stdout.strip() == f"{n} of {n} faults reported"
 
 
-@pytest.mark.parametrize("p", [1, 3, 4])
+@pytest.mark.parametrize("p", [1, 3, thorough(4)])
 def test_every_call_gives_the_result_of_mpi4pys_own(run: Run, programs: Path, p: int) -> None:
     assert run(p, programs / "watched_calls.py").stdout.strip() == "all calls compared"
 
@@ -35,7 +35,7 @@ def test_a_rank_whose_program_has_ended_is_named_and_not_killed(run: Run, progra
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("p", [2, 3])
+@pytest.mark.parametrize("p", [thorough(2), 3])
 def test_ranks_exit_after_a_hang_that_left_a_message(run: Run, programs: Path, p: int) -> None:
     """MPICH aborts in MPI_Finalize if a large message was never received."""
     done = run(p, programs / "message_left_at_exit.py")
