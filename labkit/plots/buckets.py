@@ -1,0 +1,181 @@
+"""Figures about buckets and overlap: when gradients are complete, when the link is busy, what is exposed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from labkit.plots.run_timeline import STYLES
+from labkit.plots.style import COLOURS, INK, Curve, plain_numbers, text_colour
+
+FORWARD: dict[str, Any] = {"facecolor": COLOURS[4]}
+EXPOSED: dict[str, Any] = {"facecolor": "white", "hatch": "////"}
+Span = tuple[float, float]
+
+
+class DrawnStep(NamedTuple):
+    """What one rank did in a step; all times in seconds on one clock.
+
+    `layers`: name and span of each layer's backward pass. `buckets`: when the link carried each bucket.
+    """
+
+    forward: Span
+    layers: Sequence[tuple[str, float, float]]
+    buckets: Sequence[Span]
+    end: float
+
+    @property
+    def exposed_s(self) -> float:
+        """The time from the end of the backward pass to the end of the step."""
+        return self.end - self.layers[-1][2]
+
+
+def gradients_over_time(layers: Sequence[str], seconds: Curve, nbytes: Curve) -> Figure:
+    """Return two panels: the complete bytes over time, and each layer's share of the bytes and of the time.
+
+    `layers` is in the order of the backward pass. Shapes: seconds (layers,), when each layer's gradient is
+    complete, from the start of the backward pass; nbytes (layers,), the size of its gradient.
+    """
+    times, sizes = 1e3 * np.asarray(seconds), np.asarray(nbytes) / 1024
+    figure = Figure(figsize=(9.5, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    done = np.cumsum(sizes)
+    left.step([0, *times], [0, *done], where="post", color=COLOURS[0], linewidth=2)
+    left.plot(times, done, "o", color=COLOURS[0], markersize=5)
+    last = (-np.inf, -np.inf)
+    for name, t, y in zip(layers, times, done, strict=True):
+        is_close = t - last[0] < 0.12 * times[-1] and y - last[1] < 0.06 * done[-1]
+        last = (t, y)
+        place = (
+            {"xytext": (0, 5), "ha": "center"} if is_close or t < 0.01 * times[-1] else {"xytext": (4, -12)}
+        )
+        left.annotate(name, (t, y), textcoords="offset points", fontsize=9, **place)
+    left.set(xlabel="Time since the backward pass began (ms)", ylabel="Complete gradients (KiB)")
+    left.set_ylim(0, 1.1 * done[-1])
+    left.set_xlim(-0.05 * times[-1], 1.12 * times[-1])
+    rows = np.arange(len(layers))
+    shares = {
+        "share of the gradient's bytes": sizes / sizes.sum(),
+        "share of the backward pass's time": np.diff(times, prepend=0) / times[-1],
+    }
+    for k, (label, share) in enumerate(shares.items()):
+        hatch = {"hatch": "////", "edgecolor": "white"} if k else {}
+        right.barh(rows + 0.2 * (2 * k - 1), 100 * share, 0.38, color=COLOURS[k], label=label, **hatch)
+    right.set_yticks(rows, layers)
+    right.invert_yaxis()
+    right.set_xlabel("Share (%)")
+    right.legend(loc="lower right", frameon=False, fontsize=9)
+    for axes in left, right:
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def step_timelines(steps: Mapping[str, DrawnStep]) -> Figure:
+    """Return a panel for each step, on one scale: above what the rank does, below what the link carries."""
+    figure = Figure(figsize=(9.5, 1.75 * len(steps) + 0.9), layout="constrained")
+    panels = figure.subplots(len(steps), 1, sharex=True, squeeze=False)[:, 0]
+    longest = max(1e3 * (step.end - step.forward[0]) for step in steps.values())
+    for axes, (title, step) in zip(panels, steps.items(), strict=True):
+        _draw_step(axes, step, longest)
+        axes.set_title(title, fontsize=11, loc="left")
+    panels[-1].set_xlim(0, 1.17 * longest)
+    panels[-1].set_xlabel("Time since the step began (ms)")
+    backward, transfer = STYLES["compute"], STYLES["transfer"]
+    handles = [
+        Patch(edgecolor=INK, label="forward pass", **FORWARD),
+        Patch(edgecolor=INK, label="backward pass, by layer", **backward),
+        Patch(edgecolor=INK, label="buckets on the link", **transfer),
+        Patch(edgecolor=INK, label="exposed communication", **EXPOSED),
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def _draw_step(axes: Axes, step: DrawnStep, longest: float) -> None:
+    zero, ready = step.forward[0], step.layers[-1][2]
+
+    def bar(begin: float, end: float, row: int, text: str, style: dict[str, Any]) -> None:
+        left, width = 1e3 * (begin - zero), 1e3 * (end - begin)
+        axes.broken_barh([(left, width)], (row - 0.38, 0.76), edgecolor=INK, linewidth=0.5, **style)
+        if width > 0.0095 * len(text) * longest:
+            ink = text_colour(style["facecolor"])
+            axes.text(left + width / 2, row, text, ha="center", va="center", color=ink, fontsize=8)
+
+    bar(*step.forward, 0, "forward", FORWARD)
+    for name, begin, end in step.layers:
+        bar(begin, end, 0, name, STYLES["compute"])
+    if step.end > ready:
+        bar(ready, step.end, 0, "", EXPOSED)
+    for number, (begin, end) in enumerate(step.buckets, 1):
+        bar(begin, end, 1, str(number), STYLES["transfer"])
+    axes.set_yticks([0, 1], ["rank", "link"])
+    axes.set_ylim(1.6, -0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.annotate(
+        f"exposed: {1e3 * step.exposed_s:.0f} ms",
+        (1e3 * (step.end - zero), 0),
+        (6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=9,
+    )
+
+
+def exposed_by_bucket_size(
+    kib: Curve, model_ms: Curve, measured_kib: Curve, measured_ms: Curve, whole_ms: float
+) -> Figure:
+    """Return the exposed communication against the bucket size: the cost model's curve and measured points.
+
+    Shapes: kib, model_ms (n,); measured_kib, measured_ms (k,). `whole_ms` is what is exposed without overlap.
+    """
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(kib, model_ms, color=COLOURS[0], label="cost model")
+    axes.plot(measured_kib, measured_ms, "o", color=COLOURS[1], markeredgecolor=INK, label="measured")
+    axes.axhline(whole_ms, color=INK, linewidth=1, linestyle=":", label="no overlap")
+    best = int(np.argmin(model_ms))
+    axes.axvline(kib[best], color=COLOURS[2], linewidth=1.5, linestyle="--", zorder=0)
+    axes.annotate(
+        f"best by the model: {kib[best]:.0f} KiB",
+        (kib[best], 1),
+        (0, 4),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        ha="center",
+        fontsize=9,
+    )
+    axes.set_xscale("log", base=2)
+    plain_numbers(axes.xaxis)
+    axes.set_ylim(0, None)
+    axes.set_xlabel("Bucket size (KiB)")
+    axes.set_ylabel("Exposed communication (ms)")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure
+
+
+def hidden_by_ratio(ratios: Curve, hidden: Curve) -> Figure:
+    """Return the share of the communication that overlap hides, against communication / backward time.
+
+    Shapes: ratios, hidden (n,), as fractions. A line shows the bound min(1, 1 / ratio).
+    """
+    figure = Figure(figsize=(7.5, 3.9), layout="constrained")
+    axes = figure.add_subplot()
+    x = np.geomspace(min(ratios) / 1.3, max(ratios) * 1.3, 200)
+    bound = 100 * np.minimum(1, 1 / x)
+    axes.plot(x, bound, color=INK, linestyle="--", label="bound: no longer than the backward pass")
+    axes.fill_between(x, bound, 130, color=INK, alpha=0.08, linewidth=0)
+    axes.plot(ratios, 100 * np.asarray(hidden), "o", color=COLOURS[0], markeredgecolor=INK, label="measured")
+    axes.set_xscale("log", base=2)
+    plain_numbers(axes.xaxis)
+    axes.set_ylim(0, 110)
+    axes.set_xlabel("Communication time / time of the backward pass")
+    axes.set_ylabel("Hidden share of the\ncommunication time (%)")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, loc="lower left")
+    return figure

@@ -1,0 +1,71 @@
+"""Figures about buckets and overlap: what is drawn, from what data."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from labkit.plots import buckets as plot
+
+PLAIN = plot.DrawnStep((1.0, 1.2), [("dense", 1.2, 1.3), ("conv", 1.3, 1.6)], [(1.6, 2.0)], 2.0)
+OVERLAPPED = PLAIN._replace(buckets=[(1.3, 1.5), (1.6, 1.7)], end=1.7)
+
+
+def rendered(figure: Figure) -> Figure:
+    figure.savefig(io.BytesIO())
+    return figure
+
+
+def texts(axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def bars(axes) -> list[tuple[str, float, float]]:
+    """Return the row, the beginning and the end of all bars."""
+    boxes = [path.get_extents() for bar in axes.collections for path in bar.get_paths()]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    return [(names[round((box.y0 + box.y1) / 2)], round(box.x0, 6), round(box.x1, 6)) for box in boxes]
+
+
+def test_gradients_add_up_over_time():
+    figure = rendered(
+        plot.gradients_over_time(["dense", "conv2", "conv1"], [0.01, 0.02, 0.1], [512, 1024, 512])
+    )
+    over_time, shares = figure.axes
+    assert list(over_time.lines[1].get_ydata()) == [0.5, 1.5, 2.0]
+    np.testing.assert_allclose(over_time.lines[1].get_xdata(), [10, 20, 100])
+    assert texts(over_time) == ["dense", "conv2", "conv1"]
+    of_bytes, of_time = ([bar.get_width() for bar in container] for container in shares.containers)
+    np.testing.assert_allclose(of_bytes, [25, 50, 25])
+    np.testing.assert_allclose(of_time, [10, 10, 80])
+
+
+def test_a_step_shows_layers_buckets_and_what_is_exposed():
+    plain, overlapped = rendered(plot.step_timelines({"plain": PLAIN, "overlapped": OVERLAPPED})).axes
+    computed = [("rank", 0, 200), ("rank", 200, 300), ("rank", 300, 600)]
+    assert bars(plain) == [*computed, ("rank", 600, 1000), ("link", 600, 1000)]
+    assert bars(overlapped) == [*computed, ("rank", 600, 700), ("link", 300, 500), ("link", 600, 700)]
+    assert "exposed: 400 ms" in texts(plain) and "exposed: 100 ms" in texts(overlapped)
+    assert texts(plain)[:3] == ["forward", "dense", "conv"]
+    assert plain.get_xlim() == overlapped.get_xlim()
+
+
+def test_the_best_bucket_size_is_marked():
+    (axes,) = rendered(plot.exposed_by_bucket_size([8, 64, 512], [9, 3, 6], [64], [4], 10)).axes
+    assert texts(axes) == ["best by the model: 64 KiB"]
+    model, measured, whole, best = axes.lines
+    assert list(model.get_ydata()) == [9, 3, 6]
+    assert list(measured.get_ydata()) == [4]
+    assert set(whole.get_ydata()) == {10}
+    assert set(best.get_xdata()) == {64}
+
+
+def test_the_bound_falls_where_communication_takes_longer():
+    (axes,) = rendered(plot.hidden_by_ratio([0.5, 4], [0.8, 0.2])).axes
+    bound, measured = axes.lines
+    x, y = bound.get_data()
+    np.testing.assert_allclose(y[x <= 1], 100)
+    np.testing.assert_allclose(y[x > 1], 100 / x[x > 1])
+    np.testing.assert_allclose(measured.get_ydata(), [80, 20])
