@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.nn import Model
+from labkit.train.gradients import Overlap
 
 MOST_NAMES = 2  # W and b; a line of output has no room for more
 ALL = "all"  # the name under which the whole gradient of a model with more parameters is measured
@@ -70,7 +71,7 @@ class Iteration(NamedTuple):
     The times (s, perf_counter) bound the parts of the step: from `begin` to `ready` the rank computed its
     gradient, until `start` it waited for the last rank, until `end` the ranks averaged, and until `done` the
     rank updated its parameters. Where averaging overlaps with the backward pass, `start` to `end` is the
-    exposed communication.
+    exposed communication, and `overlap` has the times of layers and buckets.
     """
 
     epoch: int
@@ -85,6 +86,7 @@ class Iteration(NamedTuple):
     start: float
     end: float
     done: float
+    overlap: Overlap = Overlap()
 
 
 class Callback:

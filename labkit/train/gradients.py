@@ -29,6 +29,33 @@ class StepTimes(NamedTuple):
     end: float
 
 
+class Transfer(NamedTuple):
+    """The averaging of one bucket (from 0): when (s) the rank had completed it, and it began and ended."""
+
+    bucket: int
+    complete: float
+    begin: float
+    end: float
+
+
+class Overlap(NamedTuple):
+    """What happened at the same time in a step: the backward pass, and the buckets' transfers.
+
+    `layers` has, for each layer from the last to the first, where its gradient starts and when (s) its
+    backward pass had ended. Both are empty if the gradient was averaged after the backward pass.
+    """
+
+    layers: tuple[tuple[int, float], ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+
+    def shifted(self, clock: Callable[[float], float]) -> Overlap:
+        """Return it with each time t replaced by clock(t)."""
+        return Overlap(
+            tuple((start, clock(end)) for start, end in self.layers),
+            tuple(Transfer(each.bucket, *map(clock, each[1:])) for each in self.transfers),
+        )
+
+
 class StepAveraging(Protocol):
     """How `train` averages the gradient of a step; it makes one such object for a whole run.
 
@@ -44,6 +71,10 @@ class StepAveraging(Protocol):
     @property
     def times(self) -> StepTimes:
         """Return the times of the last step, valid after `finish`."""
+
+    @property
+    def overlap(self) -> Overlap:
+        """Return what overlapped in the last step, valid after `finish`."""
 
     def begin(self, fraction: float) -> None:
         """Begin a step in which this rank has this fraction of the global batch. Send nothing yet."""
@@ -63,6 +94,8 @@ class AfterBackward:
 
     A barrier before it parts the time of waiting for the last rank from the time of averaging.
     """
+
+    overlap = Overlap()
 
     def __init__(self, comm: MPI.Intracomm, grads: np.ndarray, algorithm: Algorithm) -> None:
         self._comm, self._grads, self._algorithm = comm, grads, algorithm

@@ -158,7 +158,7 @@ def train(
                 if not average_after_step:
                     update(model.grads, rate)
 
-                times = begin, *averaging.times, perf_counter()
+                times = begin, *averaging.times, perf_counter(), averaging.overlap
                 progress.add(len(x) * loss, correct, averaging.times)
                 callback.after_step(
                     Iteration(epoch, progress.done, steps, loss, len(x), global_batch, rate, *times)

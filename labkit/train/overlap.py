@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from time import perf_counter, sleep
-from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -24,18 +23,9 @@ from labkit.comm.averaging.algorithms import in_shared_memory
 from labkit.comm.averaging.startable import fixed
 from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback
-from labkit.train.gradients import StepTimes
+from labkit.train.gradients import Overlap, StepTimes, Transfer
 
 NAP_S = 5e-4  # between two looks of the helper thread: a segment takes ten times as long at 1 Gbit/s
-
-
-class Transfer(NamedTuple):
-    """The averaging of one bucket (from 0): when (s, perf_counter) it was complete here, began and ended."""
-
-    bucket: int
-    complete: float
-    begin: float
-    end: float
 
 
 class Overlapped:
@@ -85,6 +75,11 @@ class Overlapped:
         self._began = 0.0
         self.transfers: list[Transfer] = []  # of this step, in the order of the buckets
         self.layers: list[tuple[int, float]] = []  # what `finished` was told in this step, and when
+
+    @property
+    def overlap(self) -> Overlap:
+        """Return what overlapped in the last step, valid after `finish`."""
+        return Overlap(tuple(self.layers), tuple(self.transfers))
 
     def begin(self, fraction: float) -> None:
         self._reset(fraction)

@@ -15,6 +15,7 @@ from mpi4py import MPI
 from labkit.comm.clock import offset, one_machine
 from labkit.files import atomic_write
 from labkit.train.callbacks import Callback, Iteration
+from labkit.train.gradients import Overlap
 
 MOST_STEPS = 500
 
@@ -24,8 +25,14 @@ class Step(NamedTuple):
 
     From `begin` to `ready` the rank computes its gradient, until `start` it waits for the last rank to be
     ready, until `end` the ranks average their gradients, and until `done` it updates its parameters. It is
-    idle between `done` and the next `begin`: this includes the bookkeeping between epochs.
+    idle between `done` and the next `begin`: this includes the bookkeeping between epochs. With buckets,
+    `overlap` has the times of the layers' backward passes and of the buckets' transfers.
     """
+
+    def shifted(self, clock: Callable[[float], float]) -> Step:
+        """Return the step with each time t replaced by clock(t)."""
+        begin, ready, start, end, done = map(clock, self[3:8])
+        return Step(*self[:3], begin, ready, start, end, done, self.overlap.shifted(clock))
 
     epoch: int
     step: int
@@ -35,6 +42,7 @@ class Step(NamedTuple):
     start: float
     end: float
     done: float
+    overlap: Overlap = Overlap()
 
     def spans(self) -> list[tuple[str, float, float]]:
         """Return what the rank did, with the begin and end (s) of each part."""
@@ -68,7 +76,8 @@ class Timeline(Callback):
         self.seen += 1
         if self.seen <= self.most:
             times = iteration.begin, iteration.ready, iteration.start, iteration.end, iteration.done
-            self.steps.append(Step(iteration.epoch, iteration.number, self.comm.rank, *times))
+            step = Step(iteration.epoch, iteration.number, self.comm.rank, *times, iteration.overlap)
+            self.steps.append(step)
 
     def gather(self) -> list[Step]:
         """Return the steps of all ranks, by step and rank, on rank 0; an empty list elsewhere. Collective.
@@ -82,7 +91,7 @@ class Timeline(Callback):
             key=lambda step: (step.step, step.rank),
         )
         zero = min((step.begin for step in steps), default=0.0)
-        return [Step(*step[:3], *(time - zero for time in step[3:])) for step in steps]
+        return [step.shifted(lambda time: time - zero) for step in steps]
 
     def _compare(self) -> tuple[float, float]:
         """Return the time on this rank's clock, and by how much rank 0's clock is ahead of it."""
@@ -91,25 +100,35 @@ class Timeline(Callback):
 
     def _on_clock_of_rank_0(self, step: Step, now: tuple[float, float]) -> Step:
         when, ahead = zip(self._began, now, strict=True)
-        return Step(*step[:3], *(time + float(np.interp(time, when, ahead)) for time in step[3:]))
+        return step.shifted(lambda time: time + float(np.interp(time, when, ahead)))
 
 
 def trace(steps: Sequence[Step], about: Mapping[str, Any]) -> dict[str, Any]:
     """Return the steps in the Trace Event Format, with a row for each rank and `about` as its metadata.
 
-    Perfetto (ui.perfetto.dev) and chrome://tracing open it. Times are in µs.
+    A rank's buckets are in a second row. Times are in µs. Perfetto (ui.perfetto.dev) and chrome://tracing
+    open it.
     """
     events = [_metadata("process_name", 1, name="labkit train")]
-    last: dict[int, float] = {}
-    for rank in sorted({step.rank for step in steps}):
-        last[rank] = 0.0
+    ranks = sorted({step.rank for step in steps})
+    rows = {rank: f"rank {rank}" for rank in ranks}
+    if any(step.overlap.transfers for step in steps):
+        rows |= {rank + len(ranks): f"rank {rank}, buckets" for rank in ranks}
+    for position, row in enumerate(sorted(rows, key=lambda row: (row % len(ranks), row))):
         events += [
-            _metadata("thread_name", _row(rank), name=f"rank {rank}"),
-            _metadata("thread_sort_index", _row(rank), sort_index=rank),
+            _metadata("thread_name", _row(row), name=rows[row]),
+            _metadata("thread_sort_index", _row(row), sort_index=position),
         ]
+    last = dict.fromkeys(ranks, 0.0)
     for step in steps:
-        for name, begin, end in [("idle", last[step.rank], step.begin), *step.spans()]:
-            event = {"ph": "X", "name": name, "cat": name, "pid": 1, "tid": _row(step.rank)}
+        own, below = _row(step.rank), _row(step.rank + len(ranks))
+        spans = [(own, *span) for span in [("idle", last[step.rank], step.begin), *step.spans()]]
+        spans += [
+            (below, f"bucket {each.bucket + 1}", each.begin, each.end) for each in step.overlap.transfers
+        ]
+        for row, name, begin, end in spans:
+            category = name if row == own else "bucket"
+            event = {"ph": "X", "name": name, "cat": category, "pid": 1, "tid": row}
             event |= {"ts": round(1e6 * begin, 3), "dur": round(1e6 * max(0.0, end - begin), 3)}
             events.append({**event, "args": {"epoch": step.epoch, "step": step.step}})
         last[step.rank] = step.done

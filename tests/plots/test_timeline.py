@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 
-from labkit.plots import timeline
+from labkit.plots import overlap, timeline
+from labkit.train.gradients import Overlap, Transfer
 from labkit.train.timeline import Step, save_trace
 
 P = 3
@@ -59,3 +61,45 @@ def test_the_timeline_has_a_row_per_rank_and_names_its_steps() -> None:
     assert {round(box.y0 + box.height / 2) for box in drawn} == set(range(P))
     with pytest.raises(ValueError, match="no step in 9"):
         timeline(steps(), first=9)
+
+
+def with_buckets() -> list[Step]:
+    """Return the steps with two layers and two buckets in each; the second transfer ends 2 ms after them."""
+    made = []
+    for step in steps():
+        layers = (8, step.begin + 0.0005), (8, step.begin + 0.0007), (0, step.ready)
+        transfers = (
+            Transfer(0, layers[0][1], layers[0][1], step.ready),
+            Transfer(1, step.ready, step.ready, step.end),
+        )
+        made.append(step._replace(start=step.ready, overlap=Overlap(layers, transfers)))
+    return made
+
+
+def test_the_trace_has_a_second_row_for_each_rank_with_its_buckets(tmp_path: Path) -> None:
+    save_trace(tmp_path / "trace.json", with_buckets(), {})
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    order = {names[e["tid"]]: e["args"]["sort_index"] for e in events if e["name"] == "thread_sort_index"}
+    expected = [f"rank {rank}{row}" for rank in range(P) for row in ("", ", buckets")]
+    assert sorted(order, key=order.__getitem__) == expected
+    for tid, name in names.items():
+        if name.endswith("buckets"):
+            own = [e for e in events if e["ph"] == "X" and e["tid"] == tid]
+            assert [e["name"] for e in own] == ["bucket 1", "bucket 2"] * 4
+            assert all(before["ts"] + before["dur"] <= e["ts"] + 0.01 for before, e in pairwise(own))
+
+
+def test_the_overlap_of_a_step_shows_layers_buckets_and_what_is_exposed() -> None:
+    axes = overlap(with_buckets(), 2, "vgg11").axes[0]
+    assert axes.get_title() == "vgg11, step 2" and axes.get_xlabel() == "Time (ms)"
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["rank 0", "rank 1", "rank 2"]
+    hatched = [bars for bars in axes.collections if bars.get_hatch()]
+    spans = [path.vertices[:, 0] for bars in hatched for path in bars.get_paths()]
+    np.testing.assert_allclose([(x.min(), x.max()) for x in spans], [(1 + rank, 6) for rank in range(P)])
+    assert {text.get_text() for text in axes.texts} >= {"1", "2"}
+    # Forward pass, two layers (one without parameters joins the one before it), update, two buckets, exposed.
+    assert len(axes.collections) == P * 7
+    for wrong in steps(), []:
+        with pytest.raises(ValueError, match="of a run with buckets"):
+            overlap(wrong, 2)
