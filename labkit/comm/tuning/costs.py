@@ -16,7 +16,7 @@ from labkit.comm.tuning.timing import Times
 from labkit.units import MIB, approx_size, approx_time
 
 LIBRARY, SHARED_MEMORY = "mpi", "shared-memory"
-MARGIN = 0.03  # by how much an algorithm has to be faster than the library's own to be chosen
+MARGIN = 0.04  # by how much an algorithm has to be faster than the library's own to be chosen
 SMALLEST, LARGEST = 4, 64 * MIB  # the sizes between which costs are measured, in bytes
 TREND_FROM, TREND_FACTOR = MIB, 2.0  # above this size, the order of the algorithms hardly changes
 
