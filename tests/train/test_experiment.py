@@ -161,9 +161,9 @@ def test_a_full_disk_keeps_what_cannot_be_made_again(run: Callable, programs: Pa
 
 
 def test_a_contribution_over_100_percent_is_explained_once(run: Callable, tmp_path: Path) -> None:
-    for shard, outlying in (("outlying", True), ("strided", False)):
+    for shard, epochs, outlying in (("outlying", "8", True), ("strided", "2", False)):
         out = tmp_path / shard
-        done = run(3, "-m", "labkit", "train", "--shard", shard, "--epochs", "8", "--out", out)
+        done = run(3, "-m", "labkit", "train", "--shard", shard, "--epochs", epochs, "--out", out)
         with (out / "contributions.csv").open() as file:
             largest = max(float(row["contribution"]) for row in csv.DictReader(file))
         assert (largest > 1) == outlying
