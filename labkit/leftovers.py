@@ -10,7 +10,13 @@ import contextlib
 import glob
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
+import time
+
+if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from labkit.processes import LINUX, alive
 
@@ -123,3 +129,25 @@ def sweep(mpiexec: int) -> None:
     remove(forgotten())
     for folder in {"/tmp", os.environ.get("TMPDIR", "/tmp")}:
         shutil.rmtree(f"{folder}/ompi.{mpiexec}", ignore_errors=True)  # Open MPI's session folder
+
+
+def sweep_after_this_job() -> None:
+    """Start a process that sweeps as soon as this rank and its launcher have ended, however they end.
+
+    It is for ranks that no supervisor watches, such as those of `mpiexec -n 4 labkit train`. It is in a
+    session of its own, so that a launcher that kills its ranks does not kill it, and ends soon after them.
+    """
+    subprocess.Popen(
+        [sys.executable, "-I", "-S", os.path.abspath(__file__), str(os.getpid()), str(os.getppid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+if __name__ == "__main__":
+    job = [int(pid) for pid in sys.argv[1:]]
+    while any(map(alive, job)):
+        time.sleep(0.2)
+    sweep(job[-1])

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from labkit.cli.ranks import ending_together, under_mpiexec
+from labkit.cli.ranks import ending_together, first_on_its_node, under_mpiexec
 from labkit.cli.train.options import TrainCommand, with_options
+from labkit.leftovers import sweep_after_this_job
 
 
 @click.command(cls=TrainCommand)
@@ -32,6 +33,8 @@ def command(preset: str | None, resume: Path | None, out: Path | None, ordered: 
     # A single process: with other transports, Open MPI would leave shared memory behind.
     if not under_mpiexec():
         os.environ.setdefault("OMPI_MCA_btl", "self")
+    elif first_on_its_node():
+        sweep_after_this_job()
     from mpi4py import MPI
 
     from labkit.cli.train.figures import draw

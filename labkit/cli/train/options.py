@@ -112,6 +112,17 @@ OPTIONS: dict[str, list[Option]] = {
             "mpi-allgather, the median or the mean without the smallest and largest values.",
             "weighted",
         ),
+        click.option(
+            "--bucket-mb",
+            type=Finite(min=0, min_open=True),
+            metavar="MB",
+            help="Overlap, with buckets of at most MB MiB (PyTorch's bucket_cap_mb). [default: 4]",
+        ),
+        click.option(
+            "--overlap/--no-overlap",
+            default=None,
+            help="Average the gradient bucket by bucket while the backward pass goes on. [default: no]",
+        ),
         _choice(
             "--buffers",
             BUFFERS,

@@ -12,6 +12,7 @@ from labkit.nn import SGD, Model
 from labkit.nn.lr_schedules import LRSchedule, constant, cosine, linear_scaling, step_decay
 from labkit.train import bottleneck
 from labkit.train.bottleneck import Bottleneck
+from labkit.train.buckets import MIB, Buckets
 
 WARM_UP_EPOCHS = 5  # as in Goyal et al., 2017
 
@@ -71,7 +72,15 @@ def contributions(settings: Mapping[str, Any]) -> bool:
     backward pass.
     """
     wanted = settings["contributions"]
-    return not settings["overlap"] if wanted is None else bool(wanted)
+    return buckets(settings) is None if wanted is None else bool(wanted)
+
+
+def buckets(settings: Mapping[str, Any]) -> Buckets | None:
+    """Return the buckets of a run that averages during the backward pass; None for one that does not."""
+    if settings["bucket_mb"]:
+        largest = settings["bucket_mb"] * MIB
+        return Buckets(largest, min(largest, Buckets().first_bytes))
+    return Buckets() if settings["overlap"] else None
 
 
 def optimizer(settings: Mapping[str, Any], model: Model) -> SGD | None:

@@ -115,6 +115,7 @@ def run(
             lr=building.lr_schedule(settings, batches.steps, steps, comm.size),
             optimizer=building.optimizer(settings, model),
             algorithm=algorithm,
+            buckets=building.buckets(settings),
             accumulate=settings["accumulate"],
             buffers=settings["buffers"],
             check_weights=settings["check_weights"],
