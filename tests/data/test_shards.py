@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import data
-from labkit.cli.train import DATA, SHARD
+from labkit.cli.train.options import DATA, SHARD
 
 INDEPENDENT = ("strided", "shuffled", "weighted")  # their steps do not depend on the number of ranks
 
