@@ -17,7 +17,7 @@ from mpi4py import MPI
 from labkit.bench.algorithms import TIMEOUT, gloo
 from labkit.bench.rows import Row
 from labkit.bench.step import batch_for
-from labkit.bench.training.cases import BY_PYTORCH, OVERLAP, Case, Run, Time, setups
+from labkit.bench.training.cases import BY_PYTORCH, Case, Run, Time, setups
 from labkit.bench.training.cases import scaling as scaling_cases
 from labkit.bench.training.ddp import Torch
 from labkit.bench.training.ours import our_run
@@ -49,7 +49,6 @@ def compare(
             if scaling
             else setups(comm.size, batch, one_node=one_node, pytorch=pytorch)
         )
-        cases = [case for case in cases if case.setup != OVERLAP]  # not yet
         times = measure(comm, model, cases, rounds, report, one_node=one_node)
     machines = dict(comm.allgather((machine(), cores())))
     limit = core_limit(sorted({case.p for case in cases}), sum(machines.values()))

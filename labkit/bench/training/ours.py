@@ -13,7 +13,7 @@ from labkit.bench.training import cases
 from labkit.bench.training.cases import Case, Run, StepTimes
 from labkit.comm import ALGORITHMS
 from labkit.nn import SGD, Model
-from labkit.train import Batches, Callback, Iteration, train
+from labkit.train import Batches, Buckets, Callback, Iteration, train
 
 Samples = tuple[np.ndarray, np.ndarray]
 
@@ -44,7 +44,10 @@ def our_run(
 
     `report` is called after each step. Collective.
     """
-    batches = Batches(comm, *samples, case.batch)
+    batch = case.batch
+    if case.setup == cases.NO_AVERAGING:  # each rank trains by itself, with its local batch
+        comm, batch = MPI.COMM_SELF, batch // case.p
+    batches = Batches(comm, *samples, batch)
     options = _options(case.setup, one_node)
 
     def run() -> Sequence[StepTimes]:
@@ -83,4 +86,7 @@ def _options(setup: str, one_node: bool) -> dict[str, Any]:
     }
     if setup == cases.NO_AVERAGING:
         return {"algorithm": _no_averaging}
-    return {"algorithm": ALGORITHMS[algorithms[setup]]}
+    return {
+        "algorithm": ALGORITHMS[algorithms[setup]],
+        "buckets": Buckets() if setup == cases.OVERLAP else None,
+    }
