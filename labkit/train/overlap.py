@@ -1,7 +1,7 @@
 """Averaging that overlaps with the backward pass: bucket by bucket, while the pass goes on.
 
 The backward pass is the producer: it completes the gradient from its end to its start. A helper thread is the
-consumer: it takes one complete bucket after the other and drives its averaging, a little every half
+consumer: it takes one complete bucket after the other and drives its averaging, a little every
 millisecond. It runs while the main thread computes, because NumPy and BLAS hold no lock of Python's inside
 their functions.
 """
@@ -25,7 +25,10 @@ from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback
 from labkit.train.gradients import Overlap, StepTimes, Transfer
 
-NAP_S = 5e-4  # between two looks of the helper thread: a segment takes ten times as long at 1 Gbit/s
+# The helper thread naps between bursts of polls. In one poll, MPICH takes about 64 KiB from a connection, and
+# at 1 Gbit/s twice as much arrives in a millisecond: with one poll per nap, the naps would set the pace.
+NAP_S = 1e-3
+POLLS = 16
 
 
 class Overlapped:
@@ -188,7 +191,10 @@ class Helper:
                     # Cleared first: what wakes this thread from now on is not lost.
                     self._awake.clear()
                     try:
-                        busy = self._go_on()
+                        for _ in range(POLLS):
+                            busy = self._go_on()
+                            if not busy:
+                                break
                     except BaseException as error:  # raised by `hand_over`
                         self._error = error
                     if busy:
