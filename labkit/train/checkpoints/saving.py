@@ -48,13 +48,13 @@ class Checkpoints:
     says so and the run goes on: it has lost nothing yet. A run whose weights are no longer finite keeps its
     last checkpoint.
 
-    With `resume`, the run goes on from the checkpoint in `file`. On the same number of ranks it ends with the
-    same weights, bit for bit, as a run without a break; "weighted" shards need the same speeds for that, and
-    the algorithm "auto" the same choice. On another number of ranks it ends with the same weights up to
-    rounding, if the sharding scheme is "strided", "shuffled" or "weighted" or each epoch is one step; otherwise
-    it is refused, and so are the checkpoints of other models, data or settings, and damaged ones. `settings`
-    (anything that JSON can hold) are stored for `stored_settings`. Callbacks begin anew: `Contributions`
-    covers the resumed part of an epoch only.
+    With `resume`, the run goes on from the checkpoint in `file`. On the same number of ranks it ends with
+    the same weights, bit for bit, as a run without a break; "weighted" shards need the same speeds for
+    that, and the algorithm "auto" the same choice. On another number of ranks it ends with the same weights
+    up to rounding, if the sharding scheme is "strided", "shuffled" or "weighted" or each epoch is one step.
+    Anything else is refused, and so are the checkpoints of other models, data or settings, and damaged
+    ones. `settings` (anything that JSON can hold) are stored for `stored_settings`. Callbacks begin anew:
+    `Contributions` covers the resumed part of an epoch only.
     """
 
     def __init__(
