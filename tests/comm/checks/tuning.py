@@ -85,6 +85,9 @@ def check_auto_uses_the_algorithm_with_the_lowest_cost_on_rank_0(comm: MPI.Intra
                         assert (gradient == weight * sum(range(comm.size))).all(), (again, nbytes)
                     assert called == [expected] * 2, called
                     called.clear()
+            for nbytes in SMALL, SMALL, LARGE, LARGE, SMALL:
+                auto(comm, np.zeros(nbytes // 4, FLOAT), 1.0)
+            assert called == ["ring"] * 2 + ["shared-memory"] * 2 + ["ring"], called
         assert measured == []
         between = choose(comm, int((SMALL * LARGE) ** 0.5))
         assert [name for name, _ in between.ranked] == ["ring", "mpi"]
@@ -145,13 +148,14 @@ def check_auto_on_emulated_links_leaves_shared_memory_out(comm: MPI.Intracomm) -
         slow_link = EmulatedComm(comm, Link(1e9, 2e-5))
         gradient = np.full(SMALL // 4, comm.rank, np.float32)
         auto(comm, gradient, 1.0)
-        for emulated in link, slow_link:
+        for number, emulated in enumerate((link, slow_link), start=2):
             gradient[...] = comm.rank
             auto(emulated, gradient, 1.0)
+            assert measured == [SMALL] * number  # each has costs of its own, although all share one handle
             assert (gradient == sum(range(comm.size))).all()
             names = {name for name, _ in choose(emulated, SMALL).ranked}
             assert names == set(ALGORITHMS) - {"auto", "shared-memory"}, names
-        assert measured == [SMALL] * 3  # each with costs of its own, although all share one handle
+        assert measured == [SMALL] * 3
 
 
 def check_measuring_for_auto_is_not_counted(comm: MPI.Intracomm) -> None:
