@@ -1,7 +1,6 @@
 """Figures: each function takes data and returns a matplotlib Figure."""
 
-from labkit.plots.overlap import overlap
-from labkit.plots.run_timeline import timeline
+from labkit.plots.run_timeline import overlap, timeline
 from labkit.plots.training import contributions, losses, processes, set_ups, sync_times
 
 __all__ = ["contributions", "losses", "overlap", "processes", "set_ups", "sync_times", "timeline"]

@@ -4,6 +4,13 @@ The backward pass is the producer: it completes the gradient from its end to its
 consumer: it takes one complete bucket after the other and drives its averaging, a little every
 millisecond. It runs while the main thread computes, because NumPy and BLAS hold no lock of Python's inside
 their functions.
+
+The lab uses a thread because going on only between layers measured worse. VGG-11, 4 hosts × 64 at 1 Gbit/s,
+on two cores: after the backward pass averaging takes 0.47 s. With the thread 0.02 to 0.12 s of it is exposed,
+between layers 0.66 s: a layer takes much longer than a segment, so the link is idle most of the time. The
+thread's transfers still cost processor time, for which four ranks on two cores compete with computing. So the
+step gets shorter by less than the communication that is hidden. For the same reason overlap gains nothing in
+shared memory when each core has more than one rank: averaging is then processor time itself.
 """
 
 from __future__ import annotations
