@@ -98,6 +98,21 @@ def check_reduce_scatter_leaves_each_rank_its_piece(comm: MPI.Intracomm) -> None
     np.testing.assert_array_equal(array[mine], np.arange(3.0 * p)[mine] * p + sum(range(p)))
 
 
+def check_ring_reduce_and_allgather_run_by_themselves(comm: MPI.Intracomm) -> None:
+    p, n = comm.size, 11  # no p above 1 divides it
+    pattern = np.arange(n, dtype=np.float32)
+    array = pattern + comm.rank
+    run(comm, ring_reduce(p), array, segment_bytes=8)
+    if comm.rank == 0:
+        np.testing.assert_array_equal(array, pattern * p + sum(range(p)))
+    bounds = chunk_bounds(n, p)
+    mine = slice(bounds[comm.rank], bounds[comm.rank + 1])
+    array = np.full(n, -1, np.float32)
+    array[mine] = pattern[mine]
+    run(comm, ring_allgather(p), array, segment_bytes=8)
+    np.testing.assert_array_equal(array, pattern)
+
+
 @collective("allreduce", lambda p: 1)
 def all_to_all(p: int):  # type: ignore[no-untyped-def]
     """Everything is sent and added to at the same time: what is sent is what was there before."""
