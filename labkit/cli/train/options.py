@@ -193,7 +193,7 @@ MODELS = [
     ("mlp", "digits, mnist, cifar10; 30 epochs, batch 64, lr 0.1, momentum 0.9"),
     ("lenet5", f"digits, mnist; 30 epochs, batch 32, lr 0.05, {CNN}"),
     ("mnist-cnn", f"digits, mnist; 15 epochs, batch 32, lr 0.05, {CNN}"),
-    ("vgg11", f"digits, mnist, cifar10; 15 epochs, batch 64, lr 0.05, {CNN}"),
+    ("vgg11", f"digits, mnist, cifar10; 6 epochs, batch 32, lr 0.02, {CNN}"),
 ]
 
 

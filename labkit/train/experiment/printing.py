@@ -80,7 +80,7 @@ def gradient_lines(row: Epoch) -> list[str]:
     if row.contribution:
         named = {name: "" if name == ALL else f"{name} " for name in row.contribution}
         norms = ", ".join(f"{name}{row.gradient_norm[key]:.4g}" for key, name in named.items())
-        parts = ", ".join(f"{name}{100 * row.contribution[key]:.2f} %" for key, name in named.items())
+        parts = ", ".join(f"{name}{100 * row.contribution[key]:.4g} %" for key, name in named.items())
         lines.append(f"epoch {row.epoch}: gradient norm {norms}; contribution {parts}")
     if row.drift is not None:
         lines.append(f"epoch {row.epoch}: weights {100 * row.drift:.3g} % apart")
