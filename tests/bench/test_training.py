@@ -89,6 +89,9 @@ def test_without_pytorch_there_are_no_rows_of_ddp() -> None:
     assert {row.case for row in found} >= {"vgg11/4x64/overlap/hosts", "vgg11/4x64/overlap/hosts/hidden"}
     assert "DDP hides" not in rows.setup_table(times)
     assert "Overlap hides 400 of 600 ms of communication (67 %)." in rows.setup_table(times)
+    (slow,) = (case for case in times if case.setup == cases.OVERLAP)
+    longer = {**times, slow: times[slow]._replace(iteration=times[slow].iteration + 1)}
+    assert "Overlap hides no communication: it makes the iteration 600 ms longer." in rows.setup_table(longer)
 
 
 def test_nothing_is_said_about_overlap_if_communication_takes_no_time() -> None:

@@ -106,10 +106,13 @@ def setup_table(times: Times) -> str:
     lines.append("does not hide. With overlap and DDP, waiting for the slowest rank is part of it.")
     for name, who in ((cases.OVERLAP, "Overlap"), (cases.DDP, "PyTorch's DDP")):
         for hidden, whole in communication(times, name):
-            lines.append(
-                f"{who} hides {1e3 * hidden:.0f} of {1e3 * whole:.0f} ms of communication "
-                f"({100 * hidden / whole:.0f} %)."
-            )
+            if hidden > 0:
+                share = f"{1e3 * hidden:.0f} of {1e3 * whole:.0f} ms of communication"
+                lines.append(f"{who} hides {share} ({100 * hidden / whole:.0f} %).")
+            else:  # communication takes cores from the backward pass
+                lines.append(
+                    f"{who} hides no communication: it makes the iteration {-1e3 * hidden:.0f} ms longer."
+                )
     return "\n".join(lines)
 
 
