@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_without_pytorch_there_are_no_rows_of_ddp() -> None:
     assert "DDP hides" not in rows.setup_table(times)
     assert "Overlap hides 400 of 600 ms of communication (67 %)." in rows.setup_table(times)
     (slow,) = (case for case in times if case.setup == cases.OVERLAP)
-    longer = {**times, slow: times[slow]._replace(iteration=times[slow].iteration + 1)}
+    longer = {**times, slow: replace(times[slow], iteration=times[slow].iteration + 1)}
     assert "Overlap hides no communication: it makes the iteration 600 ms longer." in rows.setup_table(longer)
 
 
