@@ -168,7 +168,8 @@ def test_a_contribution_over_100_percent_is_explained_once(run: Callable, tmp_pa
             largest = max(float(row["contribution"]) for row in csv.DictReader(file))
         assert (largest > 1) == outlying
         assert done.stdout.count("A contribution over 100 %") == outlying, done.stdout
-        assert max(map(len, done.stdout.splitlines())) <= 100
+        lines = done.stdout.replace(str(out), "").splitlines()  # the folder may have any length
+        assert max(map(len, lines)) <= 100
 
 
 TINY_C = ("--batch", "8", "--samples", "16", "--iterations", "3", "--log-every", "1")
