@@ -70,7 +70,8 @@ def test_any_number_of_ranks_gets_the_weights_of_one_rank(
     pairs = [(e, r) for e in range(1, 11) for r in range(p)]
     lines = [line.split(":")[0] for line in output.splitlines() if "] epoch " in line]
     assert lines == [f"[rank {r}] epoch {e}" for e, r in pairs for _ in range(2)]
-    assert output.count("test loss") == p and max(map(len, output.splitlines())) <= 100
+    printed = output.replace(str(tmp_path), "").splitlines()  # the folder may have any length
+    assert output.count("test loss") == p and max(map(len, printed)) <= 100
     for word in ("loss", "(all ", "gradient norm W", "contribution W", "wait", "transfer"):
         assert output.count(word) >= len(pairs)
 
