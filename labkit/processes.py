@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import subprocess
 import sys
+import termios
+import time
 
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
@@ -73,3 +76,15 @@ def die_with_parent(death_signal: int, parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
         if os.getppid() != parent:  # the parent ended before the request
             os.kill(os.getpid(), death_signal)
+
+
+def wait_until_read(file: int, deadline_s: float = 5.0) -> None:
+    """Wait until the reader of this pipe has read all that was written to it, or until the deadline.
+
+    A launcher that ends its ranks drops what it has not read of their output. So a rank that writes an error
+    and aborts the job waits in between. Return at once if the file is not a pipe.
+    """
+    unread, end = bytearray(4), time.monotonic() + deadline_s
+    with contextlib.suppress(OSError):
+        while fcntl.ioctl(file, termios.FIONREAD, unread) == 0 and any(unread) and time.monotonic() < end:
+            time.sleep(0.002)

@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from labkit import supervisor
-from labkit.processes import LINUX, alive, cores, descendants
+from labkit.processes import LINUX, alive, cores, descendants, wait_until_read
 from tests.cluster_fixtures import wait_until
 
 
@@ -76,3 +77,18 @@ def test_the_supervisor_imports_only_the_standard_library_and_labkit() -> None:
     imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()[1:]]
     others = {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names)
     assert others == {"labkit"}
+
+
+def test_wait_until_read_waits_for_the_reader_of_a_pipe_and_no_longer_than_the_deadline() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"an error")
+    wait_until_read(writer, deadline_s=0.01)  # nobody reads
+    waiting = threading.Thread(target=wait_until_read, args=(writer, 600.0))
+    waiting.start()
+    assert os.read(reader, 100) == b"an error"
+    waiting.join(60)
+    assert not waiting.is_alive()
+    os.close(reader)
+    os.close(writer)
+    with open(os.devnull, "w") as no_pipe:
+        wait_until_read(no_pipe.fileno(), deadline_s=600.0)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ import click
 
 from labkit import env
 from labkit.children import ChildError, run_child
+from labkit.processes import wait_until_read
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -156,3 +158,5 @@ def _print_error(text: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(text)
     sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):  # in tests, standard error may be no file
+        wait_until_read(sys.stderr.fileno())
