@@ -25,7 +25,6 @@ from IPython import get_ipython
 
 from labkit.cluster.errors import ClusterError
 from labkit.leftovers import cluster_files
-from labkit.processes import alive
 from labkit.watch.flight_recorder.layout import CellState, FlightRecorder
 
 # A kernel that tests the lock holds it for a moment. A kernel that lost its engines by force holds it until
@@ -72,10 +71,13 @@ class Owner:
     def runs_a_cell(self) -> bool:
         """Whether a rank is running a cell, even one that the kernel does not wait for (`%%px --noblock`)."""
         try:
-            slots = FlightRecorder(self.recorder).slots if self.recorder else ()
+            recorder = FlightRecorder(self.recorder) if self.recorder else None
         except OSError:
             return False
-        return any(slot.cell_state == CellState.RUNNING and slot.pid and alive(slot.pid) for slot in slots)
+        return recorder is not None and any(
+            slot.cell_state == CellState.RUNNING and slot.pid and recorder.is_alive(rank)
+            for rank, slot in enumerate(recorder.slots)
+        )
 
 
 class State(IntEnum):

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from mpi4py import MPI
 
-from labkit.processes import alive, cores
+from labkit.processes import cores
 from labkit.watch import errors
 from labkit.watch.flight_recorder import layout, snapshot, stacks
 from labkit.watch.flight_recorder.layout import EPOCH_SHIFT, CellState, FlightRecorder, WaitingIn
@@ -200,7 +200,7 @@ class Watch:
         if slot.cell_state != CellState.RUNNING:
             runs = self.slot.cell_state == CellState.RUNNING
             return bool(runs and monotonic() - slot.cell_state_since_s > patience_s)
-        return not alive(slot.pid)
+        return not self.recorder.is_alive(rank)
 
     def note(self, key: Key, frame: FrameType) -> tuple[CodeType, int, bytes]:
         """Return a call's hash and its note, and keep them.

@@ -26,15 +26,16 @@ from enum import IntEnum
 from struct import Struct
 from time import monotonic, sleep
 
+from labkit.processes import alive
 from labkit.watch.flight_recorder.report import Report
 
 HISTORY_CALLS = 32  # that a slot keeps
 ROWS_PER_RANK = 64  # communicators that a rank may open as their rank 0
-FILE_BYTES, NAME_BYTES, PURPOSE_BYTES = 32, 32, 64  # fields of text, with their final zero
+FILE_BYTES, NAME_BYTES, PURPOSE_BYTES, HOST_BYTES = 32, 32, 64, 64  # fields of text, with their final zero
 PLACE_BYTES = ERROR_BYTES = 512
 # A report in JSON never needs more: JSON writes a byte of text as at most 6 characters ("\u0001"), so the
-# place, the error and the purpose of a rank take at most 6 * 1085, and each of its 32 calls takes 6 * 62 for
-# two names and less than 350 for the rest: 30,000 in all. A test fills every field: see
+# place, the error, the purpose and the host of a rank take at most 6 * 1148, and each of its 32 calls takes
+# 6 * 62 for two names and less than 350 for the rest: 31,000 in all. A test fills every field: see
 # tests/watch/test_recorder.py.
 REPORT_BYTES_PER_RANK = 32 << 10
 LOCK_POLL_S = 0.01
@@ -48,6 +49,12 @@ class CellState(IntEnum):
     """Whether a rank's cell (or program) is running, and how it ended. EXITED: the process is ending."""
 
     RUNNING, RETURNED, RAISED, EXITED = range(4)
+
+
+class Death(IntEnum):
+    """Whether a rank is known to have ended. UNREACHABLE: the connection to its machine has ended."""
+
+    NONE, DIED, UNREACHABLE = range(3)
 
 
 class WaitingIn(IntEnum):
@@ -79,6 +86,8 @@ class Slot(ctypes.Structure):
 
     _fields_ = (
         ("pid", ctypes.c_int64),
+        ("machine", ctypes.c_int64),  # its number among the machines that the ranks are on
+        ("has_died", ctypes.c_int64),  # a Death; seen by the rank's own machine, which tells the others
         ("cell_state", ctypes.c_int64),  # a CellState
         ("cell_state_since_s", ctypes.c_double),  # on the clock that all processes share
         ("cells_started", ctypes.c_int64),
@@ -98,9 +107,10 @@ class Slot(ctypes.Structure):
         ("confirmed", ctypes.c_int64),  # see circle.confirmation
         ("writes_stack", ctypes.c_int64),  # whether it answers the signal (see stacks.py)
         ("calls_noted", ctypes.c_int64),
-        ("history", Call * HISTORY_CALLS),
+        ("host", ctypes.c_char * HOST_BYTES),  # the machine's name, if there are several machines
         ("place", ctypes.c_char * PLACE_BYTES),  # the student's line at which the rank waits
         ("error", ctypes.c_char * ERROR_BYTES),
+        ("history", Call * HISTORY_CALLS),
     )
 
 
@@ -112,6 +122,8 @@ class Head(ctypes.Structure):
         ("epoch", ctypes.c_int64),
         ("first_number", ctypes.c_int64),  # calls of this epoch count on from here: no number is used twice
         ("report_bytes", ctypes.c_int64),  # of the last report; 0 before the first
+        ("machine", ctypes.c_int64),  # the number of the machine whose memory this is
+        ("hub", ctypes.c_int64),  # 1 + the rank that makes the reports for all machines; 0 without one
     )
 
 
@@ -204,6 +216,15 @@ class FlightRecorder:
         with self.locked():
             text = self.memory[self.report_offset : self.report_offset + self.head.report_bytes]
         return Report.from_json(text) if text else None
+
+    def is_alive(self, rank: int) -> bool:
+        """Return whether a rank's process runs. Of other machines' ranks this is known from their machine."""
+        slot = self.slots[rank]
+        return not slot.has_died and (slot.machine != self.head.machine or alive(slot.pid))
+
+    def decides(self, rank: int) -> bool:
+        """Return whether a rank may publish reports: any rank of one machine; of several, only the hub."""
+        return self.head.hub in (0, 1 + rank)
 
     def set_cell_state(self, rank: int, state: CellState, error: str = "") -> None:
         """Note that a rank's cell has started, returned or raised."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
-from labkit.processes import alive
 from labkit.watch.flight_recorder.layout import (
     EPOCH_SHIFT,
     HISTORY_CALLS,
@@ -77,7 +76,7 @@ def take_snapshot(
 def _observe(recorder: FlightRecorder, rank: int) -> RankState:
     slot = recorder.slots[rank]
     seen = RankState(rank, Activity.DEAD, calls=tuple(_record(call) for call in recorder.last_calls(rank)))
-    if not alive(slot.pid):
+    if not recorder.is_alive(rank):
         return seen
     if (waiting := _waiting(recorder, slot, seen)) is not None:
         return waiting
