@@ -11,9 +11,10 @@ from click.testing import CliRunner
 
 from labkit.cli.export import command
 from tests.check_jobs import checks_in, run_checks
-from tests.conftest import DEADLINE_S
+from tests.conftest import DEADLINE_S, thorough
 
 NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
+SHORT = "00_meet_the_cluster", "03_sharding"
 RANKS = 3  # nbval runs the same cells on four
 CHECKS = """\
 import runpy
@@ -26,27 +27,18 @@ PAGE_COLUMNS = 100  # at 1366 pixels
 COLUMN_GAP = re.compile(r"\S {2,}(?=\S)")
 
 
-@pytest.fixture(scope="module")
-def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Export all notebooks and run their programs in one job; return what went wrong, by notebook."""
-    folder = tmp_path_factory.mktemp("programs")
-    checks, faults = CHECKS, {}
-    for path in NOTEBOOKS:
-        program = str(folder / f"{path.stem}.py")
-        done = CliRunner().invoke(command, [str(path), "--out", program])
-        if done.exit_code == 0:
-            checks += CHECK.format(path.stem, program)
-        else:
-            faults[path.stem] = done.output
-    (folder / "checks.py").write_text(checks)
-    found = run_checks(RANKS, checks_in([folder / "checks.py"]), DEADLINE_S)
-    return faults | {check.rpartition(":check_")[2]: fault for check, fault in found.items()}
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_exported_cells_run_under_mpiexec(path: Path, faults: dict[str, str]) -> None:
-    if path.stem in faults:
-        pytest.fail(faults[path.stem], pytrace=False)
+@pytest.mark.parametrize(
+    "path",
+    [path if path.stem in SHORT else thorough(path) for path in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
+def test_the_exported_cells_run_under_mpiexec(path: Path, tmp_path: Path) -> None:
+    program = str(tmp_path / f"{path.stem}.py")
+    done = CliRunner().invoke(command, [str(path), "--out", program])
+    assert done.exit_code == 0, done.output
+    (tmp_path / "checks.py").write_text(CHECKS + CHECK.format(path.stem, program))
+    for fault in run_checks(RANKS, checks_in([tmp_path / "checks.py"]), DEADLINE_S).values():
+        pytest.fail(fault, pytrace=False)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
