@@ -12,26 +12,23 @@ In all other respects it is mpi4py's own communicator, on the same handle.
 from __future__ import annotations
 
 import atexit
-import os
-import socket
 import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import waiting
-from labkit.comm.errors import raise_together
 from labkit.watch.arrays import WatchedArrays
-from labkit.watch.flight_recorder.layout import CellState, FlightRecorder
+from labkit.watch.flight_recorder.layout import CellState
 from labkit.watch.flight_recorder.opcodes import OPERATIONS, UNKNOWN
+from labkit.watch.machines.opening import open_recorder
 from labkit.watch.message_wait import MessageWait
 from labkit.watch.messages import WatchedMessages, drain
 from labkit.watch.objects import WatchedObjects
-from labkit.watch.rendezvous import Channel, NoChannel
+from labkit.watch.rendezvous import Channel, NoChannel, new_channel
 from labkit.watch.requests import NotedRequests
 from labkit.watch.signature import signature
 from labkit.watch.wait import Watch
@@ -86,7 +83,7 @@ class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages)
                     stacklevel=5,
                 )
             return
-        new._channel = Channel(channel.watch, int(row[0]), new, _world_ranks(new))
+        new._channel = new_channel(channel.watch, int(row[0]), new, _world_ranks(new))
 
     def _close(self, name: str) -> None:
         channel = self._channel
@@ -106,7 +103,7 @@ def watch(keep: bool = False) -> WatchedComm:
     hang report, too.
 
     With `keep`, the flight recorder's files stay for other processes to read, and the caller's launcher
-    removes them. Ranks of several machines share no memory: their communicator is not watched.
+    removes them. Ranks of several machines share no memory: see labkit.watch.machines.
     """
     global _world  # noqa: PLW0603
     if _world is None:
@@ -162,38 +159,18 @@ def _world_ranks(comm: MPI.Intracomm) -> list[int]:
 
 
 def _open_world(world: MPI.Intracomm, keep: bool) -> Channel | None:
-    """Create a flight recorder, and return the world's row in it; None if not all ranks can see it."""
-    if len(set(world.allgather(_machine()))) > 1:
+    """Create flight recorders, and return the world's row in them; None if the ranks cannot be watched."""
+
+    def progress() -> object:
+        return MPI.COMM_SELF.Iprobe(0, 0)
+
+    opened = open_recorder(world, keep, progress)
+    if opened is None:
         return None
-    path, fault = "", None
-    if world.rank == 0:
-        try:
-            path = FlightRecorder.create(world.size)
-        except OSError as error:
-            fault = str(error)
-    raise_together(world, fault)
-    path = world.bcast(path)
-    # Containers on one machine have files of their own.
-    if not world.allreduce(os.path.exists(path), MPI.LAND):
-        if world.rank == 0:
-            FlightRecorder(path).remove()
-        return None
-    watch_ = Watch(FlightRecorder(path), world.rank, lambda: MPI.COMM_SELF.Iprobe(0, 0))
+    recorder, machines = opened
+    watch_ = Watch(recorder, world.rank, progress, machines)
     if world.rank == 0:
         watch_.new_row()  # before any rank writes into it
     world.Barrier()
-    if world.rank == 0 and not keep:
-        watch_.recorder.remove()  # its memory stays for as long as a rank uses it
     watch_.slot.cell_state = CellState.RUNNING
-    return Channel(watch_, 0, world, list(range(world.size)))
-
-
-def _machine() -> tuple[str, str]:
-    """Return what processes have in common that can see each other and share memory.
-
-    It is not the host's name: the hosts that labkit.hosts makes on one machine have several.
-    """
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")
-    except OSError:  # not Linux
-        return socket.gethostname(), ""
+    return new_channel(watch_, 0, world, list(range(world.size)))

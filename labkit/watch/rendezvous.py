@@ -43,6 +43,8 @@ class Channel:
     the hangs so far. `members`: ranks of the world, by rank in the communicator.
     """
 
+    is_across_machines = False
+
     def __init__(self, watch: Watch, row: int, comm: MPI.Intracomm, members: list[int]) -> None:
         self.watch, self.row, self.rank, self.members = watch, row, comm.rank, members
         self.comm = MPI.Intracomm(comm)  # the MPI library's, without its wrappers
@@ -92,6 +94,11 @@ class Channel:
         slot = watch.slot
         slot.calls_noted = calls + 1
         self.words[self.own] = word
+        if self.is_across_machines:
+            watch.check_epoch()
+            if watch.noted_row != self.row:
+                watch.note_members(self.row, self.members)
+            return
         low, high, first, last, words = self.low, self.high, self.first, self.last, self.words
         same = word.to_bytes(8, sys.byteorder) * self.size
         while True:
@@ -148,6 +155,21 @@ class Channel:
             if call.row == self.row and call.number == number:
                 return call
         return None
+
+
+class ChannelAcrossMachines(Channel):
+    """The channel of a communicator whose ranks share no memory: calls are noted, and made at once.
+
+    Of what the other ranks call, the hub learns when they are stuck: see labkit.watch.machines.
+    """
+
+    is_across_machines = True
+
+
+def new_channel(watch: Watch, row: int, comm: MPI.Intracomm, members: list[int]) -> Channel:
+    """Return the channel of a communicator of these ranks of the world."""
+    across = len({watch.machines[rank] for rank in members}) > 1
+    return (ChannelAcrossMachines if across else Channel)(watch, row, comm, members)
 
 
 class NoChannel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from types import CodeType, FrameType
 from typing import Protocol
@@ -14,11 +14,13 @@ from mpi4py import MPI
 
 from labkit.processes import cores
 from labkit.watch import errors
-from labkit.watch.flight_recorder import layout, snapshot, stacks
+from labkit.watch.flight_recorder import layout, stacks
 from labkit.watch.flight_recorder.layout import EPOCH_SHIFT, CellState, FlightRecorder, WaitingIn
 from labkit.watch.flight_recorder.opcodes import DTYPES, SCHEDULES, UNKNOWN
-from labkit.watch.flight_recorder.report import Mismatch, Reason, Report
+from labkit.watch.flight_recorder.report import Mismatch, Reason
 from labkit.watch.flight_recorder.source import file_label, student_line_of
+from labkit.watch.machines.publishing import publish
+from labkit.watch.machines.wishes import Wish, write_members
 from labkit.watch.signature import REDUCTIONS
 
 DEADLINE_S = 20.0
@@ -28,6 +30,7 @@ SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the
 POLLS = range(100)  # of the other ranks' words, before the clock is read
 POLLS_ON_OWN_CORE = range(1000)  # the same, a few tenths of a millisecond, where each rank has its own core
 SPIN_S = 0.0005  # wait without sleeping; a collective of small arrays takes a tenth of this
+ABANDON_S = 2.0  # how long an interrupted rank waits for the hub
 INSPECT_S = 0.02  # between two inspections of what the other ranks do
 NAP_S = 0.001
 NOTES_KEPT = 1000
@@ -48,8 +51,16 @@ class Numbered(Protocol):
 class Watch:
     """The part of this process in the flight recorder: one for all its watched communicators."""
 
-    def __init__(self, recorder: FlightRecorder, rank: int, progress: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        recorder: FlightRecorder,
+        rank: int,
+        progress: Callable[[], object],
+        machines: Sequence[int] | None = None,
+    ) -> None:
         self.recorder = recorder
+        self.machines = machines or [0] * recorder.size  # of the ranks
+        self.noted_row = -1  # whose members are in the slot
         self.rank = rank
         self.slot = recorder.slots[rank]
         self.progress = progress  # lets MPI move messages that are on their way
@@ -178,21 +189,33 @@ class Watch:
         return None
 
     def _raise(self, reason: Reason | Mismatch, waiting: Waiting) -> None:
-        recorder = self.recorder
-        with recorder.locked():
-            if recorder.head.epoch == self.epoch:
-                recorder.publish(
-                    snapshot.take_snapshot(recorder, reason, waiting.deadline_s, waiting.members, self.rank)
-                )
-        report = recorder.last_report()
+        self.publish(Wish(reason, waiting.deadline_s, waiting.members, self.rank))
+        self.raise_report()
+
+    def raise_report(self) -> None:
+        """Raise the last report."""
+        report = self.recorder.last_report()
         assert report is not None
         raise errors.HangError(report, self.rank)
 
+    def check_epoch(self) -> None:
+        """Raise HangError if a rank has reported a hang: the others do not make this rank's next call."""
+        if self.recorder.head.epoch != self.epoch:
+            self.raise_report()
+
     def _abandon(self) -> None:
         """Open a new epoch: this rank does not make the call that it has announced."""
-        with self.recorder.locked():
-            if self.recorder.head.epoch == self.epoch:
-                self.recorder.publish(Report(Reason.INTERRUPTED, 0.0, reporter=self.rank))
+        self.publish(Wish(Reason.INTERRUPTED, 0.0, [self.rank], self.rank), ABANDON_S)
+
+    def publish(self, wish: Wish, patience_s: float = float("inf")) -> None:
+        """Publish a report unless another rank has done so; see labkit.watch.machines.publishing."""
+        self.noted_row = -1  # the wish takes the place of the members in the slot
+        publish(self.recorder, self.rank, self.epoch, wish, self.progress, patience_s)
+
+    def note_members(self, row: int, members: Sequence[int]) -> None:
+        """Note the members of the communicator that this rank uses."""
+        self.noted_row = row
+        write_members(self.slot, members)
 
     def has_ended(self, rank: int, patience_s: float) -> bool:
         """Tell whether a rank has ended its cell (while ours goes on), or is dead."""

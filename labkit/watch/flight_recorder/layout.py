@@ -33,6 +33,7 @@ HISTORY_CALLS = 32  # that a slot keeps
 ROWS_PER_RANK = 64  # communicators that a rank may open as their rank 0
 FILE_BYTES, NAME_BYTES, PURPOSE_BYTES, HOST_BYTES = 32, 32, 64, 64  # fields of text, with their final zero
 PLACE_BYTES = ERROR_BYTES = 512
+MEMBERS_BYTES = 128
 # A report in JSON never needs more: JSON writes a byte of text as at most 6 characters ("\u0001"), so the
 # place, the error, the purpose and the host of a rank take at most 6 * 1148, and each of its 32 calls takes
 # 6 * 62 for two names and less than 350 for the rest: 31,000 in all. A test fills every field: see
@@ -110,6 +111,11 @@ class Slot(ctypes.Structure):
         ("host", ctypes.c_char * HOST_BYTES),  # the machine's name, if there are several machines
         ("place", ctypes.c_char * PLACE_BYTES),  # the student's line at which the rank waits
         ("error", ctypes.c_char * ERROR_BYTES),
+        ("wanted_in", ctypes.c_int64),  # 1 + the epoch in which the rank asks the hub for a report; see
+        ("wanted_reason", ctypes.c_int64),  # labkit.watch.machines.wishes
+        ("wanted_deadline_s", ctypes.c_double),
+        ("wanted_reporter", ctypes.c_int64),
+        ("members", ctypes.c_ubyte * MEMBERS_BYTES),  # ranks of the communicator used last, a bit for each
         ("history", Call * HISTORY_CALLS),
     )
 
@@ -200,16 +206,23 @@ class FlightRecorder:
                     ) from None
                 sleep(LOCK_POLL_S)
 
-    def publish(self, report: Report) -> None:
-        """Leave a report for all processes, and open a new epoch. The caller holds the lock."""
+    def publish(self, report: Report, first_number: int | None = None) -> None:
+        """Leave a report for all processes, and open a new epoch. The caller holds the lock.
+
+        `first_number`: from where the calls of all machines count on; None if there is one machine.
+        """
         text = report.to_json()
         end = self.report_offset + len(text)
         assert end <= self.words_offset, f"a report of {len(text)} bytes for {self.size} ranks"
         self.head.report_bytes = 0  # if this process is killed here, there is no report, and not half of one
         self.memory[self.report_offset : end] = text
         self.head.report_bytes = len(text)
-        self.head.first_number = max((word >> NUMBER_SHIFT & NUMBER_MASK for word in self.words), default=0)
+        self.head.first_number = self.highest_number() if first_number is None else first_number
         self.head.epoch += 1
+
+    def highest_number(self) -> int:
+        """Return the highest number of a call in any row."""
+        return max((word >> NUMBER_SHIFT & NUMBER_MASK for word in self.words), default=0)
 
     def last_report(self) -> Report | None:
         """Return the last report, if there is one. Takes the lock."""
@@ -240,9 +253,13 @@ class FlightRecorder:
         noted = slot.calls_noted
         return [slot.history[i % HISTORY_CALLS] for i in range(max(0, noted - HISTORY_CALLS), noted)]
 
+    def slot_offset(self, rank: int) -> int:
+        """Return the offset in memory, in bytes, at which a rank's slot starts."""
+        return ctypes.sizeof(Head) + rank * ctypes.sizeof(Slot)
+
     def history_offset(self, rank: int) -> int:
         """Return the offset in memory, in bytes, at which a rank's history starts."""
-        return ctypes.sizeof(Head) + rank * ctypes.sizeof(Slot) + Slot.history.offset
+        return self.slot_offset(rank) + Slot.history.offset
 
 
 def fit(text: str, size: int) -> bytes:

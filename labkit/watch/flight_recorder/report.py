@@ -44,6 +44,7 @@ class Activity(Enum):
     EXITED = auto()  # its program has ended, and its process may be waiting in MPI_Finalize
     DEAD = auto()
     UNRESPONSIVE = auto()  # its process exists, but does not answer the signal
+    UNREACHABLE = auto()  # the connection to its machine has ended
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class RankState:
     error: str = ""
     message: MessageWait | None = None
     calls: tuple[CallRecord, ...] = ()
+    host: str = ""  # its machine's name, if the ranks are on several machines
 
     def last_call(self, communicator: int | None) -> CallRecord | None:
         """Return the last collective that the rank called on a communicator."""
@@ -98,6 +100,7 @@ class Report:
     reporter: int | None = None  # the rank that made the report; None if the notebook made it
     mismatch: Mismatch | None = None
     world_size: int | None = None  # None if it is the number of `ranks`
+    members: tuple[int, ...] | None = None  # the ranks of the communicator; None if they are the `ranks`
 
     @property
     def number(self) -> int:
@@ -115,9 +118,14 @@ class Report:
         number = self.number
         return [rank for rank in self.ranks if self.is_waiting_here(rank) and rank.calls[-1].number == number]
 
+    def missing(self) -> list[int]:
+        """Return the ranks of the communicator that have not joined the collective."""
+        members = [rank.rank for rank in self.ranks] if self.members is None else self.members
+        return sorted(set(members) - {rank.rank for rank in self.joined()})
+
     def to_json(self) -> bytes:
         """Return the report as JSON, in ASCII."""
-        return json.dumps(asdict(self), default=lambda member: member.name, separators=(",", ":")).encode()
+        return to_json(self)
 
     @staticmethod
     def from_json(text: bytes) -> Report:
@@ -126,11 +134,19 @@ class Report:
         fields["reason"] = Reason[fields["reason"]]
         if fields["mismatch"] is not None:
             fields["mismatch"] = Mismatch[fields["mismatch"]]
-        fields["ranks"] = tuple(map(_rank_from_json, fields["ranks"]))
+        if fields["members"] is not None:
+            fields["members"] = tuple(fields["members"])
+        fields["ranks"] = tuple(map(rank_from_json, fields["ranks"]))
         return Report(**fields)
 
 
-def _rank_from_json(fields: dict[str, Any]) -> RankState:
+def to_json(value: Any) -> bytes:
+    """Return a data class, with the names of the members of enumerations, as JSON in ASCII."""
+    return json.dumps(asdict(value), default=lambda member: member.name, separators=(",", ":")).encode()
+
+
+def rank_from_json(fields: dict[str, Any]) -> RankState:
+    """Return the rank's state that `to_json` has written."""
     fields["activity"] = Activity[fields["activity"]]
     if fields["message"] is not None:
         fields["message"] = MessageWait(**fields["message"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from labkit.watch.flight_recorder.layout import (
@@ -13,6 +13,7 @@ from labkit.watch.flight_recorder.layout import (
     PLACE_BYTES,
     Call,
     CellState,
+    Death,
     FlightRecorder,
     Slot,
     WaitingIn,
@@ -49,15 +50,19 @@ def take_snapshot(
     recorder: FlightRecorder,
     why: Reason | Mismatch,
     deadline_s: float,
-    members: Container[int],
+    members: Collection[int],
     reporter: int | None,
+    *,
+    observed: Mapping[int, RankState] | None = None,
 ) -> Report:
     """Return a report of what the ranks are doing; the caller holds the recorder's lock.
 
     The report shows the `members` and all ranks that wait. It is about the collective that `reporter` is
-    waiting in, or that any rank is waiting in if `reporter` is None.
+    waiting in, or that any rank is waiting in if `reporter` is None. `observed`: what ranks of other machines
+    are doing, by rank, as those machines have seen it.
     """
-    ranks = [_observe(recorder, rank) for rank in range(recorder.size)]
+    known = observed or {}
+    ranks = [known.get(rank) or observe(recorder, rank) for rank in range(recorder.size)]
     ranks = _share_places(_count_from_cell_start(recorder, ranks))
     waiting = [rank for rank in ranks if rank.activity is Activity.WAITING_IN_COLLECTIVE]
     shown = [rank for rank in ranks if rank.rank in members or rank in waiting or rank.message is not None]
@@ -70,18 +75,24 @@ def take_snapshot(
         reporter=reporter,
         mismatch=why if isinstance(why, Mismatch) else None,
         world_size=recorder.size,
+        members=tuple(members),
     )
 
 
-def _observe(recorder: FlightRecorder, rank: int) -> RankState:
+def observe(recorder: FlightRecorder, rank: int) -> RankState:
+    """Return what a rank is doing; a rank of another machine cannot be asked at which line it is."""
     slot = recorder.slots[rank]
-    seen = RankState(rank, Activity.DEAD, calls=tuple(_record(call) for call in recorder.last_calls(rank)))
+    gone = Activity.UNREACHABLE if slot.has_died == Death.UNREACHABLE else Activity.DEAD
+    calls = tuple(_record(call) for call in recorder.last_calls(rank))
+    seen = RankState(rank, gone, calls=calls, host=_text(slot.host))
     if not recorder.is_alive(rank):
         return seen
     if (waiting := _waiting(recorder, slot, seen)) is not None:
         return waiting
     if slot.cell_state != CellState.RUNNING:
         return _ended(recorder, slot, seen)
+    if slot.machine != recorder.head.machine:
+        return replace(seen, activity=Activity.RUNNING)
     frames = request_stack(slot.pid, recorder.stacks) if slot.writes_stack else []
     activity = Activity.RUNNING if frames else Activity.UNRESPONSIVE
     return replace(seen, activity=activity, place=_text(fit(student_line(frames), PLACE_BYTES)))

@@ -19,6 +19,7 @@ _ABSENT_LABELS = {
     Activity.EXITED: "exited",
     Activity.DEAD: "dead",
     Activity.UNRESPONSIVE: "no response",
+    Activity.UNREACHABLE: "unreachable",
 }
 
 
@@ -70,7 +71,8 @@ def table(report: Report) -> Table:
     # The ranks may have called different operations under one number: the most frequent one names the column.
     names = {number: max(sorted(set(called)), key=called.count) for number, called in operations.items()}
     columns = [f"#{number} {names[number]}" for number in numbers]
-    return Table(columns, {rank.rank: _row(report, rank, numbers) for rank in report.ranks})
+    shown = [rank for rank in report.ranks if report.members is None or rank.rank in report.members]
+    return Table(columns, {rank.rank: _row(report, rank, numbers) for rank in shown})
 
 
 def _row(report: Report, rank: RankState, numbers: list[int]) -> list[Entry]:

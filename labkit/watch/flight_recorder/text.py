@@ -50,13 +50,12 @@ def _missing(report: Report) -> str:
     what = ", ".join(filter(None, [call.operation, call_details(call)]))
     if _all_joined_late(report):
         return f"All ranks joined collective #{call.number} ({what}), but not within {report.deadline_s:g} s."
-    missing = [rank.rank for rank in report.ranks if rank not in joined]
-    return f"{ranks_phrase(missing)} never joined collective #{call.number} ({what})."
+    return f"{ranks_phrase(report.missing())} never joined collective #{call.number} ({what})."
 
 
 def _all_joined_late(report: Report) -> bool:
     """Return whether no rank is missing: the last ones joined the collective after the deadline."""
-    return report.number > 0 and report.mismatch is None and len(report.joined()) == len(report.ranks)
+    return report.number > 0 and report.mismatch is None and not report.missing()
 
 
 def _unmatched(rank: RankState) -> str:
@@ -127,7 +126,7 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
     if rank.activity is Activity.WAITING_IN_COLLECTIVE:
         call = rank.calls[-1]
         details = ", ".join(filter(None, [f"#{call.number}", call_details(call)]))
-        elsewhere = "" if call.communicator == report.communicator else " on another communicator"
+        elsewhere = " on another communicator" * (report.communicator not in (None, call.communicator))
         return f"{be} waiting in {call.operation} ({details}){elsewhere}{at}"
     if rank.message is not None:
         message = rank.message
@@ -160,6 +159,7 @@ def _verb(rank: RankState, many: bool) -> str:
         Activity.EXITED: f"{have} ended {'their programs' if many else 'its program'}",
         Activity.DEAD: f"{have} died",
         Activity.UNRESPONSIVE: f"{do} not respond",
+        Activity.UNREACHABLE: "cannot be reached",
     }[rank.activity]
 
 

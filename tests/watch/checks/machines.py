@@ -1,4 +1,4 @@
-"""Ranks are watched if all of them see the same memory."""
+"""Ranks of one machine are watched if all of them see the same memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,6 @@ from mpi4py import MPI
 
 from labkit.watch import communicators
 from labkit.watch.flight_recorder.layout import FlightRecorder
-
-
-def check_ranks_of_several_machines_are_not_watched(comm: MPI.Intracomm) -> None:
-    with mock.patch.object(communicators, "_machine", lambda: (f"machine {comm.rank}", "")):
-        channel = communicators._open_world(comm, keep=False)
-    assert (channel is not None) == (comm.size == 1)
 
 
 def check_ranks_that_do_not_see_the_recorder_are_not_watched(comm: MPI.Intracomm) -> None:

@@ -1,0 +1,148 @@
+"""A TCP connection between a relay and the hub: frames, the other machine's clock, and who may connect."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import IntEnum
+from struct import Struct
+from time import monotonic
+from typing import Any
+
+HEADER = Struct("!IBd")  # length of what follows, a Kind, the sender's clock
+RECEIVED_BYTES = 1 << 16
+MOST_BYTES = 1 << 30  # of a frame; more is no frame
+MOST_WAITING_BYTES = 1 << 20  # that the other machine has not taken; then only what must arrive is added
+HANDSHAKE_S = 5.0
+DRIFT = 1e-4  # by which clocks may run apart, in seconds per second
+KEY_BYTES = NONCE_BYTES = MAC_BYTES = 32
+# The kernel notices a machine that is gone in about 20 s. It answers for a process that is only busy.
+KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPALIVE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+USER_TIMEOUT_MS = 20_000
+
+
+class Kind(IntEnum):
+    """What a frame holds."""
+
+    SLOTS = 1  # relay to hub: what has changed in slots
+    STATES = 2  # hub to relay: what the ranks of other machines do
+    OBSERVE = 3  # hub to relay: say what your ranks are doing
+    OBSERVED = 4  # relay to hub: the answer
+    REPORT = 5  # hub to relay: publish this
+    PUBLISHED = 6  # relay to hub: the answer
+
+
+class Connection:
+    """One end of an admitted connection. It never waits for the other end."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (*KEEP_ALIVE.items(), ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS)):
+            with suppress(OSError, AttributeError):  # what this system has
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self.arrived, self.leaving = bytearray(), bytearray()
+        self.offset_s, self.heard = float("inf"), monotonic()
+
+    def fileno(self) -> int:
+        """Return the socket's file descriptor, for `select`."""
+        return self.socket.fileno()
+
+    def send(self, kind: Kind, payload: bytes = b"") -> None:
+        """Send a frame, or keep it until the other end takes it. Raise OSError if that has ended."""
+        self.leaving += HEADER.pack(len(payload), kind, monotonic()) + payload
+        self.flush()
+
+    def send_json(self, kind: Kind, value: Any) -> None:
+        """Send a frame of JSON."""
+        self.send(kind, json.dumps(value, separators=(",", ":")).encode())
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the other end has not taken what was sent long ago."""
+        return len(self.leaving) > MOST_WAITING_BYTES
+
+    def flush(self) -> None:
+        """Send what the other end can take now."""
+        with suppress(BlockingIOError):
+            while self.leaving:
+                del self.leaving[: self.socket.send(self.leaving)]
+
+    def receive(self) -> Iterator[tuple[Kind, bytes]]:
+        """Yield the frames that have arrived. Raise OSError if the connection has ended."""
+        has_ended = False
+        with suppress(BlockingIOError):
+            while not has_ended:
+                part = self.socket.recv(RECEIVED_BYTES)
+                self.arrived += part
+                has_ended = not part
+        while len(self.arrived) >= HEADER.size:
+            length, kind, sent = HEADER.unpack_from(self.arrived)
+            if length > MOST_BYTES:
+                raise ConnectionError(f"a frame of {length} bytes")
+            end = HEADER.size + length
+            if len(self.arrived) < end:
+                break
+            payload = bytes(self.arrived[HEADER.size : end])
+            del self.arrived[:end]
+            self._compare_clocks(sent)
+            yield Kind(kind), payload
+        if has_ended:
+            raise ConnectionError("the other end has closed the connection")
+
+    def _compare_clocks(self, sent: float) -> None:
+        """Note how far this machine's clock is ahead: the frame that took the least time says it best."""
+        now = monotonic()
+        self.offset_s = min(now - sent, self.offset_s + DRIFT * (now - self.heard))
+        self.heard = now
+
+    def close(self) -> None:
+        """Close this end."""
+        self.socket.close()
+
+
+def admit(sock: socket.socket, key: bytes) -> int | None:
+    """Return the number of the machine that has connected; None if it does not prove that it has the key."""
+    sock.settimeout(HANDSHAKE_S)
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    try:
+        sock.sendall(nonce)
+        answer = _receive_exactly(sock, NONCE_BYTES + 4 + MAC_BYTES)
+        theirs, number, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:-MAC_BYTES], answer[-MAC_BYTES:]
+        if not hmac.compare_digest(proof, _proof(key, b"relay", nonce, number)):
+            return None
+        sock.sendall(_proof(key, b"hub", theirs))
+    except OSError:
+        return None
+    return int.from_bytes(number, "big")
+
+
+def introduce(sock: socket.socket, key: bytes, machine: int) -> None:
+    """Prove to the hub that this is the relay of a machine. Raise OSError if the other end is not the hub."""
+    sock.settimeout(HANDSHAKE_S)
+    theirs = _receive_exactly(sock, NONCE_BYTES)
+    nonce, number = secrets.token_bytes(NONCE_BYTES), machine.to_bytes(4, "big")
+    sock.sendall(nonce + number + _proof(key, b"relay", theirs, number))
+    if not hmac.compare_digest(_receive_exactly(sock, MAC_BYTES), _proof(key, b"hub", nonce)):
+        raise ConnectionError("another program answered in place of the hub")
+
+
+def _proof(key: bytes, *parts: bytes) -> bytes:
+    return hmac.new(key, b"".join(parts), hashlib.sha256).digest()
+
+
+def _receive_exactly(sock: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        part = sock.recv(size - len(received))
+        if not part:
+            raise ConnectionError("the connection was refused")
+        received += part
+    return received

@@ -1,0 +1,147 @@
+"""The hub: a thread in rank 0 that knows all machines' slots and makes the reports."""
+
+from __future__ import annotations
+
+import select
+import sys
+import threading
+import traceback
+from time import monotonic
+
+from labkit.watch.flight_recorder.circle import stuck_ranks, waits
+from labkit.watch.flight_recorder.layout import CellState, Death, FlightRecorder
+from labkit.watch.flight_recorder.report import Mismatch, Reason
+from labkit.watch.flight_recorder.snapshot import take_snapshot
+from labkit.watch.machines.connection import Connection, Kind
+from labkit.watch.machines.relay import FIRST_NUMBER, Observed
+from labkit.watch.machines.slots import Mirror, states_of
+from labkit.watch.machines.wishes import Wish, read_wish
+
+TICK_S = 0.1
+STATES_S = 0.25  # between two tellings of what the ranks of other machines do
+ANSWER_S = 3.0  # for a machine to say what its ranks do, or to publish a report
+
+
+class Hub(threading.Thread):
+    """Serves the relays, which are given by their machines' numbers."""
+
+    def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection]) -> None:
+        super().__init__(name="labkit-hub", daemon=True)
+        self.recorder, self.connections = recorder, connections
+        self.ranks = {
+            machine: [rank for rank, slot in enumerate(recorder.slots) if slot.machine == machine]
+            for machine in connections
+        }
+        self.mirrors = {machine: Mirror(recorder, ranks) for machine, ranks in self.ranks.items()}
+        self.answers: dict[int, bytes] = {}  # by machine
+        self.told: dict[int, tuple[int, ...]] = {}  # by rank
+        self.tell_at = 0.0
+        self.is_over = False
+
+    def run(self) -> None:
+        """Serve until `stop`, or until all machines are lost."""
+        try:
+            while not self.is_over:
+                self.exchange(TICK_S)
+                if monotonic() > self.tell_at:
+                    self.tell_at = monotonic() + STATES_S
+                    self.tell_states()
+                if (wish := self.next_wish()) is not None:
+                    self.report(wish)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)  # the relays notice that the hub is gone, and say so
+        finally:
+            self.recorder.head.hub = 0  # each process of this machine makes reports again
+            self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in self.connections.values():
+            connection.close()
+
+    def stop(self) -> None:
+        """Tell the relays the last states, and end."""
+        self.is_over = True
+
+    def exchange(self, timeout_s: float) -> None:
+        """Read what has arrived, and send what the relays have not taken yet."""
+        machines = {connection.fileno(): machine for machine, connection in self.connections.items()}
+        behind = [connection.fileno() for connection in self.connections.values() if connection.leaving]
+        ready, writable, _ = select.select(list(machines), behind, [], timeout_s)
+        for file in {*ready, *writable}:
+            machine = machines[file]
+            connection = self.connections[machine]
+            try:
+                connection.flush()
+                for kind, payload in connection.receive():
+                    if kind is Kind.SLOTS:
+                        self.mirrors[machine].apply(payload, connection.offset_s)
+                    else:
+                        self.answers[machine] = payload
+            except OSError:
+                self.lose(machine)
+
+    def send(self, machine: int, kind: Kind, payload: bytes = b"") -> None:
+        """Send a frame to a machine that may be lost by now."""
+        try:
+            self.connections[machine].send(kind, payload)
+        except OSError:
+            self.lose(machine)
+
+    def lose(self, machine: int) -> None:
+        """Note that a machine cannot be reached any more."""
+        self.connections.pop(machine).close()
+        for rank in self.ranks[machine]:
+            slot = self.recorder.slots[rank]
+            if slot.cell_state != CellState.EXITED and not slot.has_died:
+                slot.has_died = Death.UNREACHABLE
+
+    def tell_states(self) -> None:
+        """Send each machine what other machines' ranks have begun to do since the last time."""
+        changed = []
+        for rank, slot in enumerate(self.recorder.slots):
+            state = (slot.cell_state, slot.cells_started, slot.has_died, slot.waiting_in, slot.message_number)
+            if self.told.get(rank) != state:
+                self.told[rank] = state
+                changed.append(rank)
+        for machine in tuple(self.connections) if changed else ():
+            if others := [rank for rank in changed if rank not in self.ranks[machine]]:
+                self.send(machine, Kind.STATES, states_of(self.recorder, others))
+
+    def next_wish(self) -> Wish | None:
+        """Return a report that a rank wants."""
+        epoch, size = self.recorder.head.epoch, self.recorder.size
+        wishes = (read_wish(slot, epoch, size) for slot in self.recorder.slots)
+        return next((wish for wish in wishes if wish is not None), None)
+
+    def report(self, wish: Wish) -> None:
+        """Publish a report on all machines, on this one last."""
+        recorder = self.recorder
+        with recorder.locked():
+            observed = self.observed()
+            others = {state.rank: state for answer in observed for state in answer.states}
+            report = take_snapshot(recorder, *wish._replace(why=self.reason(wish)), observed=others)
+            number = max([recorder.highest_number(), *(answer.highest_number for answer in observed)])
+            self.ask(Kind.REPORT, FIRST_NUMBER.pack(number) + report.to_json())
+            recorder.publish(report, number)
+        self.tell_at = 0.0
+
+    def reason(self, wish: Wish) -> Reason | Mismatch:
+        """Return why the rank has waited in vain. Only the hub can see a circle across machines."""
+        waiting = waits(self.recorder)
+        in_circle = wish.reporter in waiting and wish.reporter in stuck_ranks(waiting, self.recorder.size)
+        return Reason.CIRCLE if wish.why is Reason.TIMED_OUT and in_circle else wish.why
+
+    def observed(self) -> list[Observed]:
+        """Return what other machines' ranks are doing, of the machines that answer."""
+        return [Observed.from_json(answer) for answer in self.ask(Kind.OBSERVE).values()]
+
+    def ask(self, kind: Kind, payload: bytes = b"") -> dict[int, bytes]:
+        """Send a frame to all machines and return their answers, of those that answer in time."""
+        self.answers.clear()
+        for machine in tuple(self.connections):
+            self.send(machine, kind, payload)
+        deadline = monotonic() + ANSWER_S
+        while set(self.connections) - set(self.answers) and monotonic() < deadline:
+            self.exchange(TICK_S)
+        return dict(self.answers)
