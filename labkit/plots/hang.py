@@ -15,19 +15,21 @@ COLOURS = {Status.DONE: "#009E73", Status.WAITING: "#E69F00", Status.ABSENT: "#D
 def hang(report: Report) -> Figure:
     """Draw how far each rank got with the last collectives: done, waiting, or what the rank does instead.
 
-    `report` is the one of a HangError, or what `labkit.cluster.last_hang()` returns. A report about a message
-    has no collectives: its figure shows the ranks and, as the title, what is wrong.
+    Of many ranks, those that do the same share a row. `report` is the one of a HangError, or what
+    `labkit.cluster.last_hang()` returns. A report about a message has no collectives: its figure shows the
+    ranks and, as the title, what is wrong.
     """
     data = table(report)
-    width, height = 2.5 + 1.7 * max(1, len(data.columns)), 1.3 + 0.5 * len(data.rows)
+    rows = data.grouped()
+    width, height = 2.5 + 1.7 * max(1, len(data.columns)), 1.3 + 0.5 * len(rows)
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
-    for y, entries in enumerate(data.rows.values()):
+    for y, (_, entries) in enumerate(rows):
         for x, entry in enumerate(entries):
             axes.barh(y, 0.9, left=x - 0.45, height=0.8, color=COLOURS[entry.status])
             axes.text(x, y, entry.label, ha="center", va="center", fontsize=8)
     axes.set_xticks(range(len(data.columns)), data.columns)
-    axes.set_yticks(range(len(data.rows)), [f"rank {rank}" for rank in data.rows])
+    axes.set_yticks(range(len(rows)), [label for label, _ in rows])
     axes.invert_yaxis()
     axes.xaxis.tick_top()
     axes.set_title(title(report), fontsize=10)

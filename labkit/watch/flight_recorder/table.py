@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from labkit.watch.flight_recorder.groups import ranks_in_short
 from labkit.watch.flight_recorder.report import Activity, CallRecord, RankState, Report
 
 MAX_COLUMNS = 6
+MAX_ROWS = 16
 
 _ABSENT_LABELS = {
     Activity.WAITING_IN_COLLECTIVE: "elsewhere",
@@ -45,6 +47,34 @@ class Table:
 
     columns: list[str]
     rows: dict[int, list[Entry]]
+
+    def grouped(self) -> list[tuple[str, list[Entry]]]:
+        """Return the rows with their labels: of each rank, or of ranks with equal rows if there are many."""
+        if len(self.rows) <= MAX_ROWS:
+            return [(f"rank {rank}", entries) for rank, entries in self.rows.items()]
+        found: dict[tuple[Entry, ...], list[int]] = {}
+        for simplify in (_keep, _without_details):
+            found = {}
+            for rank, entries in self.rows.items():
+                found.setdefault(tuple(map(simplify, entries)), []).append(rank)
+            if len(found) <= MAX_ROWS:
+                break
+        shown = sorted(sorted(found.items(), key=lambda group: -len(group[1]))[:MAX_ROWS], key=_first_rank)
+        rows = [(ranks_in_short(ranks), list(entries)) for entries, ranks in shown]
+        left = len(self.rows) - sum(len(ranks) for _, ranks in shown)
+        return [*rows, (f"{left} more", [])] if left else rows
+
+
+def _keep(entry: Entry) -> Entry:
+    return entry
+
+
+def _without_details(entry: Entry) -> Entry:
+    return Entry(entry.status, entry.label.partition(" (")[0])
+
+
+def _first_rank(group: tuple[tuple[Entry, ...], list[int]]) -> int:
+    return group[1][0]
 
 
 def call_details(call: CallRecord) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from labkit.watch.flight_recorder.circle import circle
+from labkit.watch.flight_recorder.groups import groups, ranks_in_short, ranks_on_hosts
 from labkit.watch.flight_recorder.opcodes import SENDS
-from labkit.watch.flight_recorder.report import Activity, Mismatch, RankState, Reason, Report
+from labkit.watch.flight_recorder.report import Activity, MessageWait, Mismatch, RankState, Reason, Report
 from labkit.watch.flight_recorder.table import Status, call_details, table
-from labkit.wording import ranks_phrase
 
 LONGER_S = 60.0  # the least deadline that the advice names
-WAITING = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE)
+MAX_CIRCLE = 8  # ranks that the title lists
 
 
 def render(report: Report) -> str:
@@ -50,7 +48,7 @@ def _missing(report: Report) -> str:
     what = ", ".join(filter(None, [call.operation, call_details(call)]))
     if _all_joined_late(report):
         return f"All ranks joined collective #{call.number} ({what}), but not within {report.deadline_s:g} s."
-    return f"{ranks_phrase(report.missing())} never joined collective #{call.number} ({what})."
+    return f"{ranks_on_hosts(report, report.missing())} never joined collective #{call.number} ({what})."
 
 
 def _all_joined_late(report: Report) -> bool:
@@ -61,11 +59,17 @@ def _all_joined_late(report: Report) -> bool:
 def _unmatched(rank: RankState) -> str:
     message = rank.message
     assert message is not None
-    peer = "any rank" if message.peer is None else f"rank {message.peer}"
+    peer = _peer(message)
     tag = "" if message.tag is None else f" (tag {message.tag})"
     missing = f"receive on {peer}" if message.operation in SENDS else f"send from {peer}"
     purpose = f" for {message.purpose}" if message.purpose else ""
     return f"rank {rank.rank} is waiting in {message.operation}{purpose}: no matching {missing}{tag}."
+
+
+def _peer(message: MessageWait) -> str:
+    if message.peer is None:
+        return "any rank"
+    return f"rank {message.peer}" if message.peer >= 0 else "different ranks"
 
 
 def _circle_of(report: Report) -> list[int]:
@@ -83,13 +87,16 @@ def _circle(report: Report) -> str:
     messages = {rank.rank: rank.message for rank in report.ranks if rank.message is not None}
     ranks = _circle_of(report)
     if not ranks:  # a rank waits for any other
-        return f"{ranks_phrase(list(messages))} wait for messages from one another: none of them sends one."
+        return f"{ranks_in_short(list(messages))} wait for messages from one another: none of them sends one."
     operations = {messages[rank].operation for rank in ranks}
     call = operations.pop() if len(operations) == 1 else ""
     if len(ranks) == 1:
         never = "receive" if call in SENDS else "send"
         return f"rank {ranks[0]} waits for itself in {call}: it can {never} only afterwards."
-    wait = f"ranks {' → '.join(map(str, [*ranks, ranks[0]]))} wait for each other in a circle"
+    way = [*map(str, ranks), str(ranks[0])]
+    if len(ranks) > MAX_CIRCLE:
+        way[3:-2] = ["…"]
+    wait = f"ranks {' → '.join(way)} wait for each other in a circle"
     if not call:
         return f"{wait}: each waits in a send or a receive for the next."
     until = "until the next receives" if call in SENDS else "for a message from the next"
@@ -98,25 +105,15 @@ def _circle(report: Report) -> str:
 
 def rank_lines(report: Report) -> list[str]:
     """Return a line for each group of ranks that do the same, waiting ranks first, large groups first."""
-    groups: dict[RankState, list[int]] = {}
-    for rank in report.ranks:
-        groups.setdefault(_without_rank(report, rank), []).append(rank.rank)
-    ordered = sorted(groups.items(), key=lambda group: (group[0].activity not in WAITING, -len(group[1])))
-    return [
-        f"  {ranks_phrase(ranks)} {_describe(report, shared, len(ranks) > 1)}" for shared, ranks in ordered
+    shown = groups(report)
+    lines = [
+        f"  {ranks_on_hosts(report, ranks)} {_describe(report, shared, len(ranks) > 1)}"
+        for shared, ranks in shown
     ]
-
-
-def _without_rank(report: Report, rank: RankState) -> RankState:
-    """Return what a rank's line shows: equal for the ranks that share the line."""
-    last = rank.last_call(report.communicator)
-    if rank.activity is Activity.WAITING_IN_COLLECTIVE:
-        shown = replace(rank.calls[-1], file="", line=0)  # the line is part of the place
-    elif rank.message is None and last is not None and last.number < report.number:
-        shown = last
-    else:
-        return replace(rank, rank=-1, calls=())
-    return replace(rank, rank=-1, calls=(shown,))
+    others = {rank.rank for rank in report.ranks}.difference(*(ranks for _, ranks in shown))
+    if others:
+        lines.append(f"  … and {len(others)} more rank{'s' * (len(others) > 1)}: the report as JSON has all")
+    return lines
 
 
 def _describe(report: Report, rank: RankState, many: bool) -> str:
@@ -130,7 +127,7 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
         return f"{be} waiting in {call.operation} ({details}){elsewhere}{at}"
     if rank.message is not None:
         message = rank.message
-        peer = "any rank" if message.peer is None else f"rank {message.peer}"
+        peer = _peer(message)
         direction = "to" if message.operation in SENDS else "from"
         tag = "" if message.tag is None else f", tag {message.tag}"
         purpose = f" for {message.purpose}" if message.purpose else ""
@@ -169,10 +166,9 @@ def table_lines(report: Report) -> list[str]:
     if not data.columns:
         return []
     lines = [["", *data.columns]]
-    for rank, entries in data.rows.items():
-        lines.append(
-            [f"rank {rank}", *(_ENTRY[entry.status].format(entry.label).rstrip() for entry in entries)]
-        )
+    for ranks, entries in data.grouped():
+        lines.append([ranks, *(_ENTRY[entry.status].format(entry.label).rstrip() for entry in entries)])
+    lines = [[*line, *[""] * (1 + len(data.columns) - len(line))] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = ("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)) for line in lines)
     return [*(f"  {row}".rstrip() for row in rows), ""]
@@ -201,7 +197,7 @@ def advice(report: Report) -> list[str]:
     busy = [rank.rank for rank in report.ranks if rank.activity is Activity.RUNNING]
     if report.reason is Reason.TIMED_OUT and busy:
         lines.append(
-            f"If {ranks_phrase(busy)} {'are' if len(busy) > 1 else 'is'} only slow, allow more time: "
+            f"If {ranks_in_short(busy)} {'are' if len(busy) > 1 else 'is'} only slow, allow more time: "
             f"`{connect}, deadline_s={longer_s})`, or `comm.deadline_s = {longer_s}` in a `%%px` cell."
         )
     if report.reason is Reason.CIRCLE and not set(waiting) & set(SENDS):
