@@ -12,6 +12,7 @@ In all other respects it is mpi4py's own communicator, on the same handle.
 from __future__ import annotations
 
 import atexit
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -32,6 +33,9 @@ from labkit.watch.rendezvous import Channel, NoChannel, new_channel
 from labkit.watch.requests import NotedRequests
 from labkit.watch.signature import signature
 from labkit.watch.wait import Watch
+from labkit.watch.watchdog.watchdog import OnDeadlock, Watchdog, end_process
+
+PATIENCE = 5.0  # deadlines that engines wait for a rank that computes
 
 
 class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages):
@@ -116,6 +120,41 @@ def watch(keep: bool = False) -> WatchedComm:
             waiting.on_wait, waiting.attempt = _Waiter(made, channel.watch), lambda: channel.watch.epoch
         _world = made
     return _world
+
+
+_watchdog: Watchdog | None = None
+
+
+def watch_world(
+    *,
+    deadline_s: float,
+    keep: bool = False,
+    in_program: bool = False,
+    on_deadlock: OnDeadlock = end_process,
+) -> WatchedComm:
+    """Let `MPI.COMM_WORLD` be the watched communicator, and start the watchdog; return the communicator.
+
+    The first call is collective; later ones set the deadline.
+
+    Args:
+        deadline_s: how long ranks wait before they report a hang, in seconds.
+        keep: leave the flight recorder's files for other processes to read (see `watch`).
+        in_program: wait for a rank that computes without limit, not for PATIENCE deadlines; and leave the
+            ranks that stay in MPI after the report of a wait that was watched.
+        on_deadlock: called with the report and this rank's number, in the watchdog's thread, if this rank
+            stays inside an MPI call after a hang was reported. It has to end the process.
+
+    """
+    global _watchdog  # noqa: PLW0603
+    world = watch(keep)
+    world.deadline_s = deadline_s
+    setattr(MPI, "COMM_WORLD", world)  # noqa: B010  (mpi4py's stubs declare it final)
+    if world.watch is not None and _watchdog is None:
+        world.watch.patience = math.inf if in_program else PATIENCE
+        _watchdog = Watchdog(world.watch, lambda: world.deadline_s, on_deadlock, in_program)
+        _watchdog.start()
+        atexit.register(_watchdog.stop)
+    return world
 
 
 def resume() -> None:

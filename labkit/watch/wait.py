@@ -18,6 +18,7 @@ from labkit.watch.flight_recorder import layout, stacks
 from labkit.watch.flight_recorder.layout import EPOCH_SHIFT, CellState, FlightRecorder, WaitingIn
 from labkit.watch.flight_recorder.opcodes import DTYPES, SCHEDULES, UNKNOWN
 from labkit.watch.flight_recorder.report import Mismatch, Reason
+from labkit.watch.flight_recorder.snapshot import is_in_mpi_call
 from labkit.watch.flight_recorder.source import file_label, student_line_of
 from labkit.watch.machines.publishing import publish
 from labkit.watch.machines.wishes import Wish, write_members
@@ -67,6 +68,7 @@ class Watch:
         # Ranks that share a core give it to each other at once.
         shared = recorder.size > cores()
         self.polls, self.pause = (POLLS, _yield_core) if shared else (POLLS_ON_OWN_CORE, _do_nothing)
+        self.patience = 1.0  # deadlines to wait for a rank that computes
         self.channels: list[Numbered] = []
         self.rows_opened = 0  # as rank 0 of a communicator
         self.free_rows: list[int] = []
@@ -141,6 +143,7 @@ class Watch:
                     continue
                 if not announced:
                     announced = True
+                    self.slot.waiting_since_s = now
                     waiting.announce()
                     inspected = waited
                 self.progress()
@@ -164,6 +167,8 @@ class Watch:
                 raise errors.Interrupted(f"rank {self.rank} was interrupted while it waited.") from None
             # All ranks have joined and rely on this one: go on, it does not take long.
         finally:
+            if announced:
+                self.slot.waiting_since_s = 0.0
             if announced and not waiting.is_over:
                 self.slot.waiting_in = WaitingIn.NOTHING
 
@@ -181,12 +186,25 @@ class Watch:
             return found
         if waiting.is_stuck():
             return Reason.CIRCLE
-        if waited > waiting.deadline_s:
-            return Reason.TIMED_OUT
         patience_s = min(ENDED_S, waiting.deadline_s)
         if waited > patience_s and waiting.cannot_complete(patience_s):
             return Reason.RANK_ENDED
+        if waited > waiting.deadline_s:
+            limit_s = waiting.deadline_s * (self.patience if self._a_rank_computes() else 1)
+            return Reason.TIMED_OUT if waited > limit_s else None
         return None
+
+    def _a_rank_computes(self) -> bool:
+        """Tell whether another rank runs code of its own: it may still join."""
+        now = monotonic()
+        return any(
+            slot.cell_state == CellState.RUNNING
+            and not slot.waiting_since_s
+            and not is_in_mpi_call(slot, now)
+            and self.recorder.is_alive(rank)
+            for rank, slot in enumerate(self.recorder.slots)
+            if rank != self.rank
+        )
 
     def _raise(self, reason: Reason | Mismatch, waiting: Waiting) -> None:
         self.publish(Wish(reason, waiting.deadline_s, waiting.members, self.rank))

@@ -161,7 +161,7 @@ def test_a_student_line_is_quoted_as_it_is(reason: Reason, activity: Activity, l
     )
     report = a_report(WAITING, rank, replace(rank, rank=2), reason=reason)
     assert Report.from_json(report.to_json()) == report
-    shows_place = activity in (*WAITING_ACTIVITIES, Activity.RUNNING)
+    shows_place = activity in (*WAITING_ACTIVITIES, Activity.IN_MPI_CALL, Activity.RUNNING)
     assert render(report).count(f" at {place}\n") == shows_place
     assert render(report).count(f"raised ValueError: {line}\n") == raised
 
@@ -187,6 +187,11 @@ def test_a_rank_that_joined_too_late_is_no_missing_rank() -> None:
             "they are at",
         ),
         (RankState(1, Activity.RUNNING), "it is running", "they are running"),
+        (
+            RankState(1, Activity.IN_MPI_CALL, "cell line 4", mpi_call="Waitall"),
+            "it is in Waitall at cell line 4",
+            "they are in Waitall at cell line 4",
+        ),
         (
             RankState(1, Activity.RETURNED),
             "it has returned from the cell",

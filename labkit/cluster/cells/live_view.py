@@ -163,6 +163,7 @@ def activity(state: RankState) -> str:
     if state.message is not None:
         return f"waiting in {state.message.operation}{at}"
     return {
+        Activity.IN_MPI_CALL: f"in {state.mpi_call}{at}",
         Activity.RUNNING: at.strip(),
         Activity.NOT_STARTED: "not started",
         Activity.UNRESPONSIVE: "no response",

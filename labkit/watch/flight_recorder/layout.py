@@ -95,6 +95,10 @@ class Slot(ctypes.Structure):
         ("calls_before_cell", ctypes.c_int64),  # on the world's communicator
         ("joined_word", ctypes.c_uint64),  # of the last call that this rank has seen all ranks reach
         ("waiting_in", ctypes.c_int64),  # a WaitingIn
+        ("waiting_since_s", ctypes.c_double),  # on the clock that all processes share, as the next two
+        ("mpi_call_since_s", ctypes.c_double),  # how long the main thread has been inside one; 0: it is not
+        ("sampled_s", ctypes.c_double),  # when the rank's watchdog has last looked at the main thread
+        ("mpi_call", ctypes.c_char * NAME_BYTES),  # one that is not watched
         ("message_operation", ctypes.c_int64),
         ("message_peer", ctypes.c_int64),
         ("message_tag", ctypes.c_int64),
@@ -148,6 +152,7 @@ class FlightRecorder:
         self.words_offset = self.report_offset + (self.size + 1) * REPORT_BYTES_PER_RANK
         self.words = memoryview(self.memory)[self.words_offset :].cast("Q")
         self._thread_lock = threading.Lock()
+        self.reports = ""  # the file to which this process appends the reports that it publishes, if any
 
     @staticmethod
     def create(size: int) -> str:
@@ -219,6 +224,11 @@ class FlightRecorder:
         self.head.report_bytes = len(text)
         self.head.first_number = self.highest_number() if first_number is None else first_number
         self.head.epoch += 1
+        if self.reports:
+            # One write per line, so that the lines of several processes do not mix.
+            file = os.open(self.reports, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            os.write(file, text + b"\n")
+            os.close(file)
 
     def highest_number(self) -> int:
         """Return the highest number of a call in any row."""

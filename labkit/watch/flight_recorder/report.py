@@ -18,6 +18,7 @@ class Reason(Enum):
     MISMATCH = auto()  # the ranks called collectives that do not fit together
     CIRCLE = auto()  # ranks wait for one another in blocking sends or receives
     RANK_ENDED = auto()  # a rank that others wait for ended its cell or died
+    DEADLOCK = auto()  # all unfinished ranks were stuck, at least one in an MPI call that is not watched
     STOPPED = auto()  # the user stopped the cell
     INTERRUPTED = auto()  # the reporting rank was interrupted while it was waiting
 
@@ -37,7 +38,8 @@ class Activity(Enum):
 
     WAITING_IN_COLLECTIVE = auto()  # the last of its `calls`
     WAITING_FOR_MESSAGE = auto()  # `RankState.message`
-    RUNNING = auto()  # code of its own, or MPI calls that are not watched
+    IN_MPI_CALL = auto()  # one that is not watched: `RankState.mpi_call`
+    RUNNING = auto()  # code of its own
     RETURNED = auto()  # from the cell
     RAISED = auto()  # `RankState.error`
     NOT_STARTED = auto()  # other ranks have started a cell that this rank has not
@@ -81,6 +83,7 @@ class RankState:
     place: str = ""  # the student's line, for example `cell line 4: comm.Barrier()`
     error: str = ""
     message: MessageWait | None = None
+    mpi_call: str = ""  # for example `Waitall`
     calls: tuple[CallRecord, ...] = ()
     host: str = ""  # its machine's name, if the ranks are on several machines
 

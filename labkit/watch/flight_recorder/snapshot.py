@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from time import monotonic
 
 from labkit.watch.flight_recorder.layout import (
     EPOCH_SHIFT,
@@ -32,6 +33,7 @@ from labkit.watch.flight_recorder.report import (
 from labkit.watch.flight_recorder.source import student_line
 from labkit.watch.flight_recorder.stacks import request_stack
 
+FRESH_S = 2.0  # an older sample says nothing: C code that keeps other threads from running may compute
 EPOCH_MASK = (1 << (64 - EPOCH_SHIFT)) - 1
 
 
@@ -66,7 +68,7 @@ def take_snapshot(
     ranks = _share_places(_count_from_cell_start(recorder, ranks))
     waiting = [rank for rank in ranks if rank.activity is Activity.WAITING_IN_COLLECTIVE]
     shown = [rank for rank in ranks if rank.rank in members or rank in waiting or rank.message is not None]
-    subjects = [rank for rank in waiting if reporter in (rank.rank, None)]
+    subjects = [rank for rank in waiting if why is Reason.DEADLOCK or reporter in (rank.rank, None)]
     return Report(
         reason=Reason.MISMATCH if isinstance(why, Mismatch) else why,
         deadline_s=deadline_s,
@@ -91,11 +93,20 @@ def observe(recorder: FlightRecorder, rank: int) -> RankState:
         return waiting
     if slot.cell_state != CellState.RUNNING:
         return _ended(recorder, slot, seen)
+    if is_in_mpi_call(slot, monotonic()):
+        return replace(
+            seen, activity=Activity.IN_MPI_CALL, mpi_call=_text(slot.mpi_call), place=_text(slot.place)
+        )
     if slot.machine != recorder.head.machine:
         return replace(seen, activity=Activity.RUNNING)
     frames = request_stack(slot.pid, recorder.stacks) if slot.writes_stack else []
     activity = Activity.RUNNING if frames else Activity.UNRESPONSIVE
     return replace(seen, activity=activity, place=_text(fit(student_line(frames), PLACE_BYTES)))
+
+
+def is_in_mpi_call(slot: Slot, now_s: float) -> bool:
+    """Tell whether a rank's watchdog has seen it inside an MPI call, and still looks."""
+    return bool(slot.mpi_call_since_s) and now_s - slot.sampled_s < FRESH_S
 
 
 def _ended(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState:

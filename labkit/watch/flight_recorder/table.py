@@ -14,6 +14,7 @@ MAX_ROWS = 16
 _ABSENT_LABELS = {
     Activity.WAITING_IN_COLLECTIVE: "elsewhere",
     Activity.WAITING_FOR_MESSAGE: "in a message",
+    Activity.IN_MPI_CALL: "in another call",
     Activity.RUNNING: "elsewhere",
     Activity.RETURNED: "returned",
     Activity.RAISED: "raised",

@@ -10,6 +10,7 @@ from labkit.watch.flight_recorder.table import Status, call_details, table
 
 LONGER_S = 60.0  # the least deadline that the advice names
 MAX_CIRCLE = 8  # ranks that the title lists
+STUCK = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE, Activity.IN_MPI_CALL)
 
 
 def render(report: Report) -> str:
@@ -29,8 +30,8 @@ def title(report: Report) -> str:
         return _mismatch(report.mismatch, report.number)
     if report.number > 0:
         return _missing(report)
-    if report.reason is Reason.CIRCLE:
-        return _circle(report)
+    if report.reason in (Reason.DEADLOCK, Reason.CIRCLE):
+        return _circle(report) if report.reason is Reason.CIRCLE else _deadlock(report)
     waiting = [rank for rank in report.ranks if rank.message is not None]
     reporters = [rank for rank in waiting if rank.rank == report.reporter] or waiting
     return _unmatched(reporters[0]) if reporters else "A rank waited too long."
@@ -54,6 +55,18 @@ def _missing(report: Report) -> str:
 def _all_joined_late(report: Report) -> bool:
     """Return whether no rank is missing: the last ones joined the collective after the deadline."""
     return report.number > 0 and report.mismatch is None and not report.missing()
+
+
+def _deadlock(report: Report) -> str:
+    stuck = [rank for rank in report.ranks if rank.activity in STUCK]
+    calls = {rank.message.operation if rank.message else rank.mpi_call for rank in stuck}
+    where = f" in {calls.pop()}" if len(calls) == 1 else ""
+    have = "have" if len(stuck) > 1 else "has"
+    others = "no rank is left that could end the wait" if len(stuck) < len(report.ranks) else "none can go on"
+    return (
+        f"Deadlock: {ranks_in_short([rank.rank for rank in stuck])} {have} waited{where} "
+        f"for {report.deadline_s:g} s, and {others}."
+    )
 
 
 def _unmatched(rank: RankState) -> str:
@@ -149,6 +162,7 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
 def _verb(rank: RankState, many: bool) -> str:
     be, have, do = ("are", "have", "do") if many else ("is", "has", "does")
     return {
+        Activity.IN_MPI_CALL: f"{be} in {rank.mpi_call}" + (f" at {rank.place}" if rank.place else ""),
         Activity.RUNNING: f"{be} at {rank.place}" if rank.place else f"{be} running",
         Activity.RETURNED: f"{have} returned from the cell",
         Activity.RAISED: f"raised {rank.error}",
@@ -181,6 +195,8 @@ def advice(report: Report) -> list[str]:
     """Return what to do next."""
     if report.reason is Reason.STOPPED:
         return []
+    if any(rank.activity is Activity.IN_MPI_CALL for rank in report.ranks):
+        return _advice_on_calls(report)
     lines = []
     waiting = [rank.message.operation for rank in report.ranks if rank.message is not None]
     if len(_circle_of(report)) > 1:
@@ -212,3 +228,14 @@ def advice(report: Report) -> list[str]:
     else:
         lines.append("No data has moved and the ranks are ready: fix the cell and run it again.")
     return lines
+
+
+def _advice_on_calls(report: Report) -> list[str]:
+    """Return what to do about ranks in MPI calls that cannot be ended."""
+    stuck = [rank for rank in report.ranks if rank.activity is Activity.IN_MPI_CALL]
+    calls = " and ".join(dict.fromkeys(rank.mpi_call for rank in stuck))
+    ranks = ranks_in_short([rank.rank for rank in stuck])
+    return [
+        f"{calls} on {ranks} ends when the other ranks make the matching call, and cannot be interrupted: "
+        f"{'these ranks have' if len(stuck) > 1 else 'this rank has'} to be started anew."
+    ]

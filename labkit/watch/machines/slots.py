@@ -13,7 +13,7 @@ BLOCK_BYTES = 128
 SLOT_BYTES = ctypes.sizeof(Slot)
 STATE_BYTES = Slot.host.offset  # of a slot: what the ranks' waits look at, without names, lines and calls
 TIMES = [
-    getattr(Slot, name).offset for name, *_ in Slot._fields_ if name.endswith("_since_s")
+    getattr(Slot, name).offset for name, *_ in Slot._fields_ if name.endswith(("_since_s", "sampled_s"))
 ]  # on the writer's clock; 0 for never
 _TIME = Struct("=d")
 

@@ -1,0 +1,155 @@
+"""The watchdog's thread: looks four times a second what the main thread does, and reports a deadlock."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+from labkit.watch import HANG_EXIT_CODE
+from labkit.watch.flight_recorder.layout import NAME_BYTES, CellState, fit
+from labkit.watch.flight_recorder.opcodes import OPERATION_NAMES, SCHEDULES
+from labkit.watch.flight_recorder.report import Reason, Report
+from labkit.watch.flight_recorder.snapshot import is_in_mpi_call
+from labkit.watch.machines.publishing import publish
+from labkit.watch.machines.wishes import Wish
+from labkit.watch.wait import Watch
+from labkit.watch.watchdog.deadlock import Sample, is_deadlock
+from labkit.watch.watchdog.mpi_calls import mpi_call
+from labkit.watch.watchdog.progress import Progress
+
+SAMPLE_S = 0.25
+GAP_S = 1.0  # after a longer pause between two samples, nothing is known of the time between them
+GRACE_S = 1.0  # for a rank to leave an MPI call after a report, because the other ranks go on
+STOP_S = PUBLISH_S = 2.0
+
+OnDeadlock = Callable[[Report, int], None]
+
+
+def end_process(report: Report, rank: int) -> None:
+    """End this process at once: its main thread cannot be interrupted inside MPI."""
+    os._exit(HANG_EXIT_CODE)
+
+
+class Watchdog(threading.Thread):
+    """Notes in this rank's slot which MPI call its main thread is stuck in; publishes a deadlock's report.
+
+    The first rank to be certain publishes it. A rank that is still stuck GRACE_S later calls `on_deadlock`;
+    if not `in_program`, also after the report of another hang. The others wait in watched calls, and raise.
+    """
+
+    def __init__(
+        self, watch: Watch, deadline_s: Callable[[], float], on_deadlock: OnDeadlock, in_program: bool
+    ) -> None:
+        super().__init__(name="labkit watchdog", daemon=True)
+        self.watch, self.recorder, self.slot = watch, watch.recorder, watch.slot
+        self.deadline_s, self.on_deadlock, self.in_program = deadline_s, on_deadlock, in_program
+        self.main = threading.main_thread().ident
+        self.progress = Progress()
+        self.is_over = threading.Event()
+        self.looked_s = self.since_s = monotonic()
+        self.epoch = self.recorder.head.epoch  # when the main thread has last moved
+        self.call: str | None = None  # that it is inside since then; None if not known yet
+        self.suspected: tuple[tuple[float, ...], float] = ((), 0.0)  # since when each rank is stuck, and when
+        self.report: tuple[Report, float] | None = None  # of a hang that this rank is stuck in, and when
+
+    def stop(self) -> None:
+        """End the thread: this process is ending."""
+        self.is_over.set()
+        self.join(STOP_S)
+
+    def run(self) -> None:
+        """Look until `stop` is called."""
+        while not self.is_over.wait(SAMPLE_S):
+            now = monotonic()
+            self.look(now)
+            self.act(now)
+
+    def look(self, now: float) -> None:
+        """Note which MPI call the main thread is inside, and since when."""
+        has_moved = self.progress.has_moved()
+        if has_moved or now - self.looked_s > GAP_S or self.slot.cell_state != CellState.RUNNING:
+            self.since_s, self.call, self.report = now, None, None
+            self.epoch = self.recorder.head.epoch
+            self.slot.mpi_call_since_s = 0.0
+        elif self.call is None and not self.slot.waiting_since_s:
+            self.call = self.current_call()
+        if self.call:
+            self.slot.mpi_call_since_s = self.since_s
+        self.looked_s = self.slot.sampled_s = now
+
+    def current_call(self) -> str:
+        """Return the MPI call that the main thread is in, and post its place; empty if there is none."""
+        frame = sys._current_frames().get(self.main or 0)
+        name, is_wrapped = mpi_call(frame)
+        if not name or (is_wrapped and self.has_joined(name)):
+            return ""
+        self.slot.mpi_call = fit(name, NAME_BYTES)
+        self.watch.post_place(frame)
+        return name
+
+    def has_joined(self, name: str) -> bool:
+        """Tell whether this rank's last watched collective, of this name, is under way on all its ranks."""
+        calls = self.recorder.last_calls(self.watch.rank)
+        if not calls or self.slot.joined_word >> 24 != calls[-1].number:
+            return False
+        operation = calls[-1].operation
+        return operation >= SCHEDULES or OPERATION_NAMES[operation] == name
+
+    def act(self, now: float) -> None:
+        """Publish a deadlock; leave an MPI call for which a hang was reported, by ending this process."""
+        if self.call and self.recorder.head.epoch != self.epoch:
+            if self.report is None:
+                self.heed_report(now)
+            elif now - self.report[1] > GRACE_S:
+                self.on_deadlock(self.report[0], self.watch.rank)
+        elif self.is_certain(now):
+            self.publish()
+
+    def heed_report(self, now: float) -> None:
+        report = self.recorder.last_report()
+        assert report is not None
+        if report.reason is Reason.DEADLOCK or not (self.in_program or report.reason is Reason.INTERRUPTED):
+            self.report = report, now
+        else:
+            self.since_s, self.epoch = now, self.recorder.head.epoch
+
+    def samples(self, now: float) -> list[Sample]:
+        """Return what all ranks have noted."""
+        found = []
+        for rank, slot in enumerate(self.recorder.slots):
+            if slot.cell_state != CellState.RUNNING or not self.recorder.is_alive(rank):
+                found.append(Sample(is_finished=True))
+            elif slot.waiting_since_s:
+                found.append(Sample(False, slot.waiting_since_s, slot.sampled_s))
+            elif is_in_mpi_call(slot, now):
+                call, place = slot.mpi_call.decode(errors="replace"), slot.place.decode(errors="replace")
+                found.append(Sample(False, slot.mpi_call_since_s, slot.sampled_s, call, place))
+            else:
+                found.append(Sample(False))
+        return found
+
+    def is_certain(self, now: float) -> bool:
+        """Tell whether all ranks are in a deadlock, and all have been seen in it twice."""
+        if not self.recorder.decides(self.watch.rank):
+            return False
+        own_since_s = self.slot.waiting_since_s or self.slot.mpi_call_since_s
+        deadline_s = self.deadline_s()
+        # The ranks of one machine need look at the others only when they are stuck themselves.
+        if not self.recorder.head.hub and (not own_since_s or now - own_since_s < deadline_s):
+            return False
+        samples = self.samples(now)
+        if not is_deadlock(samples, now, deadline_s):
+            return False
+        since = tuple(sample.stuck_since_s for sample in samples)
+        if self.suspected[0] != since:
+            self.suspected = since, now
+        return all(sample.is_finished or sample.sampled_s > self.suspected[1] for sample in samples)
+
+    def publish(self) -> None:
+        """Publish the report, unless another rank has done so."""
+        ranks = list(range(self.recorder.size))
+        wish = Wish(Reason.DEADLOCK, self.deadline_s(), ranks, self.watch.rank)
+        publish(self.recorder, self.watch.rank, self.epoch, wish, int, PUBLISH_S)
