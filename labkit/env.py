@@ -10,13 +10,14 @@ import sys
 # One BLAS thread per rank: ranks that each start a thread per core slow each other down.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
+OVERSUBSCRIBE = "PRTE_MCA_rmaps_default_mapping_policy"
 OPEN_MPI = {
     # A waiting rank yields its core to a rank that computes: a lab has more ranks than cores.
     "OMPI_MCA_mpi_yield_when_idle": "1",
     # Shared-memory windows need no network; this component prints a complaint where it finds none.
     "OMPI_MCA_osc": "^ucx",
     # Allow more ranks than cores.
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    OVERSUBSCRIBE: ":oversubscribe",
     # Open MPI refuses to start as root (in a container, for example) unless both variables are set.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

@@ -40,7 +40,7 @@ def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:
     """Return the paths of the files that describe an ipyparallel cluster and its ranks.
 
     ipyparallel writes `cluster`, `client`, `engine` and `engines`; the lab writes `owner` (the notebook that
-    uses the engines) and `exits` (how each rank ended).
+    uses the engines), `exits` (how each rank ended) and `job` (what SLURM says about the engines' job).
     """
     security, log = f"{profile_dir}/security", f"{profile_dir}/log"
     controller = f"{security}/ipcontroller-{cluster_id}" if cluster_id else f"{security}/ipcontroller"
@@ -51,6 +51,7 @@ def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:
         "engines": f"{log}/engines{cluster_id}.json",
         "owner": f"{log}/owner-{cluster_id}",
         "exits": f"{log}/exits-{cluster_id}",
+        "job": f"{log}/job-{cluster_id}",
     }
 
 

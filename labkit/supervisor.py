@@ -6,6 +6,7 @@ STARTER is the pid of the process that starts this program. ROLE is one of
 
 - `controller`: end with STARTER, and remove the files that describe the cluster;
 - `engines`: end with the cluster's controller, whichever process started the engines;
+- `job`: the same for engines that are a SLURM job, and allow the time that cancelling it takes;
 - `jupyter`: end with STARTER, allow more time for cleaning up, and remove JupyterLab's runtime folder;
 - `child`: end with STARTER, and allow more time for cleaning up.
 
@@ -45,6 +46,7 @@ GRACE_S = {
     "engines": 2.0,
     "jupyter": 10.0,
     "child": 10.0,
+    "job": 35.0,
 }  # from SIGTERM to SIGKILL; ipyparallel has 5 s
 POLL_S = 0.3  # between looks at orphans; and at processes, where the system cannot report their end
 PR_SET_CHILD_SUBREAPER = 36  # from <sys/prctl.h>
@@ -75,7 +77,7 @@ def controller_pid() -> int | None:
 
 def watched_pid(role: str, starter: int) -> int:
     """Return the pid of the process to end with."""
-    if role == "engines":
+    if role in ("engines", "job"):
         # Engines without a controller of their own (`ipcluster engines`) end with their starter.
         for _ in range(10):
             if controller := controller_pid():
@@ -156,7 +158,7 @@ def files_to_remove(role: str, watched: int, command: int) -> list[str]:
     if controller not in (None, os.getpid(), watched) and alive(controller):
         cluster = {}  # a new cluster has taken the name, and the files are its own
     files = cluster if role == "controller" else {}
-    if role in ("controller", "engines") and not alive(
+    if role in ("controller", "engines", "job") and not alive(
         watched
     ):  # the starter cannot read our output or clean up any more
         files = {**cluster, "log": own_log()}
@@ -169,7 +171,7 @@ def main(arguments: list[str]) -> int:
     """Run the command line; return its exit status."""
     role, starter, *command_line = arguments
     pid = watched_pid(role, int(starter))
-    death_signal = env.end_signal(command_line[0])
+    death_signal = signal.SIGTERM if role == "job" else env.end_signal(command_line[0])
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 

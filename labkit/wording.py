@@ -24,3 +24,12 @@ def runs(numbers: Collection[int]) -> list[list[int]]:
         else:
             found.append([number])
     return found
+
+
+def duration(seconds: float) -> str:
+    """Return a time in whole seconds: `34 s`, `2 min 5 s`, `1 h 0 min`."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minute} min"
+    return f"{minutes} min {second} s" if minutes else f"{second} s"

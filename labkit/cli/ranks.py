@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labkit import env
+from labkit import env, launch
 from labkit.children import ChildError, run_child
 from labkit.processes import wait_until_read
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 RANK_VARIABLES = {"PMI_RANK", "PMIX_RANK", STARTED := "LABKIT_ON_RANKS"}
 
 LATE_S = 20.0  # for ranks that start later than others
+FIRST_S = 2.0  # for the first rank's message: some launchers end all ranks as soon as one has failed
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
 
@@ -96,6 +97,21 @@ def _stop(signum: int, frame: object) -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)  # a second Ctrl-C must not stop the ending of the ranks
     raise SystemExit(128 + signum)
+
+
+def refuse_world_of_one(command: str, size: int) -> None:
+    """Exit with status 2 and a message if a launcher has started several ranks and MPI knows only this one.
+
+    Each such rank would do all of the work, and exit with status 0. `size` is that of MPI.COMM_WORLD.
+    """
+    from mpi4py import MPI
+
+    why = launch.world_of_one(size, MPI.get_vendor()[0], env.mpiexec())
+    if why and launch.is_first():
+        _print_error(f"{command}: {why}\n")
+    if why:
+        time.sleep(0 if launch.is_first() else FIRST_S)
+        sys.exit(2)
 
 
 @contextmanager

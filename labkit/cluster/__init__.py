@@ -32,10 +32,14 @@ def connect(
     notebook then raises an error at each use of its ranks, until it calls `connect()` again. The ranks keep
     their variables only if this kernel was the last to use them; otherwise these are cleared.
 
+    The environment variables LABKIT_RANKS and LABKIT_PROFILE replace `n` and `profile`, so that a notebook
+    runs unchanged on other machines.
+
     Args:
         n: the number of ranks, at least 1; it may exceed the number of cores.
         profile: where the ranks run: `mpi` is this machine; `hosts` is the hosts with shaped links that
-            `labkit hosts up` creates, one rank on each.
+            `labkit hosts up` creates, one rank on each; `slurm` is a job of the cluster that this machine
+            belongs to, with the settings in ~/.config/allreduce-lab/slurm.ini (see docs/slurm.md).
         restart: end the engines that are there, even those that do not respond, and start new ones.
         take_over: take the engines over even from a notebook that runs a cell on them; the cell is stopped.
         own: start a cluster for this notebook alone, whatever else runs.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import re
 import time
 from collections.abc import Sequence
 
@@ -24,6 +26,8 @@ from labkit.wording import ranks_phrase
 
 ANSWER_ORPHAN_S = 0.5  # like ANSWER_S, for engines whose notebook has exited, before their cell is inspected
 NAMES_SHOWN = 6
+# Environment variables that replace connect()'s arguments `n` and `profile`.
+RANKS, PROFILE = "LABKIT_RANKS", "LABKIT_PROFILE"
 last_claim: Claim | None = None  # of this kernel's last connect()
 
 
@@ -32,6 +36,7 @@ def connect(
 ) -> ipp.Client:
     """Do what labkit.cluster.connect documents."""
     try:
+        n, profile, chosen = chosen_by_environment(n, profile)
         if n < 1:
             raise ClusterError(f"a cluster has at least one rank; n is {n}")
         deadline = time.monotonic() + timeout
@@ -60,12 +65,28 @@ def connect(
         print(text)
     hosts = ", ".join(dict.fromkeys(info.host for info in infos))
     print(
-        f"{n} rank{'s' * (n > 1)}, one MPI world, engine id = rank ({infos[0].library} on {hosts}; {origin})."
+        f"{n} rank{'s' * (n > 1)}, one MPI world, engine id = rank ({infos[0].library} on {hosts}; {origin})"
+        f"{chosen}."
     )
     ranks = Ranks(client, cluster, infos, recorder, claim)
     private.call_before_use(client, ranks.check)
     activate(ranks, cleared=claim.is_first_use)
     return client
+
+
+def chosen_by_environment(n: int, profile: str) -> tuple[int, str, str]:
+    """Return the number of ranks and the profile to use, and a phrase if environment variables set them.
+
+    The variables win over the arguments, so that a notebook runs unchanged with other ranks elsewhere.
+    """
+    given = {name: os.environ[name] for name in (RANKS, PROFILE) if os.environ.get(name)}
+    if RANKS in given:
+        if not re.fullmatch("[0-9]+", given[RANKS]):
+            raise ClusterError(f"{RANKS}={given[RANKS]} is set; expected a number of ranks, such as 4")
+        n = int(given[RANKS])
+    profile = given.get(PROFILE, profile)
+    set_ = " and ".join(f"{name}={value}" for name, value in given.items())
+    return n, profile, f", as {set_} ask{'s' * (len(given) == 1)} for" if given else ""
 
 
 def answers(

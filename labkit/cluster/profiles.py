@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from IPython.paths import get_ipython_dir
 
 from labkit import hosts
 from labkit.cluster.errors import ClusterError
+from labkit.cluster.slurm.settings import load
 
 DEFAULT = "mpi"
 FILE = "ipcluster_config.py"
@@ -37,6 +39,13 @@ def prepare(profile: str, n: int) -> str:
             f"{n} ranks do not fit on {up} hosts: each host runs one rank. "
             f"Run `labkit hosts down`, then `labkit hosts up --n {n}`."
         )
+    if profile == "slurm":
+        load()  # a wrong setting is reported here, not by a controller that does not start
+        if not shutil.which("sbatch"):
+            raise ClusterError(
+                "the profile `slurm` needs SLURM's commands, and this machine has no `sbatch`. Run the "
+                "notebook on the cluster's login node, or leave the profile out."
+            )
     folder = Path(get_ipython_dir(), f"profile_{profile}")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FILE).write_text((INSTALLED / profile / FILE).read_text())

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from labkit.cli.ranks import ending_together, first_on_its_node, under_mpiexec
+from labkit.cli.ranks import ending_together, first_on_its_node, refuse_world_of_one, under_mpiexec
 from labkit.cli.train.options import TrainCommand, with_options
 from labkit.leftovers import sweep_after_this_job
 
@@ -41,6 +41,7 @@ def command(preset: str | None, resume: Path | None, out: Path | None, ordered: 
     from labkit.train.experiment import run
 
     comm = MPI.COMM_WORLD
+    refuse_world_of_one("labkit train", comm.size)
     given = {name: value for name, value in options.items() if value not in (None, ())}
     with ending_together(comm, "labkit train"):
         folder = out or resume or Path("runs", str(preset))

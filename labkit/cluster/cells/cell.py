@@ -17,6 +17,7 @@ from labkit.cluster.cells.exits import exits_file, first_exit
 from labkit.cluster.cells.failures import failures, hang_report, tracebacks
 from labkit.cluster.errors import CellHung, CellStopped, RankDied
 from labkit.cluster.ownership import Claim
+from labkit.cluster.slurm.notebook import Job
 from labkit.cluster.world import RankInfo
 from labkit.watch.flight_recorder.layout import FlightRecorder
 from labkit.watch.flight_recorder.report import Activity, Reason, Report
@@ -50,7 +51,9 @@ class Ranks:
     ) -> None:
         self.client = client
         self.pids = {info.pid: info.rank for info in infos}
+        self.hosts = [info.host for info in infos]
         self.exits = exits_file(cluster)
+        self.job = Job(cluster)
         self.claim = claim
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
         self.controller = private.process_of(cluster.controller)
@@ -83,6 +86,8 @@ class Ranks:
         if set(self.client.ids) == set(ranks):
             return None
         self.wait_until_no_engine()
+        if cause := self.job.cause_of_end(self.hosts):
+            return RankDied(f"{cause}. {ADVICE}")
         first = first_exit(self.exits, self.pids)
         if first is None:
             gone = [rank for rank in ranks if rank not in self.client.ids]

@@ -16,7 +16,7 @@ from IPython.display import clear_output, publish_display_data
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.cells.cell import Ranks
 from labkit.watch.flight_recorder.report import Activity, CallRecord, RankState
-from labkit.wording import ranks_phrase
+from labkit.wording import duration, ranks_phrase
 
 # Set where outputs are compared (nbval). Then show nothing that depends on the load of the machine.
 NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")
@@ -180,15 +180,6 @@ def last_line(text: str) -> str:
 def short(text: str) -> str:
     """Return a text, cut if it is too long for a line."""
     return text if len(text) <= LINE_CHARACTERS else text[: LINE_CHARACTERS - 1] + "…"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in whole seconds: `34 s`, `2 min 5 s`, `1 h 0 min`."""
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minute} min"
-    return f"{minutes} min {second} s" if minutes else f"{second} s"
 
 
 def as_text(title: str, *tables: tuple[str, Rows]) -> str:

@@ -10,6 +10,7 @@ import traceback
 from typing import Any
 
 from labkit.cluster.world import RankInfo
+from labkit.launch import node_name
 
 GIVEN = ("comm", "rank", "size", "np")
 # The names that ipyparallel defines while it runs a function.
@@ -25,7 +26,7 @@ def rank_info() -> RankInfo:
     label_cells(get_ipython())
     name, version = MPI.get_vendor()
     library = f"{name} {'.'.join(map(str, version))}"
-    return RankInfo(comm.rank, comm.size, os.getpid(), socket.gethostname(), library)
+    return RankInfo(comm.rank, comm.size, os.getpid(), node_name(socket.gethostname()), library)
 
 
 def label_cells(shell: Any) -> None:

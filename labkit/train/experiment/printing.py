@@ -6,7 +6,7 @@ Lines have at most 100 columns for up to 10 ranks and 999 epochs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpi4py import MPI
@@ -15,6 +15,7 @@ from labkit.comm import print_by_rank
 from labkit.nn import Model
 from labkit.train.callbacks import ALL, Callback, Epoch, Iteration
 from labkit.train.experiment.progress import Progress
+from labkit.wording import ranks_phrase
 
 OVER_100 = (
     "A contribution over 100 %: the ranks' gradients point in different directions, so their sum is\n"
@@ -61,6 +62,14 @@ def start_line(settings: Mapping[str, Any], ranks: int, parameters: int, samples
     which = f"{settings['model']} ({parameters:,} parameters) on {settings['data']} ({samples:,} samples)"
     batch = f"{settings['batch']} samples" if settings["batch"] else "all samples"
     return f"{ranks} {'rank' if ranks == 1 else 'ranks'}: {which}, {steps:,} steps of {batch}"
+
+
+def hosts_line(hosts: Sequence[str]) -> str:
+    """Return a line such as "rank 0 on n1; ranks 1, 2 on n2", from each rank's host."""
+    ranks: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        ranks.setdefault(host, []).append(rank)
+    return "; ".join(f"{ranks_phrase(own)} on {host}" for host, own in ranks.items())
 
 
 def epoch_line(row: Epoch) -> str:

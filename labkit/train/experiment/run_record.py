@@ -22,6 +22,7 @@ from mpi4py import MPI
 
 import labkit
 from labkit.files import UNFINISHED, atomic_write
+from labkit.launch import node_name
 from labkit.nn import MODELS, Model, load_model, save_model
 from labkit.train.callbacks import Epoch
 
@@ -59,7 +60,7 @@ def record(comm: MPI.Intracomm, settings: Mapping[str, Any]) -> dict[str, Any]:
         {
             "settings": dict(settings),
             "ranks": comm.size,
-            "hosts": comm.allgather(MPI.Get_processor_name()),
+            "hosts": comm.allgather(node_name(MPI.Get_processor_name())),
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "versions": {
                 "labkit": labkit.__version__,

@@ -22,7 +22,7 @@ from labkit.train.experiment import building
 from labkit.train.experiment.comparison import as_text, compare
 from labkit.train.experiment.iterations import Iterations, save_iterations
 from labkit.train.experiment.presets import chosen
-from labkit.train.experiment.printing import Printer, end_line, start_line
+from labkit.train.experiment.printing import Printer, end_line, hosts_line, start_line
 from labkit.train.experiment.progress import Progress
 from labkit.train.experiment.run_record import prepare, record, save_measurements, save_weights
 from labkit.train.experiment.settings import AUGMENTATIONS, RECIPES, command_line, complete, fault
@@ -104,6 +104,8 @@ def run(
     with Progress(comm.rank, steps) as progress:
         printer = Printer(comm, progress, ordered=ordered, log_every=settings["log_every"])
         printer.note(start_line(settings, comm.size, model.params.size, len(dataset.targets), steps))
+        if len(set(about["hosts"])) > 1:
+            printer.note(hosts_line(about["hosts"]))
         if "auto" in about:
             printer.note(about["auto"])
         began = perf_counter()

@@ -1,0 +1,138 @@
+"""Start ranks as a SLURM job, and be that job's process on this machine.
+
+    python -m labkit.cluster.slurm.job -n RANKS PROGRAM …
+
+replaces `mpiexec`: it submits the job, ends when the job ends, and cancels the job on SIGTERM, which its
+supervisor sends when the cluster's controller has ended. What SLURM says about the job is in the cluster's
+file `job`, for the notebook.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from labkit import env
+from labkit.cluster.errors import ClusterError
+from labkit.cluster.slurm import queue
+from labkit.cluster.slurm.queue import JobState
+from labkit.cluster.slurm.script import batch_script
+from labkit.cluster.slurm.settings import load
+from labkit.files import atomic_write
+from labkit.leftovers import files_of_this_cluster
+
+FAST_S, SLOW_S = 0.5, 3.0  # between questions to SLURM, in the first FAST_FOR_S of a state and later
+FAST_FOR_S = 10.0
+EXITS_POLL_S = 0.25
+MPI_GRACE_S = 1.0  # for MPI to end the other ranks after one has ended
+SOFT_S = 2.0  # from SIGTERM to SIGKILL for a job's ranks, which SLURM's KillWait would make half a minute
+CANCEL_S = 30.0  # until a cancelled job has to have left the queue
+LAST_LINES = 20
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job to its end; return 0 if it ended without an error."""
+    if arguments[:1] != ["-n"]:
+        sys.exit(__doc__)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    if os.environ.get(env.OVERSUBSCRIBE) == env.OPEN_MPI[env.OVERSUBSCRIBE]:
+        # SLURM has counted the cores: with this setting, Open MPI would put all ranks on the first node.
+        del os.environ[env.OVERSUBSCRIBE]
+    files = files_of_this_cluster()
+    log = f"{files['job']}-%j.out"
+    exits = Path(files["exits"])
+    exits_before = size(exits)
+    job = ""
+    try:
+        # A signal between sbatch and its answer would lose the job's id, so it waits.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        script = batch_script(load(), int(arguments[1]), arguments[2:], env.mpiexec(), log)
+        job = queue.submit(script)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+        last = watch(job, Path(files["job"]), exits, exits_before)
+        print(tail(Path(log.replace("%j", job))), flush=True)
+        return int(last.state != "COMPLETED")
+    except ClusterError as error:
+        print(error, flush=True)
+        write(Path(files["job"]), JobState(job, "REFUSED", str(error)))
+        return 1
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if job:
+            end(job)
+            Path(log.replace("%j", job)).unlink(missing_ok=True)
+
+
+def watch(job: str, file: Path, exits: Path, exits_before: int) -> JobState:
+    """Write the job's state to a file whenever it changes, until the job ends; return the last state."""
+    last, since, next_question = JobState(job, "PENDING"), time.monotonic(), 0.0
+    rank_ended = None
+    write(file, last)
+    while not last.is_over:
+        now = time.monotonic()
+        if now >= next_question:
+            state = queue.ask(job)
+            if state != last:
+                write(file, state)
+                last, since = state, now
+            next_question = now + (FAST_S if now - since < FAST_FOR_S or rank_ended else SLOW_S)
+        # A rank that ends takes the others with it, whatever the launcher does about it.
+        if rank_ended is None and size(exits) > exits_before:
+            rank_ended = now
+        if rank_ended and now - rank_ended > MPI_GRACE_S:
+            queue.cancel(job, "--full", "--signal=KILL")
+            rank_ended = now
+        time.sleep(EXITS_POLL_S)
+    return last
+
+
+def end(job: str) -> None:
+    """Cancel the job, and wait until it has left the queue."""
+    began = time.monotonic()
+    is_killed = False
+    state = queue.ask(job)
+    if not (state.is_over):
+        queue.cancel(job)
+    while not state.is_over and time.monotonic() - began < CANCEL_S:
+        if not is_killed and time.monotonic() - began > SOFT_S:
+            queue.cancel(job, "--full", "--signal=KILL")
+            is_killed = True
+        time.sleep(EXITS_POLL_S)
+        state = queue.ask(job)
+
+
+def write(file: Path, state: JobState) -> None:
+    """Write a state for the notebook."""
+    with atomic_write(file) as out:
+        out.write(json.dumps(asdict(state)).encode())
+
+
+def size(file: Path) -> int:
+    """Return a file's size in bytes; 0 if there is no such file."""
+    try:
+        return os.stat(file).st_size
+    except OSError:
+        return 0
+
+
+def tail(file: Path) -> str:
+    """Return the last lines of the job's output."""
+    try:
+        return "\n".join(file.read_text(errors="replace").splitlines()[-LAST_LINES:])
+    except OSError:
+        return ""
+
+
+def _stop(signum: int, frame: object) -> None:
+    raise SystemExit(128 + signum)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

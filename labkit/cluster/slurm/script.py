@@ -1,0 +1,42 @@
+"""The batch script of the engines' job."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from labkit.cluster.slurm.settings import Settings
+
+
+def batch_script(settings: Settings, n: int, program: Sequence[str], mpiexec: str, log: str) -> str:
+    """Return a batch script that starts n ranks of a program as one MPI world.
+
+    `mpiexec` is the path of this environment's, `log` that of the file for the job's output.
+    """
+    options = [
+        "--job-name=allreduce-lab",
+        f"--ntasks={n}",
+        f"--output={log}",
+        "--export=ALL",
+        "--no-requeue",  # the notebook starts new engines itself
+        *(f"--{name}={value}" for name in ("partition", "account", "time", "nodes")
+          if (value := getattr(settings, name))),
+        *shlex.split(settings.options),
+    ]  # fmt: skip
+    lines = [
+        "#!/bin/sh",
+        *(f"#SBATCH {shlex.quote(option)}" for option in options),
+        f"exec {shlex.join([*launcher(settings, mpiexec), '-n', str(n), *program])}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def launcher(settings: Settings, mpiexec: str) -> list[str]:
+    """Return the first words of the command that starts ranks inside the job."""
+    first, *options = shlex.split(settings.launcher)
+    if first == "mpiexec":
+        return [mpiexec, *options]
+    if first == "srun":
+        # Otherwise the ranks of one that has died wait for it forever.
+        return [first, "--kill-on-bad-exit=1", *options]
+    return [first, *options]

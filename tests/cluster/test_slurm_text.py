@@ -1,0 +1,93 @@
+"""The profile `slurm` without a SLURM: settings, the batch script, and what its answers mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labkit.cluster import profiles
+from labkit.cluster.connection import chosen_by_environment
+from labkit.cluster.errors import ClusterError
+from labkit.cluster.slurm import settings as slurm_settings
+from labkit.cluster.slurm.queue import parse
+from labkit.cluster.slurm.script import batch_script
+from labkit.cluster.slurm.settings import Settings
+
+
+def test_environment_variables_replace_the_arguments_of_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LABKIT_RANKS", "LABKIT_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert chosen_by_environment(4, "mpi") == (4, "mpi", "")
+    monkeypatch.setenv("LABKIT_RANKS", "3")
+    assert chosen_by_environment(4, "hosts") == (3, "hosts", ", as LABKIT_RANKS=3 asks for")
+    monkeypatch.setenv("LABKIT_PROFILE", "slurm")
+    assert chosen_by_environment(4, "mpi") == (
+        3, "slurm", ", as LABKIT_RANKS=3 and LABKIT_PROFILE=slurm ask for"
+    )  # fmt: skip
+    monkeypatch.setenv("LABKIT_RANKS", "four")
+    with pytest.raises(ClusterError, match="LABKIT_RANKS=four is set; expected a number"):
+        chosen_by_environment(4, "mpi")
+
+
+def test_settings_have_defaults_and_refuse_what_they_do_not_know() -> None:
+    assert slurm_settings.parse("", "file") == Settings()
+    text = "[slurm]\npartition = gpu  # the only one\nlauncher = srun --mpi=pmi2\n"
+    assert slurm_settings.parse(text, "file") == Settings(partition="gpu", launcher="srun --mpi=pmi2")
+    for wrong, message in (
+        ("partition = main", r"Expected lines as in:\n\[slurm\]"),
+        ("[slurm]\npartitions = main", "'partitions', which the profile `slurm` does not know.*partition"),
+        ("[slum]\npartition = main", "'slum'"),
+        ("[slurm]\npending = long", "pending = long; expected a number of minutes"),
+    ):
+        with pytest.raises(ClusterError, match=f"(?s){message}"):
+            slurm_settings.parse(wrong, "file")
+
+
+def test_a_file_that_is_not_there_means_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LABKIT_SLURM", str(tmp_path / "slurm.ini"))
+    assert slurm_settings.load() == Settings()
+    (tmp_path / "slurm.ini").write_text("[slurm]\nnodes = 2\n")
+    assert slurm_settings.load().nodes == "2"
+
+
+def test_without_slurm_connect_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(profiles, "names", lambda: ["hosts", "slurm"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match="this machine has no `sbatch`"):
+        profiles.prepare("slurm", 4)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "line"),
+    [
+        ("mpiexec", "exec /env/mpiexec -n 4 python -m engine"),
+        ("mpiexec -bind-to core", "exec /env/mpiexec -bind-to core -n 4 python -m engine"),
+        ("srun --mpi=pmi2", "exec srun --kill-on-bad-exit=1 --mpi=pmi2 -n 4 python -m engine"),
+        ("/opt/mpirun", "exec /opt/mpirun -n 4 python -m engine"),
+    ],
+)
+def test_the_batch_script_has_the_settings_and_the_launcher(launcher: str, line: str) -> None:
+    settings = Settings(partition="main", nodes="2", launcher=launcher, options="--qos=short --comment='a b'")
+    lines = batch_script(settings, 4, ["python", "-m", "engine"], "/env/mpiexec", "log/%j").splitlines()
+    assert lines[0] == "#!/bin/sh" and lines[-1] == line
+    for option in ("--ntasks=4", "--partition=main", "--nodes=2", "--time=1:00:00", "--qos=short"):
+        assert f"#SBATCH {option}" in lines
+    assert "#SBATCH '--comment=a b'" in lines
+    assert not [each for each in lines if "--account" in each]  # not set: SLURM chooses
+
+
+def test_a_job_is_described_in_slurms_words_and_a_sentence() -> None:
+    pending = parse("7", "PENDING|Resources||2026-11-22T08:00:00|N/A|1:00:00\n")
+    assert pending.is_pending and not pending.is_over and not pending.never_starts
+    assert str(pending) == "SLURM job 7 is pending: Resources; expected start 2026-11-22T08:00:00"
+    assert parse("7", "PENDING|PartitionNodeLimit||N/A|N/A|1:00:00").never_starts
+    running = parse("7", "RUNNING|None|n[1-4]|2026-11-22T08:00:00|2026-11-22T09:00:00|1:00:00")
+    assert str(running) == "SLURM job 7 runs on n[1-4]" and running.cause == ""
+    timeout = parse("7", "TIMEOUT|TimeLimit|n[1-4]|a|b|1:00")
+    assert timeout.is_over and timeout.cause == "SLURM job 7 has reached its time limit of 1:00"
+    assert parse("7", "CANCELLED|None|n1|a|b|1:00").cause == "SLURM job 7 was cancelled"
+    failed = parse("7", "FAILED|NonZeroExitCode|n1|a|b|1:00")
+    assert failed.is_over and failed.cause == ""  # what a rank did says more
+    forgotten = parse("7", "")
+    assert forgotten.is_over and str(forgotten) == "SLURM job 7 has ended (unknown)"

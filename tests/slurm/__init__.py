@@ -1,0 +1,1 @@
+"""Tests on a real SLURM that runs on this machine alone."""

@@ -1,0 +1,190 @@
+"""A real SLURM on this machine: munged, slurmctld and one slurmd for each node, in a temporary folder.
+
+    python -m tests.slurm.local_cluster up [NODES]
+
+starts it, says how to use it, and removes it on Ctrl-C. It needs Debian's packages in PACKAGES and changes
+nothing outside its folder. Everything ends with the process that started it, even if SIGKILL ends that one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from labkit.processes import alive
+from labkit.supervisor import supervised
+from tests.slurm import daemons
+from tests.slurm.daemons import PATH, POLL_S, names
+
+PACKAGES = "slurm-wlm munge libpmi2-0 libpmix-dev"  # as in .ci/run
+PREFIX = "allreducelab-slurm-"  # of the folder's name; the pid of the process that made it follows
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
+START_S, STOP_S, JOBS_S = 60.0, 40.0, 10.0
+
+
+@dataclass(frozen=True)
+class LocalCluster:
+    """A SLURM that runs; `environment` is what its commands and jobs need."""
+
+    folder: Path
+    nodes: tuple[str, ...]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the environment variables by which SLURM's commands find this cluster."""
+        return {"SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def command(self, *words: str, check: bool = True) -> str:
+        """Return what one of SLURM's commands prints."""
+        done = subprocess.run(
+            words,
+            env={**os.environ, "PATH": PATH, **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if check and done.returncode:
+            raise RuntimeError(f"{' '.join(words)} failed: {done.stderr or done.stdout}")
+        return done.stdout
+
+    def jobs(self) -> list[str]:
+        """Return the ids of the jobs that are in the queue, those that are ending among them."""
+        return self.command("squeue", "-h", "-o", "%i").split()
+
+    def lose_node(self, name: str) -> None:
+        """Kill all that runs on a node at once, as if its power had failed."""
+        log = f"{self.folder}/log/slurmd.{name}.log"
+        daemons = {process for process in psutil.process_iter() if _writes_to(process, log)}
+        doomed = daemons | {
+            task
+            for daemon in daemons
+            if daemon.name() == "slurmstepd"
+            for task in daemon.children(recursive=True)
+        }
+        for how in (signal.SIGSTOP, signal.SIGKILL):  # none of them must see another one end
+            for process in doomed:
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(how)
+
+    def start_node(self, name: str) -> None:
+        """Start a node that was lost, and wait until it is idle. It ends with the cluster's processes."""
+        subprocess.run(["slurmd", "-N", name], env=daemons.environment(self.folder), check=True)
+        self.wait_until_idle()
+
+    def wait_until_idle(self) -> None:
+        """Wait until all nodes are idle."""
+        end = time.monotonic() + START_S
+        while (states := self.command("sinfo", "-h", "-N", "-o", "%T").split()) != ["idle"] * len(self.nodes):
+            if time.monotonic() > end:
+                raise RuntimeError(f"after {START_S:.0f} s the nodes are {', '.join(states)}")
+            time.sleep(POLL_S)
+
+
+def _writes_to(process: psutil.Process, log: str) -> bool:
+    """Return whether a process is one of SLURM's and has this log open; slurmd and slurmstepd share it."""
+    try:
+        files = process.open_files() if process.name() in ("slurmd", "slurmstepd") else []
+        return log in [file.path for file in files]
+    except (OSError, psutil.Error):
+        return False
+
+
+def missing() -> str:
+    """Return why SLURM cannot run here; empty if it can."""
+    lacking = [program for program in PROGRAMS if not shutil.which(program, path=PATH)]
+    if lacking:
+        return f"there is no {', '.join(lacking)}: `apt-get install --no-install-recommends {PACKAGES}`"
+    return ""
+
+
+@contextmanager
+def running(nodes: int = 4) -> Iterator[LocalCluster]:
+    """Run a cluster inside the block."""
+    remove_folders_of_killed_clusters()
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+    keeper = subprocess.Popen(
+        [*supervised("child"), sys.executable, "-m", "tests.slurm.local_cluster", "keep", folder, str(nodes)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        start_new_session=True,
+    )
+    try:
+        assert keeper.stdout is not None
+        if keeper.stdout.readline() != "ready\n":
+            raise RuntimeError("SLURM did not start; its messages are above")
+        yield LocalCluster(folder, names(nodes))
+    finally:
+        keeper.terminate()
+        keeper.communicate(timeout=STOP_S)
+
+
+def keep(folder: Path, nodes: int) -> None:
+    """Start a cluster in a folder; stop it and remove the folder on SIGTERM, or if a daemon fails."""
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        daemons.start(folder, nodes)
+        LocalCluster(folder, names(nodes)).wait_until_idle()
+        print("ready", flush=True)
+        while True:
+            time.sleep(3600)
+    except Exception:
+        print(daemons.logs(folder), file=sys.stderr, flush=True)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        end_jobs(LocalCluster(folder, ()))
+        daemons.stop(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_jobs(cluster: LocalCluster) -> None:
+    """Cancel all jobs, and wait until they have left the queue."""
+    with contextlib.suppress(RuntimeError, OSError, subprocess.TimeoutExpired):
+        end = time.monotonic() + JOBS_S
+        while (jobs := cluster.jobs()) and time.monotonic() < end:
+            cluster.command("scancel", *jobs)
+            time.sleep(5 * POLL_S)
+
+
+def remove_folders_of_killed_clusters() -> None:
+    """Remove the folders of clusters whose keeper was killed, too."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdigit() and not alive(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def up(nodes: int) -> None:
+    """Run a cluster until Ctrl-C."""
+    if why := missing():
+        sys.exit(f"SLURM cannot run here: {why}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt), running(nodes) as cluster:
+        print(f"SLURM runs with the nodes {', '.join(cluster.nodes)}. In another terminal:\n")
+        print(f"    export SLURM_CONF={cluster.folder}/slurm.conf\n    sinfo\n\nCtrl-C ends it.", flush=True)
+        signal.pause()
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["keep", where, count]:
+            keep(Path(where), int(count))
+        case ["up", *rest] if len(rest) <= 1:
+            up(int(*rest or [4]))
+        case _:
+            sys.exit(__doc__)
