@@ -30,7 +30,8 @@ from labkit.watch.message_wait import MessageWait
 from labkit.watch.messages import WatchedMessages, drain
 from labkit.watch.objects import WatchedObjects
 from labkit.watch.rendezvous import Channel, NoChannel, new_channel
-from labkit.watch.requests import NotedRequests
+from labkit.watch.requests.noted import NotedRequests
+from labkit.watch.requests.polled import replace_requests
 from labkit.watch.signature import signature
 from labkit.watch.wait import Watch
 from labkit.watch.watchdog.watchdog import OnDeadlock, Watchdog, end_process
@@ -148,6 +149,7 @@ def watch_world(
     global _watchdog  # noqa: PLW0603
     world = watch(keep)
     world.deadline_s = deadline_s
+    replace_requests(world.watch, deadline_s)
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010  (mpi4py's stubs declare it final)
     if world.watch is not None and _watchdog is None:
         world.watch.patience = math.inf if in_program else PATIENCE

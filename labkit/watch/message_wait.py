@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import FrameType
 
-from labkit.watch import requests
+from mpi4py import MPI
+
 from labkit.watch.flight_recorder import circle
-from labkit.watch.flight_recorder.layout import PURPOSE_BYTES, WaitingIn, fit
+from labkit.watch.flight_recorder.layout import ORIGIN_BYTES, PURPOSE_BYTES, WaitingIn, fit
+from labkit.watch.requests import under_way
 from labkit.watch.wait import Waiting, Watch
 
 # Before it is certain that no message is on its way: a poll moves at least one, and each rank can have only
@@ -20,6 +23,10 @@ class MessageWait(Waiting):
     `sends_too`: the call also sends a message, which its peer may receive. `purpose`: what the message is
     part of, such as a schedule; empty for a message of the caller's own.
     """
+
+    origin = ""  # the line that made the request that is waited for
+    is_circular = True  # whether this wait can be part of a circle of messages
+    waited_for: Sequence[MPI.Request] = ()  # not under way *besides*
 
     def __init__(  # noqa: PLR0917
         self,
@@ -43,13 +50,16 @@ class MessageWait(Waiting):
         watch.post_place(self.frame)
         slot.message_operation, slot.message_peer, slot.message_tag = self.operation, self.peer, self.tag
         slot.message_purpose = fit(self.purpose, PURPOSE_BYTES)
-        if self.purpose:
+        slot.message_origin = fit(self.origin, ORIGIN_BYTES)
+        if self.purpose or not self.is_circular:
             slot.message_number = 0
         else:
             watch.message_waits += 1
             slot.message_number = watch.message_waits
-            slot.has_sends = self.sends_too or requests.has_unfinished() or requests.sends.any()
-            slot.has_receives = requests.receives.any()
+            slot.has_sends = (
+                self.sends_too or under_way.has_unfinished() or under_way.sends.any(self.waited_for)
+            )
+            slot.has_receives = under_way.receives.any(self.waited_for)
         slot.waiting_in = WaitingIn.MESSAGE
 
     def is_stuck(self) -> bool:

@@ -13,11 +13,11 @@ from mpi4py import MPI
 
 from labkit.comm import waiting
 from labkit.comm.message import flat, parse
-from labkit.watch import requests
 from labkit.watch.flight_recorder.layout import CellState
 from labkit.watch.flight_recorder.opcodes import OPERATIONS
 from labkit.watch.message_wait import MessageWait
 from labkit.watch.rendezvous import ChannelComm, NoChannel
+from labkit.watch.requests import under_way
 from labkit.watch.wait import NAP_S, Watch
 
 
@@ -49,7 +49,7 @@ class WatchedMessages(ChannelComm):
         try:
             sending = super().Isend(sendbuf, dest, sendtag)
         except BaseException:
-            requests.cancel(receiving)
+            under_way.cancel(receiving)
             raise
         self._complete_both("Sendrecv", sending, dest, sendtag, receiving, source, recvtag, status)
 
@@ -105,7 +105,7 @@ class WatchedMessages(ChannelComm):
         try:
             received = self._matched("sendrecv", source, recvtag, status, sends_too=True).recv(status)
         except BaseException:
-            requests.keep(sending)
+            under_way.keep(sending)
             raise
         self._complete("send", sending, dest, sendtag)
         return received
@@ -139,7 +139,7 @@ class WatchedMessages(ChannelComm):
         try:
             self._complete(name, receiving, source, recvtag, status, receives=True, sends_too=True)
         except BaseException:
-            requests.keep(sending)
+            under_way.keep(sending)
             raise
         self._complete("Send", sending, dest, sendtag)
 
@@ -157,9 +157,9 @@ class WatchedMessages(ChannelComm):
             self._wait(name, lambda: request.Test(status), peer, tag, sends_too)
         except BaseException:
             if receives:
-                requests.cancel(request)
+                under_way.cancel(request)
             else:
-                requests.keep(request)
+                under_way.keep(request)
             raise
 
     def _wait(
@@ -224,7 +224,7 @@ def drain(watch: Watch) -> None:
         for channel in watch.channels:
             while (message := channel.comm.Improbe(status=(status := MPI.Status()))) is not None:
                 message.Recv([bytearray(status.Get_count(MPI.BYTE)), MPI.BYTE])
-        has_unfinished = requests.has_unfinished()
+        has_unfinished = under_way.has_unfinished()
         if is_last_round:
             return
         all_here = all(slot.cell_state != CellState.RUNNING for slot in watch.recorder.slots)

@@ -56,6 +56,7 @@ class Channel:
         self.low = recorder.words_offset + 8 * self.first  # in bytes
         self.high = self.low + 8 * len(members)
         self.number = recorder.head.first_number
+        self.epoch_made = watch.epoch
         watch.channels.append(self)
 
     def close(self) -> None:

@@ -32,12 +32,13 @@ from labkit.watch.flight_recorder.report import Report
 HISTORY_CALLS = 32  # that a slot keeps
 ROWS_PER_RANK = 64  # communicators that a rank may open as their rank 0
 FILE_BYTES, NAME_BYTES, PURPOSE_BYTES, HOST_BYTES = 32, 32, 64, 64  # fields of text, with their final zero
+ORIGIN_BYTES = 128  # the same
 PLACE_BYTES = ERROR_BYTES = 512
 MEMBERS_BYTES = 128
 # A report in JSON never needs more: JSON writes a byte of text as at most 6 characters ("\u0001"), so the
-# place, the error, the purpose and the host of a rank take at most 6 * 1148, and each of its 32 calls takes
-# 6 * 62 for two names and less than 350 for the rest: 31,000 in all. A test fills every field: see
-# tests/watch/test_recorder.py.
+# place, the error, the purpose, the origin and the host of a rank take at most 6 * 1275, and each of its 32
+# calls takes 6 * 62 for two names and less than 350 for the rest: 31,000 in all. A test fills every field:
+# see tests/watch/test_recorder.py.
 REPORT_BYTES_PER_RANK = 32 << 10
 LOCK_POLL_S = 0.01
 
@@ -109,6 +110,7 @@ class Slot(ctypes.Structure):
         ),  # whether non-blocking sends are under way besides, when the wait begins
         ("has_receives", ctypes.c_int64),
         ("message_purpose", ctypes.c_char * PURPOSE_BYTES),  # what it is part of; empty: the caller's own
+        ("message_origin", ctypes.c_char * ORIGIN_BYTES),  # the line that made the request; empty: no request
         ("confirmed", ctypes.c_int64),  # see circle.confirmation
         ("writes_stack", ctypes.c_int64),  # whether it answers the signal (see stacks.py)
         ("calls_noted", ctypes.c_int64),

@@ -76,8 +76,31 @@ MESSAGES = (
     "recv",
     "sendrecv",
 )
-SENDS = ("Send", "Ssend", "send", "ssend")
-OPERATIONS = {name: number for number, name in enumerate((*COLLECTIVES, *MESSAGES, "probe", "mprobe"))}
+# Of their requests a rank can wait for the end. Not every mpi4py has all of them.
+NONBLOCKING_SENDS = (
+    *("Isend", "Ibsend", "Issend", "Irsend", "isend", "ibsend", "issend"),
+    *("Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Psend_init"),
+)
+NONBLOCKING_RECEIVES = ("Irecv", "irecv", "Recv_init", "Precv_init")
+_OF_ARRAYS = COLLECTIVES[: COLLECTIVES.index("Exscan") + 1]
+_NEIGHBORS = ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
+NONBLOCKING_COLLECTIVES = (
+    *(f"I{name.lower()}" for name in _OF_ARRAYS),
+    *(f"{name}_init" for name in _OF_ARRAYS),
+    *(f"Ineighbor_{name}" for name in _NEIGHBORS),
+    *(f"Neighbor_{name}_init" for name in _NEIGHBORS),
+)
+SENDS = ("Send", "Ssend", "send", "ssend", *NONBLOCKING_SENDS)
+OPERATIONS = {
+    name: number
+    for number, name in enumerate(
+        (
+            *(*COLLECTIVES, *MESSAGES, "probe", "mprobe"),
+            *(*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES, "Isendrecv", "Isendrecv_replace"),
+            *(*NONBLOCKING_COLLECTIVES, "Wait"),
+        )
+    )
+}
 OPERATION_NAMES = tuple(OPERATIONS)
 SCHEDULES = 1 << 10  # a schedule's number is this and a hash of its name
 assert len(OPERATIONS) < SCHEDULES

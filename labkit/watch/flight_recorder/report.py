@@ -66,12 +66,13 @@ class CallRecord:
 
 @dataclass(frozen=True)
 class MessageWait:
-    """The blocking send, receive or probe that a rank is waiting in. None stands for any peer or tag."""
+    """The message or request that a rank is waiting for. None stands for any peer or tag, or for no peer."""
 
     operation: str
     peer: int | None  # a rank of the world
     tag: int | None
     purpose: str = ""  # what it is part of, such as a schedule; empty for a message of the student's own
+    origin: str = ""  # the line of the non-blocking call that is waited for; empty for a blocking one
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,7 @@ def _waiting(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState
             peer=slot.message_peer if slot.message_peer >= 0 else None,
             tag=slot.message_tag if slot.message_tag >= 0 else None,
             purpose=_text(slot.message_purpose),
+            origin=_text(slot.message_origin),
         )
         return replace(seen, activity=Activity.WAITING_FOR_MESSAGE, place=_text(slot.place), message=message)
     if not seen.calls:

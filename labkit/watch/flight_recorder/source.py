@@ -7,7 +7,7 @@ import os
 import re
 import sysconfig
 from collections.abc import Sequence
-from types import FrameType
+from types import CodeType, FrameType
 
 from labkit.watch.flight_recorder.layout import FILE_BYTES, fit
 
@@ -41,6 +41,12 @@ def student_line_of(frame: FrameType | None) -> str:
         frames.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
     return student_line(frames)
+
+
+def line_of(code: CodeType, instruction: int) -> str:
+    """Return the line of an instruction (a frame's `f_lasti`): `cell line 4: comm.Irecv(x, 1)`."""
+    lines = (line for first, end, line in code.co_lines() if first <= instruction < end)
+    return student_line([(code.co_filename, next(lines, None) or code.co_firstlineno)])
 
 
 def student_line(frames: Sequence[tuple[str, int]]) -> str:

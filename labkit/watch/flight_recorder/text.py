@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labkit.watch.flight_recorder.circle import circle
 from labkit.watch.flight_recorder.groups import groups, ranks_in_short, ranks_on_hosts
-from labkit.watch.flight_recorder.opcodes import SENDS
+from labkit.watch.flight_recorder.opcodes import NONBLOCKING_COLLECTIVES, SENDS
 from labkit.watch.flight_recorder.report import Activity, MessageWait, Mismatch, RankState, Reason, Report
 from labkit.watch.flight_recorder.table import Status, call_details, table
 
@@ -34,7 +34,7 @@ def title(report: Report) -> str:
         return _circle(report) if report.reason is Reason.CIRCLE else _deadlock(report)
     waiting = [rank for rank in report.ranks if rank.message is not None]
     reporters = [rank for rank in waiting if rank.rank == report.reporter] or waiting
-    return _unmatched(reporters[0]) if reporters else "A rank waited too long."
+    return _unmatched(report, reporters[0]) if reporters else "A rank waited too long."
 
 
 def _mismatch(found: Mismatch, number: int) -> str:
@@ -69,14 +69,33 @@ def _deadlock(report: Report) -> str:
     )
 
 
-def _unmatched(rank: RankState) -> str:
+def _unmatched(report: Report, rank: RankState) -> str:
     message = rank.message
     assert message is not None
     peer = _peer(message)
     tag = "" if message.tag is None else f" (tag {message.tag})"
+    if message.operation in NONBLOCKING_COLLECTIVES:
+        return _not_in(message.operation, report)
+    if message.operation == "Wait":
+        return f"rank {rank.rank} is waiting for a request that does not complete."
     missing = f"receive on {peer}" if message.operation in SENDS else f"send from {peer}"
     purpose = f" for {message.purpose}" if message.purpose else ""
-    return f"rank {rank.rank} is waiting in {message.operation}{purpose}: no matching {missing}{tag}."
+    waiting = f"waiting {'for its' if message.origin else 'in'} {message.operation}"
+    return f"rank {rank.rank} is {waiting}{purpose}: no matching {missing}{tag}."
+
+
+def _not_in(operation: str, report: Report) -> str:
+    """Return which ranks wait for a non-blocking collective to complete, and which do not."""
+    inside = [rank.rank for rank in report.ranks if rank.message and rank.message.operation == operation]
+    outside = [rank.rank for rank in report.ranks if rank.rank not in inside]
+    waiting = (
+        f"{ranks_in_short(inside)} {'are' if len(inside) > 1 else 'is'} waiting for {operation} to complete"
+    )
+    return (
+        f"{waiting}, {ranks_in_short(outside)} {'are' if len(outside) > 1 else 'is'} not."
+        if outside
+        else f"{waiting}."
+    )
 
 
 def _peer(message: MessageWait) -> str:
@@ -139,12 +158,7 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
         elsewhere = " on another communicator" * (report.communicator not in (None, call.communicator))
         return f"{be} waiting in {call.operation} ({details}){elsewhere}{at}"
     if rank.message is not None:
-        message = rank.message
-        peer = _peer(message)
-        direction = "to" if message.operation in SENDS else "from"
-        tag = "" if message.tag is None else f", tag {message.tag}"
-        purpose = f" for {message.purpose}" if message.purpose else ""
-        return f"{be} waiting in {message.operation} ({direction} {peer}{tag}){purpose}{at}"
+        return f"{be} waiting {_waited_for(rank, rank.message)}{at}"
     if report.number == 0:
         return _verb(rank, many)
     doing = f"{'they' if many else 'it'} {_verb(rank, many)}"
@@ -157,6 +171,20 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
     return (
         f"finished collective #{last.number} ({last.operation}, {last.file} line {last.line}) but {progress}"
     )
+
+
+def _waited_for(rank: RankState, message: MessageWait) -> str:
+    """Return `in Recv (from rank 2, tag 7)`, or what request is waited for, and where it was made."""
+    origin = message.origin
+    started = f", started at {origin}," if origin and not rank.place.startswith(origin) else ""
+    if message.operation in NONBLOCKING_COLLECTIVES or message.operation == "Wait":
+        return f"for {'a request' if message.operation == 'Wait' else f'its {message.operation}'}{started}"
+    peer = _peer(message)
+    direction = "to" if message.operation in SENDS else "from"
+    tag = "" if message.tag is None else f", tag {message.tag}"
+    purpose = f" for {message.purpose}" if message.purpose else ""
+    own = f"for its {message.operation}" if origin else f"in {message.operation}"
+    return f"{own} ({direction} {peer}{tag}){started}{purpose}"
 
 
 def _verb(rank: RankState, many: bool) -> str:

@@ -1,0 +1,142 @@
+"""Non-blocking calls of the caller's code: their requests poll, know the line that made them, and count."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI
+
+from labkit.watch.flight_recorder.opcodes import (
+    NONBLOCKING_COLLECTIVES,
+    NONBLOCKING_RECEIVES,
+    NONBLOCKING_SENDS,
+)
+from labkit.watch.rendezvous import Channel, ChannelComm
+from labkit.watch.requests import under_way
+from labkit.watch.requests.polled import PolledRequest, polled
+from labkit.watch.requests.under_way import KEPT, RawRequest, receives, sends
+from labkit.watch.requests.waits import NO_PEER
+
+_getframe = sys._getframe
+
+
+class NotedRequests(ChannelComm):
+    """Notes the requests of the caller's code; blocking messages and schedules complete their own."""
+
+    _again: MPI.Intracomm | None = None  # for non-blocking collectives after a hang, see `_nonblocking`
+    _again_epoch = 0
+    _next_isend, _next_irecv = MPI.Comm.Isend, MPI.Comm.Irecv  # what `super()` finds, in half the time
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        inner = cls.__mro__[cls.__mro__.index(NotedRequests) + 1 :]
+        cls._next_isend, cls._next_irecv = (
+            next(vars(base)[name] for base in inner if name in vars(base)) for name in ("Isend", "Irecv")
+        )
+
+    def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
+        request = self._next_isend(buf, dest, tag)
+        if type(request) is RawRequest:
+            request = PolledRequest(request)
+            frame = _getframe(1)
+            request.made = "Isend", self, dest, tag, frame.f_code, frame.f_lasti
+        kept = sends.requests
+        kept.append(request)
+        if len(kept) > KEPT:
+            sends.tidy()
+        return request
+
+    def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
+        request = self._next_irecv(buf, source, tag)
+        if type(request) is RawRequest:
+            request = PolledRequest(request)
+            frame = _getframe(1)
+            request.made = "Irecv", self, source, tag, frame.f_code, frame.f_lasti
+        kept = receives.requests
+        kept.append(request)
+        if len(kept) > KEPT:
+            receives.tidy()
+        return request
+
+    def _schedule_messages(self) -> tuple[Callable[..., MPI.Request], Callable[..., MPI.Request]]:
+        own = type(self)
+        return (
+            super().Isend if own.Isend is NotedRequests.Isend else self.Isend,
+            super().Irecv if own.Irecv is NotedRequests.Irecv else self.Irecv,
+        )
+
+    def _nonblocking(self, name: str) -> MPI.Intracomm | None:
+        """Return the duplicate to use for non-blocking collectives; None before the first hang.
+
+        A hang leaves them under way, where no call can cancel them, and the MPI library would match them with
+        the next ones. So the first one after a hang waits until all ranks make it, and duplicates again.
+        """
+        channel = self._channel
+        if isinstance(channel, Channel) and max(channel.epoch_made, self._again_epoch) != channel.watch.epoch:
+            self._join(name, depth=4)
+            self._again, self._again_epoch = MPI.Intracomm.Dup(self), channel.watch.epoch
+        return self._again
+
+
+def _noting(name: str) -> Callable[..., Any]:
+    def start(self: NotedRequests, *arguments: Any, **named: Any) -> Any:
+        request = getattr(super(NotedRequests, self), name)(*arguments, **named)
+        peer, tag = _peer_and_tag(name, arguments, named)
+        return polled(request, name, self, peer, tag, sys._getframe(1))
+
+    return _like_mpi4py(start, name)
+
+
+def _peer_and_tag(name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[int, int]:
+    """Return the peer and the tag of a message's arguments, of the receive if it has both."""
+    names: tuple[str, ...]
+    if name in NONBLOCKING_SENDS:
+        names, defaults = ("buf", "dest", "tag"), (-1, 0)
+    elif name in NONBLOCKING_RECEIVES:
+        names, defaults = ("buf", "source", "tag"), (-1, -1)
+    elif name == "Isendrecv":
+        names, defaults = ("sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag"), (-1, -1)
+    else:
+        names, defaults = ("buf", "dest", "sendtag", "source", "recvtag"), (-1, -1)
+    if name in ("Psend_init", "Precv_init"):
+        names = ("buf", "partitions", *names[1:])
+    given = dict(zip(names, arguments, strict=False)) | named
+    return given.get(names[-2], defaults[0]), given.get(names[-1], defaults[1])
+
+
+def _collective(name: str) -> Callable[..., Any]:
+    def start(self: NotedRequests, *arguments: Any, **named: Any) -> Any:
+        again = self._nonblocking(name)
+        if again is None:
+            request = getattr(super(NotedRequests, self), name)(*arguments, **named)
+        else:
+            request = getattr(again, name)(*arguments, **named)
+        return polled(request, name, self, NO_PEER, -1, sys._getframe(1))
+
+    return _like_mpi4py(start, name)
+
+
+def _losing(name: str, kind: under_way.UnderWay) -> Callable[..., Any]:
+    def start(self: NotedRequests, *arguments: Any, **named: Any) -> Any:
+        kind.lost_track = True  # of a message in a buffer of MPI, or of one that another object receives
+        return getattr(super(NotedRequests, self), name)(*arguments, **named)
+
+    return _like_mpi4py(start, name)
+
+
+def _like_mpi4py(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    method.__name__, method.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
+    return method
+
+
+for _name in (*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES, "Isendrecv", "Isendrecv_replace"):
+    if hasattr(MPI.Comm, _name) and _name not in vars(NotedRequests):  # what this mpi4py has
+        setattr(NotedRequests, _name, _noting(_name))
+for _name in NONBLOCKING_COLLECTIVES:
+    if hasattr(MPI.Intracomm, _name):
+        setattr(NotedRequests, _name, _collective(_name))
+for _kind, _names in (sends, "Bsend bsend"), (receives, "Mprobe mprobe Improbe improbe"):
+    for _name in _names.split():
+        setattr(NotedRequests, _name, _losing(_name, _kind))
