@@ -24,6 +24,10 @@ COMMANDS = {
         "labkit.cli.bench",
         "Measure training steps and collectives against PyTorch, MPI and lower bounds.",
     ),
+    "run": (
+        "labkit.cli.run",
+        "Run an mpi4py program, unchanged, and report a hang: labkit run -n 4 program.py.",
+    ),
     "train": ("labkit.cli.train", "Train a model on all ranks: mpiexec -n 4 labkit train."),
     "export": ("labkit.cli.export", "Write a notebook's %%px cells as a program for mpiexec."),
 }

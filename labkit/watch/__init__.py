@@ -1,3 +1,3 @@
 """Watched communicators: a call that a rank never joins ends with a report instead of a hang."""
 
-HANG_EXIT_CODE = 86  # of a process that ends because it cannot leave an MPI call after a hang
+HANG_EXIT_CODE = 86  # of a process, or a program, that ends because of a hang

@@ -26,7 +26,7 @@ from labkit.watch.signature import REDUCTIONS
 
 DEADLINE_S = 20.0
 ENDED_S = 2.0  # a rank that has ended its cell, and starts no other for so long, does not join any more
-INTERRUPT_S = 1.0  # how long a rank waits for its own interrupt after another rank was interrupted
+INTERRUPT_S = 1.0  # how long a rank waits for its own interrupt after another was interrupted
 SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the report then shows them, too
 POLLS = range(100)  # of the other ranks' words, before the clock is read
 POLLS_ON_OWN_CORE = range(1000)  # the same, a few tenths of a millisecond, where each rank has its own core
@@ -67,6 +67,7 @@ class Watch:
         self.progress = progress  # lets MPI move messages that are on their way
         # Ranks that share a core give it to each other at once.
         shared = recorder.size > cores()
+        self.before_error: Callable[[], object] = _do_nothing  # in a program: does not return
         self.polls, self.pause = (POLLS, _yield_core) if shared else (POLLS_ON_OWN_CORE, _do_nothing)
         self.patience = 1.0  # deadlines to wait for a rank that computes
         self.channels: list[Numbered] = []
@@ -106,7 +107,8 @@ class Watch:
         if os.getpid() == self.slot.pid:  # not a forked child
             self.slot.writes_stack = 0
             self.slot.waiting_in = WaitingIn.NOTHING
-            self.recorder.set_cell_state(self.rank, CellState.EXITED)
+            if self.before_error is _do_nothing or self.slot.cell_state != CellState.RAISED:
+                self.recorder.set_cell_state(self.rank, CellState.EXITED)
 
     def end_cell(self, state: CellState, error: str) -> None:
         """Note that the cell has returned or raised."""
@@ -159,8 +161,6 @@ class Watch:
                     if reason and waiting.withdraw():
                         waiting.is_over = True
                         self._raise(reason, waiting)
-        except errors.HangError:
-            raise
         except KeyboardInterrupt:
             if waiting.withdraw():
                 self._abandon()
@@ -169,8 +169,7 @@ class Watch:
         finally:
             if announced:
                 self.slot.waiting_since_s = 0.0
-            if announced and not waiting.is_over:
-                self.slot.waiting_in = WaitingIn.NOTHING
+                self.slot.waiting_in = self.slot.waiting_in if waiting.is_over else WaitingIn.NOTHING
 
     def _reason_to_stop(self, waiting: Waiting, waited: float) -> Reason | Mismatch | None:
         """Return why waiting any longer is of no use, if it is not."""
@@ -212,6 +211,7 @@ class Watch:
 
     def raise_report(self) -> None:
         """Raise the last report."""
+        self.before_error()
         report = self.recorder.last_report()
         assert report is not None
         raise errors.HangError(report, self.rank)

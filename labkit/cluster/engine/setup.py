@@ -6,7 +6,6 @@ import gc
 import os
 import re
 import socket
-import traceback
 from typing import Any
 
 from labkit.cluster.world import RankInfo
@@ -93,6 +92,7 @@ def clear_names(shell: Any) -> list[str]:
 def _hooks(watch: Any) -> tuple[Any, Any]:
     """Return functions that record the beginning and the end of each cell, for IPython to call."""
     from labkit.watch.flight_recorder.layout import CellState  # noqa: PLC0415
+    from labkit.watch.flight_recorder.source import describe  # noqa: PLC0415
 
     def begin(info: Any) -> None:
         watch.begin_cell()
@@ -103,13 +103,3 @@ def _hooks(watch: Any) -> tuple[Any, Any]:
         watch.end_cell(state, describe(error) if error else "")
 
     return begin, end
-
-
-def describe(error: BaseException) -> str:
-    """Return an error as one line, with the line of the cell that raised it."""
-    from labkit.watch.flight_recorder.source import student_line  # noqa: PLC0415
-
-    frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
-    at = student_line(frames[::-1])
-    text = str(error).splitlines()[0] if str(error) else ""
-    return f"{type(error).__name__}{': ' * bool(text)}{text}{' at ' * bool(at)}{at}"

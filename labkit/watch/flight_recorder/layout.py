@@ -90,6 +90,12 @@ class Slot(ctypes.Structure):
         ("pid", ctypes.c_int64),
         ("machine", ctypes.c_int64),  # its number among the machines that the ranks are on
         ("has_died", ctypes.c_int64),  # a Death; seen by the rank's own machine, which tells the others
+        (
+            "has_exited",
+            ctypes.c_int64,
+        ),  # and with which exit code, as its parent knows (labkit.watch.program)
+        ("exit_code", ctypes.c_int64),
+        ("has_left", ctypes.c_int64),  # whether its parent is ready to end after a report
         ("cell_state", ctypes.c_int64),  # a CellState
         ("cell_state_since_s", ctypes.c_double),  # on the clock that all processes share
         ("cells_started", ctypes.c_int64),
@@ -135,6 +141,8 @@ class Head(ctypes.Structure):
         ("first_number", ctypes.c_int64),  # calls of this epoch count on from here: no number is used twice
         ("report_bytes", ctypes.c_int64),  # of the last report; 0 before the first
         ("machine", ctypes.c_int64),  # the number of the machine whose memory this is
+        ("shown_by", ctypes.c_int64),  # 1 + the rank whose parent shows the report of a program; 0: none yet
+        ("is_shown", ctypes.c_int64),
         ("hub", ctypes.c_int64),  # 1 + the rank that makes the reports for all machines; 0 without one
     )
 

@@ -19,6 +19,7 @@ class Reason(Enum):
     CIRCLE = auto()  # ranks wait for one another in blocking sends or receives
     RANK_ENDED = auto()  # a rank that others wait for ended its cell or died
     DEADLOCK = auto()  # all unfinished ranks were stuck, at least one in an MPI call that is not watched
+    RANK_DIED = auto()  # a rank of a program died, and MPI ends the others; it is the `reporter`
     STOPPED = auto()  # the user stopped the cell
     INTERRUPTED = auto()  # the reporting rank was interrupted while it was waiting
 

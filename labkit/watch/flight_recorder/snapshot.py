@@ -84,11 +84,10 @@ def take_snapshot(
 def observe(recorder: FlightRecorder, rank: int) -> RankState:
     """Return what a rank is doing; a rank of another machine cannot be asked at which line it is."""
     slot = recorder.slots[rank]
-    gone = Activity.UNREACHABLE if slot.has_died == Death.UNREACHABLE else Activity.DEAD
     calls = tuple(_record(call) for call in recorder.last_calls(rank))
-    seen = RankState(rank, gone, calls=calls, host=_text(slot.host))
+    seen = RankState(rank, Activity.DEAD, calls=calls, host=_text(slot.host))
     if not recorder.is_alive(rank):
-        return seen
+        return _gone(recorder, slot, seen)
     if (waiting := _waiting(recorder, slot, seen)) is not None:
         return waiting
     if slot.cell_state != CellState.RUNNING:
@@ -102,6 +101,15 @@ def observe(recorder: FlightRecorder, rank: int) -> RankState:
     frames = request_stack(slot.pid, recorder.stacks) if slot.writes_stack else []
     activity = Activity.RUNNING if frames else Activity.UNRESPONSIVE
     return replace(seen, activity=activity, place=_text(fit(student_line(frames), PLACE_BYTES)))
+
+
+def _gone(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState:
+    """Return how a rank's process has ended."""
+    if slot.has_died == Death.UNREACHABLE:
+        return replace(seen, activity=Activity.UNREACHABLE)
+    if slot.has_died:
+        return replace(seen, error=_text(slot.error), place=_text(slot.place))
+    return _ended(recorder, slot, seen) if slot.has_exited else seen
 
 
 def is_in_mpi_call(slot: Slot, now_s: float) -> bool:

@@ -6,6 +6,7 @@ import linecache
 import os
 import re
 import sysconfig
+import traceback
 from collections.abc import Sequence
 from types import CodeType, FrameType
 
@@ -66,6 +67,14 @@ def student_line(frames: Sequence[tuple[str, int]]) -> str:
     text = _line(file, line)
     source = text if len(text) <= MAX_LINE_CHARACTERS else text[: MAX_LINE_CHARACTERS - 1] + "…"
     return f"{label} line {line}" + (f": `{source}`" if source else "")
+
+
+def describe(error: BaseException) -> str:
+    """Return an error as one line, with the student's line that raised it."""
+    frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    at = student_line(frames[::-1])
+    text = str(error).splitlines()[0] if str(error) else ""
+    return f"{type(error).__name__}{': ' * bool(text)}{text}{' at ' * bool(at)}{at}"
 
 
 def _line(file: str, line: int) -> str:

@@ -43,7 +43,12 @@ def request_stack(pid: int, file: BinaryIO) -> list[tuple[str, int]]:
         sleep(POLL_S)
         if (now := os.fstat(file.fileno()).st_size) != size:
             size, since = now, monotonic()
-    text = os.pread(file.fileno(), size, 0).decode(errors="replace")
+    return frames_in(file)
+
+
+def frames_in(file: BinaryIO) -> list[tuple[str, int]]:
+    """Return the frames (file and line), innermost first, of the last stack that faulthandler has written."""
+    text = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
     return [(_unescaped(name), int(line)) for name, line in re.findall(r'File "(.*)", line (\d+) in ', text)]
 
 

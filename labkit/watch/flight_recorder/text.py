@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from labkit.watch.flight_recorder.circle import circle
 from labkit.watch.flight_recorder.groups import groups, ranks_in_short, ranks_on_hosts
 from labkit.watch.flight_recorder.opcodes import NONBLOCKING_COLLECTIVES, SENDS
@@ -13,19 +15,19 @@ MAX_CIRCLE = 8  # ranks that the title lists
 STUCK = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE, Activity.IN_MPI_CALL)
 
 
-def render(report: Report) -> str:
-    """Return the whole text of a report."""
+def render(report: Report, in_program: bool = False) -> str:
+    """Return the whole text of a report; `in_program`: for a terminal, not for a cell."""
     if report.reason is Reason.INTERRUPTED:
         return title(report)
-    return "\n".join([title(report), *rank_lines(report), "", *table_lines(report), *advice(report)])
+    return "\n".join(
+        [title(report), *rank_lines(report), "", *table_lines(report), *advice(report, in_program)]
+    )
 
 
 def title(report: Report) -> str:
     """Return the sentence that says what is wrong."""
-    if report.reason is Reason.STOPPED:
-        return "What the ranks were doing when they were stopped:"
-    if report.reason is Reason.INTERRUPTED:
-        return f"rank {report.reporter} was interrupted while it was waiting."
+    if report.reason in _TITLES:
+        return _TITLES[report.reason](report)
     if report.mismatch is not None:
         return _mismatch(report.mismatch, report.number)
     if report.number > 0:
@@ -35,6 +37,18 @@ def title(report: Report) -> str:
     waiting = [rank for rank in report.ranks if rank.message is not None]
     reporters = [rank for rank in waiting if rank.rank == report.reporter] or waiting
     return _unmatched(report, reporters[0]) if reporters else "A rank waited too long."
+
+
+def _died(report: Report) -> str:
+    dead = next(rank for rank in report.ranks if rank.rank == report.reporter)
+    return f"rank {dead.rank} of {report.world_size or len(report.ranks)} {dead.error or 'died'}."
+
+
+_TITLES: dict[Reason, Callable[[Report], str]] = {
+    Reason.STOPPED: lambda report: "What the ranks were doing when they were stopped:",
+    Reason.INTERRUPTED: lambda report: f"rank {report.reporter} was interrupted while it was waiting.",
+    Reason.RANK_DIED: _died,
+}
 
 
 def _mismatch(found: Mismatch, number: int) -> str:
@@ -196,10 +210,16 @@ def _verb(rank: RankState, many: bool) -> str:
         Activity.RAISED: f"raised {rank.error}",
         Activity.NOT_STARTED: f"{have} not started the cell",
         Activity.EXITED: f"{have} ended {'their programs' if many else 'its program'}",
-        Activity.DEAD: f"{have} died",
+        Activity.DEAD: _death(rank, many),
         Activity.UNRESPONSIVE: f"{do} not respond",
         Activity.UNREACHABLE: "cannot be reached",
     }[rank.activity]
+
+
+def _death(rank: RankState, many: bool) -> str:
+    if not rank.error:
+        return f"{'have' if many else 'has'} died"
+    return rank.error + (f" at {rank.place}" if rank.place else "")
 
 
 def table_lines(report: Report) -> list[str]:
@@ -219,8 +239,8 @@ def table_lines(report: Report) -> list[str]:
 _ENTRY = {Status.DONE: "✓", Status.WAITING: "{}", Status.ABSENT: "– {}"}
 
 
-def advice(report: Report) -> list[str]:
-    """Return what to do next."""
+def advice(report: Report, in_program: bool = False) -> list[str]:
+    """Return what to do next; a program whose ranks have hung ends, so there it is less."""
     if report.reason is Reason.STOPPED:
         return []
     if any(rank.activity is Activity.IN_MPI_CALL for rank in report.ranks):
@@ -236,6 +256,8 @@ def advice(report: Report) -> list[str]:
         lines.append("A rank cannot wait for itself: use Sendrecv, or post Irecv or Isend first.")
     elif report.reason is Reason.CIRCLE:
         lines.append("A rank has to send before the others wait for its message; Sendrecv does both at once.")
+    if in_program:
+        return lines
     connect = f"rc = connect(n={report.world_size or len(report.ranks)}"
     longer_s = f"{max(LONGER_S, 3 * report.deadline_s):g}"
     busy = [rank.rank for rank in report.ranks if rank.activity is Activity.RUNNING]

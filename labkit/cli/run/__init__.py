@@ -1,0 +1,103 @@
+"""`labkit run`: an unchanged mpi4py program on ranks, with a report if it hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from json import loads
+from pathlib import Path
+
+import click
+
+from labkit.cli.ranks import mpiexec, under_mpiexec
+from labkit.leftovers import FLIGHT_RECORDER
+from labkit.supervisor import supervised
+from labkit.watch.program.options import DEADLINE_S, Options, command_line
+
+ENDINGS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+
+
+@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.option(
+    "-n", "ranks", type=click.IntRange(min=1), default=4, show_default=True, help="MPI ranks to start."
+)
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=DEADLINE_S,
+    show_default=True,
+    metavar="S",
+    help="Seconds after which ranks that are all waiting inside MPI are taken for stuck.",
+)
+@click.option(
+    "--strict", is_flag=True, help="Let each send wait for its receive, and list what is never freed."
+)
+@click.option(
+    "--json",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the report, if there is one, and the ranks' exit codes to a file.",
+)
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module.")
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(  # noqa: PLR0917
+    ranks: int,
+    deadline_s: float,
+    strict: bool,
+    json: Path | None,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run an mpi4py program, unchanged, and report a hang: labkit run -n 4 program.py.
+
+    The exit code is the program's own, 86 after a hang, and 128 + the signal if a signal has killed a rank.
+    On machines with another launcher, start the ranks with it: srun -n 4 python -m labkit.watch program.py.
+    """
+    if under_mpiexec():
+        raise click.UsageError(
+            "this is a rank already: start it by `mpiexec -n 4 python -m labkit.watch program.py`"
+        )
+    with _record(json) as record:
+        options = Options((program, *arguments), is_module, deadline_s, strict, str(record))
+        code = _run([*mpiexec(ranks), *command_line(options)])
+        # Launchers differ in what they return when they have ended the other ranks.
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            code = int(loads(record.read_bytes())["exit_code"])
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def _record(path: Path | None) -> Iterator[Path]:
+    """Yield the path of the file with the report and the exit codes: `path`, or one of this command."""
+    if path is not None:
+        path.unlink(missing_ok=True)
+        yield path.absolute()
+        return
+    # By this name, the supervisor removes it if this process is killed.
+    file, name = tempfile.mkstemp(prefix=f"{FLIGHT_RECORDER}{os.getpid()}-")
+    os.close(file)
+    yield Path(name)
+    Path(name).unlink(missing_ok=True)
+
+
+def _run(words: list[str]) -> int:
+    """Run a command with this terminal until it ends, or this process does; return its exit status."""
+    job = subprocess.Popen([*supervised("child"), *words])
+    received: list[int] = []
+
+    def end(signum: int, frame: object) -> None:
+        received.append(signum)
+        job.send_signal(signal.SIGTERM)  # the supervisor ends the ranks; a terminal's Ctrl-C reaches it, too
+
+    for signum in ENDINGS:
+        signal.signal(signum, end)
+    code = job.wait()
+    return 128 + received[0] if received else code

@@ -1,0 +1,143 @@
+"""What the parents of all ranks share through the flight recorder: the report, shown once, and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic, sleep
+
+from labkit.files import atomic_write
+from labkit.processes import wait_until_read
+from labkit.watch import HANG_EXIT_CODE
+from labkit.watch.flight_recorder.layout import (
+    ERROR_BYTES,
+    PLACE_BYTES,
+    CellState,
+    Death,
+    FlightRecorder,
+    fit,
+)
+from labkit.watch.flight_recorder.report import Reason, Report
+from labkit.watch.flight_recorder.snapshot import take_snapshot
+from labkit.watch.flight_recorder.text import render
+from labkit.watch.program.options import Options
+
+OTHERS_S = 10.0  # how long a rank that has ended waits for the others to end
+SHOWN_S = 5.0  # how long a rank waits for another to show the report
+LEAVE_S = 2.0  # how long a rank waits for the others to be ready to end, too
+CAUSE_S = 0.5  # a rank that MPI ends because another has died leaves it so long to say so first
+POLL_S = 0.02
+
+
+class Job:
+    """The job, as the parent of one rank sees it."""
+
+    def __init__(self, recorder: FlightRecorder, rank: int, options: Options) -> None:
+        self.recorder, self.rank, self.options = recorder, rank, options
+        self.slot = recorder.slots[rank]
+        if rank == 0 and options.json:
+            Path(options.json).unlink(missing_ok=True)  # of an earlier run
+
+    def report(self) -> Report | None:
+        """Return the report that ends the job, if there is one."""
+        report = self.recorder.last_report() if self.recorder.head.epoch else None
+        return None if report is None or report.reason is Reason.INTERRUPTED else report
+
+    def has_ended_program(self) -> bool:
+        """Tell whether the rank's program has come to its end, by itself or by an error."""
+        return self.slot.cell_state != CellState.RUNNING
+
+    def note_exit(self, code: int) -> None:
+        """Note that the rank's program has ended with an exit code, or with a signal if it is negative."""
+        self.slot.exit_code = code if code >= 0 else 128 - code
+        self.slot.has_exited = 1
+
+    def report_death(self, code: int, place: str) -> None:
+        """Publish that the rank has died, and where, unless there is another report."""
+        if code >= 0:
+            _wait(lambda: self.report() is not None, CAUSE_S)
+        epoch = self.recorder.head.epoch
+        self.slot.error = fit(_cause(code), ERROR_BYTES)
+        self.slot.place = fit(place, PLACE_BYTES)
+        self.slot.has_died = Death.DIED
+        if self.report() is not None:
+            return
+        with self.recorder.locked():
+            if self.recorder.head.epoch == epoch:
+                members = range(self.recorder.size)
+                why = Reason.RANK_DIED
+                report = take_snapshot(self.recorder, why, self.options.deadline_s, members, None)
+                self.recorder.publish(replace(report, reporter=self.rank))
+
+    def show(self, report: Report) -> None:
+        """Print the report and write it to the file, if no other rank does; else wait until it is done."""
+        head = self.recorder.head
+        with self.recorder.locked():
+            is_first = not head.shown_by and self.slot.machine == self.recorder.slots[0].machine
+            if is_first:
+                head.shown_by = 1 + self.rank
+        if is_first:
+            text = f"\n{render(report, in_program=True)}\n".encode(errors="replace")
+            while text:
+                text = text[os.write(sys.stderr.fileno(), text) :]
+            wait_until_read(sys.stderr.fileno())
+            self._write_json(report)
+            head.is_shown = 1
+        else:
+            _wait(lambda: bool(head.is_shown), SHOWN_S)
+
+    def leave(self) -> None:
+        """Wait until all ranks of this machine are ready to end: the launcher kills all with the first."""
+        self.slot.has_left = 1
+        here = [slot for slot in self.recorder.slots if slot.machine == self.slot.machine]
+        _wait(lambda: all(slot.has_left for slot in here), LEAVE_S)
+
+    def exit_code(self, report: Report) -> int:
+        """Return the exit code of the job after a report."""
+        if report.reason is Reason.RANK_DIED and report.reporter is not None:
+            return self.recorder.slots[report.reporter].exit_code or HANG_EXIT_CODE
+        return HANG_EXIT_CODE
+
+    def finish(self, code: int) -> None:
+        """Let the others come to their ends, too, if that is of use; write the file if one is asked for."""
+        slots = self.recorder.slots
+        if code or (self.rank == 0 and self.options.json):
+            _wait(lambda: all(slot.has_exited for slot in slots) or self.report() is not None, OTHERS_S)
+        if self.rank == 0 and self.report() is None:
+            self._write_json(None)
+
+    def _write_json(self, report: Report | None) -> None:
+        if not self.options.json:
+            return
+        codes = [slot.exit_code if slot.has_exited else None for slot in self.recorder.slots]
+        content = {
+            "exit_code": self.exit_code(report) if report else max(code or 0 for code in codes),
+            "exit_codes": codes,
+            "report": json.loads(report.to_json()) if report else None,
+        }
+        try:
+            with atomic_write(Path(self.options.json)) as file:
+                file.write(json.dumps(content, indent=1).encode() + b"\n")
+        except OSError as error:
+            print(f"labkit: the report could not be written: {error}", file=sys.stderr, flush=True)
+
+
+def _cause(code: int) -> str:
+    """Return how a process has ended that should not have: a verb and what follows."""
+    if code >= 0:
+        return f"ended with exit code {code} in the middle of its program, without ending MPI"
+    name, meaning = signal.Signals(-code).name, (signal.strsignal(-code) or "").lower()
+    if code == -signal.SIGKILL:
+        meaning = "which the system sends when memory runs out"
+    return f"was killed by {name} ({meaning})"
+
+
+def _wait(is_done: Callable[[], bool], deadline_s: float) -> None:
+    end = monotonic() + deadline_s
+    while not is_done() and monotonic() < end:
+        sleep(POLL_S)

@@ -1,0 +1,79 @@
+"""The program's side of the connection to its parent: it watches MPI as soon as the program has it."""
+
+# ruff: noqa: PLC0415 (imports inside functions: MPI is loaded by the program, or not at all)
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import socket
+import sys
+import threading
+from time import sleep
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
+
+from labkit.watch.program.importing import call_after_init
+from labkit.watch.program.options import Options
+
+if TYPE_CHECKING:
+    from labkit.watch.wait import Watch
+
+
+class Link:
+    """The connection of a program, which is this process, to its parent."""
+
+    def __init__(self, connection: socket.socket, stack: BinaryIO, options: Options) -> None:
+        self.connection, self.options = connection, options
+        self.watch: Watch | None = None
+        if not faulthandler.is_enabled():
+            # The parent reads where the program was when a signal killed it.
+            faulthandler.enable(stack, all_threads=False)
+        call_after_init(self.begin)
+
+    def begin(self) -> None:
+        """Watch this process's MPI, and tell the parent where the flight recorder is. Collective."""
+        from mpi4py import MPI
+
+        from labkit.watch.communicators import watch_world
+
+        watched = watch_world(
+            deadline_s=self.options.deadline_s,
+            keep=True,
+            in_program=True,
+            on_deadlock=lambda report, rank: stay(),
+        )
+        self.watch = watched.watch
+        if self.watch is None:
+            return
+        self.watch.before_error = stay
+        recorder, rank = self.watch.recorder, self.watch.rank
+        with contextlib.suppress(OSError):
+            self.connection.sendall(f"{rank} {recorder.path}\n".encode())
+            self.connection.recv(1)  # the parent has opened it
+        threading.Thread(target=self._flush_when_asked, name="labkit-flush", daemon=True).start()
+        MPI.Intracomm.Barrier(watched)
+        machine = recorder.head.machine
+        if rank == min(each for each, slot in enumerate(recorder.slots) if slot.machine == machine):
+            recorder.remove()  # its memory stays for as long as a process uses it
+
+    def note_error(self, error: BaseException) -> None:
+        """Note that the program has raised an error that it has not caught."""
+        from labkit.watch.flight_recorder.layout import CellState
+        from labkit.watch.flight_recorder.source import describe
+
+        if self.watch is not None:
+            self.watch.end_cell(CellState.RAISED, describe(error))
+
+    def _flush_when_asked(self) -> None:
+        """Write what the program has printed, before its parent ends it."""
+        with contextlib.suppress(OSError, ValueError):
+            if self.connection.recv(1):
+                for stream in sys.stdout, sys.stderr:
+                    stream.flush()
+                self.connection.sendall(b"\n")
+
+
+def stay() -> NoReturn:
+    """Wait until the parent ends this process: no code of the program runs after a report."""
+    while True:
+        sleep(1)

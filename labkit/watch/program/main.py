@@ -1,0 +1,56 @@
+"""What one rank of `python -m labkit.watch program.py` does: fork, and run the program in the child."""
+
+# ruff: noqa: PLC0415 (imports inside functions: each of the two processes imports only what it needs, and the
+# program imports NumPy and MPI itself, after it may have set what they read when they load)
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+from labkit.processes import die_with_parent
+from labkit.watch.program.options import Options, parse
+
+if TYPE_CHECKING:
+    from labkit.watch.program.link import Link
+
+
+def main() -> None:
+    """Run the program of this command line; end with its exit code, or with another if it hangs or dies."""
+    options = parse(sys.argv[1:])
+    link = begin_watching(options)
+    from labkit.watch.program import script
+
+    try:
+        script.run(options.words, options.is_module)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        script.show(error)
+        link.note_error(error)
+        sys.exit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+
+
+def begin_watching(options: Options) -> Link:
+    """Go on in a child process, whose MPI will be watched; the parent stays here until the child has ended.
+
+    Call it before MPI is loaded and before there are threads.
+    """
+    from labkit.watch.program.link import Link
+
+    parent = os.getpid()
+    to_child, to_parent = socket.socketpair()
+    stack = tempfile.TemporaryFile()  # noqa: SIM115  (open for as long as the program runs)
+    child = os.fork()
+    if child:
+        to_parent.close()
+        from labkit.watch.program.parent import Parent
+
+        Parent(child, to_child, stack, options).run()  # does not return
+    to_child.close()
+    die_with_parent(signal.SIGKILL, parent)
+    return Link(to_parent, stack, options)

@@ -1,0 +1,98 @@
+"""The parent of a watched program: it gets the program's exit status, and ends the rank after a report.
+
+A rank that dies takes the others with it within milliseconds, and no launcher says which died first. A rank
+that hangs inside MPI can do nothing any more. The parent of each rank knows the first and does the second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+from typing import BinaryIO, NoReturn
+
+from labkit.processes import wait_until_read
+from labkit.watch.flight_recorder.layout import FlightRecorder
+from labkit.watch.flight_recorder.report import Report
+from labkit.watch.flight_recorder.source import student_line
+from labkit.watch.flight_recorder.stacks import frames_in
+from labkit.watch.program.job import Job
+from labkit.watch.program.options import Options
+
+# What a launcher or a user sends to a rank. A terminal sends SIGINT to both processes.
+FORWARDED = signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT
+POLL_S = 0.25
+FLUSH_S = 1.0
+MESSAGE_BYTES = 1 << 16
+
+
+class Parent:
+    """Wait for the program, which is process `child`; this process is its parent."""
+
+    def __init__(self, child: int, connection: socket.socket, stack: BinaryIO, options: Options) -> None:
+        self.child, self.connection, self.stack, self.options = child, connection, stack, options
+        self.job: Job | None = None  # once the program has MPI
+        self.was_told_to_end = False
+
+    def run(self) -> NoReturn:
+        """Wait until the child ends or a report is made; end with the exit code."""
+        woken, wake = os.pipe()
+        for file in woken, wake:
+            os.set_blocking(file, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for signum in FORWARDED:
+            signal.signal(signum, self._forward)
+        while (status := os.waitpid(self.child, os.WNOHANG)) == (0, 0):
+            files: list[int | socket.socket] = [woken] if self.job else [woken, self.connection]
+            ready, _, _ = select.select(files, [], [], POLL_S if self.job else None)
+            with contextlib.suppress(BlockingIOError):
+                os.read(woken, MESSAGE_BYTES)
+            if self.connection in ready and (message := self.connection.recv(MESSAGE_BYTES)):
+                rank, path = message.decode().rstrip("\n").split(" ", 1)
+                self.job = Job(FlightRecorder(path), int(rank), self.options)
+                self.connection.sendall(b"\n")
+            if self.job and (report := self.job.report()):
+                self._end(self.job, report)
+        self._after(os.waitstatus_to_exitcode(status[1]))
+
+    def _forward(self, signum: int, frame: object) -> None:
+        self.was_told_to_end |= signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.child, signum)
+
+    def _after(self, code: int) -> NoReturn:
+        """End as the child has ended; report it first if the child has died."""
+        if self.job is None:
+            _exit(code)
+        job = self.job
+        job.note_exit(code)
+        if self.was_told_to_end and code < 0 and not job.report():
+            _exit(code)  # by the launcher or the user, who know it
+        if (code < 0 or not job.has_ended_program()) and not job.report():
+            job.report_death(code, student_line(frames_in(self.stack)))
+        if report := job.report():
+            self._end(job, report)
+        job.finish(code)
+        _exit(code)
+
+    def _end(self, job: Job, report: Report) -> NoReturn:
+        """End this rank after a report; first let it write what it has printed."""
+        with contextlib.suppress(OSError):
+            self.connection.sendall(b"\n")
+            select.select([self.connection], [], [], FLUSH_S)
+        job.show(report)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.child, signal.SIGKILL)
+        for file in sys.stdout, sys.stderr:
+            wait_until_read(file.fileno())
+        job.leave()
+        _exit(job.exit_code(report))
+
+
+def _exit(code: int) -> NoReturn:
+    os._exit(code if code >= 0 else 128 - code)

@@ -1,0 +1,74 @@
+"""Run a script or a module as `python` itself does, and show its errors without the frames of the lab."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import runpy
+import sys
+import zipfile
+from importlib.machinery import SourceFileLoader
+from types import FrameType, ModuleType, TracebackType
+
+_LABKIT = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
+
+
+def run(words: tuple[str, ...], is_module: bool) -> None:
+    """Run a program as `__main__`; `words` are its path or module, and its arguments.
+
+    It ends as programs do: by returning, by SystemExit, or by another exception.
+    """
+    program = words[0]
+    sys.argv[:] = words
+    if is_module:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+        return
+    if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
+        sys.path[0] = os.path.dirname(os.path.realpath(program))
+    if os.path.isdir(program) or zipfile.is_zipfile(program):
+        runpy.run_path(program, run_name="__main__")
+        return
+    path = os.path.abspath(program)  # as Python itself gives it to `__file__`
+    # It stays `__main__` to the end of the process, as what runs at exit expects; runpy's module does not.
+    main = ModuleType("__main__")
+    loader = SourceFileLoader("__main__", path)
+    vars(main).update(__file__=path, __builtins__=builtins, __loader__=loader, __cached__=None)
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    sys.modules["__main__"] = main
+    exec(code, vars(main))
+
+
+def show(error: BaseException) -> None:
+    """Print an error that the program has not caught, as Python would."""
+    _without_own_frames(error)
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _without_own_frames(error: BaseException) -> None:
+    """Take the frames of the lab out of the tracebacks of the error and of those that led to it."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = _foreign(each.__traceback__)
+            left += [each.__cause__, each.__context__]
+
+
+def _foreign(traceback: TracebackType | None) -> TracebackType | None:
+    frames = []
+    while traceback is not None:
+        if not _is_own(traceback.tb_frame):
+            frames.append(traceback)
+        traceback = traceback.tb_next
+    rest = None
+    for each in reversed(frames):
+        rest = TracebackType(rest, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return rest
+
+
+def _is_own(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith((_LABKIT, "<frozen runpy", runpy.__file__))
