@@ -154,6 +154,8 @@ def watch_world(
     if world.watch is not None and _watchdog is None:
         world.watch.patience = math.inf if in_program else PATIENCE
         _watchdog = Watchdog(world.watch, lambda: world.deadline_s, on_deadlock, in_program)
+        if world.watch.hub is not None:
+            world.watch.hub.deadline_s = lambda: world.deadline_s
         _watchdog.start()
         atexit.register(_watchdog.stop)
     return world
@@ -208,8 +210,9 @@ def _open_world(world: MPI.Intracomm, keep: bool) -> Channel | None:
     opened = open_recorder(world, keep, progress)
     if opened is None:
         return None
-    recorder, machines = opened
+    recorder, machines, hub = opened
     watch_ = Watch(recorder, world.rank, progress, machines)
+    watch_.hub = hub
     if world.rank == 0:
         watch_.new_row()  # before any rank writes into it
     world.Barrier()

@@ -15,10 +15,12 @@ from labkit.watch.flight_recorder.layout import (
     EPOCH_SHIFT,
     GAVE_UP,
     HISTORY_CALLS,
+    NO_RENDEZVOUS,
     NUMBER_MASK,
     NUMBER_SHIFT,
     WaitingIn,
 )
+from labkit.watch.flight_recorder.members import write_members
 from labkit.watch.flight_recorder.opcodes import OPERATIONS, UNKNOWN
 from labkit.watch.flight_recorder.report import Mismatch
 from labkit.watch.wait import DEADLINE_S, Waiting, Watch
@@ -97,8 +99,10 @@ class Channel:
         self.words[self.own] = word
         if self.is_across_machines:
             watch.check_epoch()
+            slot.joined_word = NO_RENDEZVOUS
             if watch.noted_row != self.row:
-                watch.note_members(self.row, self.members)
+                watch.noted_row = self.row
+                write_members(slot, self.members)
             return
         low, high, first, last, words = self.low, self.high, self.first, self.last, self.words
         same = word.to_bytes(8, sys.byteorder) * self.size

@@ -20,8 +20,9 @@ from labkit.watch.flight_recorder.opcodes import DTYPES, SCHEDULES, UNKNOWN
 from labkit.watch.flight_recorder.report import Mismatch, Reason
 from labkit.watch.flight_recorder.snapshot import is_in_mpi_call
 from labkit.watch.flight_recorder.source import file_label, student_line_of
+from labkit.watch.machines.hub import Hub
 from labkit.watch.machines.publishing import publish
-from labkit.watch.machines.wishes import Wish, write_members
+from labkit.watch.machines.wishes import Wish
 from labkit.watch.signature import REDUCTIONS
 
 DEADLINE_S = 20.0
@@ -61,6 +62,7 @@ class Watch:
     ) -> None:
         self.recorder = recorder
         self.machines = machines or [0] * recorder.size  # of the ranks
+        self.hub: Hub | None = None  # in rank 0 if there are several machines
         self.noted_row = -1  # whose members are in the slot
         self.rank = rank
         self.slot = recorder.slots[rank]
@@ -229,11 +231,6 @@ class Watch:
         """Publish a report unless another rank has done so; see labkit.watch.machines.publishing."""
         self.noted_row = -1  # the wish takes the place of the members in the slot
         publish(self.recorder, self.rank, self.epoch, wish, self.progress, patience_s)
-
-    def note_members(self, row: int, members: Sequence[int]) -> None:
-        """Note the members of the communicator that this rank uses."""
-        self.noted_row = row
-        write_members(self.slot, members)
 
     def has_ended(self, rank: int, patience_s: float) -> bool:
         """Tell whether a rank has ended its cell (while ours goes on), or is dead."""

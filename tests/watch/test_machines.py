@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from labkit.watch.flight_recorder.layout import Call, CellState, Death, FlightRecorder, WaitingIn, fit
+from labkit.watch.flight_recorder.members import read_members, write_members
 from labkit.watch.flight_recorder.opcodes import OPERATIONS
 from labkit.watch.flight_recorder.report import Activity, Mismatch, Reason
 from labkit.watch.flight_recorder.text import render
@@ -22,7 +23,7 @@ from labkit.watch.machines.hub import Hub
 from labkit.watch.machines.meeting import Door, addresses, find_hub
 from labkit.watch.machines.relay import Relay
 from labkit.watch.machines.slots import raw_slot, with_times_moved, write_slot
-from labkit.watch.machines.wishes import Wish, read_members, read_wish, write_members, write_wish
+from labkit.watch.machines.wishes import Wish, read_wish, write_wish
 from tests.cluster_fixtures import wait_until
 
 MACHINES = [0, 0, 1, 1]  # of ranks 0 to 3

@@ -43,6 +43,10 @@ def _shown(report: Report, rank: RankState) -> RankState:
     last = rank.last_call(report.communicator)
     if rank.activity is Activity.WAITING_IN_COLLECTIVE:
         shown = replace(rank.calls[-1], file="", line=0)  # the line is part of the place
+        if (joined := report.joined_call(rank)) is not None and joined.number < shown.number:
+            return replace(rank, calls=(replace(joined, file="", line=0), shown))
+    elif rank.message is None and (joined := report.joined_call(rank)) is not None:
+        shown = joined
     elif rank.message is None and last is not None and last.number < report.number:
         shown = last
     else:

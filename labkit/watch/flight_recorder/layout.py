@@ -59,6 +59,10 @@ class Death(IntEnum):
     NONE, DIED, UNREACHABLE = range(3)
 
 
+# In the slot's `joined_word`: the last call is made without a rendezvous, by ranks that share no memory.
+NO_RENDEZVOUS = (1 << 64) - 1
+
+
 class WaitingIn(IntEnum):
     """What a rank is waiting in."""
 

@@ -85,7 +85,7 @@ class RankState:
     place: str = ""  # the student's line, for example `cell line 4: comm.Barrier()`
     error: str = ""
     message: MessageWait | None = None
-    mpi_call: str = ""  # for example `Waitall`
+    mpi_call: str = ""  # that it is inside, for example `Waitall`
     calls: tuple[CallRecord, ...] = ()
     host: str = ""  # its machine's name, if the ranks are on several machines
 
@@ -109,9 +109,17 @@ class Report:
 
     @property
     def number(self) -> int:
-        """The number of the collective that the report is about; 0 if there is none."""
+        """The number of the collective that the report is about; 0 if there is none.
+
+        Without a rendezvous, some ranks may have left it, and wait in a later one.
+        """
         waiting = (rank.calls[-1] for rank in self.ranks if self.is_waiting_here(rank))
-        return max((call.number for call in waiting), default=0)
+        return (min if self.is_without_rendezvous else max)((call.number for call in waiting), default=0)
+
+    @property
+    def is_without_rendezvous(self) -> bool:
+        """Whether the ranks wait inside MPI: those on several machines do not wait for each other before."""
+        return any(rank.mpi_call for rank in self.ranks if self.is_waiting_here(rank))
 
     def is_waiting_here(self, rank: RankState) -> bool:
         """Tell whether a rank is waiting in a collective on the report's communicator."""
@@ -126,7 +134,20 @@ class Report:
     def missing(self) -> list[int]:
         """Return the ranks of the communicator that have not joined the collective."""
         members = [rank.rank for rank in self.ranks] if self.members is None else self.members
-        return sorted(set(members) - {rank.rank for rank in self.joined()})
+        return sorted(set(members) - {rank.rank for rank in self.ranks if self.has_joined(rank)})
+
+    def has_joined(self, rank: RankState) -> bool:
+        """Tell whether a rank has joined the collective; without a rendezvous, it may have left it, too."""
+        last = rank.last_call(self.communicator)
+        if self.is_without_rendezvous:
+            return last is not None and last.number >= self.number
+        return rank in self.joined()
+
+    def joined_call(self, rank: RankState) -> CallRecord | None:
+        """Return a rank's call of the report's collective, if the ranks may leave it one by one."""
+        about = self.communicator, self.number
+        calls = rank.calls[::-1] if self.is_without_rendezvous else ()
+        return next((call for call in calls if (call.communicator, call.number) == about), None)
 
     def to_json(self) -> bytes:
         """Return the report as JSON, in ASCII."""

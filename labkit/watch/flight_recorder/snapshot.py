@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import combinations
 from time import monotonic
 
 from labkit.watch.flight_recorder.layout import (
     EPOCH_SHIFT,
     HISTORY_CALLS,
+    NO_RENDEZVOUS,
     NUMBER_MASK,
     NUMBER_SHIFT,
     PLACE_BYTES,
@@ -20,6 +22,7 @@ from labkit.watch.flight_recorder.layout import (
     WaitingIn,
     fit,
 )
+from labkit.watch.flight_recorder.members import read_members
 from labkit.watch.flight_recorder.opcodes import DTYPE_NAMES, OPERATION_NAMES, REDUCTIONS, UNKNOWN
 from labkit.watch.flight_recorder.report import (
     Activity,
@@ -37,13 +40,13 @@ FRESH_S = 2.0  # an older sample says nothing: C code that keeps other threads f
 EPOCH_MASK = (1 << (64 - EPOCH_SHIFT)) - 1
 
 
-def mismatch(one: Call, other: Call) -> Mismatch | None:
+def mismatch(one: Call | CallRecord, other: Call | CallRecord) -> Mismatch | None:
     """Return in what two calls differ that should be the same; None if they fit together."""
     if one.operation != other.operation:
         return Mismatch.OPERATION
     for field in (Mismatch.ROOT, Mismatch.COUNT, Mismatch.DTYPE, Mismatch.REDUCTION):
         first, second = (getattr(call, field.name.lower()) for call in (one, other))
-        if first != second and UNKNOWN not in (first, second):
+        if first != second and not {first, second} & {UNKNOWN, None}:
             return field
     return None
 
@@ -69,7 +72,7 @@ def take_snapshot(
     waiting = [rank for rank in ranks if rank.activity is Activity.WAITING_IN_COLLECTIVE]
     shown = [rank for rank in ranks if rank.rank in members or rank in waiting or rank.message is not None]
     subjects = [rank for rank in waiting if why is Reason.DEADLOCK or reporter in (rank.rank, None)]
-    return Report(
+    report = Report(
         reason=Reason.MISMATCH if isinstance(why, Mismatch) else why,
         deadline_s=deadline_s,
         ranks=tuple(shown),
@@ -79,6 +82,17 @@ def take_snapshot(
         world_size=recorder.size,
         members=tuple(members),
     )
+    return _with_difference(recorder, report) if report.is_without_rendezvous else report
+
+
+def _with_difference(recorder: FlightRecorder, report: Report) -> Report:
+    """Return the report with its communicator's members, and with what their calls differ in, if they do."""
+    here = next(rank.rank for rank in report.ranks if report.is_waiting_here(rank))
+    report = replace(report, members=tuple(read_members(recorder.slots[here], recorder.size)))
+    calls = filter(None, map(report.joined_call, report.ranks))
+    different = dict.fromkeys(replace(call, file="", line=0) for call in calls)
+    found = filter(None, (mismatch(one, other) for one, other in combinations(different, 2)))
+    return replace(report, mismatch=next(found, None))
 
 
 def observe(recorder: FlightRecorder, rank: int) -> RankState:
@@ -144,6 +158,12 @@ def _waiting(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState
     last = seen.calls[-1]
     if slot.waiting_in == WaitingIn.COLLECTIVE:
         place = _text(slot.place)
+    elif slot.joined_word == NO_RENDEZVOUS:
+        name = _text(slot.mpi_call)
+        is_inside = is_in_mpi_call(slot, monotonic()) and slot.cell_state == CellState.RUNNING
+        if not is_inside or name != last.operation:
+            return None
+        seen, place = replace(seen, mpi_call=name), _text(slot.place)
     elif slot.cell_state == CellState.RUNNING and _has_just_called(recorder, slot):
         place = f"{last.file} line {last.line}"
     else:

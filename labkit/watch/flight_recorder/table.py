@@ -110,7 +110,7 @@ def _row(report: Report, rank: RankState, numbers: list[int]) -> list[Entry]:
     last = rank.last_call(report.communicator)
     row = []
     for number in numbers:
-        if number < report.number:
+        if number < report.number or (last is not None and number < last.number):
             done = last is not None and number <= last.number
             row.append(Entry(Status.DONE, "done") if done else Entry(Status.ABSENT, ""))
         elif last is not None and last.number == number and report.is_waiting_here(rank):

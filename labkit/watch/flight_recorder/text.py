@@ -7,7 +7,15 @@ from collections.abc import Callable
 from labkit.watch.flight_recorder.circle import circle
 from labkit.watch.flight_recorder.groups import groups, ranks_in_short, ranks_on_hosts
 from labkit.watch.flight_recorder.opcodes import NONBLOCKING_COLLECTIVES, SENDS
-from labkit.watch.flight_recorder.report import Activity, MessageWait, Mismatch, RankState, Reason, Report
+from labkit.watch.flight_recorder.report import (
+    Activity,
+    CallRecord,
+    MessageWait,
+    Mismatch,
+    RankState,
+    Reason,
+    Report,
+)
 from labkit.watch.flight_recorder.table import Status, call_details, table
 
 LONGER_S = 60.0  # the least deadline that the advice names
@@ -170,7 +178,8 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
         call = rank.calls[-1]
         details = ", ".join(filter(None, [f"#{call.number}", call_details(call)]))
         elsewhere = " on another communicator" * (report.communicator not in (None, call.communicator))
-        return f"{be} waiting in {call.operation} ({details}){elsewhere}{at}"
+        before = f"called {_call(rank.calls[0])} and " if len(rank.calls) > 1 else ""
+        return f"{before}{be} waiting in {call.operation} ({details}){elsewhere}{at}"
     if rank.message is not None:
         return f"{be} waiting {_waited_for(rank, rank.message)}{at}"
     if report.number == 0:
@@ -182,9 +191,16 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
     if not rank.calls:
         return progress
     last = rank.calls[-1]
+    if last.number == report.number:
+        return f"called {_call(last)} and {_verb(rank, many)}"
     return (
         f"finished collective #{last.number} ({last.operation}, {last.file} line {last.line}) but {progress}"
     )
+
+
+def _call(call: CallRecord) -> str:
+    details = ", ".join(filter(None, [call_details(call), f"{call.file} line {call.line}" * bool(call.file)]))
+    return f"{call.operation} as collective #{call.number}" + (f" ({details})" if details else "")
 
 
 def _waited_for(rank: RankState, message: MessageWait) -> str:
@@ -243,7 +259,7 @@ def advice(report: Report, in_program: bool = False) -> list[str]:
     """Return what to do next; a program whose ranks have hung ends, so there it is less."""
     if report.reason is Reason.STOPPED:
         return []
-    if any(rank.activity is Activity.IN_MPI_CALL for rank in report.ranks):
+    if any(rank.mpi_call for rank in report.ranks):
         return _advice_on_calls(report)
     lines = []
     waiting = [rank.message.operation for rank in report.ranks if rank.message is not None]
@@ -282,7 +298,7 @@ def advice(report: Report, in_program: bool = False) -> list[str]:
 
 def _advice_on_calls(report: Report) -> list[str]:
     """Return what to do about ranks in MPI calls that cannot be ended."""
-    stuck = [rank for rank in report.ranks if rank.activity is Activity.IN_MPI_CALL]
+    stuck = [rank for rank in report.ranks if rank.mpi_call]
     calls = " and ".join(dict.fromkeys(rank.mpi_call for rank in stuck))
     ranks = ranks_in_short([rank.rank for rank in stuck])
     return [

@@ -21,6 +21,7 @@ MOST_WAITING_BYTES = 1 << 20  # that the other machine has not taken; then only 
 HANDSHAKE_S = 5.0
 DRIFT = 1e-4  # by which clocks may run apart, in seconds per second
 KEY_BYTES = NONCE_BYTES = MAC_BYTES = 32
+SETTLED_S = 0.02  # a smaller change is of no importance, and the times in a slot would seem to change with it
 # The kernel notices a machine that is gone in about 20 s. It answers for a process that is only busy.
 KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPALIVE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 USER_TIMEOUT_MS = 20_000
@@ -49,7 +50,8 @@ class Connection:
             with suppress(OSError, AttributeError):  # what this system has
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self.arrived, self.leaving = bytearray(), bytearray()
-        self.offset_s, self.heard = float("inf"), monotonic()
+        self.offset_s = self.least_s = float("inf")
+        self.heard = monotonic()
 
     def fileno(self) -> int:
         """Return the socket's file descriptor, for `select`."""
@@ -100,8 +102,10 @@ class Connection:
     def _compare_clocks(self, sent: float) -> None:
         """Note how far this machine's clock is ahead: the frame that took the least time says it best."""
         now = monotonic()
-        self.offset_s = min(now - sent, self.offset_s + DRIFT * (now - self.heard))
+        self.least_s = min(now - sent, self.least_s + DRIFT * (now - self.heard))
         self.heard = now
+        if not abs(self.offset_s - self.least_s) < SETTLED_S:
+            self.offset_s = self.least_s
 
     def close(self) -> None:
         """Close this end."""

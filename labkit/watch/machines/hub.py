@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import select
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from time import monotonic
 
 from labkit.watch.flight_recorder.circle import stuck_ranks, waits
 from labkit.watch.flight_recorder.layout import CellState, Death, FlightRecorder
 from labkit.watch.flight_recorder.report import Mismatch, Reason
-from labkit.watch.flight_recorder.snapshot import take_snapshot
+from labkit.watch.flight_recorder.snapshot import is_in_mpi_call, take_snapshot
 from labkit.watch.machines.connection import Connection, Kind
 from labkit.watch.machines.relay import FIRST_NUMBER, Observed
 from labkit.watch.machines.slots import Mirror, states_of
 from labkit.watch.machines.wishes import Wish, read_wish
+from labkit.watch.watchdog.deadlock import Suspicion
 
 TICK_S = 0.1
 STATES_S = 0.25  # between two tellings of what the ranks of other machines do
@@ -32,9 +35,12 @@ class Hub(threading.Thread):
             machine: [rank for rank, slot in enumerate(recorder.slots) if slot.machine == machine]
             for machine in connections
         }
+        self.all_ranks = list(range(recorder.size))
         self.mirrors = {machine: Mirror(recorder, ranks) for machine, ranks in self.ranks.items()}
         self.answers: dict[int, bytes] = {}  # by machine
-        self.told: dict[int, tuple[int, ...]] = {}  # by rank
+        self.told: dict[int, tuple[float, ...]] = {}  # by rank
+        self.suspicion = Suspicion(recorder)
+        self.deadline_s: Callable[[], float] = lambda: math.inf  # of a deadlock
         self.tell_at = 0.0
         self.is_over = False
 
@@ -43,9 +49,11 @@ class Hub(threading.Thread):
         try:
             while not self.is_over:
                 self.exchange(TICK_S)
-                if monotonic() > self.tell_at:
-                    self.tell_at = monotonic() + STATES_S
-                    self.tell_states()
+                if (now := monotonic()) > self.tell_at:
+                    self.tell_at = now + STATES_S
+                    self.tell_states(now)
+                if self.suspicion.is_certain(now, self.deadline_s()):
+                    self.report(Wish(Reason.DEADLOCK, self.deadline_s(), self.all_ranks, 0))
                 if (wish := self.next_wish()) is not None:
                     self.report(wish)
         except Exception:
@@ -96,17 +104,19 @@ class Hub(threading.Thread):
             if slot.cell_state != CellState.EXITED and not slot.has_died:
                 slot.has_died = Death.UNREACHABLE
 
-    def tell_states(self) -> None:
+    def tell_states(self, now: float) -> None:
         """Send each machine what other machines' ranks have begun to do since the last time."""
         changed = []
         for rank, slot in enumerate(self.recorder.slots):
-            state = (slot.cell_state, slot.cells_started, slot.has_died, slot.waiting_in, slot.message_number)
-            if self.told.get(rank) != state:
-                self.told[rank] = state
+            of_cell = slot.cell_state, slot.cells_started, slot.has_died
+            of_waits = slot.waiting_in, slot.message_number, slot.waiting_since_s, is_in_mpi_call(slot, now)
+            if self.told.get(rank) != (*of_cell, *of_waits):
+                self.told[rank] = *of_cell, *of_waits
                 changed.append(rank)
-        for machine in tuple(self.connections) if changed else ():
-            if others := [rank for rank in changed if rank not in self.ranks[machine]]:
-                self.send(machine, Kind.STATES, states_of(self.recorder, others))
+        for machine, connection in tuple(self.connections.items()):
+            if not connection.is_behind:
+                others = [rank for rank in changed if rank not in self.ranks[machine]]
+                self.send(machine, Kind.STATES, states_of(self.recorder, others, now))
 
     def next_wish(self) -> Wish | None:
         """Return a report that a rank wants."""

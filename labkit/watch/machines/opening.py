@@ -22,12 +22,13 @@ from labkit.watch.machines.relay import Relay
 SEPARATE = "LABKIT_SEPARATE_MACHINES"
 POLL_S = 0.01
 
-Opened = tuple[FlightRecorder, list[int]]  # this machine's, and the machine of each rank
+Opened = tuple[FlightRecorder, list[int], Hub | None]
 
 
 def open_recorder(world: MPI.Intracomm, keep: bool, progress: Callable[[], object]) -> Opened | None:
-    """Create a flight recorder on each machine; return this rank's, and the machine of each rank. Collective.
+    """Create a flight recorder on each machine, and connect the machines. Collective.
 
+    Return this rank's recorder, the machine of each rank, and in rank 0 the hub if there are several.
     Return None if not all ranks of a machine see its recorder, or if a machine cannot reach rank 0's. With
     `keep`, the files stay. `progress` lets MPI move messages; a rank that others need calls it at its exit.
     """
@@ -69,7 +70,7 @@ def open_recorder(world: MPI.Intracomm, keep: bool, progress: Callable[[], objec
     if thread is not None:
         atexit.register(stay, thread, keep, progress)
         thread.start()
-    return recorder, machines
+    return recorder, machines, thread if isinstance(thread, Hub) else None
 
 
 def connect(world: MPI.Intracomm, recorder: FlightRecorder, machines: list[int]) -> Hub | Relay | None:

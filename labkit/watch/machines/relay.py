@@ -49,6 +49,7 @@ class Relay(threading.Thread):
         self.recorder, self.connection = recorder, connection
         machine = recorder.head.machine
         self.ranks = [rank for rank, slot in enumerate(recorder.slots) if slot.machine == machine]
+        self.others = sorted(set(range(recorder.size)) - set(self.ranks))
         self.changes = Changes(recorder, self.ranks)
         self.look_at = 0.0
         self.is_over = False
@@ -82,6 +83,8 @@ class Relay(threading.Thread):
         for kind, payload in connection.receive():
             if kind is Kind.STATES:
                 write_states(self.recorder, payload, connection.offset_s)
+                for rank in self.others:
+                    self.recorder.slots[rank].sampled_s = monotonic()
             elif kind is Kind.OBSERVE:
                 self.send_changes()
                 connection.send(Kind.OBSERVED, self.observed().to_json())
@@ -121,7 +124,8 @@ class Relay(threading.Thread):
 
     def lose_hub(self) -> None:
         """From now on this machine's ranks make their own reports; those of the others cannot be reached."""
-        for rank, slot in enumerate(self.recorder.slots):
-            if rank not in self.ranks and slot.cell_state != CellState.EXITED and not slot.has_died:
+        for rank in self.others:
+            slot = self.recorder.slots[rank]
+            if slot.cell_state != CellState.EXITED and not slot.has_died:
                 slot.has_died = Death.UNREACHABLE
         self.recorder.head.hub = 0

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from struct import Struct
 
 from labkit.watch.flight_recorder.layout import FlightRecorder, Slot
+from labkit.watch.flight_recorder.snapshot import is_in_mpi_call
 
 PART = Struct("!IIH")  # rank, offset in its slot, length of the bytes that follow
 BLOCK_BYTES = 128
@@ -66,11 +67,15 @@ def _split(parts: bytes) -> Iterator[tuple[int, int, bytes]]:
         at += length
 
 
-def states_of(recorder: FlightRecorder, ranks: Iterable[int]) -> bytes:
-    """Return the states of ranks, for a machine that they are not on."""
-    return b"".join(
-        PART.pack(rank, 0, STATE_BYTES) + raw_slot(recorder, rank)[:STATE_BYTES] for rank in ranks
-    )
+def states_of(recorder: FlightRecorder, ranks: Iterable[int], now_s: float) -> bytes:
+    """Return the states of ranks, for a machine that they are not on, which takes them to be up to date."""
+    parts = []
+    for rank in ranks:
+        state = Slot.from_buffer_copy(raw_slot(recorder, rank))
+        if not is_in_mpi_call(state, now_s):  # perhaps only its watchdog has not looked lately
+            state.mpi_call_since_s = 0.0
+        parts.append(PART.pack(rank, 0, STATE_BYTES) + bytes(state)[:STATE_BYTES])
+    return b"".join(parts)
 
 
 def write_states(recorder: FlightRecorder, parts: bytes, offset_s: float) -> None:

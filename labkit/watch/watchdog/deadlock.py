@@ -1,11 +1,12 @@
-"""Whether the ranks are in a deadlock: a pure decision over what each rank has noted."""
+"""Whether the ranks are in a deadlock: a decision over what each rank has noted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from labkit.watch.flight_recorder.snapshot import FRESH_S
+from labkit.watch.flight_recorder.layout import CellState, FlightRecorder
+from labkit.watch.flight_recorder.snapshot import FRESH_S, is_in_mpi_call
 
 SLOW_DEADLINES = 3  # for ranks that are all in the same call: it may only be slow
 
@@ -34,3 +35,37 @@ def is_deadlock(ranks: Sequence[Sample], now_s: float, deadline_s: float) -> boo
         rank.stuck_since_s and now_s - rank.stuck_since_s > least_s and now_s - rank.sampled_s < FRESH_S
         for rank in unfinished
     )
+
+
+def samples(recorder: FlightRecorder, now_s: float) -> list[Sample]:
+    """Return what all ranks have noted."""
+    found = []
+    for rank, slot in enumerate(recorder.slots):
+        if slot.cell_state != CellState.RUNNING or not recorder.is_alive(rank):
+            found.append(Sample(is_finished=True))
+        elif slot.waiting_since_s:
+            found.append(Sample(False, slot.waiting_since_s, slot.sampled_s))
+        elif is_in_mpi_call(slot, now_s):
+            call, place = slot.mpi_call.decode(errors="replace"), slot.place.decode(errors="replace")
+            found.append(Sample(False, slot.mpi_call_since_s, slot.sampled_s, call, place))
+        else:
+            found.append(Sample(False))
+    return found
+
+
+class Suspicion:
+    """Certain of a deadlock once all ranks have been seen in it twice."""
+
+    def __init__(self, recorder: FlightRecorder) -> None:
+        self.recorder = recorder
+        self.suspected: tuple[tuple[float, ...], float] = ((), 0.0)  # since when each rank is stuck, and when
+
+    def is_certain(self, now_s: float, deadline_s: float) -> bool:
+        """Tell whether the ranks are in a deadlock."""
+        ranks = samples(self.recorder, now_s)
+        if not is_deadlock(ranks, now_s, deadline_s):
+            return False
+        since = tuple(rank.stuck_since_s for rank in ranks)
+        if self.suspected[0] != since:
+            self.suspected = since, now_s
+        return all(rank.is_finished or rank.sampled_s > self.suspected[1] for rank in ranks)

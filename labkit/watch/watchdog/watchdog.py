@@ -12,11 +12,10 @@ from labkit.watch import HANG_EXIT_CODE
 from labkit.watch.flight_recorder.layout import NAME_BYTES, CellState, fit
 from labkit.watch.flight_recorder.opcodes import OPERATION_NAMES, SCHEDULES
 from labkit.watch.flight_recorder.report import Reason, Report
-from labkit.watch.flight_recorder.snapshot import is_in_mpi_call
 from labkit.watch.machines.publishing import publish
 from labkit.watch.machines.wishes import Wish
 from labkit.watch.wait import Watch
-from labkit.watch.watchdog.deadlock import Sample, is_deadlock
+from labkit.watch.watchdog.deadlock import Suspicion
 from labkit.watch.watchdog.mpi_calls import mpi_call
 from labkit.watch.watchdog.progress import Progress
 
@@ -52,7 +51,7 @@ class Watchdog(threading.Thread):
         self.looked_s = self.since_s = monotonic()
         self.epoch = self.recorder.head.epoch  # when the main thread has last moved
         self.call: str | None = None  # that it is inside since then; None if not known yet
-        self.suspected: tuple[tuple[float, ...], float] = ((), 0.0)  # since when each rank is stuck, and when
+        self.suspicion = Suspicion(self.recorder)
         self.report: tuple[Report, float] | None = None  # of a hang that this rank is stuck in, and when
 
     def stop(self) -> None:
@@ -116,37 +115,13 @@ class Watchdog(threading.Thread):
         else:
             self.since_s, self.epoch = now, self.recorder.head.epoch
 
-    def samples(self, now: float) -> list[Sample]:
-        """Return what all ranks have noted."""
-        found = []
-        for rank, slot in enumerate(self.recorder.slots):
-            if slot.cell_state != CellState.RUNNING or not self.recorder.is_alive(rank):
-                found.append(Sample(is_finished=True))
-            elif slot.waiting_since_s:
-                found.append(Sample(False, slot.waiting_since_s, slot.sampled_s))
-            elif is_in_mpi_call(slot, now):
-                call, place = slot.mpi_call.decode(errors="replace"), slot.place.decode(errors="replace")
-                found.append(Sample(False, slot.mpi_call_since_s, slot.sampled_s, call, place))
-            else:
-                found.append(Sample(False))
-        return found
-
     def is_certain(self, now: float) -> bool:
-        """Tell whether all ranks are in a deadlock, and all have been seen in it twice."""
-        if not self.recorder.decides(self.watch.rank):
-            return False
+        """Tell whether all ranks are in a deadlock; of several machines, the hub looks for one."""
         own_since_s = self.slot.waiting_since_s or self.slot.mpi_call_since_s
         deadline_s = self.deadline_s()
-        # The ranks of one machine need look at the others only when they are stuck themselves.
-        if not self.recorder.head.hub and (not own_since_s or now - own_since_s < deadline_s):
+        if self.recorder.head.hub or not own_since_s or now - own_since_s < deadline_s:
             return False
-        samples = self.samples(now)
-        if not is_deadlock(samples, now, deadline_s):
-            return False
-        since = tuple(sample.stuck_since_s for sample in samples)
-        if self.suspected[0] != since:
-            self.suspected = since, now
-        return all(sample.is_finished or sample.sampled_s > self.suspected[1] for sample in samples)
+        return self.suspicion.is_certain(now, deadline_s)
 
     def publish(self) -> None:
         """Publish the report, unless another rank has done so."""
