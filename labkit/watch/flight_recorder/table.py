@@ -1,4 +1,4 @@
-"""A hang report as a table: ranks as rows, the last collectives as columns."""
+"""A hang report as a table, as data and as text: ranks as rows, the last collectives as columns."""
 
 from __future__ import annotations
 
@@ -125,3 +125,20 @@ def _waiting_label(report: Report, call: CallRecord) -> str:
         return "waiting"
     details = call_details(call)
     return f"waiting in {call.operation}" + (f" ({details})" if details else "")
+
+
+def table_lines(report: Report) -> list[str]:
+    """Return the table of the last collectives: `✓` for done, `waiting`, or what the rank does instead."""
+    data = table(report)
+    if not data.columns:
+        return []
+    lines = [["", *data.columns]]
+    for ranks, entries in data.grouped():
+        lines.append([ranks, *(_ENTRY[entry.status].format(entry.label).rstrip() for entry in entries)])
+    lines = [[*line, *[""] * (1 + len(data.columns) - len(line))] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rows = ("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)) for line in lines)
+    return [*(f"  {row}".rstrip() for row in rows), ""]
+
+
+_ENTRY = {Status.DONE: "✓", Status.WAITING: "{}", Status.ABSENT: "– {}"}

@@ -16,7 +16,7 @@ from labkit.watch.flight_recorder.report import (
     Reason,
     Report,
 )
-from labkit.watch.flight_recorder.table import Status, call_details, table
+from labkit.watch.flight_recorder.table import call_details, table_lines
 
 LONGER_S = 60.0  # the least deadline that the advice names
 MAX_CIRCLE = 8  # ranks that the title lists
@@ -236,23 +236,6 @@ def _death(rank: RankState, many: bool) -> str:
     if not rank.error:
         return f"{'have' if many else 'has'} died"
     return rank.error + (f" at {rank.place}" if rank.place else "")
-
-
-def table_lines(report: Report) -> list[str]:
-    """Return the table of the last collectives: `✓` for done, `waiting`, or what the rank does instead."""
-    data = table(report)
-    if not data.columns:
-        return []
-    lines = [["", *data.columns]]
-    for ranks, entries in data.grouped():
-        lines.append([ranks, *(_ENTRY[entry.status].format(entry.label).rstrip() for entry in entries)])
-    lines = [[*line, *[""] * (1 + len(data.columns) - len(line))] for line in lines]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = ("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)) for line in lines)
-    return [*(f"  {row}".rstrip() for row in rows), ""]
-
-
-_ENTRY = {Status.DONE: "✓", Status.WAITING: "{}", Status.ABSENT: "– {}"}
 
 
 def advice(report: Report, in_program: bool = False) -> list[str]:
