@@ -15,6 +15,7 @@ from typing import Any
 import ipyparallel as ipp
 import psutil
 from ipyparallel import util
+from ipyparallel.error import RemoteError
 
 USES = ("send_apply_request", "send_execute_request", "clear", "abort", "shutdown")
 
@@ -92,6 +93,12 @@ def _checked(method: Callable[..., Any], check: Callable[[], None]) -> Callable[
         return method(*arguments, **options)
 
     return checked
+
+
+def render_errors_with(render: Callable[[RemoteError], list[str] | None]) -> None:
+    """Let IPython show an error of engines as `render` does, or as before if that returns None."""
+    # IPython asks an error for its text by this method. RemoteError defines it for CompositeError, too.
+    RemoteError._render_traceback_ = lambda error: render(error) or error.render_traceback()
 
 
 def attach(path: Path, **settings: Any) -> ipp.Cluster:

@@ -110,7 +110,7 @@ def test_ranks_that_mpi_does_not_end_after_a_death_are_replaced(world: World, ke
 
 def test_restart_replaces_engines_in_a_deadlock(kernel: Kernel) -> None:
     kernel.run(CONNECT.format(n=3))
-    kernel.run("%%px --noblock\nfrom mpi4py import MPI\nif rank > 0:\n    MPI.COMM_WORLD.Barrier()")
+    kernel.run("%%px --noblock\nfrom mpi4py import MPI\nif rank > 0:\n    MPI.Intracomm(comm).Barrier()")
     output = kernel.run("rc = connect(3)")
     assert "ClusterError: 3 engines are registered, but not all answered" in output, output
     assert "3 ranks, one MPI world" in kernel.run("rc = connect(3, restart=True)")

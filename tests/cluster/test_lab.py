@@ -33,7 +33,9 @@ Its log: (?P<log>\\S+)
 Ctrl-C ends JupyterLab and the ranks.
 """
 CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
-HANG = "%%px\nfrom mpi4py import MPI\nif rank == 0:\n    open({mark!r}, 'w')\n    MPI.COMM_WORLD.Barrier()"
+HANG = (
+    "%%px\nfrom mpi4py import MPI\nif rank == 0:\n    open({mark!r}, 'w')\n    MPI.Intracomm(comm).Barrier()"
+)
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ if rank == 2:
     print("careful", file=sys.stderr)
 if rank == 3:
     wait_for({path!r})
-MPI.COMM_WORLD.Barrier()
+MPI.Intracomm(comm).Barrier()
 plt.figure(figsize=(0.5, 0.5))
 plt.axes()
 plt.show()
@@ -76,7 +76,9 @@ def test_a_long_cell_shows_what_the_ranks_do_and_leaves_only_their_output(
     (tmp_path / "go").touch()
     kernel.finish(message)
     assert "0 of 4 ranks done. The stop button ends the cell." in shown, shown
-    assert re.search(r"ranks 0–2: at cell line \d+: `MPI.COMM_WORLD.Barrier\(\)` for \d+ s\n", shown), shown
+    assert re.search(
+        r"ranks 0–2: in Barrier at cell line \d+: `MPI.Intracomm\(comm\).Barrier\(\)` for \d+ s\n", shown
+    ), shown
     assert re.search(r"rank 3: at cell \[2\] line \d+: `time.sleep\(0.05\)` for \d+ s\n", shown), shown
     assert "ranks 0, 1: 50 %" in shown
     assert "rank 2: careful" in shown

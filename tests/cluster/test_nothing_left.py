@@ -15,7 +15,7 @@ from tests.cluster_fixtures import Kernel, Start, World, wait_until
 from tests.conftest import thorough
 
 CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
-RAW_DEADLOCK = "from mpi4py import MPI\nif rank == 0:\n    MPI.COMM_WORLD.Barrier()"
+RAW_DEADLOCK = "from mpi4py import MPI\nif rank == 0:\n    MPI.Intracomm(MPI.COMM_WORLD).Barrier()"
 
 
 def test_engines_end_with_a_killed_kernel(

@@ -44,8 +44,8 @@ HANGS = {
         ],
     ),
     "an infinite loop": (
-        "while rank == 2:\n    pass\ncomm.Barrier()",
-        [r"rank 2 never joined .*: it is at cell line [23]: `"],
+        "own = comm.Dup()\nown.deadline_s = 0.4\nwhile rank == 2:\n    pass\nown.Barrier()",
+        [r"rank 2 never joined .*: it is at cell line [45]: `"],
     ),
     "a message never sent": (
         "if rank == 0:\n    comm.recv(source=3, tag=7)\ncomm.Barrier()",
@@ -70,11 +70,11 @@ HANGS = {
         [r"rank 2 never joined collective #1 \(ring_allreduce"],
     ),
     "a schedule on an unwatched communicator": (
-        f"{SCHEDULE}if rank != 2:\n    run(MPI.COMM_WORLD, ring_allreduce(size), x)",
+        f"{SCHEDULE}if rank != 2:\n    run(MPI.Intracomm(comm), ring_allreduce(size), x)",
         [r"rank 2.* has returned from the cell"],
     ),
     "a RingComm around an unwatched communicator": (
-        f"{SCHEDULE}if rank != 2:\n    RingComm(MPI.COMM_WORLD).Allreduce(MPI.IN_PLACE, x)",
+        f"{SCHEDULE}if rank != 2:\n    RingComm(MPI.Intracomm(comm)).Allreduce(MPI.IN_PLACE, x)",
         [r"rank 2.* has returned from the cell"],
     ),
     "in a communicator of some ranks": (

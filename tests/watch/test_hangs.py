@@ -23,7 +23,7 @@ from tests.watch.hang_cases import HANGS, SCHEDULE
 
 DEADLINE_S = 2
 CONNECT = f"from labkit.cluster import connect\nrc = connect(4, deadline_s={DEADLINE_S})"
-RAW = "from mpi4py import MPI\nraw = MPI.COMM_WORLD\n"
+RAW = "from mpi4py import MPI\nraw = MPI.Intracomm(MPI.COMM_WORLD)\n"  # as the MPI library has it
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +69,10 @@ def test_a_hang_ends_the_cell_with_a_report_that_names_the_rank(shared: Kernel, 
     recover(what, took, shared)
 
 
-@pytest.mark.parametrize("which", ["comm", thorough("MPI.COMM_WORLD")])
+@pytest.mark.parametrize("which", ["comm", thorough("MPI.Intracomm(comm)")])
 def test_a_schedule_works_again_after_one_rank_missed_it(shared: Kernel, which: str) -> None:
     """The values sent before the hang must not be received after it."""
-    if MPI.get_vendor()[0] == "Open MPI" and which == "MPI.COMM_WORLD":
+    if MPI.get_vendor()[0] == "Open MPI" and which != "comm":
         pytest.skip("a barrier that a rank never joins leaves Open MPI's next collective out of step")
     for call in (
         f"run({which}, ring_allreduce(size), x)",
@@ -89,7 +89,7 @@ def test_a_schedule_works_again_after_one_rank_missed_it(shared: Kernel, which: 
 def test_a_rank_that_starts_the_cell_after_the_others_disagree(shared: Kernel) -> None:
     shared.run("import time\nbusy = rc[2].apply_async(time.sleep, 2)")
     said = shared.run("%%px\nx = np.ones(10 + rank)\ncomm.Allreduce(x, x.copy())")
-    assert re.search(r"rank 2 .*never joined #1: it has not started the cell", said), said
+    assert re.search(r"rank 2 .*never joined #1: it is at ", said), said
     recover("a late rank, a mismatch", 2.0, shared)
 
 
@@ -104,12 +104,12 @@ def test_a_rank_that_starts_the_cell_after_the_others_disagree(shared: Kernel) -
         (
             "stopped in raw MPI",
             f"{RAW}open(mark, 'w').close()\nif rank != 2:\n    raw.Barrier()",
-            "ranks 0, 1, 3 are at cell line 7: `raw.Bar",
+            r"ranks 0, 1, 3 are (in Barrier )?at cell line 7: `raw\.Bar",
         ),
         (
             "stopped in a line with a bar",
             "import time\nx = 1 | 2; open(mark, 'w').close(); time.sleep(100)",
-            "ranks 0–3 are at cell line 4: `x = 1 | 2; open(mark, 'w').close(); time.sleep(100)`",
+            re.escape("ranks 0–3 are at cell line 4: `x = 1 | 2; open(mark, 'w').close(); time.sleep(100)`"),
         ),
     ],
 )
@@ -124,7 +124,7 @@ def test_the_stop_button_ends_the_cell_and_shows_where_the_ranks_were(
     said = shared.finish(message)
     took = monotonic() - began
     assert "KeyboardInterrupt: the cell was stopped" in said
-    assert expected in said, said
+    assert re.search(expected, said), said
     assert ("engines were ended" in said) == ("raw" in what)
     recover(what, took, shared)
 
@@ -195,7 +195,7 @@ def test_a_restarted_kernel_stops_the_cell_of_the_old_one(
     here = tmp_path / "here"
     here.mkdir()
     ipcluster("--engines=MPI", "-n", "4")
-    kernel.run(CONNECT)
+    kernel.run(f"{CONNECT[:-1]}0)")  # ten times as long: the kernel restarts before the watchdog acts
     kernel.start(f"%%px\nmark = rank\nopen(f'{here}/{{rank}}', 'w').close()\n{cell}")
     wait_until(lambda: len(os.listdir(here)) == 4, "all ranks in the cell")
     kernel.restart()
@@ -206,7 +206,7 @@ def test_a_restarted_kernel_stops_the_cell_of_the_old_one(
     assert "The engines are running a cell of a notebook that has exited, which is stopped" in printed, (
         printed
     )
-    assert re.search(r"ranks 1–3 are at cell line \d", printed), printed
+    assert re.search(r"ranks 1–3 are (in Barrier )?at cell line \d", printed), printed
     stays = what == "computing"
     assert ("The cell ended after an interrupt: the engines stay" in printed) == stays, printed
     assert ("Ranks 1–3 did not respond to an interrupt; new engines" in printed) != stays, printed

@@ -15,10 +15,12 @@ from labkit.cluster import discovery
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.cells.exits import exits_file, first_exit
 from labkit.cluster.cells.failures import failures, hang_report, tracebacks
+from labkit.cluster.cells.reports import Reports, stuck_in_mpi
 from labkit.cluster.errors import CellHung, CellStopped, RankDied
 from labkit.cluster.ownership import Claim
 from labkit.cluster.slurm.notebook import Job
 from labkit.cluster.world import RankInfo
+from labkit.watch import HANG_EXIT_CODE
 from labkit.watch.flight_recorder.layout import FlightRecorder
 from labkit.watch.flight_recorder.report import Activity, Reason, Report
 from labkit.watch.flight_recorder.snapshot import take_snapshot
@@ -53,6 +55,7 @@ class Ranks:
         self.pids = {info.pid: info.rank for info in infos}
         self.hosts = [info.host for info in infos]
         self.exits = exits_file(cluster)
+        self.reports = Reports(cluster)
         self.job = Job(cluster)
         self.claim = claim
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
@@ -78,7 +81,7 @@ class Ranks:
         if self.controller is not None and not discovery.is_running(self.controller):
             raise RankDied(f"the cluster's controller has ended, and the engines with it. {ADVICE}")
 
-    def death(self) -> RankDied | None:
+    def death(self) -> RankDied | CellHung | None:
         """Return the error to raise if a rank has ended, after waiting until all of them have."""
         if self.ended_because:
             return RankDied(self.ended_because)
@@ -86,9 +89,12 @@ class Ranks:
         if set(self.client.ids) == set(ranks):
             return None
         self.wait_until_no_engine()
+        first = first_exit(self.exits, self.pids)
+        report = self.reports.last()
+        if first is not None and first.code == HANG_EXIT_CODE and report is not None:
+            return CellHung(f"{render(report)}\n{stuck_text(report)}")
         if cause := self.job.cause_of_end(self.hosts):
             return RankDied(f"{cause}. {ADVICE}")
-        first = first_exit(self.exits, self.pids)
         if first is None:
             gone = [rank for rank in ranks if rank not in self.client.ids]
             return RankDied(f"{ranks_phrase(gone)} ended. {ADVICE}")
@@ -110,12 +116,18 @@ class Ranks:
         if now - self.controller_checked > CONTROLLER_POLL_S:
             self.controller_checked = now
             self.check_controller()
-        report = hang_report(result)
-        if report is None or wait(result, HANG_GRACE_S) or self.interrupt(result):
+        report = self.reports.of_this_cell()
+        text = hang_report(failures(result)) if report is None else render(report)
+        if text is None or wait(result, HANG_GRACE_S):
             return
-        stuck = ranks_phrase(pending(result))
-        self.end(f"{stuck} did not respond to an interrupt: the engines were ended. {ADVICE}")
-        raise CellHung(f"{report}\n{self.ended_because}", tracebacks(failures(result)))
+        if report is not None and not set(pending(result)).isdisjoint(stuck_in_mpi(report)):
+            self.end(stuck_text(report))
+        elif self.interrupt(result):
+            return
+        else:
+            stuck = ranks_phrase(pending(result))
+            self.end(f"{stuck} did not respond to an interrupt: the engines were ended. {ADVICE}")
+        raise CellHung(f"{text}\n{self.ended_because}", tracebacks(failures(result)))
 
     def stop(self, result: ipp.AsyncResult) -> CellStopped:
         """End a cell because the user stopped it; return the error that says what its ranks were doing."""
@@ -170,6 +182,11 @@ class Ranks:
         self.ended_because = reason
         kill_engines(self.client)
         self.wait_until_no_engine()
+
+
+def stuck_text(report: Report) -> str:
+    """Return the sentence that says why the engines were ended after a hang."""
+    return f"{ranks_phrase(stuck_in_mpi(report))} could not leave MPI: the engines were ended. {ADVICE}"
 
 
 def kill_engines(client: ipp.Client) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import ipyparallel as ipp
@@ -14,7 +14,12 @@ from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.errors import CellFailed, CellHung
 from labkit.wording import ranks_phrase
 
-CONSEQUENCES = ("HangError", "KeyboardInterrupt", "Interrupted")  # of a hang or a stop, on the other ranks
+CONSEQUENCES = (
+    "HangError",
+    "KeyboardInterrupt",
+    "Interrupted",
+    "EngineError",
+)  # of a hang or a stop, on the other ranks
 SKIPPED = "skipped, because the previous cell had just failed on this rank; run this cell again"
 TRACEBACKS_SHOWN, MESSAGES_SHOWN = 4, 8
 _IN_CYTHON = re.compile(r"^File .*\.(pyx|pxi):\d+", re.MULTILINE)  # whose source is not installed
@@ -38,16 +43,30 @@ def failures(result: ipp.AsyncResult) -> list[Failure]:
             with contextlib.suppress(Exception):  # a cancelled future has no result
                 error = future.result()  # ipyparallel returns a rank's exception as a result
                 if isinstance(error, RemoteError):
-                    message, frames = split(error.ename, str(error.evalue), error.traceback or "")
-                    found.append(Failure(rank, error.ename, message, frames))
+                    found.append(_failure(rank, error.ename, str(error.evalue), error.traceback or ""))
                 elif isinstance(error, TaskAborted):
                     found.append(Failure(rank, "CellSkipped", SKIPPED, ""))
     return sorted(found)
 
 
+def failures_in(error: RemoteError) -> list[Failure]:
+    """Return what the ranks raised, by rank, from the one error that ipyparallel makes of it."""
+    parts = getattr(error, "elist", None) or [(error.ename, error.evalue, error.traceback, error.engine_info)]
+    return sorted(
+        _failure((about or {}).get("engine_id", -1), str(name), str(message), traceback or "")
+        for name, message, traceback, about in parts
+    )
+
+
+def _failure(rank: int, name: str, message: str, traceback: str) -> Failure:
+    return Failure(rank, name, *split(name, message, traceback))
+
+
 def split(name: str, message: str, traceback: str) -> tuple[str, str]:
     """Return an error's message and its frames, from IPython's traceback: header, frames, `name: message`."""
     lines = traceback.splitlines()
+    if not lines:
+        return message, ""
     plain = _COLOURS.sub("", traceback).splitlines()
     last = [number for number, line in enumerate(plain) if line == name or line.startswith(f"{name}:")]
     if not last:  # the error has a form of its own
@@ -63,9 +82,9 @@ def split(name: str, message: str, traceback: str) -> tuple[str, str]:
     return message, "\n\n".join(frame for frame in frames if not _IN_CYTHON.search(_COLOURS.sub("", frame)))
 
 
-def hang_report(result: ipp.AsyncResult) -> str | None:
+def hang_report(found: Iterable[Failure]) -> str | None:
     """Return the message of a HangError that a rank has raised; None if no rank has."""
-    return next((failure.message for failure in failures(result) if failure.name == "HangError"), None)
+    return next((failure.message for failure in found if failure.name == "HangError"), None)
 
 
 def tracebacks(found: Iterable[Failure], with_message: bool = True) -> list[str]:
@@ -106,10 +125,9 @@ def ranks_of(found: Iterable[Failure]) -> str:
     return ranks_phrase([failure.rank for failure in found])
 
 
-def error_of(result: ipp.AsyncResult) -> CellHung | CellFailed | None:
+def error_of(found: Sequence[Failure]) -> CellHung | CellFailed | None:
     """Return the error to raise for a cell that has ended on all ranks; None if no rank raised one."""
-    found = failures(result)
-    if (report := hang_report(result)) is not None:
+    if (report := hang_report(found)) is not None:
         return CellHung(report, tracebacks(found))
     if not found:
         return None

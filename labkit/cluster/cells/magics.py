@@ -9,9 +9,10 @@ from ipyparallel.client.magics import ParallelMagics
 from ipyparallel.error import NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 
+from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.cells import live_view, output
 from labkit.cluster.cells.cell import POLL_S, Ranks
-from labkit.cluster.cells.failures import error_of
+from labkit.cluster.cells.failures import error_of, failures, failures_in, hang_report
 from labkit.cluster.cells.rerun import SetupCells, identity
 from labkit.cluster.cells.text import cell_number, engine_text
 from labkit.watch.flight_recorder.report import Report
@@ -33,7 +34,7 @@ class RankMagics(ParallelMagics):
         try:
             return super().cell_px(line, engine_text(self.shell, line, cell or ""))
         except RemoteError as error:  # of `--local`, which waits here
-            raise error_of(self.last_result) or error from None
+            raise error_of(failures(self.last_result)) or error from None
 
     def parallel_execute(  # noqa: PLR0917  (ipyparallel's signature)
         self,
@@ -48,6 +49,7 @@ class RankMagics(ParallelMagics):
         block = self.view.block if block is None else block
         after_s = self.progress_after_seconds if progress_after is None else progress_after
         self.ranks.check()
+        self.ranks.reports.begin_cell()
         number, (key, deleted) = cell_number(self.shell), identity(self.shell, cell)
         self.setup_cells.started(key, deleted)
         # Cache the cell under the name that it has on the engines, for reports that quote its lines.
@@ -90,7 +92,7 @@ class RankMagics(ParallelMagics):
 
     def raise_errors(self, result: Any) -> None:
         """Raise one error for what the ranks raised."""
-        error: Exception | None = error_of(result)
+        error: Exception | None = error_of(failures(result))
         try:
             result.get()
         except (RemoteError, NoEnginesRegistered) as raised:
@@ -121,6 +123,18 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
         elif again := old.setup_cells.phrase():
             print(f"The ranks are {'new' if is_new else 'cleared'}: run {again} again to define their names.")
     shell.magics_manager.register(magics)
+    private.render_errors_with(partial(text_of_error, ranks))
+
+
+def text_of_error(ranks: Ranks, error: RemoteError) -> list[str] | None:
+    """Return how to show a hang or a death once, and not for each rank; None for another error.
+
+    `%%px` raises errors of its own. This is for those of the client: of `apply`, `map`, a result's `get`.
+    """
+    found = failures_in(error)
+    died = ranks.death() if any(failure.name == "EngineError" for failure in found) else None
+    shown = died or (error_of(found) if hang_report(found) is not None else None)
+    return shown._render_traceback_() if shown is not None else None
 
 
 def last_hang() -> Report | None:

@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import socket
+import sys
 from typing import Any
 
 from labkit.cluster.world import RankInfo
@@ -44,7 +45,7 @@ def label_cells(shell: Any) -> None:
 
 
 def install_comm(deadline_s: float, clear: bool) -> tuple[str, list[str]]:
-    """Define `comm`, watched, `rank`, `size` and `np` for cells. Collective.
+    """Define `comm`, watched, `rank`, `size` and `np` for cells; `MPI.COMM_WORLD` is `comm`. Collective.
 
     Return the path of the flight recorder, and with `clear` the names that cells had defined, which are
     cleared before. If the ranks cannot share a flight recorder, its path is empty and `comm` is not watched.
@@ -52,23 +53,22 @@ def install_comm(deadline_s: float, clear: bool) -> tuple[str, list[str]]:
     import numpy as np  # noqa: PLC0415  (only on the engine, where BLAS finds its settings)
     from IPython import get_ipython  # noqa: PLC0415
 
-    from labkit.watch.communicators import watch  # noqa: PLC0415
+    from labkit.leftovers import files_of_this_cluster  # noqa: PLC0415
+    from labkit.watch.communicators import watch_world  # noqa: PLC0415
     from labkit.watch.flight_recorder.layout import CellState  # noqa: PLC0415
     from labkit.watch.wait import Watch  # noqa: PLC0415
 
-    comm = watch(keep=True)
-    comm.deadline_s = deadline_s
+    comm = watch_world(deadline_s=deadline_s, keep=True)
     shell = get_ipython()
     cleared = clear_names(shell) if clear else []
     shell.user_ns.update(comm=comm, rank=comm.rank, size=comm.size, np=np)
     if comm.watch is None:
         return "", cleared
+    comm.watch.recorder.reports = files_of_this_cluster()["reports"]
     comm.watch.end_cell(CellState.RETURNED, "")  # no cell is running yet
     if not getattr(shell, "_labkit_records_cells", False):
         shell._labkit_records_cells = True
-        begin, end = _hooks(comm.watch)
-        shell.events.register("pre_run_cell", begin)
-        shell.events.register("post_run_cell", end)
+        record_cells(shell, comm.watch)
     assert isinstance(comm.watch, Watch)
     return comm.watch.recorder.path, cleared
 
@@ -89,17 +89,36 @@ def clear_names(shell: Any) -> list[str]:
     return [name for name in names if not name.startswith("_") and name not in GIVEN]
 
 
-def _hooks(watch: Any) -> tuple[Any, Any]:
-    """Return functions that record the beginning and the end of each cell, for IPython to call."""
+def record_cells(shell: Any, watch: Any) -> None:
+    """Record in the flight recorder the beginning and the end of all that clients run on this engine."""
     from labkit.watch.flight_recorder.layout import CellState  # noqa: PLC0415
     from labkit.watch.flight_recorder.source import describe  # noqa: PLC0415
 
-    def begin(info: Any) -> None:
-        watch.begin_cell()
-
-    def end(result: Any) -> None:
-        error = result.error_before_exec or result.error_in_exec
+    def end(error: BaseException | None) -> None:
         state = CellState.RETURNED if error is None else CellState.RAISED
         watch.end_cell(state, describe(error) if error else "")
 
-    return begin, end
+    def end_cell(result: Any) -> None:
+        end(result.error_before_exec or result.error_in_exec)
+
+    def end_silent_cell() -> None:  # after every cell; `end_cell` follows for those that are not silent
+        if shell.last_execution_succeeded:
+            end(None)
+        else:
+            end_cell(shell.last_execution_result)
+
+    shell.events.register("pre_execute", watch.begin_cell)
+    shell.events.register("post_execute", end_silent_cell)
+    shell.events.register("post_run_cell", end_cell)
+
+    # Functions (apply, map) do not come as cells, and IPython has no event for them. The method is not
+    # documented (see tests/cluster/test_ipyparallel_private.py).
+    do_apply = shell.kernel.do_apply
+
+    def recorded(*arguments: Any) -> Any:
+        watch.begin_cell()
+        reply = do_apply(*arguments)
+        end(None if reply[0]["status"] == "ok" else sys.last_value)
+        return reply
+
+    shell.kernel.do_apply = recorded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 from time import monotonic
@@ -179,11 +179,14 @@ def _count_from_cell_start(recorder: FlightRecorder, ranks: list[RankState]) -> 
         return ranks
     first = before.pop()
 
-    def renumber(call: CallRecord) -> CallRecord:
-        in_cell = call.communicator == 0 and call.number > first
-        return replace(call, number=call.number - first) if in_cell else call
+    def renumbered(rank: RankState) -> Iterator[CallRecord]:
+        for call in rank.calls:
+            if call.communicator == 0 and call.number > first:
+                yield replace(call, number=call.number - first)
+            elif call.communicator != 0 or rank.activity is Activity.WAITING_IN_COLLECTIVE:
+                yield call
 
-    return [replace(rank, calls=tuple(map(renumber, rank.calls))) for rank in ranks]
+    return [replace(rank, calls=tuple(renumbered(rank))) for rank in ranks]
 
 
 def _share_places(ranks: list[RankState]) -> list[RankState]:

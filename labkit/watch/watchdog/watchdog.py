@@ -20,8 +20,9 @@ from labkit.watch.watchdog.mpi_calls import mpi_call
 from labkit.watch.watchdog.progress import Progress
 
 SAMPLE_S = 0.25
+SUSPICIOUS_SAMPLE_S = 0.05  # once this rank has been stuck for the deadline
 GAP_S = 1.0  # after a longer pause between two samples, nothing is known of the time between them
-GRACE_S = 1.0  # for a rank to leave an MPI call after a report, because the other ranks go on
+GRACE_S = 0.5  # for a rank to leave an MPI call after a report, because the other ranks go on
 STOP_S = PUBLISH_S = 2.0
 
 OnDeadlock = Callable[[Report, int], None]
@@ -61,7 +62,7 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         """Look until `stop` is called."""
-        while not self.is_over.wait(SAMPLE_S):
+        while not self.is_over.wait(SUSPICIOUS_SAMPLE_S if self.is_late(monotonic()) else SAMPLE_S):
             now = monotonic()
             self.look(now)
             self.act(now)
@@ -97,6 +98,11 @@ class Watchdog(threading.Thread):
         operation = calls[-1].operation
         return operation >= SCHEDULES or OPERATION_NAMES[operation] == name
 
+    def is_late(self, now: float) -> bool:
+        """Tell whether this rank has been stuck for the deadline, in an MPI call or in a watched one."""
+        since_s = self.slot.waiting_since_s or self.slot.mpi_call_since_s
+        return bool(since_s) and now - since_s > self.deadline_s()
+
     def act(self, now: float) -> None:
         """Publish a deadlock; leave an MPI call for which a hang was reported, by ending this process."""
         if self.call and self.recorder.head.epoch != self.epoch:
@@ -117,11 +123,9 @@ class Watchdog(threading.Thread):
 
     def is_certain(self, now: float) -> bool:
         """Tell whether all ranks are in a deadlock; of several machines, the hub looks for one."""
-        own_since_s = self.slot.waiting_since_s or self.slot.mpi_call_since_s
-        deadline_s = self.deadline_s()
-        if self.recorder.head.hub or not own_since_s or now - own_since_s < deadline_s:
+        if self.recorder.head.hub or not self.is_late(now):
             return False
-        return self.suspicion.is_certain(now, deadline_s)
+        return self.suspicion.is_certain(now, self.deadline_s())
 
     def publish(self) -> None:
         """Publish the report, unless another rank has done so."""
