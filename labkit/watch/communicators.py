@@ -25,7 +25,9 @@ from labkit.comm import waiting
 from labkit.watch.arrays import WatchedArrays
 from labkit.watch.flight_recorder.layout import CellState
 from labkit.watch.flight_recorder.opcodes import OPERATIONS, UNKNOWN
+from labkit.watch.machines.hub import Hub
 from labkit.watch.machines.opening import open_recorder
+from labkit.watch.machines.serving import Server, serve_here
 from labkit.watch.message_wait import MessageWait
 from labkit.watch.messages import WatchedMessages, drain
 from labkit.watch.objects import WatchedObjects
@@ -98,23 +100,26 @@ class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages)
             channel.close()
 
 
+Serve = Callable[[Server, Callable[[], object]], None]
+
 _world: WatchedComm | None = None  # this process's
 
 
-def watch(keep: bool = False) -> WatchedComm:
+def watch(keep: bool = False, serve: Serve = serve_here) -> WatchedComm:
     """Return the world's communicator, watched; always the same object. The first call is collective.
 
     From then on, ranks that wait for a message of a schedule on a communicator that is not watched end with a
     hang report, too.
 
     With `keep`, the flight recorder's files stay for other processes to read, and the caller's launcher
-    removes them. Ranks of several machines share no memory: see labkit.watch.machines.
+    removes them. Ranks of several machines share no memory: `serve` starts the thread that connects a machine
+    with the others (see labkit.watch.machines).
     """
     global _world  # noqa: PLW0603
     if _world is None:
         world = MPI.COMM_WORLD
         made: WatchedComm = WatchedComm(world)
-        channel = _open_world(world, keep)
+        channel = _open_world(world, keep, serve)
         if channel is not None:
             made._channel = channel
             atexit.register(drain, channel.watch)
@@ -132,6 +137,7 @@ def watch_world(
     keep: bool = False,
     in_program: bool = False,
     on_deadlock: OnDeadlock = end_process,
+    serve: Serve = serve_here,
 ) -> WatchedComm:
     """Let `MPI.COMM_WORLD` be the watched communicator, and start the watchdog; return the communicator.
 
@@ -144,18 +150,19 @@ def watch_world(
             ranks that stay in MPI after the report of a wait that was watched.
         on_deadlock: called with the report and this rank's number, in the watchdog's thread, if this rank
             stays inside an MPI call after a hang was reported. It has to end the process.
+        serve: see `watch`.
 
     """
     global _watchdog  # noqa: PLW0603
-    world = watch(keep)
+    world = watch(keep, serve)
     world.deadline_s = deadline_s
     replace_requests(world.watch, deadline_s)
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010  (mpi4py's stubs declare it final)
     if world.watch is not None and _watchdog is None:
         world.watch.patience = math.inf if in_program else PATIENCE
         _watchdog = Watchdog(world.watch, lambda: world.deadline_s, on_deadlock, in_program)
-        if world.watch.hub is not None:
-            world.watch.hub.deadline_s = lambda: world.deadline_s
+        if isinstance(world.watch.server, Hub):
+            world.watch.server.deadline_s = lambda: world.deadline_s
         _watchdog.start()
         atexit.register(_watchdog.stop)
     return world
@@ -201,18 +208,20 @@ def _world_ranks(comm: MPI.Intracomm) -> list[int]:
     return [int(rank) for rank in ranks]
 
 
-def _open_world(world: MPI.Intracomm, keep: bool) -> Channel | None:
+def _open_world(world: MPI.Intracomm, keep: bool, serve: Serve = serve_here) -> Channel | None:
     """Create flight recorders, and return the world's row in them; None if the ranks cannot be watched."""
 
     def progress() -> object:
-        return MPI.COMM_SELF.Iprobe(0, 0)
+        return MPI.Is_finalized() or MPI.COMM_SELF.Iprobe(0, 0)
 
-    opened = open_recorder(world, keep, progress)
+    opened = open_recorder(world, keep)
     if opened is None:
         return None
-    recorder, machines, hub = opened
+    recorder, machines, server = opened
+    if server is not None:
+        serve(server, progress)
     watch_ = Watch(recorder, world.rank, progress, machines)
-    watch_.hub = hub
+    watch_.server = server
     if world.rank == 0:
         watch_.new_row()  # before any rank writes into it
     world.Barrier()

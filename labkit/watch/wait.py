@@ -20,8 +20,8 @@ from labkit.watch.flight_recorder.opcodes import DTYPES, SCHEDULES, UNKNOWN
 from labkit.watch.flight_recorder.report import Mismatch, Reason
 from labkit.watch.flight_recorder.snapshot import is_in_mpi_call
 from labkit.watch.flight_recorder.source import file_label, student_line_of
-from labkit.watch.machines.hub import Hub
 from labkit.watch.machines.publishing import publish
+from labkit.watch.machines.serving import Server
 from labkit.watch.machines.wishes import Wish
 from labkit.watch.signature import REDUCTIONS
 
@@ -62,7 +62,7 @@ class Watch:
     ) -> None:
         self.recorder = recorder
         self.machines = machines or [0] * recorder.size  # of the ranks
-        self.hub: Hub | None = None  # in rank 0 if there are several machines
+        self.server: Server | None = None  # in the first rank of each of several machines
         self.noted_row = -1  # whose members are in the slot
         self.rank = rank
         self.slot = recorder.slots[rank]

@@ -71,7 +71,8 @@ def take_snapshot(
     ranks = _share_places(_count_from_cell_start(recorder, ranks))
     waiting = [rank for rank in ranks if rank.activity is Activity.WAITING_IN_COLLECTIVE]
     shown = [rank for rank in ranks if rank.rank in members or rank in waiting or rank.message is not None]
-    subjects = [rank for rank in waiting if why is Reason.DEADLOCK or reporter in (rank.rank, None)]
+    of_all = reporter is None or why in (Reason.DEADLOCK, Reason.RANK_DIED)
+    subjects = [rank for rank in waiting if of_all or rank.rank == reporter]
     report = Report(
         reason=Reason.MISMATCH if isinstance(why, Mismatch) else why,
         deadline_s=deadline_s,
@@ -88,7 +89,9 @@ def take_snapshot(
 def _with_difference(recorder: FlightRecorder, report: Report) -> Report:
     """Return the report with its communicator's members, and with what their calls differ in, if they do."""
     here = next(rank.rank for rank in report.ranks if report.is_waiting_here(rank))
-    report = replace(report, members=tuple(read_members(recorder.slots[here], recorder.size)))
+    members = read_members(recorder.slots[here], recorder.size)
+    shown = [rank for rank in report.ranks if rank.rank in members or rank.message or rank.mpi_call]
+    report = replace(report, ranks=tuple(shown), members=tuple(members))
     calls = filter(None, map(report.joined_call, report.ranks))
     different = dict.fromkeys(replace(call, file="", line=0) for call in calls)
     found = filter(None, (mismatch(one, other) for one, other in combinations(different, 2)))

@@ -21,6 +21,7 @@ from labkit.watch.machines.wishes import Wish, read_wish
 from labkit.watch.watchdog.deadlock import Suspicion
 
 TICK_S = 0.1
+STOP_S = 2.0
 STATES_S = 0.25  # between two tellings of what the ranks of other machines do
 ANSWER_S = 3.0  # for a machine to say what its ranks do, or to publish a report
 
@@ -56,6 +57,7 @@ class Hub(threading.Thread):
                     self.report(Wish(Reason.DEADLOCK, self.deadline_s(), self.all_ranks, 0))
                 if (wish := self.next_wish()) is not None:
                     self.report(wish)
+            self.tell_states(monotonic())
         except Exception:
             traceback.print_exc(file=sys.stderr)  # the relays notice that the hub is gone, and say so
         finally:
@@ -70,6 +72,8 @@ class Hub(threading.Thread):
     def stop(self) -> None:
         """Tell the relays the last states, and end."""
         self.is_over = True
+        if self.is_alive():
+            self.join(STOP_S)
 
     def exchange(self, timeout_s: float) -> None:
         """Read what has arrived, and send what the relays have not taken yet."""
@@ -108,7 +112,7 @@ class Hub(threading.Thread):
         """Send each machine what other machines' ranks have begun to do since the last time."""
         changed = []
         for rank, slot in enumerate(self.recorder.slots):
-            of_cell = slot.cell_state, slot.cells_started, slot.has_died
+            of_cell = slot.cell_state, slot.cells_started, slot.has_died, slot.has_exited
             of_waits = slot.waiting_in, slot.message_number, slot.waiting_since_s, is_in_mpi_call(slot, now)
             if self.told.get(rank) != (*of_cell, *of_waits):
                 self.told[rank] = *of_cell, *of_waits

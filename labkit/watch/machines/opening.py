@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import socket
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
 
 from mpi4py import MPI
 
 from labkit.comm.errors import raise_together
-from labkit.watch.flight_recorder.layout import HOST_BYTES, CellState, FlightRecorder, fit
-from labkit.watch.machines.hub import Hub
+from labkit.watch.flight_recorder.layout import HOST_BYTES, FlightRecorder, fit
 from labkit.watch.machines.meeting import START_S, Door, addresses, find_hub
-from labkit.watch.machines.relay import Relay
+from labkit.watch.machines.serving import Server, server_of
 
 # If set to 1, hosts that labkit.hosts makes on one machine do not share a flight recorder, as real ones.
 SEPARATE = "LABKIT_SEPARATE_MACHINES"
 POLL_S = 0.01
 
-Opened = tuple[FlightRecorder, list[int], Hub | None]
+Opened = tuple[FlightRecorder, list[int], Server | None]
 
 
-def open_recorder(world: MPI.Intracomm, keep: bool, progress: Callable[[], object]) -> Opened | None:
+def open_recorder(world: MPI.Intracomm, keep: bool) -> Opened | None:
     """Create a flight recorder on each machine, and connect the machines. Collective.
 
-    Return this rank's recorder, the machine of each rank, and in rank 0 the hub if there are several.
-    Return None if not all ranks of a machine see its recorder, or if a machine cannot reach rank 0's. With
-    `keep`, the files stay. `progress` lets MPI move messages; a rank that others need calls it at its exit.
+    Return this rank's recorder, the machine of each rank, and the thread that has to be started somewhere if
+    this is the first rank of one of several machines. Return None if not all ranks of a machine see its
+    recorder, or if a machine cannot reach rank 0's. With `keep`, the files stay.
     """
     names = world.allgather(machine())
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
@@ -58,22 +55,19 @@ def open_recorder(world: MPI.Intracomm, keep: bool, progress: Callable[[], objec
             slot.machine = number
             slot.host = fit(host, HOST_BYTES) if len(numbers) > 1 else b""
         recorder.head.hub = len(numbers) > 1
-    thread = connect(world, recorder, machines) if len(numbers) > 1 else None
-    is_watched = world.bcast(thread is not None or len(numbers) == 1)
+    server = connect(world, recorder, machines) if len(numbers) > 1 else None
+    is_watched = world.bcast(server is not None or len(numbers) == 1)
     world.Barrier()
     if is_first and not (keep and is_watched):
         recorder.remove()  # its memory stays for as long as a rank uses it
     if not is_watched:
-        if thread is not None:
-            thread.close()
+        if server is not None:
+            server.close()
         return None
-    if thread is not None:
-        atexit.register(stay, thread, keep, progress)
-        thread.start()
-    return recorder, machines, thread if isinstance(thread, Hub) else None
+    return recorder, machines, server
 
 
-def connect(world: MPI.Intracomm, recorder: FlightRecorder, machines: list[int]) -> Hub | Relay | None:
+def connect(world: MPI.Intracomm, recorder: FlightRecorder, machines: list[int]) -> Server | None:
     """Return the thread that connects this machine with the others, on its first rank. Collective.
 
     On rank 0, return None if a machine cannot be connected.
@@ -86,7 +80,7 @@ def connect(world: MPI.Intracomm, recorder: FlightRecorder, machines: list[int])
         connection, fault = find_hub(where, mine)
     faults = world.allgather(fault)
     if door is None:
-        return Relay(recorder, connection) if connection else None
+        return server_of(recorder, {0: connection}) if connection else None
     expected, deadline = set(machines) - {0}, monotonic() + START_S
     failed = [f"rank {rank} cannot reach rank 0 ({why})" for rank, why in enumerate(faults) if why]
     fault = "".join(failed[:1])
@@ -99,23 +93,7 @@ def connect(world: MPI.Intracomm, recorder: FlightRecorder, machines: list[int])
             each.close()
         warnings.warn(f"The ranks are not watched: {fault}.", stacklevel=2)
         return None
-    return Hub(recorder, dict(door.admitted))
-
-
-def stay(thread: Hub | Relay, keep: bool, progress: Callable[[], object]) -> None:
-    """Serve until the ranks that need this one have ended their programs; called when this one has."""
-    recorder = thread.recorder
-    ranks = thread.ranks if isinstance(thread, Relay) else range(recorder.size)
-
-    def is_needed(rank: int) -> bool:
-        return recorder.slots[rank].cell_state != CellState.EXITED and recorder.is_alive(rank)
-
-    while not keep and thread.is_alive() and any(map(is_needed, ranks)):
-        if not MPI.Is_finalized():
-            progress()
-        sleep(POLL_S)
-    thread.stop()
-    thread.join()
+    return server_of(recorder, dict(door.admitted))
 
 
 def machine() -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from labkit.watch.machines.connection import Connection, Kind
 from labkit.watch.machines.slots import Changes, write_states
 
 TICK_S = 0.1  # between two looks at the slots
+STOP_S = 2.0
 DEATHS_S = 0.5  # between two looks at the processes
 FIRST_NUMBER = Struct("!q")
 
@@ -47,6 +48,7 @@ class Relay(threading.Thread):
     def __init__(self, recorder: FlightRecorder, connection: Connection) -> None:
         super().__init__(name="labkit-relay", daemon=True)
         self.recorder, self.connection = recorder, connection
+        self.connections = {0: connection}  # by the number of the machine at the other end
         machine = recorder.head.machine
         self.ranks = [rank for rank, slot in enumerate(recorder.slots) if slot.machine == machine]
         self.others = sorted(set(range(recorder.size)) - set(self.ranks))
@@ -75,6 +77,8 @@ class Relay(threading.Thread):
     def stop(self) -> None:
         """Send the last changes, and end."""
         self.is_over = True
+        if self.is_alive():
+            self.join(STOP_S)
 
     def exchange(self, timeout_s: float) -> None:
         """Send what has changed, and do what the hub says. Raise OSError if it is lost."""

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -23,22 +22,32 @@ from labkit.watch.flight_recorder.layout import (
     fit,
 )
 from labkit.watch.flight_recorder.report import Reason, Report
-from labkit.watch.flight_recorder.snapshot import take_snapshot
 from labkit.watch.flight_recorder.text import render
+from labkit.watch.machines.hub import Hub
+from labkit.watch.machines.publishing import publish
+from labkit.watch.machines.serving import Server
+from labkit.watch.machines.wishes import Wish
 from labkit.watch.program.options import Options
 
 OTHERS_S = 10.0  # how long a rank that has ended waits for the others to end
 SHOWN_S = 5.0  # how long a rank waits for another to show the report
 LEAVE_S = 2.0  # how long a rank waits for the others to be ready to end, too
 CAUSE_S = 0.5  # a rank that MPI ends because another has died leaves it so long to say so first
+PUBLISH_S = 5.0  # how long a rank that has died waits for the hub to make the report
 POLL_S = 0.02
 
 
 class Job:
     """The job, as the parent of one rank sees it."""
 
-    def __init__(self, recorder: FlightRecorder, rank: int, options: Options) -> None:
-        self.recorder, self.rank, self.options = recorder, rank, options
+    def __init__(
+        self, recorder: FlightRecorder, rank: int, options: Options, server: Server | None = None
+    ) -> None:
+        self.recorder, self.rank, self.options, self.server = recorder, rank, options, server
+        if isinstance(server, Hub):
+            server.deadline_s = lambda: options.deadline_s
+        if server is not None:
+            server.start()
         self.slot = recorder.slots[rank]
         if rank == 0 and options.json:
             Path(options.json).unlink(missing_ok=True)  # of an earlier run
@@ -67,12 +76,9 @@ class Job:
         self.slot.has_died = Death.DIED
         if self.report() is not None:
             return
-        with self.recorder.locked():
-            if self.recorder.head.epoch == epoch:
-                members = range(self.recorder.size)
-                why = Reason.RANK_DIED
-                report = take_snapshot(self.recorder, why, self.options.deadline_s, members, None)
-                self.recorder.publish(replace(report, reporter=self.rank))
+        everyone = list(range(self.recorder.size))
+        wish = Wish(Reason.RANK_DIED, self.options.deadline_s, everyone, self.rank)
+        publish(self.recorder, self.rank, epoch, wish, int, PUBLISH_S)
 
     def show(self, report: Report) -> None:
         """Print the report and write it to the file, if no other rank does; else wait until it is done."""
@@ -90,6 +96,11 @@ class Job:
             head.is_shown = 1
         else:
             _wait(lambda: bool(head.is_shown), SHOWN_S)
+
+    def stop_serving(self) -> None:
+        """Tell the other machines the last news of this one's ranks."""
+        if self.server is not None:
+            self.server.stop()
 
     def leave(self) -> None:
         """Wait until all ranks of this machine are ready to end: the launcher kills all with the first."""

@@ -9,6 +9,7 @@ import faulthandler
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from time import sleep
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
@@ -16,6 +17,7 @@ from labkit.watch.program.importing import call_after_init
 from labkit.watch.program.options import Options
 
 if TYPE_CHECKING:
+    from labkit.watch.machines.serving import Server
     from labkit.watch.wait import Watch
 
 
@@ -25,6 +27,7 @@ class Link:
     def __init__(self, connection: socket.socket, stack: BinaryIO, options: Options) -> None:
         self.connection, self.options = connection, options
         self.watch: Watch | None = None
+        self.server: Server | None = None  # that the parent runs
         if not faulthandler.is_enabled():
             # The parent reads where the program was when a signal killed it.
             faulthandler.enable(stack, all_threads=False)
@@ -35,12 +38,14 @@ class Link:
         from mpi4py import MPI
 
         from labkit.watch.communicators import watch_world
+        from labkit.watch.machines.serving import hand_over
 
         watched = watch_world(
             deadline_s=self.options.deadline_s,
             keep=True,
             in_program=True,
             on_deadlock=lambda report, rank: stay(),
+            serve=self._serve,
         )
         self.watch = watched.watch
         if self.watch is None:
@@ -48,13 +53,24 @@ class Link:
         self.watch.before_error = stay
         recorder, rank = self.watch.recorder, self.watch.rank
         with contextlib.suppress(OSError):
-            self.connection.sendall(f"{rank} {recorder.path}\n".encode())
+            hand_over(rank, recorder, self.server, self.connection)
             self.connection.recv(1)  # the parent has opened it
+        if self.server is not None:
+            self.server.close()  # this process's end of the connections: the parent has its own
         threading.Thread(target=self._flush_when_asked, name="labkit-flush", daemon=True).start()
         MPI.Intracomm.Barrier(watched)
         machine = recorder.head.machine
         if rank == min(each for each, slot in enumerate(recorder.slots) if slot.machine == machine):
             recorder.remove()  # its memory stays for as long as a process uses it
+
+    def _serve(self, server: Server, progress: Callable[[], object]) -> None:
+        """Let the parent connect this machine with the others: it outlives this process."""
+        from labkit.watch.machines.serving import MOST_FILES, serve_here
+
+        if len(server.connections) > MOST_FILES:
+            serve_here(server, progress)
+        else:
+            self.server = server
 
     def note_error(self, error: BaseException) -> None:
         """Note that the program has raised an error that it has not caught."""

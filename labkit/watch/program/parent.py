@@ -15,10 +15,10 @@ import sys
 from typing import BinaryIO, NoReturn
 
 from labkit.processes import wait_until_read
-from labkit.watch.flight_recorder.layout import FlightRecorder
 from labkit.watch.flight_recorder.report import Report
 from labkit.watch.flight_recorder.source import student_line
 from labkit.watch.flight_recorder.stacks import frames_in
+from labkit.watch.machines.serving import take_over
 from labkit.watch.program.job import Job
 from labkit.watch.program.options import Options
 
@@ -52,9 +52,9 @@ class Parent:
             ready, _, _ = select.select(files, [], [], POLL_S if self.job else None)
             with contextlib.suppress(BlockingIOError):
                 os.read(woken, MESSAGE_BYTES)
-            if self.connection in ready and (message := self.connection.recv(MESSAGE_BYTES)):
-                rank, path = message.decode().rstrip("\n").split(" ", 1)
-                self.job = Job(FlightRecorder(path), int(rank), self.options)
+            if self.connection in ready and (told := take_over(self.connection)):
+                rank, recorder, server = told
+                self.job = Job(recorder, rank, self.options, server)
                 self.connection.sendall(b"\n")
             if self.job and (report := self.job.report()):
                 self._end(self.job, report)
@@ -78,6 +78,7 @@ class Parent:
         if report := job.report():
             self._end(job, report)
         job.finish(code)
+        job.stop_serving()
         _exit(code)
 
     def _end(self, job: Job, report: Report) -> NoReturn:
@@ -91,6 +92,7 @@ class Parent:
         for file in sys.stdout, sys.stderr:
             wait_until_read(file.fileno())
         job.leave()
+        job.stop_serving()
         _exit(job.exit_code(report))
 
 
