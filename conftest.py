@@ -40,6 +40,7 @@ left_behind: list[str] = []  # a line for each process that was left behind
 PREFIX = f"{tempfile.gettempdir()}/labkit-tests-"
 HOME = tempfile.mkdtemp(prefix=f"{os.path.basename(PREFIX)}{os.getpid()}-")
 os.environ["IPYTHONDIR"] = HOME
+os.environ["LABKIT_HOSTS"] = f"{HOME}/hosts"  # two workers' notebooks must not share hosts
 os.environ["LABKIT_COSTS"] = f"{HOME}/costs"  # what `auto` measures while tests run is not for users
 os.environ["IPP_NONINTERACTIVE"] = "1"  # `%%px` output by rank, in order
 for name in ("LABKIT_CLUSTER", "PYTHONUNBUFFERED"):  # the user's settings must not affect tests
