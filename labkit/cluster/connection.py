@@ -12,13 +12,14 @@ import ipyparallel as ipp
 from IPython import get_ipython
 
 from labkit.cluster import ipyparallel_private as private
-from labkit.cluster import placeholder
+from labkit.cluster import placeholder, starting
 from labkit.cluster.cells.cell import Ranks, pending
 from labkit.cluster.cells.magics import activate
 from labkit.cluster.engine.setup import install_comm
 from labkit.cluster.engines import ANSWER_S, NoAnswer, end_engines, launcher_of, wait_for_ranks
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.ownership import Claim, Owner
+from labkit.cluster.slurm.notebook import Job
 from labkit.cluster.starting import client_of, find_or_start
 from labkit.cluster.world import RankInfo, check_world
 from labkit.watch.flight_recorder.layout import CellState
@@ -57,6 +58,7 @@ def connect(
             client.close()
             raise
     except BaseException:
+        cancel_pending_job()
         if (shell := get_ipython()) is not None:
             placeholder.install(shell, placeholder.FAILED)
         raise
@@ -72,6 +74,18 @@ def connect(
     private.call_before_use(client, ranks.check)
     activate(ranks, cleared=claim.is_first_use)
     return client
+
+
+def cancel_pending_job() -> None:
+    """Stop this kernel's cluster if its engines are a SLURM job that has not begun."""
+    cluster = starting.own_cluster
+    if cluster is None or not (job := Job(cluster)).is_slurm:
+        return
+    state = job.state()
+    if state is None or state.is_pending:
+        starting.stop_own_cluster()
+        if state is not None:
+            print(f"SLURM job {state.job} has been cancelled.")
 
 
 def chosen_by_environment(n: int, profile: str) -> tuple[int, str, str]:

@@ -51,31 +51,12 @@ def wait_for_ranks(
 
     The client may be a new one: a client does not learn of engines that register while it connects, so a
     client that misses engines for RECONNECT_S is replaced. With `revive`, dead engines are started again.
-    The time that a SLURM job waits in the queue does not count; an interrupt then cancels the job.
+    The time that a SLURM job waits in the queue does not count.
 
     Raise NoAnswer if engines that were there before do not answer within `answer_s`, ClusterError if not all
     n engines are up by the deadline, which is a time of time.monotonic().
     """
     queue = Waiting(Job(cluster), silent=NONINTERACTIVE)
-    try:
-        return _wait_for_ranks(cluster, client, n, deadline, queue, revive=revive, answer_s=answer_s)
-    except BaseException:
-        if queue.is_pending:
-            stop(cluster)
-            queue.show(f"SLURM job {queue.job.id} has been cancelled.")
-        raise
-
-
-def _wait_for_ranks(
-    cluster: ipp.Cluster,
-    client: ipp.Client,
-    n: int,
-    deadline: float,
-    queue: Waiting,
-    *,
-    revive: bool,
-    answer_s: float,
-) -> tuple[ipp.Client, list[RankInfo]]:
     reconnect = time.monotonic() + RECONNECT_S
     wait, waited = min(RECONNECT_S, answer_s), 0.0
     is_announced = NONINTERACTIVE or get_ipython() is None
@@ -131,14 +112,6 @@ def end_engines(cluster: ipp.Cluster, client: ipp.Client, deadline: float) -> No
     cluster.stop_engines_sync()
     while client.ids and time.monotonic() < deadline:
         time.sleep(POLL_S)
-
-
-def stop(cluster: ipp.Cluster) -> None:
-    """Stop a cluster's engines, and the cluster with them if this kernel has started it."""
-    if cluster is starting.own_cluster:
-        starting.stop_own_cluster()
-    else:
-        cluster.stop_engines_sync()
 
 
 def are_engines_running(cluster: ipp.Cluster) -> bool:

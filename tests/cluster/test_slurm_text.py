@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,17 +78,35 @@ def test_the_batch_script_has_the_settings_and_the_launcher(launcher: str, line:
     assert not [each for each in lines if "--account" in each]  # not set: SLURM chooses
 
 
+def answer(state: str, reason: str = "None", nodes: str = "n[1-4]", code: str = "0:0") -> str:
+    """Return what `scontrol show job` prints of a job."""
+    return (
+        f"JobId=7 JobName=allreduce-lab JobState={state} Reason={reason} Dependency=(null) ExitCode={code} "
+        f"TimeLimit=00:01:00 StartTime=2026-11-22T08:00:00 NodeList={nodes} Command=(null)"
+    )
+
+
 def test_a_job_is_described_in_slurms_words_and_a_sentence() -> None:
-    pending = parse("7", "PENDING|Resources||2026-11-22T08:00:00|N/A|1:00:00\n")
+    pending = parse("7", answer("PENDING", "Resources", ""))
     assert pending.is_pending and not pending.is_over and not pending.never_starts
     assert str(pending) == "SLURM job 7 is pending: Resources; expected start 2026-11-22T08:00:00"
-    assert parse("7", "PENDING|PartitionNodeLimit||N/A|N/A|1:00:00").never_starts
-    running = parse("7", "RUNNING|None|n[1-4]|2026-11-22T08:00:00|2026-11-22T09:00:00|1:00:00")
-    assert str(running) == "SLURM job 7 runs on n[1-4]" and running.cause == ""
-    timeout = parse("7", "TIMEOUT|TimeLimit|n[1-4]|a|b|1:00")
-    assert timeout.is_over and timeout.cause == "SLURM job 7 has reached its time limit of 1:00"
-    assert parse("7", "CANCELLED|None|n1|a|b|1:00").cause == "SLURM job 7 was cancelled"
-    failed = parse("7", "FAILED|NonZeroExitCode|n1|a|b|1:00")
+    assert parse("7", answer("PENDING", "PartitionNodeLimit")).never_starts
+    running = parse("7", answer("RUNNING"))
+    assert str(running) == "SLURM job 7 runs on n[1-4]" and running.cause == "" and not running.is_ending
+    timeout = parse("7", answer("TIMEOUT", "TimeLimit"))
+    assert timeout.is_over and timeout.cause == "SLURM job 7 has reached its time limit of 00:01:00"
+    assert parse("7", answer("CANCELLED")).cause == "SLURM job 7 was cancelled"
+    failed = parse("7", answer("FAILED", "NonZeroExitCode", code="1:0"))
     assert failed.is_over and failed.cause == ""  # what a rank did says more
     forgotten = parse("7", "")
     assert forgotten.is_over and str(forgotten) == "SLURM job 7 has ended (unknown)"
+
+
+def test_the_cause_of_an_end_is_known_before_all_processes_are_gone() -> None:
+    cancelled = parse("7", answer("COMPLETING", code="0:15"))
+    assert cancelled.is_ending and not cancelled.is_over
+    assert cancelled.cause == "SLURM job 7 was cancelled"
+    assert "its time limit" in parse("7", answer("COMPLETING", "TimeLimit", code="0:15")).cause
+    assert parse("7", answer("COMPLETING", "NonZeroExitCode", code="137:0")).cause == ""
+    # The lab ends a job, by SIGKILL, of which a rank has ended: SLURM then calls it cancelled.
+    assert replace(parse("7", answer("CANCELLED", code="0:9")), rank_ended=True).cause == ""

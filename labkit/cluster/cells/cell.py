@@ -37,6 +37,7 @@ HANG_GRACE_S = 0.3  # from the first HangError until the ranks still in the cell
 INTERRUPT_S = 2.0  # from the interrupt until the engines are ended
 SLOW_INTERRUPT_S = 5.0  # the same on a busy machine, for ranks that have left the line they were at
 LOCK_TIMEOUT_S = 2.0  # a rank that holds the flight recorder's lock must not keep a cell from being stopped
+LOST_S = 1.0  # for MPI to end the other ranks, before the notebook does
 NOTICE_S = 2.0  # for the controller to notice that engines have ended
 
 
@@ -53,7 +54,7 @@ class Ranks:
     ) -> None:
         self.client = client
         self.pids = {info.pid: info.rank for info in infos}
-        self.hosts = [info.host for info in infos]
+        self.hosts = {info.rank: info.host for info in infos}
         self.exits = exits_file(cluster)
         self.reports = Reports(cluster)
         self.job = Job(cluster)
@@ -61,6 +62,7 @@ class Ranks:
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
         self.controller = private.process_of(cluster.controller)
         self.controller_checked = 0.0  # when, by time.monotonic()
+        self.lost_since: float | None = None  # when a rank of a SLURM job was first missing
         self.ended_because = ""  # set when this notebook has ended the engines
 
     def check(self) -> None:
@@ -116,6 +118,7 @@ class Ranks:
         if now - self.controller_checked > CONTROLLER_POLL_S:
             self.controller_checked = now
             self.check_controller()
+            self.end_if_job_ends(now)
         report = self.reports.of_this_cell()
         text = hang_report(failures(result)) if report is None else render(report)
         if text is None or wait(result, HANG_GRACE_S):
@@ -128,6 +131,23 @@ class Ranks:
             stuck = ranks_phrase(pending(result))
             self.end(f"{stuck} did not respond to an interrupt: the engines were ended. {ADVICE}")
         raise CellHung(f"{text}\n{self.ended_because}", tracebacks(failures(result)))
+
+    def end_if_job_ends(self, now: float) -> None:
+        """End the engines if their SLURM job ends, or if MPI has not ended them after one is lost.
+
+        Raise RankDied then. On one machine, MPI ends all ranks within milliseconds.
+        """
+        if not self.job.is_slurm:
+            return
+        if set(self.client.ids) == set(self.pids.values()) and not self.job.is_ending:
+            self.lost_since = None
+        elif self.lost_since is None:
+            self.lost_since = now
+        elif now - self.lost_since > LOST_S:
+            kill_engines(self.client)
+            self.wait_until_no_engine()
+            if (died := self.death()) is not None:
+                raise died
 
     def stop(self, result: ipp.AsyncResult) -> CellStopped:
         """End a cell because the user stopped it; return the error that says what its ranks were doing."""

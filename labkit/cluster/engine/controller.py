@@ -11,6 +11,8 @@ end.
 from __future__ import annotations
 
 import socket
+from typing import Any
+from uuid import uuid4
 
 from ipyparallel.controller.app import IPController
 
@@ -24,6 +26,11 @@ class Controller(IPController):
     def __init__(self, **settings: object) -> None:
         super().__init__(**settings)
         self._bound: list[socket.socket] = []
+
+    def initialize(self, argv: Any = None) -> None:
+        """Sign messages even if they are encrypted: otherwise each client warns that they are not signed."""
+        self.config.Session.key = uuid4().hex.encode()
+        super().initialize(argv)
 
     def next_port(self, pool_name: str = "common") -> int:
         """Return a free port, which from now on only this program's listeners can use.

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from labkit import env
@@ -26,7 +26,7 @@ from labkit.cluster.slurm.settings import load
 from labkit.files import atomic_write
 from labkit.leftovers import files_of_this_cluster
 
-FAST_S, SLOW_S = 0.5, 3.0  # between questions to SLURM, in the first FAST_FOR_S of a state and later
+FAST_S, SLOW_S = 0.5, 2.0  # between questions to SLURM, in the first FAST_FOR_S of a state and later
 FAST_FOR_S = 10.0
 EXITS_POLL_S = 0.25
 MPI_GRACE_S = 1.0  # for MPI to end the other ranks after one has ended
@@ -73,24 +73,43 @@ def main(arguments: list[str]) -> int:
 def watch(job: str, file: Path, exits: Path, exits_before: int) -> JobState:
     """Write the job's state to a file whenever it changes, until the job ends; return the last state."""
     last, since, next_question = JobState(job, "PENDING"), time.monotonic(), 0.0
-    rank_ended = None
+    kill_at = float("inf")
     write(file, last)
     while not last.is_over:
         now = time.monotonic()
-        if now >= next_question:
+        # A rank that ends takes the others with it, whatever the launcher does about it.
+        is_first = not last.rank_ended and has_rank_ended(exits, exits_before)
+        if now >= next_question or is_first:
             state = queue.ask(job)
+            rank_ended = last.rank_ended or (is_first and (state.state == "RUNNING" or state.has_failed))
+            state = replace(state, rank_ended=rank_ended)
+            if is_first and rank_ended:
+                kill_at = now + MPI_GRACE_S
+            if state.is_ending and not last.is_ending:
+                kill_at = min(kill_at, now + SOFT_S)
             if state != last:
                 write(file, state)
                 last, since = state, now
-            next_question = now + (FAST_S if now - since < FAST_FOR_S or rank_ended else SLOW_S)
-        # A rank that ends takes the others with it, whatever the launcher does about it.
-        if rank_ended is None and size(exits) > exits_before:
-            rank_ended = now
-        if rank_ended and now - rank_ended > MPI_GRACE_S:
+            next_question = now + (FAST_S if now - since < FAST_FOR_S else SLOW_S)
+        if now > kill_at:
             queue.cancel(job, "--full", "--signal=KILL")
-            rank_ended = now
+            kill_at = now + SOFT_S
         time.sleep(EXITS_POLL_S)
     return last
+
+
+def has_rank_ended(exits: Path, before: int) -> bool:
+    """Return whether a rank has ended by itself since the file of exits had this size.
+
+    SLURM and launchers end ranks by SIGTERM.
+    """
+    try:
+        with exits.open("rb") as file:
+            file.seek(before)
+            first = file.readline().split()
+    except OSError:
+        return False
+    return len(first) > 1 and int(first[1]) != -signal.SIGTERM
 
 
 def end(job: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,11 +17,12 @@ from labkit.cluster.slurm import queue
 from labkit.cluster.slurm.queue import JobState
 from labkit.cluster.slurm.settings import load
 from labkit.leftovers import cluster_files
-from labkit.wording import duration
+from labkit.wording import duration, ranks_phrase
 
 REFUSED = "REFUSED"  # the state in the file `job` if sbatch did not accept the job
 END_S = 4.0  # for SLURM to say how a job has ended whose ranks are gone
 POLL_S = 0.2
+NEVER_S = 1.0  # a reason for which a job can never start has to hold for this long
 
 
 class Job:
@@ -40,12 +41,6 @@ class Job:
         except (OSError, ValueError, TypeError):
             return None
 
-    @property
-    def id(self) -> str:
-        """The job's number; empty if there is none."""
-        state = self.state()
-        return state.job if state is not None else ""
-
     def failure(self) -> str:
         """Return why there are no engines, if SLURM refused the job or it has ended."""
         state = self.state()
@@ -53,25 +48,33 @@ class Job:
             return ""
         return state.reason if state.state == REFUSED else f"{state}."
 
-    def cause_of_end(self, hosts: Iterable[str]) -> str:
-        """Return why ranks on these hosts have ended, if SLURM knows a cause; it is asked for END_S."""
+    @property
+    def is_ending(self) -> bool:
+        """Whether SLURM has begun to end the job."""
         state = self.state()
-        if state is None:
-            return ""
-        hosts, deadline = list(hosts), time.monotonic() + END_S
-        try:
-            while True:
-                state = queue.ask(state.job)
+        return state is not None and state.is_ending
+
+    def cause_of_end(self, hosts: Mapping[int, str]) -> str:
+        """Return why the ranks on these hosts have ended, if SLURM knows it, or if a node is lost."""
+        deadline = time.monotonic() + END_S
+        while (last := self.state()) is not None and not last.rank_ended:
+            try:
+                state = queue.ask(last.job)
                 if state.cause:
                     return state.cause
-                if lost := queue.lost_nodes(hosts):
-                    nodes = ", ".join(f"{name} ({word})" for name, word in lost.items())
-                    return f"SLURM job {state.job} has lost the node {nodes}"
-                if state.is_over or time.monotonic() > deadline:
-                    return ""
-                time.sleep(POLL_S)
-        except ClusterError as error:
-            return f"the engines have ended, and {error}"
+                lost = queue.lost_nodes(set(hosts.values()))
+            except ClusterError as error:
+                return f"the engines have ended, and {error}"
+            if lost:
+                ranks = [rank for rank, host in hosts.items() if host in lost]
+                return (
+                    f"SLURM job {last.job} has lost node{'s' * (len(lost) > 1)} {', '.join(lost)} with "
+                    f"{ranks_phrase(ranks)}: SLURM's daemon there does not answer"
+                )
+            if state.is_over or time.monotonic() > deadline:
+                return ""
+            time.sleep(POLL_S)
+        return ""
 
 
 class Waiting:
@@ -93,21 +96,20 @@ class Waiting:
         passed, self.last = now - self.last, now
         state = self.job.state()
         if state is None or not state.is_pending:
-            if self.is_pending and state is not None:
+            if self.shown and self.is_pending and state is not None:
                 self.show(f"{state}; it was pending for {duration(now - self.began)}.")
             self.is_pending = False
             return 0.0
         self.is_pending = True
         limit_s = 60 * float(load().pending)
-        if state.never_starts or now - self.began > limit_s:
+        never = state.never_starts and now - self.began > NEVER_S
+        if never or now - self.began > limit_s:
             why = (
-                "It can never start: ask for less"
-                if state.never_starts
+                "It can never start: ask for fewer ranks or nodes, or less time"
+                if never
                 else f"That is as long as `pending` in the settings allows ({limit_s / 60:g} minutes)"
             )
-            raise ClusterError(
-                f"{state}, after {duration(now - self.began)}. {why}. The job has been cancelled."
-            )
+            raise ClusterError(f"{state}, for {duration(now - self.began)}. {why}.")
         if now - self.began > 1.0:
             self.show(f"{state}; {duration(now - self.began)} so far. The stop button cancels the job.")
         return passed

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
+from signal import SIGTERM
 
 from labkit.cluster.errors import ClusterError
 
 ANSWER_S = 30.0  # for slurmctld, which may be busy
-FORMAT = "%T|%r|%N|%S|%e|%l"
 NOT_STARTED = {"PENDING", "CONFIGURING", "REQUEUED", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD"}
 ACTIVE = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 # States that say themselves why a job ended; FAILED and COMPLETED follow from what a rank did.
@@ -24,21 +25,31 @@ CAUSES = {
     "REVOKED": "was revoked",
 }
 # Reasons for which a job that waits would wait forever.
-NEVER = ("PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "AccountNotAllowed", "QOSNotAllowed")
-NODE_WORDS = ("DOWN", "NOT_RESPONDING", "FAIL", "NO_RESPOND")
+NEVER = (
+    "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "AccountNotAllowed",
+    "QOSNotAllowed",
+)  # fmt: skip
+NODE_WORDS = ("DOWN", "NOT_RESPONDING", "FAIL")
+SLURMD_PORT = "6818"  # unless SLURM names another
+CONNECT_S = 1.0
 
 
 @dataclass(frozen=True)
 class JobState:
-    """What SLURM says about a job; `state` and `reason` are its words, `nodes` a list such as n[1-4]."""
+    """What SLURM says about a job; `state` and `reason` are its words, `nodes` a list such as n[1-4].
+
+    `signal` is the signal that ended the batch script. `rank_ended` says that a rank has ended while the job
+    ran, which is then what ended the job.
+    """
 
     job: str
     state: str
     reason: str = ""
     nodes: str = ""
     start: str = ""
-    end: str = ""
     limit: str = ""
+    signal: int = 0
+    rank_ended: bool = False
 
     @property
     def is_pending(self) -> bool:
@@ -51,6 +62,16 @@ class JobState:
         return self.state not in NOT_STARTED | ACTIVE
 
     @property
+    def is_ending(self) -> bool:
+        """Whether SLURM is ending the job's processes, or has ended them."""
+        return self.state == "COMPLETING" or self.is_over
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the job's own program has failed."""
+        return self.state == "FAILED" or (self.state == "COMPLETING" and self.reason == "NonZeroExitCode")
+
+    @property
     def never_starts(self) -> bool:
         """Whether the job would wait forever."""
         return self.is_pending and self.reason.startswith(NEVER)
@@ -58,12 +79,15 @@ class JobState:
     @property
     def cause(self) -> str:
         """The sentence about an end whose cause SLURM knows; empty for any other."""
-        known = CAUSES.get(self.state, "")
+        state = self.state
+        if state == "COMPLETING":  # SLURM shows the final state only when all of the job's processes are gone
+            state = {"TimeLimit": "TIMEOUT"}.get(self.reason, "CANCELLED" if self.signal == SIGTERM else "")
+        known = "" if self.rank_ended else CAUSES.get(state, "")
         return f"SLURM job {self.job} {known.format(limit=self.limit)}" if known else ""
 
     def __str__(self) -> str:
         if self.is_pending:
-            when = f"; expected start {self.start}" if self.start not in ("", "N/A") else ""
+            when = f"; expected start {self.start}" if self.start not in ("", "N/A", "Unknown") else ""
             reason = f": {self.reason}" if self.reason not in ("", "None") else ""
             return f"SLURM job {self.job} is pending{reason}{when}"
         if not self.is_over:
@@ -72,18 +96,26 @@ class JobState:
 
 
 def parse(job: str, answer: str) -> JobState:
-    """Return the state in the answer of `squeue`; a job that it does not list has ended."""
-    line = next(iter(answer.splitlines()), "")
-    parts = line.split("|")
-    return JobState(job, *parts) if len(parts) == FORMAT.count("%") else JobState(job, "")
+    """Return the state in the answer of `scontrol show job`; a job that it does not know has ended."""
+    words = dict(word.partition("=")[::2] for word in answer.split())
+    signal = words.get("ExitCode", "").partition(":")[2]
+    return JobState(
+        job,
+        words.get("JobState", ""),
+        words.get("Reason", ""),
+        words.get("NodeList", ""),
+        words.get("StartTime", ""),
+        words.get("TimeLimit", ""),
+        int(signal) if signal.isdigit() else 0,
+    )
 
 
 def ask(job: str) -> JobState:
     """Return the state of a job. Raise ClusterError if SLURM does not answer."""
     # SLURM knows an ended job for some minutes (MinJobAge), which is long enough here; sacct may be absent.
-    answer = run(["squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={FORMAT}"], check=False)
+    answer = run(["scontrol", "--oneliner", "show", "job", job], check=False)
     if answer.returncode and "Invalid job id" not in answer.stderr:
-        raise ClusterError(f"`squeue` failed: {answer.stderr.strip()}")
+        raise ClusterError(f"`scontrol show job` failed: {answer.stderr.strip()}")
     return parse(job, answer.stdout)
 
 
@@ -98,16 +130,29 @@ def cancel(job: str, *options: str) -> None:
     run(["scancel", "--quiet", *options, job], check=False)
 
 
-def lost_nodes(nodes: Sequence[str]) -> dict[str, str]:
-    """Return those of the nodes that do not respond or are down, each with SLURM's word for its state."""
-    lost = {}
-    answer = run(["scontrol", "--oneliner", "show", "node", ",".join(nodes)], check=False).stdout
+def lost_nodes(nodes: Collection[str]) -> list[str]:
+    """Return those of a job's nodes that SLURM calls down or that do not answer.
+
+    SLURM itself notices a lost node after SlurmdTimeout, five minutes by default. So this function connects
+    to the port of each node's slurmd. If none can be reached, a firewall is in between, and nothing follows.
+    """
+    answer = run(["scontrol", "--oneliner", "show", "node", ",".join(sorted(nodes))], check=False).stdout
+    lost, silent = [], []
     for line in answer.splitlines():
         words = dict(word.partition("=")[::2] for word in line.split())
-        state = words.get("State", "")
-        if state.endswith("*") or any(word in state for word in NODE_WORDS):
-            lost[words.get("NodeName", "")] = state
-    return lost
+        if any(word in words.get("State", "") for word in NODE_WORDS):
+            lost.append(words["NodeName"])
+        elif not _answers(words.get("NodeAddr", ""), words.get("Port", SLURMD_PORT)):
+            silent.append(words["NodeName"])
+    return lost + (silent if len(lost + silent) < len(nodes) else [])
+
+
+def _answers(host: str, port: str) -> bool:
+    try:
+        with socket.create_connection((host, int(port)), timeout=CONNECT_S):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 def run(command: list[str], given: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,148 @@
+"""connect() over the profile `slurm`: engines in a job, and what the notebook says when the job ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import ipyparallel as ipp
+import pytest
+import zmq
+
+from tests.cluster_fixtures import Kernel, World, wait_until
+from tests.slurm.local_cluster import LocalCluster
+
+# The notebook itself asks for other ranks: the environment variable LABKIT_PROFILE wins.
+CONNECT = "from labkit.cluster import connect\nrc = connect(n=4, profile='mpi')"
+LOOP = "%%px\nx = np.ones(1000)\nwhile True:\n    comm.Allreduce(x.copy(), x)\n    x /= size"
+SAID_S = 10.0  # from a fault to the sentence in the notebook; on a busy machine it takes longer
+SLOWNESS = 3.0
+
+
+@pytest.fixture
+def connected(kernel: Kernel) -> Iterator[Kernel]:
+    """A kernel whose engines run."""
+    output = kernel.run(CONNECT)
+    assert "4 ranks, one MPI world" in output and "on n1, n2, n3, n4;" in output, output
+    yield kernel
+
+
+def in_a_loop(kernel: Kernel) -> str:
+    """Start a cell that never ends, and return its message once all ranks are in the loop."""
+    kernel.run("%px import os; pid = os.getpid()")
+    return kernel.start(LOOP)
+
+
+def answer_after(kernel: Kernel, fault: Callable[[], object]) -> str:
+    """Return what a cell in a loop says after a fault, which it has to say soon."""
+    message = in_a_loop(kernel)
+    time.sleep(1.0)  # the ranks are in the loop, most of the time inside MPI
+    began = time.monotonic()
+    fault()
+    output = kernel.finish(message)
+    took_s = time.monotonic() - began
+    print(f"{took_s:.1f} s: {output}")
+    assert took_s < SAID_S * SLOWNESS
+    return output
+
+
+def test_engines_are_one_world_whose_ids_are_the_ranks(
+    connected: Kernel, slurm: LocalCluster, world: World
+) -> None:
+    connected.run("%px import os; node = os.environ['SLURMD_NODENAME']; total = comm.allreduce(rank)")
+    assert connected.run("print(rc.ids, rc[:]['rank'], rc[:]['node'], rc[:]['total'])") == (
+        "[0, 1, 2, 3] [0, 1, 2, 3] ['n1', 'n2', 'n3', 'n4'] [6, 6, 6, 6]\n"
+    )
+    assert len(slurm.jobs()) == 1
+    # The connection files hold the controller's key.
+    files = [Path(path) for path in world.cluster_files() if "ipcontroller" in path]
+    assert len(files) == 2
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    assert {stat.S_IMODE(file.parent.stat().st_mode) for file in files} == {0o700}
+    # No script in the notebook's folder.
+    assert not list(Path.cwd().glob("*.sbatch"))
+    output = connected.run("%%px\nif rank != 2:\n    comm.Barrier()")
+    assert "rank 2 never" in output and "HangError" in output
+    assert "this notebook's cluster" in connected.run(CONNECT)
+    refuses_clients_without_the_key(next(file for file in files if "client" in file.name))
+
+
+def refuses_clients_without_the_key(file: Path) -> None:
+    """Check that the controller answers a client with its key, and no client without."""
+    text = file.read_text()
+    with ipp.Client(str(file), timeout=30) as client:
+        assert client.ids == [0, 1, 2, 3]
+    stranger = file.with_name("stranger.json")
+    key = re.search(r'"curve_serverkey": "(.*?)"', text)
+    assert key
+    other, _ = zmq.curve_keypair()
+    # Neither without encryption nor with another key.
+    for without in (
+        re.sub(r'"curve_\w+": ".*?"', lambda found: found[0].partition(":")[0] + ": null", text),
+        text.replace(key[1], other.decode()),
+    ):
+        stranger.write_text(without)
+        with pytest.raises(TimeoutError):
+            ipp.Client(str(stranger), timeout=2)
+        stranger.unlink()
+
+
+def test_a_killed_engine_is_named_and_the_next_connect_works(connected: Kernel) -> None:
+    (pid,) = map(int, re.findall(r"\d+", connected.run("print(rc[2].apply_sync(__import__('os').getpid))")))
+    output = answer_after(connected, lambda: os.kill(pid, signal.SIGKILL))
+    assert "RankDied: rank 2 was killed by signal 9 (SIGKILL), and MPI ended the other ranks" in output
+    output = connected.run("%%px\nimport os\nif rank == 1: os._exit(3)\ncomm.Barrier()")
+    assert "connect()" in output  # there are no ranks
+    assert "on n1, n2, n3, n4;" in connected.run(CONNECT)
+    output = connected.run("%%px\nimport os\nif rank == 1: os._exit(3)\ncomm.Barrier()")
+    assert "RankDied: rank 1 ended with exit code 3" in output
+
+
+def test_a_job_cancelled_by_someone_else_is_called_that(connected: Kernel, slurm: LocalCluster) -> None:
+    (job,) = slurm.jobs()
+    output = answer_after(connected, lambda: slurm.command("scancel", job))
+    assert f"RankDied: SLURM job {job} was cancelled." in output
+
+
+def test_a_lost_node_is_named(connected: Kernel, slurm: LocalCluster) -> None:
+    output = answer_after(connected, lambda: slurm.lose_node("n3"))
+    assert "has lost node n3 with rank 2" in output
+    slurm.start_node("n3")
+    slurm.wait_until_idle()
+
+
+def test_more_ranks_than_the_partition_has_are_refused_at_once(kernel: Kernel, slurm: LocalCluster) -> None:
+    output = kernel.run("from labkit.cluster import connect\nrc = connect(64)")
+    assert "ClusterError: SLURM job" in output and "is pending: PartitionConfig" in output
+    assert "It can never start" in output
+    wait_until(lambda: not slurm.jobs(), "the queue is empty", 30)
+
+
+def test_the_stop_button_cancels_a_pending_job(
+    kernel: Kernel, slurm: LocalCluster, environment: dict[str, str], tmp_path: Path
+) -> None:
+    blocking = subprocess.run(
+        ["sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap", "sleep 600"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    wait_until(lambda: "RUNNING" in slurm.command("squeue", "-h", "-o", "%T"), "the other job runs", 30)
+    message = kernel.start(CONNECT)
+    wait_until(lambda: len(slurm.jobs()) == 2, "the engines' job is in the queue", 60)
+    kernel.manager.interrupt_kernel()
+    output = kernel.finish(message)
+    assert "KeyboardInterrupt" in output and "has been cancelled" in output
+    assert slurm.jobs() == [blocking]
+    slurm.command("scancel", blocking)
+
+
+def test_the_job_ends_with_a_killed_kernel(connected: Kernel, slurm: LocalCluster, world: World) -> None:
+    assert slurm.jobs()
+    connected.manager.signal_kernel(signal.SIGKILL)
+    wait_until(lambda: not slurm.jobs(), "the queue is empty", 40)
+    world.wait_until_empty()
