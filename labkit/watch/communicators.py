@@ -23,6 +23,7 @@ from mpi4py import MPI
 
 from labkit.comm import waiting
 from labkit.watch.arrays import WatchedArrays
+from labkit.watch.comparing import new_channel
 from labkit.watch.flight_recorder.layout import CellState
 from labkit.watch.flight_recorder.opcodes import OPERATIONS, UNKNOWN
 from labkit.watch.machines.hub import Hub
@@ -31,7 +32,7 @@ from labkit.watch.machines.serving import Server, serve_here
 from labkit.watch.message_wait import MessageWait
 from labkit.watch.messages import WatchedMessages, drain
 from labkit.watch.objects import WatchedObjects
-from labkit.watch.rendezvous import Channel, NoChannel, new_channel
+from labkit.watch.rendezvous import Channel, NoChannel
 from labkit.watch.requests.noted import NotedRequests
 from labkit.watch.requests.polled import replace_requests
 from labkit.watch.signature import signature
@@ -105,12 +106,13 @@ Serve = Callable[[Server, Callable[[], object]], None]
 _world: WatchedComm | None = None  # this process's
 
 
-def watch(keep: bool = False, serve: Serve = serve_here) -> WatchedComm:
+def watch(keep: bool = False, serve: Serve = serve_here, *, only_compares: bool = False) -> WatchedComm:
     """Return the world's communicator, watched; always the same object. The first call is collective.
 
     From then on, ranks that wait for a message of a schedule on a communicator that is not watched end with a
     hang report, too.
 
+    With `only_compares`, ranks compare their collectives, but do not wait for each other before they begin.
     With `keep`, the flight recorder's files stay for other processes to read, and the caller's launcher
     removes them. Ranks of several machines share no memory: `serve` starts the thread that connects a machine
     with the others (see labkit.watch.machines).
@@ -119,7 +121,7 @@ def watch(keep: bool = False, serve: Serve = serve_here) -> WatchedComm:
     if _world is None:
         world = MPI.COMM_WORLD
         made: WatchedComm = WatchedComm(world)
-        channel = _open_world(world, keep, serve)
+        channel = _open_world(world, keep, serve, only_compares)
         if channel is not None:
             made._channel = channel
             atexit.register(drain, channel.watch)
@@ -136,6 +138,7 @@ def watch_world(
     deadline_s: float,
     keep: bool = False,
     in_program: bool = False,
+    strict: bool = False,
     on_deadlock: OnDeadlock = end_process,
     serve: Serve = serve_here,
 ) -> WatchedComm:
@@ -148,13 +151,14 @@ def watch_world(
         keep: leave the flight recorder's files for other processes to read (see `watch`).
         in_program: wait for a rank that computes without limit, not for PATIENCE deadlines; and leave the
             ranks that stay in MPI after the report of a wait that was watched.
+        strict: let collectives begin only when all ranks have called the same one, in a program, too.
         on_deadlock: called with the report and this rank's number, in the watchdog's thread, if this rank
             stays inside an MPI call after a hang was reported. It has to end the process.
         serve: see `watch`.
 
     """
     global _watchdog  # noqa: PLW0603
-    world = watch(keep, serve)
+    world = watch(keep, serve, only_compares=in_program and not strict)
     world.deadline_s = deadline_s
     replace_requests(world.watch, deadline_s)
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010  (mpi4py's stubs declare it final)
@@ -208,7 +212,7 @@ def _world_ranks(comm: MPI.Intracomm) -> list[int]:
     return [int(rank) for rank in ranks]
 
 
-def _open_world(world: MPI.Intracomm, keep: bool, serve: Serve = serve_here) -> Channel | None:
+def _open_world(world: MPI.Intracomm, keep: bool, serve: Serve, only_compares: bool) -> Channel | None:
     """Create flight recorders, and return the world's row in them; None if the ranks cannot be watched."""
 
     def progress() -> object:
@@ -226,4 +230,5 @@ def _open_world(world: MPI.Intracomm, keep: bool, serve: Serve = serve_here) -> 
         watch_.new_row()  # before any rank writes into it
     world.Barrier()
     watch_.slot.cell_state = CellState.RUNNING
+    watch_.slot.only_compares = only_compares
     return new_channel(watch_, 0, world, list(range(world.size)))

@@ -134,6 +134,10 @@ class Channel:
                 return False
         return True
 
+    def all_have_reached(self, number: int) -> bool:
+        """Tell whether all ranks have made the call of this number (with its epoch), or later ones."""
+        return all(has_reached(word, number << NUMBER_SHIFT) for word in self.words[self.first : self.last])
+
     def has_joined(self, rank: int, word: int) -> bool:
         """Tell whether a rank has made the same call, or a later one."""
         theirs = self.words[self.first + rank]
@@ -169,12 +173,6 @@ class ChannelAcrossMachines(Channel):
     """
 
     is_across_machines = True
-
-
-def new_channel(watch: Watch, row: int, comm: MPI.Intracomm, members: list[int]) -> Channel:
-    """Return the channel of a communicator of these ranks of the world."""
-    across = len({watch.machines[rank] for rank in members}) > 1
-    return (ChannelAcrossMachines if across else Channel)(watch, row, comm, members)
 
 
 class NoChannel:

@@ -7,10 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from types import CodeType, FrameType
-from typing import Protocol
+from typing import Any
 from zlib import crc32
-
-from mpi4py import MPI
 
 from labkit.processes import cores
 from labkit.watch import errors
@@ -43,13 +41,6 @@ _yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
 Key = tuple[int | str, int, int, int, int, int, int, int]
 
 
-class Numbered(Protocol):
-    """A communicator and the number of its last collective."""
-
-    comm: MPI.Intracomm
-    number: int
-
-
 class Watch:
     """The part of this process in the flight recorder: one for all its watched communicators."""
 
@@ -72,7 +63,7 @@ class Watch:
         self.before_error: Callable[[], object] = _do_nothing  # in a program: does not return
         self.polls, self.pause = (POLLS, _yield_core) if shared else (POLLS_ON_OWN_CORE, _do_nothing)
         self.patience = 1.0  # deadlines to wait for a rank that computes
-        self.channels: list[Numbered] = []
+        self.channels: list[Any] = []  # of class Channel, which imports this module
         self.rows_opened = 0  # as rank 0 of a communicator
         self.free_rows: list[int] = []
         self.notes: dict[Key, tuple[CodeType, int, bytes]] = {}
@@ -128,6 +119,7 @@ class Watch:
             self.rows_opened += 1
         size = self.recorder.size
         self.recorder.words[row * size : (row + 1) * size] = memoryview(bytes(8 * size)).cast("Q")
+        self.recorder.words[self.recorder.lead_index(row)] = 0
         return row
 
     def wait(self, is_done: Callable[[], bool], waiting: Waiting) -> None:
@@ -257,6 +249,10 @@ class Watch:
         note = layout.CALL_BODY.pack(*call, frame.f_lineno, file_label(code.co_filename), name)
         self.notes[key] = made = code, hash(call) & layout.HASH_MASK, note
         return made
+
+    def all_have_made(self, call: layout.Call) -> bool:
+        """Tell whether all ranks of its communicator have made a call of this rank, or later ones."""
+        return any(each.row == call.row and each.all_have_reached(call.number) for each in self.channels)
 
     def post_place(self, frame: FrameType | None) -> None:
         """Note the student's line at which this rank waits."""

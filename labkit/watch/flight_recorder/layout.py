@@ -122,6 +122,7 @@ class Slot(ctypes.Structure):
         ("message_purpose", ctypes.c_char * PURPOSE_BYTES),  # what it is part of; empty: the caller's own
         ("message_origin", ctypes.c_char * ORIGIN_BYTES),  # the line that made the request; empty: no request
         ("confirmed", ctypes.c_int64),  # see circle.confirmation
+        ("only_compares", ctypes.c_int64),  # whether it makes no rendezvous: see labkit.watch.comparing
         ("writes_stack", ctypes.c_int64),  # whether it answers the signal (see stacks.py)
         ("calls_noted", ctypes.c_int64),
         ("host", ctypes.c_char * HOST_BYTES),  # the machine's name, if there are several machines
@@ -171,7 +172,7 @@ class FlightRecorder:
     @staticmethod
     def create(size: int) -> str:
         """Create an empty flight recorder for `size` ranks; return its path."""
-        words = size * ROWS_PER_RANK * size
+        words = size * ROWS_PER_RANK * (size + 1)
         slots = size * ctypes.sizeof(Slot) + (size + 1) * REPORT_BYTES_PER_RANK
         total = ctypes.sizeof(Head) + slots + 8 * words
         error: OSError | None = None
@@ -280,6 +281,10 @@ class FlightRecorder:
     def slot_offset(self, rank: int) -> int:
         """Return the offset in memory, in bytes, at which a rank's slot starts."""
         return ctypes.sizeof(Head) + rank * ctypes.sizeof(Slot)
+
+    def lead_index(self, row: int) -> int:
+        """Return where in `words` the word is of the rank that came first to a row's last call."""
+        return self.size * ROWS_PER_RANK * self.size + row
 
     def history_offset(self, rank: int) -> int:
         """Return the offset in memory, in bytes, at which a rank's history starts."""

@@ -69,6 +69,8 @@ def take_snapshot(
     known = observed or {}
     ranks = [known.get(rank) or observe(recorder, rank) for rank in range(recorder.size)]
     ranks = _share_places(_count_from_cell_start(recorder, ranks))
+    if isinstance(why, Mismatch) and reporter is not None and (calls := ranks[reporter].calls):
+        ranks = [_as_called(rank, calls[-1].communicator, calls[-1].number) for rank in ranks]
     waiting = [rank for rank in ranks if rank.activity is Activity.WAITING_IN_COLLECTIVE]
     shown = [rank for rank in ranks if rank.rank in members or rank in waiting or rank.message is not None]
     of_all = reporter is None or why in (Reason.DEADLOCK, Reason.RANK_DIED)
@@ -168,7 +170,7 @@ def _waiting(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState
             return None
         seen, place = replace(seen, mpi_call=name), _text(slot.place)
     elif slot.cell_state == CellState.RUNNING and _has_just_called(recorder, slot):
-        place = f"{last.file} line {last.line}"
+        place = _line(last)
     else:
         return None
     return replace(seen, activity=Activity.WAITING_IN_COLLECTIVE, place=place)
@@ -213,6 +215,23 @@ def _lags(recorder: FlightRecorder, slot: Slot) -> bool:
         other.cells_started > slot.cells_started and other.cell_state_since_s > slot.cell_state_since_s
         for other in running
     )
+
+
+def _as_called(rank: RankState, row: int, number: int) -> RankState:
+    """Return the state of a rank as of when it made a call of a row, if it has made that call."""
+    for i, call in enumerate(rank.calls):
+        if (call.communicator, call.number) == (row, number) and rank.calls[i + 1 :]:
+            calls, what = rank.calls[: i + 1], Activity.WAITING_IN_COLLECTIVE
+            return replace(rank, activity=what, calls=calls, place=_line(call), message=None)
+    if rank.activity in (Activity.RUNNING, Activity.IN_MPI_CALL) and rank.calls:
+        call = rank.calls[-1]
+        if (call.communicator, call.number) == (row, number):
+            return replace(rank, activity=Activity.WAITING_IN_COLLECTIVE, place=rank.place or _line(call))
+    return rank
+
+
+def _line(call: CallRecord) -> str:
+    return f"{call.file} line {call.line}"
 
 
 def _has_just_called(recorder: FlightRecorder, slot: Slot) -> bool:

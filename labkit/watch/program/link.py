@@ -44,6 +44,7 @@ class Link:
             deadline_s=self.options.deadline_s,
             keep=True,
             in_program=True,
+            strict=self.options.strict,
             on_deadlock=lambda report, rank: stay(),
             serve=self._serve,
         )

@@ -93,7 +93,10 @@ class Watchdog(threading.Thread):
     def has_joined(self, name: str) -> bool:
         """Tell whether this rank's last watched collective, of this name, is under way on all its ranks."""
         calls = self.recorder.last_calls(self.watch.rank)
-        if not calls or self.slot.joined_word >> 24 != calls[-1].number:
+        if not calls or not (
+            self.slot.joined_word >> 24 == calls[-1].number
+            or (self.slot.only_compares and self.watch.all_have_made(calls[-1]))
+        ):
             return False
         operation = calls[-1].operation
         return operation >= SCHEDULES or OPERATION_NAMES[operation] == name

@@ -1,0 +1,109 @@
+"""The channel of a program: each rank compares its call with those that other ranks have made, and goes on.
+
+It does not wait for the others, as a rendezvous does, so a call costs what it takes to note it. The last rank
+to make a call sees the notes of all others: calls that do not fit together are always found. The ranks that
+came before are inside MPI by then and cannot be brought back, but a program ends with the report. A rank that
+never makes the call is found by the watchdog.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from struct import Struct
+
+from mpi4py import MPI
+
+from labkit.watch.flight_recorder import layout
+from labkit.watch.flight_recorder.layout import (
+    HISTORY_CALLS,
+    NO_RENDEZVOUS,
+    NUMBER_MASK,
+    NUMBER_SHIFT,
+    WaitingIn,
+)
+from labkit.watch.flight_recorder.report import Mismatch
+from labkit.watch.flight_recorder.snapshot import mismatch
+from labkit.watch.machines.wishes import Wish, write_members
+from labkit.watch.rendezvous import Channel, ChannelAcrossMachines, has_reached
+from labkit.watch.wait import Watch
+
+_getframe, _note, _NOTE_BYTES = sys._getframe, layout.NUMBERED_CALL.pack_into, ctypes.sizeof(layout.Call)
+_NUMBER_AND_ROW = Struct("=2q")  # with which a Call begins
+_COMPARED = layout.Call.line.offset  # bytes at the beginning of a Call that say what is called
+
+
+class ComparingChannel(Channel):
+    """A communicator's row, and beside it the word of the rank that came first to the last call."""
+
+    def __init__(self, watch: Watch, row: int, comm: MPI.Intracomm, members: list[int]) -> None:
+        super().__init__(watch, row, comm, members)
+        self.lead = watch.recorder.lead_index(row)
+        watch.slot.joined_word = NO_RENDEZVOUS
+
+    def rendezvous(  # noqa: PLR0917  (every nanosecond counts)
+        self,
+        operation: int | str,
+        deadline_s: float,
+        root: int,
+        count: int,
+        dtype: int,
+        reduction: int,
+        depth: int = 2,
+    ) -> None:
+        """Note this call and compare it; report a mismatch. The arguments are those of Channel.rendezvous."""
+        frame = _getframe(depth)
+        watch = self.watch
+        key = (operation, root, count, dtype, reduction, frame.f_lasti, id(frame.f_code), self.row)
+        _, digest, note = watch.notes.get(key) or watch.note(key, frame)
+        self.number = number = (self.number + 1) & NUMBER_MASK
+        place = watch.base | number << NUMBER_SHIFT
+        calls = watch.calls
+        _note(self.memory, watch.history + calls % HISTORY_CALLS * _NOTE_BYTES, place >> NUMBER_SHIFT, note)
+        watch.slot.calls_noted = watch.calls = calls + 1
+        words = self.words
+        words[self.own] = word = place | digest
+        if watch.noted_row != self.row:
+            watch.noted_row = self.row
+            write_members(watch.slot, self.members)
+        if words[self.lead] != word and (found := self._compare(word)) is not None:
+            self._report(found, deadline_s, depth)
+
+    def _compare(self, word: int) -> Mismatch | None:
+        """Return in what the call differs from that of a rank which has made it, if it does."""
+        words = self.words
+        if not has_reached(words[self.lead], word):
+            words[self.lead] = word  # this rank is the first, or two are at the same moment
+        number = word >> NUMBER_SHIFT
+        mine = self._offset(self.rank, number)
+        for rank, theirs in enumerate(words[self.first : self.last]):
+            if theirs == word or not has_reached(theirs, word) or (other := self._offset(rank, number)) < 0:
+                continue
+            if self.memory[other : other + _COMPARED] != self.memory[mine : mine + _COMPARED]:
+                calls = (layout.Call.from_buffer_copy(self.memory, at) for at in (mine, other))
+                if (found := mismatch(*calls)) is not None:
+                    return found
+        return None
+
+    def _offset(self, rank: int, number: int) -> int:
+        """Return where in memory a rank's note of its call of this number is; -1 if it is no longer kept."""
+        recorder, member = self.watch.recorder, self.members[rank]
+        history, noted = recorder.history_offset(member), recorder.slots[member].calls_noted
+        for i in range(noted - 1, max(-1, noted - 1 - HISTORY_CALLS), -1):
+            at = history + i % HISTORY_CALLS * _NOTE_BYTES
+            if _NUMBER_AND_ROW.unpack_from(self.memory, at) == (number, self.row):
+                return at
+        return -1
+
+    def _report(self, found: Mismatch, deadline_s: float, depth: int) -> None:
+        self.watch.post_place(_getframe(depth + 1))
+        self.watch.slot.waiting_in = WaitingIn.COLLECTIVE
+        self.watch.publish(Wish(found, deadline_s, self.members, self.watch.rank))
+        self.watch.raise_report()
+
+
+def new_channel(watch: Watch, row: int, comm: MPI.Intracomm, members: list[int]) -> Channel:
+    """Return the channel of a communicator of these ranks of the world."""
+    if len({watch.machines[rank] for rank in members}) > 1:
+        return ChannelAcrossMachines(watch, row, comm, members)
+    return (ComparingChannel if watch.slot.only_compares else Channel)(watch, row, comm, members)
