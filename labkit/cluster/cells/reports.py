@@ -10,7 +10,7 @@ from pathlib import Path
 import ipyparallel as ipp
 
 from labkit.leftovers import cluster_files
-from labkit.watch.flight_recorder.report import Activity, Reason, Report
+from labkit.watch.flight_recorder.report import Reason, Report
 
 
 class Reports:
@@ -48,4 +48,4 @@ class Reports:
 def stuck_in_mpi(report: Report | None) -> list[int]:
     """Return the ranks that a report has found inside an MPI call that nothing can interrupt."""
     ranks = report.ranks if report is not None else ()
-    return [rank.rank for rank in ranks if rank.activity is Activity.IN_MPI_CALL]
+    return [rank.rank for rank in ranks if rank.mpi_call]

@@ -49,7 +49,8 @@ def title(report: Report) -> str:
 
 def _died(report: Report) -> str:
     dead = next(rank for rank in report.ranks if rank.rank == report.reporter)
-    return f"rank {dead.rank} of {report.world_size or len(report.ranks)} {dead.error or 'died'}."
+    host = f" (host {dead.host})" if dead.host else ""
+    return f"rank {dead.rank} of {report.world_size or len(report.ranks)}{host} {dead.error or 'died'}."
 
 
 _TITLES: dict[Reason, Callable[[Report], str]] = {
