@@ -35,6 +35,7 @@ from labkit.watch.objects import WatchedObjects
 from labkit.watch.rendezvous import Channel, NoChannel
 from labkit.watch.requests.noted import NotedRequests
 from labkit.watch.requests.polled import replace_requests
+from labkit.watch.requests.waits import set_default
 from labkit.watch.signature import signature
 from labkit.watch.wait import Watch
 from labkit.watch.watchdog.watchdog import OnDeadlock, Watchdog, end_process
@@ -160,16 +161,24 @@ def watch_world(
     global _watchdog  # noqa: PLW0603
     world = watch(keep, serve, only_compares=in_program and not strict)
     world.deadline_s = deadline_s
-    replace_requests(world.watch, deadline_s)
+    set_default(world.watch, deadline_s)
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010  (mpi4py's stubs declare it final)
     if world.watch is not None and _watchdog is None:
+        replace_requests(world.watch, deadline_s)
         world.watch.patience = math.inf if in_program else PATIENCE
-        _watchdog = Watchdog(world.watch, lambda: world.deadline_s, on_deadlock, in_program)
+        _watchdog = Watchdog(world.watch, lambda: watch().deadline_s, on_deadlock, in_program)
         if isinstance(world.watch.server, Hub):
-            world.watch.server.deadline_s = lambda: world.deadline_s
+            world.watch.server.deadline_s = lambda: watch().deadline_s
         _watchdog.start()
         atexit.register(_watchdog.stop)
     return world
+
+
+def replace_world(world: WatchedComm) -> None:
+    """Let `watch()` and `MPI.COMM_WORLD` be a communicator that wraps the world's."""
+    global _world  # noqa: PLW0603
+    _world = world
+    setattr(MPI, "COMM_WORLD", world)  # noqa: B010
 
 
 def resume() -> None:

@@ -27,7 +27,7 @@ from labkit.watch.machines.hub import Hub
 from labkit.watch.machines.publishing import publish
 from labkit.watch.machines.serving import Server
 from labkit.watch.machines.wishes import Wish
-from labkit.watch.program.options import Options
+from labkit.watch.program.options import Options, findings_file
 
 OTHERS_S = 10.0  # how long a rank that has ended waits for the others to end
 SHOWN_S = 5.0  # how long a rank waits for another to show the report
@@ -130,12 +130,21 @@ class Job:
             "exit_code": self.exit_code(report) if report else max(code or 0 for code in codes),
             "exit_codes": codes,
             "report": json.loads(report.to_json()) if report else None,
+            "findings": _findings(self.options.json),
         }
         try:
             with atomic_write(Path(self.options.json)) as file:
                 file.write(json.dumps(content, indent=1).encode() + b"\n")
         except OSError as error:
             print(f"labkit: the report could not be written: {error}", file=sys.stderr, flush=True)
+
+
+def _findings(path: str) -> list[dict[str, object]]:
+    """Return what strict mode has found, from the file that the program has left."""
+    file = Path(findings_file(path))
+    found: list[dict[str, object]] = json.loads(file.read_text()) if file.exists() else []
+    file.unlink(missing_ok=True)
+    return found
 
 
 def _cause(code: int) -> str:

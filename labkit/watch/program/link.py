@@ -4,17 +4,21 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
+import os
 import socket
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
+from labkit.watch import STRICT_EXIT_CODE
 from labkit.watch.program.importing import call_after_init
-from labkit.watch.program.options import Options
+from labkit.watch.program.options import Options, findings_file
 
 if TYPE_CHECKING:
     from labkit.watch.machines.serving import Server
@@ -28,6 +32,8 @@ class Link:
         self.connection, self.options = connection, options
         self.watch: Watch | None = None
         self.server: Server | None = None  # that the parent runs
+        self.exit_code = 0
+        atexit.register(self._exit)  # before mpi4py's, so that it is called after MPI has ended
         if not faulthandler.is_enabled():
             # The parent reads where the program was when a signal killed it.
             faulthandler.enable(stack, all_threads=False)
@@ -63,6 +69,29 @@ class Link:
         machine = recorder.head.machine
         if rank == min(each for each, slot in enumerate(recorder.slots) if slot.machine == machine):
             recorder.remove()  # its memory stays for as long as a process uses it
+        if self.options.strict:
+            from labkit.watch.strict import ending
+
+            ending.begin(watched)
+            atexit.register(self._end_strictly)
+
+    def _end_strictly(self) -> None:
+        """Print what strict mode has found, and let the program end with an exit code that says so."""
+        from labkit.watch.strict import ending, findings
+
+        found = ending.end_program()
+        if found:
+            self.exit_code = STRICT_EXIT_CODE
+            print(findings.render(found), file=sys.stderr, flush=True)
+            if self.options.json:
+                with contextlib.suppress(OSError):
+                    Path(findings_file(self.options.json)).write_text(findings.to_json(found))
+
+    def _exit(self) -> None:
+        if self.exit_code:
+            for stream in sys.stdout, sys.stderr:
+                stream.flush()
+            os._exit(self.exit_code)
 
     def _serve(self, server: Server, progress: Callable[[], object]) -> None:
         """Let the parent connect this machine with the others: it outlives this process."""

@@ -33,6 +33,11 @@ def command_line(options: Options) -> list[str]:
     return [*words, *["-m"] * options.is_module, *options.words]
 
 
+def findings_file(json: str) -> str:
+    """Return the file in which the program leaves strict mode's findings for its parent."""
+    return f"{json}.strict"
+
+
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line without its first words. Print a usage error and exit with 2."""
     parser = argparse.ArgumentParser(

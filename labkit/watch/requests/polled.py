@@ -22,7 +22,7 @@ from labkit.watch.requests.waits import made_by, set_default, wait_for
 from labkit.watch.wait import POLLS, Watch
 
 
-class _LikeMpi4py(type):
+class LikeMpi4py(type):
     """Counts mpi4py's own requests as instances: those that no watched communicator has made."""
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -37,7 +37,7 @@ class _LikeMpi4py(type):
 _testall = RawRequest.Testall
 
 
-class PolledRequest(RawRequest, metaclass=_LikeMpi4py):
+class PolledRequest(RawRequest, metaclass=LikeMpi4py):
     """An `MPI.Request` on the same handle; `made` tells which call made it, None if that is not known."""
 
     __slots__ = ("made",)
@@ -136,27 +136,42 @@ class PolledPrequest(PolledRequest, RawPrequest):
             note(request)
 
 
-_REPLACED: dict[type, type] = {PolledRequest: RawRequest, PolledPrequest: RawPrequest}
-for _class, _name in (PolledRequest, "Request"), (PolledPrequest, "Prequest"):
-    _class.__name__ = _class.__qualname__ = _name  # in messages and tracebacks
-    _class.__module__ = "mpi4py.MPI"
-    for _own in vars(_class).values():
-        if getattr(_own, "__name__", "") in vars(RawRequest) and not getattr(_own, "__doc__", "x"):
-            getattr(_own, "__func__", _own).__doc__ = getattr(RawRequest, _own.__name__).__doc__
+_REPLACED: dict[type, type] = {}
+
+
+def like(replacement: type, own: type) -> None:
+    """Let a class stand in for mpi4py's own one: in messages and tracebacks, help and `isinstance`."""
+    _REPLACED[replacement] = own
+    replacement.__name__ = replacement.__qualname__ = own.__name__
+    replacement.__module__ = own.__module__
+    for name, method in vars(replacement).items():
+        function = getattr(method, "__func__", method)
+        if hasattr(own, name) and callable(function) and not function.__doc__:
+            function.__doc__ = getattr(own, name).__doc__
+
+
+like(PolledRequest, RawRequest)
+like(PolledPrequest, RawPrequest)
 
 _polls, _pause = POLLS, waiting.yield_core
 
 
-def replace_requests(watch: Watch | None, deadline_s: float) -> None:
+def replace_requests(
+    watch: Watch | None,
+    deadline_s: float,
+    request: type[MPI.Request] = PolledRequest,
+    prequest: type[MPI.Prequest] = PolledPrequest,
+) -> None:
     """Let `MPI.Request` and `MPI.Prequest` be those that poll, for code that calls `MPI.Request.Waitall`.
 
-    `watch` and `deadline_s` (in seconds) are for requests that no watched communicator has made.
+    `watch` and `deadline_s` (in seconds) are for requests that no watched communicator has made. `request`
+    and `prequest`: the classes that take their place.
     """
     global _polls, _pause
     set_default(watch, deadline_s)
     if watch is not None:
         _polls, _pause = watch.polls, watch.pause
-    MPI.Request, MPI.Prequest = PolledRequest, PolledPrequest  # type: ignore[misc]
+    MPI.Request, MPI.Prequest = request, prequest  # type: ignore[misc]
 
 
 def polled(request: Any, operation: str, comm: ChannelComm, peer: int, tag: int, frame: FrameType) -> Any:

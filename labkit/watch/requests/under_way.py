@@ -49,7 +49,7 @@ unfinished: list[MPI.Request] = []
 
 def has_unfinished() -> bool:
     """Tell whether a send of an earlier hang is under way."""
-    unfinished[:] = [each for each in unfinished if not RawRequest.Test(each)]
+    unfinished[:] = [each for each in unfinished if not each.Test()]
     return bool(unfinished)
 
 

@@ -15,7 +15,6 @@ from labkit.watch.flight_recorder.source import line_of
 from labkit.watch.message_wait import MessageWait
 from labkit.watch.rendezvous import Channel, ChannelComm
 from labkit.watch.requests import under_way
-from labkit.watch.requests.under_way import RawRequest
 from labkit.watch.wait import Watch
 
 
@@ -108,7 +107,7 @@ class RequestWait(MessageWait):
         self.subject: MPI.Request | None = None
 
     def announce(self) -> None:
-        pending = [request for request in self.requests if request and not RawRequest.Get_status(request)]
+        pending = [request for request in self.requests if request and not request.Get_status()]
         self.subject = pending[0] if pending else None
         made = made_by(self.subject)
         self.is_circular = made is not None and made.is_message and not made.operation.startswith("Isendrecv")
@@ -127,7 +126,7 @@ class RequestWait(MessageWait):
         super().announce()
 
     def is_stuck(self) -> bool:
-        if self.subject is None or not self.subject or RawRequest.Get_status(self.subject):
+        if self.subject is None or not self.subject or self.subject.Get_status():
             self.announce()  # the first one has completed meanwhile
             return False
         return super().is_stuck()

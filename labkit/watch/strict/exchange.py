@@ -1,0 +1,206 @@
+"""Matching messages in Python: a header travels before each message and says what it holds and who sent it.
+
+Headers and messages use a duplicate of the communicator. A header carries the tag of the caller; the message
+itself has a number as its tag, so that the receive of a matched header can never take another message. Headers
+of one rank arrive in the order in which it sent them, so messages match as MPI prescribes.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpi4py import MPI
+
+from labkit.watch.strict.findings import Category, Finding, add
+from labkit.watch.strict.signatures import Signature
+
+HEADER_TAG = 0
+NUMBERS = 1 << 14  # of messages that two ranks can have under way at once
+HEADERS_TESTED = 64  # kept before those that have been sent are dropped
+
+
+@dataclass
+class Header:
+    """What a rank says about a message. `clock`: see Clock."""
+
+    number: int
+    tag: int
+    operation: str
+    place: str
+    signature: Signature
+    clock: list[int]
+    source: int = -1  # filled in by the receiver
+
+    def __str__(self) -> str:
+        """Return who sent what and where."""
+        return f"{self.operation} of {self.signature} on rank {self.source}, tag {self.tag} ({self.place})"
+
+
+@dataclass(eq=False)
+class Posted:
+    """A receive of the program; `header` is that of the message it has matched."""
+
+    operation: str
+    place: str
+    source: int
+    tag: int
+    header: Header | None = None
+    matched_at: int = 0  # this rank's time
+
+    def fits(self, header: Header) -> bool:
+        """Tell whether this receive may take a message."""
+        return self.source in (MPI.ANY_SOURCE, header.source) and self.tag in (MPI.ANY_TAG, header.tag)
+
+
+class Clock:
+    """A vector clock: for each rank of the world, how many of its steps happened before this moment."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.times = rank, [0] * size
+
+    def tick(self) -> int:
+        """Count a step of this rank; return its number."""
+        self.times[self.rank] += 1
+        return self.times[self.rank]
+
+    def merge(self, times: list[int]) -> None:
+        """Note that all that another rank knew happened before now."""
+        self.times = list(map(max, self.times, times))
+
+
+@dataclass
+class Traffic:
+    """Headers sent to and received from each rank of the world, by this process."""
+
+    sent: dict[int, int] = field(default_factory=dict)
+    received: dict[int, int] = field(default_factory=dict)
+
+
+class Exchange:
+    """The headers of one communicator. `members`: ranks of the world, by rank in it."""
+
+    def __init__(self, comm: MPI.Intracomm, members: list[int], clock: Clock, traffic: Traffic) -> None:
+        self.shadow = MPI.Intracomm.Dup(MPI.Intracomm(comm))
+        self.rank, self.members, self.clock, self.traffic = comm.rank, members, clock, traffic
+        self.numbers = [0] * comm.size
+        self.unexpected: list[Header] = []
+        self.posted: list[Posted] = []
+        self.wildcards: list[Posted] = []  # receives from any source that have matched
+        self.headers: list[tuple[MPI.Request, bytes]] = []  # on their way
+        exchanges.append(self)
+
+    def close(self) -> None:
+        """Free the duplicate; called by every rank."""
+        exchanges.remove(self)
+        self.discard()
+        self.shadow.Free()
+
+    def next_number(self, dest: int) -> int:
+        """Return the tag of the next message to a rank."""
+        self.numbers[dest] += 1
+        return 1 + self.numbers[dest] % NUMBERS
+
+    def announce(self, header: Header, dest: int) -> None:
+        """Send a header."""
+        self.clock.tick()
+        header.clock = list(self.clock.times)
+        text = pickle.dumps(header)
+        self.headers.append((self.shadow.Isend([text, MPI.BYTE], dest, HEADER_TAG), text))
+        if len(self.headers) > HEADERS_TESTED:
+            self.headers = [(request, kept) for request, kept in self.headers if not request.Test()]
+        world_rank = self.members[dest]
+        self.traffic.sent[world_rank] = self.traffic.sent.get(world_rank, 0) + 1
+
+    def progress(self) -> None:
+        """Take in headers that have arrived, and match them with the receives."""
+        status = MPI.Status()
+        while (found := self.shadow.Improbe(MPI.ANY_SOURCE, HEADER_TAG, status)) is not None:
+            text = bytearray(status.Get_count(MPI.BYTE))
+            found.Recv([text, MPI.BYTE])
+            header: Header = pickle.loads(text)
+            header.source = status.source
+            world_rank = self.members[header.source]
+            self.traffic.received[world_rank] = self.traffic.received.get(world_rank, 0) + 1
+            receive = next((each for each in self.posted if each.fits(header)), None)
+            if receive is None:
+                self.unexpected.append(header)
+            else:
+                self.posted.remove(receive)
+                self._match(receive, header)
+
+    def post(self, receive: Posted) -> None:
+        """Add a receive; match it with the first message that it fits."""
+        self.progress()
+        header = self.find(receive.source, receive.tag)
+        if header is None:
+            self.posted.append(receive)
+        else:
+            self.unexpected.remove(header)
+            self._match(receive, header)
+
+    def find(self, source: int, tag: int) -> Header | None:
+        """Return the first header that has arrived, was not matched, and fits."""
+        wanted = Posted("", "", source, tag)
+        return next((header for header in self.unexpected if wanted.fits(header)), None)
+
+    def _match(self, receive: Posted, header: Header) -> None:
+        receive.header = header
+        self._find_races(receive, header)
+        if receive.source == MPI.ANY_SOURCE:
+            receive.matched_at = self.clock.tick()
+            self.wildcards.append(receive)
+        self.clock.merge(header.clock)
+        self.clock.tick()
+
+    def _find_races(self, receive: Posted, header: Header) -> None:
+        """Report a receive from any source that could as well have taken this message.
+
+        Receives in turn from any source with the same tag, as in a loop of a master, are no error: each takes
+        what comes.
+        """
+        for earlier in self.wildcards:
+            taken = earlier.header
+            if (
+                taken is not None
+                and taken.source != header.source
+                and earlier.fits(header)
+                and header.clock[self.clock.rank] < earlier.matched_at
+                and (receive.source, receive.tag) != (earlier.source, earlier.tag)
+            ):
+                self._report_race(earlier, header)
+
+    def _report_race(self, earlier: Posted, header: Header) -> None:
+        add(
+            Finding(
+                Category.MESSAGE_RACE,
+                f"{earlier.operation} from any source took the {earlier.header}, but could have taken the "
+                f"{header}: which one comes first decides",
+                earlier.place,
+                self.clock.rank,
+            )
+        )
+
+    def leftovers(self) -> list[Header]:
+        """Return the headers of messages that were never received; report those that are part of a race."""
+        self.progress()
+        for header in self.unexpected:
+            self._find_races(Posted("", "", header.source, header.tag), header)
+        return list(self.unexpected)
+
+    def discard(self) -> None:
+        """Receive messages that no receive has taken, so that their senders can end."""
+        for header in self.unexpected:
+            self.shadow.Recv([bytearray(header.signature.nbytes), MPI.BYTE], header.source, header.number)
+        self.unexpected = []
+        self.posted = []
+
+
+exchanges: list[Exchange] = []  # open ones, of this process
+
+
+def progress(*_: Any) -> None:
+    """Take in the headers of all communicators."""
+    for exchange in list(exchanges):
+        exchange.progress()

@@ -1,0 +1,135 @@
+"""What a program has to free: communicators, windows, files, groups, datatypes and so on, with their lines."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mpi4py import MPI
+
+from labkit.watch.flight_recorder.source import student_line_of
+from labkit.watch.requests.polled import LikeMpi4py, like
+from labkit.watch.strict.findings import Category, Finding
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """An object that has to be freed: its kind, the line that made it, and whether the program can reach it."""
+
+    kind: str
+    place: str
+    reference: weakref.ref[Any]
+
+
+_made: dict[int, Tracked] = {}  # by a number that counts the objects
+
+
+def is_own_call() -> bool:
+    """Tell whether the program itself has made this call, and not a room of the lab for its own use."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(
+        ("labkit.watch", "labkit.comm.wrapper")
+    ):
+        frame = frame.f_back
+    return not frame.f_globals.get("__name__", "").startswith("labkit.")
+
+
+def here() -> str:
+    """Return the line of the program that led here."""
+    return student_line_of(sys._getframe(1))
+
+
+def track(made: Any, kind: str) -> Any:
+    """Note that the program has made an object; return it."""
+    if is_own_call():
+        made._tracked = key = len(_made) + max(_made, default=0) + 1
+        _made[key] = Tracked(kind, here(), weakref.ref(made))
+    return made
+
+
+def forget(made: Any) -> None:
+    """Note that the program has freed an object."""
+    _made.pop(getattr(made, "_tracked", -1), None)
+
+
+def never_freed(rank: int, only_lost: bool) -> list[Finding]:
+    """Return a finding for each object that was not freed; `only_lost`: that no variable holds any more."""
+    found = []
+    for key, each in list(_made.items()):
+        if only_lost and each.reference() is not None:
+            continue
+        del _made[key]
+        found.append(Finding(Category.RESOURCE_LEAK, f"the {each.kind} was never freed", each.place, rank))
+    return found
+
+
+def _tracked_class(own: Any, kind: str, makers: str, class_makers: str, freers: str) -> Any:
+    """Return a class that stands in for mpi4py's `own` and tracks what its methods make and free."""
+    made: Any = LikeMpi4py(own.__name__, (own,), {})
+
+    def adopt(result: Any) -> Any:
+        return track(result if type(result) is made else made(result), kind)
+
+    def maker(name: str) -> Callable[..., Any]:
+        def make(self: Any, *arguments: Any, **named: Any) -> Any:
+            return adopt(getattr(own, name)(self, *arguments, **named))
+
+        return make
+
+    def class_maker(name: str) -> Callable[..., Any]:
+        def make(cls: Any, *arguments: Any, **named: Any) -> Any:
+            return adopt(getattr(own, name)(*arguments, **named))
+
+        return make
+
+    def freer(name: str) -> Callable[..., Any]:
+        def free(self: Any) -> None:
+            getattr(own, name)(self)
+            forget(self)
+
+        return free
+
+    for names, function in (makers, maker), (freers, freer):
+        for name in names.split():
+            setattr(made, name, function(name))
+    for name in class_makers.split():
+        setattr(made, name, classmethod(class_maker(name)))
+    made.adopt = staticmethod(adopt)
+    like(made, own)
+    return made
+
+
+def replace_classes() -> Any:
+    """Let the module `mpi4py.MPI` have classes that track their objects; return that of groups."""
+    group = _tracked_class(
+        MPI.Group,
+        "group",
+        "Incl Excl Range_incl Range_excl Dup",
+        "Union Intersection Difference",
+        "Free",
+    )
+    datatype = _tracked_class(
+        MPI.Datatype,
+        "datatype",
+        "Dup Create_contiguous Create_vector Create_hvector Create_indexed Create_hindexed Create_resized "
+        "Create_indexed_block Create_hindexed_block Create_subarray Create_darray",
+        "Create_struct",
+        "Free",
+    )
+    own = MPI.Datatype
+    for name, value in list(vars(MPI).items()):
+        if type(value) is own and value != MPI.DATATYPE_NULL:
+            setattr(MPI, name, datatype(value))  # so that what is made from it is tracked
+    replaced = {
+        "Group": group,
+        "Datatype": datatype,
+        "Op": _tracked_class(MPI.Op, "reduction operation", "", "Create", "Free"),
+        "Info": _tracked_class(MPI.Info, "info object", "Dup", "Create", "Free"),
+        "File": _tracked_class(MPI.File, "file", "", "Open", "Close"),
+    }
+    for name, cls in replaced.items():
+        setattr(MPI, name, cls)
+    return group

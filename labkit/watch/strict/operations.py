@@ -1,0 +1,231 @@
+"""Calls under way in strict mode: sends and receives with their headers, collectives with those of all ranks."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.watch.requests.under_way import RawRequest
+from labkit.watch.strict import regions
+from labkit.watch.strict.exchange import Exchange, Header, Posted
+from labkit.watch.strict.findings import StrictError
+from labkit.watch.strict.signatures import Signature, misfit, of_message, of_object
+
+HEADER_BYTES = 1024  # of a collective's, which all ranks exchange
+
+
+class Operation:
+    """A call under way; `advance` tells whether it is complete, and `finish` ends it. Both return at once."""
+
+    operation = ""
+    what = ""  # the operation, its peer and its tag
+    place = ""
+
+    def advance(self) -> bool:
+        """Go on as far as possible; return whether it is complete."""
+        raise NotImplementedError
+
+    def finish(self, status: MPI.Status | None) -> Any:
+        """End it; return the object received, if it receives one."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """Give it up, if it is a receive that has not matched."""
+
+
+class SendOperation(Operation):
+    """A send, preceded by its header. `mode`: the method of the message itself, such as Issend."""
+
+    def __init__(  # noqa: PLR0917
+        self, exchange: Exchange, operation: str, mode: str, message: Any, dest: int, tag: int, place: str
+    ) -> None:
+        self.operation, self.place = operation, place
+        is_object = operation[0].islower()
+        self.data = MPI.pickle.dumps(message) if is_object else message  # kept until it is sent
+        signature = of_object(self.data) if is_object else of_message(message)
+        number = exchange.next_number(dest)
+        buffer = [self.data, MPI.BYTE] if is_object else message
+        self.request: MPI.Request = getattr(exchange.shadow, mode)(buffer, dest, number)
+        exchange.announce(Header(number, tag, operation, place, signature, []), dest)
+        self.region = (
+            None if is_object else regions.begin(operation, place, message, False, exchange.clock.rank)
+        )
+
+    def advance(self) -> bool:
+        return bool(RawRequest.Get_status(self.request))
+
+    def finish(self, status: MPI.Status | None) -> None:
+        RawRequest.Wait(self.request, status)
+        regions.end(self.region)
+
+
+class ReceiveOperation(Operation):
+    """A receive. The message itself is received when its header has matched and the caller waits."""
+
+    def __init__(  # noqa: PLR0917
+        self, exchange: Exchange, operation: str, buffer: Any, source: int, tag: int, place: str
+    ) -> None:
+        self.exchange, self.operation, self.place, self.buffer = exchange, operation, place, buffer
+        self.is_object = operation[0].islower()
+        if not self.is_object:
+            RawRequest.Wait(exchange.shadow.Irecv(buffer, MPI.PROC_NULL))  # raises what is wrong with it
+        self.signature = Signature(0, "object", 0) if self.is_object else of_message(buffer)
+        self.region = (
+            None if self.is_object else regions.begin(operation, place, buffer, True, exchange.clock.rank)
+        )
+        self.posted = Posted(operation, place, source, tag)
+        self.request: MPI.Request | None = None
+        self.has_landed = False
+        exchange.post(self.posted)
+
+    def advance(self) -> bool:
+        header = self.posted.header
+        if header is None:
+            self.exchange.progress()
+            header = self.posted.header
+        if header is None:
+            return False
+        if self.request is None:
+            self._start(header)
+        assert self.request is not None
+        if not RawRequest.Get_status(self.request):
+            return False
+        if not self.has_landed:
+            self.has_landed = True
+            if self.region is not None:
+                self.region.remember()
+        return True
+
+    def _start(self, header: Header) -> None:
+        if self.region is not None:
+            self.region.check()
+        wrong = misfit(header.signature, self.signature)
+        if wrong:
+            regions.end(self.region, check=False)
+            scratch = bytearray(header.signature.nbytes)
+            self.exchange.shadow.Recv([scratch, MPI.BYTE], header.source, header.number)
+            expects = "" if self.is_object else f" for {self.signature}"
+            raise StrictError(
+                f"rank {self.exchange.rank}: {self.operation}{expects} ({self.place}) does not fit the "
+                f"message that arrived: {header}. Reason: {wrong}."
+            )
+        if self.is_object:
+            self.buffer = bytearray(header.signature.nbytes)
+        buffer = [self.buffer, MPI.BYTE] if self.is_object else self.buffer
+        self.request = self.exchange.shadow.Irecv(buffer, header.source, header.number)
+
+    def finish(self, status: MPI.Status | None) -> Any:
+        assert self.request is not None and self.posted.header is not None
+        status = MPI.Status() if status is None else status
+        RawRequest.Wait(self.request, status)
+        status.tag = self.posted.header.tag
+        regions.end(self.region)
+        return MPI.pickle.loads(self.buffer) if self.is_object else None
+
+    def cancel(self) -> None:
+        regions.end(self.region, check=False)
+        if self.posted in self.exchange.posted:
+            self.exchange.posted.remove(self.posted)
+
+
+class BothOperation(Operation):
+    """A send and a receive at once: Isendrecv."""
+
+    def __init__(self, sending: Operation, receiving: Operation) -> None:
+        self.sending, self.receiving = sending, receiving
+        self.operation, self.place = receiving.operation, receiving.place
+
+    def advance(self) -> bool:
+        return self.sending.advance() & self.receiving.advance()
+
+    def finish(self, status: MPI.Status | None) -> Any:
+        self.sending.finish(None)
+        return self.receiving.finish(status)
+
+    def cancel(self) -> None:
+        self.receiving.cancel()
+
+
+class CollectiveOperation(Operation):
+    """A non-blocking collective; the ranks compare their calls before it can complete."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        exchange: Exchange,
+        operation: str,
+        call: tuple[Any, ...],
+        request: MPI.Request,
+        buffers: list[tuple[Any, bool]],
+        place: str,
+    ) -> None:
+        self.exchange, self.operation, self.place, self.request = exchange, operation, place, request
+        text = pickle.dumps((operation, *call, place, exchange.clock.times))[:HEADER_BYTES]
+        self.mine = np.frombuffer(text.ljust(HEADER_BYTES, b"\0"), np.uint8).copy()
+        self.all = np.zeros((exchange.shadow.size, HEADER_BYTES), np.uint8)
+        self.comparing: MPI.Request | None = exchange.shadow.Iallgather(self.mine, self.all)
+        self.regions = [
+            regions.begin(operation, place, buffer, is_written, exchange.clock.rank)
+            for buffer, is_written in buffers
+        ]
+
+    def advance(self) -> bool:
+        if self.comparing is not None:
+            if not RawRequest.Test(self.comparing):
+                return False
+            self.comparing = None
+            self._compare()
+        return bool(RawRequest.Get_status(self.request))
+
+    def _compare(self) -> None:
+        calls = [pickle.loads(row.tobytes()) for row in self.all]
+        for *_, times in calls:
+            self.exchange.clock.merge(times)
+        mine = calls[self.exchange.rank]
+        for rank, theirs in enumerate(calls):
+            for what, ours, others in zip(
+                ("operations", "roots", "counts", "dtypes", "reductions"), mine, theirs, strict=False
+            ):
+                if ours != others and None not in (ours, others):
+                    for region in self.regions:
+                        regions.end(region, check=False)
+                    first, second = sorted([(self.exchange.rank, mine), (rank, theirs)], key=lambda x: x[0])
+                    raise StrictError(
+                        f"Collective mismatch: the ranks called non-blocking collectives with different "
+                        f"{what}. {_call(*first)}; {_call(*second)}."
+                    )
+
+    def finish(self, status: MPI.Status | None) -> None:
+        RawRequest.Wait(self.request, status)
+        for region in self.regions:
+            # What MPI has written into it cannot be told from what the program has.
+            regions.end(region, check=not region.is_written)
+
+
+def _call(rank: int, call: tuple[Any, ...]) -> str:
+    operation, root, count, dtype, reduction, place, _ = call
+    details = [
+        "" if count is None else f"{count} {dtype or 'elements'}",
+        reduction or "",
+        "" if root is None else f"root {root}",
+    ]
+    return f"rank {rank}: {operation} ({', '.join(filter(None, details))}) at {place}"
+
+
+class PlainOperation(Operation):
+    """A request of the MPI library, of which nothing is known but the line."""
+
+    def __init__(self, operation: str, request: MPI.Request, place: str) -> None:
+        self.operation, self.request, self.place = operation, request, place
+
+    def advance(self) -> bool:
+        return bool(RawRequest.Get_status(self.request))
+
+    def finish(self, status: MPI.Status | None) -> None:
+        RawRequest.Wait(self.request, status)
+
+
+Starter = Callable[[], Operation]

@@ -1,0 +1,228 @@
+"""`MPI.Request` and `MPI.Prequest` in strict mode: they drive calls whose headers Python matches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, Literal
+
+from mpi4py import MPI
+
+from labkit.watch.flight_recorder.source import student_line_of
+from labkit.watch.requests.polled import PolledRequest, like, note
+from labkit.watch.requests.under_way import RawPrequest, RawRequest
+from labkit.watch.requests.waits import wait_for
+from labkit.watch.strict.findings import Category, Finding, add
+from labkit.watch.strict.operations import Operation, Starter
+
+
+class StrictRequest(PolledRequest):
+    """A request whose call is an Operation; without one it is a request of the MPI library."""
+
+    __slots__ = ("_result", "call", "is_complete")
+    call: Operation | None
+    is_complete: bool
+
+    def __new__(cls, request: MPI.Request | None = None, *_: Any) -> Any:
+        """Take over the handle of a request, if there is one."""
+        return RawRequest.__new__(cls, *(() if request is None else (request,)))
+
+    def __init__(self, request: MPI.Request | None = None, call: Operation | None = None) -> None:
+        self.call, self.is_complete, self._result = call, False, None
+
+    def __bool__(self) -> bool:
+        return self.call is not None or RawRequest.__bool__(self)
+
+    def __eq__(self, other: object) -> bool:
+        if self.call is not None or getattr(other, "call", None) is not None:
+            return self is other
+        return bool(RawRequest.__eq__(self, other))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]  # like mpi4py's
+
+    def _advance(self) -> bool:
+        return self.call is None or self.call.advance()
+
+    def _end(self, status: MPI.Status | None) -> Any:
+        call, self.call = self.call, None
+        if call is not None:
+            return call.finish(status)
+        RawRequest.Test(self, status)
+        return None
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        if self.call is None:
+            return bool(RawRequest.Test(self, status))
+        if not self.call.advance():
+            return False
+        self._end(status)
+        return True
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any | None]:
+        if self.call is None:
+            return RawRequest.test(self, status)
+        return (True, self._end(status)) if self.call.advance() else (False, None)
+
+    def Get_status(self, status: MPI.Status | None = None) -> bool:
+        return self._advance() if self.call is not None else bool(RawRequest.Get_status(self, status))
+
+    get_status = Get_status
+
+    def Cancel(self) -> None:
+        if self.call is None:
+            RawRequest.Cancel(self)
+        else:
+            self.call.cancel()
+            self.call = None
+
+    cancel = Cancel
+
+    def Free(self) -> None:
+        if self.call is not None and not self.call.advance():
+            add(
+                Finding(
+                    Category.REQUEST_LIFECYCLE,
+                    f"the request of {self.call.operation} was freed before it was complete",
+                    self.call.place,
+                    MPI.COMM_WORLD.rank,
+                )
+            )
+        self.call = None
+        if RawRequest.__bool__(self):
+            RawRequest.Free(self)
+
+    free = Free
+
+    @classmethod
+    def Waitall(
+        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
+    ) -> Literal[True]:
+        if not cls.Testall(requests, statuses):
+            wait_for(lambda: cls.Testall(requests, statuses), requests)
+        return True
+
+    @classmethod
+    def Testall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> bool:
+        return cls.testall(requests, statuses)[0]
+
+    @classmethod
+    def testall(
+        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
+    ) -> tuple[bool, list[Any] | None]:
+        if not all([not request or request.Get_status() for request in requests]):
+            return False, None
+        _fill(statuses, len(requests))
+        return True, [
+            request.test(statuses[i] if statuses else None)[1] for i, request in enumerate(requests)
+        ]
+
+    @classmethod
+    def Testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
+        index, done, _ = cls.testany(requests, status)
+        return index, done
+
+    @classmethod
+    def testany(
+        cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None
+    ) -> tuple[int, bool, Any | None]:
+        if not any(requests):
+            return MPI.UNDEFINED, True, None
+        for index, request in enumerate(requests):
+            if request and request.Get_status():
+                return index, True, request.test(status)[1]
+        return MPI.UNDEFINED, False, None
+
+    @classmethod
+    def Testsome(
+        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
+    ) -> list[int] | None:
+        return cls.testsome(requests, statuses)[0]
+
+    @classmethod
+    def testsome(
+        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
+    ) -> tuple[list[int] | None, list[Any] | None]:
+        if not any(requests):
+            return None, None
+        done = [index for index, request in enumerate(requests) if request and request.Get_status()]
+        _fill(statuses, len(done))
+        return done, [
+            requests[index].test(statuses[i] if statuses else None)[1] for i, index in enumerate(done)
+        ]
+
+
+def _fill(statuses: list[MPI.Status] | None, size: int) -> None:
+    if statuses is not None:
+        statuses += [MPI.Status() for _ in range(size - len(statuses))]
+
+
+class StrictPrequest(StrictRequest, RawPrequest):
+    """A persistent request: each start makes a new call."""
+
+    __slots__ = ("is_freed", "operation", "place", "start", "started")
+
+    def __init__(
+        self,
+        request: MPI.Request | None = None,
+        start: Starter | None = None,
+        operation: str = "",
+        place: str = "",
+    ) -> None:
+        super().__init__(request)
+        self.start, self.operation, self.place = start, operation, place
+        self.started, self.is_freed = 0, False
+
+    def __bool__(self) -> bool:
+        return not self.is_freed
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        if self.call is None:
+            return True  # it is inactive
+        return super().Test(status)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any | None]:
+        return super().test(status) if self.call is not None else (True, None)
+
+    def Get_status(self, status: MPI.Status | None = None) -> bool:
+        return self._advance()
+
+    def Start(self) -> None:
+        if self.is_freed:
+            raise MPI.Exception(MPI.ERR_REQUEST)
+        if self.call is not None:
+            add(
+                Finding(
+                    Category.REQUEST_LIFECYCLE,
+                    f"the request of {self.operation} was started again before it was complete",
+                    self.place,
+                    MPI.COMM_WORLD.rank,
+                )
+            )
+            raise MPI.Exception(MPI.ERR_REQUEST)
+        assert self.start is not None
+        self.call = self.start()
+        self.started += 1
+        note(self)
+
+    @classmethod
+    def Startall(cls, requests: list[MPI.Prequest]) -> None:
+        for request in requests:
+            request.Start()
+
+    def Free(self) -> None:
+        super().Free()
+        self.is_freed = True
+
+    free = Free
+
+
+like(StrictRequest, RawRequest)
+like(StrictPrequest, RawPrequest)
+
+
+def place_of(frame: FrameType | None) -> str:
+    """Return the line of the program that led to a frame."""
+    return student_line_of(frame)

@@ -1,0 +1,102 @@
+"""What a message holds: how many elements of which type, and whether a receive buffer fits it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+from mpi4py.util import dtlib
+
+from labkit.comm.message import parse
+
+ANY_TYPE = ("BYTE", "")  # fits every type; the empty text stands for a type that is not known
+
+
+class Signature(NamedTuple):
+    """`elements` of `dtype`; a pickled object has its length in bytes as number and `object` as dtype."""
+
+    elements: int
+    dtype: str
+    nbytes: int
+
+    def __str__(self) -> str:
+        """Return `10 × float64`."""
+        if self.dtype == "object":
+            return f"a pickled object of {self.elements} bytes"
+        return f"{self.elements} × {self.dtype or 'unknown type'}"
+
+
+def of_object(pickled: bytes) -> Signature:
+    """Return the signature of a pickled object."""
+    return Signature(len(pickled), "object", len(pickled))
+
+
+def of_message(message: Any) -> Signature:
+    """Return the signature of what mpi4py takes as a message, or as a receive buffer."""
+    parts = parse(message)
+    if parts.buffer is None:
+        return Signature(0, "", 0)
+    datatype = parts.datatype
+    held = memory_bytes(parts.buffer)
+    if datatype is None:
+        dtype, size, base_size = _dtype_of(parts.buffer)
+        extent = size
+    else:
+        dtype, base_size = base_of(datatype)
+        size, extent = datatype.Get_size(), datatype.Get_extent()[1]
+    if parts.is_counted:
+        count = int(parts.count)
+    else:
+        # The last element of a type with gaps may end before its extent does.
+        count = (held // extent if extent else 0) or (1 if datatype is not None and size <= held else 0)
+    return Signature(count * size // max(1, base_size), dtype, count * size)
+
+
+def memory_bytes(buffer: Any) -> int:
+    """Return the bytes of a buffer."""
+    return buffer.nbytes if isinstance(buffer, np.ndarray) else MPI.buffer(buffer).nbytes
+
+
+def base_of(datatype: MPI.Datatype) -> tuple[str, int]:
+    """Return the name and the size of the elements of a datatype; ("", 1) if they are of several types."""
+    if datatype.is_predefined:
+        if datatype == MPI.BYTE or datatype == MPI.PACKED:
+            return "BYTE", 1
+        try:
+            return dtlib.to_numpy_dtype(datatype).name, datatype.Get_size()
+        except (TypeError, ValueError):
+            return datatype.Get_name(), max(1, datatype.Get_size())
+    inner = datatype.Get_contents()[-1]
+    bases = {base_of(each) for each in inner}
+    for each in inner:
+        if not each.is_predefined:
+            each.Free()
+    return bases.pop() if len(bases) == 1 else ("", 1)
+
+
+def _dtype_of(buffer: Any) -> tuple[str, int, int]:
+    dtype = buffer.dtype if isinstance(buffer, np.ndarray) else None
+    if dtype is None:
+        try:
+            dtype = np.dtype(memoryview(buffer).format)
+        except (TypeError, ValueError, BufferError):
+            return "", 1, 1
+        if isinstance(buffer, (bytes, bytearray)):
+            return "BYTE", 1, 1
+    return dtype.name, dtype.itemsize, dtype.itemsize
+
+
+def misfit(sent: Signature, received: Signature) -> str:
+    """Return why a receive does not fit the message that has arrived; empty if it does."""
+    if "object" in (sent.dtype, received.dtype) and sent.dtype != received.dtype:
+        if sent.dtype == "object":
+            return "the message is a pickled object, and the receive expects an array"
+        return "the message is an array, and the receive expects a pickled object"
+    if sent.dtype == "object":
+        return ""
+    if sent.dtype != received.dtype and not {sent.dtype, received.dtype} & set(ANY_TYPE):
+        return "the dtypes differ"
+    if sent.nbytes > received.nbytes:
+        return "the message is longer than the receive buffer"
+    return ""
