@@ -79,7 +79,7 @@ class Link:
         """Print what strict mode has found, and let the program end with an exit code that says so."""
         from labkit.watch.strict import ending, findings
 
-        found = ending.end_program()
+        found = ending.end_program().found
         if found:
             self.exit_code = STRICT_EXIT_CODE
             print(findings.render(found), file=sys.stderr, flush=True)

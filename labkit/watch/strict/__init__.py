@@ -1,1 +1,1 @@
-"""Strict mode: errors that do not show until a program runs with other sizes, on other machines, or longer."""
+"""Strict mode: errors that show only with other sizes, on other machines, or after hours."""

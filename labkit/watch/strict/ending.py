@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from time import monotonic, sleep
+from collections.abc import Callable
+from time import sleep
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -12,7 +14,7 @@ from labkit.watch.communicators import WatchedComm
 from labkit.watch.flight_recorder.layout import CellState
 from labkit.watch.requests.polled import replace_requests
 from labkit.watch.strict import comm as strict_comm
-from labkit.watch.strict import findings, objects, requests_made
+from labkit.watch.strict import findings, objects, regions, requests_made
 from labkit.watch.strict.comm import StrictComm
 from labkit.watch.strict.exchange import Clock, exchanges, progress
 from labkit.watch.strict.findings import Finding
@@ -25,8 +27,8 @@ _world: StrictComm | None = None
 
 
 def begin(world: WatchedComm) -> StrictComm:
-    """Let all of `mpi4py.MPI` be strict, and return the world's communicator. The first call is collective."""
-    global _world
+    """Let `mpi4py.MPI` be strict, and return the world's communicator. The first call is collective."""
+    global _world  # noqa: PLW0603
     if _world is not None or world.watch is None:
         return _world or StrictComm(world)
     watch = world.watch
@@ -66,18 +68,28 @@ def end_cell() -> str:
     return findings.render(found)
 
 
-def end_program() -> list[Finding]:
-    """Return what the program has left behind: on rank 0 that of all ranks, on the others their own.
+class Ending(NamedTuple):
+    """What a program has left behind: on rank 0 that of all ranks, on the others their own.
 
-    Each rank calls it when its program has returned. If a rank does not within the deadline, or has raised
-    an error, the ranks do not wait for it, and each returns what it has found by itself.
+    `is_complete`: whether all ranks have come to the end of their programs.
+    """
+
+    found: list[Finding]
+    is_complete: bool
+
+
+def end_program() -> Ending:
+    """Return what the program has left behind.
+
+    Each rank calls it when its program has returned. The ranks wait for one another, as they would when MPI
+    ends; if one hangs or has raised an error, each returns what it has found by itself.
     """
     world = _world
     if world is None or world._exchange is None or world.watch is None:
-        return []
+        return Ending([], True)
+    world.watch.end_program()  # ranks that wait for this one learn that it does not come
     shadow, rank = world._exchange.shadow, world.rank
-    arrived = MPI.Intracomm.Ibarrier(shadow)
-    has_met = _poll(world, arrived.Test)
+    has_met = _poll(world, MPI.Intracomm.Ibarrier(shadow).Test)
     if has_met:
         traffic = strict_comm.traffic
         sent = np.array([traffic.sent.get(each, 0) for each in range(world.size)])
@@ -91,21 +103,21 @@ def end_program() -> list[Finding]:
         *requests_made.never_completed(rank, only_lost=False),
         *(objects.never_freed(rank, only_lost=False) if has_met else []),
     ]
-    if not has_met:
-        return found
-    everyone = MPI.Intracomm.gather(shadow, found)
-    return found if everyone is None else [finding for theirs in everyone for finding in theirs]
+    regions.forget_all()
+    everyone = MPI.Intracomm.gather(shadow, found) if has_met else None
+    return Ending(
+        found if everyone is None else [finding for theirs in everyone for finding in theirs], has_met
+    )
 
 
-def _poll(world: StrictComm, is_done: object) -> bool:
-    """Wait until `is_done()`, at most the deadline; return whether it was in time and no rank has failed."""
-    assert callable(is_done) and world.watch is not None
+def _poll(world: StrictComm, is_done: Callable[[], bool]) -> bool:
+    """Wait until `is_done()`; return False if a hang was reported or a rank has failed before that."""
     watch = world.watch
-    deadline = monotonic() + world.deadline_s
+    assert watch is not None
     while not is_done():
         progress()
         failed = any(slot.cell_state == CellState.RAISED for slot in watch.recorder.slots)
-        if failed or watch.recorder.head.epoch != watch.epoch or monotonic() > deadline:
+        if failed or watch.recorder.head.epoch != watch.epoch:
             return False
         sleep(NAP_S)
     return True

@@ -1,8 +1,8 @@
 """Matching messages in Python: a header travels before each message and says what it holds and who sent it.
 
 Headers and messages use a duplicate of the communicator. A header carries the tag of the caller; the message
-itself has a number as its tag, so that the receive of a matched header can never take another message. Headers
-of one rank arrive in the order in which it sent them, so messages match as MPI prescribes.
+itself has a number as its tag, so that the receive of a matched header can never take another message.
+Headers of one rank arrive in the order in which it sent them, so messages match as MPI prescribes.
 """
 
 from __future__ import annotations
@@ -193,8 +193,7 @@ class Exchange:
         """Receive messages that no receive has taken, so that their senders can end."""
         for header in self.unexpected:
             self.shadow.Recv([bytearray(header.signature.nbytes), MPI.BYTE], header.source, header.number)
-        self.unexpected = []
-        self.posted = []
+        self.unexpected, self.posted, self.wildcards = [], [], []
 
 
 exchanges: list[Exchange] = []  # open ones, of this process

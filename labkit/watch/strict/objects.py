@@ -1,4 +1,4 @@
-"""What a program has to free: communicators, windows, files, groups, datatypes and so on, with their lines."""
+"""What a program has to free: communicators, windows, files, groups, datatypes; and which line made it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labkit.watch.strict.findings import Category, Finding
 
 @dataclass(frozen=True)
 class Tracked:
-    """An object that has to be freed: its kind, the line that made it, and whether the program can reach it."""
+    """An object that has to be freed: its kind, the line that made it, and a weak reference to it."""
 
     kind: str
     place: str

@@ -1,4 +1,4 @@
-"""Calls under way in strict mode: sends and receives with their headers, collectives with those of all ranks."""
+"""Calls under way in strict mode: messages with their headers, collectives with those of all ranks."""
 
 from __future__ import annotations
 

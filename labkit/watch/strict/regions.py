@@ -78,6 +78,11 @@ def end(region: Region | None, check: bool = True) -> None:
             region.check()
 
 
+def forget_all() -> None:
+    """Forget the calls under way: the program has ended."""
+    _active.clear()
+
+
 def checksum(message: Any) -> int | None:
     """Return a checksum of what a message holds; None if it cannot be read."""
     data = data_of(message)

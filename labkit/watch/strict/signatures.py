@@ -61,7 +61,7 @@ def memory_bytes(buffer: Any) -> int:
 def base_of(datatype: MPI.Datatype) -> tuple[str, int]:
     """Return the name and the size of the elements of a datatype; ("", 1) if they are of several types."""
     if datatype.is_predefined:
-        if datatype == MPI.BYTE or datatype == MPI.PACKED:
+        if datatype in (MPI.BYTE, MPI.PACKED):
             return "BYTE", 1
         try:
             return dtlib.to_numpy_dtype(datatype).name, datatype.Get_size()

@@ -74,7 +74,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
 
     def _memory(self) -> bytes:
         memory = self.tomemory()
-        return b"" if memory is None else memoryview(memory).tobytes()
+        return b"" if memory is None else memory.tobytes()
 
     def _access(self, name: str, origin: Any, target: int, spec: Any, issue: Callable[[], None]) -> None:
         place, rank = here(), self.comm._exchange.clock.rank  # type: ignore[union-attr]

@@ -1,0 +1,201 @@
+"""Run the corpus in strict mode and print the table: python -m tests.corpus.run_corpus [--help].
+
+A job runs programs until one of them does not end well: it hangs, or a rank raises an error. That one ends
+the job, as it would by itself, and a new job goes on with the next. A program that ends well was checked
+before the next one began.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import mpi4py
+import numpy as np
+
+from tests.corpus.all_programs import corpus
+from tests.corpus.program import CATEGORIES, Program
+
+HERE = Path(__file__).parent
+DEADLINE_S = 1.0
+JOB_S = 120.0  # for a job of a few programs, on a busy machine
+PROGRAMS_PER_JOB = 12
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What strict mode said of a program: `how` is `findings`, `report`, `error`, `late` or empty."""
+
+    name: str
+    category: str
+    is_correct: bool
+    how: str
+    said: list[str]
+    blind: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """TP, FN, TN or FP."""
+        if self.is_correct:
+            return "FP" if self.how else "TN"
+        return "TP" if self.how and self.how != "late" else "FN"
+
+
+def run(programs: Sequence[Program], jobs: int, deadline_s: float = DEADLINE_S) -> list[Outcome]:
+    """Run the programs, `jobs` at a time; return what strict mode said of each."""
+    batches: list[list[Program]] = []
+    for ranks in sorted({program.ranks for program in programs}):
+        same = [program for program in programs if program.ranks == ranks]
+        batches += [same[i : i + PROGRAMS_PER_JOB] for i in range(0, len(same), PROGRAMS_PER_JOB)]
+    done = 0
+    lock = threading.Lock()
+
+    def run_batch(batch: list[Program]) -> list[Outcome]:
+        nonlocal done
+        outcomes = _run_batch(batch, deadline_s)
+        with lock:
+            done += len(batch)
+            wrong = [each.name for each in outcomes if each.verdict in ("FN", "FP") and not each.blind]
+            print(f"{done} of {len(programs)} programs", *wrong, file=sys.stderr, flush=True)
+        return outcomes
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return [outcome for outcomes in pool.map(run_batch, batches) for outcome in outcomes]
+
+
+def _run_batch(batch: list[Program], deadline_s: float) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory(prefix="labkit-corpus-") as name:
+        folder = Path(name)
+        for index, program in enumerate(batch):
+            (folder / f"{index}.py").write_text(program.source)
+        while len(outcomes) < len(batch):
+            outcomes += _run_job(batch, len(outcomes), folder, deadline_s)
+    return outcomes
+
+
+def _run_job(batch: list[Program], first: int, folder: Path, deadline_s: float) -> list[Outcome]:
+    """Run programs from number `first` on in one job; return the outcomes of those that it reached."""
+    results, report = folder / "results", folder / "report.json"
+    for file in results, report:
+        file.unlink(missing_ok=True)
+    left = batch[first:]
+    words = ["mpiexec", "-n", str(left[0].ranks), sys.executable, "-m", "labkit.watch", "--strict"]
+    words += ["--deadline", str(deadline_s), "--json", str(report), str(HERE / "several.py"), str(results)]
+    words += [str(folder / f"{first + i}.py") for i in range(len(left))]
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(HERE.parents[1]),
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    job = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    )
+    is_late = False
+    try:
+        output, _ = job.communicate(timeout=JOB_S)
+    except subprocess.TimeoutExpired:
+        is_late = True
+        os.killpg(job.pid, signal.SIGKILL)
+        output, _ = job.communicate()
+    lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    outcomes = [
+        Outcome(
+            program.name,
+            program.category,
+            program.is_correct,
+            "findings" if line["findings"] else "",
+            [f"{finding['category']}: {finding['text']}" for finding in line["findings"]],
+            program.blind,
+        )
+        for program, line in zip(left, lines, strict=False)
+    ]
+    if len(outcomes) < len(left):  # the job has ended at this one
+        ended = left[len(outcomes)]
+        hang = json.loads(report.read_text()).get("report") if report.exists() else None
+        how = "late" if is_late else "report" if hang else "error" if job.returncode else ""
+        said = [f"exit code {job.returncode}", *output.splitlines()[-12:]]
+        outcomes.append(Outcome(ended.name, ended.category, ended.is_correct, how, said, ended.blind))
+    return outcomes
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Return the table in the form of the MPI Bugs Initiative, as Markdown."""
+    lines = [
+        "| Category | Programs | TP | FN | TN | FP | Recall | Specificity | Precision | Accuracy |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    rows = [(name, [each for each in outcomes if each.category == name]) for name in CATEGORIES]
+    for name, some in [*rows, ("all", list(outcomes))]:
+        if not some:
+            continue
+        tp, fn, tn, fp = (
+            sum(each.verdict == verdict for each in some) for verdict in ("TP", "FN", "TN", "FP")
+        )
+        ratios = (_ratio(tp, tp + fn), _ratio(tn, tn + fp), _ratio(tp, tp + fp), _ratio(tp + tn, len(some)))
+        bold = "**" if name == "all" else ""
+        cells = [f"{bold}{cell}{bold}" for cell in (name, len(some), tp, fn, tn, fp, *ratios)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _ratio(part: int, whole: int) -> str:
+    return f"{part / whole:.3f}" if whole else "–"
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description="Run the corpus in strict mode and print the table.")
+    parser.add_argument("--only", default="", metavar="REGEX", help="programs whose names match")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th program")
+    parser.add_argument("--jobs", type=int, default=2, help="jobs at a time [2]")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes to a file")
+    parser.add_argument("--list", action="store_true", help="print the programs' names and end")
+    parser.add_argument("--show", metavar="NAME", help="print a program and end")
+    options = parser.parse_args()
+    programs = [each for each in corpus().values() if re.search(options.only, each.name)][:: options.every]
+    if options.show:
+        print(corpus()[options.show].source)
+        return
+    if options.list:
+        print(
+            *(f"{each.name} ({each.category}{', correct' * each.is_correct})" for each in programs), sep="\n"
+        )
+        return
+    outcomes = run(programs, options.jobs)
+    if options.json:
+        options.json.write_text(
+            json.dumps([asdict(each) | {"verdict": each.verdict} for each in outcomes], indent=1)
+        )
+    print(table(outcomes))
+    for each in outcomes:
+        if each.verdict in ("FN", "FP"):
+            print(f"\n{each.verdict} {each.name}: {each.blind or each.how}")
+            if not each.blind:
+                print(*each.said, sep="\n")
+    print(
+        f"\n{len(outcomes)} programs, {sum(each.is_correct for each in outcomes)} of them correct. "
+        f"Python {platform.python_version()}, mpi4py {mpi4py.__version__}, NumPy {np.__version__}."
+    )
+
+
+if __name__ == "__main__":
+    main()
