@@ -18,6 +18,7 @@ def connect(
     take_over: bool = False,
     own: bool = False,
     deadline_s: float = 20.0,
+    strict: bool = False,
     timeout: float = 120.0,
 ) -> ipyparallel.Client:
     """Return a client of `n` engines that form one MPI world, engine id = rank, and set up `%%px` for them.
@@ -44,6 +45,8 @@ def connect(
         take_over: take the engines over even from a notebook that runs a cell on them; the cell is stopped.
         own: start a cluster for this notebook alone, whatever else runs.
         deadline_s: how long a rank waits in a call of `comm` before it reports a hang, in seconds.
+        strict: let each send wait for its receive, compare messages with their receives, and list at the end
+            of a cell what it has left behind (see docs/strict.md). It stays so until the engines are ended.
         timeout: how long to wait for the engines, in seconds.
 
     Raises:
@@ -62,6 +65,7 @@ def connect(
         take_over=take_over,
         own=own,
         deadline_s=deadline_s,
+        strict=strict,
         timeout=timeout,
     )
 

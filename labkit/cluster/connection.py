@@ -33,7 +33,15 @@ last_claim: Claim | None = None  # of this kernel's last connect()
 
 
 def connect(
-    n: int, *, profile: str, restart: bool, take_over: bool, own: bool, deadline_s: float, timeout: float
+    n: int,
+    *,
+    profile: str,
+    restart: bool,
+    take_over: bool,
+    own: bool,
+    deadline_s: float,
+    strict: bool,
+    timeout: float,
 ) -> ipp.Client:
     """Do what labkit.cluster.connect documents."""
     try:
@@ -52,7 +60,7 @@ def connect(
                 end_engines(cluster, client, deadline)
             client, infos = answers(cluster, client, claim, n, deadline, revive=not new, by_force=take_over)
             check_world(infos, launcher_of(cluster))
-            recorder, cleared = install(client, claim, deadline_s, deadline, timeout)
+            recorder, cleared = install(client, claim, deadline_s, strict, deadline, timeout)
         except BaseException:
             claim.give_back()
             client.close()
@@ -133,8 +141,8 @@ def answers(
         return wait_for_ranks(cluster, busy.client, n, deadline, revive=True)
 
 
-def install(
-    client: ipp.Client, claim: Claim, deadline_s: float, deadline: float, timeout: float
+def install(  # noqa: PLR0917
+    client: ipp.Client, claim: Claim, deadline_s: float, strict: bool, deadline: float, timeout: float
 ) -> tuple[str, list[str]]:
     """Give the ranks their names; return the path of the flight recorder, and the names that were cleared.
 
@@ -143,7 +151,7 @@ def install(
     the variables of a deleted cell should fail here, not at the instructor's.
     """
     try:
-        installed = client[:].apply_async(install_comm, deadline_s, claim.is_first_use)
+        installed = client[:].apply_async(install_comm, deadline_s, claim.is_first_use, strict)
         reports = installed.get(max(ANSWER_S, deadline - time.monotonic()))
     except TimeoutError:
         n = len(client.ids)

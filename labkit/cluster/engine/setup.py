@@ -44,8 +44,10 @@ def label_cells(shell: Any) -> None:
     shell.compile.format_code_name = label
 
 
-def install_comm(deadline_s: float, clear: bool) -> tuple[str, list[str]]:
+def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[str, list[str]]:
     """Define `comm`, watched, `rank`, `size` and `np` for cells; `MPI.COMM_WORLD` is `comm`. Collective.
+
+    With `strict`, it is in strict mode from now on.
 
     Return the path of the flight recorder, and with `clear` the names that cells had defined, which are
     cleared before. If the ranks cannot share a flight recorder, its path is empty and `comm` is not watched.
@@ -59,6 +61,10 @@ def install_comm(deadline_s: float, clear: bool) -> tuple[str, list[str]]:
     from labkit.watch.wait import Watch  # noqa: PLC0415
 
     comm = watch_world(deadline_s=deadline_s, keep=True)
+    if strict:
+        from labkit.watch.strict import ending  # noqa: PLC0415
+
+        comm = ending.begin(comm)
     shell = get_ipython()
     cleared = clear_names(shell) if clear else []
     shell.user_ns.update(comm=comm, rank=comm.rank, size=comm.size, np=np)
@@ -95,6 +101,9 @@ def record_cells(shell: Any, watch: Any) -> None:
     from labkit.watch.flight_recorder.source import describe  # noqa: PLC0415
 
     def end(error: BaseException | None) -> None:
+        strict = sys.modules.get("labkit.watch.strict.ending")
+        if strict is not None and (left := strict.end_cell()):
+            print(left)
         state = CellState.RETURNED if error is None else CellState.RAISED
         watch.end_cell(state, describe(error) if error else "")
 

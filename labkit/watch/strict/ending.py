@@ -13,10 +13,10 @@ from labkit.watch import communicators
 from labkit.watch.communicators import WatchedComm
 from labkit.watch.flight_recorder.layout import CellState
 from labkit.watch.requests.polled import replace_requests
-from labkit.watch.strict import comm as strict_comm
 from labkit.watch.strict import findings, objects, regions, requests_made
-from labkit.watch.strict.comm import StrictComm
-from labkit.watch.strict.exchange import Clock, exchanges, progress
+from labkit.watch.strict.communicator import base
+from labkit.watch.strict.communicator.comm import StrictComm
+from labkit.watch.strict.exchange import exchanges, progress
 from labkit.watch.strict.findings import Finding
 from labkit.watch.strict.requests import StrictPrequest, StrictRequest
 from labkit.watch.strict.windows import StrictWin
@@ -32,7 +32,7 @@ def begin(world: WatchedComm) -> StrictComm:
     if _world is not None or world.watch is None:
         return _world or StrictComm(world)
     watch = world.watch
-    strict_comm.clock = Clock(world.rank, world.size)
+    base.begin_clock(world.rank, world.size)
     _world = StrictComm(world)
     _world.begin()
     inner = watch.progress
@@ -91,13 +91,14 @@ def end_program() -> Ending:
     shadow, rank = world._exchange.shadow, world.rank
     has_met = _poll(world, MPI.Intracomm.Ibarrier(shadow).Test)
     if has_met:
-        traffic = strict_comm.traffic
+        traffic = base.traffic
         sent = np.array([traffic.sent.get(each, 0) for each in range(world.size)])
         coming = np.empty_like(sent)
         MPI.Intracomm.Alltoall(shadow, sent, coming)
         _poll(world, lambda: all(traffic.received.get(each, 0) >= coming[each] for each in range(world.size)))
         for exchange in list(exchanges):
             requests_made.report_leftovers(exchange)
+            exchange.discard()
     found = [
         *findings.take(),
         *requests_made.never_completed(rank, only_lost=False),

@@ -8,6 +8,7 @@ Headers of one rank arrive in the order in which it sent them, so messages match
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,7 @@ class Header:
     signature: Signature
     clock: list[int]
     source: int = -1  # filled in by the receiver
+    was_reported: bool = False  # as not received
 
     def __str__(self) -> str:
         """Return who sent what and where."""
@@ -48,6 +50,7 @@ class Posted:
     tag: int
     header: Header | None = None
     matched_at: int = 0  # this rank's time
+    start: Callable[[], object] = int  # begin to receive the message itself
 
     def fits(self, header: Header) -> bool:
         """Tell whether this receive may take a message."""
@@ -87,6 +90,7 @@ class Exchange:
         self.numbers = [0] * comm.size
         self.unexpected: list[Header] = []
         self.posted: list[Posted] = []
+        self.matched: list[Posted] = []  # receives whose messages have not been asked for
         self.wildcards: list[Posted] = []  # receives from any source that have matched
         self.headers: list[tuple[MPI.Request, bytes]] = []  # on their way
         exchanges.append(self)
@@ -147,6 +151,7 @@ class Exchange:
 
     def _match(self, receive: Posted, header: Header) -> None:
         receive.header = header
+        self.matched.append(receive)
         self._find_races(receive, header)
         if receive.source == MPI.ANY_SOURCE:
             receive.matched_at = self.clock.tick()
@@ -193,13 +198,19 @@ class Exchange:
         """Receive messages that no receive has taken, so that their senders can end."""
         for header in self.unexpected:
             self.shadow.Recv([bytearray(header.signature.nbytes), MPI.BYTE], header.source, header.number)
-        self.unexpected, self.posted, self.wildcards = [], [], []
+        self.unexpected, self.posted, self.matched, self.wildcards = [], [], [], []
 
 
 exchanges: list[Exchange] = []  # open ones, of this process
 
 
 def progress(*_: Any) -> None:
-    """Take in the headers of all communicators."""
+    """Take in the headers of all communicators, and let messages come whose receives are posted.
+
+    Called while this rank waits. Before that, a message that has a receive is left where it is: so the
+    program's writes to the buffer of the receive can be told from MPI's.
+    """
     for exchange in list(exchanges):
         exchange.progress()
+        while exchange.matched:
+            exchange.matched.pop().start()

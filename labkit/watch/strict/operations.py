@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from labkit.watch.requests.under_way import RawRequest
 from labkit.watch.strict import regions
-from labkit.watch.strict.exchange import Exchange, Header, Posted
+from labkit.watch.strict.exchange import Exchange, Header, Posted, progress
 from labkit.watch.strict.findings import StrictError
 from labkit.watch.strict.signatures import Signature, misfit, of_message, of_object
 
@@ -56,6 +56,9 @@ class SendOperation(Operation):
         )
 
     def advance(self) -> bool:
+        if RawRequest.Get_status(self.request):
+            return True
+        progress()
         return bool(RawRequest.Get_status(self.request))
 
     def finish(self, status: MPI.Status | None) -> None:
@@ -77,20 +80,23 @@ class ReceiveOperation(Operation):
         self.region = (
             None if self.is_object else regions.begin(operation, place, buffer, True, exchange.clock.rank)
         )
-        self.posted = Posted(operation, place, source, tag)
+        self.posted = Posted(operation, place, source, tag, start=self._start)
         self.request: MPI.Request | None = None
+        self.error: StrictError | None = None
         self.has_landed = False
         exchange.post(self.posted)
 
     def advance(self) -> bool:
         header = self.posted.header
         if header is None:
-            self.exchange.progress()
+            progress()
             header = self.posted.header
         if header is None:
             return False
         if self.request is None:
-            self._start(header)
+            self._start()
+        if self.error is not None:
+            raise self.error
         assert self.request is not None
         if not RawRequest.Get_status(self.request):
             return False
@@ -100,7 +106,10 @@ class ReceiveOperation(Operation):
                 self.region.remember()
         return True
 
-    def _start(self, header: Header) -> None:
+    def _start(self) -> None:
+        header = self.posted.header
+        if header is None or self.request is not None or self.error is not None:
+            return
         if self.region is not None:
             self.region.check()
         wrong = misfit(header.signature, self.signature)
@@ -109,10 +118,11 @@ class ReceiveOperation(Operation):
             scratch = bytearray(header.signature.nbytes)
             self.exchange.shadow.Recv([scratch, MPI.BYTE], header.source, header.number)
             expects = "" if self.is_object else f" for {self.signature}"
-            raise StrictError(
+            self.error = StrictError(
                 f"rank {self.exchange.rank}: {self.operation}{expects} ({self.place}) does not fit the "
                 f"message that arrived: {header}. Reason: {wrong}."
             )
+            return
         if self.is_object:
             self.buffer = bytearray(header.signature.nbytes)
         buffer = [self.buffer, MPI.BYTE] if self.is_object else self.buffer

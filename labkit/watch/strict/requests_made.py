@@ -46,8 +46,11 @@ def never_completed(rank: int, only_lost: bool) -> list[Finding]:
 
 
 def report_leftovers(exchange: Exchange) -> None:
-    """Report the messages of a communicator that have arrived and that no receive has taken."""
+    """Report the messages of a communicator that have arrived and that no receive has taken; each once."""
     for header in exchange.leftovers():
+        if header.was_reported:
+            continue
+        header.was_reported = True
         add(
             Finding(
                 Category.CALL_MATCHING,
@@ -57,7 +60,6 @@ def report_leftovers(exchange: Exchange) -> None:
                 exchange.members[exchange.rank],
             )
         )
-    exchange.discard()
 
 
 def _is_lost(request: Any) -> bool:

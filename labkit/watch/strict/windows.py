@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,35 +18,11 @@ from labkit.comm.message import parse
 from labkit.watch.flight_recorder.opcodes import UNKNOWN
 from labkit.watch.requests.polled import LikeMpi4py, like
 from labkit.watch.strict import objects, regions
-from labkit.watch.strict.comm import StrictComm
+from labkit.watch.strict.accesses import Access, report_conflicts
+from labkit.watch.strict.communicator.comm import StrictComm
 from labkit.watch.strict.findings import Category, Finding, add
 from labkit.watch.strict.objects import here
 from labkit.watch.strict.signatures import of_message
-
-WRITES = ("Put", "Accumulate", "local store")
-ATOMIC = ("Accumulate", "Get_accumulate", "Fetch_and_op", "Compare_and_swap")
-
-
-@dataclass(frozen=True)
-class Access:
-    """An access to bytes `first` to `last` of a rank's window. `began`, `ended`: the origin's clock."""
-
-    operation: str
-    target: int
-    first: int
-    last: int
-    place: str
-    origin: int
-    epoch: str = "fence"  # or "exclusive" or "shared", for a lock
-    began: tuple[int, ...] = ()
-    ended: int = 0
-
-    def conflicts(self, other: Access) -> bool:
-        """Tell whether two accesses of one epoch touch the same bytes, and at least one writes."""
-        writes = self.operation in WRITES or other.operation in WRITES
-        both_atomic = self.operation in ATOMIC and other.operation in ATOMIC
-        overlaps = self.first < other.last and other.first < self.last
-        return self.target == other.target and overlaps and writes and not both_atomic
 
 
 class StrictWin(RawWin, metaclass=LikeMpi4py):
@@ -189,29 +164,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         assert exchange is not None
         found = exchange.shadow.allgather(mine)
         here_ = [access for accesses in found for access in accesses if access.target == self.comm.rank]
-        for index, one in enumerate(here_):
-            for other in here_[:index]:
-                if one.conflicts(other) and _may_overlap_in_time(one, other):
-                    self._report(other, one)
-
-    def _report(self, one: Access, other: Access) -> None:
-        one, other = sorted(
-            (one, other), key=lambda access: (access.operation == "local store", access.origin)
-        )
-        second = (
-            f"rank {other.origin} itself changes it"
-            if other.operation == "local store"
-            else f"{other.operation} of rank {other.origin} ({other.place})"
-        )
-        add(
-            Finding(
-                Category.GLOBAL_CONCURRENCY,
-                f"{one.operation} of rank {one.origin} and {second} use the same memory of rank "
-                f"{one.target}'s window in one epoch",
-                one.place,
-                self.comm._exchange.clock.rank,  # type: ignore[union-attr]
-            )
-        )
+        report_conflicts(here_, exchange.clock.rank)
 
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         super().Lock(rank, lock_type, assertion)
@@ -222,9 +175,10 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         self._locked(-1, "shared")
 
     def _locked(self, rank: int, kind: str) -> None:
-        clock = self.comm._exchange.clock  # type: ignore[union-attr]
-        clock.tick()
-        self.locks[rank] = kind, here(), tuple(clock.times)
+        exchange = self.comm._exchange
+        assert exchange is not None
+        exchange.clock.tick()
+        self.locks[rank] = kind, here(), tuple(exchange.clock.times[member] for member in exchange.members)
 
     def Unlock(self, rank: int) -> None:
         self._flush()
@@ -297,21 +251,6 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
             self._flush()
             (RawWin.Unlock_all(self) if rank < 0 else RawWin.Unlock(self, rank))
         self.locks = {}
-
-
-def _may_overlap_in_time(one: Access, other: Access) -> bool:
-    if one.epoch == other.epoch == "fence":
-        return True
-    if one.origin == other.origin:
-        return one.began == other.began  # in one epoch
-    if "exclusive" in (one.epoch, other.epoch):
-        return False  # one after the other
-    return not (_is_before(one, other) or _is_before(other, one))
-
-
-def _is_before(one: Access, other: Access) -> bool:
-    """Tell whether one epoch was over, as far as the other's origin knew, when the other began."""
-    return bool(one.ended) and bool(other.began) and other.began[one.origin] >= one.ended
 
 
 def _flushing(name: str) -> Callable[..., None]:

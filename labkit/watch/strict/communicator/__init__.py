@@ -1,0 +1,1 @@
+"""The communicator of strict mode."""

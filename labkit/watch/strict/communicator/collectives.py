@@ -1,0 +1,92 @@
+"""Non-blocking and persistent collectives in strict mode: the ranks compare their calls."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI
+
+from labkit.watch.flight_recorder.opcodes import NONBLOCKING_COLLECTIVES
+from labkit.watch.requests.waits import NO_PEER
+from labkit.watch.strict import requests_made
+from labkit.watch.strict.communicator.base import FROM_ROOT, TO_ROOT, StrictBase
+from labkit.watch.strict.objects import here
+from labkit.watch.strict.operations import CollectiveOperation, Operation, PlainOperation
+from labkit.watch.strict.requests import StrictPrequest, StrictRequest
+from labkit.watch.strict.signatures import of_message
+
+
+class StrictCollectives(StrictBase):
+    """Collectives that return a request; blocking ones are compared by every watched communicator."""
+
+
+def _collective(name: str) -> Callable[..., Any]:
+    def start(self: StrictCollectives, *arguments: Any, **named: Any) -> MPI.Request:
+        def begin() -> Operation:
+            blocking = name[1:].capitalize() if name[0] == "I" else name.removesuffix("_init")
+            nonblocking = f"I{blocking.lower()}"
+            request = getattr(super(StrictCollectives, self), nonblocking)(*arguments, **named)
+            return _comparing(self, name, blocking, request, arguments, named)
+
+        if name.endswith("_init"):
+            made: StrictRequest = StrictPrequest(None, begin, name, here())
+        else:
+            made = StrictRequest(None, begin())
+        frame = sys._getframe(1)
+        made.made = name, self, NO_PEER, -1, frame.f_code, frame.f_lasti
+        requests_made.add_request(made)
+        return made
+
+    return start
+
+
+def _comparing(  # noqa: PLR0917
+    comm: StrictCollectives,
+    name: str,
+    blocking: str,
+    request: Any,
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+) -> Operation:
+    if comm._exchange is None:
+        return PlainOperation(name, request, here())
+    names = {
+        "Bcast": ("buf", "root"),
+        "Reduce": ("sendbuf", "recvbuf", "op", "root"),
+        "Reduce_scatter": ("sendbuf", "recvbuf", "recvcounts", "op"),
+    }.get(
+        blocking,
+        ("sendbuf", "recvbuf", "root" if blocking[0] in "GS" and blocking not in ("Scan",) else "op"),
+    )
+    given = dict(zip(names, arguments, strict=False)) | named
+    is_root = comm.rank == given.get("root", 0)
+    buffers: list[tuple[Any, bool]] = []
+    for key in "buf", "sendbuf", "recvbuf":
+        buffer = given.get(key)
+        if buffer is None or isinstance(buffer, MPI.InPlaceType) or blocking.endswith(("w", "v")):
+            continue
+        if (key == "recvbuf" and blocking in TO_ROOT and not is_root) or (
+            key == "sendbuf" and blocking in FROM_ROOT and not is_root
+        ):
+            continue
+        buffers.append((buffer, key == "recvbuf" or (key == "buf" and not is_root)))
+    rooted = blocking in (*FROM_ROOT, *TO_ROOT)
+    count: int | None = None
+    dtype = ""
+    compared = {"Bcast": "buf", "Reduce": "sendbuf", "Allreduce": "sendbuf", "Scan": "sendbuf"}.get(blocking)
+    if compared and given.get(compared) is not None and not isinstance(given[compared], MPI.InPlaceType):
+        signature = of_message(given[compared])
+        count, dtype = signature.elements, signature.dtype
+    op = given.get("op", MPI.SUM) if "op" in names and blocking != "Barrier" else None
+    reduction = next((key for key in ("SUM", "PROD", "MAX", "MIN") if op == getattr(MPI, key)), None)
+    call = (given.get("root", 0) if rooted else None, count, dtype or None, reduction)
+    made = CollectiveOperation(comm._exchange, name, call, request, buffers, here())
+    made.what = name
+    return made
+
+
+for _name in NONBLOCKING_COLLECTIVES:
+    if hasattr(MPI.Intracomm, _name) and "eighbor" not in _name:
+        setattr(StrictCollectives, _name, _collective(_name))

@@ -1,0 +1,83 @@
+"""Programs of the corpus, a few of each category: `make corpus` runs them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import thorough
+from tests.corpus.all_programs import corpus
+from tests.corpus.program import CATEGORIES
+from tests.corpus.run_corpus import Outcome, run, table
+
+# Programs that come to their end, and what strict mode says of them; empty: nothing.
+ENDING = {
+    "p2p-Send-Recv": "",
+    "p2p-back-isend-recv": "",
+    "coll-Bcast": "",
+    "icoll-Iallreduce": "",
+    "request-Waitsome": "",
+    "leak-Dup": "resource leak: the communicator was never freed",
+    "leak-Dup-right": "",
+    "request-no-wait-Irecv": "request lifecycle: the request of Irecv from rank 1, tag 7 was never",
+    "local-write-Isend": "local concurrency: the program changed the buffer of Isend before",
+    "local-write-after-Isend": "",
+    "rma-Put-Get": "global concurrency: Put of rank 0 and Get of rank 1 (",
+    "rma-apart-Put-Get": "",
+}
+# Programs that do not, each a job of its own.
+STOPPED = {
+    "buffering-ring2-Send-Recv": "ranks 0 → 1 → 0 wait for each other in a circle: each waits in Send until",
+    "p2p-dtype-Send-Recv": "does not fit the message that arrived: Send of 4 × int64 on rank 0, tag 7 (",
+    "icoll-root-Ibcast": "different roots. rank 0: Ibcast (4 float64, root 0) at ",
+    "invalid-rank-Send": "rank 0 raised Exception: ",
+}
+
+
+def said_of(names: list[str]) -> dict[str, Outcome]:
+    programs = corpus()
+    return {each.name: each for each in run([programs[name] for name in names], jobs=1)}
+
+
+def test_what_a_program_leaves_behind_is_listed_when_it_ends() -> None:
+    said = {name: " ".join(outcome.said) for name, outcome in said_of(list(ENDING)).items()}
+    assert {name: text for name, text in said.items() if ENDING[name] not in text} == {}
+    assert {name for name, text in said.items() if bool(text) != bool(ENDING[name])} == set()
+
+
+@pytest.mark.parametrize(
+    "name", ["buffering-ring2-Send-Recv", "p2p-dtype-Send-Recv", *map(thorough, list(STOPPED)[2:])]
+)
+def test_a_program_that_cannot_go_on_is_told_why(name: str) -> None:
+    outcome = said_of([name])[name]
+    assert outcome.verdict == "TP"
+    assert STOPPED[name] in "\n".join(outcome.said)
+
+
+@pytest.mark.thorough
+def test_a_race_of_two_senders_is_named_and_a_loop_over_any_source_is_none() -> None:
+    said = said_of(["race-late-Send-Recv", "race-loop-Send-Recv"])
+    assert "message race: Recv from any source took the Send of" in " ".join(said["race-late-Send-Recv"].said)
+    assert said["race-loop-Send-Recv"].verdict == "TN"
+
+
+def test_the_corpus_is_large_and_a_third_of_it_is_correct() -> None:
+    programs = corpus().values()
+    correct = sum(program.is_correct for program in programs)
+    assert len(programs) >= 300 and correct >= len(programs) / 3
+    assert {program.category for program in programs if not program.is_correct} == set(CATEGORIES)
+    for program in programs:
+        compile(program.source, program.name, "exec")
+        assert "labkit" not in program.source
+
+
+def test_the_table_counts_verdicts() -> None:
+    outcomes = [
+        Outcome("a", CATEGORIES[0], False, "report", []),
+        Outcome("b", CATEGORIES[0], False, "", []),
+        Outcome("c", CATEGORIES[0], True, "", []),
+        Outcome("d", CATEGORIES[1], True, "findings", []),
+        Outcome("e", CATEGORIES[1], False, "late", []),
+    ]
+    rows = table(outcomes).splitlines()
+    assert rows[2] == f"| {CATEGORIES[0]} | 3 | 1 | 1 | 1 | 0 | 0.500 | 1.000 | 1.000 | 0.667 |"
+    assert rows[4].replace("*", "") == "| all | 5 | 1 | 2 | 1 | 1 | 0.333 | 0.500 | 0.500 | 0.400 |"
