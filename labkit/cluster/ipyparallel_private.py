@@ -17,7 +17,7 @@ import psutil
 from ipyparallel import util
 from ipyparallel.error import RemoteError
 
-USES = ("send_apply_request", "send_execute_request", "clear", "abort", "shutdown")
+USES = ("direct_view", "send_apply_request", "send_execute_request", "clear", "abort", "shutdown")
 
 
 def profile_dirs() -> list[Path]:
@@ -80,7 +80,8 @@ def mpiexec_of(launcher: Any) -> str:
 
 def call_before_use(client: ipp.Client, check: Callable[[], None]) -> None:
     """Call `check` each time before a client sends the engines something to run, or clears or ends them."""
-    # All views of a client send code through its two public send methods. They are replaced in the object,
+    # All views of a client send code through its two public send methods. `direct_view`, which `rc[:]` calls,
+    # is checked, too: without engines it fails before anything is sent. They are replaced in the object,
     # because Cluster.connect_client() always makes a Client, never a subclass.
     for name in USES:
         setattr(client, name, _checked(getattr(client, name), check))

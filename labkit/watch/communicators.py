@@ -57,6 +57,10 @@ class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages)
         """The part of this process in the flight recorder; None if the communicator is not watched."""
         return self._channel.watch if isinstance(self._channel, Channel) else None
 
+    def __reduce__(self) -> Any:
+        """Pickle `MPI.COMM_WORLD` by its name, as mpi4py does; the others cannot be pickled."""
+        return "COMM_WORLD" if self is MPI.COMM_WORLD else super().__reduce__()
+
     def Free(self) -> None:
         self._close("Free")
         super().Free()
@@ -122,6 +126,7 @@ def watch(keep: bool = False, serve: Serve = serve_here, *, only_compares: bool 
     if _world is None:
         world = MPI.COMM_WORLD
         made: WatchedComm = WatchedComm(world)
+        made.__module__ = "mpi4py.MPI"  # where pickle looks for its name
         channel = _open_world(world, keep, serve, only_compares)
         if channel is not None:
             made._channel = channel
