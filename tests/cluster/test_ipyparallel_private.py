@@ -25,8 +25,12 @@ from ipyparallel.client.magics import ParallelMagics
 from ipyparallel.cluster.launcher import LocalProcessLauncher, MPILauncher
 from ipyparallel.controller.app import IPController
 from ipyparallel.engine import app, nanny
+from ipyparallel.engine.kernel import IPythonParallelKernel
+from ipyparallel.error import CompositeError, RemoteError
+from IPython.core.interactiveshell import InteractiveShell
 
 from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.cells.failures import Failure, failures_in
 from labkit.cluster.cells.magics import RankMagics
 from labkit.cluster.engine.controller import Controller
 from labkit.cluster.engine.socket_controller import SocketController
@@ -59,6 +63,21 @@ def test_a_check_precedes_all_that_uses_the_engines() -> None:
         assert callable(getattr(ipp.Client, name))
         getattr(client, name)()
     assert calls == [call for name in private.USES for call in ("check", name)]
+
+
+def test_functions_are_applied_by_a_method_that_an_engine_can_replace() -> None:
+    assert "do_apply(content, bufs, msg_id, md)" in inspect.getsource(IPythonParallelKernel.apply_request)
+    assert "return reply_content, result_buf" in inspect.getsource(IPythonParallelKernel.do_apply)
+
+
+def test_errors_of_engines_are_shown_as_the_lab_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RemoteError, "_render_traceback_", RemoteError._render_traceback_)  # put back later
+    private.render_errors_with(lambda error: ["a report"] if error.ename == "HangError" else None)
+    hung, other = RemoteError("HangError", "", "frames"), RemoteError("ValueError", "", "frames")
+    assert hung._render_traceback_() == ["a report"] and "frames" in other._render_traceback_()
+    composite = CompositeError("", [("HangError", "text", "frames", {"engine_id": 3, "method": "apply"})])
+    assert failures_in(composite) == [Failure(3, "HangError", "text", "frames")]
+    assert "_render_traceback_()" in inspect.getsource(InteractiveShell.showtraceback)
 
 
 def test_a_launcher_has_a_process_once_it_has_started_one(tmp_path: Path) -> None:

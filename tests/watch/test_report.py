@@ -131,6 +131,20 @@ def test_a_rank_that_has_not_started_the_cell_is_not_said_to_have_returned(recor
 
 
 @pytest.mark.parametrize("recorder", [2], indirect=True)
+def test_calls_of_earlier_cells_do_not_name_a_column(recorder: FlightRecorder) -> None:
+    for rank in range(2):
+        note(recorder, rank, 1, "Bcast")
+        recorder.set_cell_state(rank, CellState.RUNNING)
+        recorder.slots[rank].calls_before_cell = 1
+    note(recorder, 1, 2, "Barrier")
+    recorder.slots[1].waiting_in = WaitingIn.COLLECTIVE
+    recorder.set_cell_state(0, CellState.RETURNED)
+    report = take_snapshot(recorder, Reason.RANK_ENDED, 2.0, range(2), 1)
+    assert table(report).columns == ["#1 Barrier"]
+    assert rank_lines(report)[1] == "  rank 0 never joined #1: it has returned from the cell"
+
+
+@pytest.mark.parametrize("recorder", [2], indirect=True)
 def test_a_rank_that_has_just_called_is_shown_with_the_ranks_in_the_same_call(
     recorder: FlightRecorder,
 ) -> None:
