@@ -16,7 +16,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
@@ -60,6 +60,11 @@ class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages)
     def __reduce__(self) -> Any:
         """Pickle `MPI.COMM_WORLD` by its name, as mpi4py does; the others cannot be pickled."""
         return "COMM_WORLD" if self is MPI.COMM_WORLD else super().__reduce__()
+
+    def Abort(self, errorcode: int = 0) -> NoReturn:
+        if self.watch is not None:
+            self.watch.end_program()  # on purpose: it needs no report
+        super().Abort(errorcode)
 
     def Free(self) -> None:
         self._close("Free")

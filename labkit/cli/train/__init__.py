@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,12 @@ import click
 from labkit.cli.ranks import ending_together, first_on_its_node, refuse_world_of_one, under_mpiexec
 from labkit.cli.train.options import TrainCommand, with_options
 from labkit.leftovers import sweep_after_this_job
+from labkit.watch.program.main import begin_watching
+from labkit.watch.program.options import Options
+
+# As long as PyTorch's process groups wait. No epoch, checkpoint or emulated link keeps all ranks inside one
+# call of MPI for so long; a rank that fails or dies, or ranks that wait in a circle, are reported at once.
+DEADLINE_S = 1800.0
 
 
 @click.command(cls=TrainCommand)
@@ -38,6 +45,8 @@ def command(preset: str | None, resume: Path | None, out: Path | None, ordered: 
         os.environ.setdefault("OMPI_MCA_btl", "self")
     elif first_on_its_node():
         sweep_after_this_job()
+    if under_mpiexec() and "mpi4py.MPI" not in sys.modules:
+        begin_watching(Options(tuple(sys.argv), deadline_s=DEADLINE_S))
     from mpi4py import MPI
 
     from labkit.cli.train.figures import draw

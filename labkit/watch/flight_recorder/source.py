@@ -15,7 +15,7 @@ from labkit.watch.flight_recorder.layout import FILE_BYTES, fit
 MAX_LINE_CHARACTERS = 80
 _LABKIT = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 _LIBRARIES = tuple(
-    {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")}
 )
 
 

@@ -243,7 +243,7 @@ def advice(report: Report, in_program: bool = False) -> list[str]:
     """Return what to do next; a program whose ranks have hung ends, so there it is less."""
     if report.reason is Reason.STOPPED:
         return []
-    if any(rank.mpi_call for rank in report.ranks):
+    if any(rank.mpi_call for rank in report.ranks) and not in_program:
         return _advice_on_calls(report)
     lines = []
     waiting = [rank.message.operation for rank in report.ranks if rank.message is not None]

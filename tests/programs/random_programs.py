@@ -1,0 +1,260 @@
+"""Write random programs of raw mpi4py: correct ones, and each with one fault.
+
+python random_programs.py FOLDER FIRST_SEED LAST_SEED P DEADLINE_S
+
+For each seed it writes SEED.py, a correct program for P ranks, and SEED-faulty.py, the same program with one
+fault on one rank. FOLDER/faults.json says which: {"17": {"rank": 2, "fault": "skips", "line": 31}}.
+"""
+
+# ruff: noqa: E501 (lines of the programs)
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+HEAD = """import sys, time
+import numpy as np
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+dup, half = comm.Dup(), comm.Split(comm.rank % 2, comm.rank)
+"""
+TAIL = """for c in (comm, dup, half):
+    c.Barrier()
+half.Free()
+dup.Free()
+"""
+FAULTS = (
+    *("skips", "raises", "returns", "root", "operation", "tag", "no receive", "never sent", "order", "fence"),
+)
+TESTING = "while not request.Test():\n    pass"
+Step = Callable[[random.Random, str, int, int], str]
+
+
+def collective(random_: random.Random, c: str, p: int, number: int) -> str:
+    """A blocking collective of arrays."""
+    n, root, kind = random_.choice((1, 7, 3000, 50_000)), random_.randrange(p), random_.choice("fdi")
+    lines = [f"x = np.full({n}, {c}.rank + 1, '{kind}')", f"root = {root} % {c}.size"]
+    op = random_.choice(
+        ("Barrier", "Bcast", "Reduce", "Allreduce", "Gather", "Allgather", "Alltoall", "Scan")
+    )
+    if op == "Barrier":
+        lines += [f"{c}.Barrier()"]
+    elif op == "Bcast":
+        lines += [f"{c}.Bcast(x, root=root)", "assert (x == root + 1).all()"]
+    elif op == "Reduce":
+        lines += ["y = np.zeros_like(x)", f"{c}.Reduce(x, y, op=MPI.SUM, root=root)"]
+        lines += [f"assert {c}.rank != root or (y == {c}.size * ({c}.size + 1) // 2).all()"]
+    elif op == "Allreduce":
+        lines += [f"{c}.Allreduce(MPI.IN_PLACE, x, op=MPI.MAX)", f"assert (x == {c}.size).all()"]
+    elif op == "Gather":
+        lines += [f"y = np.zeros(({c}.size, x.size), x.dtype)", f"{c}.Gather(x, y, root=root)"]
+        lines += [f"assert {c}.rank != root or (y[:, 0] == np.arange({c}.size) + 1).all()"]
+    elif op == "Allgather":
+        lines += [f"y = np.zeros(({c}.size, x.size), x.dtype)", f"{c}.Allgather(x, y)"]
+        lines += [f"assert (y[:, 0] == np.arange({c}.size) + 1).all()"]
+    elif op == "Alltoall":
+        lines += [f"y = np.zeros({c}.size * {n}, x.dtype)", f"{c}.Alltoall(np.tile(x, {c}.size), y)"]
+        lines += ["assert y[0] == 1"]
+    else:
+        lines += [
+            "y = np.zeros_like(x)",
+            f"{c}.Scan(x, y)",
+            f"assert y[0] == ({c}.rank + 1) * ({c}.rank + 2) // 2",
+        ]
+    return "\n".join(lines)
+
+
+def objects(random_: random.Random, c: str, p: int, number: int) -> str:
+    """A collective of objects."""
+    root = random_.randrange(p)
+    return random_.choice(
+        (
+            f"root = {root} % {c}.size\nassert {c}.bcast({{'from': {c}.rank}}, root=root) == {{'from': root}}",
+            f"assert {c}.allreduce({c}.rank) == {c}.size * ({c}.size - 1) // 2",
+            f"assert {c}.allgather([{c}.rank] * 3)[0] == [0, 0, 0]",
+            f"root = {root} % {c}.size\nassert {c}.gather({c}.rank, root=root) in (None, list(range({c}.size)))",
+            f"root = {root} % {c}.size\nassert {c}.scatter([7] * {c}.size, root=root) == 7",
+        )
+    )
+
+
+def started(random_: random.Random, c: str, p: int, number: int) -> str:
+    """A non-blocking collective."""
+    return random_.choice(
+        (
+            f"x = np.full(1000, 1.0)\n{c}.Iallreduce(MPI.IN_PLACE, x).Wait()\nassert x[0] == {c}.size",
+            f"{c}.Ibarrier().Wait()",
+            f"x = np.full(500, {c}.rank)\nrequest = {c}.Ibcast(x, root=0)\n{TESTING}\nassert x[0] == 0",
+        )
+    )
+
+
+def ring(random_: random.Random, c: str, p: int, number: int) -> str:
+    """Messages to the right neighbour, in one of many forms."""
+    n, tag = random_.choice((1, 500, 40_000)), 10 + number
+    head = f"""x, y = np.full({n}, {c}.rank), np.empty({n}, int)
+left, right = ({c}.rank - 1) % {c}.size, ({c}.rank + 1) % {c}.size
+"""
+    forms = (
+        f"{c}.Sendrecv(x, right, {tag}, y, left, {tag})",
+        f"requests = [{c}.Irecv(y, left, {tag}), {c}.Isend(x, right, {tag})]\nMPI.Request.Waitall(requests)",
+        f"request = {c}.Isend(x, right, {tag})\n{c}.Recv(y, source=left, tag={tag})\nrequest.Wait()",
+        f"request = {c}.Irecv(y, left, {tag})\n{c}.Send(x, right, {tag})\nrequest.Wait()",
+        f"request = {c}.isend(x, right, {tag})\ny = {c}.recv(source=left, tag={tag})\nrequest.wait()",
+        f"request = {c}.Isend(x, right, {tag})\n{c}.Probe(left, {tag})\n{c}.Recv(y, left, {tag})\nrequest.wait()",
+        f"requests = [{c}.Send_init(x, right, {tag}), {c}.Recv_init(y, left, {tag})]\n"
+        "MPI.Prequest.Startall(requests)\nMPI.Request.Waitall(requests)\nfor each in requests:\n    each.Free()",
+        f"requests = [{c}.Irecv(y, left, {tag}), {c}.Isend(x, right, {tag})]\n"
+        "while MPI.Request.Waitany(requests) != MPI.UNDEFINED:\n    pass",
+    )
+    return f"{head}{random_.choice(forms)}\nassert (y == left).all()"
+
+
+def window(random_: random.Random, c: str, p: int, number: int) -> str:
+    """One-sided communication."""
+    head = f"right = ({c}.rank + 1) % {c}.size\nwindow = MPI.Win.Allocate(8, comm={c})\n"
+    head += "local = np.frombuffer(window, int)\nlocal[:] = -1\n"
+    put = "window.Fence()\nwindow.Put(np.array([RANK]), right)\nwindow.Fence()\n".replace("RANK", f"{c}.rank")
+    lock = (
+        f"{c}.Barrier()\nwindow.Lock(right)\nwindow.Put(np.array([{c}.rank]), right)\nwindow.Unlock(right)\n"
+    )
+    lock += f"{c}.Barrier()\n"
+    return (
+        head
+        + random_.choice((put, lock))
+        + f"assert local[0] in (-1, ({c}.rank - 1) % {c}.size)\nwindow.Free()"
+    )
+
+
+def split(random_: random.Random, c: str, p: int, number: int) -> str:
+    """A communicator that is made, used and freed."""
+    return random_.choice(
+        (
+            f"part = {c}.Split({c}.rank // 2)\npart.Barrier()\npart.Free()",
+            f"grid = {c}.Create_cart([{c}.size], periods=[True])\nassert grid.allreduce(1) == {c}.size\ngrid.Free()",
+            f"part = {c}.Dup()\npart.Barrier()\npart.Free()",
+        )
+    )
+
+
+def slow(random_: random.Random, c: str, p: int, number: int) -> str:
+    """A rank that computes, or sleeps, for three deadlines."""
+    how = random_.choice(
+        ("end = time.monotonic() + SLOW\n    while time.monotonic() < end:\n        pass", "time.sleep(SLOW)")
+    )
+    return f"if rank == {random_.randrange(p)}:\n    {how}"
+
+
+STEPS: tuple[Step, ...] = (collective, collective, objects, started, ring, ring, window, split)
+
+
+def program(random_: random.Random, p: int, is_slow: bool) -> list[str]:
+    """Return the steps of a program."""
+    steps = []
+    for number in range(random_.randrange(3, 8)):
+        steps.append(random_.choice(STEPS)(random_, random_.choice(("comm", "dup", "half")), p, number))
+    if is_slow:
+        steps.insert(random_.randrange(len(steps)), slow(random_, "comm", p, 0))
+    return steps
+
+
+def indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def only_others(culprit: int, step: str, instead: str = "pass") -> str:
+    return f"if rank != {culprit}:\n{indented(step)}\nelse:\n{indented(instead)}"
+
+
+def faulty(random_: random.Random, p: int, kind: str, steps: list[str]) -> tuple[int, str, str]:
+    """Return the rank at fault, the number of the step with the fault, and this step."""
+    culprit, root = random_.randrange(p), random_.randrange(p)
+    c = random_.choice(("comm", "dup"))
+    if kind == "skips":
+        step = random_.choice((collective, started, split, ring))(random_, c, p, 90)
+        # A rank that skips a non-blocking broadcast for which no other rank waits does not make the program hang.
+        text = only_others(
+            culprit, step.replace("Ibcast(x, root=0)", "Ibarrier()").replace("assert x[0] == 0", "pass")
+        )
+    elif kind == "raises":
+        text = f"if rank == {culprit}:\n    {{}}['missing']\n{collective(random_, c, p, 90)}\n{c}.Barrier()"
+    elif kind == "returns":
+        text = f"if rank == {culprit}:\n    sys.exit({random_.choice(('', 3))})\n{c}.Barrier()"
+    elif kind == "root":
+        call = random_.choice(
+            ("Bcast(np.ones(9), ROOT)", "bcast(rank, ROOT)", "Reduce(np.ones(9), np.ones(9), MPI.SUM, ROOT)")
+        )
+        call = f"{c}.{call}".replace("ROOT", f"{root} if rank != {culprit} else {(root + 1) % p}")
+        text = f"{call}\n{c}.Barrier()"
+    elif kind == "operation":
+        first, second = random_.sample(
+            ("Barrier()", "allreduce(1)", "Allreduce(MPI.IN_PLACE, np.ones(5))", "allgather(1)"), 2
+        )
+        text = only_others(culprit, f"{c}.{first}", f"{c}.{second}")
+    elif kind == "tag":
+        call = random_.choice(
+            (
+                "Recv(np.empty(3), left, 5)",
+                "recv(source=left, tag=5)",
+                "Irecv(np.empty(3), left, 5).Wait()",
+                "Probe(left, 5)",
+            )
+        )
+        text = f"left, right = (rank - 1) % size, (rank + 1) % size\nrequest = {c}.Isend(np.ones(3), right, 5 + (rank == {culprit}))\n"
+        text += f"{c}.{call}\nrequest.Wait()"
+        if "recv(s" in call:
+            text = text.replace(f"{c}.Isend(np.ones(3)", f"{c}.isend(1")
+    elif kind == "no receive":
+        call = random_.choice(
+            (
+                "Ssend(np.ones(4), right, 6)",
+                "Issend(np.ones(4), right, 6).Wait()",
+                "Send(np.ones(900_000), right, 6)",
+                "ssend(1, right, 6)",
+            )
+        )
+        text = f"right = {culprit}\nif rank == {(culprit + 1) % p}:\n    {c}.{call}\n"
+    elif kind == "never sent":
+        wait = random_.choice(
+            (
+                f"MPI.Request.Waitall([{c}.Irecv(np.empty(3), {(culprit + 1) % p}, 77)])",
+                f"{c}.Probe(source={(culprit + 1) % p}, tag=77)",
+                f"MPI.Request.Waitany([{c}.Irecv(np.empty(3), tag=77)])",
+                f"{c}.recv(tag=77)",
+            )
+        )
+        text = f"if rank == {culprit}:\n    {wait}\n{c}.Barrier()"
+    elif kind == "order":
+        text = only_others(culprit, "comm.Barrier()\ndup.Barrier()", "dup.Barrier()\ncomm.Barrier()")
+    else:
+        text = f"window = MPI.Win.Allocate(8, comm={c})\nwindow.Fence()\n{only_others(culprit, 'window.Fence()')}\n{c}.Barrier()\nwindow.Free()"
+    return culprit, str(random_.randrange(len(steps) + 1)), text
+
+
+def main(folder: str, first: int, last: int, p: int, deadline_s: float) -> None:
+    """Write the programs."""
+    faults = {}
+    head = f"{HEAD}SLOW = {3 * deadline_s}\n"
+    for seed in range(first, last):
+        random_ = random.Random(seed)
+        steps = program(random_, p, seed % 10 == 0)
+        Path(folder, f"{seed}.py").write_text(head + "\n".join(steps) + "\n" + TAIL)
+        kind = FAULTS[seed % len(FAULTS)]
+        culprit, at, text = faulty(random_, p, kind, steps)
+        before = head + "".join(f"{step}\n" for step in steps[: int(at)])
+        after = "".join(f"{step}\n" for step in steps[int(at) :])
+        # A rank that tests again and again computes, as far as anyone can tell, so the others wait for it.
+        wrong = f"{before}{text}\n{after}{TAIL}".replace(TESTING, "request.Wait()")
+        Path(folder, f"{seed}-faulty.py").write_text(wrong)
+        lines = before.count("\n") + 1, before.count("\n") + text.count("\n") + 1
+        faults[str(seed)] = {"rank": culprit, "fault": kind, "lines": lines}
+    Path(folder, "faults.json").write_text(json.dumps(faults))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:5]), float(sys.argv[5]))  # type: ignore[misc]
