@@ -35,7 +35,7 @@ class FakeFuture:
 def view_of(futures: list[FakeFuture], states: list[RankState]) -> LiveView:
     """Return the view of a cell on ranks that have done this so far."""
     report = SimpleNamespace(ranks=states)
-    ranks = SimpleNamespace(take_snapshot=lambda lock_timeout_s: report)
+    ranks = SimpleNamespace(take_snapshot=lambda lock_timeout_s: report, recorder=object())
     result = SimpleNamespace(_targets=[*range(len(futures))], _children=futures)
     return LiveView(ranks, result, 2.0)  # type: ignore[arg-type]
 
@@ -72,6 +72,14 @@ def test_lines_that_differ_on_many_ranks_are_counted() -> None:
     lines = view.bundle(view.began)["text/plain"].splitlines()
     assert lines[1:5] == ["  ranks 0–29: running", "Last line printed:", "  rank 0: 0 %", "  rank 1: 1 %"]
     assert lines[-1] == "  … and 18 more"
+
+
+def test_a_view_of_ranks_on_other_machines_says_why_it_shows_little() -> None:
+    view = view_of([FakeFuture("")], [])
+    view.ranks.recorder = None
+    view.observe(view.began)
+    first = view.bundle(view.began)["text/plain"].splitlines()[0]
+    assert "The ranks are on other machines: what they do is not shown here" in first
 
 
 def test_a_rank_that_calls_or_prints_in_a_loop_does_not_stand_still() -> None:

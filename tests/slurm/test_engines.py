@@ -93,6 +93,24 @@ def refuses_clients_without_the_key(file: Path) -> None:
         stranger.unlink()
 
 
+def test_a_hang_is_reported_to_a_notebook_that_shares_no_memory_with_the_ranks(
+    world: World, slurm: LocalCluster
+) -> None:
+    world.env["LABKIT_SEPARATE_MACHINES"] = "1"  # each node counts as a machine of its own
+    kernel = Kernel(world)
+    try:
+        assert "on n1, n2, n3, n4;" in kernel.run(CONNECT)
+        # As if the flight recorder were on another machine.
+        kernel.run("get_ipython().magics_manager.registry['RankMagics'].ranks.recorder = None")
+        output = kernel.run("%%px\nif rank != 2:\n    comm.Barrier()")
+        assert "HangError" in output and "rank 2 never" in output
+        assert "Barrier" in kernel.run("import labkit.cluster\nprint(labkit.cluster.last_hang())")
+    finally:
+        del world.env["LABKIT_SEPARATE_MACHINES"]
+        kernel.end()
+    wait_until(lambda: not slurm.jobs(), "the queue is empty", 60)
+
+
 def test_a_killed_engine_is_named_and_the_next_connect_works(connected: Kernel) -> None:
     (pid,) = map(int, re.findall(r"\d+", connected.run("print(rc[2].apply_sync(__import__('os').getpid))")))
     output = answer_after(connected, lambda: os.kill(pid, signal.SIGKILL))

@@ -33,6 +33,11 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ALONE = re.compile(r"(%%[^\n]*\n)*%%px\b|%px\b[^\n]*\Z")  # a cell that is one `%%px` or `%px`, and no more
 
 
+# Without a flight recorder in this machine's memory.
+ELSEWHERE = (
+    "The ranks are on other machines: what they do is not shown here; a hang is reported all the same."
+)
+
 Rows = list[tuple[list[int], str]]  # of a table: ranks, and what holds for them
 
 
@@ -121,6 +126,8 @@ class LiveView:
             f"{duration(now - self.began)}, {done} of {len(self.doing)} rank{'s' * (len(self.doing) > 1)} "
             "done. The stop button ends the cell."
         )
+        if self.ranks.recorder is None:
+            title += f" {ELSEWHERE}"
         tables = [("", self.rows_of_activities(now))]
         if self.printed:
             tables.append(("Last line printed:", grouped(self.printed)))

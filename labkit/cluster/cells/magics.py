@@ -141,5 +141,7 @@ def last_hang() -> Report | None:
     """Return the report of the last hang; None if no cell hung, or if its ranks are gone."""
     shell = get_ipython()
     magics = shell.magics_manager.registry.get("RankMagics") if shell is not None else None
-    recorder = magics.ranks.recorder if magics is not None else None
-    return recorder.last_report() if recorder is not None else None
+    if magics is None:
+        return None
+    recorder = magics.ranks.recorder
+    return recorder.last_report() if recorder is not None else magics.ranks.reports.last()

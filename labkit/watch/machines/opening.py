@@ -102,7 +102,10 @@ def machine() -> tuple[str, ...]:
     It is not the host's name: the hosts that labkit.hosts makes on one machine have several.
     """
     try:
-        apart = [os.readlink("/proc/self/ns/net")] if os.environ.get(SEPARATE, "") == "1" else []
+        apart = []
+        if os.environ.get(SEPARATE, "") == "1":
+            # A SLURM for tests has several nodes on one machine, which share its network.
+            apart = [os.readlink("/proc/self/ns/net"), os.environ.get("SLURMD_NODENAME", "")]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
         return boot, os.readlink("/proc/self/ns/pid"), *apart
     except OSError:  # not Linux
