@@ -127,6 +127,7 @@ def test_a_machine_that_cannot_be_reached_is_named(two: Two) -> None:
 
 
 def test_a_rank_that_dies_is_seen_by_its_own_machine(two: Two) -> None:
+    two.there.slots[2].pid = 0  # it has not started yet
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         two.there.slots[3].pid = process.pid
         process.kill()

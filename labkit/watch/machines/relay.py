@@ -123,7 +123,13 @@ class Relay(threading.Thread):
         """Note which ranks of this machine have died: only here can it be seen."""
         for rank in self.ranks:
             slot = self.recorder.slots[rank]
-            if not slot.has_died and slot.cell_state != CellState.EXITED and not alive(slot.pid):
+            has_started = slot.pid != 0
+            if (
+                has_started
+                and not slot.has_died
+                and slot.cell_state != CellState.EXITED
+                and not alive(slot.pid)
+            ):
                 slot.has_died = Death.DIED
 
     def lose_hub(self) -> None:
