@@ -79,10 +79,13 @@ SETUP = """
 class Holder:
     def __init__(self):
         self.comm = comm
+        self.runs = 0
         self.list = [comm, comm]
     @property
     def trap(self):
-        raise AssertionError("a property was run")
+        assert self.runs == 0, "a property was run by the watchdog"
+        self.runs += 1
+        return comm
     def method(self):
         self.comm.Bcast(a, b)
 holder = Holder()
@@ -175,7 +178,7 @@ FORMS = {
     "math.sqrt(b)": "",
     "range(b)": "",
     "comm.rank and 0 or math.floor(b)": "",
-    "holder.trap.Bcast(a, b)": None,
+    "holder.trap.Bcast(a, b)": "",
     "(comm if yes else holder.comm).Bcast(a, b)": "",
     "getattr(comm, 'Bcast')(b)": "",
     "x = [comm.rank, math.floor(b)]": "",
