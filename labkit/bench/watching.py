@@ -1,7 +1,7 @@
 """The cost of watching: Allreduce on the watched communicator against the MPI library's own.
 
-Most of the cost is that the ranks wait for each other before the call. An Allreduce after a Barrier shows
-what that costs alone.
+A program's ranks compare their calls and go on ("compared"). On engines, ranks wait for each other before the
+call ("watched"), which is most of the cost. An Allreduce after a Barrier shows what that costs alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from mpi4py import MPI
 from labkit.bench.rows import Row, rows_of
 from labkit.units import KIB, MIB, format_size
 from labkit.watch.communicators import watch
+from labkit.watch.comparing import ComparingChannel
+from labkit.watch.rendezvous import Channel
 
 # Bytes of an Allreduce → consecutive calls that are timed together.
 SIZES = {KIB: 100, MIB: 10, 16 * MIB: 2}
@@ -27,6 +29,9 @@ def measure(rounds: int = 11) -> list[Row]:
     The three take turns, round after round; a round's time is that of the slowest rank.
     """
     raw, watched = MPI.COMM_WORLD, watch()
+    compared = watched.Dup()  # as in a program
+    if isinstance(channel := compared._channel, Channel):
+        compared._channel = ComparingChannel(channel.watch, channel.row, compared, channel.members)
 
     def barrier_first(*arguments: Any) -> None:
         raw.Barrier()
@@ -34,6 +39,7 @@ def measure(rounds: int = 11) -> list[Row]:
 
     functions = {
         "watched": watched.Allreduce,
+        "compared": compared.Allreduce,
         "mpi-allreduce": raw.Allreduce,
         "barrier+mpi-allreduce": barrier_first,
     }
@@ -51,5 +57,10 @@ def measure(rounds: int = 11) -> list[Row]:
                 if number >= 0:  # the first round warms up
                     times[name].append(1e6 * slowest)
         medians = {name: statistics.median(measured) for name, measured in times.items()}
-        rows += rows_of(f"watched/{format_size(size)}/p{raw.size}", medians, "us")
+        case = f"{format_size(size)}/p{raw.size}"
+        rows += rows_of(
+            f"compared/{case}", {name: medians[name] for name in ("compared", "mpi-allreduce")}, "us"
+        )
+        del medians["compared"]
+        rows += rows_of(f"watched/{case}", medians, "us")
     return rows
