@@ -18,7 +18,8 @@ LIMIT_S = 900  # on a busy machine
 @pytest.mark.parametrize("notebook", ["00_meet_the_cluster", "04_averaging_gradients"])
 def test_a_notebook_passes_over_slurm(notebook: str, world: World, slurm: LocalCluster) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", f"notebooks/{notebook}.ipynb"],
+        # The saved outputs are those of ranks that share memory; every cell and its assertions have to pass.
+        [sys.executable, "-m", "pytest", "-q", "--nbval-lax", f"notebooks/{notebook}.ipynb"],
         env=world.env,
         cwd=ROOT,
         capture_output=True,
