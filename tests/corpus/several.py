@@ -1,8 +1,10 @@
-"""Run several programs, one after the other, as one strict job; stop at the first that does not end well.
+"""Run several programs one after the other on the ranks of one job, in strict mode.
 
-python -m labkit.watch --strict several.py RESULTS PROGRAM…
+mpiexec -n 2 python several.py RESULTS DEADLINE_S PROGRAM…
 
-Rank 0 appends a line of JSON to RESULTS when a program has ended: its path and what strict mode has found.
+As cells of a notebook do, each program ends in a result, an error or a hang report, and the next one begins
+when all ranks have come to its end. Each has a communicator of its own as MPI.COMM_WORLD, so that nothing of
+it reaches the next. Rank 0 appends a line of JSON to RESULTS for each.
 """
 
 from __future__ import annotations
@@ -10,18 +12,61 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+from time import sleep
 
 from mpi4py import MPI
 
-from labkit.watch.strict import ending, findings
+from labkit.watch.communicators import resume, watch_world
+from labkit.watch.errors import HangError
+from labkit.watch.flight_recorder.layout import CellState
+from labkit.watch.requests import under_way
+from labkit.watch.strict import ending, findings, objects
+from labkit.watch.strict.exchange import exchanges, progress
 
-watch = MPI.COMM_WORLD.watch
-for path in sys.argv[2:]:
+meeting = MPI.COMM_WORLD.Dup()
+world = ending.begin(watch_world(deadline_s=float(sys.argv[2]), in_program=True))
+watch = world.watch
+assert watch is not None
+
+
+def run(path: str) -> dict[str, str]:
+    """Run a program; return how it ended on this rank, and what was said."""
     watch.begin_cell()
-    runpy.run_path(path, run_name="__main__")
-    found, is_complete = ending.end_program()
-    if not is_complete:
-        break
-    if MPI.COMM_WORLD.rank == 0:
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except HangError as error:
+        watch.end_cell(CellState.RAISED, "HangError")
+        return {"how": "report", "said": str(error)}
+    except BaseException as error:
+        said = f"{type(error).__name__}: {error}"
+        watch.end_cell(CellState.RAISED, said)
+        return {"how": "error", "said": said}
+    watch.end_cell(CellState.RETURNED, "")
+    return {"how": "", "said": ""}
+
+
+def meet() -> None:
+    """Wait until all ranks have come to the end of the program; drive messages meanwhile."""
+    arrived = meeting.Ibarrier()
+    while not arrived.Test():
+        progress()
+        sleep(0.001)
+
+
+for path in sys.argv[3:]:
+    kept = len(exchanges)
+    comm = world.Dup()
+    objects.forget(comm)
+    setattr(MPI, "COMM_WORLD", comm)  # noqa: B010
+    ended = run(path)
+    meet()
+    everyone = meeting.allgather(ended)
+    resume()
+    found = [] if any(each["how"] for each in everyone) else ending.collect(world)
+    ending.forget_all()
+    del exchanges[kept:]
+    under_way.sends.requests, under_way.receives.requests = [], []
+    if world.rank == 0:
+        row = {"path": path, "ranks": everyone, "findings": json.loads(findings.to_json(found))}
         with open(sys.argv[1], "a") as file:
-            print(json.dumps({"path": path, "findings": json.loads(findings.to_json(found))}), file=file)
+            print(json.dumps(row), file=file)

@@ -79,9 +79,10 @@ class Link:
         """Print what strict mode has found, and let the program end with an exit code that says so."""
         from labkit.watch.strict import ending, findings
 
-        found = ending.end_program().found
+        found, is_complete = ending.end_program()
         if found:
             self.exit_code = STRICT_EXIT_CODE
+        if found and (not is_complete or (self.watch and self.watch.rank == 0)):  # rank 0 has those of all
             print(findings.render(found), file=sys.stderr, flush=True)
             if self.options.json:
                 with contextlib.suppress(OSError):

@@ -88,27 +88,39 @@ def end_program() -> Ending:
     if world is None or world._exchange is None or world.watch is None:
         return Ending([], True)
     world.watch.end_program()  # ranks that wait for this one learn that it does not come
-    shadow, rank = world._exchange.shadow, world.rank
-    has_met = _poll(world, MPI.Intracomm.Ibarrier(shadow).Test)
-    if has_met:
-        traffic = base.traffic
-        sent = np.array([traffic.sent.get(each, 0) for each in range(world.size)])
-        coming = np.empty_like(sent)
-        MPI.Intracomm.Alltoall(shadow, sent, coming)
-        _poll(world, lambda: all(traffic.received.get(each, 0) >= coming[each] for each in range(world.size)))
-        for exchange in list(exchanges):
-            requests_made.report_leftovers(exchange)
-            exchange.discard()
+    if not _poll(world, MPI.Intracomm.Ibarrier(world._exchange.shadow).Test):
+        return Ending([*findings.take(), *requests_made.never_completed(world.rank, only_lost=False)], False)
+    return Ending(collect(world), True)
+
+
+def collect(world: StrictComm) -> list[Finding]:
+    """Return what all ranks have left behind, on rank 0, and forget it; they have all come to the end."""
+    assert world._exchange is not None
+    shadow, rank, traffic = world._exchange.shadow, world.rank, base.traffic
+    sent = np.array([traffic.sent.get(each, 0) for each in range(world.size)])
+    coming = np.empty_like(sent)
+    MPI.Intracomm.Alltoall(shadow, sent, coming)
+    _poll(world, lambda: all(traffic.received.get(each, 0) >= coming[each] for each in range(world.size)))
+    for exchange in list(exchanges):
+        requests_made.report_leftovers(exchange)
+        exchange.discard()
     found = [
         *findings.take(),
         *requests_made.never_completed(rank, only_lost=False),
-        *(objects.never_freed(rank, only_lost=False) if has_met else []),
+        *objects.never_freed(rank, only_lost=False),
     ]
+    everyone = MPI.Intracomm.gather(shadow, found)
+    return found if everyone is None else [finding for theirs in everyone for finding in theirs]
+
+
+def forget_all() -> None:
+    """Forget what the program has made and what was found."""
+    findings.take()
+    requests_made.never_completed(0, only_lost=False)
+    objects.never_freed(0, only_lost=False)
     regions.forget_all()
-    everyone = MPI.Intracomm.gather(shadow, found) if has_met else None
-    return Ending(
-        found if everyone is None else [finding for theirs in everyone for finding in theirs], has_met
-    )
+    base.traffic.sent.clear()
+    base.traffic.received.clear()
 
 
 def _poll(world: StrictComm, is_done: Callable[[], bool]) -> bool:

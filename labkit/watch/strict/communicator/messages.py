@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from mpi4py import MPI
@@ -130,12 +130,20 @@ class StrictMessages(StrictBase):
         found: list[MPI.Message] = []
 
         def has_arrived() -> bool:
-            message = self.Improbe(source, tag, status)
+            message = (self.Improbe if name == "Mprobe" else self.improbe)(source, tag, status)
             found.extend([message] if message is not None else [])
             return bool(found)
 
         self._wait(name, has_arrived, source, tag, sends_too)
         return found[0]
+
+    def Probe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> Literal[True]:
+        self._wait("Probe", lambda: self.Iprobe(source, tag, status), source, tag)
+        return True
+
+    probe = Probe
 
     def Iprobe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
@@ -156,20 +164,26 @@ class StrictMessages(StrictBase):
     def Improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message | None:
+        return self._taken("Improbe", source, tag, status)
+
+    def improbe(
+        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> MPI.Message | None:
+        return self._taken("improbe", source, tag, status)
+
+    def _taken(self, name: str, source: int, tag: int, status: MPI.Status | None) -> MPI.Message | None:
         exchange = self._exchange
         if exchange is None or source == MPI.PROC_NULL:
-            return super().Improbe(source, tag, status)
+            return getattr(super(), name)(source, tag, status)
         if not self.Iprobe(source, tag, status):
             return None
         header = exchange.find(source, tag)
         assert header is not None
-        message = exchange.shadow.Improbe(header.source, header.number)
+        message: MPI.Message | None = getattr(exchange.shadow, name)(header.source, header.number)
         if message is not None:
             exchange.unexpected.remove(header)
             exchange.clock.merge(header.clock)
         return message
-
-    improbe = Improbe
 
 
 def _blocking_send(name: str) -> Callable[..., Any]:
