@@ -119,8 +119,12 @@ class Job:
         slots = self.recorder.slots
         if code or (self.rank == 0 and self.options.json):
             _wait(lambda: all(slot.has_exited for slot in slots) or self.report() is not None, OTHERS_S)
-        if self.rank == 0 and self.report() is None:
-            self._write_json(None)
+        if self.rank == 0:
+            if self.report() is None:
+                self._write_json(None)
+            self.slot.has_left = 1
+        elif code and self.options.json:  # the launcher kills all with the first that fails
+            _wait(lambda: bool(slots[0].has_left) or self.report() is not None, SHOWN_S)
 
     def _write_json(self, report: Report | None) -> None:
         if not self.options.json:
