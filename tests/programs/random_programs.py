@@ -179,7 +179,10 @@ def faulty(random_: random.Random, p: int, kind: str, steps: list[str]) -> tuple
         step = random_.choice((collective, started, split, ring))(random_, c, p, 90)
         # A rank that skips a non-blocking broadcast for which no other rank waits does not make the program hang.
         text = only_others(
-            culprit, step.replace("Ibcast(x, root=0)", "Ibarrier()").replace("assert x[0] == 0", "pass")
+            culprit,
+            step.replace(TESTING, "request.Wait()")
+            .replace("Ibcast(x, root=0)", "Ibarrier()")
+            .replace("assert x[0] == 0", "pass"),
         )
     elif kind == "raises":
         text = f"if rank == {culprit}:\n    {{}}['missing']\n{collective(random_, c, p, 90)}\n{c}.Barrier()"
