@@ -76,7 +76,11 @@ class NotedRequests(ChannelComm):
         channel = self._channel
         if isinstance(channel, Channel) and max(channel.epoch_made, self._again_epoch) != channel.watch.epoch:
             self._join(name, depth=4)
-            self._again, self._again_epoch = MPI.Intracomm.Dup(self), channel.watch.epoch
+            group = MPI.Intracomm.Get_group(self)
+            # By messages: Dup uses non-blocking collectives itself, under Open MPI.
+            self._again = MPI.Intracomm.Create_group(self, group, channel.watch.epoch % 1000)
+            self._again_epoch = channel.watch.epoch
+            group.Free()
         return self._again
 
 

@@ -80,16 +80,13 @@ class StrictRequest(PolledRequest):
 
     cancel = Cancel
 
+    def _report_freed(self, call: Operation) -> None:
+        text = f"the request of {call.operation} was freed before it was waited for"
+        add(Finding(Category.REQUEST_LIFECYCLE, text, call.place, MPI.COMM_WORLD.rank))
+
     def Free(self) -> None:
         if self.call is not None and not self.call.advance():
-            add(
-                Finding(
-                    Category.REQUEST_LIFECYCLE,
-                    f"the request of {self.call.operation} was freed before it was complete",
-                    self.call.place,
-                    MPI.COMM_WORLD.rank,
-                )
-            )
+            self._report_freed(self.call)
         self.call = None
         if RawRequest.__bool__(self):
             RawRequest.Free(self)
@@ -213,6 +210,9 @@ class StrictPrequest(StrictRequest, RawPrequest):
             request.Start()
 
     def Free(self) -> None:
+        if self.call is not None:
+            self._report_freed(self.call)
+            self.call = None
         super().Free()
         self.is_freed = True
 
