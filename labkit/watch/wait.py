@@ -183,21 +183,19 @@ class Watch:
         if waited > patience_s and waiting.cannot_complete(patience_s):
             return Reason.RANK_ENDED
         if waited > waiting.deadline_s:
-            limit_s = waiting.deadline_s * (self.patience if self._a_rank_computes() else 1)
+            limit_s = waiting.deadline_s * (self.patience if self._a_rank_computes(waiting.deadline_s) else 1)
             return Reason.TIMED_OUT if waited > limit_s else None
         return None
 
-    def _a_rank_computes(self) -> bool:
-        """Tell whether another rank runs code of its own: it may still join."""
+    def _a_rank_computes(self, deadline_s: float) -> bool:
+        """Tell whether another rank has run code of its own within the deadline: it may still join."""
         now = monotonic()
-        return any(
-            slot.cell_state == CellState.RUNNING
-            and not slot.waiting_since_s
-            and not is_in_mpi_call(slot, now)
-            and self.recorder.is_alive(rank)
-            for rank, slot in enumerate(self.recorder.slots)
-            if rank != self.rank
-        )
+        for rank, slot in enumerate(self.recorder.slots):
+            since_s = slot.waiting_since_s or (slot.mpi_call_since_s if is_in_mpi_call(slot, now) else now)
+            is_busy = slot.cell_state == CellState.RUNNING and now - since_s < deadline_s
+            if rank != self.rank and is_busy and self.recorder.is_alive(rank):
+                return True
+        return False
 
     def _raise(self, reason: Reason | Mismatch, waiting: Waiting) -> None:
         self.publish(Wish(reason, waiting.deadline_s, waiting.members, self.rank))
