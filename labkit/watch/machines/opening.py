@@ -11,6 +11,7 @@ from time import monotonic, sleep
 from mpi4py import MPI
 
 from labkit.comm.errors import raise_together
+from labkit.launch import node_name
 from labkit.watch.flight_recorder.layout import HOST_BYTES, FlightRecorder, fit
 from labkit.watch.machines.meeting import START_S, Door, addresses, find_hub
 from labkit.watch.machines.serving import Server, server_of
@@ -48,7 +49,7 @@ def open_recorder(world: MPI.Intracomm, keep: bool) -> Opened | None:
             FlightRecorder(path).remove()
         return None
     recorder = FlightRecorder(path)
-    hosts = world.allgather(socket.gethostname())
+    hosts = world.allgather(node_name(socket.gethostname()))
     if is_first:
         recorder.head.machine = mine
         for slot, number, host in zip(recorder.slots, machines, hosts, strict=True):
