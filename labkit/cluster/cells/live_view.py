@@ -138,7 +138,7 @@ class LiveView:
         rows: Rows = []
         for ranks, what in grouped({rank: doing.what for rank, doing in self.doing.items()}):
             seconds = now - max(self.doing[rank].since for rank in ranks)
-            stands_still = seconds >= STANDS_STILL_S and what.startswith(("at ", "waiting "))
+            stands_still = seconds >= STANDS_STILL_S and what.startswith(("at ", "in ", "waiting "))
             rows.append((ranks, f"{what} for {duration(seconds)}" if stands_still else what))
         return rows
 
