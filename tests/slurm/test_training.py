@@ -23,6 +23,8 @@ RUN = (
 # Some seconds for a signal, then a pause until the time limit. Neither changes the weights.
 SLOWLY = "--link", "1gbit+20ms", "--bottleneck", f"0:pause=1000s@{STEPS - 20}"
 QUICKLY = "--link", "100gbit", "--bottleneck", f"0:pause=1ms@{STEPS - 20}"
+# On a busy machine, slurmstepd (22.05) now and then splits a rank's message in two: MPI_Init then fails.
+BROKEN_PMI2, STARTS = "mpi/pmi2: invalid client request", 5
 JOB_S = 300.0  # on a busy machine
 
 
@@ -97,7 +99,10 @@ def test_report_a_runs_on_four_nodes_and_gives_the_weights_of_one_machine(jobs: 
     expected = on_one_machine(jobs, "here")
     for launcher in ("mpiexec", SRUN):
         run = f"run-{launcher[:4]}"
-        output = jobs.finish(jobs.submit(run, launcher=launcher))
+        for _ in range(STARTS):
+            output = jobs.finish(jobs.submit(run, launcher=launcher))
+            if BROKEN_PMI2 not in output:
+                break
         assert "4 ranks on n[1-4]" in output
         assert "rank 0 on n1; rank 1 on n2; rank 2 on n3; rank 3 on n4" in output, output
         record = json.loads((jobs.folder / run / "run.json").read_text())
@@ -119,7 +124,7 @@ def test_a_run_that_its_time_limit_ends_goes_on_to_the_same_weights(jobs: Jobs) 
     # A minute is the shortest time limit, and the signal for it may come before the training has begun. So
     # the test sends the signal itself, as SLURM does.
     limited = jobs.submit("run", *RUN, *SLOWLY, options=("--time=1", "--signal=B:USR1@1"))
-    jobs.wait_for(limited, "steps of 1400 samples")
+    jobs.wait_for(limited, "] epoch 2:")  # the ranks listen to signals
     jobs.slurm.command("scancel", "--batch", "--signal=USR1", limited)
     jobs.wait_for(limited, "The time limit is near: writing a checkpoint")
     checkpoint = jobs.folder / "run" / "checkpoint.npz"
