@@ -7,8 +7,8 @@ from unittest import mock
 
 from mpi4py import MPI
 
-from labkit.watch import communicators
 from labkit.watch.flight_recorder.layout import FlightRecorder
+from labkit.watch.machines.opening import open_recorder
 
 
 def check_ranks_that_do_not_see_the_recorder_are_not_watched(comm: MPI.Intracomm) -> None:
@@ -24,6 +24,6 @@ def check_ranks_that_do_not_see_the_recorder_are_not_watched(comm: MPI.Intracomm
         mock.patch.object(FlightRecorder, "create", elsewhere),
         mock.patch.object(os.path, "exists", lambda path: not hidden),
     ):
-        channel = communicators._open_world(comm, keep=False)
-    assert (channel is not None) == (comm.size == 1)
+        opened = open_recorder(comm, keep=False)
+    assert (opened is not None) == (comm.size == 1)
     assert not any(map(os.path.exists, made))
