@@ -219,14 +219,17 @@ def _lags(recorder: FlightRecorder, slot: Slot) -> bool:
 
 def _as_called(rank: RankState, row: int, number: int) -> RankState:
     """Return the state of a rank as of when it made a call of a row, if it has made that call."""
-    for i, call in enumerate(rank.calls):
-        if (call.communicator, call.number) == (row, number) and rank.calls[i + 1 :]:
-            calls, what = rank.calls[: i + 1], Activity.WAITING_IN_COLLECTIVE
-            return replace(rank, activity=what, calls=calls, place=_line(call), message=None)
-    if rank.activity in (Activity.RUNNING, Activity.IN_MPI_CALL) and rank.calls:
-        call = rank.calls[-1]
-        if (call.communicator, call.number) == (row, number):
-            return replace(rank, activity=Activity.WAITING_IN_COLLECTIVE, place=rank.place or _line(call))
+    # Calls of earlier cells and of communicators that were freed may have the same number: the last counts.
+    places = [i for i, call in enumerate(rank.calls) if (call.communicator, call.number) == (row, number)]
+    if not places:
+        return rank
+    call, later = rank.calls[places[-1]], rank.calls[places[-1] + 1 :]
+    waiting = replace(rank, activity=Activity.WAITING_IN_COLLECTIVE)
+    if later:
+        calls = rank.calls[: places[-1] + 1]
+        return replace(waiting, calls=calls, place=_line(call), message=None)
+    if rank.activity in (Activity.RUNNING, Activity.IN_MPI_CALL):
+        return replace(waiting, place=rank.place or _line(call))
     return rank
 
 
