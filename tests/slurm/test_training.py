@@ -23,7 +23,7 @@ RUN = (
 # Some seconds for a signal, then a pause until the time limit. Neither changes the weights.
 SLOWLY = "--link", "1gbit+20ms", "--bottleneck", f"0:pause=1000s@{STEPS - 20}"
 QUICKLY = "--link", "100gbit", "--bottleneck", f"0:pause=1ms@{STEPS - 20}"
-# On a busy machine, slurmstepd (22.05) now and then splits a rank's message in two: MPI_Init then fails.
+# What slurmstepd (22.05) prints if it garbles what ranks say about their addresses: MPI_Init fails or hangs.
 BROKEN_PMI2, STARTS = "mpi/pmi2: invalid client request", 5
 JOB_S = 300.0  # on a busy machine
 
@@ -63,7 +63,12 @@ class Jobs:
 
     def finish(self, job: str) -> str:
         """Wait until a job has left the queue; return its output."""
-        wait_until(lambda: self.has_ended(job), f"job {job} has ended", JOB_S)
+        wait_until(
+            lambda: self.has_ended(job) or BROKEN_PMI2 in self.output(job), f"job {job} has ended", JOB_S
+        )
+        if not self.has_ended(job):
+            self.slurm.command("scancel", job)
+            wait_until(lambda: self.has_ended(job), f"job {job} has ended", JOB_S)
         return self.output(job)
 
     def state(self, job: str) -> dict[str, str]:
