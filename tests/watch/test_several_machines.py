@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mpi4py import MPI
 
 from labkit.watch import HANG_EXIT_CODE
 from labkit.watch.machines.opening import SEPARATE
@@ -159,6 +160,8 @@ def program_on_hosts(program: Path, text: str) -> subprocess.CompletedProcess[st
 
 @pytest.mark.parametrize("what", ["dies", *(thorough(each) for each in FAULTS if each != "dies")])
 def test_a_fault_on_hosts_is_reported(three_hosts: None, tmp_path: Path, what: str) -> None:
+    if MPI.get_vendor()[0] == "Open MPI" and what in ("dies", "rank 0 is killed"):
+        pytest.skip("Open MPI ends the job first: its other ranks abort when a TCP connection is closed")
     text, expected = FAULTS[what]
     done = program_on_hosts(tmp_path / "fault.py", text)
     assert done.returncode in (HANG_EXIT_CODE, 3, 137), done
