@@ -33,8 +33,14 @@ class UnderWay:
 
     def any(self, besides: Collection[MPI.Request] = ()) -> bool:
         """Tell whether a message may be under way that is not one of `besides`."""
-        # A request is false once its caller has waited for it. A persistent one is added each time it starts.
-        self.requests = [request for request in self.requests if request and not request.Get_status()]
+        # A request is false once its caller has waited for it. MPI is not asked: another object with the same
+        # handle may have completed it, and MPI may crash on a handle that is no longer valid. A persistent
+        # request keeps its handle; it is added each time it starts.
+        self.requests = [
+            request
+            for request in self.requests
+            if request and not (isinstance(request, RawPrequest) and request.Get_status())
+        ]
         others = (
             request for request in self.requests if not any(request is excluded for excluded in besides)
         )
