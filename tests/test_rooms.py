@@ -29,6 +29,7 @@ ROOMS = [
     "cluster",
     "doctor",
     "bench",
+    "exercises",
     "plots",
     "cli",
 ]

@@ -1,0 +1,1 @@
+"""All exercises, notebook by notebook."""

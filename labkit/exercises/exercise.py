@@ -1,0 +1,93 @@
+"""What an exercise is: a function to write, the cases to try it on, and what to say of a wrong answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Case(NamedTuple):
+    """One call of the student's function, on one rank or on several.
+
+    `label` says what is special about the call, for example "3 samples, 2 inputs, float32". `arguments` holds
+    one tuple of arguments for each rank, without the communicator.
+    """
+
+    label: str
+    arguments: tuple[tuple[Any, ...], ...]
+
+    @property
+    def ranks(self) -> int:
+        return len(self.arguments)
+
+
+class Outcome(NamedTuple):
+    """What one call of the student's function did on one rank.
+
+    `result` is what it returned. `arguments` holds the arguments as they were after the call. The rest is
+    empty for a function that gets no communicator: `sent` and `messages`, the bytes and messages that this
+    rank sent to each rank, shape (p,), and `calls`, the names of the communicator's methods it called.
+    """
+
+    result: Any
+    arguments: tuple[Any, ...]
+    sent: tuple[int, ...] = ()
+    messages: tuple[int, ...] = ()
+    calls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise. Its name is that of the function to write: `reference.__name__`.
+
+    `reference` is the solution. Its source text goes into the solution notebooks, so it uses only names that
+    `prelude` imports, and its signature and docstring are those of the stub in the notebook. If `on_ranks` is
+    true, it gets the communicator as its first argument and each case runs on `case.ranks` ranks; otherwise
+    each case has one tuple of arguments.
+
+    `cases()` returns the cases, the smallest first: the first that fails is the one that is reported. It must
+    return the same cases each time, as they are made anew in each process.
+
+    `expected(case)` returns the right result of each rank. Compute it in another way than `reference` does:
+    from ranks and sizes, with labkit's own function, or on one rank with all data. If `result_in` is set, the
+    result is not what the function returns, but what it leaves in the argument of that number.
+
+    `suspects` maps the description of a plausible mistake, a sentence such as "db sums over the outputs; sum
+    over the samples", to a function of the case that returns what that mistake would produce on each rank. If
+    the student's result is wrong and equals such a result, the sentence is the finding.
+
+    `look(case, outcomes)` checks what equal results do not show, such as traffic: return a finding, or None.
+    It is called only if all results are right.
+
+    `forbidden` holds methods of the communicator that would do the exercise by themselves. `may_change` holds
+    the numbers of arguments that the function may change, besides `result_in`.
+
+    `wrap(comm, case)`, if given, returns the communicator that the function gets, for example one on an
+    emulated slow link. `tolerance` is relative to the largest expected value; None means to rounding of the
+    result's dtype.
+    """
+
+    reference: Callable[..., Any]
+    notebook: str  # its number, as in its file's name: "05"
+    title: str
+    difficulty: int  # 1 (a formula to type) … 5 (an idea to find)
+    minutes: int
+    points: int
+    cases: Callable[[], Sequence[Case]]
+    expected: Callable[[Case], Sequence[Any]]
+    suspects: Mapping[str, Callable[[Case], Sequence[Any]]]
+    hints: tuple[str, ...]
+    look: Callable[[Case, Sequence[Outcome]], str | None] = lambda case, outcomes: None
+    on_ranks: bool = False
+    result_in: int | None = None
+    forbidden: tuple[str, ...] = ()
+    may_change: tuple[int, ...] = ()
+    wrap: Callable[[Any, Case], Any] | None = None
+    tolerance: float | None = None
+    prelude: str = "import numpy as np"
+    deadline_s: float = 10.0
+
+    @property
+    def name(self) -> str:
+        return self.reference.__name__
