@@ -51,7 +51,10 @@ class Exercise:
 
     `expected(case)` returns the right result of each rank. Compute it in another way than `reference` does:
     from ranks and sizes, with labkit's own function, or on one rank with all data. If `result_in` is set, the
-    result is not what the function returns, but what it leaves in the argument of that number.
+    result is not what the function returns, but what it leaves in the argument of that number. If many
+    results are right, as with schedules, `expected` is None: nothing is compared, and `look` alone judges.
+    `digest(result)`, if given, turns a result that cannot be sent to another process into one that can, in
+    the process that made it: `list` for a generator.
 
     `suspects` maps the description of a plausible mistake, a sentence such as "db sums over the outputs; sum
     over the samples", to a function of the case that returns what that mistake would produce on each rank. If
@@ -75,7 +78,7 @@ class Exercise:
     minutes: int
     points: int
     cases: Callable[[], Sequence[Case]]
-    expected: Callable[[Case], Sequence[Any]]
+    expected: Callable[[Case], Sequence[Any]] | None
     suspects: Mapping[str, Callable[[Case], Sequence[Any]]]
     hints: tuple[str, ...]
     look: Callable[[Case, Sequence[Outcome]], str | None] = lambda case, outcomes: None
@@ -84,6 +87,7 @@ class Exercise:
     forbidden: tuple[str, ...] = ()
     may_change: tuple[int, ...] = ()
     wrap: Callable[[Any, Case], Any] | None = None
+    digest: Callable[[Any], Any] | None = None
     tolerance: float | None = None
     prelude: str = "import numpy as np"
     deadline_s: float = 10.0

@@ -42,7 +42,9 @@ EXERCISES = [
         points=2,
         cases=_linear_cases,
         expected=lambda case: [ops.linear_backward(*case.arguments[0])],
-        suspects={"db sums over the outputs. The bias acts on every sample: sum over the samples": _wrong_axis},
+        suspects={
+            "db sums over the outputs. The bias acts on every sample: sum over the samples": _wrong_axis
+        },
         hints=("Each gradient has the shape of its parameter.", "db is a sum over axis 0."),
     ),
 ]
