@@ -36,6 +36,7 @@ from labkit.schedules.schedule import (
     chunk_bounds,
     collective,
     copy_round,
+    merge_rounds,
     reduce_round,
 )
 from labkit.schedules.simulator import Network, Simulation, TimedTransfer, simulate
@@ -78,6 +79,7 @@ __all__ = [
     "fit_cost_model",
     "halving_doubling",
     "hierarchical",
+    "merge_rounds",
     "recursive_doubling",
     "reduce_round",
     "ring_allgather",

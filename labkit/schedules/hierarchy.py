@@ -9,7 +9,7 @@ from itertools import pairwise, zip_longest
 import numpy as np
 
 from labkit.schedules.ring import ring_allgather, ring_allreduce, ring_reduce_scatter
-from labkit.schedules.schedule import Round, Schedule, collective
+from labkit.schedules.schedule import Round, Schedule, collective, merge_rounds
 
 Nodes = tuple[object, ...]  # the node of each rank: numbers, names, anything that can be hashed
 
@@ -62,6 +62,4 @@ def _on_ranks(ranks: list[int], schedule: Schedule, first: int, stop: int) -> It
 def _in_parallel(schedules: Iterable[Iterator[Round]]) -> Iterator[Round]:
     """Yield rounds that each combine the same-numbered rounds of several schedules."""
     for rounds in zip_longest(*schedules):
-        unfinished = [round_ for round_ in rounds if round_ is not None]
-        columns = zip(*(vars(round_).values() for round_ in unfinished), strict=True)
-        yield Round(*map(np.concatenate, columns))
+        yield merge_rounds(*(round_ for round_ in rounds if round_ is not None))

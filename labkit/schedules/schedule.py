@@ -98,6 +98,12 @@ def _round(
     return Round(source, dest, first, stop, np.full(source.shape, reduce))
 
 
+def merge_rounds(*rounds: Round) -> Round:
+    """Return one round with the transfers of all `rounds`: some of them may reduce and others copy."""
+    columns = zip(*(vars(round_).values() for round_ in rounds), strict=True)
+    return Round(*map(np.concatenate, columns))
+
+
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """A collective on `p` ranks, for an array cut into `chunks` chunks; iterating yields its rounds.
