@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
 
+Results = Callable[[Case], Sequence[Any]]
 COLLECTIVES = tuple(
     name
     for upper in (
@@ -29,34 +29,35 @@ COLLECTIVES = tuple(
 LARGE = 2**18  # float32 values; no MPI library keeps a message of 1 MiB until it is received
 
 
-def my_part(n, rank, size):
-    """Return (start, stop): the part of range(n) that this rank works on, when `size` ranks share it.
+def my_items(n, rank, size):
+    """Return the items of range(n) that this rank works on, as a list.
 
-    The parts are as even as possible: each of the first n % size ranks has one item more than the others.
+    Items are dealt out like cards: item 0 to rank 0, item 1 to rank 1, and after the last rank to rank 0.
     """
-    each, extra = divmod(n, size)
-    start = rank * each + min(rank, extra)
-    stop = start + each + (1 if rank < extra else 0)
-    return start, stop
+    return list(range(rank, n, size))
 
 
-def _part_cases() -> Sequence[Case]:
-    sizes = (5, 1), (8, 3), (7, 3), (5, 2), (10, 4), (2, 4), (0, 3), (30, 7)
+def _item_cases() -> Sequence[Case]:
     return [
         Case(f"{n} items, rank {rank} of {size}", ((n, rank, size),))
-        for n, size in sizes
+        for n, size in ((5, 1), (5, 2), (8, 3), (10, 4), (2, 4), (0, 3), (30, 7))
         for rank in reversed(range(size))
     ]
 
 
-def _part(case: Case) -> Sequence[Any]:
+def _items(case: Case) -> Sequence[Any]:
     ((n, rank, size),) = case.arguments
-    ends = list(accumulate(len(part) for part in np.array_split(np.arange(n), size)))
-    return [(ends[rank - 1] if rank else 0, ends[rank])]
+    return [[item for item in range(n) if item % size == rank]]
 
 
-def _wrong_part(part: Callable[[int, int, int], Any]) -> Callable[[Case], Sequence[Any]]:
-    return lambda case: [part(*case.arguments[0])]
+def _wrong_items(first: Callable[..., int], stop: Callable[..., int], step: Callable[..., int]) -> Results:
+    """Return a suspect: the range with these ends and this step, each a function of n, rank and size."""
+
+    def results(case: Case) -> Sequence[Any]:
+        (of,) = case.arguments
+        return [list(range(first(*of), stop(*of), step(*of)))]
+
+    return results
 
 
 def shift_right(comm, x):
@@ -139,47 +140,38 @@ def _broadcast_traffic(case: Case, outcomes: Sequence[Outcome]) -> str | None:
 
 EXERCISES = [
     Exercise(
-        reference=my_part,
+        reference=my_items,
         notebook="00",
-        title="Which part is mine?",
-        difficulty=2,
-        minutes=10,
-        points=2,
-        cases=_part_cases,
-        expected=_part,
+        title="Which items are mine?",
+        difficulty=1,
+        minutes=5,
+        points=1,
+        cases=_item_cases,
+        expected=_items,
         suspects={
-            "stop is the last item of the part; return the first item after it, as range() and slices use "
-            "it": _wrong_part(
-                lambda n, rank, size: (my_part(n, rank, size)[0], my_part(n, rank, size)[1] - 1)
+            "the step is 4 for any number of ranks; use `size`": _wrong_items(
+                lambda n, rank, size: rank, lambda n, rank, size: n, lambda n, rank, size: 4
             ),
-            "the last rank gets everything that is left over; give one item more to each of the first "
-            "n % size ranks": _wrong_part(
-                lambda n, rank, size: (
-                    rank * (n // size),
-                    n if rank == size - 1 else (rank + 1) * (n // size),
+            "every rank starts at item 0; start at item `rank`": _wrong_items(
+                lambda n, rank, size: 0, lambda n, rank, size: n, lambda n, rank, size: size
+            ),
+            "this is a block of neighbouring items; deal them out one by one, item k to rank k % size": (
+                _wrong_items(
+                    lambda n, rank, size: rank * (n // size),
+                    lambda n, rank, size: n if rank == size - 1 else (rank + 1) * (n // size),
+                    lambda n, rank, size: 1,
                 )
             ),
-            "the n % size items that are left over are in no rank's part": _wrong_part(
-                lambda n, rank, size: (rank * (n // size), (rank + 1) * (n // size))
+            "the last item is on no rank: range(…, n, …) already leaves out n": _wrong_items(
+                lambda n, rank, size: rank, lambda n, rank, size: n - 1, lambda n, rank, size: size
             ),
-            "n / size is rounded up for every rank, so the last rank gets too little; give one item more to "
-            "the first n % size ranks only": _wrong_part(
-                lambda n, rank, size: (min(rank * -(-n // size), n), min((rank + 1) * -(-n // size), n))
-            ),
-            "the parts are even, but the larger ones are not those of the first n % size ranks": _wrong_part(
-                lambda n, rank, size: (rank * n // size, (rank + 1) * n // size)
-            ),
-            "the second number is how many items the part has; return where it stops": _wrong_part(
-                lambda n, rank, size: (
-                    my_part(n, rank, size)[0],
-                    my_part(n, rank, size)[1] - my_part(n, rank, size)[0],
-                )
+            "the items start at 1; start at 0, as range(n) does": _wrong_items(
+                lambda n, rank, size: rank + 1, lambda n, rank, size: n + 1, lambda n, rank, size: size
             ),
         },
         hints=(
-            "Write down the parts for n = 8 and size = 3. How many items does each rank have?",
-            "`each, extra = divmod(n, size)`: every rank has `each` items, and `extra` ranks have one more.",
-            "Before rank r start r parts of `each` items, and min(r, extra) of them have one item more.",
+            "With 3 ranks, rank 1 gets the items 1, 4, 7 … Which number is added each time?",
+            "`range` takes a first item, the end and a step.",
         ),
     ),
     Exercise(
