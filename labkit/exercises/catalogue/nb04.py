@@ -189,12 +189,12 @@ def _look_tree(case: Case, outcomes: Sequence[Outcome]) -> str | None:
     sent, messages = _tables(outcomes)
     p, nbytes = case.ranks, case.arguments[0][0].nbytes
     levels = ceil(log2(p)) if p > 1 else 0
-    received = int((messages[:, 0] > 0).sum())
-    if received > levels:
-        return (
-            f"rank 0 receives from {received} ranks. In a binomial tree of {p} ranks it receives from "
-            f"{levels}: let other ranks add up pairs first"
-        )
+    for does, there in ("receives from", messages[1:, 0]), ("sends to", messages[0, 1:]):
+        if (there > 0).sum() > levels:
+            return (
+                f"rank 0 {does} {(there > 0).sum()} ranks, and in a binomial tree of {p} ranks {does} "
+                f"{levels}: give other ranks a part of the work"
+            )
     if sent.sum() != 2 * (p - 1) * nbytes:
         return (
             f"the ranks send {sent.sum()} bytes in all. A tree needs {2 * (p - 1)} messages of one gradient "

@@ -161,6 +161,12 @@ def _zeroed_first(case: Case) -> Sequence[Any]:
     return [(indices, np.zeros_like(values))]
 
 
+def _not_ascending(case: Case) -> Sequence[Any]:
+    ((gradient, residual, k),) = case.arguments
+    indices = np.argsort(np.abs(gradient + residual))[len(gradient) - k :]
+    return [(indices, (gradient + residual)[indices])]
+
+
 def _look_residual(case: Case, outcomes: Sequence[Outcome]) -> str | None:
     ((gradient, residual, _),) = case.arguments
     got, total = outcomes[0].arguments[1], gradient + residual
@@ -258,6 +264,7 @@ EXERCISES = [
             ),
             "The values lack their sign: send the entries, not their absolute values": _absolute_values,
             "The values are zero: take them out before you set them to 0 in `residual`": _zeroed_first,
+            "The entries are right, but the indices are not in ascending order: sort them": _not_ascending,
         },
         look=_look_residual,
         hints=(
