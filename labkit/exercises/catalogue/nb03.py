@@ -158,45 +158,66 @@ SHUFFLED_SHARD = Exercise(
 )
 
 
-def block_shuffled_shard(n, block, rank, size, seed, epoch):
-    """Return the samples of this rank's blocks, block after block. Shape: (n_rank,), integers."""
+def block_shuffled_shard(n, block, rank, size, seeds):
+    """Return the samples of this rank's blocks, block after block. Shape: (n_rank,), integers.
+
+    seeds: the list [seed, epoch].
+    """
     blocks = -(-n // block)
-    order = np.random.default_rng([seed, epoch]).permutation(blocks)
+    order = np.random.default_rng(seeds).permutation(blocks)
     samples = [np.arange(b * block, min((b + 1) * block, n)) for b in order[rank::size]]
     return np.concatenate([np.arange(0), *samples])
 
 
-def _block_shuffled(case: Case) -> Sequence[Any]:
-    return [_in_blocks(*case.arguments[0])]
-
-
-def _in_blocks(n: int, block: int, rank: int, size: int, *seeds: int, end: int | None = None) -> np.ndarray:
-    samples = np.arange(n if end is None else end)
-    own = _order(-(-n // block), *seeds)[rank::size]
-    return np.concatenate([np.arange(0), *(samples[samples // block == b] for b in own)])
-
-
 def _block_cases() -> Sequence[Case]:
     cases = []
-    sizes = (4, 2, 1, 3, 1), (12, 3, 2, 3, 1), (10, 4, 3, 4, 2), (23, 5, 4, 0, 3), (6, 4, 4, 7, 1)
-    for n, block, size, seed, epoch in sizes:
+    sizes = (4, 2, 1, [3, 1]), (12, 3, 2, [3, 1]), (10, 4, 3, [4, 2]), (23, 5, 4, [0, 3]), (6, 4, 4, [7, 1])
+    for n, block, size, seeds in sizes:
         for rank in range(size):
-            label = f"{n} samples in blocks of {block}, rank {rank} of {size}, seed {seed}, epoch {epoch}"
-            cases.append(Case(label, ((n, block, rank, size, seed, epoch),)))
+            label = f"{n} samples in blocks of {block}, rank {rank} of {size}, seeds {seeds}"
+            cases.append(Case(label, ((n, block, rank, size, seeds),)))
     return cases
 
 
-def _of_blocks(mistake: Callable[[int, int, int, int, int, int], Any]) -> Callable[[Case], Sequence[Any]]:
-    return lambda case: [mistake(*case.arguments[0])]
+def _of_blocks(
+    *,
+    n_used: Callable[[int, int], int] = lambda n, block: n,
+    end: Callable[[int, int], int] = lambda n, block: n,
+    with_rank: bool = False,
+) -> Callable[[Case], Sequence[Any]]:
+    """Return the samples of a rank's blocks, of which there are as many as n_used(n, block) samples need."""
+
+    def results(case: Case) -> Sequence[Any]:
+        n, block, rank, size, seeds = case.arguments[0]
+        used = n_used(n, block)
+        samples = np.arange(min(used, n) if used < n else end(n, block))
+        own = _order(-(-used // block), *seeds, *[rank] * with_rank)[rank::size]
+        return [np.concatenate([np.arange(0), *(samples[samples // block == b] for b in own)])]
+
+    return results
 
 
-def _whole_blocks(n: int, block: int, rank: int, size: int, seed: int, epoch: int) -> np.ndarray:
-    return _in_blocks(n // block * block, block, rank, size, seed, epoch)
+def _full(n: int, block: int) -> int:
+    return n // block * block
 
 
-def _blocks_in_order(n: int, block: int, rank: int, size: int, seed: int, epoch: int) -> np.ndarray:
-    samples = np.arange(n)
-    return samples[samples // block % size == rank]
+def _rounded_up(n: int, block: int) -> int:
+    return -(-n // block) * block
+
+
+def _samples(case: Case) -> Sequence[Any]:
+    n, _, rank, size, seeds = case.arguments[0]
+    return [_order(n, *seeds)[rank::size]]
+
+
+def _numbers(case: Case) -> Sequence[Any]:
+    n, block, rank, size, seeds = case.arguments[0]
+    return [_order(-(-n // block), *seeds)[rank::size]]
+
+
+def _in_order(case: Case) -> Sequence[Any]:
+    n, block, rank, size, _ = case.arguments[0]
+    return [np.arange(n)[np.arange(n) // block % size == rank]]
 
 
 BLOCK_SHUFFLED_SHARD = Exercise(
@@ -207,27 +228,19 @@ BLOCK_SHUFFLED_SHARD = Exercise(
     minutes=15,
     points=3,
     cases=_block_cases,
-    expected=_block_shuffled,
+    expected=_of_blocks(),
     suspects={
         "the last block is shorter than the others: these indices go beyond n - 1": _of_blocks(
-            lambda n, block, rank, size, seed, epoch: _in_blocks(
-                n, block, rank, size, seed, epoch, end=-(-n // block) * block
-            )
+            end=_rounded_up
         ),
         "the number of blocks is rounded down, so the samples of the last, shorter block are on no "
-        "rank": _of_blocks(_whole_blocks),
-        "single samples are shuffled, not blocks: this shard is all over the file again": _of_blocks(
-            lambda n, block, rank, size, seed, epoch: _order(n, seed, epoch)[rank::size]
-        ),
+        "rank": _of_blocks(n_used=_full),
+        "single samples are shuffled, not blocks: this shard is all over the file again": _samples,
         "the blocks are dealt in the order of the file: every epoch gives each rank the same "
-        "samples": _of_blocks(_blocks_in_order),
+        "samples": _in_order,
         "each rank draws an order of its own (its rank is part of the seed): some blocks are on several "
-        "ranks, others on none": _of_blocks(
-            lambda n, block, rank, size, seed, epoch: _in_blocks(n, block, rank, size, seed, epoch, rank)
-        ),
-        "these are the numbers of the blocks; return the samples in them": _of_blocks(
-            lambda n, block, rank, size, seed, epoch: _order(-(-n // block), seed, epoch)[rank::size]
-        ),
+        "ranks, others on none": _of_blocks(with_rank=True),
+        "these are the numbers of the blocks; return the samples in them": _numbers,
     },
     hints=(
         "This is your shuffled shard once more, with blocks in the place of samples.",
@@ -235,4 +248,5 @@ BLOCK_SHUFFLED_SHARD = Exercise(
         "A rank may get no block at all, and np.concatenate([]) raises an error: return an empty array.",
     ),
 )
+
 EXERCISES = [SHARD_BOUNDS, SHUFFLED_SHARD, BLOCK_SHUFFLED_SHARD]
