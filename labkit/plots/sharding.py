@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from labkit.plots.style import colour, label_outer, rank_style, text_colour
+from labkit.plots.style import INK, colour, label_outer, rank_style, text_colour
 
 # Text centred in a box; the layout ignores its size, since measuring each text is slow.
 CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "in_layout": False}
@@ -27,11 +29,14 @@ def shards(owners: Mapping[str, np.ndarray], labels: Sequence[object]) -> Figure
 
 
 def samples_by_step(rows: Mapping[str, tuple[np.ndarray, Sequence[object]]]) -> Figure:
-    """Return one row of boxes per run, one box per sample: its colour is its step, its text its rank.
+    """Return one row of boxes per run, one box per sample: darker for a later step; its text is its rank.
 
     Shapes: rows: run → the steps (n,) and the ranks (n,) of the samples.
     """
-    return _boxes(rows, "step", "Sample, in the order of the data set (text: the rank that holds it)")
+    steps = 1 + max(int(numbers.max()) for numbers, _ in rows.values())
+    greys = [to_hex(colormaps["Greys"](0.08 + 0.54 * step / max(1, steps - 1))) for step in range(steps)]
+    label = "Sample, in the order of the data set (text: the rank that holds it)"
+    return _boxes(rows, "step", label, greys.__getitem__)
 
 
 def label_counts(counts: Mapping[str, np.ndarray], columns: int = 3) -> Figure:
@@ -56,29 +61,6 @@ def label_counts(counts: Mapping[str, np.ndarray], columns: int = 3) -> Figure:
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     label_outer(panels, len(counts), "Label", "Rank")
     figure.colorbar(image, ax=panels, label="Samples")
-    return figure
-
-
-def memory_and_traffic(
-    data_mb: Sequence[float],
-    memory_mb: Mapping[str, Sequence[float]],
-    sent_mb: Mapping[str, Sequence[float]],
-) -> Figure:
-    """Return the peak memory of rank 0 and the bytes it sends, against the size of the data set.
-
-    Shapes: data_mb (sizes,); the others: method → (sizes,). All in MB.
-    """
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    sides = figure.subplots(1, 2, sharey=True)
-    titles = {"Peak memory of rank 0 (MB)": memory_mb, "Sent by rank 0 (MB)": sent_mb}
-    for axes, (title, methods) in zip(sides, titles.items(), strict=True):
-        for k, (name, values) in enumerate(methods.items()):
-            axes.plot(data_mb, values, **{**rank_style(k), "label": name})
-        axes.set_xlabel("Data set (MB)")
-        axes.set_ylabel(title)
-        axes.set_ylim(bottom=-0.03 * max(map(max, memory_mb.values())))
-        axes.grid(alpha=0.3)
-    sides[0].legend()
     return figure
 
 
@@ -190,29 +172,6 @@ def local_and_global_loss(local: Sequence[float], over_all: Sequence[float], ran
     return figure
 
 
-def losses_side_by_side(
-    runs: Mapping[str, tuple[Sequence[Sequence[float]], Sequence[float]]], columns: int = 2
-) -> Figure:
-    """Return the loss curves of several runs, one panel each on one scale: by rank, and of all in black.
-
-    Shapes: runs: title → (local (ranks, epochs), over_all (epochs,)).
-    """
-    rows = math.ceil(len(runs) / columns)
-    figure = Figure(figsize=(4.6 * columns, 3 * rows + 0.4), layout="constrained")
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for axes, (title, (local, over_all)) in zip(panels.flat, runs.items(), strict=False):
-        epochs = np.arange(1, len(over_all) + 1)
-        for rank, curve in enumerate(local):
-            axes.plot(epochs, curve, markersize=4, markevery=max(1, len(epochs) // 10), **rank_style(rank))
-        axes.plot(epochs, over_all, color="black", linewidth=2.5, label="all ranks")
-        axes.set_title(title)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3)
-    label_outer(panels, len(runs), "Epoch", "Loss (mean over samples)")
-    panels.flat[len(runs) - 1].legend()
-    return figure
-
-
 def times_by_rank(seconds: Mapping[str, Sequence[float]], log: bool = True) -> Figure:
     """Return the ranks' times as points, one panel per name.
 
@@ -238,7 +197,12 @@ def times_by_rank(seconds: Mapping[str, Sequence[float]], log: bool = True) -> F
     return figure
 
 
-def _boxes(rows: Mapping[str, tuple[np.ndarray, Sequence[object]]], noun: str, x_label: str) -> Figure:
+def _boxes(
+    rows: Mapping[str, tuple[np.ndarray, Sequence[object]]],
+    noun: str,
+    x_label: str,
+    colour_of: Callable[[int], str] = colour,
+) -> Figure:
     """Draw one row of boxes per entry of `rows`; the legend calls the numbers `noun`.
 
     Shapes: rows: name → the numbers (n,), from 0, that give the colours, and the texts (n,).
@@ -247,14 +211,16 @@ def _boxes(rows: Mapping[str, tuple[np.ndarray, Sequence[object]]], noun: str, x
     axes = figure.add_subplot()
     for row, (numbers, texts) in enumerate(rows.values()):
         for sample, (number, text) in enumerate(zip(numbers, texts, strict=True)):
-            axes.barh(row, 1, left=sample - 0.5, height=0.8, color=colour(number), edgecolor="white")
-            ink = text_colour(colour(number))
+            axes.barh(row, 1, left=sample - 0.5, height=0.8, color=colour_of(number), edgecolor="white")
+            ink = text_colour(colour_of(number))
             axes.text(sample, row, str(text), **CENTRED, color=ink, fontsize=9)
         axes.set_xlim(-0.5, len(numbers) - 0.5)
     axes.set_yticks(range(len(rows)), list(rows))
     axes.invert_yaxis()
     axes.set_xlabel(x_label)
     shown = sorted({int(number) for numbers, _ in rows.values() for number in numbers})
-    handles = [Patch(color=colour(number), label=f"{noun} {number}") for number in shown]
+    handles = [
+        Patch(facecolor=colour_of(number), edgecolor=INK, label=f"{noun} {number}") for number in shown
+    ]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(shown), 8))
     return figure

@@ -51,15 +51,6 @@ def test_unused_panels_are_hidden_and_their_column_is_labelled() -> None:
     assert [axes.get_ylabel() for axes in panels[:4]] == ["Rank", "", "", "Rank"]
 
 
-def test_memory_and_traffic_draws_each_variant_in_both_panels() -> None:
-    figure = sharding.memory_and_traffic([1, 2], {"a": [3, 6], "b": [1, 2]}, {"a": [0.5, 1], "b": [0, 0]})
-    memory, sent = figure.axes
-    assert [list(line.get_ydata()) for line in memory.lines] == [[3, 6], [1, 2]]
-    assert [list(line.get_ydata()) for line in sent.lines] == [[0.5, 1], [0, 0]]
-    assert [line.get_label() for line in memory.lines] == ["a", "b"]
-    assert all("(MB)" in words for axes in figure.axes for words in (axes.get_xlabel(), axes.get_ylabel()))
-
-
 def test_arrows_lie_head_to_tail_above_their_sum() -> None:
     (axes,) = sharding.gradient_arrows([-1.0, 3.0], "b").axes
     arrows = [(text.xyann, text.xy) for text in axes.texts if text.arrow_patch is not None]
@@ -86,13 +77,6 @@ def test_local_and_global_loss_have_scales_of_their_own() -> None:
     assert local.get_ylim()[1] < 1 < over_all.get_ylim()[0]
 
 
-def test_losses_side_by_side_share_one_scale() -> None:
-    runs = {"a": ([[3.0, 2.0]], [3.0, 2.0]), "b": ([[9.0, 1.0]], [9.0, 1.0])}
-    first, second = sharding.losses_side_by_side(runs).axes[:2]
-    assert (first.get_title(), second.get_title()) == ("a", "b")
-    assert first.get_ylim() == second.get_ylim()
-
-
 def test_times_are_in_milliseconds() -> None:
     wait, transfer = sharding.times_by_rank({"Wait": [0.2, 0.1], "Transfer": [1e-3, 2e-3]}).axes
     assert [line.get_ydata()[0] for line in wait.lines] == pytest.approx([200, 100])
@@ -116,7 +100,6 @@ def test_any_number_of_ranks_can_be_drawn(ranks: int) -> None:
         sharding.gradient_arrows([0.0] * ranks, "b"),
         sharding.loss_along_step(np.arange(2), [[1, 2]] * ranks, [1, 2], "steps"),
         sharding.contributions_by_scheme({"a": [0.1] * ranks}, "b"),
-        sharding.losses_side_by_side({"a": ([[1.0]] * ranks, [1.0])}),
         sharding.times_by_rank({"Wait": [0.1] * ranks}),
     ]
     for figure in figures:
