@@ -1,0 +1,157 @@
+"""`check` and `hint`: what a student calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from labkit.children import ChildError, run_child
+from labkit.exercises import catalogue, record
+from labkit.exercises.exercise import Exercise
+from labkit.exercises.judging import Verdict
+from labkit.exercises.reference import is_reference, reference_function
+from labkit.exercises.source import cell_text, is_stub
+from labkit.exercises.trial.launching import START_S, clean_environment
+
+GRADING = "LABKIT_GRADING"  # if set, `check` raises NotCorrect instead of going on with the reference
+PRINTED_LINES = 10
+USE = "the notebook uses the reference"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class NotCorrect(AssertionError):
+    """Raised by `check` while a notebook is graded."""
+
+
+class Answer(NamedTuple):
+    """What `check` prints, and whether the notebook uses the student's function from here on."""
+
+    text: str
+    use_own: bool
+
+
+def check(function: Function) -> Function:
+    """Check the function of an exercise, print what is wrong, and return the function to use from here on.
+
+    That is the student's own if it is correct, otherwise the reference. On several ranks, all call it, and
+    rank 0 does the work.
+    """
+    name = getattr(function, "__name__", repr(function))
+    try:
+        exercise: Exercise | None = catalogue.find(name)
+        problem = ""
+    except Exception as error:
+        exercise, problem = None, _not_checked(name, str(error))
+    answer = _on_rank_0(lambda: Answer(problem, True) if exercise is None else _answer(function, exercise))
+    if os.environ.get(GRADING) and not (answer.use_own and exercise is not None):
+        raise NotCorrect(answer.text) from None
+    if answer.use_own or exercise is None:
+        return function
+    reference: Any = reference_function(exercise)
+    return reference
+
+
+def hint(function: Callable[..., Any] | str) -> None:
+    """Print the next hint for an exercise; each call opens one more."""
+    name = function if isinstance(function, str) else getattr(function, "__name__", repr(function))
+    if _rank() != 0:
+        return
+    try:
+        hints = catalogue.find(name).hints
+    except catalogue.UnknownExercise as error:
+        print(f"{name}: {error}.")
+        return
+    opened = record.open_hint(name, len(hints))
+    for number, text in enumerate(hints[:opened], 1):
+        print(f"Hint {number} of {len(hints)} for {name}: {text}")
+
+
+def judge_text(exercise: Exercise, text: str) -> Verdict:
+    """Return the verdict on a cell's text, from a process of its own that runs the job and judges it."""
+    limit = 2 * START_S + exercise.deadline_s
+    with tempfile.TemporaryDirectory(prefix="labkit-exercise-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / "request.json").write_text(json.dumps({"name": exercise.name, "text": text}))
+        command = [sys.executable, "-m", "labkit.exercises.judging", name]
+        try:
+            run_child(command, deadline_s=limit, environment=clean_environment())
+            return Verdict(**json.loads((folder / "verdict.json").read_text()))
+        except (ChildError, OSError, ValueError, TypeError) as error:
+            return Verdict(False, str(error), check_failed=True)
+
+
+def _answer(function: Callable[..., Any], exercise: Exercise) -> Answer:
+    name = exercise.name
+    if is_reference(function, exercise):
+        text = f"{name}: this is the reference. Run the cell with your own code again, then this one."
+        return Answer(text, False)
+    try:
+        text = cell_text(function)
+    except (OSError, TypeError) as error:
+        return Answer(_not_checked(name, f"the text of your cell is not known ({error})"), False)
+    if is_stub(text, name):
+        return Answer(f"{name}: not written yet; {USE}.", False)
+    found = judge_text(exercise, text)
+    if found.check_failed:
+        return Answer(_not_checked(name, found.finding), False)
+    record.note(name, found.passed)
+    if found.passed:
+        points = f"{exercise.points} point{'s' * (exercise.points != 1)}"
+        cases = f"{found.cases} case{'s' * (found.cases != 1)}"
+        return Answer(f"{name}: correct ({cases}). {points}.", True)
+    text = f"{name}: not correct yet: {found.finding}. The notebook uses the reference until it is. "
+    return Answer(f"{text}For a hint: hint({name}){_printed(found.printed)}", False)
+
+
+def _not_checked(name: str, why: str) -> str:
+    return (
+        f"{name}: NOT CHECKED, because the check itself failed: {why.rstrip('.')}. "
+        f"This says nothing about your code; {USE}."
+    )
+
+
+def _printed(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    shown = lines[:PRINTED_LINES]
+    more = f"\n  … and {len(lines) - len(shown)} more lines" if len(lines) > len(shown) else ""
+    return "\nIt printed:\n" + "\n".join(f"  {line}" for line in shown) + more if shown else ""
+
+
+def _world() -> Any:
+    """Return the ranks that run this program, as a plain communicator; None if there is one process."""
+    module = sys.modules.get("mpi4py.MPI")
+    if module is None or not module.Is_initialized() or module.Is_finalized():
+        return None
+    world = module.Intracomm(module.COMM_WORLD)  # not watched: rank 0 may take longer than a deadline
+    return world if world.size > 1 else None
+
+
+def _rank() -> int:
+    world = _world()
+    return 0 if world is None else int(world.rank)
+
+
+def _on_rank_0(make: Callable[[], Answer]) -> Answer:
+    """Make the answer on rank 0, print it there, and return it on every rank."""
+    world = _world()
+    answer = None
+    if world is None or world.rank == 0:
+        try:
+            answer = make()
+        except Exception as error:
+            answer = Answer(_not_checked("check", f"{type(error).__name__}: {error}"), False)
+        print(answer.text)
+    if world is None:
+        assert answer is not None
+        return answer
+    request = world.Ibarrier()
+    while not request.Test():
+        time.sleep(0.005)
+    return Answer(*world.bcast(answer))

@@ -1,0 +1,124 @@
+"""Findings about a job that did not come to its end: errors, hangs, endless loops, ranks that died."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from labkit.exercises.exercise import Case
+from labkit.exercises.trial.launching import HANG_S, Trial
+from labkit.watch.flight_recorder.report import Activity, Reason, Report
+from labkit.watch.flight_recorder.text import rank_lines, title
+
+CELL = "<ipython-input-exercise>"
+SHOWN_GROUPS = 3
+
+
+class CheckFailed(Exception):
+    """The check itself could not be carried out: nothing is known about the function."""
+
+
+def finding(trial: Trial, text: str, cases: Sequence[Case], deadline_s: float, on_ranks: bool) -> str | None:
+    """Return why the job did not come to its end; None if it did. Raise CheckFailed if it is not known."""
+    if trial.unreadable:
+        raise CheckFailed(f"the job's results were changed or damaged ({trial.unreadable})")
+    records = [(rank, record) for rank, found in enumerate(trial.records) for record in found]
+    for _, record in records:
+        if "check" in record:
+            error = record["check"]
+            raise CheckFailed(f"{error['type']}: {error['text']}")
+    lines = text.splitlines()
+    errors = [
+        (record.get("case", -1), rank, record["error"]) for rank, record in records if "error" in record
+    ]
+    if errors:
+        number, rank, error = min(errors, key=lambda each: each[:2])
+        return _where(cases, number, rank, on_ranks) + _error(error, lines)
+    if trial.was_flooding:
+        return "it prints without end: more than 1 MB. Look for a loop that does not end"
+    if trial.is_complete:
+        return None
+    begun = max((record["begin"] for _, record in records if "begin" in record), default=-1)
+    where = f"with {cases[begun].label}, " if 0 <= begun < len(cases) else ""
+    if trial.report is not None:
+        return where + _hang(trial.report, cases[begun].ranks if where else len(trial.records), lines)
+    if any(trial.stacks):
+        return where + _endless(trial.stacks, lines, deadline_s, on_ranks)
+    started = [rank for rank, record in records if "cell" in record]
+    if trial.status is not None and started:
+        return f"{where}it ends its process {_exit(trial.status)}. A function returns: it does not exit"
+    raise CheckFailed(_last_words(trial))
+
+
+def _where(cases: Sequence[Case], number: int, rank: int, on_ranks: bool) -> str:
+    if not 0 <= number < len(cases):
+        return ""
+    return f"with {cases[number].label}, " + (f"on rank {rank} " if on_ranks else "")
+
+
+def _error(error: dict[str, Any], lines: list[str]) -> str:
+    text = f"{error['type']}{': ' * bool(error['text'])}{error['text']}"
+    at = _line(error["line"], lines)
+    if error["what"]:
+        return f"its result is of type {error['what']} and cannot be used ({text})"
+    if error["type"] == "SystemExit":
+        return f"it calls exit{at}. A function returns: it does not exit"
+    if error["type"] == "NameError" and error["name"]:
+        return (
+            f"the name `{error['name']}` is not defined{at}. "
+            "The check runs this cell alone: define in it, or import, what it uses"
+        )
+    return f"{text}{at}"
+
+
+def _line(number: int, lines: list[str]) -> str:
+    if not 0 < number <= len(lines):
+        return ""
+    return f" at line {number}: `{lines[number - 1].strip()}`"
+
+
+def _hang(found: dict[str, Any], size: int, lines: list[str]) -> str:
+    try:
+        report = Report.from_json(json.dumps(found).encode())
+        states = tuple(rank for rank in report.ranks if rank.rank < size)
+        report = replace(report, ranks=states, world_size=size)
+        if report.reason is Reason.RANK_DIED:
+            dead = next(rank for rank in report.ranks if rank.rank == report.reporter)
+            at = f" at {dead.place}" if dead.place else ""
+            return f"rank {dead.rank} {dead.error or 'died'}{at}".replace("cell line", "line")
+        groups = [line.strip() for line in rank_lines(report)[:SHOWN_GROUPS]]
+        waits = any(rank.activity is not Activity.RUNNING for rank in report.ranks)
+        text = f"the ranks hang. {_sentence(title(report))} {_sentence('; '.join(groups)) if waits else ''}"
+    except (KeyError, TypeError, ValueError, StopIteration, IndexError, AssertionError):
+        return f"the ranks hang: they wait for each other for more than {HANG_S:g} s"
+    return text.replace(" from the cell", "").replace("cell line", "line").rstrip(" .")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
+
+
+def _endless(stacks: list[str], lines: list[str], deadline_s: float, on_ranks: bool) -> str:
+    places = []
+    for rank, stack in enumerate(stacks):
+        found = re.search(rf'File "{re.escape(CELL)}", line (\d+)', stack)
+        if found:
+            number = int(found[1])
+            places.append((f"rank {rank} is" if on_ranks else "it is") + _line(number, lines))
+    at = "; ".join(places[:2])
+    return f"it does not end within {deadline_s:g} s{': ' * bool(at)}{at}. Look for a loop that does not end"
+
+
+def _exit(status: int) -> str:
+    if status > 128:
+        return f"with signal {status - 128}"
+    return f"with exit code {status}"
+
+
+def _last_words(trial: Trial) -> str:
+    printed = [line.strip() for line in trial.output.splitlines() if line.strip()]
+    how = "the job was too slow" if trial.status is None else f"the job ended with exit code {trial.status}"
+    return f"{how}{': ' * bool(printed)}{' / '.join(printed[-3:])[:400]}"

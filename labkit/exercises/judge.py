@@ -1,0 +1,173 @@
+"""Judge what a student's function did: one finding, about the smallest case that fails."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from labkit.exercises.compare import difference, names_of_parts
+from labkit.exercises.ends import CheckFailed
+from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.trial.launching import Trial
+from labkit.exercises.trial.transport import Foreign, pack, unpack
+from labkit.wording import ranks_phrase
+
+Results = list[list[Outcome]]  # of each case, of each rank
+Wrong = dict[int, tuple[list[Any], list[str | None]]]  # expected results and differences, by case
+
+
+def outcomes(trial: Trial, cases: Sequence[Case]) -> Results:
+    """Return what the ranks of a complete job did. Raise CheckFailed if a record is missing."""
+    found: dict[tuple[int, int], Outcome] = {}
+    for rank, records in enumerate(trial.records):
+        for record in records:
+            if "result" in record:
+                arguments = tuple(map(unpack, record["arguments"]))
+                counts = (tuple(record[name]) for name in ("sent", "messages", "calls"))
+                found[record["case"], rank] = Outcome(unpack(record["result"]), arguments, *counts)
+    try:
+        return [[found[number, rank] for rank in range(case.ranks)] for number, case in enumerate(cases)]
+    except KeyError as missing:
+        raise CheckFailed(f"the job wrote no result for case and rank {missing}") from None
+
+
+def judge(exercise: Exercise, cases: Sequence[Case], outcomes: Results) -> str | None:
+    """Return the finding on the outcomes of all cases; None if the function is correct."""
+    for by_rank in outcomes:
+        for rank, outcome in enumerate(by_rank):
+            if found := sorted(set(outcome.calls) & set(exercise.forbidden)):
+                where = f"on rank {rank}, " if exercise.on_ranks else ""
+                return (
+                    f"{where}it calls `comm.{found[0]}`, which does the exercise by itself. "
+                    "Write it without this call"
+                )
+    wrong: Wrong = {} if exercise.expected is None else _wrong(exercise, cases, outcomes)
+    if wrong:
+        return _explain(exercise, cases, outcomes, wrong)
+    for case, by_rank in zip(cases, outcomes, strict=True):
+        if changed := _changed(exercise, case, by_rank):
+            return f"{_with(case)}{changed}"
+    for case, by_rank in zip(cases, outcomes, strict=True):
+        if found_by_look := exercise.look(case, by_rank):
+            return f"{_with(case)}{found_by_look}"
+    return None
+
+
+def result_of(exercise: Exercise, outcome: Outcome) -> Any:
+    """Return what is judged: the function's result, or what it left in one of its arguments."""
+    return outcome.result if exercise.result_in is None else outcome.arguments[exercise.result_in]
+
+
+def _wrong(exercise: Exercise, cases: Sequence[Case], outcomes: Results) -> Wrong:
+    """Return the expected results and the ranks' differences of each case that has any."""
+    assert exercise.expected is not None
+    wrong: Wrong = {}
+    for number, (case, by_rank) in enumerate(zip(cases, outcomes, strict=True)):
+        expected = list(exercise.expected(case))
+        if len(expected) != case.ranks:
+            raise ValueError(f"{exercise.name}: expected({case.label}) has {len(expected)} results")
+        found = [
+            _difference(exercise, result_of(exercise, outcome), right)
+            for outcome, right in zip(by_rank, expected, strict=True)
+        ]
+        if any(found):
+            wrong[number] = expected, found
+    return wrong
+
+
+def _difference(exercise: Exercise, got: Any, expected: Any) -> str | None:
+    if exercise.result_in is not None:
+        names = list(inspect.signature(exercise.reference).parameters)
+        name = names[exercise.result_in + exercise.on_ranks]
+        return difference(got, expected, exercise.tolerance, f"`{name}`" if _is_plain(expected) else name)
+    if isinstance(expected, tuple) and isinstance(got, (tuple, list)) and len(got) == len(expected):
+        names = names_of_parts(exercise.reference.__doc__, len(expected))
+        parts = zip(names, got, expected, strict=True) if names else ()
+        for name, left, right in parts:
+            if found := difference(left, right, exercise.tolerance, name):
+                return found
+    return difference(got, expected, exercise.tolerance)
+
+
+def _is_plain(value: Any) -> bool:
+    return not hasattr(value, "shape")
+
+
+def _explain(
+    exercise: Exercise,
+    cases: Sequence[Case],
+    outcomes: Results,
+    wrong: Wrong,
+) -> str:
+    """Return the mistake that explains the wrong results best, or what is wrong in the smallest case."""
+    explained = {}
+    for sentence, produce in exercise.suspects.items():
+        explained[sentence] = sum(
+            _explains(exercise, produce, cases[number], outcomes[number], expected)
+            for number, (expected, _) in wrong.items()
+        )
+    number = min(wrong)
+    case, (_, found) = cases[number], wrong[number]
+    best = max(explained, key=lambda sentence: explained[sentence], default="")
+    if best and explained[best]:
+        return f"{_with(case)}{best}"
+    ranks = [rank for rank, each in enumerate(found) if each]
+    text = f"{_with(case)}{_on(ranks, case, exercise)}{found[ranks[0]]}"
+    changed = _changed(exercise, case, outcomes[number])
+    return f"{text}. Also, {changed}" if changed else text
+
+
+def _explains(exercise: Exercise, produce: Any, case: Case, by_rank: list[Outcome], right: list[Any]) -> bool:
+    """Tell whether a mistake produces these results, wherever its results are not the right ones."""
+    try:
+        produced = list(produce(case))
+    except Exception:  # the mistake cannot be made in this case
+        return False
+    seen = False
+    for outcome, mistaken, expected in zip(by_rank, produced, right, strict=False):
+        got = result_of(exercise, outcome)
+        for left, middle, goal in _parts(got, mistaken, expected):
+            if difference(middle, goal, exercise.tolerance):
+                seen = True
+                if difference(left, middle, exercise.tolerance):
+                    return False
+    return seen
+
+
+def _parts(got: Any, mistaken: Any, expected: Any) -> list[tuple[Any, Any, Any]]:
+    """Return the parts of tuples of one length; otherwise the values as they are."""
+    values = got, mistaken, expected
+    if isinstance(expected, tuple) and all(
+        isinstance(value, (tuple, list)) and len(value) == len(expected) for value in values
+    ):
+        return list(zip(*values, strict=True))
+    return [values]
+
+
+def _changed(exercise: Exercise, case: Case, by_rank: Sequence[Outcome]) -> str | None:
+    """Return which argument the function has changed that it should leave alone."""
+    names = list(inspect.signature(exercise.reference).parameters)[exercise.on_ranks :]
+    allowed = {*exercise.may_change, exercise.result_in}
+    for rank, (outcome, before) in enumerate(zip(by_rank, case.arguments, strict=True)):
+        for number, (left, right) in enumerate(zip(outcome.arguments, before, strict=True)):
+            sent = unpack(pack(right))
+            if number in allowed or isinstance(sent, Foreign):
+                continue
+            if difference(left, sent, 0.0):
+                name = names[min(number, len(names) - 1)]
+                where = f"on rank {rank} " if exercise.on_ranks else ""
+                return f"{where}the function changes its argument `{name}`. Work on a copy"
+    return None
+
+
+def _with(case: Case) -> str:
+    return f"with {case.label}, "
+
+
+def _on(ranks: list[int], case: Case, exercise: Exercise) -> str:
+    if not exercise.on_ranks:
+        return ""
+    others = [rank for rank in range(case.ranks) if rank not in ranks]
+    right = f" ({ranks_phrase(others)} {'are' if len(others) > 1 else 'is'} right)" if others else ""
+    return f"on {ranks_phrase(ranks[:1])}{right} "

@@ -1,0 +1,71 @@
+"""The program that runs a job and judges it, in a process that neither the notebook nor the job can change.
+
+    python -m labkit.exercises.judging FOLDER
+
+The folder holds `request.json`: an exercise's name and the text of the student's cell. The program writes
+`verdict.json` to it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.files import atomic_write
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known about a student's function. If `check_failed`, nothing is, and `finding` says why."""
+
+    passed: bool
+    finding: str = ""
+    cases: int = 0
+    check_failed: bool = False
+    printed: str = ""
+
+
+def verdict(name: str, text: str, folder: Path) -> Verdict:
+    """Run the function of this name, which a cell with this text defines, and judge it.
+
+    The folder must be empty: the job's files go there. Never raise an exception; call it in a process of its
+    own, as it loads MPI without initialising it.
+    """
+    import mpi4py  # noqa: PLC0415  (only this process must not be an MPI process)
+
+    mpi4py.rc.initialize = False
+    from labkit.exercises import catalogue, ends, judge  # noqa: PLC0415
+    from labkit.exercises.trial.launching import Task, run_job  # noqa: PLC0415
+
+    try:
+        exercise = catalogue.find(name)
+        cases = list(exercise.cases())
+        if not cases:
+            raise ends.CheckFailed("the exercise has no cases")
+        ranks = max(case.ranks for case in cases) if exercise.on_ranks else 1
+        module, on_ranks = catalogue.module_of(name), exercise.on_ranks
+        trial = run_job(folder, Task(module, name, text, ranks, on_ranks, exercise.deadline_s))
+        found = ends.finding(trial, text, cases, exercise.deadline_s, exercise.on_ranks)
+        if found is None:
+            found = judge.judge(exercise, cases, judge.outcomes(trial, cases))
+        return Verdict(found is None, found or "", len(cases), printed=trial.printed)
+    except Exception as error:
+        words = str(error) if isinstance(error, ends.CheckFailed) else f"{type(error).__name__}: {error}"
+        return Verdict(False, words, check_failed=True)
+
+
+def main(folder: Path) -> None:
+    """Judge the request in the folder."""
+    request: dict[str, Any] = json.loads((folder / "request.json").read_text())
+    job = folder / "job"
+    job.mkdir()
+    found = verdict(request["name"], request["text"], job)
+    with atomic_write(folder / "verdict.json") as file:
+        file.write(json.dumps(asdict(found)).encode())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

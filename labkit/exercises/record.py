@@ -1,0 +1,64 @@
+"""What a student has done so far: a small file, kept across restarts and shared by all notebooks.
+
+It is `$LABKIT_PROGRESS`, or `progress.json` in the user's state folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_state_path
+
+from labkit.files import atomic_write
+
+FILE = "LABKIT_PROGRESS"
+Record = dict[str, dict[str, Any]]  # by exercise: "state" ("tried" or "done") and "hints", how many are open
+
+
+def path() -> Path:
+    """Return the file's path."""
+    chosen = os.environ.get(FILE)
+    return Path(chosen) if chosen else user_state_path("allreduce-lab") / "progress.json"
+
+
+def load() -> Record:
+    """Return what is done; nothing if there is no file, or if it is damaged."""
+    try:
+        content = json.loads(path().read_bytes())
+        return {str(name): dict(entry) for name, entry in content["exercises"].items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def note(name: str, passed: bool) -> None:
+    """Note that an exercise was checked. One that is done stays so. Without a writable file, do nothing."""
+    with suppress(OSError), _changing() as record:
+        entry = record.setdefault(name, {})
+        entry["state"] = "done" if passed or entry.get("state") == "done" else "tried"
+
+
+def open_hint(name: str, count: int) -> int:
+    """Open one more of an exercise's hints; return how many of the `count` are open now."""
+    opened = 1
+    with suppress(OSError), _changing() as record:
+        entry = record.setdefault(name, {"state": ""})
+        opened = entry["hints"] = min(count, int(entry.get("hints", 0)) + 1)
+    return opened
+
+
+@contextmanager
+def _changing() -> Iterator[Record]:
+    """Change the record; other notebooks wait meanwhile."""
+    path().parent.mkdir(parents=True, exist_ok=True)
+    with path().with_name(f".{path().name}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        record = load()
+        yield record
+        with atomic_write(path()) as file:
+            file.write(json.dumps({"exercises": record}, indent=1).encode() + b"\n")

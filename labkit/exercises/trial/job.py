@@ -1,0 +1,275 @@
+"""The program of a job: run a student's cell and call its function on every case.
+
+    python -m labkit.exercises.trial.job FOLDER
+
+The folder holds `task.json`. Each rank writes what happens to a file of its own: it judges nothing.
+"""
+
+# ruff: noqa: PLC0415 (imports inside functions: a job without ranks does not load MPI)
+
+from __future__ import annotations
+
+import copy
+import faulthandler
+import importlib
+import io
+import json
+import linecache
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from labkit.exercises.exercise import Case, Exercise
+from labkit.exercises.trial.sealing import allowed_modules, seal
+from labkit.exercises.trial.transport import Writer, pack
+
+CELL = "<ipython-input-exercise>"  # a cell, as hang reports see it
+MAX_TEXT = 300
+MAX_PRINTED = 4000  # characters of each rank
+
+
+def main(folder: Path) -> None:
+    """Run the job that the folder describes, as one of its ranks."""
+    task = json.loads((folder / "task.json").read_text())
+    ranks = _Ranks() if task["on_ranks"] else _OneProcess()
+    writer = Writer(folder / f"rank-{ranks.rank}", bytes.fromhex(task["key"]))
+    try:
+        _run(folder, task, ranks, writer)
+    except Exception as error:  # an error of the check, not of the student's code
+        writer.write(check=_describe(error))
+        os._exit(1)
+
+
+def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess, writer: Writer) -> None:
+    failed = True
+    try:
+        exercise = _exercise(task["module"], task["name"])
+        cases = list(exercise.cases())
+        call = _Call(exercise, writer, ranks)
+        name, prelude = exercise.name, exercise.prelude
+        deadline_s, module = exercise.deadline_s, task["module"]
+        del exercise
+        ranks.prepare(case.ranks if task["on_ranks"] else 1 for case in cases)
+        if ranks.rank == 0:
+            (folder / "task.json").unlink()  # with the key
+        stacks = (folder / f"rank-{ranks.rank}.stack").open("wb")
+        faulthandler.register(signal.SIGALRM, file=stacks, all_threads=True)
+        signal.setitimer(signal.ITIMER_REAL, deadline_s)
+        namespace: dict[str, Any] = {"__name__": "exercise"}
+        exec(compile(prelude, "<prelude>", "exec"), namespace)
+        namespace["__builtins__"] = seal(module, name, allowed_modules(prelude))
+        failed = False
+    except Exception as error:
+        writer.write(check=_describe(error))
+    if ranks.any_failed(failed):
+        return
+    writer.write(cell=True)
+    sys.stdout = _Printed(sys.stdout, folder / f"rank-{ranks.rank}.printed")
+    sys.stderr = _Printed(sys.stderr, folder / f"rank-{ranks.rank}.printed")
+    function = _define(task["text"], name, namespace, writer)
+    for number, case in enumerate(cases):
+        if ranks.any_failed(function is None or call.failed):
+            break
+        if ranks.begin(case) and function is not None:
+            call(function, number, case)
+        ranks.end(call.error)
+    ranks.any_failed(False)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    writer.write(end=True)
+
+
+def _exercise(module: str, name: str) -> Exercise:
+    found: list[Exercise] = importlib.import_module(module).EXERCISES
+    return next(exercise for exercise in found if exercise.name == name)
+
+
+def _define(text: str, name: str, namespace: dict[str, Any], writer: Writer) -> Callable[..., Any] | None:
+    """Run the student's cell, and return the function that it defines; None if it raises an error."""
+    linecache.cache[CELL] = len(text), None, text.splitlines(keepends=True), CELL
+    try:
+        exec(compile(text, CELL, "exec"), namespace)
+        function: Callable[..., Any] = namespace[name]
+        return function
+    except BaseException as error:
+        writer.write(error=_describe(error))
+        return None
+
+
+def _describe(error: BaseException, what: str = "") -> dict[str, Any]:
+    """Return an error as data, with the innermost line of the student's cell, or 0."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == CELL]
+    if isinstance(error, SyntaxError) and error.filename == CELL:
+        lines.append(error.lineno)
+    return {
+        "type": type(error).__name__,
+        "text": next(iter(str(error).splitlines()), "")[:MAX_TEXT],
+        "line": (lines or [0])[-1] or 0,
+        "name": str(getattr(error, "name", "") or "") if isinstance(error, NameError) else "",
+        "what": what,
+    }
+
+
+class _Printed(io.TextIOBase):
+    """A stream that also writes its beginning to a file: what a student's code prints, and nothing else."""
+
+    def __init__(self, stream: TextIO, path: Path) -> None:
+        self.stream, self.left = stream, MAX_PRINTED
+        self.file = path.open("a", buffering=1, errors="replace")
+
+    def write(self, text: str) -> int:
+        self.file.write(text[: self.left].replace(f"{CELL}:", "line "))
+        self.left -= min(self.left, len(text))
+        return self.stream.write(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+
+class _Call:
+    """Calls the student's function, and writes what it did."""
+
+    def __init__(self, exercise: Exercise, writer: Writer, ranks: _OneProcess) -> None:
+        self.wrap, self.digest = exercise.wrap, exercise.digest
+        self.writer, self.ranks = writer, ranks
+        self.error: dict[str, Any] | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+    def __call__(self, function: Callable[..., Any], number: int, case: Case) -> None:
+        arguments = copy.deepcopy(case.arguments[self.ranks.rank])
+        first = self.ranks.communicator(case, self.wrap)
+        self.writer.write(begin=number)
+        what = ""
+        try:
+            result = function(*first, *arguments)
+            if isinstance(result, Iterator):
+                result = list(result)
+            if self.digest is not None:
+                what = type(result).__name__
+                result = self.digest(result)
+        except BaseException as error:
+            self.error = _describe(error, what)
+            self.writer.write(case=number, error=self.error)
+            return
+        traffic = self.ranks.traffic(case.ranks)
+        self.writer.write(case=number, result=pack(result), arguments=pack_each(arguments), **traffic)
+
+
+def pack_each(arguments: tuple[Any, ...]) -> list[bytes]:
+    """Return the arguments as bytes, one by one: one that cannot be sent does not affect the others."""
+    return [pack(argument) for argument in arguments]
+
+
+class _OneProcess:
+    """The rank of a job without MPI."""
+
+    rank = 0
+
+    def prepare(self, sizes: Iterator[int] | Any) -> None:
+        """Make the communicators of the cases."""
+
+    def any_failed(self, failed: bool) -> bool:
+        """Return whether any rank has failed, when all ranks have called this."""
+        return failed
+
+    def begin(self, case: Case) -> bool:
+        """Return whether this rank takes part in a case."""
+        return True
+
+    def communicator(self, case: Case, wrap: Callable[[Any, Case], Any] | None) -> tuple[Any, ...]:
+        """Return the function's first arguments."""
+        return ()
+
+    def traffic(self, size: int) -> dict[str, list[Any]]:
+        """Return what the function has sent in this case, and which methods it has called."""
+        return {"sent": [], "messages": [], "calls": []}
+
+    def end(self, error: dict[str, Any] | None) -> None:
+        """Note that the case has ended on this rank."""
+
+
+class _Ranks(_OneProcess):
+    """A rank of a job on MPI ranks, which `labkit.watch` watches."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        from labkit.exercises.trial import recording
+
+        self.recording = recording
+        self.world: Any = MPI.COMM_WORLD
+        self.watch = getattr(self.world, "watch", None)
+        self.rank = self.world.rank
+        self.own = MPI.Intracomm.Dup(MPI.Intracomm(self.world))  # not watched, not counted
+        self.counted = recording.counting(self.world)
+        self.comms: dict[int, Any] = {}
+        self._calls = recording.Calls()
+        setattr(MPI, "COMM_WORLD", recording.recording(self.counted, self._calls))  # noqa: B010
+
+    def prepare(self, sizes: Iterator[int] | Any) -> None:
+        for size in sorted(set(sizes)):
+            comm = self.counted.Split(0 if self.rank < size else 1, self.rank)
+            if self.rank < size:
+                self.comms[size] = comm
+        self._note_end()
+
+    def any_failed(self, failed: bool) -> bool:
+        """Wait asleep, so that a rank that waits here does not take the core from one that works."""
+        import time
+
+        import numpy as np
+        from mpi4py import MPI
+
+        mine, found = np.array([int(failed)]), np.zeros(1, int)
+        request = self.own.Iallreduce(mine, found, MPI.MAX)
+        while not request.Test():
+            time.sleep(0.001)
+        return bool(found[0])
+
+    def begin(self, case: Case) -> bool:
+        takes_part = self.rank < case.ranks
+        if takes_part and self.watch is not None:
+            self.watch.begin_cell()
+        self.any_failed(False)  # a rank must not wait for one that has not begun
+        return takes_part
+
+    def communicator(self, case: Case, wrap: Callable[[Any, Case], Any] | None) -> tuple[Any, ...]:
+        comm = self.comms[case.ranks].Dup()
+        if wrap is not None:
+            comm = wrap(comm, case)
+        self.counted.reset()
+        self._calls.names.clear()
+        return (self.recording.recording(comm, self._calls),)
+
+    def traffic(self, size: int) -> dict[str, list[Any]]:
+        counted = list(self.counted.counts.sent.values())  # each of shape (2, ranks)
+        messages, nbytes = [
+            [int(sum(part[row][rank] for part in counted)) for rank in range(size)] for row in (0, 1)
+        ]
+        return {"sent": nbytes, "messages": messages, "calls": list(self._calls.names)}
+
+    def end(self, error: dict[str, Any] | None) -> None:
+        self._note_end(error)
+
+    def _note_end(self, error: dict[str, Any] | None = None) -> None:
+        """Let ranks that wait for this one know that it does not come."""
+        if self.watch is None:
+            return
+        from labkit.watch.flight_recorder.layout import CellState
+
+        state = CellState.RAISED if error else CellState.RETURNED
+        self.watch.end_cell(state, error["type"] if error else "")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
