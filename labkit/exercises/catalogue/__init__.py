@@ -43,10 +43,10 @@ def find(name: str) -> Exercise:
 def module_of(name: str) -> str:
     """Return the module that holds an exercise. Raise UnknownExercise if there is none."""
     for module in modules():
-        path = Path(__path__[0]) / f"{module.rpartition('.')[2]}.py"
-        if f"def {name}(" in path.read_text(encoding="utf-8") and any(
-            exercise.name == name for exercise in _of(module)
-        ):
+        stem = Path(__path__[0]) / module.rpartition(".")[2]
+        files = sorted(stem.glob("*.py")) if stem.is_dir() else [stem.with_suffix(".py")]
+        text = "".join(file.read_text(encoding="utf-8") for file in files)
+        if f"def {name}(" in text and any(exercise.name == name for exercise in _of(module)):
             return module
     raise UnknownExercise(f"there is no exercise called {name}")
 

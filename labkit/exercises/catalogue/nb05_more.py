@@ -237,7 +237,7 @@ EXERCISES = [
             "Recursive doubling: lg p rounds of nbytes. Halving-doubling: messages of n/2, n/4, … n/p "
             "bytes, which add up to n(p - 1)/p, and the same again. `p.bit_length() - 1` is lg p.",
         ),
-        tolerance=1e-3,
+        tolerance=1e-6,
     ),
     Exercise(
         reference=slow_rank_rounds,
