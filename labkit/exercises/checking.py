@@ -54,7 +54,7 @@ def check(function: Function) -> Function:
         raise NotCorrect(answer.text) from None
     if answer.use_own or exercise is None:
         return function
-    reference: Any = reference_function(exercise)
+    reference: Any = reference_function(exercise, getattr(function, "__globals__", None))
     return reference
 
 

@@ -7,6 +7,7 @@ import linecache
 import re
 import textwrap
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from labkit.exercises.exercise import Exercise
@@ -18,15 +19,27 @@ def reference_text(exercise: Exercise) -> str:
     return re.sub(r"[ \t]*# (type: ignore|noqa)\b.*", "", text)
 
 
-def reference_function(exercise: Exercise) -> Callable[..., Any]:
-    """Return the reference as a function that uses only what the exercise's prelude imports."""
+def reference_function(exercise: Exercise, names: dict[str, Any] | None = None) -> Callable[..., Any]:
+    """Return the reference as a function that looks names up in `names`, those of the notebook.
+
+    So it calls the student's functions of earlier exercises. What the exercise's prelude imports and `names`
+    lacks is added to it.
+    """
     text, file = reference_text(exercise), f"<reference of {exercise.name}>"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    namespace: dict[str, Any] = {"__name__": file}
-    exec(exercise.prelude, namespace)
-    exec(compile(text, file, "exec"), namespace)
-    function: Callable[..., Any] = namespace[exercise.name]
-    return function
+    own: dict[str, Any] = {"__name__": file}
+    exec(exercise.prelude, own)
+    exec(compile(text, file, "exec"), own)
+    function: FunctionType = own.pop(exercise.name)
+    if names is None:
+        names = {}
+    for name, value in own.items():
+        names.setdefault(name, value)
+    reference = FunctionType(
+        function.__code__, names, exercise.name, function.__defaults__, function.__closure__
+    )
+    reference.__doc__, reference.__kwdefaults__ = function.__doc__, function.__kwdefaults__
+    return reference
 
 
 def is_reference(function: Callable[..., Any], exercise: Exercise) -> bool:
