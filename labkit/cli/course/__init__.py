@@ -1,0 +1,1 @@
+"""Copies of the notebooks for students and for instructors, and nbgrader's part of grading."""

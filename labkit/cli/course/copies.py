@@ -1,0 +1,144 @@
+"""What a copy of a notebook holds: a student's stubs, an instructor's solutions, nbgrader's metadata.
+
+An author marks an exercise by tags: a code cell `exercise` holds the stub, and the cell `check` after it is
+`name = check(name)`. Both may begin with `%%px`. Functions here change the notebook that they are given.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from labkit.exercises.exercise import Exercise
+from labkit.exercises.reference import reference_text
+from labkit.exercises.source import is_stub
+
+CHECK = re.compile(r"(?:%%px[^\n]*\n)?\s*(\w+) = check\(\1\)\s*")
+CHECK_ID = "check-"  # nbgrader's id of a check cell is this and the function's name
+COMMON_MARKS = {"schema_version": 3, "cell_type": "code", "task": False}
+FOR_INSTRUCTORS = "> **Solutions, for instructors.** Do not hand this notebook out."
+
+
+class CopyError(Exception):
+    """A notebook cannot be copied for a course."""
+
+
+class Pair(NamedTuple):
+    """An exercise in a notebook: the cell that the student writes in, and the cell that checks it."""
+
+    name: str
+    stub: Any
+    check: Any
+
+
+def pairs(notebook: Any) -> list[Pair]:
+    """Return the exercises of an author's notebook in their order; `stub` is None if no cell defines it."""
+    found = []
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for index, cell in enumerate(code):
+        if name := checked(cell):
+            above = [earlier for earlier in code[:index] if name in functions(earlier.source)]
+            found.append(Pair(name, above[-1] if above else None, cell))
+    return found
+
+
+def answer(name: str, cells: list[Any]) -> str:
+    """Return the source, without its magic, of what a student has written for an exercise.
+
+    `cells` are the code cells above the check. It is the last one that defines the function, as when the
+    notebook runs from top to bottom. If none does, as after a syntax error, it is the cell of the exercise.
+    """
+    defining = [cell for cell in cells if name in functions(cell.source)]
+    marked = [cell for cell in cells if cell.metadata.get("nbgrader", {}).get("grade_id") == name]
+    return without_magic(last[-1].source)[1] if (last := defining or marked) else ""
+
+
+def checked(cell: Any) -> str:
+    """Return the name of the function that a cell checks, or an empty text."""
+    match = CHECK.fullmatch(cell.source)
+    return match[1] if match and "check" in cell.metadata.get("tags", []) else ""
+
+
+def without_magic(source: str) -> tuple[str, str]:
+    """Return the line `%%px …` of a cell, with its end, and the rest; an empty text if there is none."""
+    head, end, body = source.partition("\n")
+    return (head + end, body) if head.startswith("%%px") else ("", source)
+
+
+def functions(source: str) -> dict[str, ast.FunctionDef]:
+    """Return the functions that a cell defines at its top level; none if it is not Python."""
+    try:
+        tree = ast.parse(without_magic(source)[1])
+    except (SyntaxError, ValueError):
+        return {}
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def clear(notebook: Any) -> None:
+    """Remove the outputs of all cells, and cells with the tag `solution`."""
+    notebook.cells = [cell for cell in notebook.cells if "solution" not in cell.metadata.get("tags", [])]
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+
+
+def release(notebook: Any, exercises: dict[str, Exercise]) -> None:
+    """Make a student's copy: no outputs, and stubs where the student writes.
+
+    Raises CopyError if an exercise is unknown, or if its cell holds more than a stub.
+    """
+    clear(notebook)
+    for name, stub, _ in _known_pairs(notebook, exercises):
+        if not is_stub(without_magic(stub.source)[1], name):
+            raise CopyError(f"the cell of {name} holds code; an author's notebook holds a stub")
+
+
+def solve(notebook: Any, exercises: dict[str, Exercise]) -> None:
+    """Make an instructor's copy: the reference's source in place of each stub."""
+    clear(notebook)
+    for name, stub, _ in _known_pairs(notebook, exercises):
+        magic, body = without_magic(stub.source)
+        node = functions(stub.source)[name]
+        lines = body.splitlines()
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        lines[first - 1 : _end_of_stub(node, lines)] = reference_text(exercises[name]).splitlines()
+        stub.source = magic + "\n".join(lines)
+    title = next(cell for cell in notebook.cells if cell.cell_type == "markdown")
+    title.source += f"\n\n{FOR_INSTRUCTORS}"
+
+
+def add_nbgrader(notebook: Any, exercises: dict[str, Exercise]) -> None:
+    """Mark each exercise for nbgrader: the answer is the student's, the check gives the points."""
+    for name, stub, check in _known_pairs(notebook, exercises):
+        stub.metadata["nbgrader"] = answer_marks(name)
+        check.metadata["nbgrader"] = check_marks(f"{CHECK_ID}{name}", exercises[name].points)
+
+
+def answer_marks(name: str) -> dict[str, Any]:
+    """Return nbgrader's metadata of a cell that the student changes."""
+    return COMMON_MARKS | {"grade_id": name, "grade": False, "solution": True, "locked": False}
+
+
+def check_marks(grade_id: str, points: float) -> dict[str, Any]:
+    """Return nbgrader's metadata of a cell that gives points, and that the student must not change."""
+    marks = {"grade_id": grade_id, "grade": True, "solution": False, "locked": True, "points": points}
+    return COMMON_MARKS | marks
+
+
+def _known_pairs(notebook: Any, exercises: dict[str, Exercise]) -> Iterator[Pair]:
+    for pair in pairs(notebook):
+        if pair.name not in exercises:
+            raise CopyError(f"{pair.name} is checked, but labkit/exercises/catalogue does not have it")
+        if pair.stub is None:
+            raise CopyError(f"{pair.name} is checked, but no cell above the check defines it")
+        yield pair
+
+
+def _end_of_stub(node: ast.FunctionDef, lines: list[str]) -> int:
+    """Return the number of the stub's last line, with the comments that follow inside it."""
+    end = node.end_lineno or node.lineno
+    while end < len(lines) and lines[end].strip().startswith("#") and lines[end][:1].isspace():
+        end += 1
+    return end

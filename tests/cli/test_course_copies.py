@@ -1,0 +1,208 @@
+"""Copies of the notebooks for students hold no solution, and those for instructors hold all of them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from click.testing import CliRunner
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from labkit.cli.course import copies, release, solutions
+from labkit.exercises import catalogue
+from labkit.exercises.reference import reference_text
+from labkit.exercises.source import is_stub
+from tests.conftest import thorough
+
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(path.stem for path in ROOT.glob("notebooks/*.ipynb"))
+RUN_S = 400  # one notebook, on a busy machine
+SHORT = "00_meet_the_cluster"
+# A cell with most of the statements of a reference gives it away. Fewer may be common phrases.
+MOST = 0.6
+
+
+def made(command: Any, folder: Path, *options: str) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        done = CliRunner().invoke(command, [str(folder), *options])
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(release.command, tmp_path_factory.mktemp("course") / "students")
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(solutions.command, tmp_path_factory.mktemp("course") / "instructors")
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s+", "", text).replace('"', "'")
+
+
+def statements(reference: Any) -> list[str]:
+    """Return what a reference does, statement by statement, without its docstring and without blanks."""
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(reference))).body
+    assert isinstance(function, ast.FunctionDef)
+    found = []
+    for node in ast.walk(function):
+        if isinstance(node, ast.stmt) and node is not function:
+            is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            if not is_text:
+                found.append(squeezed(ast.unparse(node).splitlines()[0]))
+    return found
+
+
+def given_away(notebook: Any) -> list[str]:
+    """Return the exercises whose solution stands in a cell of the notebook, in any of its parts."""
+    found = []
+    cells = [squeezed(_everything(cell)) for cell in notebook.cells]
+    for name, exercise in catalogue.exercises().items():
+        parts = statements(exercise.reference)
+        if any(sum(part in cell for part in parts) > MOST * len(parts) for cell in cells):
+            found.append(name)
+    return found
+
+
+def _everything(cell: Any) -> str:
+    """Return all text of a cell: source, outputs, metadata, attachments. Python code without its comments."""
+    try:
+        source = ast.unparse(ast.parse(copies.without_magic(cell.source)[1]))
+    except SyntaxError:
+        source = cell.source
+    return source + str({key: value for key, value in cell.items() if key != "source"})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_released_copy_holds_no_solution_and_no_output(name: str, released: Path) -> None:
+    notebook = nbformat.read(released / f"{name}.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert given_away(notebook) == []
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.id for cell in code if cell.outputs or cell.execution_count] == []
+    for pair in copies.pairs(notebook):
+        assert is_stub(copies.without_magic(pair.stub.source)[1], pair.name), pair.name
+
+
+@pytest.mark.parametrize("where", ["code", "text", "output", "metadata"])
+def test_the_search_finds_a_solution_anywhere(where: str) -> None:
+    exercise = next(iter(catalogue.exercises().values()))
+    text = reference_text(exercise)
+    cell = {
+        "code": new_code_cell(text.replace(", ", ",").replace("    ", "  ") + "  # done"),
+        "text": new_markdown_cell(f"```python\n{text}\n```"),
+        "output": new_code_cell("1", outputs=[nbformat.v4.new_output("stream", text=text)]),
+        "metadata": new_code_cell("1", metadata={"solution": [text]}),
+    }[where]
+    assert given_away(new_notebook(cells=[new_code_cell("1"), cell])) == [exercise.name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_of_the_copies_lead_somewhere(name: str, released: Path, solved: Path) -> None:
+    for folder in released, solved:
+        for cell in nbformat.read(folder / f"{name}.ipynb", as_version=4).cells:
+            if cell.cell_type == "markdown":
+                for target in re.findall(r"\]\((?!\w+:|#)([^)#]+)", cell.source):
+                    assert (folder / target).exists(), f"{cell.id}: {target}"
+                    assert not target.startswith("../"), f"{cell.id}: {target} is outside the copies"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_solution_notebook_holds_the_references(name: str, solved: Path) -> None:
+    notebook = nbformat.read(solved / f"{name}.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert copies.FOR_INSTRUCTORS in notebook.cells[0].source
+    exercises = catalogue.exercises()
+    for pair in copies.pairs(notebook):
+        node = copies.functions(pair.stub.source)[pair.name]
+        expected = ast.parse(reference_text(exercises[pair.name])).body[0]
+        assert ast.unparse(node) == ast.unparse(expected)
+        assert "# Your code here" not in pair.stub.source
+        assert "type: ignore" not in pair.stub.source
+
+
+@pytest.mark.parametrize("name", [name if name == SHORT else thorough(name) for name in NAMES])
+def test_a_released_copy_runs(name: str, released: Path) -> None:
+    for pair in copies.pairs(run(released / f"{name}.ipynb")):
+        assert "not written yet" in printed(pair.check)
+
+
+@pytest.mark.parametrize("name", [name if name == SHORT else thorough(name) for name in NAMES])
+def test_every_solution_is_correct_in_its_notebook(name: str, solved: Path) -> None:
+    pairs = copies.pairs(run(solved / f"{name}.ipynb"))
+    assert pairs
+    for pair in pairs:
+        assert f"{pair.name}: correct (" in printed(pair.check)
+
+
+def run(path: Path) -> Any:
+    """Run a notebook in its folder, as `make notebooks` does, and return it with its outputs."""
+    program = ROOT / "tools/run_notebooks.py"
+    done = subprocess.run(
+        [sys.executable, program, path.name],
+        cwd=path.parent,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return nbformat.read(path, as_version=4)
+
+
+def printed(cell: Any) -> str:
+    return "".join(output.get("text", "") for output in cell.outputs)
+
+
+STUB = 'def linear_backward(dy, x, w):\n    """Return the gradients."""\n    # Your code here.'
+
+
+def exercise_notebook(stub: str = STUB, check: str = "linear_backward = check(linear_backward)") -> Any:
+    cells = [
+        new_markdown_cell("# Lesson"),
+        new_code_cell(stub, metadata={"tags": ["exercise"]}),
+        new_code_cell(check, metadata={"tags": ["check"]}),
+    ]
+    return new_notebook(cells=cells)
+
+
+@pytest.mark.parametrize(
+    ("stub", "check", "words"),
+    [
+        (f"{STUB}\n    return 1", "linear_backward = check(linear_backward)", "holds code"),
+        (STUB, "other = check(other)", "other is checked, but labkit/exercises/catalogue does not"),
+        ("x = 1", "linear_backward = check(linear_backward)", "no cell above the check defines it"),
+    ],
+)
+def test_a_notebook_that_is_not_fit_for_students_is_refused(stub: str, check: str, words: str) -> None:
+    with pytest.raises(copies.CopyError, match=words):
+        copies.release(exercise_notebook(stub, check), catalogue.exercises())
+
+
+def test_given_code_above_the_stub_stays_and_the_comment_in_it_goes() -> None:
+    notebook = exercise_notebook(f"%%px\nimport math\n\n{STUB}\n    # More.\n\n\nafter = 1")
+    copies.solve(notebook, catalogue.exercises())
+    source = notebook.cells[1].source
+    assert source.startswith("%%px\nimport math\n\ndef linear_backward")
+    assert source.endswith("\n\n\nafter = 1")
+    assert "Your code here" not in source and "More" not in source
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "mine").touch()
+    done = CliRunner().invoke(release.command, [str(tmp_path)])
+    assert done.exit_code == 1 and "is not an empty folder" in done.output
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -1,0 +1,170 @@
+"""A whole round with nbgrader: release, submit, grade, return the findings."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell
+
+from labkit.cli.course import copies
+from labkit.exercises import catalogue
+from labkit.exercises.judging import Verdict
+from labkit.exercises.reference import reference_text
+
+pytestmark = pytest.mark.grading
+
+ROOT = Path(__file__).parents[2]
+ASSIGNMENT = "03_sharding"
+EXERCISES = {
+    name: exercise for name, exercise in catalogue.exercises().items() if exercise.notebook == ASSIGNMENT[:2]
+}
+PURE = next(name for name, exercise in EXERCISES.items() if not exercise.on_ranks)
+ON_RANKS = next(name for name, exercise in EXERCISES.items() if exercise.on_ranks)
+LIMIT_S = 600  # for one command; grading runs some twenty jobs
+
+# nbgrader starts `alembic` by its name.
+ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def function(name: str, *body: str) -> str:
+    """Return the text of a cell that defines an exercise's function with its arguments and this body."""
+    head = reference_text(EXERCISES[name]).partition(":\n")[0]
+    return "\n".join([f"{head}:", *(f"    {line}" for line in body)])
+
+
+def write(notebook: Any, name: str, text: str) -> None:
+    """Write a text into the cell of an exercise, as a student does."""
+    cell = next(pair.stub for pair in copies.pairs(notebook) if pair.name == name)
+    cell.source = copies.without_magic(cell.source)[0] + text
+
+
+def everything_right(notebook: Any) -> None:
+    copies.solve(notebook, EXERCISES)
+
+
+def nothing(notebook: Any) -> None:
+    pass
+
+
+def wrong(notebook: Any) -> None:
+    write(notebook, PURE, function(PURE, "return 0"))
+
+
+def not_python(notebook: Any) -> None:
+    write(notebook, PURE, function(PURE, "return ("))
+
+
+def deadlock(notebook: Any) -> None:
+    write(notebook, ON_RANKS, function(ON_RANKS, "return comm.recv(source=(comm.rank + 1) % comm.size)"))
+
+
+def rank_ends(notebook: Any) -> None:
+    write(notebook, ON_RANKS, function(ON_RANKS, "import os", "os._exit(0)"))
+
+
+def process_ends(notebook: Any) -> None:
+    """One answer ends the process that runs it; the answer to another exercise is right."""
+    write(notebook, PURE, f"import os\nos._exit(0)\n\n\n{reference_text(EXERCISES[PURE])}")
+    write(notebook, ON_RANKS, reference_text(EXERCISES[ON_RANKS]))
+
+
+def patched_checks(notebook: Any) -> None:
+    """The student's cells replace the check, and the check cells are changed; nothing is solved."""
+    patch = "import labkit.exercises\n\n\ndef check(f):\n    return f\n\n\nlabkit.exercises.check = check"
+    notebook.cells.insert(1, new_code_cell(patch))
+    notebook.cells.insert(1, new_code_cell(f"%%px\n{patch}"))
+    for pair in copies.pairs(notebook):
+        pair.check.source = "pass"
+        pair.check.metadata["tags"] = []
+        pair.check.metadata["nbgrader"]["points"] = 100
+
+
+def deleted_cells(notebook: Any) -> None:
+    """The cells of one exercise are gone, and its solution stands in a new cell."""
+    stub, check = next((pair.stub, pair.check) for pair in copies.pairs(notebook) if pair.name == PURE)
+    place = notebook.cells.index(stub)
+    notebook.cells = [cell for cell in notebook.cells if cell is not stub and cell is not check]
+    notebook.cells.insert(place, new_code_cell(reference_text(EXERCISES[PURE])))
+
+
+def total(*names: str) -> int:
+    return sum(EXERCISES[name].points for name in names)
+
+
+# Each student's work, the points, and words of the feedback.
+STUDENTS: list[tuple[Callable[[Any], None], int, str]] = [
+    (everything_right, total(*EXERCISES), f"{PURE}: correct ("),
+    (nothing, 0, f"{PURE}: not written."),
+    (wrong, 0, f"{PURE}: not correct: "),
+    (not_python, 0, f"{PURE}: not correct: SyntaxError"),
+    (deadlock, 0, f"{ON_RANKS}: not correct: "),
+    (rank_ends, 0, f"{ON_RANKS}: not correct: "),
+    (process_ends, total(ON_RANKS), f"{PURE}: not correct: "),
+    (patched_checks, 0, f"{PURE}: not written."),
+    (deleted_cells, total(PURE), f"{PURE}: correct ("),
+]
+
+
+def nbgrader(course: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "nbgrader", *arguments],
+        cwd=course,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a course in which all students have submitted, and are graded."""
+    folder = tmp_path_factory.mktemp("grading") / "course"
+    command = [sys.executable, "-m", "labkit", "release", "--nbgrader", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=LIMIT_S)
+    nbgrader(folder, "generate_assignment", ASSIGNMENT)
+    for work, _, _ in STUDENTS:
+        notebook = nbformat.read(folder / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb", as_version=4)
+        work(notebook)
+        place = folder / "submitted" / work.__name__ / ASSIGNMENT
+        place.mkdir(parents=True)
+        nbformat.write(notebook, place / f"{ASSIGNMENT}.ipynb")
+    nbgrader(folder, "autograde", ASSIGNMENT)
+    nbgrader(folder, "generate_feedback", ASSIGNMENT)
+    nbgrader(folder, "export")
+    return folder
+
+
+@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.parametrize(
+    ("student", "points", "words"), [pytest.param(work.__name__, *rest) for work, *rest in STUDENTS]
+)
+def test_a_student_gets_points_and_findings(course: Path, student: str, points: int, words: str) -> None:
+    with (course / "grades.csv").open() as file:
+        grades = {row["student_id"]: row for row in csv.DictReader(file)}
+    assert float(grades[student]["max_score"]) == total(*EXERCISES)
+    assert float(grades[student]["score"]) == points
+    assert words in (course / f"feedback/{student}/{ASSIGNMENT}/{ASSIGNMENT}.html").read_text()
+
+
+def test_if_the_check_itself_fails_there_is_no_grade(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No points, also not 0: nbgrader reports the error that is raised here."""
+    from labkit.cli.course import grading  # noqa: PLC0415  (needs nbgrader)
+
+    failed = Verdict(False, "no mpiexec", check_failed=True)
+    monkeypatch.setattr(grading, "judge_text", lambda exercise, text: failed)
+    with pytest.raises(grading.NotGraded, match="no mpiexec"):
+        grading.output(PURE, reference_text(EXERCISES[PURE]))
+    with pytest.raises(LookupError):
+        grading.output("no_such_exercise", "def no_such_exercise(): return 1")
