@@ -10,33 +10,29 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from labkit.plots.run_timeline import STYLES
+from labkit.plots.run_timeline import EXPOSED, STYLES
 from labkit.plots.style import COLOURS, INK, Curve, plain_numbers, text_colour
 
 FORWARD: dict[str, Any] = {"facecolor": COLOURS[4]}
-EXPOSED: dict[str, Any] = {"facecolor": "white", "hatch": "////"}
+EXPOSED_STYLE: dict[str, Any] = {"facecolor": EXPOSED, "hatch": "////"}
 Span = tuple[float, float]
 
 
 class DrawnStep(NamedTuple):
     """What one rank did in a step; all times in seconds on one clock.
 
-    `layers`: name and span of each layer's backward pass. `buckets`: when the link carried each bucket.
+    `layers`: the span of each layer's backward pass, in the order of the backward pass. `transfers`: when the
+    link carried each bucket. `exposed_s`: the exposed communication, which is written beside the link.
     """
 
     forward: Span
-    layers: Sequence[tuple[str, float, float]]
-    buckets: Sequence[Span]
-    end: float
-
-    @property
-    def exposed_s(self) -> float:
-        """The time from the end of the backward pass to the end of the step."""
-        return self.end - self.layers[-1][2]
+    layers: Sequence[Span]
+    transfers: Sequence[Span]
+    exposed_s: float
 
 
 def gradients_over_time(layers: Sequence[str], seconds: Curve, nbytes: Curve) -> Figure:
-    """Return two panels: the complete bytes over time, and each layer's share of the bytes and of the time.
+    """Return two panels: the complete bytes over time; each layer's fraction of the bytes and of the time.
 
     `layers` is in the order of the backward pass. Shapes: seconds (layers,), when each layer's gradient is
     complete, from the start of the backward pass; nbytes (layers,), the size of its gradient.
@@ -59,66 +55,73 @@ def gradients_over_time(layers: Sequence[str], seconds: Curve, nbytes: Curve) ->
     left.set_ylim(0, 1.1 * done[-1])
     left.set_xlim(-0.05 * times[-1], 1.12 * times[-1])
     rows = np.arange(len(layers))
-    shares = {
-        "share of the gradient's bytes": sizes / sizes.sum(),
-        "share of the backward pass's time": np.diff(times, prepend=0) / times[-1],
+    fractions = {
+        "of the gradient's bytes": sizes / sizes.sum(),
+        "of the backward pass's time": np.diff(times, prepend=0) / times[-1],
     }
-    for k, (label, share) in enumerate(shares.items()):
+    for k, (label, fraction) in enumerate(fractions.items()):
         hatch = {"hatch": "////", "edgecolor": "white"} if k else {}
-        right.barh(rows + 0.2 * (2 * k - 1), 100 * share, 0.38, color=COLOURS[k], label=label, **hatch)
+        right.barh(rows + 0.2 * (2 * k - 1), 100 * fraction, 0.38, color=COLOURS[k], label=label, **hatch)
     right.set_yticks(rows, layers)
     right.invert_yaxis()
-    right.set_xlabel("Share (%)")
-    right.legend(loc="lower right", frameon=False, fontsize=9)
+    right.set_xlabel("Fraction (%)")
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False, fontsize=9)
     for axes in left, right:
         axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
-def step_timelines(steps: Mapping[str, DrawnStep]) -> Figure:
-    """Return a panel for each step, on one scale: above what the rank does, below what the link carries."""
+def step_timelines(steps: Mapping[str, DrawnStep], names: Sequence[str] = ()) -> Figure:
+    """Return a panel for each step, on one scale: above what the rank computes, below what the link carries.
+
+    `names` are written on the layers, where they fit; an empty name is left out.
+    """
     figure = Figure(figsize=(9.5, 1.75 * len(steps) + 0.9), layout="constrained")
     panels = figure.subplots(len(steps), 1, sharex=True, squeeze=False)[:, 0]
-    longest = max(1e3 * (step.end - step.forward[0]) for step in steps.values())
+    longest = max(1e3 * (_end(step) - step.forward[0]) for step in steps.values())
     for axes, (title, step) in zip(panels, steps.items(), strict=True):
-        _draw_step(axes, step, longest)
+        _draw_step(axes, step, names, longest)
         axes.set_title(title, fontsize=11, loc="left")
     panels[-1].set_xlim(0, 1.17 * longest)
     panels[-1].set_xlabel("Time since the step began (ms)")
-    backward, transfer = STYLES["compute"], STYLES["transfer"]
     handles = [
         Patch(edgecolor=INK, label="forward pass", **FORWARD),
-        Patch(edgecolor=INK, label="backward pass, by layer", **backward),
-        Patch(edgecolor=INK, label="buckets on the link", **transfer),
-        Patch(edgecolor=INK, label="exposed communication", **EXPOSED),
+        Patch(edgecolor=INK, label="backward pass, by layer", **STYLES["compute"]),
+        Patch(edgecolor=INK, label="link, hidden", **STYLES["transfer"]),
+        Patch(edgecolor=INK, label="link, exposed", **EXPOSED_STYLE),
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
     return figure
 
 
-def _draw_step(axes: Axes, step: DrawnStep, longest: float) -> None:
-    zero, ready = step.forward[0], step.layers[-1][2]
+def _end(step: DrawnStep) -> float:
+    return max(end for _, end in (*step.layers, *step.transfers))
+
+
+def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float) -> None:
+    zero, ready = step.forward[0], step.layers[-1][1]
 
     def bar(begin: float, end: float, row: int, text: str, style: dict[str, Any]) -> None:
         left, width = 1e3 * (begin - zero), 1e3 * (end - begin)
         axes.broken_barh([(left, width)], (row - 0.38, 0.76), edgecolor=INK, linewidth=0.5, **style)
         if width > 0.0095 * len(text) * longest:
             ink = text_colour(style["facecolor"])
-            axes.text(left + width / 2, row, text, ha="center", va="center", color=ink, fontsize=8)
+            axes.text(left + width / 2, row, text, ha="center", va="center", color=ink, fontsize=9)
 
     bar(*step.forward, 0, "forward", FORWARD)
-    for name, begin, end in step.layers:
-        bar(begin, end, 0, name, STYLES["compute"])
-    if step.end > ready:
-        bar(ready, step.end, 0, "", EXPOSED)
-    for number, (begin, end) in enumerate(step.buckets, 1):
-        bar(begin, end, 1, str(number), STYLES["transfer"])
+    for number, (begin, end) in enumerate(step.layers):
+        bar(begin, end, 0, names[number] if number < len(names) else "", STYLES["compute"])
+    for number, (begin, end) in enumerate(step.transfers, 1):
+        hidden = min(max(begin, ready), end)
+        for left, right, style in (begin, hidden, STYLES["transfer"]), (hidden, end, EXPOSED_STYLE):
+            if right > left:
+                bar(left, right, 1, str(number), style)
     axes.set_yticks([0, 1], ["rank", "link"])
     axes.set_ylim(1.6, -0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.annotate(
         f"exposed: {1e3 * step.exposed_s:.0f} ms",
-        (1e3 * (step.end - zero), 0),
+        (1e3 * (_end(step) - zero), 1),
         (6, 0),
         textcoords="offset points",
         va="center",
@@ -160,7 +163,7 @@ def exposed_by_bucket_size(
 
 
 def hidden_by_ratio(ratios: Curve, hidden: Curve) -> Figure:
-    """Return the share of the communication that overlap hides, against communication / backward time.
+    """Return the fraction of the communication that overlap hides, against communication / backward time.
 
     Shapes: ratios, hidden (n,), as fractions. A line shows the bound min(1, 1 / ratio).
     """
@@ -168,14 +171,14 @@ def hidden_by_ratio(ratios: Curve, hidden: Curve) -> Figure:
     axes = figure.add_subplot()
     x = np.geomspace(min(ratios) / 1.3, max(ratios) * 1.3, 200)
     bound = 100 * np.minimum(1, 1 / x)
-    axes.plot(x, bound, color=INK, linestyle="--", label="bound: no longer than the backward pass")
-    axes.fill_between(x, bound, 130, color=INK, alpha=0.08, linewidth=0)
+    axes.plot(x, bound, color=INK, linestyle="--", label="bound: the time of the backward pass")
+    axes.fill_between(x, bound, 130, color=INK, alpha=0.08, linewidth=0, label="impossible")
     axes.plot(ratios, 100 * np.asarray(hidden), "o", color=COLOURS[0], markeredgecolor=INK, label="measured")
     axes.set_xscale("log", base=2)
     plain_numbers(axes.xaxis)
     axes.set_ylim(0, 110)
     axes.set_xlabel("Communication time / time of the backward pass")
-    axes.set_ylabel("Hidden share of the\ncommunication time (%)")
+    axes.set_ylabel("Hidden fraction of the\ncommunication time (%)")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, loc="lower left")
     return figure

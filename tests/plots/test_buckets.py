@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from labkit.plots import buckets as plot
 
-PLAIN = plot.DrawnStep((1.0, 1.2), [("dense", 1.2, 1.3), ("conv", 1.3, 1.6)], [(1.6, 2.0)], 2.0)
-OVERLAPPED = PLAIN._replace(buckets=[(1.3, 1.5), (1.6, 1.7)], end=1.7)
+PLAIN = plot.DrawnStep((1.0, 1.2), [(1.2, 1.3), (1.3, 1.6)], [(1.6, 2.0)], 0.4)
+OVERLAPPED = PLAIN._replace(transfers=[(1.3, 1.5), (1.5, 1.7)], exposed_s=0.1)
 
 
 def rendered(figure: Figure) -> Figure:
@@ -43,10 +43,14 @@ def test_gradients_add_up_over_time():
 
 
 def test_a_step_shows_layers_buckets_and_what_is_exposed():
-    plain, overlapped = rendered(plot.step_timelines({"plain": PLAIN, "overlapped": OVERLAPPED})).axes
+    steps = {"plain": PLAIN, "overlapped": OVERLAPPED}
+    plain, overlapped = rendered(plot.step_timelines(steps, ["dense", "conv"])).axes
     computed = [("rank", 0, 200), ("rank", 200, 300), ("rank", 300, 600)]
-    assert bars(plain) == [*computed, ("rank", 600, 1000), ("link", 600, 1000)]
-    assert bars(overlapped) == [*computed, ("rank", 600, 700), ("link", 300, 500), ("link", 600, 700)]
+    assert bars(plain) == [*computed, ("link", 600, 1000)]
+    hidden, half_hidden, exposed = ("link", 300, 500), ("link", 500, 600), ("link", 600, 700)
+    assert bars(overlapped) == [*computed, hidden, half_hidden, exposed]
+    colours = [bar.get_facecolor()[0].tolist() for bar in overlapped.collections[3:]]
+    assert colours[0] == colours[1] != colours[2]
     assert "exposed: 400 ms" in texts(plain) and "exposed: 100 ms" in texts(overlapped)
     assert texts(plain)[:3] == ["forward", "dense", "conv"]
     assert plain.get_xlim() == overlapped.get_xlim()
