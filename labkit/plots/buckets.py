@@ -115,7 +115,7 @@ def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float
         hidden = min(max(begin, ready), end)
         for left, right, style in (begin, hidden, STYLES["transfer"]), (hidden, end, EXPOSED_STYLE):
             if right > left:
-                bar(left, right, 1, str(number), style)
+                bar(left, right, 1, "" if style is EXPOSED_STYLE else str(number), style)
     axes.set_yticks([0, 1], ["rank", "link"])
     axes.set_ylim(1.6, -0.6)
     axes.spines[["top", "right"]].set_visible(False)
