@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 CODE_BYTES, LENGTH_BYTES = 32, 8
 SCHEDULES = "labkit.schedules"  # its classes may be sent, too
-BUILTINS = {"bytearray", "complex", "frozenset", "range", "set", "slice"}
+BUILTINS = {"bytearray", "complex", "dict", "frozenset", "range", "set", "slice"}
 NUMPY = {"_frombuffer", "_reconstruct", "dtype", "ndarray", "scalar"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,9 +51,9 @@ class _Backward:
         self.notes["at"] = -1  # the backward pass has ended
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Backward:
-        copy = _Backward(memo.get(id(self.grads), self.grads), self.own, self.starts)
-        copy.notes = self.notes
-        return copy
+        copied = _Backward(copy.deepcopy(self.grads, memo), self.own, self.starts)
+        copied.notes = self.notes
+        return copied
 
     def __reduce__(self) -> Any:
         notes = dict(self.notes)
