@@ -51,7 +51,7 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess, writer: Writer)
         cases = list(exercise.cases())
         call = _Call(exercise, writer, ranks)
         name, prelude = exercise.name, exercise.prelude
-        deadline_s, module = exercise.deadline_s, task["module"]
+        deadline_s = exercise.deadline_s
         del exercise
         ranks.prepare(case.ranks if task["on_ranks"] else 1 for case in cases)
         if ranks.rank == 0:
@@ -61,7 +61,7 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess, writer: Writer)
         signal.setitimer(signal.ITIMER_REAL, deadline_s)
         namespace: dict[str, Any] = {"__name__": "exercise"}
         exec(compile(prelude, "<prelude>", "exec"), namespace)
-        namespace["__builtins__"] = seal(module, name, allowed_modules(prelude))
+        namespace["__builtins__"] = seal(allowed_modules(prelude))
         failed = False
     except Exception as error:
         writer.write(check=_describe(error))

@@ -37,16 +37,19 @@ def allowed_modules(prelude: str) -> list[str]:
     return [name for name in found if name.startswith("labkit.")]
 
 
-def seal(catalogue: str, name: str, allowed: Sequence[str]) -> dict[str, Any]:
+def seal(allowed: Sequence[str]) -> dict[str, Any]:
     """Forget the references, and return the built-in functions for the student's code.
 
     Its `import` refuses modules of labkit except those `allowed`: they hold what the exercise asks for.
     """
-    module = sys.modules[catalogue]
-    for exercise in vars(module).pop("EXERCISES", ()):
-        vars(module).pop(exercise.name, None)
-    for each in [each for each in sys.modules if _is_in(each, ROOM)]:
-        del sys.modules[each]
+    rooms = {name: vars(module) for name, module in sys.modules.items() if _is_in(name, ROOM)}
+    references = [each.reference for names in rooms.values() for each in names.get("EXERCISES", ())]
+    for names in rooms.values():
+        names.pop("EXERCISES", None)
+        for name in [name for name, value in names.items() if any(value is each for each in references)]:
+            del names[name]
+    for name in rooms:
+        del sys.modules[name]
     sys.meta_path.insert(0, _Blocker())
 
     def guarded(
