@@ -133,6 +133,17 @@ def test_a_solution_notebook_holds_the_references(name: str, solved: Path) -> No
         assert "type: ignore" not in pair.stub.source
 
 
+def test_instructors_get_a_list_of_the_exercises(solved: Path) -> None:
+    text = (solved / "exercises.md").read_text()
+    exercises = catalogue.exercises().values()
+    points = sum(exercise.points for exercise in exercises)
+    minutes = sum(exercise.minutes for exercise in exercises)
+    assert f"| all | {len(exercises)} | {minutes} | {points} |" in text
+    for exercise in exercises:
+        assert f"`{exercise.name}` · difficulty {exercise.difficulty} of 5" in text
+        assert all(mistake.rstrip(".") in text for mistake in exercise.suspects)
+
+
 @pytest.mark.parametrize("name", [name if name == SHORT else thorough(name) for name in NAMES])
 def test_a_released_copy_runs(name: str, released: Path) -> None:
     for pair in copies.pairs(run(released / f"{name}.ipynb")):

@@ -5,18 +5,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from labkit.cli.course.release import known_exercises, write_copies
+from labkit.files import atomic_write
 
 
 @click.command
 @click.argument("folder", type=click.Path(path_type=Path))
 def command(folder: Path) -> None:
-    """Copy the notebooks to FOLDER for instructors: the solution in place of each stub, and no outputs."""
-    from labkit.cli.course import copies
+    """Copy the notebooks to FOLDER for instructors: the solution in place of each stub, and no outputs.
+
+    `exercises.md` lists the exercises, with minutes, points and the mistakes that the checks name.
+    """
+    from labkit.cli.course import copies, listing
+
+    def change(notebook: Any) -> None:
+        copies.solve(notebook, exercises)
 
     exercises = known_exercises()
-    names = write_copies(folder, lambda notebook: copies.solve(notebook, exercises))
+    names = write_copies(folder, change)
+    text = listing.markdown(exercises.values(), {name[:2]: name for name in names})
+    with atomic_write(folder / "exercises.md") as file:
+        file.write(text.encode())
     click.echo(f"{folder}: {len(names)} notebooks with solutions; do not hand them out")

@@ -1,0 +1,48 @@
+"""The list of all exercises for instructors: minutes, points, and the mistakes that the checks name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from labkit.exercises.exercise import Exercise
+
+HEAD = """\
+# The exercises
+
+Made by `labkit solutions` from `labkit/exercises/catalogue`. Minutes are those of the exercises
+for a student who has done the notebooks before; reading and the other cells come on top. Difficulty runs from 1, a formula to type, to 5, an idea to find.
+"""
+
+
+def markdown(exercises: Iterable[Exercise], titles: dict[str, str]) -> str:
+    """Return the list as a Markdown text. `titles` maps a notebook's number, as "05", to its title."""
+    by_notebook: dict[str, list[Exercise]] = {number: [] for number in titles}
+    for exercise in exercises:
+        by_notebook.setdefault(exercise.notebook, []).append(exercise)
+    every = [exercise for some in by_notebook.values() for exercise in some]
+    rows = [_row(titles.get(number, number), some) for number, some in by_notebook.items()]
+    table = ["| Notebook | Exercises | Minutes | Points |", "|---|---|---|---|", *rows, _row("all", every)]
+    parts = [HEAD, "\n".join(table)]
+    for number, some in by_notebook.items():
+        if some:
+            parts += [f"## {titles.get(number, number)}", *map(_section, some)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _row(title: str, exercises: Sequence[Exercise]) -> str:
+    minutes = sum(exercise.minutes for exercise in exercises)
+    points = sum(exercise.points for exercise in exercises)
+    return f"| {title} | {len(exercises)} | {minutes} | {points} |"
+
+
+def _section(exercise: Exercise) -> str:
+    """Return the section of an exercise: its numbers, and the findings for mistakes that the check expects."""
+    points = f"{exercise.points} point{'s' * (exercise.points != 1)}"
+    difficulty = f"difficulty {exercise.difficulty} of 5"
+    lines = [
+        f"### {exercise.title}",
+        "",
+        f"`{exercise.name}` · {difficulty} · {exercise.minutes} minutes · {points}",
+        "",
+    ]
+    return "\n".join([*lines, *(f"- {mistake.rstrip('.')}." for mistake in exercise.suspects)])
