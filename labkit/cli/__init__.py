@@ -31,6 +31,7 @@ COMMANDS = {
     "train": ("labkit.cli.train", "Train a model on all ranks: mpiexec -n 4 labkit train."),
     "release": ("labkit.cli.course.release", "Copy the notebooks for students: stubs and no outputs."),
     "solutions": ("labkit.cli.course.solutions", "Copy the notebooks for instructors: with all solutions."),
+    "progress": ("labkit.cli.progress", "List the exercises and what is done."),
     "export": ("labkit.cli.export", "Write a notebook's %%px cells as a program for mpiexec."),
 }
 

@@ -42,7 +42,7 @@ def finding(trial: Trial, text: str, cases: Sequence[Case], deadline_s: float, o
     if trial.is_complete:
         return None
     begun = max((record["begin"] for _, record in records if "begin" in record), default=-1)
-    where = f"with {cases[begun].label}, " if 0 <= begun < len(cases) else ""
+    where = f"with {cases[begun].label}: " if 0 <= begun < len(cases) else ""
     if trial.report is not None:
         return where + _hang(trial.report, cases[begun].ranks if where else len(trial.records), lines)
     if any(trial.stacks):
@@ -56,7 +56,7 @@ def finding(trial: Trial, text: str, cases: Sequence[Case], deadline_s: float, o
 def _where(cases: Sequence[Case], number: int, rank: int, on_ranks: bool) -> str:
     if not 0 <= number < len(cases):
         return ""
-    return f"with {cases[number].label}, " + (f"on rank {rank} " if on_ranks else "")
+    return f"with {cases[number].label}" + (f", on rank {rank}: " if on_ranks else ": ")
 
 
 def _error(error: dict[str, Any], lines: list[str]) -> str:

@@ -47,10 +47,10 @@ def judge(exercise: Exercise, cases: Sequence[Case], outcomes: Results) -> str |
         return _explain(exercise, cases, outcomes, wrong)
     for case, by_rank in zip(cases, outcomes, strict=True):
         if changed := _changed(exercise, case, by_rank):
-            return f"{_with(case)}{changed}"
+            return f"{_with(case)}: {changed}"
     for case, by_rank in zip(cases, outcomes, strict=True):
         if found_by_look := exercise.look(case, by_rank):
-            return f"{_with(case)}{found_by_look}"
+            return f"{_with(case)}: {found_by_look}"
     return None
 
 
@@ -111,9 +111,9 @@ def _explain(
     case, (_, found) = cases[number], wrong[number]
     best = max(explained, key=lambda sentence: explained[sentence], default="")
     if best and explained[best]:
-        return f"{_with(case)}{best}"
+        return f"{_with(case)}: {best}"
     ranks = [rank for rank, each in enumerate(found) if each]
-    text = f"{_with(case)}{_on(ranks, case, exercise)}{found[ranks[0]]}"
+    text = f"{_with(case)}{_on(ranks, case, exercise)}: {found[ranks[0]]}"
     changed = _changed(exercise, case, outcomes[number])
     return f"{text}. Also, {changed}" if changed else text
 
@@ -162,7 +162,7 @@ def _changed(exercise: Exercise, case: Case, by_rank: Sequence[Outcome]) -> str 
 
 
 def _with(case: Case) -> str:
-    return f"with {case.label}, "
+    return f"with {case.label}"
 
 
 def _on(ranks: list[int], case: Case, exercise: Exercise) -> str:
@@ -170,4 +170,4 @@ def _on(ranks: list[int], case: Case, exercise: Exercise) -> str:
         return ""
     others = [rank for rank in range(case.ranks) if rank not in ranks]
     right = f" ({ranks_phrase(others)} {'are' if len(others) > 1 else 'is'} right)" if others else ""
-    return f"on {ranks_phrase(ranks[:1])}{right} "
+    return f", on {ranks_phrase(ranks[:1])}{right}"

@@ -20,7 +20,7 @@ from labkit.supervisor import GRACE_S, supervised
 from labkit.watch.program.options import Options, command_line
 
 START_S = 60.0  # for all ranks to start; a second on an idle machine
-STACK_S = 0.5  # from the first rank's stack until the job is ended: the others write theirs
+END_S = 1.0  # from the first rank's stack, or from the end of all, until the job is ended
 HANG_S = 3.0  # a wait for a message this long is reported
 OUTPUT_BYTES = 1 << 20  # a job that prints more is ended
 KEPT_BYTES = 1 << 14
@@ -147,22 +147,24 @@ def _run(command: list[str], folder: Path, task: Task) -> tuple[int | None, _Out
         start_new_session=True,
     )
     output = _Output(job.stdout)
-    stacks = [folder / f"rank-{rank}.stack" for rank in range(task.ranks)]
     try:
-        status = _wait(job, output, stacks, START_S + task.deadline_s)
+        status = _wait(job, output, folder, task)
     finally:
         end(job)
         output.thread.join(1)
     return status, output
 
 
-def _wait(job: subprocess.Popen[bytes], output: _Output, stacks: list[Path], limit_s: float) -> int | None:
+def _wait(job: subprocess.Popen[bytes], output: _Output, folder: Path, task: Task) -> int | None:
     """Wait for the job's end, but not longer than it may take; return its status, or None."""
-    limit = time.monotonic() + limit_s
+    limit = time.monotonic() + START_S + task.deadline_s
+    stacks = [folder / f"rank-{rank}.stack" for rank in range(task.ranks)]
+    done = [folder / f"rank-{rank}.done" for rank in range(task.ranks)]
+    is_ending = False
     while job.poll() is None:
-        if time.monotonic() < limit and any(map(_size, stacks)):
-            limit = min(limit, time.monotonic() + STACK_S)
-            stacks = []
+        if not is_ending and (any(map(_size, stacks)) or all(path.exists() for path in done)):
+            is_ending = True
+            limit = time.monotonic() + END_S
         if time.monotonic() > limit or output.count > OUTPUT_BYTES:
             return None
         time.sleep(POLL_S)
