@@ -121,8 +121,8 @@ def time_pairs(comm, nbytes):
     return comm.allreduce(seconds)
 
 
-NBYTES, BYTES_PER_S, LATENCY_S, SLOWER = 50_000, 10e6, 2e-3, 5  # of the emulated links
-SLOW_RANK = {2: None, 3: 1, 4: 3}  # of the cases, by the number of ranks; None: equal links
+NBYTES, BYTES_PER_S, LATENCY_S, SLOWER = 50_000, 2e6, 5e-3, 4  # of the emulated links
+SLOW_RANK = {2: 1, 3: 1, 4: 3}  # of the cases, by the number of ranks
 
 
 def _links(comm: Any, case: Case) -> Any:
@@ -160,11 +160,7 @@ TIME_PAIRS = Exercise(
     minutes=20,
     points=4,
     cases=lambda: [
-        Case(
-            f"{p} ranks, " + ("equal links" if slow is None else f"a slow link at rank {slow}"),
-            ((NBYTES,),) * p,
-        )
-        for p, slow in SLOW_RANK.items()
+        Case(f"{p} ranks, a slow link at rank {slow}", ((NBYTES,),) * p) for p, slow in SLOW_RANK.items()
     ],
     expected=_timed(),
     suspects={
@@ -191,7 +187,7 @@ TIME_PAIRS = Exercise(
     ),
     on_ranks=True,
     wrap=_links,
-    tolerance=0.3,
+    tolerance=0.4,  # a busy machine adds tens of milliseconds
     prelude="import numpy as np\nfrom time import perf_counter\nfrom mpi4py import MPI",
     deadline_s=20.0,
 )
