@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, NullLocator
 
 from labkit.plots.stepper import Stepper
@@ -60,8 +60,8 @@ def draw_rounds(schedule: Schedule) -> Figure:
     columns = min(len(held), 4 if schedule.chunks > 1 else 7)
     rows = math.ceil(len(held) / columns)
     size = 9.5 / columns
-    height = min(size, 0.45 + 0.22 * schedule.p)
-    figure = Figure(figsize=(9.5, rows * (height + 0.35) + 0.3), layout="constrained")
+    height = min(size, 0.5 + 0.26 * schedule.p)
+    figure = Figure(figsize=(9.5, rows * (height + 0.4) + 0.9), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for number, axes in enumerate(grid.flat):
         if number >= len(held):
@@ -70,11 +70,21 @@ def draw_rounds(schedule: Schedule) -> Figure:
         _stripes(axes, held[number], (0, schedule.chunks), (0, schedule.p))
         axes.set_xticks(np.arange(schedule.chunks) + 0.5, [str(chunk) for chunk in range(schedule.chunks)])
         axes.set_yticks(np.arange(schedule.p) + 0.5, [str(rank) for rank in range(schedule.p)])
-        axes.tick_params(length=0, labelsize=8)
-        axes.set_title(f"after round {number}" if number else "before", fontsize=9)
+        axes.tick_params(length=0, labelsize=10)
+        axes.set_title(f"after round {number}" if number else "before", fontsize=11)
         axes.set_ylim(schedule.p, 0)
-    figure.supxlabel("Chunk (stripes: the ranks whose inputs are in the sum)", fontsize=9)
-    figure.supylabel("Rank", fontsize=9)
+    handles = [
+        Patch(facecolor=colour(rank), edgecolor=INK, label=f"rank {rank}") for rank in range(schedule.p)
+    ]
+    figure.legend(
+        handles=handles[:16],
+        loc="outside upper center",
+        ncols=min(8, schedule.p),
+        frameon=False,
+        title="Stripes: ranks whose inputs are in the sum",
+    )
+    figure.supxlabel("Chunk", fontsize=11)
+    figure.supylabel("Rank", fontsize=11)
     return figure
 
 
@@ -159,45 +169,61 @@ def _times(
 
 def _circle(schedule: Schedule, number: int, round_: Round | None, held: np.ndarray, last: int) -> Figure:
     p, chunks = schedule.p, schedule.chunks
-    figure = Figure(figsize=(7.6, 5.6))
-    axes = figure.add_axes((0, 0, 1, 0.93))
+    crowded = p > 5
+    figure = Figure(figsize=(7.6, 5.9 if crowded else 4.9))
+    axes = figure.add_axes((0, 0, 1, 0.92))
     when = f"after round {number} of {last}" if number else "before the first round"
-    figure.text(0.5, 0.95, f"{schedule.name}, {p} ranks: {when}", ha="center", fontsize=11, weight="bold")
+    figure.text(0.5, 0.94, f"{schedule.name}, {p} ranks: {when}", ha="center", fontsize=13, weight="bold")
     axes.axis("off")
     angle = np.pi / 2 - 2 * np.pi * np.arange(p) / p
-    x, y = 1.3 * np.cos(angle), np.sin(angle)
-    cell, high = min(0.2, 1.0 / chunks), 0.15
+    radius = (1.3, 1.0) if crowded else (0.85, 0.72)
+    x, y = radius[0] * np.cos(angle), radius[1] * np.sin(angle)
+    cell, high = min(0.36, (1.05 if crowded else 1.5) / chunks), 0.16 if crowded else 0.24
     wide = cell * chunks
     written = {(t.dest, chunk) for t in round_ or () for chunk in range(t.first, t.stop)}
     for rank in range(p):
         # The cells are outside the circle, so that no arrow crosses them.
-        left = x[rank] + np.cos(angle[rank]) * (0.16 + wide / 2) - wide / 2
-        top = y[rank] + np.sin(angle[rank]) * 0.3 + high / 2
+        left = x[rank] + np.cos(angle[rank]) * (0.2 + wide / 2) - wide / 2
+        top = y[rank] + np.sin(angle[rank]) * (0.32 if crowded else 0.38) + high / 2
         _stripes(axes, held[rank : rank + 1], (left, left + wide), (top, top - high))
         for chunk in range(chunks):
             at = left + chunk * cell
             thick = (rank, chunk) in written
             axes.add_patch(
-                Rectangle((at, top - high), cell, high, fill=False, edgecolor=INK, lw=2.4 if thick else 0.6)
+                Rectangle((at, top - high), cell, high, fill=False, edgecolor=INK, lw=3.2 if thick else 0.8)
             )
             if chunks > 1:
-                axes.text(at + cell / 2, top - high - 0.045, str(chunk), ha="center", va="center", fontsize=7)
-        axes.plot(x[rank], y[rank], "o", markersize=19, color=colour(rank), markeredgecolor=INK)
+                size = min(10.5, 36 * cell)
+                place = at + cell / 2, top - high - (0.05 if crowded else 0.075)
+                axes.text(*place, str(chunk), ha="center", va="center", fontsize=size)
+        axes.plot(
+            x[rank], y[rank], "o", markersize=20 if crowded else 25, color=colour(rank), markeredgecolor=INK
+        )
         ink = text_colour(colour(rank))
         axes.text(
-            x[rank], y[rank], str(rank), ha="center", va="center", fontsize=10, weight="bold", color=ink
+            x[rank], y[rank], str(rank), ha="center", va="center", fontsize=13, weight="bold", color=ink
         )
     for transfer in round_ or ():
         _arrow(axes, transfer, (x, y))
     axes.set_xlim(-2.6, 2.6)
-    axes.set_ylim(-1.5, 1.5)
+    axes.set_ylim(*(-1.7, 1.5) if crowded else (-1.45, 1.35))
+    low = axes.get_ylim()[0] + 0.05
     axes.text(
         -2.55,
-        -1.45,
-        "+ reduced   = copied\nstripes: the ranks whose inputs are in the sum",
-        fontsize=8,
+        low,
+        "circle: rank\ncells: its chunks\n+ reduced\n= copied",
+        fontsize=10,
         color=INK,
         va="bottom",
+    )
+    axes.text(
+        2.55,
+        low,
+        "stripes: the ranks whose\ninputs are in the sum\nthick: written in this round",
+        fontsize=10,
+        color=INK,
+        va="bottom",
+        ha="right",
     )
     return figure
 
@@ -215,8 +241,10 @@ def _arrow(axes: Axes, transfer: Transfer, centres: tuple[np.ndarray, np.ndarray
             "connectionstyle": f"arc3,rad={bend}",
             "color": INK,
             "linestyle": "-" if transfer.reduce else "--",
-            "shrinkA": 11,
-            "shrinkB": 11,
+            "linewidth": 1.6,
+            "mutation_scale": 16,
+            "shrinkA": 14,
+            "shrinkB": 14,
         },
     )
     along = tip - tail
@@ -229,7 +257,7 @@ def _arrow(axes: Axes, transfer: Transfer, centres: tuple[np.ndarray, np.ndarray
         str(transfer).split()[1],
         ha="center",
         va="center",
-        fontsize=8.5,
+        fontsize=12,
         bbox={"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.9},
     )
 

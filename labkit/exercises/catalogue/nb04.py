@@ -144,12 +144,12 @@ def _tree_ascending(gradients: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 UNWEIGHTED: Mapping[str, Callable[[Case], Sequence[Any]]] = {
-    "This is the mean of the ranks' means: multiply each gradient by its rank's weight instead of dividing "
+    "this is the mean of the ranks' means: multiply each gradient by its rank's weight instead of dividing "
     "by the number of ranks": _suspect(lambda gradients, weights: gradients.mean(axis=0)),
-    "This is the plain sum of the gradients: multiply each by its rank's weight first": _suspect(
+    "this is the plain sum of the gradients: multiply each by its rank's weight first": _suspect(
         lambda gradients, weights: gradients.sum(axis=0)
     ),
-    "This is the weighted mean divided by the number of ranks: the weights already add up to 1": _suspect(
+    "this is the weighted mean divided by the number of ranks: the weights already add up to 1": _suspect(
         lambda gradients, weights: (gradients * weights).mean(axis=0)
     ),
     "`gradient` is as it was before the call: write the mean into it, as in `gradient[:] = …`": _suspect(
@@ -158,7 +158,7 @@ UNWEIGHTED: Mapping[str, Callable[[Case], Sequence[Any]]] = {
     "`gradient` holds only this rank's part, gradient · weight: the other ranks' parts are missing": _suspect(
         lambda gradients, weights: gradients * weights
     ),
-    "Each rank has multiplied the sum by its own weight: multiply before adding up": _suspect(
+    "each rank has multiplied the sum by its own weight: multiply before adding up": _suspect(
         lambda gradients, weights: gradients.sum(axis=0) * weights
     ),
 }
@@ -234,12 +234,12 @@ EXERCISES = [
         cases=_cases,
         expected=_mean,
         suspects={
-            "Only rank 0 holds the mean: send it back to every other rank": _suspect(_without_the_way_back),
-            "A rank gets the sum before all gradients are in it: receive from all ranks first, then send": (
+            "only rank 0 holds the mean: send it back to every other rank": _suspect(_without_the_way_back),
+            "a rank gets the sum before all gradients are in it: receive from all ranks first, then send": (
                 _suspect(_partial_sums)
             ),
-            "Rank 0's own gradient is not multiplied by its weight": _suspect(_weighted_by_rank_zero),
-            "Only the gradient of the last rank is left: receive into another array and add it": _suspect(
+            "rank 0's own gradient is not multiplied by its weight": _suspect(_weighted_by_rank_zero),
+            "only the gradient of the last rank is left: receive into another array and add it": _suspect(
                 lambda gradients, weights: (gradients * weights)[-1]
             ),
             **UNWEIGHTED,
@@ -265,7 +265,7 @@ EXERCISES = [
         cases=_cases,
         expected=_mean,
         suspects={
-            "The mean does not come back down the tree: each rank holds only the sum of its own branch": (
+            "the mean does not come back down the tree: each rank holds only the sum of its own branch": (
                 _suspect(_tree_without_the_way_back)
             ),
             "On the way down, a rank passes on its sum before it has the mean: go from the largest distance "

@@ -84,7 +84,9 @@ def _rows_cases() -> Sequence[Case]:
     ):
         rows = np.random.default_rng([m, n]).normal(size=(m, n)).astype(dtype)
         rows[0] *= 100
-        cases.append(Case(f"{m} rows, {n} values, drop {drop}, {dtype.__name__}", ((rows, drop),)))
+        cases.append(
+            Case(f"{m} rows, {n} value{'s' * (n > 1)}, drop {drop}, {dtype.__name__}", ((rows, drop),))
+        )
     return cases
 
 
@@ -121,7 +123,7 @@ def _top_k_cases() -> Sequence[Case]:
         rng = np.random.default_rng([n, k])
         gradient, residual = (rng.permutation(np.linspace(-1.1, 1, n)).astype(dtype) for _ in range(2))
         residual *= dtype(0.8)
-        cases.append(Case(f"{n} values, k = {k}, {dtype.__name__}", ((gradient, residual, k),)))
+        cases.append(Case(f"{n} value{'s' * (n > 1)}, k = {k}, {dtype.__name__}", ((gradient, residual, k),)))
     return cases
 
 
@@ -196,14 +198,14 @@ EXERCISES = [
         cases=_fit_cases,
         expected=lambda case: [_fit(case, 1)],
         suspects={
-            "The pair is in the wrong order: return alpha first, then beta": _swapped,
-            "These are the smallest absolute errors, so the largest sizes decide alone: divide each equation "
+            "the pair is in the wrong order: return alpha first, then beta": _swapped,
+            "these are the smallest absolute errors, so the largest sizes decide alone: divide each equation "
             "by its measured time": lambda case: [_fit(case, 0)],
-            "The errors are divided by the square of the time, so the smallest sizes decide alone: divide by "
+            "the errors are divided by the square of the time, so the smallest sizes decide alone: divide by "
             "the time (np.polyfit squares its weights itself)": lambda case: [_fit(case, 2)],
-            "The errors are divided by the square root of the time: divide by the time (np.polyfit squares "
+            "the errors are divided by the square root of the time: divide by the time (np.polyfit squares "
             "its weights itself)": lambda case: [_fit(case, 0.5)],
-            "Only the first and the last measurement count: use all of them": _ends,
+            "only the first and the last measurement count: use all of them": _ends,
         },
         hints=(
             "A relative error is (alpha + beta · n) / t - 1. It is linear in alpha and beta.",
@@ -222,23 +224,23 @@ EXERCISES = [
         cases=_rows_cases,
         expected=_trimmed,
         suspects={
-            "This sorts along the rows: sort each column by itself (axis 0)": lambda case: [
+            "this sorts along the rows: sort each column by itself (axis 0)": lambda case: [
                 np.sort(case.arguments[0][0], axis=1)[
                     case.arguments[0][1] : len(case.arguments[0][0]) - case.arguments[0][1]
                 ].mean(axis=0)
             ],
-            "This drops whole rows: a row can be extreme in one column and ordinary in another": (
+            "this drops whole rows: a row can be extreme in one column and ordinary in another": (
                 _whole_rows_dropped
             ),
-            "Only the largest values are dropped: drop the smallest as well": _only_largest_dropped,
-            "The sum of the kept values is divided by the number of all rows: divide by the number kept": (
+            "only the largest values are dropped: drop the smallest as well": _only_largest_dropped,
+            "the sum of the kept values is divided by the number of all rows: divide by the number kept": (
                 _divided_by_all
             ),
-            "With drop = 0 nothing is left: rows[0:-0] is empty. Slice up to len(rows) - drop": _empty,
-            "This is the mean of all rows: nothing is dropped": lambda case: [
+            "with drop = 0 nothing is left: rows[0:-0] is empty. Slice up to len(rows) - drop": _empty,
+            "this is the mean of all rows: nothing is dropped": lambda case: [
                 case.arguments[0][0].mean(axis=0)
             ],
-            "This is the median: it drops more than `drop` values": lambda case: [
+            "this is the median: it drops more than `drop` values": lambda case: [
                 np.median(case.arguments[0][0], axis=0)
             ],
         },
@@ -257,14 +259,14 @@ EXERCISES = [
         cases=_top_k_cases,
         expected=_sent,
         suspects={
-            "These are the largest entries by sign: choose by absolute value": _signed,
+            "these are the largest entries by sign: choose by absolute value": _signed,
             "`residual` is not added before choosing: choose from gradient + residual": _without_feedback,
-            "The indices are right, but the values are those of `gradient`: send gradient + residual": (
+            "the indices are right, but the values are those of `gradient`: send gradient + residual": (
                 _values_of_the_gradient
             ),
-            "The values lack their sign: send the entries, not their absolute values": _absolute_values,
-            "The values are zero: take them out before you set them to 0 in `residual`": _zeroed_first,
-            "The entries are right, but the indices are not in ascending order: sort them": _not_ascending,
+            "the values lack their sign: send the entries, not their absolute values": _absolute_values,
+            "the values are zero: take them out before you set them to 0 in `residual`": _zeroed_first,
+            "the entries are right, but the indices are not in ascending order: sort them": _not_ascending,
         },
         look=_look_residual,
         hints=(

@@ -202,13 +202,13 @@ EXERCISES = [
         cases=_sum_cases,
         expected=_of_each_rank(lambda arrays, rank, own: arrays.sum(axis=0)[own]),
         suspects={
-            "Rank r returns its own input of chunk r. The chunk must arrive in the last round: start "
+            "rank r returns its own input of chunk r. The chunk must arrive in the last round: start "
             "with chunk r - 1, and go p - 1 "
             "rounds": _of_each_rank(lambda arrays, rank, own: arrays[rank, own]),
-            "The chunk was copied from rank to rank, not added up: add what arrives to your own chunk": (
+            "the chunk was copied from rank to rank, not added up: add what arrives to your own chunk": (
                 _of_each_rank(lambda arrays, rank, own: arrays[(rank + 1) % len(arrays), own])
             ),
-            "Rank r returns chunk r + 1 of the sum: send chunk r - 1 in the first round, not chunk r": (
+            "rank r returns chunk r + 1 of the sum: send chunk r - 1 in the first round, not chunk r": (
                 _of_each_rank(_next_chunk)
             ),
         },
@@ -237,13 +237,13 @@ EXERCISES = [
         expected=_gathered,
         suspects={
             "`array` is as it was before the call": _gathered_except(lambda rank, p: list(range(p))),
-            "Only the own chunk is in its place": _gathered_except(
+            "only the own chunk is in its place": _gathered_except(
                 lambda rank, p: [i for i in range(p) if i != rank]
             ),
-            "Every rank lacks its own chunk: write `own` into `array` as well": _gathered_except(
+            "every rank lacks its own chunk: write `own` into `array` as well": _gathered_except(
                 lambda rank, p: [rank]
             ),
-            "Every rank lacks the chunk of its right-hand neighbour: it takes p - 1 rounds, one more": (
+            "every rank lacks the chunk of its right-hand neighbour: it takes p - 1 rounds, one more": (
                 _gathered_except(lambda rank, p: [(rank + 1) % p])
             ),
         },
@@ -269,16 +269,16 @@ EXERCISES = [
         cases=_traffic_cases,
         expected=lambda case: [np.array(_traffic(case))],
         suspects={
-            "This is what each rank sends: add what it receives, which its left-hand neighbour "
+            "this is what each rank sends: add what it receives, which its left-hand neighbour "
             "sends": _counts(_sent),
-            "This is twice what each rank sends. A rank receives what its left-hand neighbour sends": _counts(
+            "this is twice what each rank sends. A rank receives what its left-hand neighbour sends": _counts(
                 lambda n, p: 2 * _sent(n, p)
             ),
-            "This counts whole arrays. In each of the 2(p - 1) rounds a rank sends one chunk": _counts(
+            "this counts whole arrays. In each of the 2(p - 1) rounds a rank sends one chunk": _counts(
                 lambda n, p: np.full(p, 4 * (p - 1) * n)
             ),
-            "This is one half of the ring: count the reduce-scatter and the all-gather": _counts(_half),
-            "This counts every chunk as n // p values, but some chunks have one value more": _counts(
+            "this is one half of the ring: count the reduce-scatter and the all-gather": _counts(_half),
+            "this counts every chunk as n // p values, but some chunks have one value more": _counts(
                 lambda n, p: np.full(p, 4 * (p - 1) * (n // p))
             ),
         },

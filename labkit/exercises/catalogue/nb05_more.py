@@ -89,7 +89,7 @@ def _fault(schedule: Schedule) -> str | None:
     try:
         verify(schedule)
     except (ScheduleError, ValueError, TypeError, IndexError) as error:
-        return str(error)
+        return str(error).partition(" ranks, ")[2] or str(error)
     return None
 
 
@@ -183,7 +183,7 @@ EXERCISES = [
         difficulty=3,
         minutes=15,
         points=3,
-        cases=_ranks(1, 2, 3, 4, 5, 8),
+        cases=_ranks(3, 2, 4, 5, 8, 1),
         expected=None,
         suspects={},
         look=_look_ring,
@@ -208,20 +208,20 @@ EXERCISES = [
         cases=_predict_cases,
         expected=_predicted,
         suspects={
-            "The ring's time counts one half only: it takes 2(p - 1) rounds": _suspect(
+            "the ring's time counts one half only: it takes 2(p - 1) rounds": _suspect(
                 lambda p, n, a, b: {1: (p - 1) * (a + b * n / p)}
             ),
-            "The ring's messages are too large: each is one chunk of nbytes / p": _suspect(
+            "the ring's messages are too large: each is one chunk of nbytes / p": _suspect(
                 lambda p, n, a, b: {1: 2 * (p - 1) * (a + b * n)}
             ),
-            "The ring has 2(p - 1) rounds, not 2p": _suspect(lambda p, n, a, b: {1: 2 * p * (a + b * n / p)}),
-            "Root's messages pass through rank 0 one after the other: p - 1 come and p - 1 go": _suspect(
+            "the ring has 2(p - 1) rounds, not 2p": _suspect(lambda p, n, a, b: {1: 2 * p * (a + b * n / p)}),
+            "root's messages pass through rank 0 one after the other: p - 1 come and p - 1 go": _suspect(
                 lambda p, n, a, b: {0: 2 * (a + b * n)}
             ),
-            "Root's time counts one direction only: p - 1 messages come and p - 1 go": _suspect(
+            "root's time counts one direction only: p - 1 messages come and p - 1 go": _suspect(
                 lambda p, n, a, b: {0: (p - 1) * (a + b * n)}
             ),
-            "Recursive doubling exchanges whole arrays in lg p rounds, and there is no second half": _suspect(
+            "recursive doubling exchanges whole arrays in lg p rounds, and there is no second half": _suspect(
                 lambda p, n, a, b: {2: 2 * (p.bit_length() - 1) * (a + b * n)}
             ),
             "Halving-doubling is counted with whole arrays: its messages are n/2, n/4, … n/p bytes": _suspect(

@@ -126,7 +126,7 @@ def average_by_root(comm, gradient, weight):
     ),
     (
         "average_by_root",
-        "Rank 0's own gradient",
+        "rank 0's own gradient",
         """
 def average_by_root(comm, gradient, weight):
     if comm.rank == 0:
@@ -161,7 +161,7 @@ def average_by_root(comm, gradient, weight):
     ),
     (
         "average_by_root",
-        "deadlock",
+        "wait for each other in a circle",
         """
 def average_by_root(comm, gradient, weight):
     gradient *= weight

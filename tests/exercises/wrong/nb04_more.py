@@ -40,7 +40,7 @@ def fit_cost(nbytes, seconds):
     ),
     (
         "fit_cost",
-        "Only the first and the last",
+        "only the first and the last",
         """
 def fit_cost(nbytes, seconds):
     beta = (seconds[-1] - seconds[0]) / (nbytes[-1] - nbytes[0])
@@ -74,7 +74,7 @@ def trimmed_mean(rows, drop):
     ),
     (
         "trimmed_mean",
-        "This is the median",
+        "this is the median",
         """
 def trimmed_mean(rows, drop):
     return np.median(rows, axis=0)
@@ -169,7 +169,7 @@ def top_k(gradient, residual, k):
     ),
     (
         "top_k",
-        "The values are zero",
+        "the values are zero",
         """
 def top_k(gradient, residual, k):
     residual += gradient

@@ -99,7 +99,7 @@ def ring_reduce_scatter(comm, array):
     ),
     (
         "ring_reduce_scatter",
-        "deadlock",
+        "wait for each other in a circle",
         CHUNK
         + """
 def ring_reduce_scatter(comm, array):
@@ -188,7 +188,7 @@ def ring_allgather(comm, own, array):
     ),
     (
         "ring_allgather",
-        "deadlock",
+        "wait for each other in a circle",
         CHUNK
         + """
 def ring_allgather(comm, own, array):

@@ -40,7 +40,7 @@ def ring_rounds(p):
     ),
     (
         "ring_rounds",
-        "not its neighbour",
+        "the busiest rank sends and receives",
         """
 def ring_rounds(p):
     for rank in range(1, p):
