@@ -19,7 +19,7 @@ LIST = re.compile(r"((?:`\w+`(?:, )?)+|–) \| \d+ \|")
 TIME = re.compile(
     r"Time:(?:\*\*)? about (?P<all>\d+) minutes, (?P<part>\d+) of them for the (?P<count>\w+) exercises"
 )
-NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+NUMBERS = {"four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9}
 
 
 def with_numbers(page: str) -> str:
@@ -43,7 +43,7 @@ def times(notebook: Path) -> tuple[int, int, int]:
             f"{notebook.name}: the first cell needs 'Time: about N minutes, N of them for the … exercises'"
         )
     count = found["count"]
-    return int(found["all"]), int(found["part"]), int(count) if count.isdigit() else NUMBERS.index(count)
+    return int(found["all"]), int(found["part"]), NUMBERS.get(count) or int(count)
 
 
 def of_catalogue(number: str) -> tuple[int, int, int]:

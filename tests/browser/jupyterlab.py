@@ -254,6 +254,12 @@ class Notebook:
     def run_cell(self, cell_id: str) -> str:
         return self.run(self.index(cell_id))
 
+    def write(self, cell_id: str, text: str) -> None:
+        """Replace the text of a code cell as a student does: click in it, select all, type."""
+        self.code.nth(self.index(cell_id)).locator(".cm-content").click()
+        self.page.keyboard.press("ControlOrMeta+a")
+        self.page.keyboard.insert_text(text)
+
     def output_of(self, cell_id: str) -> Locator:
         return self.output(self.index(cell_id))
 

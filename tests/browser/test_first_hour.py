@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import nbformat
 import pytest
 
+from labkit.exercises import catalogue
+from labkit.exercises.reference import reference_text
 from tests.browser.jupyterlab import ROOT, Lab, Notebook, open_notebook
 from tests.browser.pages import a_page
 
@@ -58,6 +60,17 @@ def test_saved_outputs_have_the_form_of_the_committed_ones(first: Notebook) -> N
     expected = {cell.id: form(cell) for cell in committed.cells if cell.cell_type == "code"}
     assert {cell: outputs for cell, outputs in saved.items() if outputs != expected[cell]} == {}
     assert saved.keys() == expected.keys()
+
+
+def test_a_students_function_is_checked_and_used_from_then_on(first: Notebook) -> None:
+    right = reference_text(catalogue.find("my_items"))
+    first.write("my-items-yours", f"%%px\n{right.replace('range(rank,', 'range(0,')}")
+    first.run_cell("my-items-yours")
+    assert "my_items: not correct yet: " in first.run_cell("my-items-check")
+    first.write("my-items-yours", f"%%px\n{right}")
+    first.run_cell("my-items-yours")
+    assert "my_items: correct (" in first.run_cell("my-items-check")
+    assert first.run_cell("pi").count("3.14159") == 4
 
 
 def test_the_next_notebook_takes_the_engines_over_and_the_first_says_so(first: Notebook) -> None:
