@@ -1,4 +1,4 @@
-"""Figures of a collective: what each rank held before and after it, and how long each rank waited in it.
+"""Figures of a collective: what each rank held before and after it.
 
 The figures are drawn from the ranks' real buffers, so they show the result of a wrong program, too.
 """
@@ -13,9 +13,9 @@ from itertools import product
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 
-from labkit.plots.style import INK, colour, text_colour
+from labkit.plots.style import COLOURS, INK, colour, text_colour
 
 Held = Sequence[float] | np.ndarray | None  # a rank's values, or None if it has no buffer
 
@@ -78,51 +78,7 @@ def before_after(title: str, before: Sequence[Held], after: Sequence[Held], call
     )
     _text(axes, (tail + tip) / 2, middle - 0.14, call, 8.5 * scale, family="monospace")
     _text(axes, total / 2, 0.22, title, 11 * scale, weight="bold")
-    _text(axes, total / 2, height - 0.18, "     ".join(sorted(notes)), 8 * scale, color=INK)
-    return figure
-
-
-def waiting(title: str, arrived_s: Sequence[float], left_s: Sequence[float]) -> Figure:
-    """Return a timeline of one call: each rank's own work, then its wait until the call returned.
-
-    Shapes: both (ranks,), in seconds on one clock; the earliest call need not be at 0. Raise ValueError if
-    the shapes differ.
-    """
-    arrived, left = np.asarray(arrived_s, float), np.asarray(left_s, float)
-    if arrived.shape != left.shape or arrived.ndim != 1:
-        raise ValueError(
-            f"expected two arrays with one time per rank, got shapes {arrived.shape} and {left.shape}"
-        )
-    size = len(arrived)
-    figure = Figure(figsize=(7.5, 0.42 * size + 1.3), layout="constrained")
-    axes = figure.add_subplot()
-    ranks = range(size)
-    axes.barh(ranks, arrived, color=[colour(rank) for rank in ranks], edgecolor=INK, height=0.6)
-    axes.barh(
-        ranks,
-        left - arrived,
-        left=arrived,
-        color="white",
-        edgecolor=INK,
-        hatch="////",
-        linewidth=0.8,
-        height=0.6,
-    )
-    axes.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
-    axes.invert_yaxis()
-    axes.set_xlabel("Time (s)")
-    axes.set_title(title, fontsize=11, fontweight="bold")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(
-        handles=[
-            Patch(facecolor=UNKNOWN, edgecolor=INK, label="own work"),
-            Patch(facecolor="white", edgecolor=INK, hatch="////", label="waiting for the others"),
-        ],
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        frameon=False,
-        fontsize=9,
-    )
+    _legend(axes, sorted(notes), total / 2, height - 0.18, 8 * scale)
     return figure
 
 
@@ -192,16 +148,30 @@ def _cell(
     middle = left + width / 2, top + height / 2
     if ranks is None:
         _text(axes, *middle, f"{_label(value)} ?", font)
-        return {"grey ?  neither a rank's value nor a sum"}
+        return {"neither a rank's value nor a sum of ranks' values"}
     if not ranks:
         _text(axes, *middle, _label(value), font, color="#767676")
         return {"0  nothing there yet"}
     if len(ranks) > 1:
         box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
         _text(axes, *middle, _label(value), font, bbox=box)
-        return {"stripes  sum of these ranks' values"}
+        return {"sum of these ranks' values"}
     _text(axes, *middle, _label(value), font, color=text_colour(fills[0]))
     return set()
+
+
+def _legend(axes: Axes, notes: Sequence[str], middle: float, y: float, font: float) -> None:
+    """Draw the notes in a row, each with a swatch if it explains a filling."""
+    swatches = {"sum": COLOURS[:3], "nei": (UNKNOWN,)}
+    widths = [0.55 + 0.062 * len(note) for note in notes]  # in inches, about
+    left = middle - sum(widths) / 2
+    for note, width in zip(notes, widths, strict=True):
+        fills = swatches.get(note[:3], ())
+        for stripe, fill in enumerate(fills):
+            stripes = left + 0.24 * stripe / len(fills), y - 0.08
+            axes.add_patch(Rectangle(stripes, 0.24 / len(fills), 0.16, facecolor=fill, lw=0))
+        _text(axes, left + (0.3 if fills else 0), y, note, font, ha="left", color=INK)
+        left += width
 
 
 def _text(axes: Axes, x: float, y: float, text: str, size: float, **style: object) -> None:

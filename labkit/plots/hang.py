@@ -8,8 +8,8 @@ from labkit.watch.flight_recorder.report import Report
 from labkit.watch.flight_recorder.table import Status, table
 from labkit.watch.flight_recorder.text import title
 
-# Okabe, Ito: Color Universal Design, 2008.
-COLOURS = {Status.DONE: "#009E73", Status.WAITING: "#E69F00", Status.ABSENT: "#D55E00"}
+# Not the colours of ranks, which have rows here: grey, yellow, vermilion of Okabe and Ito, 2008.
+COLOURS = {Status.DONE: "#DDDDDD", Status.WAITING: "#F0E442", Status.ABSENT: "#D55E00"}
 
 
 def hang(report: Report) -> Figure:

@@ -78,7 +78,7 @@ def _row(rank: int, n: int, dtype: Any) -> np.ndarray:
 
 
 def _shift_cases() -> Sequence[Case]:
-    sizes = (2, 3, "float64"), (1, 3, "float64"), (3, 1, "float32"), (4, 5, "int64"), (3, LARGE, "float32")
+    sizes = (2, 3, "float64"), (3, 1, "float32"), (4, 5, "int64"), (3, LARGE, "float32"), (1, 3, "float64")
     return [
         Case(f"p = {p}, {n} {dtype} values", tuple((_row(rank, n, dtype),) for rank in range(p)))
         for p, n, dtype in sizes
@@ -134,7 +134,7 @@ def _broadcast_traffic(case: Case, outcomes: Sequence[Outcome]) -> str | None:
             return f"rank {rank} sends to itself: the root already holds x, so skip it"
     total = sum(sum(outcome.messages) for outcome in outcomes)
     if total > case.ranks - 1:
-        return f"the ranks send {total} messages; {case.ranks - 1} are enough, one to each rank but the root"
+        return f"the ranks send {total} messages; one to each rank but the root is enough"
     return None
 
 

@@ -66,10 +66,11 @@ def _report_cases() -> Sequence[Case]:
             waits(3, *long),
         ],
         "3 ranks, one waits in an earlier collective": [waits(0, *long), waits(1, *short), waits(2, *long)],
-        "3 ranks, one waits on another communicator": [
+        "4 ranks, one waits on another communicator": [
             waits(0, *long),
             waits(1, *long),
             waits(2, *long, "Gather", communicator=1),
+            does(3, Activity.RETURNED, *short),
         ],
     }
     cases = []
@@ -97,6 +98,14 @@ def _mistaken(wrong: Callable[[dict[str, Any], list[int], str], Any]) -> Callabl
 def _not_waiting(report: dict[str, Any], missing: list[int], operation: str) -> Any:
     waits = "WAITING_IN_COLLECTIVE"
     return [state["rank"] for state in report["ranks"] if state["activity"] != waits], operation
+
+
+def _any_communicator(report: dict[str, Any], missing: list[int], operation: str) -> Any:
+    waiting = [state for state in report["ranks"] if state["activity"] == "WAITING_IN_COLLECTIVE"]
+    number = max(state["calls"][-1]["number"] for state in waiting)
+    joined = [state for state in waiting if state["calls"][-1]["number"] == number]
+    absent = [state["rank"] for state in report["ranks"] if state not in joined]
+    return absent, joined[0]["calls"][-1]["operation"]
 
 
 EXERCISES = [
@@ -128,6 +137,8 @@ EXERCISES = [
             ),
             "a rank that waits in an earlier collective, or on another communicator, is missing too: compare "
             "the number and the communicator of its last call": _mistaken(_not_waiting),
+            "each communicator counts its own calls; look only at ranks that wait on "
+            "report['communicator']": _mistaken(_any_communicator),
             "only one missing rank is returned; return all of them": _mistaken(
                 lambda report, missing, operation: (missing[:1], operation)
             ),
