@@ -16,6 +16,7 @@ from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
+from labkit.launch import refuse_world_of_one
 from labkit.watch import STRICT_EXIT_CODE
 from labkit.watch.program.importing import call_after_init
 from labkit.watch.program.options import Options, findings_file
@@ -43,6 +44,7 @@ class Link:
         """Watch this process's MPI, and tell the parent where the flight recorder is. Collective."""
         from mpi4py import MPI
 
+        refuse_world_of_one(self.options.command, MPI.COMM_WORLD.size, MPI.get_vendor()[0])
         from labkit.watch.communicators import watch_world
         from labkit.watch.machines.serving import hand_over
 
