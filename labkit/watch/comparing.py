@@ -8,7 +8,6 @@ never makes the call is found by the watchdog.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from struct import Struct
 
@@ -18,17 +17,16 @@ from labkit.watch.flight_recorder import layout
 from labkit.watch.flight_recorder.layout import (
     HISTORY_CALLS,
     NO_RENDEZVOUS,
-    NUMBER_MASK,
     NUMBER_SHIFT,
     WaitingIn,
 )
 from labkit.watch.flight_recorder.report import Mismatch
 from labkit.watch.flight_recorder.snapshot import mismatch
-from labkit.watch.machines.wishes import Wish, write_members
-from labkit.watch.rendezvous import Channel, ChannelAcrossMachines, has_reached
+from labkit.watch.machines.wishes import Wish
+from labkit.watch.rendezvous import NOTE_BYTES, Channel, ChannelAcrossMachines, has_reached
 from labkit.watch.wait import Watch
 
-_getframe, _note, _NOTE_BYTES = sys._getframe, layout.NUMBERED_CALL.pack_into, ctypes.sizeof(layout.Call)
+_getframe = sys._getframe
 _NUMBER_AND_ROW = Struct("=2q")  # with which a Call begins
 _COMPARED = layout.Call.line.offset  # bytes at the beginning of a Call that say what is called
 
@@ -52,21 +50,10 @@ class ComparingChannel(Channel):
         depth: int = 2,
     ) -> None:
         """Note this call and compare it; report a mismatch. The arguments are those of Channel.rendezvous."""
-        frame = _getframe(depth)
-        watch = self.watch
-        key = (operation, root, count, dtype, reduction, frame.f_lasti, id(frame.f_code), self.row)
-        _, digest, note = watch.notes.get(key) or watch.note(key, frame)
-        self.number = number = (self.number + 1) & NUMBER_MASK
-        place = watch.base | number << NUMBER_SHIFT
-        calls = watch.calls
-        _note(self.memory, watch.history + calls % HISTORY_CALLS * _NOTE_BYTES, place >> NUMBER_SHIFT, note)
-        watch.slot.calls_noted = watch.calls = calls + 1
-        words = self.words
-        words[self.own] = word = place | digest
-        if watch.noted_row != self.row:
-            watch.noted_row = self.row
-            write_members(watch.slot, self.members)
-        if words[self.lead] != word and (found := self._compare(word)) is not None:
+        word = self._note(operation, root, count, dtype, reduction, _getframe(depth))
+        if self.watch.noted_row != self.row:
+            self._note_members()
+        if self.words[self.lead] != word and (found := self._compare(word)) is not None:
             self._report(found, deadline_s, depth)
 
     def _compare(self, word: int) -> Mismatch | None:
@@ -90,7 +77,7 @@ class ComparingChannel(Channel):
         recorder, member = self.watch.recorder, self.members[rank]
         history, noted = recorder.history_offset(member), recorder.slots[member].calls_noted
         for i in range(noted - 1, max(-1, noted - 1 - HISTORY_CALLS), -1):
-            at = history + i % HISTORY_CALLS * _NOTE_BYTES
+            at = history + i % HISTORY_CALLS * NOTE_BYTES
             if _NUMBER_AND_ROW.unpack_from(self.memory, at) == (number, self.row):
                 return at
         return -1
