@@ -1,9 +1,9 @@
-"""The channel of a program: each rank compares its call with those that other ranks have made, and goes on.
+"""The channel of a program: each rank compares its call with those of other ranks, and goes on.
 
-It does not wait for the others, as a rendezvous does, so a call costs what it takes to note it. The last rank
-to make a call sees the notes of all others: calls that do not fit together are always found. The ranks that
-came before are inside MPI by then and cannot be brought back, but a program ends with the report. A rank that
-never makes the call is found by the watchdog.
+Unlike in a rendezvous, no rank waits for the others, so a call costs only the time to note it. The last rank
+to make a call sees the notes of all others, so a mismatch is always found. By then, the other ranks are
+inside MPI and cannot leave it, but a program ends with the report anyway. The watchdog finds a rank that
+never makes the call.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from labkit.watch.rendezvous import NOTE_BYTES, Channel, ChannelAcrossMachines, 
 from labkit.watch.wait import Watch
 
 _getframe = sys._getframe
-_NUMBER_AND_ROW = Struct("=2q")  # with which a Call begins
-_COMPARED = layout.Call.line.offset  # bytes at the beginning of a Call that say what is called
+_NUMBER_AND_ROW = Struct("=2q")  # the first fields of a Call
+_COMPARED = layout.Call.line.offset  # length of the fields of a Call that ranks compare
 
 
 class ComparingChannel(Channel):
-    """A communicator's row, and beside it the word of the rank that came first to the last call."""
+    """A communicator's row, and beside it the word of the rank that made the last call first."""
 
     def __init__(self, watch: Watch, row: int, comm: MPI.Intracomm, members: list[int]) -> None:
         super().__init__(watch, row, comm, members)
@@ -57,10 +57,10 @@ class ComparingChannel(Channel):
             self._report(found, deadline_s, depth)
 
     def _compare(self, word: int) -> Mismatch | None:
-        """Return in what the call differs from that of a rank which has made it, if it does."""
+        """Return how this call differs from another rank's, if it does."""
         words = self.words
         if not has_reached(words[self.lead], word):
-            words[self.lead] = word  # this rank is the first, or two are at the same moment
+            words[self.lead] = word  # this rank is the first, or one of two that call at the same time
         number = word >> NUMBER_SHIFT
         mine = self._offset(self.rank, number)
         for rank, theirs in enumerate(words[self.first : self.last]):
@@ -73,7 +73,7 @@ class ComparingChannel(Channel):
         return None
 
     def _offset(self, rank: int, number: int) -> int:
-        """Return where in memory a rank's note of its call of this number is; -1 if it is no longer kept."""
+        """Return the offset in memory of a rank's note of a call by its number; -1 if it was overwritten."""
         recorder, member = self.watch.recorder, self.members[rank]
         history, noted = recorder.history_offset(member), recorder.slots[member].calls_noted
         for i in range(noted - 1, max(-1, noted - 1 - HISTORY_CALLS), -1):

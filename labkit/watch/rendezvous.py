@@ -30,7 +30,7 @@ NUMBER_UNIT, EPOCH_UNIT = 1 << NUMBER_SHIFT, 1 << EPOCH_SHIFT
 HALF_OF_NUMBERS = (NUMBER_MASK >> 1) << NUMBER_SHIFT
 
 NOTE_BYTES = ctypes.sizeof(layout.Call)
-_NUMBER_AND_EPOCH = -NUMBER_UNIT  # masks a word's digest
+_NUMBER_AND_EPOCH = -NUMBER_UNIT  # mask that clears a word's digest
 _write, _getframe = layout.NUMBERED_CALL.pack_into, sys._getframe
 
 
@@ -109,7 +109,7 @@ class Channel:
     ) -> int:
         """Write a call to this rank's slot and row; return its word."""
         watch = self.watch
-        # A loop makes the same call from the same place again and again: its note is put together once.
+        # A loop makes the same call from the same line again and again, so its note is built once.
         key = (operation, root, count, dtype, reduction, frame.f_lasti, id(frame.f_code), self.row)
         _, digest, note = watch.notes.get(key) or watch.note(key, frame)
         self.number = number = (self.number + 1) & NUMBER_MASK

@@ -36,7 +36,7 @@ from labkit.watch.flight_recorder.report import (
 from labkit.watch.flight_recorder.source import student_line
 from labkit.watch.flight_recorder.stacks import request_stack
 
-FRESH_S = 2.0  # an older sample says nothing: C code that keeps other threads from running may compute
+FRESH_S = 2.0  # an older sample proves nothing: the rank may compute in C code that blocks its other threads
 EPOCH_MASK = (1 << (64 - EPOCH_SHIFT)) - 1
 
 
@@ -94,7 +94,7 @@ def _is_waiting(rank: RankState) -> bool:
 
 
 def _with_difference(recorder: FlightRecorder, report: Report) -> Report:
-    """Return the report with its communicator's members, and with what their calls differ in, if they do."""
+    """Return the report with its communicator's members and with the mismatch of their calls, if any."""
     here = next(rank.rank for rank in report.ranks if report.is_waiting_here(rank))
     members = read_members(recorder.slots[here], recorder.size)
     shown = [rank for rank in report.ranks if rank.rank in members or rank.message or rank.mpi_call]
@@ -137,7 +137,7 @@ def _gone(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState:
 
 
 def is_in_mpi_call(slot: Slot, now_s: float) -> bool:
-    """Tell whether a rank's watchdog has seen it inside an MPI call, and still looks."""
+    """Return whether a rank's watchdog has seen it inside an MPI call, and is still sampling."""
     return bool(slot.mpi_call_since_s) and now_s - slot.sampled_s < FRESH_S
 
 
