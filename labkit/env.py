@@ -10,6 +10,9 @@ import sys
 # One BLAS thread per rank: ranks that each start a thread per core slow each other down.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
+# What `labkit lab` and connect() take the number of ranks and the profile from, before anything else.
+RANKS, PROFILE = "LABKIT_RANKS", "LABKIT_PROFILE"
+
 OVERSUBSCRIBE = "PRTE_MCA_rmaps_default_mapping_policy"
 OPEN_MPI = {
     # A waiting rank yields its core to a rank that computes: a lab has more ranks than cores.

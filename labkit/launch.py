@@ -1,15 +1,22 @@
-"""What started this process, as the launcher's environment variables tell it. Standard library only.
+"""Tell from the launcher's environment variables what started this process. Standard library only.
 
-A launcher of one MPI library that starts programs of another, and `srun` with the wrong `--mpi`, make n
-worlds of one rank, each of which exits with status 0.
+If a launcher belongs to another MPI library than the program, or if `srun` has the wrong `--mpi`, each
+process becomes a world of one rank, does all of the work, and exits with status 0.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Mapping
 
-COUNTS = {  # the variables that hold the number of ranks, and who sets them; an inner launcher comes first
+from labkit import env
+from labkit.processes import print_error
+
+FIRST_S = 2.0  # for the first rank's message: some launchers end all ranks as soon as one has failed
+
+COUNTS = {  # variables with the number of ranks, and the launcher that sets each; the innermost comes first
     "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
     "PMI_SIZE": "MPICH's mpiexec",
     "SLURM_STEP_NUM_TASKS": "srun",
@@ -25,7 +32,7 @@ def node_name(host: str) -> str:
 
 
 def started(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
-    """Return what started this process, and how many ranks it started: `("", 1)` for nothing."""
+    """Return the launcher that started this process and its number of ranks; `("", 1)` without a launcher."""
     count, launcher = next(
         ((environment[name], launcher) for name, launcher in COUNTS.items() if name in environment), ("1", "")
     )
@@ -35,16 +42,16 @@ def started(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
 
 
 def is_first(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether this is the launcher's first rank, whatever the MPI library thinks."""
+    """Return whether the launcher's rank of this process is 0; in a world of one, MPI's rank always is."""
     names = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
     return next((environment[name] for name in names if name in environment), "0") == "0"
 
 
 def world_of_one(size: int, library: str, mpiexec: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return why this rank must not go on, if its launcher started several and its world has only this one.
+    """Return why this rank must not go on: its launcher started several ranks, but its world has only one.
 
-    Empty if all is well. `size` is that of MPI.COMM_WORLD, `library` the name in MPI.get_vendor(), and
-    `mpiexec` the path of the library's own.
+    Return an empty text if all is well. `size`: the size of MPI.COMM_WORLD. `library`: the name in
+    MPI.get_vendor(). `mpiexec`: the path of the library's own mpiexec.
     """
     launcher, count = started(environment)
     if size != 1 or count == 1:
@@ -59,3 +66,19 @@ def world_of_one(size: int, library: str, mpiexec: str, environment: Mapping[str
             f"{library} does not understand this launcher"
         )
     return f"{found}. Start the ranks with {others}`{mpiexec} -n {count}`{inside}."
+
+
+def refuse_world_of_one(command: str, size: int, library: str) -> None:
+    """Exit with status 2 if a launcher has started several ranks and MPI knows only this one.
+
+    The launcher's first rank prints why. `command`: the command that refuses. `size` and `library`: as in
+    `world_of_one`.
+    """
+    why = world_of_one(size, library, env.mpiexec())
+    if not why:
+        return
+    if is_first():
+        print_error(f"{command}: {why}\n")
+    else:
+        time.sleep(FIRST_S)
+    sys.exit(2)

@@ -88,3 +88,15 @@ def wait_until_read(file: int, deadline_s: float = 5.0) -> None:
     with contextlib.suppress(OSError):
         while fcntl.ioctl(file, termios.FIONREAD, unread) == 0 and any(unread) and time.monotonic() < end:
             time.sleep(0.002)
+
+
+def print_error(text: str) -> None:
+    """Print a text on standard error, and wait until the launcher has read it.
+
+    The text is written at once, so that the launcher does not mix it with the output of other ranks.
+    """
+    sys.stdout.flush()
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):  # in tests, standard error may be no file
+        wait_until_read(sys.stderr.fileno())

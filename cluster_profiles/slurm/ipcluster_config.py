@@ -1,8 +1,8 @@
 """Engines as one SLURM job: one MPI world, engine id = rank, on the nodes that SLURM chooses.
 
-connect(profile="slurm") copies this file to the IPython profile of that name, for which then
-`ipcluster start --profile=slurm` works, too. It is read after the settings of cluster_profiles/mpi. What to
-ask SLURM for is in the file that labkit/cluster/slurm/settings.py describes.
+connect(profile="slurm") copies this file to the IPython profile `slurm`; after that, `ipcluster start
+--profile=slurm` works, too. ipcluster reads it after the settings of cluster_profiles/mpi.
+labkit/cluster/slurm/settings.py describes the file that says what to ask SLURM for.
 """
 
 import sys
@@ -14,13 +14,13 @@ from labkit.supervisor import supervised
 c = get_config()  # noqa: F821  (given by traitlets)
 
 c.MPILauncher.mpi_cmd = [*supervised("job"), sys.executable, "-m", "labkit.cluster.slurm.job"]
-# Without what the profile `mpi` sets for a machine that has no fast network.
+# Leave out the variables that the profile `mpi` sets for a machine without a fast network.
 c.MPILauncher.environment = env.settings()
-# Cancelling a job takes longer than ending processes of this machine.
+# Cancelling a job takes longer than ending processes on this machine.
 c.MPILauncher.stop_seconds_until_kill = 40
 
-# Every user of the cluster can reach the controller's ports, so only those with its key can use them. The key
-# is in the connection files, which only their owner can read.
+# Every user of the cluster can reach the controller's ports, so CurveZMQ admits only clients with its key.
+# The key is in the connection files, which only their owner can read.
 c.SupervisedControllerLauncher.controller_args.extend(
     ["--IPController.enable_curve=True", f"--ip={controller_address(load())}"]
 )

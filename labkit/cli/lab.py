@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from labkit.env import PROFILE, RANKS
+
 if TYPE_CHECKING:
     from labkit.cli.jupyterlab import JupyterLab
 
@@ -22,7 +24,9 @@ POLL_S = 0.1
 
 
 @click.command("lab")
-@click.option("-n", "ranks", default=4, show_default=True, help="Number of MPI ranks.")
+@click.option(
+    "-n", "ranks", default=4, show_default=True, envvar=RANKS, show_envvar=True, help="Number of MPI ranks."
+)
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
@@ -31,13 +35,60 @@ POLL_S = 0.1
     help=f"Folder of the notebooks. The default holds your own copies of {ORIGINALS}/.",
 )
 def command(ranks: int, folder: Path) -> None:
-    """Start MPI engines and open JupyterLab on the first notebook. Ctrl-C ends both."""
+    """Start MPI engines and open JupyterLab on the first notebook. Ctrl-C ends both.
+
+    With the environment variable LABKIT_PROFILE=slurm (or hosts), each notebook starts its ranks itself.
+    """
     for signum in SIGNALS:
         signal.signal(signum, _stop)
     import ipyparallel as ipp  # noqa: PLC0415  (--help must not wait for it)
 
-    from labkit.cli import jupyterlab, working_copies  # noqa: PLC0415
-    from labkit.cluster import connect, discovery  # noqa: PLC0415
+    from labkit.cli import jupyterlab  # noqa: PLC0415
+    from labkit.cluster import connect, discovery, profiles  # noqa: PLC0415
+
+    _prepare(folder)
+    profile = os.environ.get(PROFILE) or profiles.DEFAULT
+    has_engines = profile == profiles.DEFAULT
+    click.echo(f"Starting JupyterLab{f' and {ranks} MPI ranks' * has_engines} …")
+    # After Ctrl-C, asyncio would warn about tasks that have not finished.
+    logging.getLogger("asyncio").addHandler(logging.NullHandler())
+    cluster = None
+    if has_engines:
+        # Kernels of this JupyterLab try to connect to these engines first (see labkit.cluster.discovery).
+        os.environ[discovery.CHOSEN] = f"lab-{os.getpid()}"
+        cluster = ipp.Cluster(
+            n=ranks,
+            cluster_id=os.environ[discovery.CHOSEN],
+            profile="default",
+            parent=None,
+            log=discovery.quiet,
+        )
+    with jupyterlab.started(folder / FIRST) as lab:
+        try:
+            if cluster:
+                cluster.start_cluster_sync()
+            address = lab.wait_until_it_serves()
+            if cluster:
+                connect(ranks).close()
+            else:
+                click.echo(f"{PROFILE}={profile}: each notebook starts its own ranks.")
+            click.echo(f"JupyterLab: {address}\nIts log: {lab.log}\nCtrl-C ends JupyterLab and the ranks.")
+            _wait_for_an_end(lab)
+        finally:
+            for signum in SIGNALS:
+                signal.signal(signum, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the ending
+            click.echo("Stopping …")
+            lab.process.terminate()  # ends while the engines do
+            if cluster:
+                if Path(cluster.cluster_file).exists():  # it names engines started since by kernels
+                    discovery.attach(Path(cluster.cluster_file)).stop_engines_sync()
+                cluster.stop_engines_sync()  # before the controller, which waits for its engines
+                cluster.stop_controller_sync()
+
+
+def _prepare(folder: Path) -> None:
+    """Update the student's copies of the notebooks; raise ClickException if the folder has no notebooks."""
+    from labkit.cli import working_copies  # noqa: PLC0415
 
     if not (ORIGINALS / FIRST).exists():
         raise click.ClickException(f"{ORIGINALS / FIRST} is not here: run this in the folder of the lab.")
@@ -51,36 +102,6 @@ def command(ranks: int, folder: Path) -> None:
         raise click.ClickException(
             f"{folder} has no {FIRST}. Give the folder of the notebooks: labkit lab --folder {ORIGINALS}"
         )
-    click.echo(f"Starting JupyterLab and {ranks} MPI ranks …")
-    # After Ctrl-C, asyncio would warn about tasks that have not finished.
-    logging.getLogger("asyncio").addHandler(logging.NullHandler())
-    # Kernels of this JupyterLab try to connect to these engines first (see labkit.cluster.discovery).
-    os.environ[discovery.CHOSEN] = f"lab-{os.getpid()}"
-    cluster = None
-    with jupyterlab.started(folder / FIRST) as lab:
-        try:
-            cluster = ipp.Cluster(
-                n=ranks,
-                cluster_id=os.environ[discovery.CHOSEN],
-                profile="default",
-                parent=None,
-                log=discovery.quiet,
-            )
-            cluster.start_cluster_sync()
-            address = lab.wait_until_it_serves()
-            connect(ranks).close()
-            click.echo(f"JupyterLab: {address}\nIts log: {lab.log}\nCtrl-C ends JupyterLab and the ranks.")
-            _wait_for_an_end(lab)
-        finally:
-            for signum in SIGNALS:
-                signal.signal(signum, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the ending
-            click.echo("Stopping …")
-            lab.process.terminate()  # ends while the engines do
-            if cluster:
-                if Path(cluster.cluster_file).exists():  # it names engines started since by kernels
-                    discovery.attach(Path(cluster.cluster_file)).stop_engines_sync()
-                cluster.stop_engines_sync()  # before the controller, which waits for its engines
-                cluster.stop_controller_sync()
 
 
 def _stop(signum: int, frame: object) -> None:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -18,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labkit import env, launch
+from labkit import env
 from labkit.children import ChildError, run_child
-from labkit.processes import wait_until_read
+from labkit.processes import print_error
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 RANK_VARIABLES = {"PMI_RANK", "PMIX_RANK", STARTED := "LABKIT_ON_RANKS"}
 
 LATE_S = 20.0  # for ranks that start later than others
-FIRST_S = 2.0  # for the first rank's message: some launchers end all ranks as soon as one has failed
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
 
@@ -99,21 +97,6 @@ def _stop(signum: int, frame: object) -> None:
     raise SystemExit(128 + signum)
 
 
-def refuse_world_of_one(command: str, size: int) -> None:
-    """Exit with status 2 and a message if a launcher has started several ranks and MPI knows only this one.
-
-    Each such rank would do all of the work, and exit with status 0. `size` is that of MPI.COMM_WORLD.
-    """
-    from mpi4py import MPI
-
-    why = launch.world_of_one(size, MPI.get_vendor()[0], env.mpiexec())
-    if why and launch.is_first():
-        _print_error(f"{command}: {why}\n")
-    if why:
-        time.sleep(0 if launch.is_first() else FIRST_S)
-        sys.exit(2)
-
-
 @contextmanager
 def usage_errors_once() -> Iterator[None]:
     """Let rank 0 alone report a wrong option, and end every rank with the error's exit status.
@@ -155,7 +138,7 @@ def ending_together(comm: MPI.Intracomm, command: str) -> Iterator[None]:
         yield
     except CollectiveError as error:
         if comm.rank == 0:
-            _print_error(f"{command}: {error}\n")
+            print_error(f"{command}: {error}\n")
         # A launcher may kill all ranks as soon as one has failed, so rank 0 prints first.
         comm.Barrier()
         sys.exit(2)
@@ -163,16 +146,7 @@ def ending_together(comm: MPI.Intracomm, command: str) -> Iterator[None]:
         comm.Abort(130)
     except Exception as error:
         where = "".join(traceback.format_tb(error.__traceback__))
-        _print_error(
+        print_error(
             f"{where}{command}: rank {comm.rank} of {comm.size} failed: {type(error).__name__}: {error}\n"
         )
         comm.Abort(1)
-
-
-def _print_error(text: str) -> None:
-    """Write all of the text at once, so that the launcher does not mix it with the output of other ranks."""
-    sys.stdout.flush()
-    sys.stderr.write(text)
-    sys.stderr.flush()
-    with contextlib.suppress(OSError, ValueError):  # in tests, standard error may be no file
-        wait_until_read(sys.stderr.fileno())

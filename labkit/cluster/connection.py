@@ -22,13 +22,12 @@ from labkit.cluster.ownership import Claim, Owner
 from labkit.cluster.slurm.notebook import Job
 from labkit.cluster.starting import client_of, find_or_start
 from labkit.cluster.world import RankInfo, check_world
+from labkit.env import PROFILE, RANKS
 from labkit.watch.flight_recorder.layout import CellState
 from labkit.wording import ranks_phrase
 
 ANSWER_ORPHAN_S = 0.5  # like ANSWER_S, for engines whose notebook has exited, before their cell is inspected
 NAMES_SHOWN = 6
-# Environment variables that replace connect()'s arguments `n` and `profile`.
-RANKS, PROFILE = "LABKIT_RANKS", "LABKIT_PROFILE"
 last_claim: Claim | None = None  # of this kernel's last connect()
 
 
@@ -85,7 +84,7 @@ def connect(
 
 
 def cancel_pending_job() -> None:
-    """Stop this kernel's cluster if its engines are a SLURM job that has not begun."""
+    """Stop this kernel's cluster if its engines are a SLURM job that is still pending."""
     cluster = starting.own_cluster
     if cluster is None or not (job := Job(cluster)).is_slurm:
         return
@@ -99,7 +98,7 @@ def cancel_pending_job() -> None:
 def chosen_by_environment(n: int, profile: str) -> tuple[int, str, str]:
     """Return the number of ranks and the profile to use, and a phrase if environment variables set them.
 
-    The variables win over the arguments, so that a notebook runs unchanged with other ranks elsewhere.
+    The variables override the arguments, so that a notebook runs unchanged on other machines.
     """
     given = {name: os.environ[name] for name in (RANKS, PROFILE) if os.environ.get(name)}
     if RANKS in given:

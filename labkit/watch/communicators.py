@@ -40,7 +40,7 @@ from labkit.watch.signature import signature
 from labkit.watch.wait import Watch
 from labkit.watch.watchdog.watchdog import OnDeadlock, Watchdog, end_process
 
-PATIENCE = 5.0  # deadlines that engines wait for a rank that computes
+PATIENCE = 5.0  # how many deadlines engines wait for a rank that computes
 
 
 class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages):
@@ -63,7 +63,7 @@ class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages)
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
         if self.watch is not None:
-            self.watch.end_program()  # on purpose: it needs no report
+            self.watch.end_program()  # Abort is deliberate and needs no report
         super().Abort(errorcode)
 
     def Free(self) -> None:
@@ -122,7 +122,7 @@ def watch(keep: bool = False, serve: Serve = serve_here, *, only_compares: bool 
     From then on, ranks that wait for a message of a schedule on a communicator that is not watched end with a
     hang report, too.
 
-    With `only_compares`, ranks compare their collectives, but do not wait for each other before they begin.
+    With `only_compares`, ranks compare their collectives but do not wait for each other before a collective.
     With `keep`, the flight recorder's files stay for other processes to read, and the caller's launcher
     removes them. Ranks of several machines share no memory: `serve` starts the thread that connects a machine
     with the others (see labkit.watch.machines).
@@ -153,18 +153,18 @@ def watch_world(
     on_deadlock: OnDeadlock = end_process,
     serve: Serve = serve_here,
 ) -> WatchedComm:
-    """Let `MPI.COMM_WORLD` be the watched communicator, and start the watchdog; return the communicator.
+    """Replace `MPI.COMM_WORLD` by the watched communicator and start the watchdog; return the communicator.
 
     The first call is collective; later ones set the deadline.
 
     Args:
         deadline_s: how long ranks wait before they report a hang, in seconds.
         keep: leave the flight recorder's files for other processes to read (see `watch`).
-        in_program: wait for a rank that computes without limit, not for PATIENCE deadlines; and leave the
-            ranks that stay in MPI after the report of a wait that was watched.
-        strict: let collectives begin only when all ranks have called the same one, in a program, too.
-        on_deadlock: called with the report and this rank's number, in the watchdog's thread, if this rank
-            stays inside an MPI call after a hang was reported. It has to end the process.
+        in_program: wait without limit, rather than PATIENCE deadlines, for a rank that computes; and do not
+            end ranks that stay in MPI after a report about a watched wait.
+        strict: let collectives begin only when all ranks have called the same one, also in a program.
+        on_deadlock: a function that must end the process. The watchdog's thread calls it with the report and
+            this rank's number if this rank stays inside an MPI call after a report.
         serve: see `watch`.
 
     """
@@ -185,7 +185,7 @@ def watch_world(
 
 
 def replace_world(world: WatchedComm) -> None:
-    """Let `watch()` and `MPI.COMM_WORLD` be a communicator that wraps the world's."""
+    """Make `watch()` and `MPI.COMM_WORLD` refer to a communicator that wraps the world's."""
     global _world  # noqa: PLW0603
     _world = world
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010

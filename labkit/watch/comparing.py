@@ -1,14 +1,13 @@
-"""The channel of a program: each rank compares its call with those that other ranks have made, and goes on.
+"""The channel of a program: each rank compares its call with those of other ranks, and goes on.
 
-It does not wait for the others, as a rendezvous does, so a call costs what it takes to note it. The last rank
-to make a call sees the notes of all others: calls that do not fit together are always found. The ranks that
-came before are inside MPI by then and cannot be brought back, but a program ends with the report. A rank that
-never makes the call is found by the watchdog.
+Unlike in a rendezvous, no rank waits for the others, so a call costs only the time to note it. The last rank
+to make a call sees the notes of all others, so a mismatch is always found. By then, the other ranks are
+inside MPI and cannot leave it, but a program ends with the report anyway. The watchdog finds a rank that
+never makes the call.
 """
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from struct import Struct
 
@@ -18,23 +17,22 @@ from labkit.watch.flight_recorder import layout
 from labkit.watch.flight_recorder.layout import (
     HISTORY_CALLS,
     NO_RENDEZVOUS,
-    NUMBER_MASK,
     NUMBER_SHIFT,
     WaitingIn,
 )
 from labkit.watch.flight_recorder.report import Mismatch
 from labkit.watch.flight_recorder.snapshot import mismatch
-from labkit.watch.machines.wishes import Wish, write_members
-from labkit.watch.rendezvous import Channel, ChannelAcrossMachines, has_reached
+from labkit.watch.machines.wishes import Wish
+from labkit.watch.rendezvous import NOTE_BYTES, Channel, ChannelAcrossMachines, has_reached
 from labkit.watch.wait import Watch
 
-_getframe, _note, _NOTE_BYTES = sys._getframe, layout.NUMBERED_CALL.pack_into, ctypes.sizeof(layout.Call)
-_NUMBER_AND_ROW = Struct("=2q")  # with which a Call begins
-_COMPARED = layout.Call.line.offset  # bytes at the beginning of a Call that say what is called
+_getframe = sys._getframe
+_NUMBER_AND_ROW = Struct("=2q")  # the first fields of a Call
+_COMPARED = layout.Call.line.offset  # length of the fields of a Call that ranks compare
 
 
 class ComparingChannel(Channel):
-    """A communicator's row, and beside it the word of the rank that came first to the last call."""
+    """A communicator's row, and beside it the word of the rank that made the last call first."""
 
     def __init__(self, watch: Watch, row: int, comm: MPI.Intracomm, members: list[int]) -> None:
         super().__init__(watch, row, comm, members)
@@ -52,28 +50,17 @@ class ComparingChannel(Channel):
         depth: int = 2,
     ) -> None:
         """Note this call and compare it; report a mismatch. The arguments are those of Channel.rendezvous."""
-        frame = _getframe(depth)
-        watch = self.watch
-        key = (operation, root, count, dtype, reduction, frame.f_lasti, id(frame.f_code), self.row)
-        _, digest, note = watch.notes.get(key) or watch.note(key, frame)
-        self.number = number = (self.number + 1) & NUMBER_MASK
-        place = watch.base | number << NUMBER_SHIFT
-        calls = watch.calls
-        _note(self.memory, watch.history + calls % HISTORY_CALLS * _NOTE_BYTES, place >> NUMBER_SHIFT, note)
-        watch.slot.calls_noted = watch.calls = calls + 1
-        words = self.words
-        words[self.own] = word = place | digest
-        if watch.noted_row != self.row:
-            watch.noted_row = self.row
-            write_members(watch.slot, self.members)
-        if words[self.lead] != word and (found := self._compare(word)) is not None:
+        word = self._note(operation, root, count, dtype, reduction, _getframe(depth))
+        if self.watch.noted_row != self.row:
+            self._note_members()
+        if self.words[self.lead] != word and (found := self._compare(word)) is not None:
             self._report(found, deadline_s, depth)
 
     def _compare(self, word: int) -> Mismatch | None:
-        """Return in what the call differs from that of a rank which has made it, if it does."""
+        """Return how this call differs from another rank's, if it does."""
         words = self.words
         if not has_reached(words[self.lead], word):
-            words[self.lead] = word  # this rank is the first, or two are at the same moment
+            words[self.lead] = word  # this rank is the first, or one of two that call at the same time
         number = word >> NUMBER_SHIFT
         mine = self._offset(self.rank, number)
         for rank, theirs in enumerate(words[self.first : self.last]):
@@ -86,11 +73,11 @@ class ComparingChannel(Channel):
         return None
 
     def _offset(self, rank: int, number: int) -> int:
-        """Return where in memory a rank's note of its call of this number is; -1 if it is no longer kept."""
+        """Return the offset in memory of a rank's note of a call by its number; -1 if it was overwritten."""
         recorder, member = self.watch.recorder, self.members[rank]
         history, noted = recorder.history_offset(member), recorder.slots[member].calls_noted
         for i in range(noted - 1, max(-1, noted - 1 - HISTORY_CALLS), -1):
-            at = history + i % HISTORY_CALLS * _NOTE_BYTES
+            at = history + i % HISTORY_CALLS * NOTE_BYTES
             if _NUMBER_AND_ROW.unpack_from(self.memory, at) == (number, self.row):
                 return at
         return -1

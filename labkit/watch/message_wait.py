@@ -24,9 +24,9 @@ class MessageWait(Waiting):
     part of, such as a schedule; empty for a message of the caller's own.
     """
 
-    origin = ""  # the line that made the request that is waited for
+    origin = ""  # the line that made the request
     is_circular = True  # whether this wait can be part of a circle of messages
-    waited_for: Sequence[MPI.Request] = ()  # not under way *besides*
+    waited_for: Sequence[MPI.Request] = ()  # not counted as other messages under way
 
     def __init__(  # noqa: PLR0917
         self,
@@ -78,7 +78,7 @@ class MessageWait(Waiting):
             return False
         closure = circle.closure(rank, waiting)
         if len({self.watch.machines[other] for other in closure}) > 1:
-            return False  # a message may be on a slow link for long: at the deadline, the hub sees the circle
+            return False  # a slow link may hold a message for long; at the deadline, the hub sees the circle
         own = circle.confirmation(rank, waiting)
         if self.stuck_since[0] != own:
             self.stuck_since = own, self.polls

@@ -29,7 +29,9 @@ VISIBLE_S = 0.001  # a thousand times as long as a write takes to reach the othe
 NUMBER_UNIT, EPOCH_UNIT = 1 << NUMBER_SHIFT, 1 << EPOCH_SHIFT
 HALF_OF_NUMBERS = (NUMBER_MASK >> 1) << NUMBER_SHIFT
 
-_note, _NOTE_BYTES = layout.NUMBERED_CALL.pack_into, ctypes.sizeof(layout.Call)
+NOTE_BYTES = ctypes.sizeof(layout.Call)
+_NUMBER_AND_EPOCH = -NUMBER_UNIT  # mask that clears a word's digest
+_write, _getframe = layout.NUMBERED_CALL.pack_into, sys._getframe
 
 
 def has_reached(theirs: int, word: int) -> bool:
@@ -44,8 +46,6 @@ class Channel:
     Of a word's parts (see layout.py), the number counts the collectives on this communicator, and the epoch
     the hangs so far. `members`: ranks of the world, by rank in the communicator.
     """
-
-    is_across_machines = False
 
     def __init__(self, watch: Watch, row: int, comm: MPI.Intracomm, members: list[int]) -> None:
         self.watch, self.row, self.rank, self.members = watch, row, comm.rank, members
@@ -82,33 +82,16 @@ class Channel:
         `operation`: its number, or the name of a schedule; `dtype`: NumPy's number of it; `reduction`: the
         identity of an `MPI.Op`; -1 for none. `depth`: frames between this one and the caller's.
         """
-        watch, memory = self.watch, self.memory
-        self.number = number = (self.number + 1) & NUMBER_MASK
-        frame = sys._getframe(depth)
-        code = frame.f_code
-        # A loop makes the same call from the same place again and again: its note is put together once.
-        key = (operation, root, count, dtype, reduction, frame.f_lasti, id(code), self.row)
-        _, digest, note = watch.notes.get(key) or watch.note(key, frame)
-        place = watch.base | number << NUMBER_SHIFT
-        word = place | digest
-        calls = watch.calls
-        watch.calls = calls + 1
-        _note(memory, watch.history + calls % HISTORY_CALLS * _NOTE_BYTES, place >> NUMBER_SHIFT, note)
-        slot = watch.slot
-        slot.calls_noted = calls + 1
-        self.words[self.own] = word
-        if self.is_across_machines:
-            watch.check_epoch()
-            slot.joined_word = NO_RENDEZVOUS
-            if watch.noted_row != self.row:
-                watch.noted_row = self.row
-                write_members(slot, self.members)
-            return
+        frame = _getframe(depth)
+        word = self._note(operation, root, count, dtype, reduction, frame)
+        watch, memory, slot = self.watch, self.memory, self.watch.slot
         low, high, first, last, words = self.low, self.high, self.first, self.last, self.words
         same = word.to_bytes(8, sys.byteorder) * self.size
         while True:
             for _ in watch.polls:
-                if memory[low:high] == same or (min(words[first:last]) >= place and self.all_joined(word)):
+                if memory[low:high] == same or (
+                    min(words[first:last]) >= word & _NUMBER_AND_EPOCH and self.all_joined(word)
+                ):
                     break
                 watch.pause()
             else:
@@ -120,6 +103,27 @@ class Channel:
             if memory[low:high] == same or self.all_joined(word):
                 return
             slot.joined_word = 0
+
+    def _note(  # noqa: PLR0917
+        self, operation: int | str, root: int, count: int, dtype: int, reduction: int, frame: FrameType
+    ) -> int:
+        """Write a call to this rank's slot and row; return its word."""
+        watch = self.watch
+        # A loop makes the same call from the same line again and again, so its note is built once.
+        key = (operation, root, count, dtype, reduction, frame.f_lasti, id(frame.f_code), self.row)
+        _, digest, note = watch.notes.get(key) or watch.note(key, frame)
+        self.number = number = (self.number + 1) & NUMBER_MASK
+        place = watch.base | number << NUMBER_SHIFT
+        calls = watch.calls
+        _write(self.memory, watch.history + calls % HISTORY_CALLS * NOTE_BYTES, place >> NUMBER_SHIFT, note)
+        watch.slot.calls_noted = watch.calls = calls + 1
+        self.words[self.own] = word = place | digest
+        return word
+
+    def _note_members(self) -> None:
+        """Write the members of this communicator to the slot of this rank, for the report."""
+        self.watch.noted_row = self.row
+        write_members(self.watch.slot, self.members)
 
     def all_joined(self, word: int) -> bool:
         """Tell whether all ranks have made the call of this word, or later ones; false if calls differ."""
@@ -167,12 +171,27 @@ class Channel:
 
 
 class ChannelAcrossMachines(Channel):
-    """The channel of a communicator whose ranks share no memory: calls are noted, and made at once.
+    """The channel of a communicator whose ranks share no memory: each rank notes its call and goes on.
 
-    Of what the other ranks call, the hub learns when they are stuck: see labkit.watch.machines.
+    The hub reads the notes when the ranks are stuck: see labkit.watch.machines.
     """
 
-    is_across_machines = True
+    def rendezvous(  # noqa: PLR0917
+        self,
+        operation: int | str,
+        deadline_s: float,
+        root: int,
+        count: int,
+        dtype: int,
+        reduction: int,
+        depth: int = 2,
+    ) -> None:
+        """Note this call; raise HangError if there has been a report. The arguments are those of Channel."""
+        self._note(operation, root, count, dtype, reduction, _getframe(depth))
+        self.watch.check_epoch()
+        self.watch.slot.joined_word = NO_RENDEZVOUS
+        if self.watch.noted_row != self.row:
+            self._note_members()
 
 
 class NoChannel:

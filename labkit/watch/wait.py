@@ -25,7 +25,7 @@ from labkit.watch.signature import REDUCTIONS
 
 DEADLINE_S = 20.0
 ENDED_S = 2.0  # a rank that has ended its cell, and starts no other for so long, does not join any more
-INTERRUPT_S = 1.0  # how long a rank waits for its own interrupt after another was interrupted
+INTERRUPT_S = 1.0  # how long a rank waits for its own interrupt after another rank was interrupted
 SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the report then shows them, too
 POLLS = range(100)  # of the other ranks' words, before the clock is read
 POLLS_ON_OWN_CORE = range(1000)  # the same, a few tenths of a millisecond, where each rank has its own core
@@ -53,16 +53,16 @@ class Watch:
     ) -> None:
         self.recorder = recorder
         self.machines = machines or [0] * recorder.size  # of the ranks
-        self.server: Server | None = None  # in the first rank of each of several machines
-        self.noted_row = -1  # whose members are in the slot
+        self.server: Server | None = None  # only in the first rank of each machine, if there are several
+        self.noted_row = -1  # the row whose members are in the slot
         self.rank = rank
         self.slot = recorder.slots[rank]
         self.progress = progress  # lets MPI move messages that are on their way
         # Ranks that share a core give it to each other at once.
         shared = recorder.size > cores()
-        self.before_error: Callable[[], object] = _do_nothing  # in a program: does not return
+        self.before_error: Callable[[], object] = _do_nothing  # in a program, it does not return
         self.polls, self.pause = (POLLS, _yield_core) if shared else (POLLS_ON_OWN_CORE, _do_nothing)
-        self.patience = 1.0  # deadlines to wait for a rank that computes
+        self.patience = 1.0  # how many deadlines to wait for a rank that computes
         self.channels: list[Any] = []  # of class Channel, which imports this module
         self.rows_opened = 0  # as rank 0 of a communicator
         self.free_rows: list[int] = []
@@ -188,7 +188,7 @@ class Watch:
         return None
 
     def _a_rank_computes(self, deadline_s: float) -> bool:
-        """Tell whether another rank has run code of its own within the deadline: it may still join."""
+        """Return whether another rank has run its own code within the deadline, so that it may still join."""
         now = monotonic()
         for rank, slot in enumerate(self.recorder.slots):
             since_s = slot.waiting_since_s or (slot.mpi_call_since_s if is_in_mpi_call(slot, now) else now)
@@ -219,7 +219,7 @@ class Watch:
 
     def publish(self, wish: Wish, patience_s: float = float("inf")) -> None:
         """Publish a report unless another rank has done so; see labkit.watch.machines.publishing."""
-        self.noted_row = -1  # the wish takes the place of the members in the slot
+        self.noted_row = -1  # the wish overwrites the members in the slot
         publish(self.recorder, self.rank, self.epoch, wish, self.progress, patience_s)
 
     def has_ended(self, rank: int, patience_s: float) -> bool:
@@ -249,7 +249,7 @@ class Watch:
         return made
 
     def all_have_made(self, call: layout.Call) -> bool:
-        """Tell whether all ranks of its communicator have made a call of this rank, or later ones."""
+        """Return whether all ranks of a call's communicator have made this call or a later one."""
         return any(each.row == call.row and each.all_have_reached(call.number) for each in self.channels)
 
     def post_place(self, frame: FrameType | None) -> None:

@@ -18,6 +18,9 @@ import pexpect
 import pytest
 
 from labkit.cli import jupyterlab
+from labkit.cli.lab import command
+from labkit.cluster.discovery import CHOSEN
+from labkit.env import PROFILE, RANKS
 from tests.cluster.lab_session import Server, ServerKernel
 from tests.cluster_fixtures import DEADLINE_S, World, wait_until
 
@@ -117,7 +120,33 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     assert not Path(match["log"]).parent.exists()
 
 
-@pytest.mark.thorough  # the test above ends it with Ctrl-C
+def test_with_another_profile_the_notebooks_start_the_ranks(world: World, folder: Path) -> None:
+    env = {**world.env, PROFILE: "slurm", RANKS: "2"}
+    terminal = pexpect.spawn(
+        *(COMMAND[0], COMMAND[1:4]), cwd=folder, env=env, timeout=DEADLINE_S, encoding="utf-8"
+    )
+    try:
+        terminal.expect(r"Starting JupyterLab …\r\nLABKIT_PROFILE=slurm: each notebook starts its own ranks")
+        terminal.expect(r"(http://\S+/)lab/tree/\S+\?token=(\w+)\r\n")
+        kernel = ServerKernel(Server(*terminal.match.groups()), f"my-notebooks/{FIRST}")
+        assert "None 2" in kernel.run(f"import os\nprint(os.environ.get({CHOSEN!r}), os.environ[{RANKS!r}])")
+        assert world.cluster_files() == []
+    finally:
+        terminal.sendintr()
+        terminal.expect(pexpect.EOF)
+        terminal.close(force=True)
+    world.wait_until_empty()
+
+
+def test_the_number_of_ranks_comes_from_the_command_line_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(RANKS, "3")
+    assert command.make_context("lab", []).params["ranks"] == 3
+    assert command.make_context("lab", ["-n", "2"]).params["ranks"] == 2
+
+
+@pytest.mark.thorough  # the first test ends it with Ctrl-C
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_labkit_lab_leaves_nothing(
     world: World, folder: Path, tmp_path: Path, signum: signal.Signals

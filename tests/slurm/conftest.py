@@ -14,10 +14,9 @@ from tests.cluster_fixtures import Kernel, World, a_world
 from tests.slurm import local_cluster
 from tests.slurm.local_cluster import LocalCluster
 
-# All nodes are this machine, so both MPIs use its loopback interface.
-LOOPBACK = {"FI_TCP_IFACE": "lo", "UCX_NET_DEVICES": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
-# With few transports a rank's address is short: SLURM's PMI2 garbles long ones now and then.
-LOOPBACK["UCX_TLS"] = "tcp,self,sysv"
+# All nodes are this machine, so both MPIs use its loopback interface. MPICH uses libfabric, as
+# train.sbatch does under `srun --mpi=pmi2`.
+LOOPBACK = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_TCP_IFACE": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -38,7 +37,7 @@ def slurm() -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="session")
 def environment(slurm: LocalCluster) -> dict[str, str]:
-    """The environment of a user who has activated the lab's environment and uses this SLURM."""
+    """Return the variables of a shell in which the lab's environment is active, for this SLURM."""
     own = Path(sys.executable).parent
     path = f"{own}:{os.environ['PATH']}"
     return {**os.environ, **LOOPBACK, **AS_ROOT, **slurm.environment, "PATH": path}

@@ -1,4 +1,4 @@
-"""connect() over the profile `slurm`: engines in a job, and what the notebook says when the job ends."""
+"""connect() with the profile `slurm`: engines in a job, and what the notebook says when the job ends."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import ipyparallel as ipp
 import pytest
@@ -18,29 +19,32 @@ import zmq
 from tests.cluster_fixtures import Kernel, World, wait_until
 from tests.slurm.local_cluster import LocalCluster
 
-# The notebook itself asks for other ranks: the environment variable LABKIT_PROFILE wins.
+# The notebook asks for the profile `mpi`, but the environment variable LABKIT_PROFILE overrides it.
 CONNECT = "from labkit.cluster import connect\nrc = connect(n=4, profile='mpi')"
-LOOP = "%%px\nx = np.ones(1000)\nwhile True:\n    comm.Allreduce(x.copy(), x)\n    x /= size"
+LOOP = """%%px
+import pathlib
+x = np.ones(1000)
+comm.Allreduce(x.copy(), x)
+pathlib.Path({marks!r}, str(rank)).touch()
+while True:
+    comm.Allreduce(x.copy(), x)
+    x /= size
+"""
 
 
 @pytest.fixture
 def connected(kernel: Kernel) -> Iterator[Kernel]:
-    """A kernel whose engines run."""
+    """A kernel that has connected to four engines."""
     output = kernel.run(CONNECT)
     assert "4 ranks, one MPI world" in output and "on n1, n2, n3, n4;" in output, output
     yield kernel
 
 
-def in_a_loop(kernel: Kernel) -> str:
-    """Start a cell that never ends, and return its message once all ranks are in the loop."""
-    kernel.run("%px import os; pid = os.getpid()")
-    return kernel.start(LOOP)
-
-
 def answer_after(kernel: Kernel, fault: Callable[[], object]) -> str:
-    """Return what a cell in a loop says after a fault; print how long that took."""
-    message = in_a_loop(kernel)
-    time.sleep(1.0)  # the ranks are in the loop, most of the time inside MPI
+    """Return the output of an endless cell that a fault ends; print how long that took."""
+    with TemporaryDirectory() as marks:  # the nodes share this machine's disk
+        message = kernel.start(LOOP.format(marks=marks))
+        wait_until(lambda: len(os.listdir(marks)) == 4, "each rank has left its mark", 60)
     began = time.monotonic()
     fault()
     output = kernel.finish(message)
@@ -62,7 +66,7 @@ def test_engines_are_one_world_whose_ids_are_the_ranks(
     assert len(files) == 2
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     assert {stat.S_IMODE(file.parent.stat().st_mode) for file in files} == {0o700}
-    # No script in the notebook's folder.
+    # The lab leaves no script in the notebook's folder.
     assert not list(Path.cwd().glob("*.sbatch"))
     output = connected.run("%%px\nif rank != 2:\n    comm.Barrier()")
     assert "rank 2 never" in output and "HangError" in output
@@ -71,7 +75,7 @@ def test_engines_are_one_world_whose_ids_are_the_ranks(
 
 
 def refuses_clients_without_the_key(file: Path) -> None:
-    """Check that the controller answers a client with its key, and no client without."""
+    """Check that the controller answers a client with its key, and no other client."""
     text = file.read_text()
     with ipp.Client(str(file), timeout=30) as client:
         assert client.ids == [0, 1, 2, 3]
@@ -79,12 +83,12 @@ def refuses_clients_without_the_key(file: Path) -> None:
     key = re.search(r'"curve_serverkey": "(.*?)"', text)
     assert key
     other, _ = zmq.curve_keypair()
-    # Neither without encryption nor with another key.
-    for without in (
+    # One connection file asks for no encryption, the other has a wrong key.
+    for other_text in (
         re.sub(r'"curve_\w+": ".*?"', lambda found: found[0].partition(":")[0] + ": null", text),
         text.replace(key[1], other.decode()),
     ):
-        stranger.write_text(without)
+        stranger.write_text(other_text)
         with pytest.raises(TimeoutError):
             ipp.Client(str(stranger), timeout=2)
         stranger.unlink()
@@ -97,7 +101,7 @@ def test_a_hang_is_reported_to_a_notebook_that_shares_no_memory_with_the_ranks(
     kernel = Kernel(world)
     try:
         assert "on n1, n2, n3, n4;" in kernel.run(CONNECT)
-        # As if the flight recorder were on another machine.
+        # Hide the flight recorder, as if it were on another machine.
         kernel.run("get_ipython().magics_manager.registry['RankMagics'].ranks.recorder = None")
         output = kernel.run("%%px\nif rank != 2:\n    comm.Barrier()")
         assert re.search(r"HangError: rank 2 \(host n3\) never joined collective #1 \(Barrier\)", output), (
@@ -121,7 +125,7 @@ def test_a_killed_engine_is_named_and_the_next_connect_works(connected: Kernel) 
     assert "RankDied: rank 1 ended with exit code 3" in output
 
 
-def test_a_job_cancelled_by_someone_else_is_called_that(connected: Kernel, slurm: LocalCluster) -> None:
+def test_a_job_that_someone_cancels_is_named_as_cancelled(connected: Kernel, slurm: LocalCluster) -> None:
     (job,) = slurm.jobs()
     output = answer_after(connected, lambda: slurm.command("scancel", job))
     assert f"RankDied: SLURM job {job} was cancelled." in output

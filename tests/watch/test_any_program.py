@@ -143,6 +143,31 @@ def test_exit_codes_of_a_program_without_a_fault_are_kept(program: Any, tmp_path
     assert [content[key] for key in ("exit_code", "exit_codes", "report")] == [7, [0, 7, 0], None]
 
 
+UNCONNECTED = (  # without these variables, MPI does not find the launcher
+    "import os\nfor name in list(os.environ):\n"
+    "    if name in ('PMI_FD', 'PMI_PORT') or name.startswith('PMIX_'):\n        del os.environ[name]\n"
+    "from mpi4py import MPI\nprint('has run')"
+)
+
+
+def test_worlds_of_one_rank_are_refused(program: Any) -> None:
+    said = run(*LABKIT, "-n", P, program(UNCONNECTED), code=2)
+    assert f"has started {P} processes, but each is an MPI world of one rank" in said
+    assert said.count("python -m labkit.watch:") == 1 and "has run" not in said
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_worlds_of_one_rank_are_refused_under_srun(
+    program: Any, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"STEP_NUM_TASKS": P, "PROCID": rank, "MPI_TYPE": "none"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    said = run(sys.executable, "-m", "labkit.watch", program(UNCONNECTED), code=2)
+    assert ("`srun --mpi=none` has started 3 processes" in said) == (rank == 0), said
+    assert "has run" not in said
+    assert "Replace `labkit run` by `python -m labkit.watch`" in run(*LABKIT, program(UNCONNECTED), code=2)
+
+
 def random_case(folder: Path, first: int, last: int) -> dict[str, Any]:
     random_programs.main(str(folder), first, last, P, 1.0)
     found: dict[str, Any] = json.loads((folder / "faults.json").read_text())

@@ -1,4 +1,4 @@
-"""`labkit run`: an unchanged mpi4py program on ranks, with a report if it hangs."""
+"""`labkit run`: run an unchanged mpi4py program on ranks, and report a hang."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from labkit.cli.ranks import mpiexec, under_mpiexec
+from labkit.launch import started
 from labkit.leftovers import FLIGHT_RECORDER
 from labkit.supervisor import supervised
 from labkit.watch.program.options import DEADLINE_S, Options, command_line
@@ -33,16 +34,18 @@ ENDINGS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     default=DEADLINE_S,
     show_default=True,
     metavar="S",
-    help="Seconds after which ranks that are all waiting inside MPI are taken for stuck.",
+    help="Seconds after which ranks that are all waiting inside MPI count as stuck.",
 )
 @click.option(
-    "--strict", is_flag=True, help="Let each send wait for its receive, and list what is never freed."
+    "--strict",
+    is_flag=True,
+    help="Also find errors that show only by chance, such as a reliance on buffered sends.",
 )
 @click.option(
     "--json",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the report, if there is one, and the ranks' exit codes to a file.",
+    help="Write the report (if any) and the ranks' exit codes to a file.",
 )
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module.")
 @click.argument("program")
@@ -58,17 +61,19 @@ def command(  # noqa: PLR0917
 ) -> None:
     """Run an mpi4py program, unchanged, and report a hang: labkit run -n 4 program.py.
 
-    The exit code is the program's own, 86 after a hang, and 128 + the signal if a signal has killed a rank.
-    On machines with another launcher, start the ranks with it: srun -n 4 python -m labkit.watch program.py.
+    The exit code is the program's own, 86 after a hang, 87 if --strict found errors, and 128 + the signal if
+    a signal killed a rank. With another launcher: srun -n 4 python -m labkit.watch program.py.
     """
-    if under_mpiexec():
+    launcher, count = started()
+    if under_mpiexec() or (launcher.startswith("srun") and count > 1):
         raise click.UsageError(
-            "this is a rank already: start it by `mpiexec -n 4 python -m labkit.watch program.py`"
+            "a launcher has already started this process as a rank. Replace `labkit run` by "
+            "`python -m labkit.watch`."
         )
     with _record(json) as record:
         options = Options((program, *arguments), is_module, deadline_s, strict, str(record))
         code = _run([*mpiexec(ranks), *command_line(options)])
-        # Launchers differ in what they return when they have ended the other ranks.
+        # After one rank has failed, launchers return different codes.
         with contextlib.suppress(OSError, ValueError, KeyError):
             code = int(loads(record.read_bytes())["exit_code"])
     sys.exit(code)
@@ -76,12 +81,12 @@ def command(  # noqa: PLR0917
 
 @contextlib.contextmanager
 def _record(path: Path | None) -> Iterator[Path]:
-    """Yield the path of the file with the report and the exit codes: `path`, or one of this command."""
+    """Yield the path of the file for the report and the exit codes: `path`, or a temporary file."""
     if path is not None:
         path.unlink(missing_ok=True)
         yield path.absolute()
         return
-    # By this name, the supervisor removes it if this process is killed.
+    # If this process is killed, the supervisor finds the file by this name and removes it.
     file, name = tempfile.mkstemp(prefix=f"{FLIGHT_RECORDER}{os.getpid()}-")
     os.close(file)
     yield Path(name)
@@ -89,13 +94,13 @@ def _record(path: Path | None) -> Iterator[Path]:
 
 
 def _run(words: list[str]) -> int:
-    """Run a command with this terminal until it ends, or this process does; return its exit status."""
+    """Run a command in this terminal; return its exit status. The command ends with this process."""
     job = subprocess.Popen([*supervised("child"), *words])
     received: list[int] = []
 
     def end(signum: int, frame: object) -> None:
         received.append(signum)
-        job.send_signal(signal.SIGTERM)  # the supervisor ends the ranks; a terminal's Ctrl-C reaches it, too
+        job.send_signal(signal.SIGTERM)  # the supervisor ends the ranks; a Ctrl-C reaches it, too
 
     for signum in ENDINGS:
         signal.signal(signum, end)

@@ -12,14 +12,17 @@ from typing import Any
 
 import click
 
-from labkit.cli.ranks import ending_together, first_on_its_node, refuse_world_of_one, under_mpiexec
+from labkit.cli.ranks import ending_together, first_on_its_node, under_mpiexec
 from labkit.cli.train.options import TrainCommand, with_options
+from labkit.launch import refuse_world_of_one
 from labkit.leftovers import sweep_after_this_job
 from labkit.watch.program.main import begin_watching
 from labkit.watch.program.options import Options
 
-# As long as PyTorch's process groups wait. No epoch, checkpoint or emulated link keeps all ranks inside one
-# call of MPI for so long; a rank that fails or dies, or ranks that wait in a circle, are reported at once.
+NAME = "labkit train"
+# The deadline of PyTorch's process groups with Gloo. No epoch, checkpoint or emulated link keeps all ranks
+# inside one MPI call for so long. A rank that fails or dies, or ranks that wait in a circle, are reported at
+# once.
 DEADLINE_S = 1800.0
 
 
@@ -46,15 +49,15 @@ def command(preset: str | None, resume: Path | None, out: Path | None, ordered: 
     elif first_on_its_node():
         sweep_after_this_job()
     if under_mpiexec() and "mpi4py.MPI" not in sys.modules:
-        begin_watching(Options(tuple(sys.argv), deadline_s=DEADLINE_S))
+        begin_watching(Options(tuple(sys.argv), deadline_s=DEADLINE_S, command=NAME))
     from mpi4py import MPI
 
     from labkit.cli.train.figures import draw
     from labkit.train.experiment import run
 
     comm = MPI.COMM_WORLD
-    refuse_world_of_one("labkit train", comm.size)
+    refuse_world_of_one(NAME, comm.size, MPI.get_vendor()[0])
     given = {name: value for name, value in options.items() if value not in (None, ())}
-    with ending_together(comm, "labkit train"):
+    with ending_together(comm, NAME):
         folder = out or resume or Path("runs", str(preset))
         run(comm, given, folder, preset=preset, resume=resume, ordered=ordered, draw=draw)

@@ -1,4 +1,4 @@
-"""Ranks that do the same, as one: so a report of hundreds of ranks stays as short as one of four."""
+"""Group ranks that do the same, so that a report of hundreds of ranks is as short as one of four."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 from labkit.watch.flight_recorder.report import Activity, RankState, Report
 from labkit.wording import ranks_phrase, runs
 
-MAX_GROUPS = 12  # of ranks that do the same: each has a line
-MAX_RUNS = 8  # of consecutive ranks that a phrase lists
-MAX_HOSTS = 3  # that a phrase names
+MAX_GROUPS = 12  # groups in a report; each has a line
+MAX_RUNS = 8  # runs of consecutive ranks in a phrase
+MAX_HOSTS = 3  # hosts named in a phrase
 WAITING = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE)
 
 Group = tuple[RankState, list[int]]
@@ -19,7 +19,7 @@ Group = tuple[RankState, list[int]]
 def groups(report: Report) -> list[Group]:
     """Return what the ranks do, and which ranks do it: waiting ranks first, large groups first.
 
-    If there are too many groups, details in which the ranks differ are left out. If there still are, or if
+    If there are too many groups, leave out details in which the ranks differ. If there still are, or if
     most ranks are in the first group, it is kept, and of the others the small ones: the odd ones out.
     """
     found: list[Group] = []
@@ -38,7 +38,7 @@ def groups(report: Report) -> list[Group]:
 
 
 def _shown(report: Report, rank: RankState) -> RankState:
-    """Return what a rank's line shows: equal for the ranks that share the line."""
+    """Return what a rank's line shows; it is equal for ranks that share a line."""
     rank = replace(rank, rank=-1, host="")
     last = rank.last_call(report.communicator)
     if rank.activity is Activity.WAITING_IN_COLLECTIVE:
@@ -59,7 +59,7 @@ def _keep(rank: RankState) -> RankState:
 
 
 def _without_peer(rank: RankState) -> RankState:
-    """Leave out from which rank a message is awaited, and an error's text."""
+    """Leave out the peer of a message and the text of an error."""
     message = rank.message if rank.message is None else replace(rank.message, peer=-1)
     return replace(rank, message=message, error=rank.error.partition(":")[0])
 

@@ -54,12 +54,12 @@ class CellState(IntEnum):
 
 
 class Death(IntEnum):
-    """Whether a rank is known to have ended. UNREACHABLE: the connection to its machine has ended."""
+    """Whether a rank is known to have died. UNREACHABLE: the connection to its machine was lost."""
 
     NONE, DIED, UNREACHABLE = range(3)
 
 
-# In the slot's `joined_word`: the last call is made without a rendezvous, by ranks that share no memory.
+# A slot's `joined_word` if ranks that share no memory made the last call, without a rendezvous.
 NO_RENDEZVOUS = (1 << 64) - 1
 
 
@@ -92,12 +92,12 @@ class Slot(ctypes.Structure):
 
     _fields_ = (
         ("pid", ctypes.c_int64),
-        ("machine", ctypes.c_int64),  # its number among the machines that the ranks are on
-        ("has_died", ctypes.c_int64),  # a Death; seen by the rank's own machine, which tells the others
+        ("machine", ctypes.c_int64),  # the number of the rank's machine
+        ("has_died", ctypes.c_int64),  # a Death, which the rank's own machine sees and tells the others
         (
             "has_exited",
             ctypes.c_int64,
-        ),  # and with which exit code, as its parent knows (labkit.watch.program)
+        ),  # its exit code, from its parent (labkit.watch.program)
         ("exit_code", ctypes.c_int64),
         ("has_left", ctypes.c_int64),  # whether its parent is ready to end after a report
         ("cell_state", ctypes.c_int64),  # a CellState
@@ -106,9 +106,9 @@ class Slot(ctypes.Structure):
         ("calls_before_cell", ctypes.c_int64),  # on the world's communicator
         ("joined_word", ctypes.c_uint64),  # of the last call that this rank has seen all ranks reach
         ("waiting_in", ctypes.c_int64),  # a WaitingIn
-        ("waiting_since_s", ctypes.c_double),  # on the clock that all processes share, as the next two
-        ("mpi_call_since_s", ctypes.c_double),  # how long the main thread has been inside one; 0: it is not
-        ("sampled_s", ctypes.c_double),  # when the rank's watchdog has last looked at the main thread
+        ("waiting_since_s", ctypes.c_double),  # on the clock that all processes share, like the next two
+        ("mpi_call_since_s", ctypes.c_double),  # since when the main thread has been inside one; 0: it is not
+        ("sampled_s", ctypes.c_double),  # when the rank's watchdog last sampled the main thread
         ("mpi_call", ctypes.c_char * NAME_BYTES),  # one that is not watched
         ("message_operation", ctypes.c_int64),
         ("message_peer", ctypes.c_int64),
@@ -132,7 +132,7 @@ class Slot(ctypes.Structure):
         ("wanted_reason", ctypes.c_int64),  # labkit.watch.machines.wishes
         ("wanted_deadline_s", ctypes.c_double),
         ("wanted_reporter", ctypes.c_int64),
-        ("members", ctypes.c_ubyte * MEMBERS_BYTES),  # ranks of the communicator used last, a bit for each
+        ("members", ctypes.c_ubyte * MEMBERS_BYTES),  # the communicator used last, a bit for each rank
         ("history", Call * HISTORY_CALLS),
     )
 
@@ -167,7 +167,7 @@ class FlightRecorder:
         self.words_offset = self.report_offset + (self.size + 1) * REPORT_BYTES_PER_RANK
         self.words = memoryview(self.memory)[self.words_offset :].cast("Q")
         self._thread_lock = threading.Lock()
-        self.reports = ""  # the file to which this process appends the reports that it publishes, if any
+        self.reports = ""  # the file to which this process appends the reports that it publishes
 
     @staticmethod
     def create(size: int) -> str:
@@ -229,7 +229,7 @@ class FlightRecorder:
     def publish(self, report: Report, first_number: int | None = None) -> None:
         """Leave a report for all processes, and open a new epoch. The caller holds the lock.
 
-        `first_number`: from where the calls of all machines count on; None if there is one machine.
+        `first_number`: calls on all machines count on from this number; None if there is one machine.
         """
         text = report.to_json()
         end = self.report_offset + len(text)
@@ -256,12 +256,12 @@ class FlightRecorder:
         return Report.from_json(text) if text else None
 
     def is_alive(self, rank: int) -> bool:
-        """Return whether a rank's process runs. Of other machines' ranks this is known from their machine."""
+        """Return whether a rank's process is alive; if it is on another machine, whether that one says so."""
         slot = self.slots[rank]
         return not slot.has_died and (slot.machine != self.head.machine or alive(slot.pid))
 
     def decides(self, rank: int) -> bool:
-        """Return whether a rank may publish reports: any rank of one machine; of several, only the hub."""
+        """Return whether a rank may publish reports: on one machine, any rank; on several, only the hub."""
         return self.head.hub in (0, 1 + rank)
 
     def set_cell_state(self, rank: int, state: CellState, error: str = "") -> None:
@@ -283,7 +283,7 @@ class FlightRecorder:
         return ctypes.sizeof(Head) + rank * ctypes.sizeof(Slot)
 
     def lead_index(self, row: int) -> int:
-        """Return where in `words` the word is of the rank that came first to a row's last call."""
+        """Return the index in `words` of the word of the rank that made a row's last call first."""
         return self.size * ROWS_PER_RANK * self.size + row
 
     def history_offset(self, rank: int) -> int:

@@ -39,15 +39,15 @@ class Activity(Enum):
 
     WAITING_IN_COLLECTIVE = auto()  # the last of its `calls`
     WAITING_FOR_MESSAGE = auto()  # `RankState.message`
-    IN_MPI_CALL = auto()  # one that is not watched: `RankState.mpi_call`
-    RUNNING = auto()  # code of its own
+    IN_MPI_CALL = auto()  # in a call that is not watched: `RankState.mpi_call`
+    RUNNING = auto()  # runs code of its own
     RETURNED = auto()  # from the cell
     RAISED = auto()  # `RankState.error`
     NOT_STARTED = auto()  # other ranks have started a cell that this rank has not
     EXITED = auto()  # its program has ended, and its process may be waiting in MPI_Finalize
     DEAD = auto()
     UNRESPONSIVE = auto()  # its process exists, but does not answer the signal
-    UNREACHABLE = auto()  # the connection to its machine has ended
+    UNREACHABLE = auto()  # the connection to its machine was lost
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class MessageWait:
     peer: int | None  # a rank of the world
     tag: int | None
     purpose: str = ""  # what it is part of, such as a schedule; empty for a message of the student's own
-    origin: str = ""  # the line of the non-blocking call that is waited for; empty for a blocking one
+    origin: str = ""  # the line of the non-blocking call that made the request; empty for a blocking call
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class RankState:
     place: str = ""  # the student's line, for example `cell line 4: comm.Barrier()`
     error: str = ""
     message: MessageWait | None = None
-    mpi_call: str = ""  # that it is inside, for example `Waitall`
+    mpi_call: str = ""  # the MPI call that the rank is inside, such as `Waitall`
     calls: tuple[CallRecord, ...] = ()
     host: str = ""  # its machine's name, if the ranks are on several machines
 
@@ -111,14 +111,14 @@ class Report:
     def number(self) -> int:
         """The number of the collective that the report is about; 0 if there is none.
 
-        Without a rendezvous, some ranks may have left it, and wait in a later one.
+        Without a rendezvous, some ranks may have left it and be waiting in a later one.
         """
         waiting = (rank.calls[-1] for rank in self.ranks if self.is_waiting_here(rank))
         return (min if self.is_without_rendezvous else max)((call.number for call in waiting), default=0)
 
     @property
     def is_without_rendezvous(self) -> bool:
-        """Whether the ranks wait inside MPI: those on several machines do not wait for each other before."""
+        """Whether the ranks wait inside MPI, without a rendezvous, because they are on several machines."""
         return any(rank.mpi_call for rank in self.ranks if self.is_waiting_here(rank))
 
     def is_waiting_here(self, rank: RankState) -> bool:
@@ -137,7 +137,7 @@ class Report:
         return sorted(set(members) - {rank.rank for rank in self.ranks if self.has_joined(rank)})
 
     def has_joined(self, rank: RankState) -> bool:
-        """Tell whether a rank has joined the collective; without a rendezvous, it may have left it, too."""
+        """Tell whether a rank has joined the collective; without a rendezvous, it may also have left it."""
         last = rank.last_call(self.communicator)
         if self.is_without_rendezvous:
             return last is not None and last.number >= self.number
@@ -167,12 +167,12 @@ class Report:
 
 
 def to_json(value: Any) -> bytes:
-    """Return a data class, with the names of the members of enumerations, as JSON in ASCII."""
+    """Return a data class as JSON in ASCII, with members of enumerations by name."""
     return json.dumps(asdict(value), default=lambda member: member.name, separators=(",", ":")).encode()
 
 
 def rank_from_json(fields: dict[str, Any]) -> RankState:
-    """Return the rank's state that `to_json` has written."""
+    """Return the rank's state from the text that `to_json` has returned."""
     fields["activity"] = Activity[fields["activity"]]
     if fields["message"] is not None:
         fields["message"] = MessageWait(**fields["message"])

@@ -36,7 +36,7 @@ from labkit.watch.flight_recorder.report import (
 from labkit.watch.flight_recorder.source import student_line
 from labkit.watch.flight_recorder.stacks import request_stack
 
-FRESH_S = 2.0  # an older sample says nothing: C code that keeps other threads from running may compute
+FRESH_S = 2.0  # an older sample proves nothing: the rank may compute in C code that blocks its other threads
 EPOCH_MASK = (1 << (64 - EPOCH_SHIFT)) - 1
 
 
@@ -71,7 +71,7 @@ def take_snapshot(
     ranks = _share_places(_count_from_cell_start(recorder, ranks))
     if isinstance(why, Mismatch) and reporter is not None and (calls := ranks[reporter].calls):
         ranks = [_as_called(rank, calls[-1].communicator, calls[-1].number) for rank in ranks]
-    waiting = [rank for rank in ranks if rank.activity is Activity.WAITING_IN_COLLECTIVE]
+    waiting = [rank for rank in ranks if _is_waiting(rank)]
     shown = [rank for rank in ranks if rank.rank in members or rank in waiting or rank.message is not None]
     of_all = reporter is None or why in (Reason.DEADLOCK, Reason.RANK_DIED)
     subjects = [rank for rank in waiting if of_all or rank.rank == reporter]
@@ -88,8 +88,13 @@ def take_snapshot(
     return _with_difference(recorder, report) if report.is_without_rendezvous else report
 
 
+def _is_waiting(rank: RankState) -> bool:
+    """Return whether a rank is waiting in a collective, which is then the last of its calls."""
+    return rank.activity is Activity.WAITING_IN_COLLECTIVE
+
+
 def _with_difference(recorder: FlightRecorder, report: Report) -> Report:
-    """Return the report with its communicator's members, and with what their calls differ in, if they do."""
+    """Return the report with its communicator's members and with the mismatch of their calls, if any."""
     here = next(rank.rank for rank in report.ranks if report.is_waiting_here(rank))
     members = read_members(recorder.slots[here], recorder.size)
     shown = [rank for rank in report.ranks if rank.rank in members or rank.message or rank.mpi_call]
@@ -132,7 +137,7 @@ def _gone(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState:
 
 
 def is_in_mpi_call(slot: Slot, now_s: float) -> bool:
-    """Tell whether a rank's watchdog has seen it inside an MPI call, and still looks."""
+    """Return whether a rank's watchdog has seen it inside an MPI call, and is still sampling."""
     return bool(slot.mpi_call_since_s) and now_s - slot.sampled_s < FRESH_S
 
 
@@ -177,7 +182,10 @@ def _waiting(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState
 
 
 def _count_from_cell_start(recorder: FlightRecorder, ranks: list[RankState]) -> list[RankState]:
-    """Number the world's collectives from the start of the cell, if all ranks agree on where that was."""
+    """Number the world's collectives from the start of the cell, if all ranks agree on where that was.
+
+    Drop the world's collectives of earlier cells, except one that a rank is waiting in.
+    """
     started = [rank for rank in ranks if rank.activity is not Activity.NOT_STARTED] or ranks
     before = {recorder.slots[rank.rank].calls_before_cell for rank in started}
     if len(before) > 1:
@@ -188,7 +196,7 @@ def _count_from_cell_start(recorder: FlightRecorder, ranks: list[RankState]) -> 
         for call in rank.calls:
             if call.communicator == 0 and call.number > first:
                 yield replace(call, number=call.number - first)
-            elif call.communicator != 0 or rank.activity is Activity.WAITING_IN_COLLECTIVE:
+            elif call.communicator != 0 or (call is rank.calls[-1] and _is_waiting(rank)):
                 yield call
 
     return [replace(rank, calls=tuple(renumbered(rank))) for rank in ranks]
@@ -198,14 +206,9 @@ def _share_places(ranks: list[RankState]) -> list[RankState]:
     """Give ranks in the same call the same place: a rank that has just called it has noted only the line."""
     places: dict[CallRecord, str] = {}
     for rank in ranks:
-        if rank.activity is Activity.WAITING_IN_COLLECTIVE:
+        if _is_waiting(rank):
             places[rank.calls[-1]] = max(places.get(rank.calls[-1], ""), rank.place, key=len)
-    return [
-        replace(rank, place=places[rank.calls[-1]])
-        if rank.activity is Activity.WAITING_IN_COLLECTIVE
-        else rank
-        for rank in ranks
-    ]
+    return [replace(rank, place=places[rank.calls[-1]]) if _is_waiting(rank) else rank for rank in ranks]
 
 
 def _lags(recorder: FlightRecorder, slot: Slot) -> bool:
@@ -219,7 +222,7 @@ def _lags(recorder: FlightRecorder, slot: Slot) -> bool:
 
 def _as_called(rank: RankState, row: int, number: int) -> RankState:
     """Return the state of a rank as of when it made a call of a row, if it has made that call."""
-    # Calls of earlier cells and of communicators that were freed may have the same number: the last counts.
+    # A call of a communicator that was freed may have the same row and number: the last one counts.
     places = [i for i, call in enumerate(rank.calls) if (call.communicator, call.number) == (row, number)]
     if not places:
         return rank

@@ -70,7 +70,7 @@ def student_line(frames: Sequence[tuple[str, int]]) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return an error as one line, with the student's line that raised it."""
+    """Return a line of text with an error and the student's line that raised it."""
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
     at = student_line(frames[::-1])
     text = str(error).splitlines()[0] if str(error) else ""

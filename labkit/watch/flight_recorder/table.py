@@ -50,7 +50,7 @@ class Table:
     rows: dict[int, list[Entry]]
 
     def grouped(self) -> list[tuple[str, list[Entry]]]:
-        """Return the rows with their labels: of each rank, or of ranks with equal rows if there are many."""
+        """Return labelled rows: one for each rank, or if there are many, one for ranks with equal rows."""
         if len(self.rows) <= MAX_ROWS:
             return [(f"rank {rank}", entries) for rank, entries in self.rows.items()]
         found: dict[tuple[Entry, ...], list[int]] = {}

@@ -19,12 +19,12 @@ from labkit.watch.flight_recorder.report import (
 from labkit.watch.flight_recorder.table import call_details, table_lines
 
 LONGER_S = 60.0  # the least deadline that the advice names
-MAX_CIRCLE = 8  # ranks that the title lists
+MAX_CIRCLE = 8  # ranks of a circle that the title lists
 STUCK = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE, Activity.IN_MPI_CALL)
 
 
 def render(report: Report, in_program: bool = False) -> str:
-    """Return the whole text of a report; `in_program`: for a terminal, not for a cell."""
+    """Return the whole text of a report; `in_program`: for a program's terminal rather than a cell."""
     if report.reason is Reason.INTERRUPTED:
         return title(report)
     return "\n".join(
@@ -205,7 +205,7 @@ def _call(call: CallRecord) -> str:
 
 
 def _waited_for(rank: RankState, message: MessageWait) -> str:
-    """Return `in Recv (from rank 2, tag 7)`, or what request is waited for, and where it was made."""
+    """Return `in Recv (from rank 2, tag 7)`, or for a request, the call that made it and its line."""
     origin = message.origin
     started = f", started at {origin}," if origin and not rank.place.startswith(origin) else ""
     if message.operation in NONBLOCKING_COLLECTIVES or message.operation == "Wait":
@@ -240,7 +240,7 @@ def _death(rank: RankState, many: bool) -> str:
 
 
 def advice(report: Report, in_program: bool = False) -> list[str]:
-    """Return what to do next; a program whose ranks have hung ends, so there it is less."""
+    """Return what to do next; for a program, which ends, this is less."""
     if report.reason is Reason.STOPPED:
         return []
     if any(rank.mpi_call for rank in report.ranks) and not in_program:

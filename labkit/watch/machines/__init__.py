@@ -1,4 +1,4 @@
-"""The flight recorder of ranks on several machines: one on each, and a relay that brings all to rank 0's.
+"""Flight recorders of ranks on several machines: one on each, and relays that copy them to rank 0's.
 
 Machines share no memory. Each has a recorder with slots for all ranks of the world. A thread in the first
 rank of each machine, the relay, sends what changes in the slots of its ranks to a thread in rank 0, the hub,

@@ -1,4 +1,4 @@
-"""A TCP connection between a relay and the hub: frames, the other machine's clock, and who may connect."""
+"""A TCP connection between a relay and the hub: frames, admission, and the offset of the other clock."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any
 
 HEADER = Struct("!IBd")  # length of what follows, a Kind, the sender's clock
 RECEIVED_BYTES = 1 << 16
-MOST_BYTES = 1 << 30  # of a frame; more is no frame
-MOST_WAITING_BYTES = 1 << 20  # that the other machine has not taken; then only what must arrive is added
+MOST_BYTES = 1 << 30  # of a frame; a larger length means that the bytes are not a frame
+MOST_WAITING_BYTES = 1 << 20  # if more is waiting to be sent, only frames that must arrive are added
 HANDSHAKE_S = 5.0
-DRIFT = 1e-4  # by which clocks may run apart, in seconds per second
+DRIFT = 1e-4  # how fast clocks may drift apart, in seconds per second
 KEY_BYTES = NONCE_BYTES = MAC_BYTES = 32
-SETTLED_S = 0.02  # a smaller change is of no importance, and the times in a slot would seem to change with it
-# The kernel notices a machine that is gone in about 20 s. It answers for a process that is only busy.
+SETTLED_S = 0.02  # smaller changes of the offset are ignored, since they would change every time in a slot
+# The kernel notices within about 20 s that a machine is gone. For a busy process, its kernel answers.
 KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPALIVE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 USER_TIMEOUT_MS = 20_000
 
@@ -30,16 +30,16 @@ USER_TIMEOUT_MS = 20_000
 class Kind(IntEnum):
     """What a frame holds."""
 
-    SLOTS = 1  # relay to hub: what has changed in slots
-    STATES = 2  # hub to relay: what the ranks of other machines do
-    OBSERVE = 3  # hub to relay: say what your ranks are doing
+    SLOTS = 1  # relay to hub: changes in slots
+    STATES = 2  # hub to relay: what the ranks of other machines are doing
+    OBSERVE = 3  # hub to relay: tell me what your ranks are doing
     OBSERVED = 4  # relay to hub: the answer
     REPORT = 5  # hub to relay: publish this
     PUBLISHED = 6  # relay to hub: the answer
 
 
 class Connection:
-    """One end of an admitted connection. It never waits for the other end."""
+    """One end of an admitted connection; none of its methods waits for the other end."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
@@ -47,7 +47,7 @@ class Connection:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (*KEEP_ALIVE.items(), ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS)):
-            with suppress(OSError, AttributeError):  # what this system has
+            with suppress(OSError, AttributeError):  # not every system has every option
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self.arrived, self.leaving = bytearray(), bytearray()
         self.offset_s = self.least_s = float("inf")
@@ -58,7 +58,7 @@ class Connection:
         return self.socket.fileno()
 
     def send(self, kind: Kind, payload: bytes = b"") -> None:
-        """Send a frame, or keep it until the other end takes it. Raise OSError if that has ended."""
+        """Send a frame, or keep it until the other end takes it. Raise OSError if the connection is lost."""
         self.leaving += HEADER.pack(len(payload), kind, monotonic()) + payload
         self.flush()
 
@@ -68,7 +68,7 @@ class Connection:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the other end has not taken what was sent long ago."""
+        """Whether the other end is far behind in reading what was sent."""
         return len(self.leaving) > MOST_WAITING_BYTES
 
     def flush(self) -> None:
@@ -100,7 +100,7 @@ class Connection:
             raise ConnectionError("the other end has closed the connection")
 
     def _compare_clocks(self, sent: float) -> None:
-        """Note how far this machine's clock is ahead: the frame that took the least time says it best."""
+        """Estimate how far this machine's clock is ahead, from the frame with the shortest transit."""
         now = monotonic()
         self.least_s = min(now - sent, self.least_s + DRIFT * (now - self.heard))
         self.heard = now

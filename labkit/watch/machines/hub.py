@@ -1,4 +1,4 @@
-"""The hub: a thread in rank 0 that knows all machines' slots and makes the reports."""
+"""The hub: a thread in rank 0 that has the slots of all machines and makes the reports."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from labkit.watch.watchdog.deadlock import Suspicion
 
 TICK_S = 0.1
 STOP_S = 2.0
-STATES_S = 0.25  # between two tellings of what the ranks of other machines do
-ANSWER_S = 3.0  # for a machine to say what its ranks do, or to publish a report
+STATES_S = 0.25  # between two STATES frames
+ANSWER_S = 3.0  # how long to wait for a machine's observations, or for it to publish a report
 
 
 class Hub(threading.Thread):
-    """Serves the relays, which are given by their machines' numbers."""
+    """Serves the relays. `connections`: by the numbers of their machines."""
 
     def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection]) -> None:
         super().__init__(name="labkit-hub", daemon=True)
@@ -41,7 +41,7 @@ class Hub(threading.Thread):
         self.answers: dict[int, bytes] = {}  # by machine
         self.told: dict[int, tuple[float, ...]] = {}  # by rank
         self.suspicion = Suspicion(recorder)
-        self.deadline_s: Callable[[], float] = lambda: math.inf  # of a deadlock
+        self.deadline_s: Callable[[], float] = lambda: math.inf  # before a deadlock is reported
         self.tell_at = 0.0
         self.is_over = False
 
@@ -59,9 +59,9 @@ class Hub(threading.Thread):
                     self.report(wish)
             self.tell_states(monotonic())
         except Exception:
-            traceback.print_exc(file=sys.stderr)  # the relays notice that the hub is gone, and say so
+            traceback.print_exc(file=sys.stderr)  # the relays notice that the hub is gone and report it
         finally:
-            self.recorder.head.hub = 0  # each process of this machine makes reports again
+            self.recorder.head.hub = 0  # the processes of this machine make their own reports again
             self.close()
 
     def close(self) -> None:
@@ -70,13 +70,13 @@ class Hub(threading.Thread):
             connection.close()
 
     def stop(self) -> None:
-        """Tell the relays the last states, and end."""
+        """Send the relays the last states, and end the thread."""
         self.is_over = True
         if self.is_alive():
             self.join(STOP_S)
 
     def exchange(self, timeout_s: float) -> None:
-        """Read what has arrived, and send what the relays have not taken yet."""
+        """Read the frames that have arrived, and send those that the relays have not taken yet."""
         machines = {connection.fileno(): machine for machine, connection in self.connections.items()}
         behind = [connection.fileno() for connection in self.connections.values() if connection.leaving]
         ready, writable, _ = select.select(list(machines), behind, [], timeout_s)
@@ -94,14 +94,14 @@ class Hub(threading.Thread):
                 self.lose(machine)
 
     def send(self, machine: int, kind: Kind, payload: bytes = b"") -> None:
-        """Send a frame to a machine that may be lost by now."""
+        """Send a frame to a machine; note if it is lost."""
         try:
             self.connections[machine].send(kind, payload)
         except OSError:
             self.lose(machine)
 
     def lose(self, machine: int) -> None:
-        """Note that a machine cannot be reached any more."""
+        """Note that a machine can no longer be reached."""
         self.connections.pop(machine).close()
         for rank in self.ranks[machine]:
             slot = self.recorder.slots[rank]
@@ -109,7 +109,7 @@ class Hub(threading.Thread):
                 slot.has_died = Death.UNREACHABLE
 
     def tell_states(self, now: float) -> None:
-        """Send each machine what other machines' ranks have begun to do since the last time."""
+        """Send each machine what has changed in the states of other machines' ranks."""
         changed = []
         for rank, slot in enumerate(self.recorder.slots):
             of_cell = slot.cell_state, slot.cells_started, slot.has_died, slot.has_exited
@@ -129,7 +129,7 @@ class Hub(threading.Thread):
         return next((wish for wish in wishes if wish is not None), None)
 
     def report(self, wish: Wish) -> None:
-        """Publish a report on all machines, on this one last."""
+        """Publish a report on all other machines, then on this one."""
         recorder = self.recorder
         with recorder.locked():
             observed = self.observed()
@@ -141,17 +141,17 @@ class Hub(threading.Thread):
         self.tell_at = 0.0
 
     def reason(self, wish: Wish) -> Reason | Mismatch:
-        """Return why the rank has waited in vain. Only the hub can see a circle across machines."""
+        """Return why the rank's wait cannot end. Only the hub can see a circle across machines."""
         waiting = waits(self.recorder)
         in_circle = wish.reporter in waiting and wish.reporter in stuck_ranks(waiting, self.recorder.size)
         return Reason.CIRCLE if wish.why is Reason.TIMED_OUT and in_circle else wish.why
 
     def observed(self) -> list[Observed]:
-        """Return what other machines' ranks are doing, of the machines that answer."""
+        """Return what the ranks are doing on those other machines that answer."""
         return [Observed.from_json(answer) for answer in self.ask(Kind.OBSERVE).values()]
 
     def ask(self, kind: Kind, payload: bytes = b"") -> dict[int, bytes]:
-        """Send a frame to all machines and return their answers, of those that answer in time."""
+        """Send a frame to all machines; return the answers that arrive in time."""
         self.answers.clear()
         for machine in tuple(self.connections):
             self.send(machine, kind, payload)

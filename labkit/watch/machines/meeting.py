@@ -1,4 +1,4 @@
-"""How the relays find the hub when the ranks start: every address of its machine is tried."""
+"""How the relays find the hub when the ranks start: they try every address of its machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import psutil
 from labkit.watch.machines.connection import KEY_BYTES, Connection, admit, introduce
 
 START_S = 30.0  # until all machines have connected
-CONNECT_S = 2.0  # to one address: an address that leads nowhere does not answer
+CONNECT_S = 2.0  # for one address, which may lead nowhere and never answer
 
 
 class Door:
-    """Where the hub listens until all relays have connected, and no longer."""
+    """The socket on which the hub listens until all relays have connected."""
 
     def __init__(self) -> None:
         self.key = secrets.token_bytes(KEY_BYTES)
@@ -36,7 +36,7 @@ class Door:
                 sock, _ = self.socket.accept()
             except OSError:  # closed
                 return
-            # One that says nothing must not keep the others out.
+            # A client that sends nothing must not keep the others out.
             threading.Thread(target=self._admit, args=[sock], daemon=True).start()
 
     def _admit(self, sock: socket.socket) -> None:
@@ -47,9 +47,9 @@ class Door:
             self.admitted[machine] = Connection(sock)
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop listening."""
         with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)  # else `accept` goes on in its thread
+            self.socket.shutdown(socket.SHUT_RDWR)  # otherwise `accept` keeps waiting in its thread
         self.socket.close()
 
 
@@ -59,7 +59,7 @@ def _listen(dual: bool) -> socket.socket:
 
 
 def addresses() -> list[str]:
-    """Return the addresses of this machine, those that others cannot reach last."""
+    """Return the addresses of this machine; those that other machines cannot reach come last."""
     found = [
         entry.address
         for entries in psutil.net_if_addrs().values()
@@ -70,7 +70,7 @@ def addresses() -> list[str]:
 
 
 def find_hub(where: tuple[list[str], int, bytes], machine: int) -> tuple[Connection | None, str]:
-    """Connect to the hub as the relay of a machine; return the connection, or None and what went wrong.
+    """Connect to the hub as the relay of a machine; return the connection, or None and the errors.
 
     `where`: the addresses of the hub's machine, its port and the key.
     """

@@ -1,4 +1,4 @@
-"""Opening the flight recorders of a world: one for each machine that its ranks are on."""
+"""Open the flight recorders of a world: one for each machine that its ranks are on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from labkit.watch.flight_recorder.layout import HOST_BYTES, FlightRecorder, fit
 from labkit.watch.machines.meeting import START_S, Door, addresses, find_hub
 from labkit.watch.machines.serving import Server, server_of
 
-# If set to 1, hosts that labkit.hosts makes on one machine do not share a flight recorder, as real ones.
+# If set to 1, the hosts that labkit.hosts makes on one machine share no flight recorder, like real ones.
 SEPARATE = "LABKIT_SEPARATE_MACHINES"
 POLL_S = 0.01
 
@@ -43,7 +43,7 @@ def open_recorder(world: MPI.Intracomm, keep: bool) -> Opened | None:
             fault = str(error)
     raise_together(world, fault)
     path = world.allgather(path)[machines.index(mine)]
-    # Containers on one machine have files of their own.
+    # Each container on a machine has its own files.
     if not world.allreduce(os.path.exists(path), MPI.LAND):
         if is_first:
             FlightRecorder(path).remove()
@@ -60,7 +60,7 @@ def open_recorder(world: MPI.Intracomm, keep: bool) -> Opened | None:
     is_watched = world.bcast(server is not None or len(numbers) == 1)
     world.Barrier()
     if is_first and not (keep and is_watched):
-        recorder.remove()  # its memory stays for as long as a rank uses it
+        recorder.remove()  # the memory exists as long as a rank uses it
     if not is_watched:
         if server is not None:
             server.close()
@@ -98,14 +98,14 @@ def connect(world: MPI.Intracomm, recorder: FlightRecorder, machines: list[int])
 
 
 def machine() -> tuple[str, ...]:
-    """Return what processes have in common that can see each other and share memory.
+    """Return a name that is equal for processes that see each other and share memory.
 
-    It is not the host's name: the hosts that labkit.hosts makes on one machine have several.
+    It is not the host's name: hosts that labkit.hosts makes on one machine have different names.
     """
     try:
         apart = []
         if os.environ.get(SEPARATE, "") == "1":
-            # A SLURM for tests has several nodes on one machine, which share its network.
+            # The nodes of a SLURM made for tests are on one machine and share its network.
             apart = [os.readlink("/proc/self/ns/net"), os.environ.get("SLURMD_NODENAME", "")]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
         return boot, os.readlink("/proc/self/ns/pid"), *apart

@@ -1,4 +1,4 @@
-"""Publishing a report: by the rank itself if there is one machine, by the hub if there are several."""
+"""Publish a report: the rank itself does so on one machine, the hub on several."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def publish(  # noqa: PLR0917
 ) -> None:
     """Publish a report in this epoch, unless another rank does so first.
 
-    The hub answers late if rank 0 runs code that keeps other threads out. Give up after `patience_s`.
+    The hub answers late if rank 0 runs code that blocks other threads. Give up after `patience_s`.
     `progress` lets MPI move messages.
     """
     deadline = monotonic() + patience_s

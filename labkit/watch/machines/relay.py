@@ -1,4 +1,4 @@
-"""The relay: a thread in the first rank of each machine but rank 0's, which keeps in touch with the hub."""
+"""The relay: a thread in the first rank of every machine except rank 0's that talks to the hub."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Observed:
     highest_number: int
 
     def to_json(self) -> bytes:
-        """Return it as JSON."""
+        """Return this object as JSON."""
         return to_json(self)
 
     @staticmethod
     def from_json(text: bytes) -> Observed:
-        """Return what `to_json` has written."""
+        """Return the object that `to_json` has written."""
         fields = json.loads(text)
         return Observed(tuple(map(rank_from_json, fields["states"])), fields["highest_number"])
 
@@ -65,7 +65,7 @@ class Relay(threading.Thread):
         except OSError:
             pass
         except Exception:
-            traceback.print_exc(file=sys.stderr)  # the hub notices that this machine is gone, and says so
+            traceback.print_exc(file=sys.stderr)  # the hub notices that this machine is gone and reports it
         finally:
             self.close()
             self.lose_hub()
@@ -75,13 +75,13 @@ class Relay(threading.Thread):
         self.connection.close()
 
     def stop(self) -> None:
-        """Send the last changes, and end."""
+        """Send the last changes, and end the thread."""
         self.is_over = True
         if self.is_alive():
             self.join(STOP_S)
 
     def exchange(self, timeout_s: float) -> None:
-        """Send what has changed, and do what the hub says. Raise OSError if it is lost."""
+        """Send changes in the slots, and handle the hub's frames. Raise OSError if the hub is lost."""
         connection = self.connection
         select.select([connection], [connection] if connection.leaving else [], [], timeout_s)
         for kind, payload in connection.receive():
@@ -120,7 +120,7 @@ class Relay(threading.Thread):
             self.recorder.publish(Report.from_json(payload[FIRST_NUMBER.size :]), number)
 
     def note_deaths(self) -> None:
-        """Note which ranks of this machine have died: only here can it be seen."""
+        """Note which ranks of this machine have died, which only this machine can see."""
         for rank in self.ranks:
             slot = self.recorder.slots[rank]
             has_started = slot.pid != 0
@@ -133,7 +133,7 @@ class Relay(threading.Thread):
                 slot.has_died = Death.DIED
 
     def lose_hub(self) -> None:
-        """From now on this machine's ranks make their own reports; those of the others cannot be reached."""
+        """Mark all other machines' ranks as unreachable, and let this machine make its own reports."""
         for rank in self.others:
             slot = self.recorder.slots[rank]
             if slot.cell_state != CellState.EXITED and not slot.has_died:

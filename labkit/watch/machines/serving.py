@@ -1,4 +1,4 @@
-"""Where the hub and the relays run: in a thread of the rank, or of its parent process, which outlives it."""
+"""Run the hub and the relays in a thread of the rank, or of its parent process, which outlives it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from labkit.watch.machines.connection import Connection
 from labkit.watch.machines.hub import Hub
 from labkit.watch.machines.relay import Relay
 
-MOST_FILES = 250  # that the system passes to another process at once
+MOST_FILES = 250  # limit of the system for one message to another process
 MESSAGE_BYTES = 1 << 16
 POLL_S = 0.01
 
@@ -21,12 +21,12 @@ Server = Hub | Relay
 
 
 def server_of(recorder: FlightRecorder, connections: dict[int, Connection]) -> Server:
-    """Return the thread that serves these connections, given by the numbers of the machines."""
+    """Return the thread that serves these connections, which are keyed by machine number."""
     return Relay(recorder, connections[0]) if recorder.head.machine else Hub(recorder, connections)
 
 
 def serve_here(server: Server, progress: Callable[[], object]) -> None:
-    """Serve in this process. When its program has ended, it stays for as long as other ranks need it.
+    """Serve in this process. After its program has ended, it stays alive as long as other ranks need it.
 
     `progress` lets MPI move messages.
     """
@@ -48,14 +48,14 @@ def _stay(server: Server, progress: Callable[[], object]) -> None:
 
 
 def hand_over(rank: int, recorder: FlightRecorder, server: Server | None, to: socket.socket) -> None:
-    """Tell the process at the other end of a Unix socket where the recorder is, and let it serve."""
+    """Pass the recorder and the connections to the process at the other end of a Unix socket."""
     connections = server.connections if server is not None else {}
     words = {"rank": rank, "recorder": recorder.path, "machines": list(connections)}
     socket.send_fds(to, [json.dumps(words).encode()], [each.fileno() for each in connections.values()])
 
 
 def take_over(source: socket.socket) -> tuple[int, FlightRecorder, Server | None] | None:
-    """Return a rank, its flight recorder and what to serve, if it is to be served here.
+    """Return what `hand_over` has sent: a rank, its flight recorder and the server, if one runs here.
 
     Return None if the other process has ended.
     """

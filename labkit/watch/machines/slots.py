@@ -1,4 +1,4 @@
-"""Slots in transit: what has changed in them, and the times in them by the receiver's clock."""
+"""Slots in transit: find changes in them, and convert their times to the receiver's clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labkit.watch.flight_recorder.snapshot import is_in_mpi_call
 PART = Struct("!IIH")  # rank, offset in its slot, length of the bytes that follow
 BLOCK_BYTES = 128
 SLOT_BYTES = ctypes.sizeof(Slot)
-STATE_BYTES = Slot.host.offset  # of a slot: what the ranks' waits look at, without names, lines and calls
+STATE_BYTES = Slot.host.offset  # of a slot: the part that waits read, without names, lines and calls
 TIMES = [
     getattr(Slot, name).offset for name, *_ in Slot._fields_ if name.endswith(("_since_s", "sampled_s"))
 ]  # on the writer's clock; 0 for never
@@ -20,14 +20,14 @@ _TIME = Struct("=d")
 
 
 class Changes:
-    """What has changed in the slots of a machine's ranks since it was last asked for."""
+    """Finds what has changed in the slots of a machine's ranks since the last call."""
 
     def __init__(self, recorder: FlightRecorder, ranks: Collection[int]) -> None:
         self.recorder = recorder
         self.sent = {rank: bytes(SLOT_BYTES) for rank in ranks}
 
     def take(self) -> bytes:
-        """Return the parts that have changed; empty if none has."""
+        """Return the parts that have changed; empty if nothing has."""
         parts = []
         for rank, before in self.sent.items():
             now = raw_slot(self.recorder, rank)
@@ -42,14 +42,14 @@ class Changes:
 
 
 class Mirror:
-    """The slots of other machines' ranks, written to this machine's recorder by its own clock."""
+    """Writes the slots of other machines' ranks to this machine's recorder, with times on its own clock."""
 
     def __init__(self, recorder: FlightRecorder, ranks: Collection[int]) -> None:
         self.recorder = recorder
         self.raw = {rank: bytearray(raw_slot(recorder, rank)) for rank in ranks}
 
     def apply(self, parts: bytes, offset_s: float) -> None:
-        """Write what has changed; `offset_s` is how far our clock is ahead of the sender's."""
+        """Write changed parts; `offset_s` is how far our clock is ahead of the sender's."""
         touched = set()
         for rank, start, block in _split(parts):
             self.raw[rank][start : start + len(block)] = block
@@ -68,11 +68,11 @@ def _split(parts: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def states_of(recorder: FlightRecorder, ranks: Iterable[int], now_s: float) -> bytes:
-    """Return the states of ranks, for a machine that they are not on, which takes them to be up to date."""
+    """Return the states of ranks for another machine, which takes them to be up to date."""
     parts = []
     for rank in ranks:
         state = Slot.from_buffer_copy(raw_slot(recorder, rank))
-        if not is_in_mpi_call(state, now_s):  # perhaps only its watchdog has not looked lately
+        if not is_in_mpi_call(state, now_s):  # its watchdog may only not have sampled it lately
             state.mpi_call_since_s = 0.0
         parts.append(PART.pack(rank, 0, STATE_BYTES) + bytes(state)[:STATE_BYTES])
     return b"".join(parts)

@@ -1,4 +1,4 @@
-"""What a rank asks of the hub, in its slot: a report, and about what."""
+"""A rank's request for a report, which it leaves in its slot for the hub."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from labkit.watch.flight_recorder.layout import Slot
 from labkit.watch.flight_recorder.members import read_members, write_members
 from labkit.watch.flight_recorder.report import Mismatch, Reason
 
-MISMATCHES = 100  # the number of a Mismatch is this and its value
+MISMATCHES = 100  # a Mismatch is stored as its value plus this
 
 
 class Wish(NamedTuple):
-    """A report that a rank wants; the arguments are those of `take_snapshot`."""
+    """A request for a report; the fields are arguments of `take_snapshot`."""
 
     why: Reason | Mismatch
     deadline_s: float
@@ -26,11 +26,11 @@ def write_wish(slot: Slot, epoch: int, wish: Wish) -> None:
     slot.wanted_reporter = wish.reporter
     slot.wanted_reason = wish.why.value + MISMATCHES * isinstance(wish.why, Mismatch)
     write_members(slot, wish.members)
-    slot.wanted_in = epoch + 1  # last: now it counts
+    slot.wanted_in = epoch + 1  # written last: it makes the request valid
 
 
 def read_wish(slot: Slot, epoch: int, size: int) -> Wish | None:
-    """Return the report that a rank wants in this epoch, if it wants one."""
+    """Return the report that a rank asks for in this epoch, if any."""
     if slot.wanted_in != epoch + 1:
         return None
     number = slot.wanted_reason

@@ -1,4 +1,4 @@
-"""Call a function as soon as the program has MPI: when it imports mpi4py.MPI, or when it calls MPI.Init."""
+"""Call a function as soon as the program has initialised MPI: on its import of mpi4py.MPI, or in MPI.Init."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def call_after_init(function: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds mpi4py.MPI by the other finders, once, and gives it another loader."""
+    """Finds mpi4py.MPI once, through the other finders, and replaces its loader."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self.function = function
@@ -38,7 +38,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Loads a module as another loader does, and then calls a function."""
+    """Loads a module with another loader, and then calls a function."""
 
     def __init__(self, loader: Loader, function: Callable[[], None]) -> None:
         self.loader, self.function = loader, function

@@ -1,4 +1,4 @@
-"""What the parents of all ranks share through the flight recorder: the report, shown once, and exit codes."""
+"""The job as the parents of all ranks see it in the flight recorder: the report and the exit codes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from labkit.watch.machines.serving import Server
 from labkit.watch.machines.wishes import Wish
 from labkit.watch.program.options import Options, findings_file
 
-OTHERS_S = 10.0  # how long a rank that has ended waits for the others to end
-SHOWN_S = 5.0  # how long a rank waits for another to show the report
-LEAVE_S = 2.0  # how long a rank waits for the others to be ready to end, too
-CAUSE_S = 0.5  # a rank that MPI ends because another has died leaves it so long to say so first
-PUBLISH_S = 5.0  # how long a rank that has died waits for the hub to make the report
+OTHERS_S = 10.0  # how long a parent waits for the other ranks to end
+SHOWN_S = 5.0  # how long a parent waits for another to print the report
+LEAVE_S = 2.0  # how long a parent waits for the others to be ready to end
+CAUSE_S = 0.5  # if MPI ends a rank because another has died, that one's parent has this long to report first
+PUBLISH_S = 5.0  # how long a dead rank's parent waits for the hub's report
 POLL_S = 0.02
 
 
@@ -50,7 +50,7 @@ class Job:
             server.start()
         self.slot = recorder.slots[rank]
         if rank == 0 and options.json:
-            Path(options.json).unlink(missing_ok=True)  # of an earlier run
+            Path(options.json).unlink(missing_ok=True)  # from an earlier run
 
     def report(self) -> Report | None:
         """Return the report that ends the job, if there is one."""
@@ -58,16 +58,16 @@ class Job:
         return None if report is None or report.reason is Reason.INTERRUPTED else report
 
     def has_ended_program(self) -> bool:
-        """Tell whether the rank's program has come to its end, by itself or by an error."""
+        """Return whether the rank's program has finished or raised an error."""
         return self.slot.cell_state != CellState.RUNNING
 
     def note_exit(self, code: int) -> None:
-        """Note that the rank's program has ended with an exit code, or with a signal if it is negative."""
+        """Note the exit code of the rank's program; a negative one is the number of a signal."""
         self.slot.exit_code = code if code >= 0 else 128 - code
         self.slot.has_exited = 1
 
     def report_death(self, code: int, place: str) -> None:
-        """Publish that the rank has died, and where, unless there is another report."""
+        """Publish that the rank has died at `place`, unless there is another report."""
         if code >= 0:
             _wait(lambda: self.report() is not None, CAUSE_S)
         epoch = self.recorder.head.epoch
@@ -81,7 +81,7 @@ class Job:
         publish(self.recorder, self.rank, epoch, wish, int, PUBLISH_S)
 
     def show(self, report: Report) -> None:
-        """Print the report and write it to the file, if no other rank does; else wait until it is done."""
+        """Print the report and write the file, or wait until another rank's parent has done so."""
         head = self.recorder.head
         with self.recorder.locked():
             is_first = not head.shown_by and self.slot.machine == self.recorder.slots[0].machine
@@ -98,12 +98,12 @@ class Job:
             _wait(lambda: bool(head.is_shown), SHOWN_S)
 
     def stop_serving(self) -> None:
-        """Tell the other machines the last news of this one's ranks."""
+        """Send the last states of this machine's ranks to the other machines."""
         if self.server is not None:
             self.server.stop()
 
     def leave(self) -> None:
-        """Wait until all ranks of this machine are ready to end: the launcher kills all with the first."""
+        """Wait until all ranks of this machine are ready to end; when one ends, the launcher kills all."""
         self.slot.has_left = 1
         here = [slot for slot in self.recorder.slots if slot.machine == self.slot.machine]
         _wait(lambda: all(slot.has_left for slot in here), LEAVE_S)
@@ -115,7 +115,7 @@ class Job:
         return HANG_EXIT_CODE
 
     def finish(self, code: int) -> None:
-        """Let the others come to their ends, too, if that is of use; write the file if one is asked for."""
+        """Wait for the other ranks to end if their exit codes matter; write the file if one is asked for."""
         slots = self.recorder.slots
         if code or (self.rank == 0 and self.options.json):
             _wait(lambda: all(slot.has_exited for slot in slots) or self.report() is not None, OTHERS_S)
@@ -123,7 +123,7 @@ class Job:
             if self.report() is None:
                 self._write_json(None)
             self.slot.has_left = 1
-        elif code and self.options.json:  # the launcher kills all with the first that fails
+        elif code and self.options.json:  # when one rank fails, the launcher kills the others
             _wait(lambda: bool(slots[0].has_left) or self.report() is not None, SHOWN_S)
 
     def _write_json(self, report: Report | None) -> None:
@@ -144,7 +144,7 @@ class Job:
 
 
 def _findings(path: str) -> list[dict[str, object]]:
-    """Return what strict mode has found, from the file that the program has left."""
+    """Return strict mode's findings from the file that the program has left."""
     file = Path(findings_file(path))
     found: list[dict[str, object]] = json.loads(file.read_text()) if file.exists() else []
     file.unlink(missing_ok=True)
@@ -152,7 +152,7 @@ def _findings(path: str) -> list[dict[str, object]]:
 
 
 def _cause(code: int) -> str:
-    """Return how a process has ended that should not have: a verb and what follows."""
+    """Return the predicate of a sentence about a process that has died."""
     if code >= 0:
         return f"ended with exit code {code} in the middle of its program, without ending MPI"
     name, meaning = signal.Signals(-code).name, (signal.strsignal(-code) or "").lower()

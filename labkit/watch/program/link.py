@@ -1,4 +1,4 @@
-"""The program's side of the connection to its parent: it watches MPI as soon as the program has it."""
+"""The program's end of the connection to its parent; it starts watching when MPI is initialised."""
 
 # ruff: noqa: PLC0415 (imports inside functions: MPI is loaded by the program, or not at all)
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
+from labkit.launch import refuse_world_of_one
 from labkit.watch import STRICT_EXIT_CODE
 from labkit.watch.program.importing import call_after_init
 from labkit.watch.program.options import Options, findings_file
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
 
 
 class Link:
-    """The connection of a program, which is this process, to its parent."""
+    """The connection from this process, the program, to its parent."""
 
     def __init__(self, connection: socket.socket, stack: BinaryIO, options: Options) -> None:
         self.connection, self.options = connection, options
         self.watch: Watch | None = None
-        self.server: Server | None = None  # that the parent runs
+        self.server: Server | None = None  # run by the parent
         self.exit_code = 0
-        atexit.register(self._exit)  # before mpi4py's, so that it is called after MPI has ended
+        atexit.register(self._exit)  # registered before mpi4py's, so it runs after MPI has ended
         if not faulthandler.is_enabled():
-            # The parent reads where the program was when a signal killed it.
+            # If a signal kills the program, the parent reads there at which line it was.
             faulthandler.enable(stack, all_threads=False)
         call_after_init(self.begin)
 
@@ -43,6 +44,7 @@ class Link:
         """Watch this process's MPI, and tell the parent where the flight recorder is. Collective."""
         from mpi4py import MPI
 
+        refuse_world_of_one(self.options.command, MPI.COMM_WORLD.size, MPI.get_vendor()[0])
         from labkit.watch.communicators import watch_world
         from labkit.watch.machines.serving import hand_over
 
@@ -68,7 +70,7 @@ class Link:
         MPI.Intracomm.Barrier(watched)
         machine = recorder.head.machine
         if rank == min(each for each, slot in enumerate(recorder.slots) if slot.machine == machine):
-            recorder.remove()  # its memory stays for as long as a process uses it
+            recorder.remove()  # the memory exists as long as a process uses it
         if self.options.strict:
             from labkit.watch.strict import ending
 
@@ -76,13 +78,14 @@ class Link:
             atexit.register(self._end_strictly)
 
     def _end_strictly(self) -> None:
-        """Print what strict mode has found, and let the program end with an exit code that says so."""
+        """Print strict mode's findings; if there are any, let the program end with STRICT_EXIT_CODE."""
         from labkit.watch.strict import ending, findings
 
         found, is_complete = ending.end_program()
         if found:
             self.exit_code = STRICT_EXIT_CODE
-        if found and (not is_complete or (self.watch and self.watch.rank == 0)):  # rank 0 has those of all
+        # If the findings are complete, rank 0 has those of all ranks.
+        if found and (not is_complete or (self.watch and self.watch.rank == 0)):
             print(findings.render(found), file=sys.stderr, flush=True)
             if self.options.json:
                 with contextlib.suppress(OSError):
@@ -95,7 +98,7 @@ class Link:
             os._exit(self.exit_code)
 
     def _serve(self, server: Server, progress: Callable[[], object]) -> None:
-        """Let the parent connect this machine with the others: it outlives this process."""
+        """Let the parent, which outlives this process, connect this machine with the others."""
         from labkit.watch.machines.serving import MOST_FILES, serve_here
 
         if len(server.connections) > MOST_FILES:
@@ -104,7 +107,7 @@ class Link:
             self.server = server
 
     def note_error(self, error: BaseException) -> None:
-        """Note that the program has raised an error that it has not caught."""
+        """Note that the program has ended with an uncaught error."""
         from labkit.watch.flight_recorder.layout import CellState
         from labkit.watch.flight_recorder.source import describe
 
@@ -112,7 +115,7 @@ class Link:
             self.watch.end_cell(CellState.RAISED, describe(error))
 
     def _flush_when_asked(self) -> None:
-        """Write what the program has printed, before its parent ends it."""
+        """Flush the program's output when the parent asks for it."""
         with contextlib.suppress(OSError, ValueError):
             if self.connection.recv(1):
                 for stream in sys.stdout, sys.stderr:
@@ -121,6 +124,6 @@ class Link:
 
 
 def stay() -> NoReturn:
-    """Wait until the parent ends this process: no code of the program runs after a report."""
+    """Wait until the parent ends this process, so that none of the program's code runs after a report."""
     while True:
         sleep(1)

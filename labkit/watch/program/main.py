@@ -1,7 +1,7 @@
-"""What one rank of `python -m labkit.watch program.py` does: fork, and run the program in the child."""
+"""One rank of `python -m labkit.watch program.py`: fork, and run the program in the child."""
 
-# ruff: noqa: PLC0415 (imports inside functions: each of the two processes imports only what it needs, and the
-# program imports NumPy and MPI itself, after it may have set what they read when they load)
+# ruff: noqa: PLC0415 (imports inside functions: each process imports only what it needs, and the program must
+# be able to set environment variables before it loads NumPy and MPI)
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run the program of this command line; end with its exit code, or with another if it hangs or dies."""
+    """Run the program of this command line; exit with its code, or with another one if it hangs or dies."""
     options = parse(sys.argv[1:])
     link = begin_watching(options)
     from labkit.watch.program import script
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def begin_watching(options: Options) -> Link:
-    """Go on in a child process, whose MPI will be watched; the parent stays here until the child has ended.
+    """Fork: return in the child, whose MPI will be watched; the parent exits when the child has ended.
 
     Call it before MPI is loaded and before there are threads.
     """

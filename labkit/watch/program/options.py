@@ -9,24 +9,30 @@ from dataclasses import dataclass
 
 from labkit.watch import HANG_EXIT_CODE
 
-# Only ranks that have all been inside one MPI call for so long, each without a line of Python in between, are
-# taken for stuck. In a minute, a slow disk or network moves more than a call can ask for.
+# Ranks count as stuck only if all of them have been inside one MPI call for this long, each without a line of
+# Python in between. Few calls take a minute, even with a slow disk or network.
 DEADLINE_S = 60.0
+NAME = "python -m labkit.watch"
 
 
 @dataclass(frozen=True)
 class Options:
-    """A program and how to watch it. `words`: the program's path or module, and its own arguments."""
+    """A program and how to watch it.
+
+    `words`: the program's path or module, and its own arguments. `command`: the command that runs it, for
+    messages.
+    """
 
     words: tuple[str, ...]
     is_module: bool = False
     deadline_s: float = DEADLINE_S
     strict: bool = False
     json: str | None = None
+    command: str = NAME
 
 
 def command_line(options: Options) -> list[str]:
-    """Return the command that runs one rank of the program; `parse` reads it again."""
+    """Return the command line that runs one rank of the program; `parse` is the inverse."""
     words = [sys.executable, "-m", "labkit.watch", "--deadline", f"{options.deadline_s!r}"]
     words += ["--strict"] * options.strict
     words += [] if options.json is None else ["--json", options.json]
@@ -34,14 +40,14 @@ def command_line(options: Options) -> list[str]:
 
 
 def findings_file(json: str) -> str:
-    """Return the file in which the program leaves strict mode's findings for its parent."""
+    """Return the path of the file that hands strict mode's findings from the program to its parent."""
     return f"{json}.strict"
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line without its first words. Print a usage error and exit with 2."""
+    """Return the options in a command line's arguments; on a usage error, print it and exit with status 2."""
     parser = argparse.ArgumentParser(
-        prog="python -m labkit.watch",
+        prog=NAME,
         description="Run an mpi4py program on the ranks that mpiexec or srun has started, and watch them. "
         "A hang is reported on standard error, "
         f"and the job ends with exit code {HANG_EXIT_CODE}.",

@@ -1,7 +1,7 @@
-"""The parent of a watched program: it gets the program's exit status, and ends the rank after a report.
+"""The parent of a watched program: it reads the program's exit status, and ends the rank after a report.
 
-A rank that dies takes the others with it within milliseconds, and no launcher says which died first. A rank
-that hangs inside MPI can do nothing any more. The parent of each rank knows the first and does the second.
+When a rank dies, MPI ends the others within milliseconds, and no launcher says which rank died first. A rank
+that hangs inside MPI cannot end itself. The parent of each rank sees how it died, and ends it if it hangs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from labkit.watch.machines.serving import take_over
 from labkit.watch.program.job import Job
 from labkit.watch.program.options import Options
 
-# What a launcher or a user sends to a rank. A terminal sends SIGINT to both processes.
+# Signals that a launcher or a user sends to a rank. A terminal sends SIGINT to both processes.
 FORWARDED = signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT
 POLL_S = 0.25
 FLUSH_S = 1.0
@@ -30,7 +30,7 @@ MESSAGE_BYTES = 1 << 16
 
 
 class Parent:
-    """Wait for the program, which is process `child`; this process is its parent."""
+    """Waits for the program, which runs in the process `child`."""
 
     def __init__(self, child: int, connection: socket.socket, stack: BinaryIO, options: Options) -> None:
         self.child, self.connection, self.stack, self.options = child, connection, stack, options
@@ -38,7 +38,7 @@ class Parent:
         self.was_told_to_end = False
 
     def run(self) -> NoReturn:
-        """Wait until the child ends or a report is made; end with the exit code."""
+        """Wait until the child ends or there is a report; exit with the job's code."""
         woken, wake = os.pipe()
         for file in woken, wake:
             os.set_blocking(file, False)
@@ -66,13 +66,13 @@ class Parent:
             os.kill(self.child, signum)
 
     def _after(self, code: int) -> NoReturn:
-        """End as the child has ended; report it first if the child has died."""
+        """Exit with the child's code; if the child has died, report that first."""
         if self.job is None:
             _exit(code)
         job = self.job
         job.note_exit(code)
         if self.was_told_to_end and code < 0 and not job.report():
-            _exit(code)  # by the launcher or the user, who know it
+            _exit(code)  # the launcher or the user has ended it, and needs no report
         if (code < 0 or not job.has_ended_program()) and not job.report():
             job.report_death(code, student_line(frames_in(self.stack)))
         if report := job.report():
@@ -82,7 +82,7 @@ class Parent:
         _exit(code)
 
     def _end(self, job: Job, report: Report) -> NoReturn:
-        """End this rank after a report; first let it write what it has printed."""
+        """End this rank after a report; first let it flush its output."""
         with contextlib.suppress(OSError):
             self.connection.sendall(b"\n")
             select.select([self.connection], [], [], FLUSH_S)

@@ -1,4 +1,4 @@
-"""Run a script or a module as `python` itself does, and show its errors without the frames of the lab."""
+"""Run a script or a module as `python` does, and print its errors without the lab's frames."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LABKIT = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 
 
 def run(words: tuple[str, ...], is_module: bool) -> None:
-    """Run a program as `__main__`; `words` are its path or module, and its arguments.
+    """Run a program as `__main__`; `words` are its path or module and its arguments.
 
-    It ends as programs do: by returning, by SystemExit, or by another exception.
+    Return when the program ends, or raise its SystemExit or uncaught exception.
     """
     program = words[0]
     sys.argv[:] = words
@@ -29,8 +29,8 @@ def run(words: tuple[str, ...], is_module: bool) -> None:
     if os.path.isdir(program) or zipfile.is_zipfile(program):
         runpy.run_path(program, run_name="__main__")
         return
-    path = os.path.abspath(program)  # as Python itself gives it to `__file__`
-    # It stays `__main__` to the end of the process, as what runs at exit expects; runpy's module does not.
+    path = os.path.abspath(program)  # like Python's own `__file__`
+    # Functions that run at exit expect the program's `__main__`; runpy would remove its module before that.
     main = ModuleType("__main__")
     loader = SourceFileLoader("__main__", path)
     vars(main).update(__file__=path, __builtins__=builtins, __loader__=loader, __cached__=None)
@@ -41,13 +41,13 @@ def run(words: tuple[str, ...], is_module: bool) -> None:
 
 
 def show(error: BaseException) -> None:
-    """Print an error that the program has not caught, as Python would."""
+    """Print an uncaught error of the program as Python does."""
     _without_own_frames(error)
     sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _without_own_frames(error: BaseException) -> None:
-    """Take the frames of the lab out of the tracebacks of the error and of those that led to it."""
+    """Remove the lab's frames from the tracebacks of an error and of the errors that caused it."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:

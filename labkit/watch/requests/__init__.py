@@ -1,1 +1,1 @@
-"""Requests: which are under way, and waiting for them in a way that can be ended with a report."""
+"""Requests: track which are under way, and wait for them so that a report can end the wait."""

@@ -1,4 +1,4 @@
-"""Non-blocking calls of the caller's code: their requests poll, know the line that made them, and count."""
+"""Non-blocking calls of the caller: their requests poll, know their line, and are tracked as under way."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _getframe = sys._getframe
 
 
 class NotedRequests(ChannelComm):
-    """Notes the requests of the caller's code; blocking messages and schedules complete their own."""
+    """Tracks the requests of the caller; blocking messages and schedules complete their own requests."""
 
     _again: MPI.Intracomm | None = None  # for non-blocking collectives after a hang, see `_nonblocking`
     _again_epoch = 0
-    _next_isend, _next_irecv = MPI.Comm.Isend, MPI.Comm.Irecv  # what `super()` finds, in half the time
+    _next_isend, _next_irecv = MPI.Comm.Isend, MPI.Comm.Irecv  # like `super()`, in half the time
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -70,14 +70,15 @@ class NotedRequests(ChannelComm):
     def _nonblocking(self, name: str) -> MPI.Intracomm | None:
         """Return the duplicate to use for non-blocking collectives; None before the first hang.
 
-        A hang leaves them under way, where no call can cancel them, and the MPI library would match them with
-        the next ones. So the first one after a hang waits until all ranks make it, and duplicates again.
+        A hang leaves non-blocking collectives under way. No call can cancel them, and the MPI library would
+        match them with later ones. So the first one after a hang waits until all ranks make it, and
+        duplicates the communicator again.
         """
         channel = self._channel
         if isinstance(channel, Channel) and max(channel.epoch_made, self._again_epoch) != channel.watch.epoch:
             self._join(name, depth=4)
             group = MPI.Intracomm.Get_group(self)
-            # By messages: Dup uses non-blocking collectives itself, under Open MPI.
+            # Create_group uses messages; Open MPI's Dup uses non-blocking collectives itself.
             self._again = MPI.Intracomm.Create_group(self, group, channel.watch.epoch % 1000)
             self._again_epoch = channel.watch.epoch
             group.Free()
@@ -94,7 +95,7 @@ def _noting(name: str) -> Callable[..., Any]:
 
 
 def _peer_and_tag(name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[int, int]:
-    """Return the peer and the tag of a message's arguments, of the receive if it has both."""
+    """Return the peer and the tag in a message's arguments; for a send and receive, those of the receive."""
     names: tuple[str, ...]
     if name in NONBLOCKING_SENDS:
         names, defaults = ("buf", "dest", "tag"), (-1, 0)
@@ -124,7 +125,7 @@ def _collective(name: str) -> Callable[..., Any]:
 
 def _losing(name: str, kind: under_way.UnderWay) -> Callable[..., Any]:
     def start(self: NotedRequests, *arguments: Any, **named: Any) -> Any:
-        kind.lost_track = True  # of a message in a buffer of MPI, or of one that another object receives
+        kind.lost_track = True  # the message is in a buffer of MPI, or another object receives it
         return getattr(super(NotedRequests, self), name)(*arguments, **named)
 
     return _like_mpi4py(start, name)
@@ -136,7 +137,7 @@ def _like_mpi4py(method: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 for _name in (*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES, "Isendrecv", "Isendrecv_replace"):
-    if hasattr(MPI.Comm, _name) and _name not in vars(NotedRequests):  # what this mpi4py has
+    if hasattr(MPI.Comm, _name) and _name not in vars(NotedRequests):  # not every mpi4py has all
         setattr(NotedRequests, _name, _noting(_name))
 for _name in NONBLOCKING_COLLECTIVES:
     if hasattr(MPI.Intracomm, _name):

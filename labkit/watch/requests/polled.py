@@ -23,7 +23,7 @@ from labkit.watch.wait import POLLS, Watch
 
 
 class LikeMpi4py(type):
-    """Counts mpi4py's own requests as instances: those that no watched communicator has made."""
+    """Lets mpi4py's own requests, which other communicators make, count as instances."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         own = _REPLACED.get(cls)
@@ -38,10 +38,10 @@ _testall = RawRequest.Testall
 
 
 class PolledRequest(RawRequest, metaclass=LikeMpi4py):
-    """An `MPI.Request` on the same handle; `made` tells which call made it, None if that is not known."""
+    """An `MPI.Request` with the same handle; `made` is the call that made it, None if unknown."""
 
     __slots__ = ("made",)
-    made: tuple[str, ChannelComm, int, int, CodeType, int]  # a Made: making a plain tuple takes a third
+    made: tuple[str, ChannelComm, int, int, CodeType, int]  # a Made, as a tuple to save time
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         for _ in _polls:
@@ -58,7 +58,7 @@ class PolledRequest(RawRequest, metaclass=LikeMpi4py):
     def Waitall(
         cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
     ) -> Literal[True]:
-        # A list, since mpi4py writes into it what it has completed.
+        # `statuses` is a list because mpi4py writes the statuses into it.
         for _ in _polls:
             if _testall(requests, statuses):
                 return True
@@ -101,7 +101,7 @@ class PolledRequest(RawRequest, metaclass=LikeMpi4py):
 
         def has_completed() -> bool:
             found[:] = [cls.Testsome(requests, statuses)]
-            return found[0] is None or len(found[0]) > 0  # None: there is nothing to wait for
+            return found[0] is None or len(found[0]) > 0  # None: no request is active
 
         _poll(has_completed, requests, needs_all=False)
         return found[0]
@@ -140,7 +140,7 @@ _REPLACED: dict[type, type] = {}
 
 
 def like(replacement: type, own: type) -> None:
-    """Let a class stand in for mpi4py's own one: in messages and tracebacks, help and `isinstance`."""
+    """Let a class stand in for mpi4py's own one in messages, tracebacks, help and `isinstance`."""
     _REPLACED[replacement] = own
     replacement.__name__ = replacement.__qualname__ = own.__name__
     replacement.__module__ = own.__module__
@@ -162,9 +162,9 @@ def replace_requests(
     request: type[MPI.Request] = PolledRequest,
     prequest: type[MPI.Prequest] = PolledPrequest,
 ) -> None:
-    """Let `MPI.Request` and `MPI.Prequest` be those that poll, for code that calls `MPI.Request.Waitall`.
+    """Replace `MPI.Request` and `MPI.Prequest` by polling classes, for code that calls `MPI.Request.Waitall`.
 
-    `watch` and `deadline_s` (in seconds) are for requests that no watched communicator has made. `request`
+    `watch` and `deadline_s` (in seconds) are for requests that other communicators have made. `request`
     and `prequest`: the classes that take their place.
     """
     global _polls, _pause
@@ -175,9 +175,9 @@ def replace_requests(
 
 
 def polled(request: Any, operation: str, comm: ChannelComm, peer: int, tag: int, frame: FrameType) -> Any:
-    """Return mpi4py's request as one that polls, and count it as under way; others are returned as they are.
+    """Return mpi4py's request as one that polls, and count it as under way; return others unchanged.
 
-    `frame`: the caller's, which made the request.
+    `frame`: the frame of the caller, which made the request.
     """
     if type(request) is RawRequest:
         request = PolledRequest(request)

@@ -1,4 +1,4 @@
-"""Requests under way while a rank waits, and those that hangs have left behind."""
+"""Track requests that are under way while a rank waits, and those that hangs have left behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class UnderWay:
 
     def __init__(self) -> None:
         self.requests: list[MPI.Request] = []
-        self.lost_track = False  # for good: a message may be under way that nothing here knows
+        self.lost_track = False  # permanent: a message that is not tracked may be under way
 
     def add(self, request: MPI.Request) -> None:
         """Keep a request until it has completed."""
@@ -27,7 +27,7 @@ class UnderWay:
             self.tidy()
 
     def tidy(self) -> None:
-        """Keep only requests that are under way, and none if there are too many."""
+        """Drop requests that have completed, and all if too many are left."""
         if self.any() and len(self.requests) > KEPT:
             self.requests, self.lost_track = [], True
 

@@ -1,4 +1,4 @@
-"""Waiting for requests by polling, until they have completed or a report says why they cannot."""
+"""Wait for requests by polling until they have completed or a report says why they cannot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Made(NamedTuple):
 
     @property
     def is_message(self) -> bool:
-        """Whether it is a send or a receive, and no collective."""
+        """Whether the call is a send or a receive rather than a collective."""
         return self.peer != NO_PEER
 
     @property
@@ -39,7 +39,7 @@ class Made(NamedTuple):
         return line_of(self.code, self.instruction)
 
 
-NO_PEER = -99  # of a collective
+NO_PEER = -99  # the peer of a collective
 
 
 def made_by(request: Any) -> Made | None:
@@ -48,12 +48,12 @@ def made_by(request: Any) -> Made | None:
     return Made(*made) if made else None
 
 
-_watch: Watch | None = None  # for requests of which it is not known what made them
+_watch: Watch | None = None  # for requests whose origin is unknown
 _deadline_s = 0.0
 
 
 def set_default(watch: Watch | None, deadline_s: float) -> None:
-    """Wait like this for requests of which it is not known what made them."""
+    """Set how to wait for requests whose origin is unknown."""
     global _watch, _deadline_s
     _watch, _deadline_s = watch, deadline_s
 
@@ -77,7 +77,7 @@ def wait_for(
     try:
         watch.wait(is_done, RequestWait(watch, deadline_s, requests, sys._getframe(depth), needs_all))
     except BaseException:
-        # Left as they are, receives would take the messages that the next attempt sends.
+        # Otherwise, these receives would take the messages of the next attempt.
         for request in requests:
             origin = made_by(request)
             operation = origin.operation if origin else ""
@@ -127,7 +127,7 @@ class RequestWait(MessageWait):
 
     def is_stuck(self) -> bool:
         if self.subject is None or not self.subject or self.subject.Get_status():
-            self.announce()  # the first one has completed meanwhile
+            self.announce()  # the first one has completed in the meantime
             return False
         return super().is_stuck()
 

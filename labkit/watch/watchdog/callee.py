@@ -1,4 +1,4 @@
-"""Which function a frame is calling at this moment, read from its bytecode; no code of the program is run.
+"""Find which function a frame is calling, from its bytecode and without running the program's code.
 
 Python keeps the called function on a frame's stack, which cannot be read. So the instructions that have put
 it there are found and evaluated again: names, attributes and items, nothing that could run code. The result
@@ -17,9 +17,9 @@ from types import CodeType, FrameType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 UNKNOWN = object()
-_NULL = object()  # Python pushes it beside a function that is no method
+_NULL = object()  # Python pushes it beside a function that is not a method
 _VERSION = sys.version_info[:2]
-_NULL_FIRST = _VERSION <= (3, 12)  # before the function, and not after it
+_NULL_FIRST = _VERSION <= (3, 12)  # before the function rather than after it
 _CALLS = (
     *("CALL", "PRECALL", "CALL_KW", "CALL_FUNCTION_EX"),
     *("CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_METHOD"),  # Python 3.10
@@ -35,7 +35,7 @@ _NEUTRAL = (
 )
 _ROTATED = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}
 
-_FOREIGN = ctypes.CFUNCTYPE(None).__mro__[1]  # the base of all functions that ctypes knows
+_FOREIGN = ctypes.CFUNCTYPE(None).__mro__[1]  # the base class of ctypes' functions
 
 Results = Callable[[object], object]
 
@@ -47,14 +47,14 @@ class Named(NamedTuple):
 
 
 class _Site(NamedTuple):
-    """The instructions from the first that pushes the function up to the call, and the depths before each."""
+    """The instructions from the one that pushes the function to the call, and the stack depth before each."""
 
     instructions: list[dis.Instruction]
     depths: list[int]
 
 
 def callee(frame: FrameType, result_of: Results = lambda function: UNKNOWN) -> object:
-    """Return the function that a frame is calling: also a method, as its class has it; or UNKNOWN.
+    """Return the function or method (as its class stores it) that a frame is calling, or UNKNOWN.
 
     `result_of`: returns an object with the attributes that the result of calling a function has.
     """
@@ -75,7 +75,7 @@ def _site(code: CodeType, last: int) -> _Site | None:
         first -= 1
     if first < 0 or depths[first] != base:
         return None
-    # If the program can jump into the middle, the function depends on the way it has taken.
+    # If the program can jump between these instructions, the function depends on the path it took.
     low, high = instructions[first].offset, instructions[call].offset
     for instruction in instructions:
         is_inside = low <= instruction.offset <= high
@@ -95,12 +95,12 @@ def _items(instruction: dis.Instruction) -> int:
     if name == "CALL_FUNCTION_EX":
         return 4 if _VERSION >= (3, 14) else (2 if _VERSION == (3, 10) else 3) + (n & 1)
     if name == "CALL" and _VERSION == (3, 11):
-        return 2  # dis.stack_effect lets PRECALL take the arguments
+        return 2  # dis.stack_effect counts the arguments as taken by PRECALL
     return n + {"CALL_FUNCTION": 1, "CALL_KW": 3}.get(name, 2)
 
 
 def _depths(code: CodeType, instructions: list[dis.Instruction]) -> list[Any]:
-    """Return the depth of the stack before each instruction; None for one that is never reached."""
+    """Return the depth of the stack before each instruction; None where it is never reached."""
     index = {each.offset: i for i, each in enumerate(instructions)}
     found: list[int | None] = [None] * len(instructions)
     todo = [(0, 0)]
@@ -146,11 +146,11 @@ def _called(stack: list[object], base: int, call: dis.Instruction) -> object:
 def _carry_out(  # noqa: PLR0912  (a branch for each kind of instruction)
     instruction: dis.Instruction, stack: list[object], frame: FrameType, result_of: Results
 ) -> None:
-    """Do to the stack what an instruction does; what is not known for certain becomes UNKNOWN."""
+    """Apply an instruction to the stack; a result that is uncertain becomes UNKNOWN."""
     name, value = instruction.opname, instruction.argval
     in_pair = bool((instruction.arg or 0) & 1)
     if name in _NEUTRAL or name.startswith(_POPS):
-        return  # the depth before the next instruction says what is gone
+        return  # the depth before the next instruction tells which items are gone
     if name == "PUSH_NULL":
         stack.append(_NULL)
     elif name in ("LOAD_CONST", "LOAD_SMALL_INT"):
@@ -168,7 +168,7 @@ def _carry_out(  # noqa: PLR0912  (a branch for each kind of instruction)
         stack[-1] = _look_up(value[1], frame.f_locals)
     elif name in ("LOAD_ATTR", "LOAD_METHOD"):
         is_method = name == "LOAD_METHOD" or (in_pair and _VERSION >= (3, 12))
-        # A method's object, in Python's stack after it, is of no use here.
+        # Python pushes the method's object after it, which is not needed here.
         _push(stack, _attribute(stack.pop(), value), null=is_method, null_first=False)
     elif name == "BINARY_SUBSCR" or (name == "BINARY_OP" and instruction.argrepr == "[]"):
         key = stack.pop()
@@ -211,7 +211,7 @@ def _item(container: object, key: object) -> object:
 
 
 def _attribute(value: object, name: str) -> object:
-    """Return an attribute as it is stored: a method as its class has it; properties are not run."""
+    """Return an attribute as it is stored: a method as its class has it. Do not run properties."""
     found: object = UNKNOWN
     if value is not UNKNOWN and not isinstance(value, Named):
         if isinstance(value, ModuleType):
@@ -226,5 +226,5 @@ def _attribute(value: object, name: str) -> object:
 
 
 def is_foreign(function: object) -> bool:
-    """Tell whether a function is one of a shared library, as ctypes calls it."""
+    """Return whether this is a shared library's function that ctypes calls."""
     return isinstance(function, _FOREIGN)

@@ -1,4 +1,4 @@
-"""Whether the ranks are in a deadlock: a decision over what each rank has noted."""
+"""Decide from the ranks' slots whether they are in a deadlock."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import NamedTuple
 from labkit.watch.flight_recorder.layout import CellState, FlightRecorder
 from labkit.watch.flight_recorder.snapshot import FRESH_S, is_in_mpi_call
 
-SLOW_DEADLINES = 3  # for ranks that are all in the same call: it may only be slow
+SLOW_DEADLINES = 3  # if all ranks are in the same call, which may only be slow
 
 
 class Sample(NamedTuple):
-    """What is known of a rank. Times are in seconds, on the clock that all processes share."""
+    """The state of a rank. Times are in seconds on the clock that all processes share."""
 
     is_finished: bool  # its cell or program has returned or raised, or its process has ended
-    stuck_since_s: float = 0.0  # inside one call of MPI, or waiting in a watched call; 0 if it is not
-    sampled_s: float = 0.0  # when its watchdog has last looked
+    stuck_since_s: float = 0.0  # inside one MPI call, or waiting in a watched call; 0 if neither
+    sampled_s: float = 0.0  # when its watchdog last sampled it
     mpi_call: str = ""  # empty if it waits in a watched call, which ends by itself
     place: str = ""
 
 
 def is_deadlock(ranks: Sequence[Sample], now_s: float, deadline_s: float) -> bool:
-    """Tell whether no unfinished rank can go on: all have been stuck for `deadline_s`, and one is inside MPI.
+    """Return whether all unfinished ranks have been stuck for `deadline_s`, at least one of them inside MPI.
 
-    If all ranks are in the same call at the same line, it takes three times as long.
+    If all ranks are in the same call at the same line, it must be SLOW_DEADLINES times as long.
     """
     unfinished = [rank for rank in ranks if not rank.is_finished]
     if not any(rank.mpi_call for rank in unfinished):
@@ -38,7 +38,7 @@ def is_deadlock(ranks: Sequence[Sample], now_s: float, deadline_s: float) -> boo
 
 
 def samples(recorder: FlightRecorder, now_s: float) -> list[Sample]:
-    """Return what all ranks have noted."""
+    """Return the states of all ranks from their slots."""
     found = []
     for rank, slot in enumerate(recorder.slots):
         if slot.cell_state != CellState.RUNNING or not recorder.is_alive(rank):
@@ -54,14 +54,15 @@ def samples(recorder: FlightRecorder, now_s: float) -> list[Sample]:
 
 
 class Suspicion:
-    """Certain of a deadlock once all ranks have been seen in it twice."""
+    """Finds a deadlock if two looks, one after the other, show all ranks stuck."""
 
     def __init__(self, recorder: FlightRecorder) -> None:
         self.recorder = recorder
-        self.suspected: tuple[tuple[float, ...], float] = ((), 0.0)  # since when each rank is stuck, and when
+        # Since when each rank has been stuck, and when that was seen.
+        self.suspected: tuple[tuple[float, ...], float] = ((), 0.0)
 
     def is_certain(self, now_s: float, deadline_s: float) -> bool:
-        """Tell whether the ranks are in a deadlock."""
+        """Return whether the ranks are in a deadlock."""
         ranks = samples(self.recorder, now_s)
         if not is_deadlock(ranks, now_s, deadline_s):
             return False

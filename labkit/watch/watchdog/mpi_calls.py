@@ -1,4 +1,4 @@
-"""Which MPI call a frame is inside."""
+"""Find which MPI call a frame is inside."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _CLASSES = tuple(value for value in vars(MPI).values() if isinstance(value, type
 _METHODS = {
     name: value for kind in _CLASSES for name, value in vars(kind).items() if not name.startswith("_")
 }
-_ANY_OBJECT = type("_AnyObject", (), dict(_METHODS))()  # with the methods of all of mpi4py's classes
+_ANY_OBJECT = type("_AnyObject", (), dict(_METHODS))()  # has the methods of all mpi4py classes
 _PREFIXES = "MPI_", "PMPI_"
-_WRAPPERS = "labkit.comm", "labkit.watch"  # whose methods are called as mpi4py's, and call those
+_WRAPPERS = "labkit.comm", "labkit.watch"  # their methods have the names of mpi4py's methods and call them
 
 
 def mpi_call(frame: FrameType | None) -> tuple[str, bool]:
-    """Return the name of the MPI call that an innermost frame is inside, and whether through a wrapper.
+    """Return the name of the MPI call that an innermost frame is inside, and whether a wrapper made it.
 
     The name is empty if the frame calls something else, or if that is not certain.
     """
@@ -34,9 +34,9 @@ def mpi_call(frame: FrameType | None) -> tuple[str, bool]:
 
 
 def call_name(function: object) -> str:
-    """Return an MPI function's name; an empty text for another function.
+    """Return an MPI function's name; an empty text for any other function.
 
-    Also for what the lab puts in place of a method of mpi4py, and for functions named `MPI_…` of a library.
+    MPI functions include the lab's replacements for mpi4py's methods, and functions of C named `MPI_…`.
     """
     if isinstance(function, Named):
         return _foreign_name(function.name)
@@ -85,6 +85,6 @@ def _is_wrapper(module: object) -> bool:
 
 
 def _result_of(function: object) -> object:
-    """Return a stand-in for the result of a call: calls of MPI return objects of MPI."""
+    """Return a stand-in for the result of a call: MPI calls return MPI objects."""
     is_class = isinstance(function, type) and issubclass(function, _CLASSES)
     return _ANY_OBJECT if is_class or call_name(function) else UNKNOWN

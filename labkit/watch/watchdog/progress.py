@@ -1,4 +1,4 @@
-"""Whether the main thread executes Python code, seen from another thread."""
+"""Find out from another thread whether the main thread executes Python code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UTSNAME_BYTES = 4096  # more than any system's `struct utsname` takes
 
 
 class Progress:
-    """Tells whether the main thread has executed any bytecode.
+    """Detects whether the main thread has executed any bytecode.
 
     Python lets C code ask the main thread to call a C function `int f(void *)` before one of its next
     instructions (Py_AddPendingCall). While the main thread is inside one call of C code, the function is not
@@ -26,7 +26,7 @@ class Progress:
         _kept.append(self._answer)
 
     def has_moved(self) -> bool:
-        """Tell whether the main thread has executed bytecode since the last call that returned True."""
+        """Return whether the main thread has executed bytecode since the last call that returned True."""
         if self._is_asked and self._answer[0] == b"\0":
             return False
         self._answer[0] = b"\0"
@@ -34,4 +34,4 @@ class Progress:
         return True
 
 
-_kept: list[object] = []  # a pending call may still write to the memory when its owner is gone
+_kept: list[object] = []  # a pending call may still write to this memory after its owner is gone

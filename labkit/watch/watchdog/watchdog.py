@@ -1,4 +1,4 @@
-"""The watchdog's thread: looks four times a second what the main thread does, and reports a deadlock."""
+"""The watchdog's thread: it samples the main thread four times a second, and reports a deadlock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from labkit.watch.watchdog.progress import Progress
 
 SAMPLE_S = 0.25
 SUSPICIOUS_SAMPLE_S = 0.05  # once this rank has been stuck for the deadline
-GAP_S = 1.0  # after a longer pause between two samples, nothing is known of the time between them
+GAP_S = 1.0  # after a longer gap between two samples, the time between them is unknown
 GRACE_S = 0.5  # for a rank to leave an MPI call after a report, because the other ranks go on
 STOP_S = PUBLISH_S = 2.0
 
@@ -50,10 +50,10 @@ class Watchdog(threading.Thread):
         self.progress = Progress()
         self.is_over = threading.Event()
         self.looked_s = self.since_s = monotonic()
-        self.epoch = self.recorder.head.epoch  # when the main thread has last moved
-        self.call: str | None = None  # that it is inside since then; None if not known yet
+        self.epoch = self.recorder.head.epoch  # when the main thread last moved
+        self.call: str | None = None  # the MPI call it has been inside since then; None if not known yet
         self.suspicion = Suspicion(self.recorder)
-        self.report: tuple[Report, float] | None = None  # of a hang that this rank is stuck in, and when
+        self.report: tuple[Report, float] | None = None  # of a hang that this rank is stuck in; when seen
 
     def stop(self) -> None:
         """End the thread: this process is ending."""
@@ -61,7 +61,7 @@ class Watchdog(threading.Thread):
         self.join(STOP_S)
 
     def run(self) -> None:
-        """Look until `stop` is called."""
+        """Sample until `stop` is called."""
         while not self.is_over.wait(SUSPICIOUS_SAMPLE_S if self.is_late(monotonic()) else SAMPLE_S):
             now = monotonic()
             self.look(now)
@@ -91,7 +91,7 @@ class Watchdog(threading.Thread):
         return name
 
     def has_joined(self, name: str) -> bool:
-        """Tell whether this rank's last watched collective, of this name, is under way on all its ranks."""
+        """Return whether this rank's last watched collective has this name, and all its ranks began it."""
         calls = self.recorder.last_calls(self.watch.rank)
         if not calls or not (
             self.slot.joined_word >> 24 == calls[-1].number
@@ -102,12 +102,12 @@ class Watchdog(threading.Thread):
         return operation >= SCHEDULES or OPERATION_NAMES[operation] == name
 
     def is_late(self, now: float) -> bool:
-        """Tell whether this rank has been stuck for the deadline, in an MPI call or in a watched one."""
+        """Return whether this rank has been stuck for the deadline, in an MPI call or a watched call."""
         since_s = self.slot.waiting_since_s or self.slot.mpi_call_since_s
         return bool(since_s) and now - since_s > self.deadline_s()
 
     def act(self, now: float) -> None:
-        """Publish a deadlock; leave an MPI call for which a hang was reported, by ending this process."""
+        """Publish a deadlock; end this process if it stays in an MPI call after a report."""
         if self.call and self.recorder.head.epoch != self.epoch:
             if self.report is None:
                 self.heed_report(now)
@@ -125,7 +125,7 @@ class Watchdog(threading.Thread):
             self.since_s, self.epoch = now, self.recorder.head.epoch
 
     def is_certain(self, now: float) -> bool:
-        """Tell whether all ranks are in a deadlock; of several machines, the hub looks for one."""
+        """Return whether all ranks are in a deadlock; on several machines, only the hub looks for one."""
         if self.recorder.head.hub or not self.is_late(now):
             return False
         return self.suspicion.is_certain(now, self.deadline_s())
