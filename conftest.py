@@ -73,8 +73,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """With `pytest -n 2`: each file or notebook runs in one worker, in the order of the collection."""
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """With `pytest -n 2`: each file or notebook runs in one worker, in the order of the collection.
+
+    The corpus of exercises is one file with hundreds of tests, and any worker runs any of them.
+    """
+    if config.option.markexpr == "exercises":
+        return None
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415  (also without pytest-xdist, tests run)
 
     config.option.loadscopereorder = False

@@ -28,8 +28,10 @@ class Verdict:
     printed: str = ""
 
 
-def verdict(name: str, text: str, folder: Path) -> Verdict:
+def verdict(name: str, text: str, folder: Path, deadline_s: float | None = None) -> Verdict:
     """Run the function of this name, which a cell with this text defines, and judge it.
+
+    `deadline_s` takes the place of the exercise's.
 
     The folder must be empty: the job's files go there. Never raise an exception; call it in a process of its
     own, as it loads MPI without initialising it.
@@ -46,9 +48,10 @@ def verdict(name: str, text: str, folder: Path) -> Verdict:
         if not cases:
             raise ends.CheckFailed("the exercise has no cases")
         ranks = max(case.ranks for case in cases) if exercise.on_ranks else 1
+        limit_s = exercise.deadline_s if deadline_s is None else deadline_s
         module, on_ranks = catalogue.module_of(name), exercise.on_ranks
-        trial = run_job(folder, Task(module, name, text, ranks, on_ranks, exercise.deadline_s))
-        found = ends.finding(trial, text, cases, exercise.deadline_s, exercise.on_ranks)
+        trial = run_job(folder, Task(module, name, text, ranks, on_ranks, limit_s))
+        found = ends.finding(trial, text, cases, limit_s, exercise.on_ranks)
         if found is None:
             found = judge.judge(exercise, cases, judge.outcomes(trial, cases))
         return Verdict(found is None, found or "", len(cases), printed=trial.printed)

@@ -51,14 +51,13 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess, writer: Writer)
         cases = list(exercise.cases())
         call = _Call(exercise, writer, ranks)
         name, prelude = exercise.name, exercise.prelude
-        deadline_s = exercise.deadline_s
         del exercise
         ranks.prepare(case.ranks if task["on_ranks"] else 1 for case in cases)
         if ranks.rank == 0:
             (folder / "task.json").unlink()  # with the key
         stacks = (folder / f"rank-{ranks.rank}.stack").open("wb")
         faulthandler.register(signal.SIGALRM, file=stacks, all_threads=True)
-        signal.setitimer(signal.ITIMER_REAL, deadline_s)
+        signal.setitimer(signal.ITIMER_REAL, task["deadline_s"])
         namespace: dict[str, Any] = {"__name__": "exercise"}
         exec(compile(prelude, "<prelude>", "exec"), namespace)
         namespace["__builtins__"] = seal(allowed_modules(prelude))

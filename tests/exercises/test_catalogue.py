@@ -1,0 +1,137 @@
+"""The notebooks' exercises and the catalogue agree, and every exercise is complete."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+import pytest
+
+from labkit.exercises import catalogue
+from labkit.exercises.reference import reference_text
+from labkit.exercises.source import is_stub
+from tests.exercises.corpus import wrong_answers
+
+NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
+EXERCISES = catalogue.exercises()
+LEAST_HINTS, LEAST_WRONG_ANSWERS, MOST_RANKS = 2, 4, 4
+
+
+class Cell(NamedTuple):
+    notebook: str
+    head: str  # its magic, such as "%%px"; empty if it has none
+    text: str  # below the magic
+
+
+def cells(tag: str) -> list[Cell]:
+    found = []
+    for path in NOTEBOOKS:
+        for cell in nbformat.read(path, as_version=4).cells:
+            if tag in cell.metadata.get("tags", []):
+                head, _, rest = cell.source.partition("\n")
+                has_magic = head.startswith("%%")
+                text = rest if has_magic else cell.source
+                found.append(Cell(path.name[:2], head if has_magic else "", text))
+    return found
+
+
+def stubs() -> dict[str, Cell]:
+    """Return the cells with a stub by the function's name: the last that the cell defines."""
+    found = {}
+    for cell in cells("exercise"):
+        functions = [node for node in ast.parse(cell.text).body if isinstance(node, ast.FunctionDef)]
+        found[functions[-1].name] = cell
+    return found
+
+
+STUBS = stubs()
+
+
+def function_in(text: str, name: str) -> ast.FunctionDef:
+    found = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef) and n.name == name]
+    return found[-1]
+
+
+def signature_of(text: str, name: str) -> tuple[str, str | None]:
+    function = function_in(text, name)
+    return ast.unparse(function.args), ast.get_docstring(function)
+
+
+def test_every_exercise_has_one_cell_in_its_notebook() -> None:
+    in_notebooks = sorted((cell.notebook, name) for name, cell in STUBS.items())
+    assert in_notebooks == sorted((each.notebook, name) for name, each in EXERCISES.items())
+    assert len(STUBS) == len(cells("exercise"))
+
+
+def test_every_exercise_is_checked_once_where_its_function_runs() -> None:
+    expected = Counter((cell.notebook, cell.head, f"{name} = check({name})") for name, cell in STUBS.items())
+    assert Counter((cell.notebook, cell.head, cell.text.strip()) for cell in cells("check")) == expected
+
+
+@pytest.mark.parametrize("name", STUBS)
+def test_a_stub_has_the_references_signature_and_docstring_and_no_code(name: str) -> None:
+    text = STUBS[name].text
+    assert is_stub(text, name)
+    assert signature_of(text, name) == signature_of(reference_text(EXERCISES[name]), name)
+    assert (STUBS[name].head != "") == EXERCISES[name].on_ranks or not EXERCISES[name].on_ranks
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_an_exercise_is_complete(name: str) -> None:
+    exercise = EXERCISES[name]
+    assert len(exercise.hints) >= LEAST_HINTS
+    assert 1 <= exercise.difficulty <= 5
+    assert exercise.points == max(1, round(exercise.minutes / 5))
+    assert (inspect.getdoc(exercise.reference) or "").strip()
+    wrong = Counter(answer.name for answer in wrong_answers())
+    assert wrong[name] >= LEAST_WRONG_ANSWERS
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_cases_are_the_same_each_time(name: str) -> None:
+    exercise = EXERCISES[name]
+    cases, again = list(exercise.cases()), list(exercise.cases())
+    assert cases
+    labels = [case.label for case in cases]
+    assert len(set(labels)) == len(labels)
+    assert [case.label for case in again] == labels
+    for case, other in zip(cases, again, strict=True):
+        assert case.ranks <= (MOST_RANKS if exercise.on_ranks else 1)
+        assert _bytes(case.arguments) == _bytes(other.arguments)
+        if exercise.expected is not None:
+            assert len(list(exercise.expected(case))) == case.ranks
+
+
+def _bytes(arguments: Any) -> bytes:
+    try:
+        return pickle.dumps(arguments)
+    except (pickle.PicklingError, AttributeError, TypeError):  # functions among them
+        return b""
+
+
+def test_every_wrong_answer_belongs_to_an_exercise() -> None:
+    assert {answer.name for answer in wrong_answers()} <= EXERCISES.keys()
+    texts = Counter((answer.name, answer.text) for answer in wrong_answers())
+    assert [name for (name, _), count in texts.items() if count > 1] == []
+
+
+def test_a_notebooks_kernel_that_checks_an_exercise_is_no_mpi_process() -> None:
+    program = (
+        "import sys; from labkit.exercises import check, hint, progress; progress(); "
+        "print('mpi4py.MPI' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_each_exercise_is_found_in_its_module() -> None:
+    assert all(catalogue.find(name) is exercise for name, exercise in EXERCISES.items())
+    with pytest.raises(catalogue.UnknownExercise, match="no exercise called no_such_function"):
+        catalogue.find("no_such_function")

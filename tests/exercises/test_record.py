@@ -1,0 +1,72 @@
+"""What is done is kept across restarts, and shared by notebooks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from labkit.cli.progress import command
+from labkit.exercises import catalogue, page, record
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "folder" / "progress.json"
+    monkeypatch.setenv(record.FILE, str(path))
+    return path
+
+
+def test_what_is_done_stays_done() -> None:
+    record.note("a", False)
+    assert record.load()["a"]["state"] == "tried"
+    record.note("a", True)
+    record.note("a", False)
+    assert record.load()["a"]["state"] == "done"
+
+
+def test_hints_open_one_at_a_time() -> None:
+    assert [record.open_hint("a", 2) for _ in range(3)] == [1, 2, 2]
+    record.note("a", False)
+    assert record.load()["a"] == {"state": "tried", "hints": 2}
+
+
+def test_notebooks_that_write_at_the_same_time_lose_nothing() -> None:
+    program = "import sys; from labkit.exercises import record\nfor i in range(10): record.note(sys.argv[1] + str(i), True)"
+    jobs = [subprocess.Popen([sys.executable, "-c", program, name]) for name in "abcd"]
+    assert [job.wait() for job in jobs] == [0] * 4
+    assert len(record.load()) == 40
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"exercises": 3}', b'{"exercises": {"a": 1}}'])
+def test_a_damaged_file_counts_as_empty(content: bytes, file: Path) -> None:
+    file.parent.mkdir()
+    file.write_bytes(content)
+    assert record.load() == {}
+    record.note("a", True)
+    assert record.load() == {"a": {"state": "done"}}
+
+
+def test_a_folder_that_cannot_be_written_to_does_not_stop_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(record.FILE, "/proc/no/progress.json")
+    record.note("a", True)
+    assert record.open_hint("a", 3) == 1
+
+
+def test_the_page_lists_every_exercise_with_its_state() -> None:
+    first, second = list(catalogue.exercises().values())[:2]
+    record.note(first.name, True)
+    record.note(second.name, False)
+    found = page.progress()
+    assert found.points == first.points
+    lines = str(found).splitlines()
+    assert len(lines) == len(catalogue.exercises()) + 1
+    assert first.name in lines[0]
+    assert lines[0].endswith("done")
+    assert lines[1].endswith("tried")
+    assert lines[2].endswith("not yet")
+    assert second.title.partition("<")[0] in found._repr_html_()
+    assert CliRunner().invoke(command).output == f"{found}\n"
