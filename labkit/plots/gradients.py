@@ -162,25 +162,6 @@ def values_by_layer(values: Mapping[str, Mapping[str, int]], label: str) -> Figu
     return figure
 
 
-def magnitude_by_layer(layers: Sequence[str], curves: Mapping[str, Sequence[float]], label: str) -> Figure:
-    """Return magnitudes (of activations, of gradients) from layer to layer as curves, on a log axis.
-
-    Shapes: layers (n,), curves: name → (n,), above 0. `label` labels the axis.
-    """
-    figure = Figure(figsize=(7.5, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for k, (name, sizes) in enumerate(curves.items()):
-        axes.plot(sizes, color=COLOURS[k], marker=MARKERS[k], label=name)
-    axes.set_yscale("log")
-    axes.minorticks_off()
-    axes.set_xticks(np.arange(len(layers)), layers, rotation=45, ha="right")
-    axes.set_xlabel("Layer, from input to output")
-    axes.set_ylabel(label)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    return figure
-
-
 def _limit(image: np.ndarray) -> float:
     """Return the largest absolute value, or 1 if all are 0: the end of a colour scale around 0."""
     return float(np.nanmax(np.abs(image))) or 1.0

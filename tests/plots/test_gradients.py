@@ -68,9 +68,3 @@ def test_bars_run_from_input_to_output_and_zeros_have_no_bar() -> None:
     assert [[bar.get_width() for bar in kind] for kind in axes.containers] == [[100, 100], [10, 0]]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["conv", "tanh"]
     assert axes.yaxis_inverted() and axes.get_xlabel() == "Values"
-
-
-def test_sizes_by_layer_are_curves_on_a_log_axis() -> None:
-    (axes,) = gradients.magnitude_by_layer(["a", "b"], {"half": [1, 0.1], "one": [1, 1]}, "Size").axes
-    assert [list(line.get_ydata()) for line in axes.lines] == [[1, 0.1], [1, 1]]
-    assert axes.get_yscale() == "log" and axes.get_ylabel() == "Size"
