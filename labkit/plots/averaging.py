@@ -39,7 +39,7 @@ def losses_by_step(panels: Mapping[str, Mapping[str, Curve]], x_label: str = "St
     Shapes: panels: group → run → (steps,). `x_label` names the axis if it does not count steps. A loss
     that is not finite leaves a gap.
     """
-    figure = Figure(figsize=(3.2 * len(panels) + 0.6, 3.7), layout="constrained")
+    figure = Figure(figsize=(max(6.0, 3.2 * len(panels) + 0.6), 3.7), layout="constrained")
     sides = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, runs) in zip(sides, panels.items(), strict=True):
         for k, (name, losses) in enumerate(runs.items()):
