@@ -58,17 +58,17 @@ def statements(reference: Any) -> list[str]:
     assert isinstance(function, ast.FunctionDef)
     found = []
     for node in ast.walk(function):
-        if isinstance(node, ast.stmt) and node is not function:
-            is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-            if not is_text:
-                found.append(squeezed(ast.unparse(node).splitlines()[0]))
+        is_compound = isinstance(node, ast.stmt) and hasattr(node, "body")
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.stmt) and not is_compound and not is_text:
+            found.append(squeezed(ast.unparse(node)))
     return found
 
 
 def given_away(notebook: Any) -> list[str]:
     """Return the exercises whose solution stands in a cell of the notebook, in any of its parts."""
     found = []
-    cells = [squeezed(_everything(cell)) for cell in notebook.cells]
+    cells = [squeezed(everything(cell)) for cell in notebook.cells]
     for name, exercise in catalogue.exercises().items():
         parts = statements(exercise.reference)
         if any(sum(part in cell for part in parts) > MOST * len(parts) for cell in cells):
@@ -76,7 +76,7 @@ def given_away(notebook: Any) -> list[str]:
     return found
 
 
-def _everything(cell: Any) -> str:
+def everything(cell: Any) -> str:
     """Return all text of a cell: source, outputs, metadata, attachments. Python code without its comments."""
     try:
         source = ast.unparse(ast.parse(copies.without_magic(cell.source)[1]))

@@ -177,9 +177,6 @@ EXERCISES = [
             ),
             "db is the mean over the samples; the loss has divided by their number already: take the "
             "sum": _wrong(lambda dy, x, w: (dy @ w.T, x.T @ dy, dy.mean(axis=0))),
-            "dx multiplies by w; multiply by w.T": _wrong(
-                lambda dy, x, w: (dy @ (w if w.shape[0] == w.shape[1] else w.T), x.T @ dy, dy.sum(axis=0))
-            ),
             "dw is transposed: it needs the shape of w": _wrong(
                 lambda dy, x, w: (dy @ w.T, dy.T @ x, dy.sum(axis=0))
             ),
@@ -210,12 +207,6 @@ EXERCISES = [
             "this averages over all classes; pick the logarithm at the label of each sample": _wrong(
                 lambda z, labels: float(-np.mean(ops.log_softmax(z)))
             ),
-            "without a shift, exp overflows and the loss is nan: subtract the maximum of each row": _wrong(
-                lambda z, labels: float(-np.mean(np.log(_picked(_p(z, 0), labels))))
-            ),
-            "without a shift, exp overflows and the loss is inf: subtract the maximum of each row": _wrong(
-                lambda z, labels: _log_of_sum(z, labels, 0)
-            ),
             "log of a p that is 0: compute log p as z - max - log(sum(exp(z - max))), without p": _wrong(
                 lambda z, labels: float(
                     -np.mean(np.log(_picked(_p(z, z.max(axis=1, keepdims=True)), labels)))
@@ -226,6 +217,12 @@ EXERCISES = [
             "the maximum of the whole array is subtracted, so other samples underflow to 0 / 0: subtract "
             "the maximum of each row": _wrong(
                 lambda z, labels: float(-np.mean(np.log(_picked(_p(z, z.max()), labels))))
+            ),
+            "without a shift, exp overflows and the loss is nan: subtract the maximum of each row": _wrong(
+                lambda z, labels: float(-np.mean(np.log(_picked(_p(z, 0), labels))))
+            ),
+            "without a shift, exp overflows and the loss is inf: subtract the maximum of each row": _wrong(
+                lambda z, labels: _log_of_sum(z, labels, 0)
             ),
         },
         hints=(

@@ -189,7 +189,7 @@ TIME_PAIRS = Exercise(
     wrap=_links,
     tolerance=0.4,  # a busy machine adds tens of milliseconds
     prelude="import numpy as np\nfrom time import perf_counter\nfrom mpi4py import MPI",
-    deadline_s=20.0,
+    deadline_s=12.0,
 )
 
 
