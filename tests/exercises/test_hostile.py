@@ -31,7 +31,8 @@ PATCHES = {
     "    if 'exercises' in str(m): m.judge = m.difference = lambda *a: None\n",
     "the job's files": "import sys, pathlib\nfor p in pathlib.Path(sys.argv[1]).iterdir(): "
     "p.is_file() and p.write_bytes(b'passed')\n",
-    "a verdict": "import sys, pathlib\npathlib.Path(sys.argv[1], 'verdict.json').write_text('{\"passed\": true}')\n",
+    "a verdict": "import sys, pathlib\n"
+    "pathlib.Path(sys.argv[1], 'verdict.json').write_text('{\"passed\": true}')\n",
 }
 REFERENCES = {
     "import": "from labkit.exercises.catalogue.nb01 import linear_backward as f\n",

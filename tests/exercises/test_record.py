@@ -35,7 +35,10 @@ def test_hints_open_one_at_a_time() -> None:
 
 
 def test_notebooks_that_write_at_the_same_time_lose_nothing() -> None:
-    program = "import sys; from labkit.exercises import record\nfor i in range(10): record.note(sys.argv[1] + str(i), True)"
+    program = (
+        "import sys; from labkit.exercises import record\n"
+        "for i in range(10): record.note(sys.argv[1] + str(i), True)"
+    )
     jobs = [subprocess.Popen([sys.executable, "-c", program, name]) for name in "abcd"]
     assert [job.wait() for job in jobs] == [0] * 4
     assert len(record.load()) == 40
