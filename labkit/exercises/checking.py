@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -48,7 +49,10 @@ def check(function: Function) -> Function:
         exercise: Exercise | None = catalogue.find(name)
         problem = ""
     except Exception as error:
-        exercise, problem = None, _not_checked(name, str(error))
+        why = (
+            str(error) if isinstance(error, catalogue.UnknownExercise) else f"{type(error).__name__}: {error}"
+        )
+        exercise, problem = None, f"{name}: NOT CHECKED, because the check itself failed: {why}."
     use_own = _on_rank_0(lambda: Answer(problem, True) if exercise is None else _answer(function, exercise))
     if os.environ.get(GRADING) and not (use_own and exercise is not None):
         raise NotCorrect(f"{name} is not correct; rank 0 says why.") from None
@@ -119,9 +123,13 @@ def _not_checked(name: str, why: str) -> str:
 
 def _printed(output: str) -> str:
     lines = [line for line in output.splitlines() if line.strip()]
-    shown = lines[:PRINTED_LINES]
-    more = f"\n  … and {len(lines) - len(shown)} more lines" if len(lines) > len(shown) else ""
-    return "\nIt printed:\n" + "\n".join(f"  {line}" for line in shown) + more if shown else ""
+    counted = [(line, len(list(same))) for line, same in groupby(lines)]
+    shown = [
+        f"  {line}{f'  ({count} times)' if count > 1 else ''}" for line, count in counted[:PRINTED_LINES]
+    ]
+    left = len(counted) - len(shown)
+    more = [f"  … and {left} more line{'s' * (left > 1)}"] if left else []
+    return "\n".join(["\nIt printed:", *shown, *more]) if shown else ""
 
 
 def _world() -> Any:

@@ -88,7 +88,13 @@ def _hang(found: dict[str, Any], size: int, lines: list[str]) -> str:
         if report.reason is Reason.RANK_DIED:
             dead = next(rank for rank in report.ranks if rank.rank == report.reporter)
             at = f" at {dead.place}" if dead.place else ""
-            return f"rank {dead.rank} {dead.error or 'died'}{at}".replace("cell line", "line")
+            how = (dead.error or "died").partition(" in the middle")[0]
+            if how.startswith("ended "):
+                how, at = (
+                    f"ended its process{how.removeprefix('ended')}",
+                    f"{at}. A function returns: it does not exit",
+                )
+            return f"rank {dead.rank} {how}{at}".replace("cell line", "line")
         groups = [line.strip() for line in rank_lines(report)[:SHOWN_GROUPS]]
         waits = any(rank.activity is not Activity.RUNNING for rank in report.ranks)
         text = f"the ranks hang. {_sentence(title(report))} {_sentence('; '.join(groups)) if waits else ''}"

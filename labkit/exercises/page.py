@@ -33,12 +33,13 @@ class Progress:
 
     def __str__(self) -> str:
         lines = []
+        width = max((len(each.name) for each in self.exercises), default=0)
         for each in self.exercises:
             state = self.states.get(each.name, "")
             stars = "★" * each.difficulty + "☆" * (5 - each.difficulty)
+            points = f"{each.points} point{'s' * (each.points != 1)}"
             lines.append(
-                f"{MARKS[state]} {each.notebook}  {each.name:<28} {stars}  "
-                f"{each.points:>2} points  {STATES[state]}"
+                f"{MARKS[state]} {each.notebook}  {each.name:<{width}}  {stars}  {points:<8}  {STATES[state]}"
             )
         return "\n".join([*lines, self.summary()])
 

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.train.buckets import Buckets
 
 Suspect = Callable[[Case], Sequence[Any]]
 
@@ -182,6 +181,8 @@ def _short(sizes: Sequence[int]) -> str:
 
 
 def _expected_plan(case: Case) -> list[tuple[int, int]]:
+    from labkit.train.buckets import Buckets  # noqa: PLC0415 (loads MPI, which a notebook's kernel must not)
+
     ((n, bucket_bytes, small_bytes),) = case.arguments
     return list(Buckets(bytes=bucket_bytes, first_bytes=small_bytes).plan(n).bounds)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mpi4py import MPI
 
-from labkit.comm.wrapper import CommWrapper
 from labkit.exercises.exercise import Case, Exercise, Outcome
+
+if TYPE_CHECKING:
+    from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
 
 
 def average_overlapped(comm, backward, grads, plan):  # type: ignore[no-untyped-def]
@@ -65,36 +67,44 @@ class _Backward:
         return dict, (list(notes.items()),)
 
 
-class _NotedRequest(MPI.Request):
-    """A request that notes when it is tested and waited for."""
+@cache
+def _noting_class() -> Any:
+    """Return the class of a communicator that notes which part of which array is averaged, and when."""
+    from mpi4py import MPI  # noqa: PLC0415 (not in a notebook's kernel)
 
-    notes: dict[str, Any]
+    from labkit.comm.wrapper import CommWrapper  # noqa: PLC0415
 
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        self.notes["tests"] += self.notes["at"] != -1  # a watched Wait calls it, too
-        return super().Test(status)
+    class NotedRequest(MPI.Request):
+        """A request that notes when it is tested and waited for."""
 
-    def Wait(self, status: MPI.Status | None = None) -> Any:
-        self.notes["waits"] += self.notes["at"] != -1
-        return super().Wait(status)
+        notes: dict[str, Any]
 
+        def Test(self, status: MPI.Status | None = None) -> bool:
+            self.notes["tests"] += self.notes["at"] != -1  # a watched Wait calls it, too
+            return super().Test(status)
 
-class _Noting(CommWrapper):
-    """A communicator that notes which part of which array is averaged, and when."""
+        def Wait(self, status: MPI.Status | None = None) -> Any:
+            self.notes["waits"] += self.notes["at"] != -1
+            return super().Wait(status)
 
-    notes: dict[str, Any]
+    class Noting(CommWrapper):
+        """A communicator that notes which part of which array is averaged, and when."""
 
-    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
-        array = recvbuf if isinstance(recvbuf, np.ndarray) else recvbuf[0]
-        self.notes["started"].append((array.ctypes.data, array.size, self.notes["at"]))
-        request = _NotedRequest(super().Iallreduce(sendbuf, recvbuf, op))
-        request.notes = self.notes
-        self.notes["requests"].append(request)
-        return request
+        notes: dict[str, Any]
+
+        def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
+            array = recvbuf if isinstance(recvbuf, np.ndarray) else recvbuf[0]
+            self.notes["started"].append((array.ctypes.data, array.size, self.notes["at"]))
+            request = NotedRequest(super().Iallreduce(sendbuf, recvbuf, op))
+            request.notes = self.notes
+            self.notes["requests"].append(request)
+            return request
+
+    return Noting
 
 
 def _noting(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
-    noting = _Noting(comm)
+    noting = _noting_class()(comm)
     noting.notes = case.arguments[comm.rank][0].notes
     return noting
 

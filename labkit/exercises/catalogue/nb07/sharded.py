@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mpi4py import MPI
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
+
+if TYPE_CHECKING:
+    from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
 
 
 def sharded_step(comm, params, grads, velocity, lr, momentum):  # type: ignore[no-untyped-def]  # noqa: PLR0917
