@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.exercise import Case, Exercise
+from labkit.exercises.trial.limits import at_most
 
 CHANNEL = (0, 2, 3)  # the axes that share a channel
 
@@ -91,17 +92,6 @@ def _unbiased(x: list[np.ndarray]) -> Any:
     return whole.mean(axis=CHANNEL), whole.var(axis=CHANNEL, ddof=1)
 
 
-def _look_at_statistics(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    for rank, outcome in enumerate(outcomes):
-        sums = [call for call in outcome.calls if "reduce" in call.lower()]
-        if len(sums) > 1:
-            return f"rank {rank} made {len(sums)} reductions; put count, sums and squares into one array"
-        channels = case.arguments[rank][0].shape[1]
-        if any("gather" in call.lower() for call in outcome.calls):
-            return f"rank {rank} gathers local batches; send {2 * channels + 1} sums instead"
-    return None
-
-
 EXERCISES = [
     Exercise(
         reference=global_statistics,
@@ -123,10 +113,10 @@ EXERCISES = [
             ),
             "the variance is divided by M - 1: here it is divided by M": _of_ranks(_unbiased),
         },
-        look=_look_at_statistics,
         on_ranks=True,
+        wrap=at_most(1, 1, "this is collective number {calls}: put count, sums and squares into one array"),
         hints=(
-            "What has to be known of each local batch so that adding it up over the ranks is enough?",
+            "What do you need to know of each local batch, so that adding it up over the ranks is enough?",
             "The count, and each channel's sum and sum of squares: 1 + 2 C numbers in one float64 array.",
             "var = (sum of squares) / M - mean².",
         ),

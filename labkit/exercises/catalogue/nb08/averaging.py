@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.exercise import Case, Exercise
+from labkit.exercises.trial.limits import at_most
 
 
 def accumulate(comm, micro_batches, total):  # type: ignore[no-untyped-def]
@@ -79,17 +80,6 @@ def _without_last(case: Case) -> np.ndarray:
     return total / sum(k for pairs in kept for _, k in pairs)
 
 
-def _look(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    for rank, outcome in enumerate(outcomes):
-        large = [call for call in outcome.calls if call in ("Allreduce", "Iallreduce", "Reduce", "Allgather")]
-        if len(large) > 1:
-            return (
-                f"rank {rank} calls {large[0]} {len(large)} times ({case.label}); call it once, after the "
-                "last micro-batch"
-            )
-    return None
-
-
 EXERCISES = [
     Exercise(
         reference=accumulate,
@@ -125,8 +115,8 @@ EXERCISES = [
             ),
             "smaller micro-batches are left out: the last one counts, too": _total(_without_last),
         },
-        look=_look,
         on_ranks=True,
+        wrap=at_most(1, 24, "the gradient is sent for the second time: once is enough, after the loop"),
         result_in=1,
         hints=(
             "A mean of means is right only if each is weighted by its number of samples.",

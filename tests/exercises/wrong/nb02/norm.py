@@ -212,7 +212,7 @@ def global_statistics(comm, x):
     ),
     (
         "global_statistics",
-        "reductions",
+        "collective number 2",
         but(
             "global_statistics",
             (
@@ -223,7 +223,7 @@ def global_statistics(comm, x):
     ),
     (
         "global_statistics",
-        "gathers local batches",
+        "put count, sums and squares",
         """
 def global_statistics(comm, x):
     x = np.concatenate(comm.allgather(x)).astype(np.float64)
@@ -232,7 +232,7 @@ def global_statistics(comm, x):
     ),
     (
         "global_statistics",
-        "rank 2",
+        "Rank 1 never joined",
         but(
             "global_statistics",
             (

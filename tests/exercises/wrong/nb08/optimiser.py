@@ -163,7 +163,7 @@ def warm_up_cosine(step, peak, warm_up, steps):
     ),
     (
         "accumulate",
-        "times",
+        "sent for the second time",
         """
 def accumulate(comm, micro_batches, total):
     total[...] = 0
