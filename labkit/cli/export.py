@@ -44,6 +44,9 @@ def end_all_ranks(*error):
 
 sys.excepthook = end_all_ranks
 """
+CHECKS = (
+    "from labkit.exercises import check, hint  # of functions that were written in the notebook's kernel\n"
+)
 
 
 class ExportError(Exception):
@@ -53,24 +56,29 @@ class ExportError(Exception):
 def as_program(notebook: Any, name: str, program: str) -> str:
     """Return the cells of a notebook that run on all ranks as the text of a Python program.
 
-    Headings and magics become comments. Left out are the cells of the notebook's kernel, and the `%%px` cells
-    that need it: those with `--targets`, and those with the tag `notebook-only`.
+    Headings and magics become comments. Left out are the cells of the notebook's kernel, except exercises and
+    their checks: notebooks send those functions to the engines. Left out, too, are `%%px` cells that need the
+    kernel: those with `--targets`, and those with the tag `notebook-only`.
 
     `notebook` is nbformat's, version 4; `name` is the notebook's name and `program` the program's, for the
     text at the top. Raises ExportError for a notebook without such cells, and for cells that are not Python.
     """
     parts: list[str] = []
-    of_kernel = needing_it = on_ranks = 0
+    of_kernel = needing_it = on_ranks = written = 0
     for number, cell in enumerate(notebook.cells, 1):
+        tags = cell.metadata.get("tags", [])
         head, _, body = cell.source.lstrip().partition("\n")
         if cell.cell_type == "markdown":
             parts += ["\n".join(f"# {line}" for line in headings(cell.source))]
         elif cell.cell_type == "code" and re.match(r"%%px\b", head):
-            if re.search(r"\s(--targets|-t)", head) or "notebook-only" in cell.metadata.get("tags", []):
+            if re.search(r"\s(--targets|-t)", head) or "notebook-only" in tags:
                 needing_it += 1
             else:
                 on_ranks += 1
                 parts += [as_python(body, number).strip("\n")]
+        elif cell.cell_type == "code" and {"exercise", "check"} & set(tags):
+            written += 1
+            parts += [as_python(cell.source, number).strip("\n")]
         elif cell.cell_type == "code" and cell.source.strip():
             of_kernel += 1
     if not on_ranks:
@@ -79,7 +87,7 @@ def as_program(notebook: Any, name: str, program: str) -> str:
         f"code cells that ran in the kernel ({of_kernel}), %%px cells that need the kernel ({needing_it})"
     )
     header = HEADER.format(first_line=FIRST_LINE, name=name, program=program, left_out=left_out)
-    return "\n\n".join([header, *filter(None, parts)]) + "\n"
+    return "\n\n".join(filter(None, [header, CHECKS * bool(written), *parts])) + "\n"
 
 
 def headings(markdown: str) -> list[str]:

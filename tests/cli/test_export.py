@@ -45,6 +45,22 @@ def test_cells_that_run_on_all_ranks_become_the_program(tmp_path: Path) -> None:
     assert ran.stdout == "on all ranks 1\nlocal too\n"
 
 
+def test_functions_of_exercises_are_in_the_program_wherever_they_were_written(tmp_path: Path) -> None:
+    done = exported(
+        tmp_path,
+        new_code_cell("def double(x):\n    return 2 * x", metadata={"tags": ["exercise"]}),
+        new_code_cell("assert check and hint", metadata={"tags": ["check"]}),
+        new_code_cell("print('only in the kernel')"),
+        new_code_cell("%%px\nprint(double(21))"),
+    )
+    assert done.exit_code == 0, done.output
+    assert "kernel (1)" in (tmp_path / "program.py").read_text()
+    ran = subprocess.run(
+        [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "42\n"
+
+
 def test_what_cannot_be_exported_is_refused_in_one_sentence(tmp_path: Path) -> None:
     for cells, words in (
         ([new_code_cell("x = 1")], "lesson.ipynb has no %%px cells that run on all ranks"),
