@@ -1,0 +1,119 @@
+"""`check` says what is known, and returns the student's function only if it is correct."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from labkit.exercises import catalogue, checking, record
+from labkit.exercises.judging import Verdict
+from labkit.exercises.reference import is_reference, reference_function
+
+
+def linear_backward(dy: Any, x: Any, w: Any) -> Any:
+    return dy, x, w
+
+
+def written() -> Any:
+    return linear_backward
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
+    """Return a function that sets the verdict."""
+    monkeypatch.setenv(record.FILE, str(tmp_path / "progress.json"))
+
+    def judge(verdict: Verdict | None) -> None:
+        def judge_text(exercise: object, text: str) -> Verdict:
+            assert verdict is not None, "a job was started"
+            return verdict
+
+        monkeypatch.setattr(checking, "judge_text", judge_text)
+
+    return judge
+
+
+def test_a_correct_function_is_returned(judged: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    judged(Verdict(True, cases=6))
+    assert checking.check(linear_backward) is linear_backward
+    assert capsys.readouterr().out == "linear_backward: correct (6 cases). 2 points.\n"
+    assert record.load()["linear_backward"]["state"] == "done"
+
+
+def test_a_wrong_function_is_replaced_by_the_reference(
+    judged: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged(Verdict(False, "with N = 1: db is wrong", 6, printed="a\na\n\nb\n"))
+    assert is_reference(checking.check(linear_backward), catalogue.find("linear_backward"))
+    assert capsys.readouterr().out == (
+        "linear_backward: not correct yet: with N = 1: db is wrong. The notebook uses the reference until it "
+        "is. For a hint: hint(linear_backward)\nIt printed:\n  a  (2 times)\n  b\n"
+    )
+    assert record.load()["linear_backward"]["state"] == "tried"
+
+
+def test_a_stub_starts_no_job(judged: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    judged(None)
+
+    def linear_backward(dy: Any, x: Any, w: Any) -> Any:
+        """Return the gradients."""
+        # Your code here.
+
+    assert is_reference(checking.check(linear_backward), catalogue.find("linear_backward"))
+    assert capsys.readouterr().out == "linear_backward: not written yet; the notebook uses the reference.\n"
+
+
+def test_the_reference_is_never_called_correct(judged: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    judged(None)
+    exercise = catalogue.find("linear_backward")
+    for reference in exercise.reference, reference_function(exercise):
+        assert is_reference(checking.check(reference), exercise)
+        assert "this is the reference" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("why", ["the job ended with exit code 1: no mpiexec", "ValueError: in look"])
+def test_a_check_that_fails_says_so(why: str, judged: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    judged(Verdict(False, why, check_failed=True))
+    assert is_reference(checking.check(linear_backward), catalogue.find("linear_backward"))
+    printed = capsys.readouterr().out
+    assert f"NOT CHECKED, because the check itself failed: {why}." in printed
+    assert "correct (" not in printed
+    assert record.load() == {}
+
+
+def test_an_unknown_exercise_is_not_checked(judged: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    judged(None)
+    assert checking.check(written) is written
+    assert capsys.readouterr().out.startswith("written: NOT CHECKED")
+
+
+def test_graded_notebooks_fail_unless_the_function_is_correct(
+    judged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(checking.GRADING, "1")
+    judged(Verdict(True))
+    assert checking.check(linear_backward) is linear_backward
+    for verdict in Verdict(False, "wrong"), Verdict(False, "no MPI", check_failed=True):
+        judged(verdict)
+        with pytest.raises(checking.NotCorrect):
+            checking.check(linear_backward)
+    with pytest.raises(checking.NotCorrect):
+        checking.check(written)
+
+
+def test_a_judge_that_cannot_run_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking.sys, "executable", "/no/such/python")
+    found = checking.judge_text(catalogue.find("linear_backward"), "")
+    assert not found.passed
+    assert found.check_failed
+
+
+def test_hints_open_one_at_a_time(judged: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    hints = catalogue.find("linear_backward").hints
+    checking.hint(linear_backward)
+    assert capsys.readouterr().out == f"Hint 1 of {len(hints)} for linear_backward: {hints[0]}\n"
+    checking.hint("linear_backward")
+    assert hints[1] in capsys.readouterr().out
+    checking.hint("no_such_function")
+    assert "no exercise called" in capsys.readouterr().out
