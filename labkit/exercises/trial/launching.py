@@ -26,7 +26,20 @@ OUTPUT_BYTES = 1 << 20  # a job that prints more is ended
 KEPT_BYTES = 1 << 14
 POLL_S = 0.02
 # Variables of a launcher or of an MPI process: with them, a new job would try to join the old one.
-LAUNCHERS = "PMI", "HYDRA_", "HYDI_", "MPI_LOCAL", "MPIEXEC_", "OMPI_", "PRTE_", "PRRTE_", "OPAL_", "SLURM"
+LAUNCHERS = (
+    "PMI",
+    "FI_",
+    "UCX_",
+    "HYDRA_",
+    "HYDI_",
+    "MPI_LOCAL",
+    "MPIEXEC_",
+    "OMPI_",
+    "PRTE_",
+    "PRRTE_",
+    "OPAL_",
+    "SLURM",
+)
 
 
 @dataclass(frozen=True)
