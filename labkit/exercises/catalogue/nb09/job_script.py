@@ -1,0 +1,257 @@
+"""The job script: which lines it needs, and what it must do. It is run with a stand-in for `mpiexec`."""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.supervisor import supervised
+
+
+def job_script():
+    """Return the text of a job script that trains LeNet-5 on four nodes and loses no work."""
+    return """#!/bin/bash
+#SBATCH --job-name=lenet5
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=1
+#SBATCH --time=00:30:00
+#SBATCH --signal=B:USR1@60
+#SBATCH --requeue
+#SBATCH --open-mode=append
+
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+if [ -e "$1/checkpoint.npz" ]; then
+    options=(--resume "$1")
+else
+    options=(--out "$1" --model lenet5 --data digits --epochs 4)
+fi
+mpiexec -n "$SLURM_NTASKS" labkit train "${options[@]}" &
+ranks=$!
+trap 'kill -USR1 $ranks' USR1
+while kill -0 $ranks 2>/dev/null; do  # as long as mpiexec runs
+    wait $ranks
+    status=$?
+done
+exit $status
+"""
+
+
+STAND_IN = """#!/bin/bash
+trap 'echo USR1 >> "$RECORD"; exit "$CODE"' USR1
+printf '%s\\n' "$OMP_NUM_THREADS,$OPENBLAS_NUM_THREADS" "$@" > "$RECORD.part" && mv "$RECORD.part" "$RECORD"
+[ -n "$WAITS" ] && for tick in $(seq 100); do sleep 0.05; done
+exit "$CODE"
+"""
+SHORT = {"N": "nodes", "c": "cpus-per-task", "t": "time", "J": "job-name", "o": "output", "p": "partition"}
+
+
+def lines_above_commands(script):
+    """Return the lines above the first command: comments and empty lines."""
+    lines = script.splitlines()
+    first = next((k for k, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
+    return lines[:first]
+
+
+def sbatch_options(script):
+    """Return the #SBATCH options above the first command, as a dict; a flag has the value ""."""
+    options = {}
+    for line in lines_above_commands(script):
+        words = shlex.split(line.removeprefix("#SBATCH"), comments=True) if line.startswith("#SBATCH") else []
+        while words:
+            name, _, value = (word := words.pop(0)).partition("=")
+            if not word.startswith("--"):  # a short option: -N 4 or -N4
+                name, value = SHORT.get(word[1:2], word[1:2]), word[2:]
+            if not value and words and not words[0].startswith("-"):
+                value = words.pop(0)
+            options[name.removeprefix("--")] = value
+    return options
+
+
+def seconds_of(limit):
+    """Return SLURM's `MM`, `MM:SS` or `HH:MM:SS`, with or without `D-` in front, in seconds."""
+    days, _, clock = limit.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if days:
+        parts += [0] * (3 - len(parts))
+    hours, minutes, seconds = parts if len(parts) == 3 else (0, *parts, 0)[:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def option_faults(script):
+    """Yield what is wrong with the #SBATCH lines."""
+    if not script.startswith("#!"):
+        yield "the first line is not `#!/bin/bash`, so sbatch refuses the script"
+    lines = script.splitlines()
+    for line in lines[len(lines_above_commands(script)) :]:
+        if line.startswith("#SBATCH"):
+            yield f"`{line}` stands below the first command; SLURM does not read it"
+    try:
+        options = sbatch_options(script)
+    except ValueError as error:
+        yield f"an #SBATCH line cannot be read ({error}): write one option per line, as --name=value"
+        return
+    for name, expected in {"nodes": "4", "ntasks-per-node": "1", "cpus-per-task": "1"}.items():
+        if options.get(name) != expected:
+            yield f"expected --{name}={expected}, found {options.get(name, 'none')}"
+    try:
+        limit = seconds_of(options.get("time") or "0")
+    except ValueError:
+        limit = 0
+    if not 0 < limit <= 1800:
+        found = options.get("time", "none")
+        yield f"expected a time limit of at most half an hour, as --time=HH:MM:SS, found {found}"
+    target, _, before = options.get("signal", "").partition("@")
+    before = before or "60"
+    known = target in ("B:USR1", "B:SIGUSR1", "B:10") and before.isdecimal()
+    if not known or not 30 <= int(before) < (limit or 1800):
+        found = options.get("signal", "none")
+        yield f"expected --signal=B:USR1@S with S from 30 to the time limit, in seconds, found {found}"
+    if "requeue" not in options:
+        yield "a job that loses a node is not put back into the queue: --requeue"
+    if options.get("open-mode") != "append":
+        yield "a second start overwrites the first one's output: --open-mode=append"
+
+
+def pairs(words):
+    """Return the options --name value or --name=value of a command, in any order, as a sorted list."""
+    split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    return sorted(zip(split[::2], split[1::2], strict=True)) if len(split) % 2 == 0 else split
+
+
+def call_faults(where, tasks, run_folder, recorded):
+    """Yield what is wrong with a call of mpiexec: numbers of threads, then the words, as recorded."""
+    threads, *words = recorded
+    for name, number in zip(("OMP", "OPENBLAS"), threads.split(","), strict=True):
+        if number != "1":
+            yield f"{where}: {name}_NUM_THREADS is not 1 where mpiexec starts"
+    start = ["--out", str(run_folder), "--model", "lenet5", "--data", "digits", "--epochs", "4"]
+    resume = ["--resume", str(run_folder)]
+    wanted = ["labkit", "train", *(resume if (run_folder / "checkpoint.npz").exists() else start)]
+    if words and words[0] == f"-n{tasks}":
+        words[:1] = ["-n", tasks]
+    called = words[:4] == ["-n", tasks, *wanted[:2]] or words[:4] == ["-np", tasks, *wanted[:2]]
+    if not called or pairs(words[4:]) != pairs(wanted[2:]):
+        expected = shlex.join(["mpiexec", "-n", tasks, *wanted])
+        yield f"{where}: expected `{expected}`, the script called `{shlex.join(['mpiexec', *words])}`"
+
+
+def run_faults(script):
+    """Yield what is wrong with the commands, found by running them with a stand-in for mpiexec."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        yield from _faults_of_runs(script, Path(name))
+
+
+def _faults_of_runs(script, trial):
+    for sub in ("bin", "new", "old"):
+        (trial / sub).mkdir(parents=True)
+    (trial / "old" / "checkpoint.npz").touch()
+    (trial / "job.sh").write_text(script)
+    stand_in, record = trial / "bin" / "mpiexec", trial / "record"
+    stand_in.write_text(STAND_IN)
+    stand_in.chmod(0o755)
+    common = {**os.environ, "PATH": f"{stand_in.parent.resolve()}:{os.environ['PATH']}"}
+    common |= {"RECORD": str(record.resolve()), "OMP_NUM_THREADS": "", "OPENBLAS_NUM_THREADS": ""}
+    codes = random.sample(range(10, 100), 2)  # so that the script cannot know them
+    for run_folder, tasks, code in zip(("new", "old"), ("4", "3"), codes, strict=True):
+        record.unlink(missing_ok=True)
+        warned = run_folder == "old"
+        job = subprocess.Popen(
+            [*supervised("child"), "bash", trial / "job.sh", trial / run_folder],
+            env={**common, "SLURM_NTASKS": tasks, "CODE": str(code), "WAITS": "yes" * warned},
+        )
+        try:
+            where = f"with {'a' if warned else 'no'} checkpoint in the folder and {tasks} tasks"
+            until(lambda job=job: record.exists() or job.poll() is not None)
+            if not record.exists():
+                yield f"{where}: the script ended without calling mpiexec"
+                return
+            yield from call_faults(where, tasks, trial / run_folder, record.read_text().splitlines())
+            if warned and job.poll() is None:
+                (shell,) = psutil.Process(job.pid).children()
+                if not catches_usr1(shell.pid):
+                    yield "the script does not catch SIGUSR1 while mpiexec runs: set a trap, do not block it"
+                    return
+                shell.send_signal(signal.SIGUSR1)
+            job.wait(timeout=20)
+            if warned and "USR1" not in record.read_text().splitlines():
+                yield "SIGUSR1 reached the script, and the script did not pass it on to mpiexec"
+            elif job.returncode != code:
+                after = " after SIGUSR1" if warned else ""
+                yield f"mpiexec ended with exit code {code}{after}, the script with {job.returncode}"
+        except (TimeoutError, subprocess.TimeoutExpired):
+            yield f"{where}: the script still runs, although no mpiexec has to be waited for"
+            return
+        finally:
+            job.terminate()
+            job.wait()
+
+
+def catches_usr1(pid, deadline_s=3):
+    """Return whether a process handles SIGUSR1 by the deadline, as far as the system tells."""
+    status = Path(f"/proc/{pid}/status")
+    if not status.exists():  # not Linux
+        time.sleep(1)
+        return True
+    for _ in range(round(deadline_s / 0.05)):
+        handled = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt"))
+        if int(handled.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def until(condition, deadline_s=30):
+    """Wait until the condition holds; raise TimeoutError at the deadline."""
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited for {deadline_s} s in vain")
+        time.sleep(0.02)
+
+
+def faults(script: str) -> list[str]:
+    """Return all that is wrong with a job script."""
+    return [*option_faults(script), *run_faults(script)]
+
+
+def _look(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    script = outcomes[0].result
+    if not isinstance(script, str):
+        return f"expected the text of a script, got {type(script).__name__}. Is a `return` missing?"
+    return next(option_faults(script), None) or next(run_faults(script), None)
+
+
+EXERCISES = [
+    Exercise(
+        reference=job_script,
+        notebook="09",
+        title="The job script",
+        difficulty=4,
+        minutes=40,
+        points=8,
+        cases=lambda: [Case("this script", ((),))],
+        expected=None,
+        suspects={},
+        look=_look,
+        deadline_s=60.0,
+        hints=(
+            "Begin with the #SBATCH lines, one option per line, above the first command.",
+            "`mpiexec … &`, then `ranks=$!`, then `trap 'kill -USR1 $ranks' USR1`.",
+            "Call `wait $ranks` in a loop for as long as `kill -0 $ranks` succeeds, and keep the exit code "
+            "of the last `wait`: a signal interrupts `wait`.",
+        ),
+    ),
+]
