@@ -1,36 +1,14 @@
-"""Notebook 09 accepts its own job script, and names what is wrong with others."""
+"""The exercise of the job script accepts its own reference, and names what is wrong with others."""
 
 from __future__ import annotations
 
-import os
-import shlex
-import shutil
-import signal
-import subprocess
-import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import nbformat
-import psutil
 import pytest
 
-from labkit.supervisor import supervised
+from labkit.exercises.catalogue.nb09 import job_script
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks/09_beyond_one_machine.ipynb"
-USED = os, shlex, shutil, signal, subprocess, time, psutil
-
-
-@pytest.fixture
-def cells(tmp_path: Path) -> dict[str, Any]:
-    """Return the names that the cells of exercise 2 define: the solution and the functions of the check."""
-    names: dict[str, Any] = {module.__name__: module for module in USED}
-    names |= {"Path": Path, "supervised": supervised, "folder": tmp_path}
-    for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
-        if cell.id in ("job-solution", "job-check"):
-            exec(cell.source, names)
-    return names
+SCRIPT = job_script.job_script()
 
 
 def without(line: str) -> Callable[[str], str]:
@@ -41,8 +19,8 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
     return lambda script: script.replace(old, new)
 
 
-def test_the_solution_is_right(cells: dict[str, Any]) -> None:
-    assert cells["faults"](cells["job_script_solution"]) == []
+def test_the_solution_is_right() -> None:
+    assert job_script.faults(SCRIPT) == []
 
 
 @pytest.mark.parametrize(
@@ -62,10 +40,10 @@ def test_the_solution_is_right(cells: dict[str, Any]) -> None:
         (replaced("#!/bin/bash\n", "#!/bin/bash\ncd /tmp\n"), "below the first command"),
     ],
 )
-def test_a_wrong_option_is_named(cells: dict[str, Any], change: Callable[[str], str], finding: str) -> None:
-    wrong = change(cells["job_script_solution"])
-    assert wrong != cells["job_script_solution"]
-    assert finding in "\n".join(cells["option_faults"](wrong))
+def test_a_wrong_option_is_named(change: Callable[[str], str], finding: str) -> None:
+    wrong = change(SCRIPT)
+    assert wrong != SCRIPT
+    assert finding in "\n".join(job_script.option_faults(wrong))
 
 
 @pytest.mark.parametrize(
@@ -76,10 +54,10 @@ def test_a_wrong_option_is_named(cells: dict[str, Any], change: Callable[[str], 
         replaced("--nodes=4\n#SBATCH --ntasks-per-node=1", "--nodes=4 --ntasks-per-node=1"),
     ],
 )
-def test_an_option_can_be_written_in_another_way(cells: dict[str, Any], change: Callable[[str], str]) -> None:
-    other = change(cells["job_script_solution"])
-    assert other != cells["job_script_solution"]
-    assert list(cells["option_faults"](other)) == []
+def test_an_option_can_be_written_in_another_way(change: Callable[[str], str]) -> None:
+    other = change(SCRIPT)
+    assert other != SCRIPT
+    assert list(job_script.option_faults(other)) == []
 
 
 @pytest.mark.parametrize(
@@ -100,14 +78,14 @@ def test_an_option_can_be_written_in_another_way(cells: dict[str, Any], change: 
     ],
 )
 @pytest.mark.thorough
-def test_a_wrong_command_is_named(cells: dict[str, Any], change: Callable[[str], str], finding: str) -> None:
-    wrong = change(cells["job_script_solution"])
-    assert wrong != cells["job_script_solution"]
-    assert finding in "\n".join(cells["run_faults"](wrong))
+def test_a_wrong_command_is_named(change: Callable[[str], str], finding: str) -> None:
+    wrong = change(SCRIPT)
+    assert wrong != SCRIPT
+    assert finding in "\n".join(job_script.run_faults(wrong))
 
 
 @pytest.mark.parametrize(
     ("limit", "seconds"), [("5", 300), ("5:30", 330), ("01:00:00", 3600), ("1-0", 86400), ("1-2:30", 95400)]
 )
-def test_time_limits_of_slurm(cells: dict[str, Any], limit: str, seconds: int) -> None:
-    assert cells["seconds_of"](limit) == seconds
+def test_time_limits_of_slurm(limit: str, seconds: int) -> None:
+    assert job_script.seconds_of(limit) == seconds
