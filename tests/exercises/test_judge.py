@@ -100,6 +100,13 @@ def test_the_smallest_failing_case_and_the_ranks_that_are_right_are_named() -> N
     )
 
 
+def test_the_first_rank_that_is_wrong_is_named() -> None:
+    text = finding(lambda case: [x + (rank > 0) for rank, x in enumerate(right(case))])
+    assert text == "with 1 values, p = 2, on rank 1 (rank 0 is right): result[0] is 1.5, expected 0.5"
+    text = finding(lambda case: [x + (rank > 0) * (case.ranks > 2) for rank, x in enumerate(right(case))])
+    assert text == "with 1 values, p = 3, on rank 1 (rank 0 is right): result[0] is 2, expected 1"
+
+
 def test_one_part_of_a_tuple_is_enough_to_recognise_a_mistake() -> None:
     text = finding(
         lambda case: [(x, x * 9 + 4) for x in summed(case)],
@@ -125,7 +132,7 @@ def test_a_changed_argument_is_added_to_a_wrong_result() -> None:
 
 def test_the_result_can_be_an_argument() -> None:
     text = finding(right, result_in=0)
-    assert text.startswith("with 1 values, p = 2, on rank 0 (rank 1 is wrong") or "x[0] is 0" in text
+    assert text == "with 1 values, p = 2, on rank 0: x[0] is 0, expected 0.5"
 
 
 def test_a_forbidden_call_is_found_even_if_the_result_is_right() -> None:

@@ -25,7 +25,8 @@ HANG_S = 3.0  # a wait for a message this long is reported
 OUTPUT_BYTES = 1 << 20  # a job that prints more is ended
 KEPT_BYTES = 1 << 14
 POLL_S = 0.02
-# Variables of a launcher or of an MPI process: with them, a new job would try to join the old one.
+# Variables of a launcher or of an MPI process, with which a new job would try to join the old one, and the
+# networks that ranks on hosts use.
 LAUNCHERS = (
     "PMI",
     "FI_",

@@ -94,7 +94,7 @@ def read(path: Path, key: bytes) -> list[dict[str, Any]]:
         size = int.from_bytes(content[:LENGTH_BYTES], "little")
         code, rest = content[LENGTH_BYTES : LENGTH_BYTES + CODE_BYTES], content[LENGTH_BYTES + CODE_BYTES :]
         payload, content = rest[:size], rest[size:]
-        if len(payload) < size or not hmac.compare_digest(code, _code(key, len(records), payload)):
+        if not hmac.compare_digest(code, _code(key, len(records), payload)):
             raise Unreadable(f"record {len(records)} of {path.name}")
         records.append(_load(payload))
     return records
