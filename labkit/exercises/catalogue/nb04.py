@@ -268,7 +268,7 @@ EXERCISES = [
             "the mean does not come back down the tree: each rank holds only the sum of its own branch": (
                 _suspect(_tree_without_the_way_back)
             ),
-            "On the way down, a rank passes on its sum before it has the mean: go from the largest distance "
+            "on the way down, a rank passes on its sum before it has the mean: go from the largest distance "
             "to the smallest": _suspect(_tree_ascending),
             **UNWEIGHTED,
         },

@@ -230,7 +230,7 @@ def average_by_tree(comm, gradient, weight):
     ),
     (
         "average_by_tree",
-        "rank",
+        "source=comm.rank + distance",
         """
 def average_by_tree(comm, gradient, weight):  # only for a power of two
     gradient *= weight
