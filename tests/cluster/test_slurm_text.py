@@ -21,10 +21,10 @@ def test_environment_variables_replace_the_arguments_of_connect(monkeypatch: pyt
         monkeypatch.delenv(name, raising=False)
     assert chosen_by_environment(4, "mpi") == (4, "mpi", "")
     monkeypatch.setenv("LABKIT_RANKS", "3")
-    assert chosen_by_environment(4, "hosts") == (3, "hosts", ", as LABKIT_RANKS=3 asks for")
+    assert chosen_by_environment(4, "hosts") == (3, "hosts", ", set by LABKIT_RANKS=3")
     monkeypatch.setenv("LABKIT_PROFILE", "slurm")
     assert chosen_by_environment(4, "mpi") == (
-        3, "slurm", ", as LABKIT_RANKS=3 and LABKIT_PROFILE=slurm ask for"
+        3, "slurm", ", set by LABKIT_RANKS=3 and LABKIT_PROFILE=slurm"
     )  # fmt: skip
     monkeypatch.setenv("LABKIT_RANKS", "four")
     with pytest.raises(ClusterError, match="LABKIT_RANKS=four is set; expected a number"):

@@ -181,7 +181,7 @@ class Exchange:
             Finding(
                 Category.MESSAGE_RACE,
                 f"{earlier.operation} from any source took the {earlier.header}, but could have taken the "
-                f"{header}: which one comes first decides",
+                f"{header}: the order of arrival decides",
                 earlier.place,
                 self.clock.rank,
             )

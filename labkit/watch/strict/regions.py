@@ -58,8 +58,8 @@ def begin(operation: str, place: str, message: Any, is_written: bool, rank: int)
             add(
                 Finding(
                     Category.LOCAL_CONCURRENCY,
-                    f"{operation} uses memory that {other.operation} ({other.place}) "
-                    f"{'writes' if other.is_written else 'reads'} and has not completed",
+                    f"{operation} uses memory that {other.operation} ({other.place}) is still "
+                    f"{'writing' if other.is_written else 'reading'}",
                     place,
                     rank,
                 )
