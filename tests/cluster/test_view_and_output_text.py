@@ -74,7 +74,7 @@ def test_lines_that_differ_on_many_ranks_are_counted() -> None:
     assert lines[-1] == "  … and 18 more"
 
 
-def test_a_view_of_ranks_on_other_machines_says_why_it_shows_little() -> None:
+def test_a_view_of_ranks_on_other_machines_tells_why_it_shows_little() -> None:
     view = view_of([FakeFuture("")], [])
     view.ranks.recorder = None
     view.observe(view.began)

@@ -1,4 +1,4 @@
-"""Notebook 09 accepts its own job script, and names what is wrong with others."""
+"""Notebook 09 accepts its own job script, and names the errors in others."""
 
 from __future__ import annotations
 
