@@ -142,7 +142,7 @@ def _circle(report: Report) -> str:
     messages = {rank.rank: rank.message for rank in report.ranks if rank.message is not None}
     ranks = _circle_of(report)
     if not ranks:  # a rank waits for any other
-        return f"{ranks_in_short(list(messages))} wait for messages from one another, and none of them sends one."
+        return f"{ranks_in_short(list(messages))} wait for messages from one another, but none sends one."
     operations = {messages[rank].operation for rank in ranks}
     call = operations.pop() if len(operations) == 1 else ""
     if len(ranks) == 1:
