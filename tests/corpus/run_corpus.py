@@ -1,8 +1,8 @@
 """Run the corpus in strict mode and print the table: python -m tests.corpus.run_corpus [--help].
 
-A job runs several programs, as a notebook runs cells: a hang or an error ends one of them, and the ranks go
-on with the next (see several.py). If a rank is stuck inside MPI, the watchdog ends the job, and a new one
-goes on.
+A job runs several programs like cells of a notebook: a hang or an error ends one of them, and the ranks
+continue with the next (see several.py). If a rank is stuck inside MPI, the watchdog ends the job, and a new
+job continues.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 mpiexec -n 2 python several.py RESULTS DEADLINE_S PROGRAM…
 
 Like a cell of a notebook, each program ends with a result, an error or a hang report, and the next one begins
-when all ranks have come to its end. Each has a communicator of its own as MPI.COMM_WORLD, so that nothing of
-it reaches the next. Rank 0 appends a line of JSON to RESULTS for each.
+when all ranks have reached that end. Each program has its own communicator as MPI.COMM_WORLD, so that its
+messages cannot reach the next one. Rank 0 appends a line of JSON to RESULTS for each.
 """
 
 from __future__ import annotations

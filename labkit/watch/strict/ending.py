@@ -52,8 +52,8 @@ def is_strict() -> bool:
 def end_cell() -> str:
     """Return what this rank's cell has left behind, as text; empty if nothing.
 
-    That is errors that were found, requests and objects that no variable holds any more, and messages that
-    have arrived and were never received. No rank waits for another.
+    This includes findings, requests and objects that no variable refers to any more, and messages that have
+    arrived but were never received. No rank waits for another.
     """
     if _world is None:
         return ""
@@ -81,8 +81,8 @@ class Ending(NamedTuple):
 def end_program() -> Ending:
     """Return the findings about the program.
 
-    Each rank calls it when its program has returned. The ranks wait for one another, as they would when MPI
-    ends; if one hangs or has raised an error, each returns what it has found by itself.
+    Each rank calls this function when its program has returned. The ranks wait for one another, as they would
+    at the end of MPI. If one hangs or has raised an error, each returns only its own findings.
     """
     world = _world
     if world is None or world._exchange is None or world.watch is None:

@@ -1,4 +1,4 @@
-"""Match messages in Python: before each message travels a header with its contents and its origin.
+"""Match messages in Python: a header that describes the message travels before it.
 
 Headers and messages use a duplicate of the communicator. A header carries the tag of the caller; the message
 itself has a number as its tag, so that the receive of a matched header can never take another message.
@@ -207,8 +207,8 @@ exchanges: list[Exchange] = []  # all open exchanges of this process
 def progress(*_: Any) -> None:
     """Read the headers of all communicators, and receive messages whose receives are posted.
 
-    Called while this rank waits. Before that, a message that has a receive is left where it is: so the
-    program's writes to the buffer of the receive can be told from MPI's.
+    Call this only while this rank waits. Until then, a message stays where it is even if it has a receive, so
+    that the program's writes to the receive buffer can be told from MPI's.
     """
     for exchange in list(exchanges):
         exchange.progress()

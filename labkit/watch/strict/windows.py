@@ -1,7 +1,7 @@
 """Windows in strict mode: accesses are compared in the call that ends their epoch.
 
 MPI lets a Put or Get take place at any time before its epoch ends, so strict mode issues all of them at the
-end. Between two fences, whatever changes in a window's memory has then been changed by the rank itself.
+end. Therefore, the rank itself has made every change in its window's memory between two fences.
 """
 
 from __future__ import annotations
