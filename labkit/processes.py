@@ -81,8 +81,8 @@ def die_with_parent(death_signal: int, parent: int) -> None:
 def wait_until_read(file: int, deadline_s: float = 5.0) -> None:
     """Wait until the reader of this pipe has read all that was written to it, or until the deadline.
 
-    A launcher that ends its ranks drops what it has not read of their output. So a rank that writes an error
-    and aborts the job waits in between. Return at once if the file is not a pipe.
+    When a launcher ends its ranks, it drops output that it has not read. So a rank that prints an error calls
+    this function before it aborts the job. Return at once if the file is not a pipe.
     """
     unread, end = bytearray(4), time.monotonic() + deadline_s
     with contextlib.suppress(OSError):

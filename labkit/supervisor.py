@@ -6,7 +6,7 @@ STARTER is the pid of the process that starts this program. ROLE is one of
 
 - `controller`: end with STARTER, and remove the files that describe the cluster;
 - `engines`: end with the cluster's controller, whichever process started the engines;
-- `job`: the same for engines that are a SLURM job, and allow the time that cancelling it takes;
+- `job`: the same for engines that are a SLURM job, with enough time to cancel it;
 - `jupyter`: end with STARTER, allow more time for cleaning up, and remove JupyterLab's runtime folder;
 - `child`: end with STARTER, and allow more time for cleaning up.
 

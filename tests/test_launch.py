@@ -1,4 +1,4 @@
-"""labkit.launch: worlds of one rank are recognised by what the launchers set."""
+"""labkit.launch recognises worlds of one rank by the variables that launchers set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRTERUN = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2", "PMIX_RANK"
         (PMIX, "srun --mpi=pmix"),
         (HYDRA, "MPICH's mpiexec"),
         (PRTERUN, "Open MPI's mpiexec"),
-        # An mpiexec inside an allocation; Hydra starts its own processes with srun.
+        # These are for an mpiexec inside an allocation. Hydra starts its own processes with srun.
         ({**SRUN, **HYDRA}, "MPICH's mpiexec"),
         ({**SRUN, **PRTERUN}, "Open MPI's mpiexec"),
     ],
@@ -36,7 +36,7 @@ def test_a_world_of_one_rank_names_its_launcher(environment: dict[str, str], lau
     assert world_of_one(4, "MPICH", "/env/bin/mpiexec", environment) == ""
 
 
-def test_a_batch_script_without_a_launcher_is_told_to_use_one() -> None:
+def test_a_batch_script_without_a_launcher_gets_the_launchers_to_use() -> None:
     why = world_of_one(1, "Open MPI", "mpiexec", BATCH)
     assert "one process in a SLURM job of 4 tasks" in why
     assert "`srun --mpi=pmix` or `mpiexec -n 4` inside the allocation" in why
@@ -52,11 +52,11 @@ def test_a_batch_script_without_a_launcher_is_told_to_use_one() -> None:
         {"SLURM_NTASKS": "1"},
     ],
 )
-def test_one_rank_that_was_asked_for_goes_on(environment: dict[str, str]) -> None:
+def test_a_world_of_one_rank_that_was_asked_for_is_accepted(environment: dict[str, str]) -> None:
     assert world_of_one(1, "MPICH", "mpiexec", environment) == ""
 
 
-def test_a_library_without_a_known_srun_option_is_told_of_mpiexec_alone() -> None:
+def test_without_a_known_srun_option_the_message_names_only_mpiexec() -> None:
     assert "Start the ranks with `mpiexec -n 4`." in world_of_one(1, "Intel MPI", "mpiexec", HYDRA)
 
 

@@ -79,7 +79,7 @@ def test_the_supervisor_imports_only_the_standard_library_and_labkit() -> None:
     assert others == {"labkit"}
 
 
-def test_wait_until_read_waits_for_the_reader_of_a_pipe_and_no_longer_than_the_deadline() -> None:
+def test_wait_until_read_waits_for_the_reader_of_a_pipe_until_the_deadline() -> None:
     reader, writer = os.pipe()
     os.write(writer, b"an error")
     wait_until_read(writer, deadline_s=0.01)  # nobody reads

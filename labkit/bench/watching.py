@@ -1,7 +1,8 @@
 """The cost of watching: Allreduce on the watched communicator against the MPI library's own.
 
-A program's ranks compare their calls and go on ("compared"). On engines, ranks wait for each other before the
-call ("watched"), which is most of the cost. An Allreduce after a Barrier shows what that costs alone.
+A program's ranks compare their calls without waiting ("compared"). On engines, ranks wait for each other
+before the call ("watched"), which causes most of the cost. An Allreduce after a Barrier shows the cost of
+that wait alone.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def connect(
         own: start a cluster for this notebook alone, whatever else runs.
         deadline_s: how long a rank waits in a call of `comm` before it reports a hang, in seconds.
         strict: let each send wait for its receive, compare messages with their receives, and list at the end
-            of a cell what it has left behind (see docs/strict.md). It stays so until the engines are ended.
+            of a cell what it has left behind (see docs/strict.md). Strict mode lasts until the engines end.
         timeout: how long to wait for the engines, in seconds.
 
     Raises:

@@ -107,7 +107,7 @@ def chosen_by_environment(n: int, profile: str) -> tuple[int, str, str]:
         n = int(given[RANKS])
     profile = given.get(PROFILE, profile)
     set_ = " and ".join(f"{name}={value}" for name, value in given.items())
-    return n, profile, f", as {set_} ask{'s' * (len(given) == 1)} for" if given else ""
+    return n, profile, f", set by {set_}" if given else ""
 
 
 def answers(

@@ -97,8 +97,8 @@ def _checked(method: Callable[..., Any], check: Callable[[], None]) -> Callable[
 
 
 def render_errors_with(render: Callable[[RemoteError], list[str] | None]) -> None:
-    """Let IPython show an error of engines as `render` does, or as before if that returns None."""
-    # IPython asks an error for its text by this method. RemoteError defines it for CompositeError, too.
+    """Let IPython show an error of engines as the text from `render`, or as before if that is None."""
+    # IPython calls this method for an error's text. CompositeError inherits it from RemoteError.
     RemoteError._render_traceback_ = lambda error: render(error) or error.render_traceback()
 
 

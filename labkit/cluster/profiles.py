@@ -40,7 +40,7 @@ def prepare(profile: str, n: int) -> str:
             f"Run `labkit hosts down`, then `labkit hosts up --n {n}`."
         )
     if profile == "slurm":
-        load()  # a wrong setting is reported here, not by a controller that does not start
+        load()  # report a wrong setting here rather than as a controller that does not start
         if not shutil.which("sbatch"):
             raise ClusterError(
                 "the profile `slurm` needs SLURM's commands, and this machine has no `sbatch`. Run the "

@@ -15,9 +15,9 @@ COLOURS = {Status.DONE: "#DDDDDD", Status.WAITING: "#F0E442", Status.ABSENT: "#D
 def hang(report: Report) -> Figure:
     """Draw how far each rank got with the last collectives: done, waiting, or what the rank does instead.
 
-    Of many ranks, those that do the same share a row. `report` is the one of a HangError, or what
-    `labkit.cluster.last_hang()` returns. A report about a message has no collectives: its figure shows the
-    ranks and, as the title, what is wrong.
+    If there are many ranks, those that do the same share a row. `report` is a HangError's report or the
+    result of `labkit.cluster.last_hang()`. A report about a message has no collectives; its figure shows the
+    ranks, and the error as the title.
     """
     data = table(report)
     rows = data.grouped()

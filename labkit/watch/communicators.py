@@ -1,12 +1,12 @@
-"""Watched communicators: a collective that a rank never joins is an error that says why, and not a freeze.
+"""Watched communicators: if a rank never joins a collective, the others raise an error instead of hanging.
 
 Before each blocking collective, its ranks make a rendezvous in shared memory (see rendezvous.py): each notes
-what it is about to call and waits, in Python, until all the others have made the same call. Only then is the
-MPI library's own collective called. It can no longer hang, and no data moves if the calls differ. The price:
-every collective synchronises, which MPI permits. Blocking messages are replaced by their non-blocking twins,
-which are polled.
+what it is about to call and waits, in Python, until all others have made the same call. Only then do they
+call the MPI library's own collective. It can no longer hang, and no data moves if the calls differ. The price
+is that every collective synchronises, which MPI permits. Blocking messages use their non-blocking
+counterparts, which are polled.
 
-In all other respects it is mpi4py's own communicator, on the same handle.
+In all other respects, a watched communicator is mpi4py's own, with the same handle.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ PATIENCE = 5.0  # how many deadlines engines wait for a rank that computes
 
 
 class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages):
-    """A communicator whose ranks learn why they wait, and so do those of all communicators made from it.
+    """A communicator that reports why its ranks wait; so do all communicators made from it.
 
-    `watch()` makes the first one; without a parent that is watched, a WatchedComm is not watched either. Not
-    watched are non-blocking and persistent operations, neighbourhood collectives, and what Idup makes.
+    `watch()` makes the first one; a WatchedComm without a watched parent is not watched either. Neighbourhood
+    collectives and communicators made by Idup are not watched.
 
     `deadline_s`: how long a rank waits for the others before it reports a hang, in seconds.
     """

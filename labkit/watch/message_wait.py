@@ -63,10 +63,11 @@ class MessageWait(Waiting):
         slot.waiting_in = WaitingIn.MESSAGE
 
     def is_stuck(self) -> bool:
-        """Tell whether neither this rank nor any that it waits for, directly or through others, can go on.
+        """Return whether this rank and all ranks that it waits for, directly or through others, are stuck.
 
-        What the ranks sent before they began to wait may still be on its way. It has arrived when each of
-        them has polled MPI often enough since all were seen to wait; each says so in its slot.
+        Messages that the ranks sent before they began to wait may still be on their way. They have arrived
+        when each rank has polled MPI often enough since all were seen to wait; each rank notes this in its
+        slot.
         """
         recorder, rank = self.watch.recorder, self.watch.rank
         if not recorder.slots[rank].message_number or (

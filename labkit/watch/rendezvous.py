@@ -41,10 +41,10 @@ def has_reached(theirs: int, word: int) -> bool:
 
 
 class Channel:
-    """A communicator's row in the flight recorder: a word per rank, which says what the rank called last.
+    """A communicator's row in the flight recorder: one word per rank that identifies the rank's last call.
 
-    Of a word's parts (see layout.py), the number counts the collectives on this communicator, and the epoch
-    the hangs so far. `members`: ranks of the world, by rank in the communicator.
+    In a word (see layout.py), the number counts the collectives on this communicator, and the epoch counts
+    hangs. `members`: ranks of the world, by rank in the communicator.
     """
 
     def __init__(self, watch: Watch, row: int, comm: MPI.Intracomm, members: list[int]) -> None:

@@ -123,7 +123,7 @@ class Watch:
         return row
 
     def wait(self, is_done: Callable[[], bool], waiting: Waiting) -> None:
-        """Return when `is_done()`; raise HangError, with what all ranks do, if it cannot be.
+        """Return when `is_done()`; raise HangError, with a report on all ranks, if that cannot happen.
 
         Time in which this process did not run (a laptop's sleep) does not count.
         """

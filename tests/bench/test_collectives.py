@@ -39,7 +39,7 @@ def test_under_mpiexec_it_uses_those_ranks(run: Run, tmp_path: Path) -> None:
     plot = tmp_path / "costs.png"
     done = run(2, *BENCH, "--refit", "--sizes", "8B,64KiB,128KiB", "--plot", plot)
     assert done.returncode == 0, done.stdout
-    progress = "pass ", "auto measures"  # lines on standard error, only of a run that takes seconds
+    progress = "pass ", "auto measures"  # lines on standard error that only long runs print
     head, *lines = [line for line in done.stdout.splitlines() if not line.startswith(progress)]
     assert head.split() == ["size", "algorithm", "time", "algbw", "busbw", "×", "MPI"]
     algorithms = {line.split()[1] for line in lines if line.split()[:1] == ["8B"]}

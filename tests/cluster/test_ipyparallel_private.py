@@ -71,7 +71,8 @@ def test_functions_are_applied_by_a_method_that_an_engine_can_replace() -> None:
 
 
 def test_errors_of_engines_are_shown_as_the_lab_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RemoteError, "_render_traceback_", RemoteError._render_traceback_)  # put back later
+    # This lets monkeypatch restore the method after the test.
+    monkeypatch.setattr(RemoteError, "_render_traceback_", RemoteError._render_traceback_)
     private.render_errors_with(lambda error: ["a report"] if error.ename == "HangError" else None)
     hung, other = RemoteError("HangError", "", "frames"), RemoteError("ValueError", "", "frames")
     assert hung._render_traceback_() == ["a report"] and "frames" in other._render_traceback_()

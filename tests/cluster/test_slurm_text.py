@@ -1,4 +1,4 @@
-"""The profile `slurm` without a SLURM: settings, the batch script, and what its answers mean."""
+"""The profile `slurm` without a SLURM: settings, the batch script, and the meaning of SLURM's answers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def test_environment_variables_replace_the_arguments_of_connect(monkeypatch: pyt
         monkeypatch.delenv(name, raising=False)
     assert chosen_by_environment(4, "mpi") == (4, "mpi", "")
     monkeypatch.setenv("LABKIT_RANKS", "3")
-    assert chosen_by_environment(4, "hosts") == (3, "hosts", ", as LABKIT_RANKS=3 asks for")
+    assert chosen_by_environment(4, "hosts") == (3, "hosts", ", set by LABKIT_RANKS=3")
     monkeypatch.setenv("LABKIT_PROFILE", "slurm")
     assert chosen_by_environment(4, "mpi") == (
-        3, "slurm", ", as LABKIT_RANKS=3 and LABKIT_PROFILE=slurm ask for"
+        3, "slurm", ", set by LABKIT_RANKS=3 and LABKIT_PROFILE=slurm"
     )  # fmt: skip
     monkeypatch.setenv("LABKIT_RANKS", "four")
     with pytest.raises(ClusterError, match="LABKIT_RANKS=four is set; expected a number"):
         chosen_by_environment(4, "mpi")
 
 
-def test_settings_have_defaults_and_refuse_what_they_do_not_know() -> None:
+def test_settings_have_defaults_and_unknown_names_are_refused() -> None:
     assert slurm_settings.parse("", "file") == Settings()
     text = "[slurm]\npartition = gpu  # the only one\nlauncher = srun --mpi=pmi2\n"
     assert slurm_settings.parse(text, "file") == Settings(partition="gpu", launcher="srun --mpi=pmi2")
@@ -45,7 +45,7 @@ def test_settings_have_defaults_and_refuse_what_they_do_not_know() -> None:
             slurm_settings.parse(wrong, "file")
 
 
-def test_a_file_that_is_not_there_means_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_file_means_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LABKIT_SLURM", str(tmp_path / "slurm.ini"))
     assert slurm_settings.load() == Settings()
     (tmp_path / "slurm.ini").write_text("[slurm]\nnodes = 2\n")
@@ -75,11 +75,11 @@ def test_the_batch_script_has_the_settings_and_the_launcher(launcher: str, line:
     for option in ("--ntasks=4", "--partition=main", "--nodes=2", "--time=1:00:00", "--qos=short"):
         assert f"#SBATCH {option}" in lines
     assert "#SBATCH '--comment=a b'" in lines
-    assert not [each for each in lines if "--account" in each]  # not set: SLURM chooses
+    assert not [each for each in lines if "--account" in each]  # it is not set, so SLURM chooses
 
 
 def answer(state: str, reason: str = "None", nodes: str = "n[1-4]", code: str = "0:0") -> str:
-    """Return what `scontrol show job` prints of a job."""
+    """Return what `scontrol show job` prints about a job."""
     return (
         f"JobId=7 JobName=allreduce-lab JobState={state} Reason={reason} Dependency=(null) ExitCode={code} "
         f"TimeLimit=00:01:00 StartTime=2026-11-22T08:00:00 NodeList={nodes} Command=(null)"
@@ -97,7 +97,7 @@ def test_a_job_is_described_in_slurms_words_and_a_sentence() -> None:
     assert timeout.is_over and timeout.cause == "SLURM job 7 has reached its time limit of 00:01:00"
     assert parse("7", answer("CANCELLED")).cause == "SLURM job 7 was cancelled"
     failed = parse("7", answer("FAILED", "NonZeroExitCode", code="1:0"))
-    assert failed.is_over and failed.cause == ""  # what a rank did says more
+    assert failed.is_over and failed.cause == ""  # what a rank did explains more
     forgotten = parse("7", "")
     assert forgotten.is_over and str(forgotten) == "SLURM job 7 has ended (unknown)"
 
@@ -108,5 +108,5 @@ def test_the_cause_of_an_end_is_known_before_all_processes_are_gone() -> None:
     assert cancelled.cause == "SLURM job 7 was cancelled"
     assert "its time limit" in parse("7", answer("COMPLETING", "TimeLimit", code="0:15")).cause
     assert parse("7", answer("COMPLETING", "NonZeroExitCode", code="137:0")).cause == ""
-    # The lab ends a job, by SIGKILL, of which a rank has ended: SLURM then calls it cancelled.
+    # If a rank has ended, the lab ends its job by SIGKILL, and SLURM then calls the job cancelled.
     assert replace(parse("7", answer("CANCELLED", code="0:9")), rank_ended=True).cause == ""

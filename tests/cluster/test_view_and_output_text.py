@@ -74,12 +74,12 @@ def test_lines_that_differ_on_many_ranks_are_counted() -> None:
     assert lines[-1] == "  … and 18 more"
 
 
-def test_a_view_of_ranks_on_other_machines_says_why_it_shows_little() -> None:
+def test_a_view_of_ranks_on_other_machines_tells_why_it_shows_little() -> None:
     view = view_of([FakeFuture("")], [])
     view.ranks.recorder = None
     view.observe(view.began)
     first = view.bundle(view.began)["text/plain"].splitlines()[0]
-    assert "The ranks are on other machines: what they do is not shown here" in first
+    assert "The ranks are on other machines, so this view cannot show what they do." in first
 
 
 def test_a_rank_that_calls_or_prints_in_a_loop_does_not_stand_still() -> None:

@@ -1,1 +1,1 @@
-"""Programs of mpi4py with and without errors, after the categories of the MPI Bugs Initiative."""
+"""mpi4py programs with and without errors, in the categories of the MPI Bugs Initiative."""

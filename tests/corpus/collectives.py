@@ -1,4 +1,4 @@
-"""Collectives: ranks that call different ones, with different parameters, in another order, or not at all."""
+"""Collectives: ranks call different ones, with different parameters, in another order, or not at all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.corpus.messages import NOT_READ
 from tests.corpus.program import BUFFERING, CALL, INVALID, LOCAL, PARAMETER, REQUEST, Program, by_rank, same
 
-# Name -> the call on two ranks; all of them fit into these arrays.
+# Name -> the call; on two ranks, these arrays are large enough for all of them.
 BLOCKING = {
     "Barrier": "comm.Barrier()",
     "Bcast": "comm.Bcast(x, root=0)",
@@ -36,7 +36,7 @@ def _waited(call: str) -> list[str]:
 
 
 def matching() -> Iterator[Program]:
-    """Calls that the ranks do not all make, or not in the same order."""
+    """Calls that not all ranks make, or not in the same order."""
     for index, (name, call) in enumerate(BLOCKING.items()):
         other_name = NAMES[(index + 1) % len(NAMES)]
         other = BLOCKING[other_name]
@@ -118,7 +118,7 @@ def parameters() -> Iterator[Program]:
 
 
 def invalid() -> Iterator[Program]:
-    """Parameters that no call may have."""
+    """Parameters that no call accepts."""
     for name, call in BLOCKING.items():
         if "root=0" in call:
             yield Program(
@@ -138,7 +138,7 @@ def invalid() -> Iterator[Program]:
 
 
 def touched_buffers() -> Iterator[Program]:
-    """Buffers that the program uses while a non-blocking collective has them."""
+    """Buffers that the program uses while a non-blocking collective is under way."""
     for name in "Ibcast", "Iallreduce", "Ireduce", "Igather", "Iscan":
         begun = f"request = {NONBLOCKING[name]}"
         write = ["x[0] = 99"] if name != "Ibcast" else ["if rank == 0:", "    x[0] = 99"]
@@ -153,7 +153,7 @@ def touched_buffers() -> Iterator[Program]:
 
 
 def programs() -> Iterator[Program]:
-    """All of them."""
+    """Return all programs with collectives."""
     yield from matching()
     yield from parameters()
     yield from invalid()

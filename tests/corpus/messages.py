@@ -1,4 +1,4 @@
-"""Messages: sends and receives that do not match, requests, buffers that programs rely on, races."""
+"""Messages: sends and receives that do not match, requests, reliance on buffering, races."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_READ = "a program that reads a buffer leaves no trace"
 
 
 def matching() -> Iterator[Program]:
-    """Sends and receives that have no counterpart, or one with other parameters."""
+    """Sends and receives without a counterpart, or with other parameters than their counterpart."""
     for send, receive in PAIRS:
         name = f"{send}-{receive}"
         sending, receiving = Call(send, "x", 1, 7), Call(receive, "y", 0, 7)
@@ -159,7 +159,7 @@ def buffering() -> Iterator[Program]:
 
 
 def races() -> Iterator[Program]:
-    """Receives from any source; the right ones take whatever comes, the wrong ones rely on an order."""
+    """Receives from any source: correct ones accept any order of messages, wrong ones rely on an order."""
     for send in "Send", "Isend", "send", "isend":
         for receive in ("Recv", "Irecv") if send[0].isupper() else ("recv", "irecv"):
             anyone = Call(receive, "y", "MPI.ANY_SOURCE", 3).lines
@@ -181,7 +181,7 @@ def races() -> Iterator[Program]:
 
 
 def touched_buffers() -> Iterator[Program]:
-    """Buffers that the program uses while a call under way has them."""
+    """Buffers that the program uses while a call is under way."""
     for kind in "Isend", "Issend", "Send_init":
         call, other = Call(kind, "x", 1, 7), Call("Recv", "y", 0, 7).lines
         begun = [*call.make, *call.start]
@@ -216,7 +216,7 @@ def touched_buffers() -> Iterator[Program]:
 
 
 def programs() -> Iterator[Program]:
-    """All of them."""
+    """Return all programs with messages."""
     yield from matching()
     yield from requests()
     yield from buffering()

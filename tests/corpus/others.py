@@ -1,4 +1,4 @@
-"""Objects that are never freed, parameters that no message may have, and one-sided accesses."""
+"""Objects that are never freed, parameters that no message accepts, and one-sided accesses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MADE = {
 
 
 def leaks() -> Iterator[Program]:
-    """What a program makes and does not free."""
+    """Objects that a program makes and does not free."""
     for name, (make, free) in MADE.items():
         yield Program(f"leak-{name}", LEAK, False, same(make))
         yield Program(f"leak-{name}-right", LEAK, True, same(make, free))
@@ -55,7 +55,7 @@ def leaks() -> Iterator[Program]:
 
 
 def invalid() -> Iterator[Program]:
-    """Parameters that no message may have."""
+    """Parameters that no message accepts."""
     right = {"Send": "comm.Recv(y, source=0, tag=1)", "Isend": "comm.Recv(y, source=0, tag=1)"}
     right |= {
         "Send_init": right["Send"],
@@ -174,7 +174,7 @@ def windows() -> Iterator[Program]:
 
 
 def programs() -> Iterator[Program]:
-    """All of them."""
+    """Return all other programs."""
     yield from leaks()
     yield from invalid()
     yield from windows()

@@ -1,4 +1,4 @@
-"""A program of the corpus, and the parts that its templates are made of."""
+"""A program of the corpus, and the parts of its templates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ x, y = np.arange(4.0) + rank, np.zeros(4)
 
 @dataclass(frozen=True)
 class Program:
-    """A program for `ranks` ranks; `blind` says why its error cannot be seen at run time, if so."""
+    """A program for `ranks` ranks. `blind`: why its error cannot be seen at run time; empty if it can."""
 
     name: str
     category: str
@@ -39,12 +39,12 @@ class Program:
 
     @property
     def source(self) -> str:
-        """The whole program."""
+        """Return the text of the whole program."""
         return HEAD + self.body
 
 
 class Call:
-    """A send or a receive of some kind: the lines that make it, start it, wait for it and free it."""
+    """A kind of send or receive: the lines that make it, start it, wait for it and free it."""
 
     def __init__(self, kind: str, message: str, peer: object, tag: object, name: str = "request") -> None:
         is_receive = "recv" in kind.lower()
@@ -67,7 +67,7 @@ class Call:
 
     @property
     def lines(self) -> list[str]:
-        """All of it."""
+        """Return all of its lines."""
         return [*self.make, *self.start, *self.wait, *self.free]
 
 
@@ -90,7 +90,7 @@ RECEIVES = ("Recv", "Irecv", "Recv_init", "recv", "irecv")
 
 
 def fits(send: str, receive: str) -> bool:
-    """Tell whether a receive of this kind takes what a send of that kind sends."""
+    """Return whether a receive of one kind accepts the message of a send of another kind."""
     return send[0].islower() == receive[0].islower()
 
 

@@ -1,8 +1,8 @@
 """Run the corpus in strict mode and print the table: python -m tests.corpus.run_corpus [--help].
 
-A job runs several programs, as a notebook runs cells: a hang or an error ends one of them, and the ranks go
-on with the next (see several.py). If a rank is stuck inside MPI, the watchdog ends the job, and a new one
-goes on.
+A job runs several programs like cells of a notebook: a hang or an error ends one of them, and the ranks
+continue with the next (see several.py). If a rank is stuck inside MPI, the watchdog ends the job, and a new
+job continues.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tests.corpus.program import CATEGORIES, Program
 
 HERE = Path(__file__).parent
 DEADLINE_S = 1.0
-JOB_S = 240.0  # for a job of a few programs, on a busy machine
+JOB_S = 240.0  # time limit of a job of a few programs, on a busy machine
 PROGRAMS_PER_JOB = 20
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What strict mode said of a program: `how` is `findings`, `report`, `error`, `late` or empty."""
+    """Strict mode's verdict on a program: `how` is `findings`, `report`, `error`, `late` or empty."""
 
     name: str
     category: str
@@ -49,14 +49,14 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """TP, FN, TN or FP."""
+        """Return TP, FN, TN or FP."""
         if self.is_correct:
             return "FP" if self.how else "TN"
         return "TP" if self.how and self.how != "late" else "FN"
 
 
 def run(programs: Sequence[Program], jobs: int, deadline_s: float = DEADLINE_S) -> list[Outcome]:
-    """Run the programs, `jobs` at a time; return what strict mode said of each."""
+    """Run the programs, `jobs` at a time; return the outcome of each."""
     batches: list[list[Program]] = []
     for ranks in sorted({program.ranks for program in programs}):
         same = [program for program in programs if program.ranks == ranks]
@@ -89,7 +89,7 @@ def _run_batch(batch: list[Program], deadline_s: float) -> list[Outcome]:
 
 
 def _run_job(batch: list[Program], first: int, folder: Path, deadline_s: float) -> list[Outcome]:
-    """Run programs from number `first` on in one job; return the outcomes of those that it reached."""
+    """Run programs from number `first` on in one job; return the outcomes of those that the job reached."""
     results = folder / "results"
     results.unlink(missing_ok=True)
     left = batch[first:]
@@ -118,7 +118,7 @@ def _run_job(batch: list[Program], first: int, folder: Path, deadline_s: float) 
         output, _ = job.communicate()
     lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
     outcomes = [_outcome(program, line) for program, line in zip(left, lines, strict=False)]
-    if len(outcomes) < len(left):  # the job has ended at this one
+    if len(outcomes) < len(left):  # this program has ended the job
         how = "late" if is_late else "report" if job.returncode == HANG_EXIT_CODE else "error"
         said = [f"exit code {job.returncode}", *output.splitlines()[-12:]]
         ended = left[len(outcomes)]
@@ -160,7 +160,7 @@ def _ratio(part: int, whole: int) -> str:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="Run the corpus in strict mode and print the table.")
     parser.add_argument("--only", default="", metavar="REGEX", help="programs whose names match")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th program")

@@ -2,9 +2,9 @@
 
 mpiexec -n 2 python several.py RESULTS DEADLINE_S PROGRAM…
 
-As cells of a notebook do, each program ends in a result, an error or a hang report, and the next one begins
-when all ranks have come to its end. Each has a communicator of its own as MPI.COMM_WORLD, so that nothing of
-it reaches the next. Rank 0 appends a line of JSON to RESULTS for each.
+Like a cell of a notebook, each program ends with a result, an error or a hang report, and the next one begins
+when all ranks have reached that end. Each program has its own communicator as MPI.COMM_WORLD, so that its
+messages cannot reach the next one. Rank 0 appends a line of JSON to RESULTS for each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ assert watch is not None
 
 
 def run(path: str) -> dict[str, str]:
-    """Run a program; return how it ended on this rank, and what was said."""
+    """Run a program; return how it ended on this rank, and the text of the report or error."""
     watch.begin_cell()
     try:
         runpy.run_path(path, run_name="__main__")
@@ -46,7 +46,7 @@ def run(path: str) -> dict[str, str]:
 
 
 def meet() -> None:
-    """Wait until all ranks have come to the end of the program; drive messages meanwhile."""
+    """Wait until all ranks have reached the end of the program; meanwhile, drive messages."""
     arrived = meeting.Ibarrier()
     while not arrived.Test():
         progress()

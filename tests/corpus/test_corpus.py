@@ -1,4 +1,4 @@
-"""Programs of the corpus, a few of each category: `make corpus` runs them all."""
+"""A few programs of each category of the corpus; `make corpus` runs all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.corpus.all_programs import corpus
 from tests.corpus.program import CATEGORIES
 from tests.corpus.run_corpus import Outcome, run, table
 
-# Programs that come to their end, and what strict mode says of them; empty: nothing.
+# Programs that finish, and what strict mode reports; empty for no report.
 ENDING = {
     "p2p-Send-Recv": "",
     "p2p-back-isend-recv": "",
@@ -23,7 +23,7 @@ ENDING = {
     "rma-Put-Get": "global concurrency: Put of rank 0 and Get of rank 1 (",
     "rma-apart-Put-Get": "",
 }
-# Programs that do not.
+# Programs that do not finish.
 STOPPED = {
     "buffering-ring2-Send-Recv": "ranks 0 → 1 → 0 wait for each other in a circle: each waits in Send until",
     "p2p-dtype-Send-Recv": "does not fit the message that arrived: Send of 4 × int64 on rank 0, tag 7 (",
@@ -37,7 +37,7 @@ def said_of(names: list[str]) -> dict[str, Outcome]:
     return {each.name: each for each in run([programs[name] for name in names], jobs=1)}
 
 
-def test_a_few_programs_of_each_category_are_told_what_is_wrong_and_the_correct_ones_nothing() -> None:
+def test_strict_mode_reports_a_few_errors_of_each_category_and_no_correct_program() -> None:
     said = {name: "\n".join(outcome.said) for name, outcome in said_of([*ENDING, *STOPPED]).items()}
     expected = ENDING | STOPPED
     assert {name: text for name, text in said.items() if expected[name] not in text} == {}
@@ -45,7 +45,7 @@ def test_a_few_programs_of_each_category_are_told_what_is_wrong_and_the_correct_
 
 
 @pytest.mark.thorough
-def test_a_race_of_two_senders_is_named_and_a_loop_over_any_source_is_none() -> None:
+def test_a_race_of_two_senders_is_reported_and_a_loop_over_any_source_is_not() -> None:
     said = said_of(["race-late-Send-Recv", "race-loop-Send-Recv"])
     assert "message race: Recv from any source took the Send of" in " ".join(said["race-late-Send-Recv"].said)
     assert said["race-loop-Send-Recv"].verdict == "TN"

@@ -1,4 +1,4 @@
-"""Hang in calls that end by themselves, one after another; rank 0 prints each report's first line as JSON.
+"""Hang in one watched call after another; rank 0 prints the first line of each report as JSON.
 
 mpiexec -n 4 python on_machines.py 2 hangs_between_machines.py
 """
@@ -20,8 +20,8 @@ from labkit.watch.errors import HangError
 raw, world = MPI.Intracomm(MPI.COMM_WORLD), watch()
 rank, size = world.rank, world.size
 last = size - 1
-half = world.Split(rank // 2)  # on one machine
-odd = world.Split(rank % 2)  # on several
+half = world.Split(rank // 2)  # its ranks are on one machine
+odd = world.Split(rank % 2)  # its ranks are on several machines
 world.deadline_s = half.deadline_s = odd.deadline_s = 1.0
 
 
@@ -50,7 +50,7 @@ def missing_in_schedule() -> None:
 
 
 def nothing() -> None:
-    """All of this works, however late a rank comes."""
+    """Check that all of these calls work, however late a rank is."""
     x = np.ones(3)
     if rank == last:
         end = time.monotonic() + 0.5

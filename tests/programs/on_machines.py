@@ -1,4 +1,4 @@
-"""Run a program whose ranks count as being on several machines, N on each.
+"""Run a program whose ranks count as if they were on several machines, N on each.
 
 mpiexec -n 4 python on_machines.py N PROGRAM …
 """

@@ -1,4 +1,4 @@
-"""Write random programs of raw mpi4py: correct ones, and each with one fault.
+"""Write random programs in plain mpi4py: correct ones, and the same programs with one fault.
 
 python random_programs.py FOLDER FIRST_SEED LAST_SEED P DEADLINE_S
 
@@ -95,7 +95,7 @@ def started(random_: random.Random, c: str, p: int, number: int) -> str:
 
 
 def ring(random_: random.Random, c: str, p: int, number: int) -> str:
-    """Messages to the right neighbour, in one of many forms."""
+    """Messages to the next rank, in one of many forms."""
     n, tag = random_.choice((1, 500, 40_000)), 10 + number
     head = f"""x, y = np.full({n}, {c}.rank), np.empty({n}, int)
 left, right = ({c}.rank - 1) % {c}.size, ({c}.rank + 1) % {c}.size
@@ -177,7 +177,7 @@ def faulty(random_: random.Random, p: int, kind: str, steps: list[str]) -> tuple
     c = random_.choice(("comm", "dup"))
     if kind == "skips":
         step = random_.choice((collective, started, split, ring))(random_, c, p, 90)
-        # A rank that skips a non-blocking broadcast for which no other rank waits does not make the program hang.
+        # If a rank skips a non-blocking broadcast that no other rank waits for, the program does not hang.
         text = only_others(
             culprit,
             step.replace(TESTING, "request.Wait()")
@@ -251,7 +251,7 @@ def main(folder: str, first: int, last: int, p: int, deadline_s: float) -> None:
         culprit, at, text = faulty(random_, p, kind, steps)
         before = head + "".join(f"{step}\n" for step in steps[: int(at)])
         after = "".join(f"{step}\n" for step in steps[int(at) :])
-        # A rank that tests again and again computes, as far as anyone can tell, so the others wait for it.
+        # A rank that tests in a loop looks like a rank that computes, so the others wait for it.
         wrong = f"{before}{text}\n{after}{TAIL}".replace(TESTING, "request.Wait()")
         Path(folder, f"{seed}-faulty.py").write_text(wrong)
         lines = before.count("\n") + 1, before.count("\n") + text.count("\n") + 1

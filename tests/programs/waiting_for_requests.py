@@ -1,4 +1,4 @@
-"""Wait for requests that complete and for requests that cannot; the latter end with a report.
+"""Wait for requests that complete, and for requests that cannot and so end with a report.
 
 mpiexec -n 3 python waiting_for_requests.py
 """
@@ -40,7 +40,7 @@ def expect(pattern: str, call: Callable[[], object], stuck: tuple[int, ...] = (0
 
 
 def wrong_tag() -> None:
-    """Wait for a message whose tag is another one."""
+    """Wait for a message that has another tag."""
     receiving = comm.Irecv(x, left, 7)
     MPI.Request.Waitall([receiving, comm.Isend(ones, right, 8 if rank == 1 else 7)])
 
@@ -53,7 +53,7 @@ def never_called() -> None:
 
 
 def persistent() -> None:
-    """Start a receive of which no rank sends the message."""
+    """Start a receive for a message that no rank sends."""
     if rank == 0:
         request = comm.Recv_init(x, 2, 5)
         request.Start()
@@ -67,7 +67,7 @@ def any_of() -> None:
 
 
 def works() -> None:
-    """Wait in every way for requests that complete."""
+    """Wait for requests that complete, in every way."""
     sent = comm.isend({"from": rank}, right, 2)
     assert comm.irecv(source=left, tag=2).wait() == {"from": left}
     sent.wait()

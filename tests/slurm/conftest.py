@@ -14,9 +14,8 @@ from tests.cluster_fixtures import Kernel, World, a_world
 from tests.slurm import local_cluster
 from tests.slurm.local_cluster import LocalCluster
 
-# All nodes are this machine, so both MPIs use its loopback interface. MPICH uses libfabric, as
-# train.sbatch does under `srun --mpi=pmi2`.
-LOOPBACK = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_TCP_IFACE": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
+# All nodes are this machine, so both MPIs use its loopback interface.
+LOOPBACK = {"FI_TCP_IFACE": "lo", "UCX_NET_DEVICES": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from labkit.processes import alive
 
 STOP_S, POLL_S = 5.0, 0.05
-CPUS = 4  # of each node, which may be more than the machine has
-# Daemons are in folders that a user's PATH may lack.
+CPUS = 4  # on each node, possibly more than the machine has
+# The folders of the daemons may be missing in a user's PATH.
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 CONFIGURATION = """\
@@ -28,7 +28,7 @@ SlurmctldPort={port}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge/munge.socket
 CredType=cred/munge
-# Listen on the loopback interface alone.
+# Listen only on the loopback interface.
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -48,14 +48,14 @@ StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/run/slurmctld.pid
 SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdSpoolDir={folder}/spool/%n
-# PMIx needs a folder for each slurmd of a machine.
+# PMIx needs one folder for each slurmd of a machine.
 TmpFS={folder}/tmp/%n
 SlurmdPidFile={folder}/run/slurmd.%n.pid
 SlurmdLogFile={folder}/log/slurmd.%n.log
 SlurmctldTimeout=30
 SlurmdTimeout=15
 KillWait=2
-# A minute is the shortest time limit that a job can ask for: end it with no minute on top.
+# One minute is the shortest time limit of a job, so SLURM must end the job without a grace minute.
 OverTimeLimit=0
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
@@ -103,7 +103,7 @@ def start(folder: Path, nodes: int) -> None:
 
 
 def stop(folder: Path) -> None:
-    """End the daemons. What is left after STOP_S is the supervisor's to kill."""
+    """End the daemons. The supervisor kills those that are left after STOP_S."""
     files = [*folder.glob("run/*.pid"), folder / "munge" / "pid"]
     pids = [int(text) for file in files if file.exists() and (text := file.read_text().strip())]
     for pid in pids:

@@ -2,8 +2,9 @@
 
     python -m tests.slurm.local_cluster up [NODES]
 
-starts it, says how to use it, and removes it on Ctrl-C. It needs Debian's packages in PACKAGES and changes
-nothing outside its folder. Everything ends with the process that started it, even if SIGKILL ends that one.
+starts it, prints how to use it, and removes it on Ctrl-C. It needs the Debian packages in PACKAGES and
+changes nothing outside its folder. Everything ends with the process that started it, even if that is killed
+by SIGKILL.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from tests.slurm import daemons
 from tests.slurm.daemons import PATH, POLL_S, names
 
 PACKAGES = "slurm-wlm munge libpmi2-0 libpmix-dev"  # as in .ci/run
-PREFIX = "allreducelab-slurm-"  # of the folder's name; the pid of the process that made it follows
+PREFIX = "allreducelab-slurm-"  # of the folder's name, before the pid of the process that made it
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 START_S, STOP_S, JOBS_S = 60.0, 40.0, 10.0
 
 
 @dataclass(frozen=True)
 class LocalCluster:
-    """A SLURM that runs; `environment` is what its commands and jobs need."""
+    """A running SLURM; `environment` is what its commands and jobs need."""
 
     folder: Path
     nodes: tuple[str, ...]
@@ -61,11 +62,11 @@ class LocalCluster:
         return done.stdout
 
     def jobs(self) -> list[str]:
-        """Return the ids of the jobs that are in the queue, those that are ending among them."""
+        """Return the ids of the jobs in the queue, including those that are ending."""
         return self.command("squeue", "-h", "-o", "%i").split()
 
     def lose_node(self, name: str) -> None:
-        """Kill all that runs on a node at once, as if its power had failed."""
+        """Kill all processes of a node at once, as if its power had failed."""
         log = f"{self.folder}/log/slurmd.{name}.log"
         daemons = {process for process in psutil.process_iter() if _writes_to(process, log)}
         doomed = daemons | {
@@ -74,13 +75,13 @@ class LocalCluster:
             if daemon.name() == "slurmstepd"
             for task in daemon.children(recursive=True)
         }
-        for how in (signal.SIGSTOP, signal.SIGKILL):  # none of them must see another one end
+        for how in (signal.SIGSTOP, signal.SIGKILL):  # no process may see another one end
             for process in doomed:
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(how)
 
     def start_node(self, name: str) -> None:
-        """Start a node that was lost, and wait until it is idle. It ends with the cluster's processes."""
+        """Start a lost node again, and wait until it is idle. It ends with the cluster."""
         subprocess.run(["slurmd", "-N", name], env=daemons.environment(self.folder), check=True)
         self.wait_until_idle()
 
@@ -162,7 +163,7 @@ def end_jobs(cluster: LocalCluster) -> None:
 
 
 def remove_folders_of_killed_clusters() -> None:
-    """Remove the folders of clusters whose keeper was killed, too."""
+    """Remove the folders of clusters whose owner was killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         owner = folder.name.removeprefix(PREFIX).partition("-")[0]
         if owner.isdigit() and not alive(int(owner)):

@@ -53,7 +53,7 @@ def answer_after(kernel: Kernel, fault: Callable[[], object]) -> str:
     return output
 
 
-def test_engines_are_one_world_whose_ids_are_the_ranks(
+def test_engines_are_one_world_and_their_ids_are_the_ranks(
     connected: Kernel, slurm: LocalCluster, world: World
 ) -> None:
     connected.run("%px import os; node = os.environ['SLURMD_NODENAME']; total = comm.allreduce(rank)")

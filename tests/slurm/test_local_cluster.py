@@ -16,7 +16,7 @@ from tests.slurm import local_cluster
 ROOT = Path(__file__).parents[2]
 
 
-def test_all_of_it_ends_with_a_killed_owner() -> None:
+def test_the_whole_slurm_ends_with_a_killed_owner() -> None:
     if why := local_cluster.missing():
         pytest.skip(f"SLURM cannot run here: {why}")
     with subprocess.Popen(

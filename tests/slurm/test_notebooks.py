@@ -16,9 +16,9 @@ LIMIT_S = 900  # on a busy machine
 
 
 @pytest.mark.parametrize("notebook", ["00_meet_the_cluster", "04_averaging_gradients"])
-def test_a_notebook_passes_over_slurm(notebook: str, world: World, slurm: LocalCluster) -> None:
+def test_a_notebook_passes_on_slurm(notebook: str, world: World, slurm: LocalCluster) -> None:
     done = subprocess.run(
-        # The saved outputs are those of ranks that share memory; every cell and its assertions have to pass.
+        # The saved outputs come from ranks that share memory, so only errors and assertions count here.
         [sys.executable, "-m", "pytest", "-q", "--nbval-lax", f"notebooks/{notebook}.ipynb"],
         env=world.env,
         cwd=ROOT,
@@ -29,5 +29,5 @@ def test_a_notebook_passes_over_slurm(notebook: str, world: World, slurm: LocalC
     )
     assert done.returncode == 0, done.stdout[-3000:]
     record = slurm.command("scontrol", "--oneliner", "show", "job")
-    assert "JobName=allreduce-lab" in record  # the ranks were a job indeed
+    assert "JobName=allreduce-lab" in record  # the ranks were really a job
     assert not slurm.jobs()

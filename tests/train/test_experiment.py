@@ -217,7 +217,7 @@ def test_the_progress_bar_is_on_a_terminal_only(tmp_path: Path) -> None:
     command = [env.mpiexec(), "-n", "2", sys.executable, "-m", "labkit", *SMALL, "--epochs", "200"]
     environment = {**os.environ, **env.settings()}
     terminal, side = pty.openpty()
-    # Into a file: while this reads the terminal, nothing would read a pipe, and a full one stops mpiexec.
+    # A file, not a pipe: while the test reads the terminal, a full pipe would stop mpiexec.
     with (
         open(tmp_path / "printed", "w") as stdout,
         subprocess.Popen(

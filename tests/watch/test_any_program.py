@@ -20,7 +20,7 @@ from tests.conftest import kill_tree, thorough
 from tests.programs import random_programs
 
 LABKIT = [sys.executable, "-m", "labkit", "run"]
-LIMIT_S = 300.0  # a job that hangs in spite of all
+LIMIT_S = 300.0  # for a job that hangs although it should not
 P = 3
 RUN_ALL = "import runpy, sys\nfor each in sys.argv[1:]:\n    runpy.run_path(each, run_name='__main__')\n"
 
@@ -127,7 +127,7 @@ def test_the_rank_that_ends_is_named(program: Any, tmp_path: Path, fault: str, c
     said = run(*LABKIT, "-n", P, "--deadline", 1, "--json", file, path, code=code)
     assert cause in said
     if cause:
-        assert said.count("printed") == P - 1, said  # although it was in a buffer
+        assert said.count("printed") == P - 1, said  # although it was still in a buffer
         assert "ranks 0, 2 are" in said and "program.py line 8: `comm.Barrier()`" in said
         assert said.count("rank 1 of 3") <= 1, said  # shown once
         content = json.loads(file.read_text())

@@ -11,7 +11,7 @@ from labkit.watch.watchdog.callee import callee
 
 
 class Looking:
-    """Has a method that looks at its caller: the caller's variables are still there, as in a call of MPI."""
+    """Has a method that inspects its caller, whose variables still exist, as in a call of MPI."""
 
     def method(self, *arguments: Any) -> bool:
         return callee(sys._getframe(1)) is Looking.method

@@ -32,7 +32,7 @@ from labkit.watch.flight_recorder.text import advice, title
         ("Ssend 0, recv 0, recv 0", "rank 0 waits for itself in Ssend: it can receive only afterwards."),
         (
             "Probe -1, recv -1, recv 0",
-            "ranks 0–2 wait for messages from one another: none of them sends one.",
+            "ranks 0–2 wait for messages from one another, but none sends one.",
         ),
     ],
 )

@@ -32,7 +32,7 @@ WAITING = stuck(call="")._replace(place="")  # in a watched call
         ([stuck(), WAITING, COMPUTING, FINISHED], False),
         ([stuck(DEADLINE_S - 1), FINISHED], False),
         ([stuck(), stuck(DEADLINE_S - 1, line=5)], False),
-        ([stuck(age_s=FRESH_S + 1), FINISHED], False),  # its thread has not looked for a while
+        ([stuck(age_s=FRESH_S + 1), FINISHED], False),  # its watchdog has not sampled for a while
         ([WAITING, WAITING, FINISHED], False),  # a watched call ends by itself
         ([FINISHED, FINISHED], False),
         ([stuck(), stuck()], False),  # perhaps only slow

@@ -1,4 +1,4 @@
-"""Hangs in calls that are not watched, and in all ways to run code on engines: one error names the ranks.
+"""Hangs in unwatched calls, for each way to run code on engines: one error names the ranks.
 
 `pytest -s` prints the seconds from the start to the message, and to four working engines.
 """
@@ -123,7 +123,7 @@ def shared(kernel_of_all: Kernel) -> Kernel:
 
 
 def works(kernel: Kernel) -> bool:
-    """Tell whether the ranks have kept their variables and work together."""
+    """Return whether the ranks have kept their variables and work together."""
     kernel.run(CONNECT)
     return len(re.findall(r"\b4 7$", kernel.run("%px print(comm.allreduce(1), kept)"), re.MULTILINE)) == 4
 
@@ -137,7 +137,7 @@ def show(what: str, to_message_s: float, began: float) -> None:
 
 
 def mostly_thorough(rows: Iterable[str], *others: str) -> list[object]:
-    """Return the rows of a table; `make test` runs only the others."""
+    """Return the rows of a table as test cases; all but `others` are `thorough`."""
     return [row if row in others else thorough(row) for row in rows]
 
 

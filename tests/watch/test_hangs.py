@@ -23,7 +23,7 @@ from tests.watch.hang_cases import HANGS, SCHEDULE
 
 DEADLINE_S = 2
 CONNECT = f"from labkit.cluster import connect\nrc = connect(4, deadline_s={DEADLINE_S})"
-RAW = "from mpi4py import MPI\nraw = MPI.Intracomm(MPI.COMM_WORLD)\n"  # as the MPI library has it
+RAW = "from mpi4py import MPI\nraw = MPI.Intracomm(MPI.COMM_WORLD)\n"  # the MPI library's own communicator
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The flight recorders of two machines in one process: what one's ranks do is known on the other."""
+"""The flight recorders of two machines in one process: each learns what the other's ranks are doing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def two() -> Iterator[Two]:
     made.hub.join()
 
 
-def test_what_a_rank_notes_is_known_on_the_other_machines(two: Two) -> None:
+def test_other_machines_learn_what_a_rank_notes(two: Two) -> None:
     there, here = two.there.slots[2], two.here.slots[2]
     there.calls_noted, there.place = 1, fit("line 3: ü", 512)
     there.history[0] = Call(number=7, operation=OPERATIONS["Barrier"], line=3)
@@ -76,17 +76,18 @@ def test_what_a_rank_notes_is_known_on_the_other_machines(two: Two) -> None:
     assert two.there.slots[1].cell_state == CellState.RUNNING
 
 
-def test_times_are_told_by_the_receivers_clock(two: Two) -> None:
-    late_s = 1000.0  # by which the clock of the other machine is behind
+def test_times_are_converted_to_the_receivers_clock(two: Two) -> None:
+    late_s = 1000.0  # how far the other machine's clock is behind
     two.hub.connections[1].offset_s = late_s  # of a frame sent without any delay
     two.there.set_cell_state(3, CellState.RAISED)
     sent = two.there.slots[3].cell_state_since_s
     wait_until(lambda: two.here.slots[3].cell_state == CellState.RAISED, "the state at the hub")
     seen = two.here.slots[3].cell_state_since_s
-    assert sent <= seen <= monotonic()  # the same clock: the frame that took the least time says so
+    # Both clocks are the same, as the frame with the shortest transit shows.
+    assert sent <= seen <= monotonic()
 
 
-def test_only_times_that_have_been_noted_are_moved(recorder: FlightRecorder) -> None:
+def test_only_times_that_were_noted_are_converted(recorder: FlightRecorder) -> None:
     recorder.set_cell_state(1, CellState.RAISED)
     before = recorder.slots[1].cell_state_since_s
     write_slot(recorder, 1, with_times_moved(bytearray(raw_slot(recorder, 1)), -3.0))
@@ -105,7 +106,7 @@ def test_a_report_is_made_of_all_machines_and_published_on_all(two: Two) -> None
     wait_until(lambda: two.here.head.epoch == two.there.head.epoch == 1, "the report on both machines")
     report = two.here.last_report()
     assert report is not None and report == two.there.last_report()
-    assert report.reason is Reason.CIRCLE  # which only the hub can see
+    assert report.reason is Reason.CIRCLE  # only the hub can see it
     assert [rank.place for rank in report.ranks] == [f"x.py line {rank}" for rank in range(4)]
     assert "rank 3 (host n1) is waiting in Recv (from rank 0" in render(report)
     assert two.here.head.first_number == two.there.head.first_number == 9
@@ -143,7 +144,7 @@ def test_only_relays_with_the_key_are_admitted() -> None:
         silent = stack.enter_context(socket.create_connection(("127.0.0.1", door.port)))
         connection, fault = find_hub((["127.0.0.1"], door.port, bytes(32)), 1)
         assert connection is None and fault and not door.admitted
-        # The one that says nothing keeps nobody out, and every address is tried.
+        # A client that sends nothing does not block the others, and the relay tries every address.
         connection, fault = find_hub((["255.255.255.255", *addresses()], door.port, door.key), 1)
         assert connection is not None, fault
         stack.callback(connection.close)
@@ -166,7 +167,7 @@ def test_frames_arrive_whole_however_they_are_cut() -> None:
     sent = [bytes([i % 251]) * (i * 7919 % 300_000) for i in range(40)]
     received: list[bytes] = []
     for payload in sent:
-        sender.send(Kind.SLOTS, payload)  # more than the socket takes: the rest waits
+        sender.send(Kind.SLOTS, payload)  # more than the socket takes at once; the rest waits
         received += [part for _, part in receiver.receive()]
     while sender.leaving:
         sender.flush()
@@ -179,7 +180,7 @@ def test_frames_arrive_whole_however_they_are_cut() -> None:
 
 
 @pytest.mark.parametrize("why", [*Reason, *Mismatch])
-def test_a_wish_is_read_as_it_was_written(recorder: FlightRecorder, why: Reason | Mismatch) -> None:
+def test_a_wish_survives_writing_and_reading(recorder: FlightRecorder, why: Reason | Mismatch) -> None:
     wish = Wish(why, 2.5, [0, 2], 2)
     write_wish(recorder.slots[2], 4, wish)
     assert read_wish(recorder.slots[2], 4, 3) == wish

@@ -1,4 +1,4 @@
-"""Reports of 256 ranks, on one machine or on 64, stay short, and the ranks that differ are in them."""
+"""Reports of 256 ranks, on one machine or on 64, stay short and name the ranks that differ."""
 
 from __future__ import annotations
 

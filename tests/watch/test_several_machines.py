@@ -1,4 +1,4 @@
-"""Ranks on several machines: faults are reported as on one, by the names of ranks and hosts."""
+"""Ranks on several machines: faults are reported as on one machine, with ranks and hosts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ rank, size = comm.rank, comm.size
 x = np.ones(256, np.float32)
 comm.Allreduce(MPI.IN_PLACE, x)
 """
-# What the last rank does, or all → what the report says. The last rank is on host lab{size - 1}.
+# What the last rank (or each rank) does → patterns of the report. The last rank is on host lab{size - 1}.
 FAULTS = {
     "missing": (
         "if rank < size - 1: comm.Allreduce(MPI.IN_PLACE, x)",
@@ -92,7 +92,7 @@ def test_waits_that_end_by_themselves(run: Run, programs: Path, p: int, ranks: i
     assert done.returncode == 0, done.stdout
     lines = [
         line for line in done.stdout.splitlines() if line.startswith("[")
-    ]  # MPICH may add some at its end
+    ]  # MPICH may print more when it ends
     said = {name: (title, who) for name, title, who in map(json.loads, lines)}
     way = " → ".join(map(str, [0, *range(p - 1, -1, -1)]))
     assert said["circle"] == (
@@ -129,7 +129,7 @@ def test_a_machine_that_cannot_reach_rank_0_is_named_and_nothing_hangs(run: Run,
         "from labkit.watch.communicators import watch\n"
         "rank = MPI.COMM_WORLD.rank\n"
         "opening.machine, opening.addresses = lambda: (str(rank),), lambda: ['127.0.0.1']\n"
-        "meeting.admit = lambda sock, key: None  # as behind a firewall\n"
+        "meeting.admit = lambda sock, key: None  # as if behind a firewall\n"
         "comm = watch()\n"
         "assert comm.watch is None and comm.allreduce(1) == 2\n"
     )
@@ -146,7 +146,7 @@ def three_hosts(labkit_hosts: RunHosts, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def program_on_hosts(program: Path, text: str) -> subprocess.CompletedProcess[str]:
-    """Run a program on the hosts; it is watched."""
+    """Run a watched program on the hosts."""
     program.write_text(PROGRAM + text)
     command = [sys.executable, "-m", "labkit.watch", "--deadline", "1", str(program)]
     return subprocess.run(

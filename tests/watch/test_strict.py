@@ -1,4 +1,4 @@
-"""Strict mode of a program, from its command line to its exit code, and of calls that are right."""
+"""Strict mode: a whole program, from its command line to its exit code, and correct calls."""
 
 from __future__ import annotations
 

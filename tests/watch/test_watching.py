@@ -45,5 +45,6 @@ def test_ranks_exit_after_a_hang_that_left_a_message(run: Run, programs: Path, p
 
 def test_a_wait_for_a_request_that_cannot_complete_is_reported(run: Run, programs: Path) -> None:
     done = run(3, programs / "waiting_for_requests.py")
-    said = [line for line in done.stdout.splitlines() if not line.startswith("MPICH: ")]  # of what hangs left
+    # MPICH prints lines about what the hangs have left.
+    said = [line for line in done.stdout.splitlines() if not line.startswith("MPICH: ")]
     assert sorted(said) == [f"rank {rank} done" for rank in range(3)]

@@ -37,7 +37,7 @@ HANG_GRACE_S = 0.3  # from the first HangError until the ranks still in the cell
 INTERRUPT_S = 2.0  # from the interrupt until the engines are ended
 SLOW_INTERRUPT_S = 5.0  # the same on a busy machine, for ranks that have left the line they were at
 LOCK_TIMEOUT_S = 2.0  # a rank that holds the flight recorder's lock must not keep a cell from being stopped
-LOST_S = 1.0  # for MPI to end the other ranks, before the notebook does
+LOST_S = 1.0  # how long MPI has to end the other ranks before the notebook does
 NOTICE_S = 2.0  # for the controller to notice that engines have ended
 
 
@@ -133,9 +133,9 @@ class Ranks:
         raise CellHung(f"{text}\n{self.ended_because}", tracebacks(failures(result)))
 
     def end_if_job_ends(self, now: float) -> None:
-        """End the engines if their SLURM job ends, or if MPI has not ended them after one is lost.
+        """End the engines if their SLURM job ends, or if one is lost and MPI has not ended the others.
 
-        Raise RankDied then. On one machine, MPI ends all ranks within milliseconds.
+        Raise RankDied in both cases. On one machine, MPI itself ends all ranks within milliseconds.
         """
         if not self.job.is_slurm:
             return

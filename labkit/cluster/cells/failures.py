@@ -19,7 +19,7 @@ CONSEQUENCES = (
     "KeyboardInterrupt",
     "Interrupted",
     "EngineError",
-)  # of a hang or a stop, on the other ranks
+)  # what the other ranks raise after a hang or a stop
 SKIPPED = "skipped, because the previous cell had just failed on this rank; run this cell again"
 TRACEBACKS_SHOWN, MESSAGES_SHOWN = 4, 8
 _IN_CYTHON = re.compile(r"^File .*\.(pyx|pxi):\d+", re.MULTILINE)  # whose source is not installed
@@ -50,7 +50,7 @@ def failures(result: ipp.AsyncResult) -> list[Failure]:
 
 
 def failures_in(error: RemoteError) -> list[Failure]:
-    """Return what the ranks raised, by rank, from the one error that ipyparallel makes of it."""
+    """Return what each rank raised, from the one error that ipyparallel makes of these."""
     parts = getattr(error, "elist", None) or [(error.ename, error.evalue, error.traceback, error.engine_info)]
     return sorted(
         _failure((about or {}).get("engine_id", -1), str(name), str(message), traceback or "")

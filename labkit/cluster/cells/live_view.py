@@ -33,9 +33,9 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ALONE = re.compile(r"(%%[^\n]*\n)*%%px\b|%px\b[^\n]*\Z")  # a cell that is one `%%px` or `%px`, and no more
 
 
-# Without a flight recorder in this machine's memory.
+# Shown if the flight recorder is not in this machine's memory.
 ELSEWHERE = (
-    "The ranks are on other machines: what they do is not shown here; a hang is reported all the same."
+    "The ranks are on other machines, so this view cannot show what they do. A hang is still reported."
 )
 
 Rows = list[tuple[list[int], str]]  # of a table: ranks, and what holds for them

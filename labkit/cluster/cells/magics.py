@@ -127,7 +127,7 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
 
 
 def text_of_error(ranks: Ranks, error: RemoteError) -> list[str] | None:
-    """Return how to show a hang or a death once, and not for each rank; None for another error.
+    """Return the text that shows a hang or a death once for all ranks; None for any other error.
 
     `%%px` raises errors of its own. This is for those of the client: of `apply`, `map`, a result's `get`.
     """

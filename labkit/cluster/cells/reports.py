@@ -1,6 +1,6 @@
-"""The reports of hangs that ranks have published, from the file to which they append them.
+"""Read the hang reports that ranks have published, from the file to which they append them.
 
-The file can be read on another machine than the ranks', and after their end.
+The notebook can read the file on another machine than the ranks', and after the ranks have ended.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from labkit.watch.flight_recorder.report import Reason, Report
 
 
 class Reports:
-    """The reports that the ranks of a cluster publish from now on."""
+    """Reads the reports that the ranks of a cluster publish from now on."""
 
     def __init__(self, cluster: ipp.Cluster) -> None:
         self.file = Path(cluster_files(cluster.profile_dir, cluster.cluster_id)["reports"])
         self.start = self.cell_start = self._size()
 
     def begin_cell(self) -> None:
-        """From now on, reports are about the cell that starts."""
+        """Note that a cell starts: later reports are about this cell."""
         self.cell_start = self._size()
 
     def of_this_cell(self) -> Report | None:

@@ -28,7 +28,7 @@ class Controller(IPController):
         self._bound: list[socket.socket] = []
 
     def initialize(self, argv: Any = None) -> None:
-        """Sign messages even if they are encrypted: otherwise each client warns that they are not signed."""
+        """Sign messages even if they are encrypted; otherwise, each client warns about unsigned messages."""
         self.config.Session.key = uuid4().hex.encode()
         super().initialize(argv)
 

@@ -47,7 +47,7 @@ def label_cells(shell: Any) -> None:
 def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[str, list[str]]:
     """Define `comm`, watched, `rank`, `size` and `np` for cells; `MPI.COMM_WORLD` is `comm`. Collective.
 
-    With `strict`, it is in strict mode from now on.
+    With `strict`, `comm` is in strict mode from now on.
 
     Return the path of the flight recorder, and with `clear` the names that cells had defined, which are
     cleared before. If the ranks cannot share a flight recorder, its path is empty and `comm` is not watched.
@@ -96,7 +96,7 @@ def clear_names(shell: Any) -> list[str]:
 
 
 def record_cells(shell: Any, watch: Any) -> None:
-    """Record in the flight recorder the beginning and the end of all that clients run on this engine."""
+    """Record in the flight recorder when code that a client runs on this engine begins and ends."""
     from labkit.watch.flight_recorder.layout import CellState  # noqa: PLC0415
     from labkit.watch.flight_recorder.source import describe  # noqa: PLC0415
 
@@ -110,7 +110,7 @@ def record_cells(shell: Any, watch: Any) -> None:
     def end_cell(result: Any) -> None:
         end(result.error_before_exec or result.error_in_exec)
 
-    def end_silent_cell() -> None:  # after every cell; `end_cell` follows for those that are not silent
+    def end_silent_cell() -> None:  # runs after every cell; `end_cell` follows unless the cell is silent
         if shell.last_execution_succeeded:
             end(None)
         else:
@@ -120,8 +120,8 @@ def record_cells(shell: Any, watch: Any) -> None:
     shell.events.register("post_execute", end_silent_cell)
     shell.events.register("post_run_cell", end_cell)
 
-    # Functions (apply, map) do not come as cells, and IPython has no event for them. The method is not
-    # documented (see tests/cluster/test_ipyparallel_private.py).
+    # Functions (apply, map) are not cells, and IPython has no event for them. This method is undocumented
+    # (see tests/cluster/test_ipyparallel_private.py).
     do_apply = shell.kernel.do_apply
 
     def recorded(*arguments: Any) -> Any:

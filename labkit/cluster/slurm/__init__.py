@@ -1,1 +1,1 @@
-"""The profile `slurm`: a notebook's engines as one SLURM job, submitted, shown, watched and cancelled."""
+"""The profile `slurm`: submit a notebook's engines as one SLURM job, and show, watch and cancel the job."""

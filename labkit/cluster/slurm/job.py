@@ -1,10 +1,10 @@
-"""Start ranks as a SLURM job, and be that job's process on this machine.
+"""Start ranks as a SLURM job, and represent that job as a process on this machine.
 
     python -m labkit.cluster.slurm.job -n RANKS PROGRAM …
 
-replaces `mpiexec`: it submits the job, ends when the job ends, and cancels the job on SIGTERM, which its
-supervisor sends when the cluster's controller has ended. What SLURM says about the job is in the cluster's
-file `job`, for the notebook.
+replaces `mpiexec`. It submits the job, ends when the job ends, and cancels the job on SIGTERM, which its
+supervisor sends when the cluster's controller has ended. It writes the job's state to the cluster's file
+`job`, which the notebook reads.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from labkit.cluster.slurm.settings import load
 from labkit.files import atomic_write
 from labkit.leftovers import files_of_this_cluster
 
-FAST_S, SLOW_S = 0.5, 2.0  # between questions to SLURM, in the first FAST_FOR_S of a state and later
+FAST_S, SLOW_S = 0.5, 2.0  # between two queries: in the first FAST_FOR_S of a state, and later
 FAST_FOR_S = 10.0
 EXITS_POLL_S = 0.25
-MPI_GRACE_S = 1.0  # for MPI to end the other ranks after one has ended
-SOFT_S = 2.0  # from SIGTERM to SIGKILL for a job's ranks, which SLURM's KillWait would make half a minute
-CANCEL_S = 30.0  # until a cancelled job has to have left the queue
+MPI_GRACE_S = 1.0  # how long MPI has to end the other ranks after one has ended
+SOFT_S = 2.0  # from SIGTERM to SIGKILL for a job's ranks; SLURM's KillWait is half a minute
+CANCEL_S = 30.0  # how long a cancelled job may take to leave the queue
 LAST_LINES = 20
 
 
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     if os.environ.get(env.OVERSUBSCRIBE) == env.OPEN_MPI[env.OVERSUBSCRIBE]:
-        # SLURM has counted the cores: with this setting, Open MPI would put all ranks on the first node.
+        # With this setting, Open MPI would put all ranks on the first node. SLURM has counted the cores.
         del os.environ[env.OVERSUBSCRIBE]
     files = files_of_this_cluster()
     log = f"{files['job']}-%j.out"
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     exits_before = size(exits)
     job = ""
     try:
-        # A signal between sbatch and its answer would lose the job's id, so it waits.
+        # A signal between sbatch and its answer would lose the job's id, so signals are blocked.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         script = batch_script(load(), int(arguments[1]), arguments[2:], env.mpiexec(), log)
         job = queue.submit(script)
@@ -77,7 +77,7 @@ def watch(job: str, file: Path, exits: Path, exits_before: int) -> JobState:
     write(file, last)
     while not last.is_over:
         now = time.monotonic()
-        # A rank that ends takes the others with it, whatever the launcher does about it.
+        # When a rank ends, end the others too, whatever the launcher does.
         is_first = not last.rank_ended and has_rank_ended(exits, exits_before)
         if now >= next_question or is_first:
             state = queue.ask(job)
@@ -99,9 +99,9 @@ def watch(job: str, file: Path, exits: Path, exits_before: int) -> JobState:
 
 
 def has_rank_ended(exits: Path, before: int) -> bool:
-    """Return whether a rank has ended by itself since the file of exits had this size.
+    """Return whether a rank has ended since the file of exits had this size, and not by SIGTERM.
 
-    SLURM and launchers end ranks by SIGTERM.
+    SLURM and launchers send SIGTERM to end ranks.
     """
     try:
         with exits.open("rb") as file:
@@ -128,7 +128,7 @@ def end(job: str) -> None:
 
 
 def write(file: Path, state: JobState) -> None:
-    """Write a state for the notebook."""
+    """Write a state to the file that the notebook reads."""
     with atomic_write(file) as out:
         out.write(json.dumps(asdict(state)).encode())
 

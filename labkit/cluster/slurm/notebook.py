@@ -1,4 +1,4 @@
-"""The engines' SLURM job as a notebook sees it: waiting in the queue, running, ended."""
+"""The engines' SLURM job as a notebook sees it: pending, running or ended."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from labkit.leftovers import cluster_files
 from labkit.wording import duration, ranks_phrase
 
 REFUSED = "REFUSED"  # the state in the file `job` if sbatch did not accept the job
-END_S = 4.0  # for SLURM to say how a job has ended whose ranks are gone
+END_S = 4.0  # how long to wait for SLURM's reason after a job's ranks are gone
 POLL_S = 0.2
-NEVER_S = 1.0  # a reason for which a job can never start has to hold for this long
+NEVER_S = 1.0  # a job counts as unable to start if its reason lasts this long
 
 
 class Job:
-    """The job of a cluster's engines; for a cluster without one, everything is empty."""
+    """The SLURM job of a cluster's engines; without a job, its properties are empty."""
 
     def __init__(self, cluster: ipp.Cluster) -> None:
         self.file = Path(cluster_files(cluster.profile_dir, cluster.cluster_id)["job"])
         self.is_slurm = Path(cluster.profile_dir).name == "profile_slurm"
 
     def state(self) -> JobState | None:
-        """Return the job's state as the process that watches the job last wrote it; None if there is none."""
+        """Return the job's last state in the cluster's file `job`; None if there is none."""
         if not self.is_slurm:
             return None
         try:
@@ -42,7 +42,7 @@ class Job:
             return None
 
     def failure(self) -> str:
-        """Return why there are no engines, if SLURM refused the job or it has ended."""
+        """Return why there are no engines if SLURM refused the job or the job has ended; else empty."""
         state = self.state()
         if state is None or not state.is_over:
             return ""
@@ -55,7 +55,7 @@ class Job:
         return state is not None and state.is_ending
 
     def cause_of_end(self, hosts: Mapping[int, str]) -> str:
-        """Return why the ranks on these hosts have ended, if SLURM knows it, or if a node is lost."""
+        """Return why the ranks on these hosts have ended if SLURM knows it or a node is lost; else empty."""
         deadline = time.monotonic() + END_S
         while (last := self.state()) is not None and not last.rank_ended:
             try:
@@ -78,7 +78,7 @@ class Job:
 
 
 class Waiting:
-    """The line that says that a job is pending, and how long it has been; shown in a notebook only."""
+    """The line in a notebook that says that a job is pending, and for how long."""
 
     def __init__(self, job: Job, *, silent: bool) -> None:
         self.job, self.silent = job, silent
@@ -90,7 +90,7 @@ class Waiting:
     def seconds(self) -> float:
         """Return how long the job has been pending since the last call; update the line. Call it often.
 
-        Raise ClusterError if the job can never start, or has been pending for as long as the settings allow.
+        Raise ClusterError if the job can never start, or has been pending longer than the settings allow.
         """
         now = time.monotonic()
         passed, self.last = now - self.last, now
@@ -107,7 +107,7 @@ class Waiting:
             why = (
                 "It can never start: ask for fewer ranks or nodes, or less time"
                 if never
-                else f"That is as long as `pending` in the settings allows ({limit_s / 60:g} minutes)"
+                else f"The setting `pending` allows {limit_s / 60:g} minutes"
             )
             raise ClusterError(f"{state}, for {duration(now - self.began)}. {why}.")
         if now - self.began > 1.0:
@@ -115,7 +115,7 @@ class Waiting:
         return passed
 
     def show(self, line: str) -> None:
-        """Show a line in place of the one before."""
+        """Replace the line shown."""
         if self.silent or get_ipython() is None or line == self.shown:
             return
         update, self.shown = bool(self.shown), line

@@ -1,4 +1,4 @@
-"""Ask SLURM about a job, in SLURM's own words and in a sentence; submit and cancel jobs."""
+"""Query, submit and cancel SLURM jobs, and put a job's state into a sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from labkit.cluster.errors import ClusterError
 ANSWER_S = 30.0  # for slurmctld, which may be busy
 NOT_STARTED = {"PENDING", "CONFIGURING", "REQUEUED", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD"}
 ACTIVE = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
-# States that say themselves why a job ended; FAILED and COMPLETED follow from what a rank did.
+# States that tell why a job ended; FAILED and COMPLETED only follow from what a rank did.
 CAUSES = {
     "CANCELLED": "was cancelled",
     "TIMEOUT": "has reached its time limit of {limit}",
@@ -24,22 +24,22 @@ CAUSES = {
     "BOOT_FAIL": "ended because a node did not boot",
     "REVOKED": "was revoked",
 }
-# Reasons for which a job that waits would wait forever.
+# With these reasons, a pending job would wait forever.
 NEVER = (
     "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "AccountNotAllowed",
     "QOSNotAllowed",
 )  # fmt: skip
 NODE_WORDS = ("DOWN", "NOT_RESPONDING", "FAIL")
-SLURMD_PORT = "6818"  # unless SLURM names another
+SLURMD_PORT = "6818"  # SLURM's default
 CONNECT_S = 1.0
 
 
 @dataclass(frozen=True)
 class JobState:
-    """What SLURM says about a job; `state` and `reason` are its words, `nodes` a list such as n[1-4].
+    """What SLURM says about a job. `state` and `reason` are SLURM's words; `nodes` is a list such as n[1-4].
 
-    `signal` is the signal that ended the batch script. `rank_ended` says that a rank has ended while the job
-    ran, which is then what ended the job.
+    `signal` is the signal that ended the batch script. `rank_ended`: a rank ended while the job ran, and that
+    ended the job.
     """
 
     job: str
@@ -53,7 +53,7 @@ class JobState:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the job waits for its nodes."""
+        """Whether the job is waiting for its nodes."""
         return self.state in NOT_STARTED
 
     @property
@@ -73,12 +73,12 @@ class JobState:
 
     @property
     def never_starts(self) -> bool:
-        """Whether the job would wait forever."""
+        """Whether the job is pending for a reason that will not go away."""
         return self.is_pending and self.reason.startswith(NEVER)
 
     @property
     def cause(self) -> str:
-        """The sentence about an end whose cause SLURM knows; empty for any other."""
+        """The sentence about the job's end if SLURM knows its cause; otherwise empty."""
         state = self.state
         if state == "COMPLETING":  # SLURM shows the final state only when all of the job's processes are gone
             state = {"TimeLimit": "TIMEOUT"}.get(self.reason, "CANCELLED" if self.signal == SIGTERM else "")
@@ -96,7 +96,7 @@ class JobState:
 
 
 def parse(job: str, answer: str) -> JobState:
-    """Return the state in the answer of `scontrol show job`; a job that it does not know has ended."""
+    """Return the state in the output of `scontrol show job`; an unknown job has ended."""
     words = dict(word.partition("=")[::2] for word in answer.split())
     signal = words.get("ExitCode", "").partition(":")[2]
     return JobState(
@@ -112,7 +112,7 @@ def parse(job: str, answer: str) -> JobState:
 
 def ask(job: str) -> JobState:
     """Return the state of a job. Raise ClusterError if SLURM does not answer."""
-    # SLURM knows an ended job for some minutes (MinJobAge), which is long enough here; sacct may be absent.
+    # SLURM remembers an ended job for some minutes (MinJobAge), which is enough here; sacct may be absent.
     answer = run(["scontrol", "--oneliner", "show", "job", job], check=False)
     if answer.returncode and "Invalid job id" not in answer.stderr:
         raise ClusterError(f"`scontrol show job` failed: {answer.stderr.strip()}")
@@ -120,21 +120,22 @@ def ask(job: str) -> JobState:
 
 
 def submit(script: str) -> str:
-    """Submit a batch script; return the job's id. Raise ClusterError with SLURM's words if it is refused."""
+    """Submit a batch script; return the job's id. Raise ClusterError with SLURM's message on refusal."""
     answer = run(["sbatch", "--parsable"], script)
     return answer.stdout.strip().partition(";")[0]
 
 
 def cancel(job: str, *options: str) -> None:
-    """Cancel a job, or send it a signal; a job that has ended is no error."""
+    """Cancel a job, or send it a signal. Do nothing if the job has ended."""
     run(["scancel", "--quiet", *options, job], check=False)
 
 
 def lost_nodes(nodes: Collection[str]) -> list[str]:
-    """Return those of a job's nodes that SLURM calls down or that do not answer.
+    """Return the nodes of a job that SLURM calls down or that do not answer.
 
-    SLURM itself notices a lost node after SlurmdTimeout, five minutes by default. So this function connects
-    to the port of each node's slurmd. If none can be reached, a firewall is in between, and nothing follows.
+    SLURM itself notices a lost node only after SlurmdTimeout, five minutes by default, so this function
+    connects to the port of each node's slurmd. If it reaches none, it assumes a firewall and reports no
+    silent node.
     """
     answer = run(["scontrol", "--oneliner", "show", "node", ",".join(sorted(nodes))], check=False).stdout
     lost, silent = [], []
@@ -156,15 +157,15 @@ def _answers(host: str, port: str) -> bool:
 
 
 def run(command: list[str], given: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run one of SLURM's commands. Raise ClusterError if there is none, or, with `check`, if it fails."""
+    """Run one of SLURM's commands. Raise ClusterError if it is missing or, with `check`, if it fails."""
     try:
         done = subprocess.run(
             command, input=given, capture_output=True, text=True, timeout=ANSWER_S, check=False
         )
     except FileNotFoundError:
         raise ClusterError(
-            f"there is no `{command[0]}` on this machine: the profile `slurm` works where SLURM's commands "
-            f"do, as on a cluster's login node"
+            f"there is no `{command[0]}` on this machine. Use the profile `slurm` where SLURM's commands are "
+            f"installed, such as on a cluster's login node"
         ) from None
     except subprocess.TimeoutExpired:
         raise ClusterError(f"SLURM did not answer `{command[0]}` within {ANSWER_S:.0f} s") from None

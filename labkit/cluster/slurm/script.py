@@ -11,7 +11,7 @@ from labkit.cluster.slurm.settings import Settings
 def batch_script(settings: Settings, n: int, program: Sequence[str], mpiexec: str, log: str) -> str:
     """Return a batch script that starts n ranks of a program as one MPI world.
 
-    `mpiexec` is the path of this environment's, `log` that of the file for the job's output.
+    `mpiexec`: path of this environment's mpiexec. `log`: path of the job's output file.
     """
     options = [
         "--job-name=allreduce-lab",
@@ -37,6 +37,6 @@ def launcher(settings: Settings, mpiexec: str) -> list[str]:
     if first == "mpiexec":
         return [mpiexec, *options]
     if first == "srun":
-        # Otherwise the ranks of one that has died wait for it forever.
+        # Without this option, the other ranks wait forever for a rank that has died.
         return [first, "--kill-on-bad-exit=1", *options]
     return [first, *options]

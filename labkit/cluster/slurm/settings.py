@@ -1,4 +1,4 @@
-"""What the profile `slurm` asks SLURM for, from one short file."""
+"""Settings of the profile `slurm`: what to ask SLURM for, from one short file."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from platformdirs import user_config_path
 
 from labkit.cluster.errors import ClusterError
 
-FILE = "LABKIT_SLURM"  # the environment variable with the path of another file
+FILE = "LABKIT_SLURM"  # environment variable with the path of the file
 SECTION = "slurm"
 EXAMPLE = "[slurm]\npartition = main\ntime = 2:00:00"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the file; an empty one leaves the choice to SLURM.
+    """The settings in the file; SLURM chooses where a setting is empty.
 
-    `launcher` starts the ranks inside the job: `mpiexec` is this environment's; `srun --mpi=pmi2` and
-    `srun --mpi=pmix` are SLURM's. `pending` is how many minutes a job may wait in the queue, and
-    `controller` the address of this machine that the nodes reach. `options` are more options of sbatch.
+    `launcher` starts the ranks inside the job: this environment's `mpiexec`, or SLURM's `srun --mpi=pmi2` or
+    `srun --mpi=pmix`. `pending` is how many minutes a job may wait in the queue. `controller` is the address
+    at which the nodes reach this machine. `options` are further options of sbatch.
     """
 
     partition: str = ""
@@ -80,7 +80,7 @@ def parse(text: str, path: str) -> Settings:
 def controller_address(settings: Settings) -> str:
     """Return the address at which this machine's controller is reachable from the nodes.
 
-    By default that is this machine's address in the network of SLURM's own controller.
+    The default is this machine's address in the network of SLURM's own controller.
     """
     return settings.controller or address_towards(slurm_controller()) or socket.gethostname()
 
@@ -97,7 +97,7 @@ def slurm_controller() -> str:
 
 
 def address_towards(host: str) -> str:
-    """Return the address from which this machine would send to a host; empty if the host is unknown."""
+    """Return the address of this machine from which it reaches a host; empty if the host is unknown."""
     if not host:
         return ""
     try:

@@ -53,8 +53,8 @@ def line_of(code: CodeType, instruction: int) -> str:
 def student_line(frames: Sequence[tuple[str, int]]) -> str:
     """Return the student's line among frames (file and line), which are given innermost first.
 
-    It is the innermost line of a cell; else of a program that is no library; else the innermost line. The
-    number of the cell is given if it is not the cell that runs. The result is empty if there are no frames.
+    This is the innermost line of a cell, else of a program that is not a library, else the innermost line. It
+    includes the number of the cell unless that cell is running. The result is empty without frames.
     """
     own = [frame for frame in frames if not frame[0].startswith((_LABKIT, "<frozen", *_LIBRARIES))]
     candidates = [frame for frame in own if is_cell(frame[0])] or own or list(frames)

@@ -85,7 +85,7 @@ def _deadlock(report: Report) -> str:
     calls = {rank.message.operation if rank.message else rank.mpi_call for rank in stuck}
     where = f" in {calls.pop()}" if len(calls) == 1 else ""
     have = "have" if len(stuck) > 1 else "has"
-    others = "no rank is left that could end the wait" if len(stuck) < len(report.ranks) else "none can go on"
+    others = "no other rank can end the wait" if len(stuck) < len(report.ranks) else "none can continue"
     return (
         f"Deadlock: {ranks_in_short([rank.rank for rank in stuck])} {have} waited{where} "
         f"for {report.deadline_s:g} s, and {others}."
@@ -142,7 +142,7 @@ def _circle(report: Report) -> str:
     messages = {rank.rank: rank.message for rank in report.ranks if rank.message is not None}
     ranks = _circle_of(report)
     if not ranks:  # a rank waits for any other
-        return f"{ranks_in_short(list(messages))} wait for messages from one another: none of them sends one."
+        return f"{ranks_in_short(list(messages))} wait for messages from one another, but none sends one."
     operations = {messages[rank].operation for rank in ranks}
     call = operations.pop() if len(operations) == 1 else ""
     if len(ranks) == 1:
@@ -287,5 +287,5 @@ def _advice_on_calls(report: Report) -> list[str]:
     ranks = ranks_in_short([rank.rank for rank in stuck])
     return [
         f"{calls} on {ranks} ends when the other ranks make the matching call, and cannot be interrupted: "
-        f"{'these ranks have' if len(stuck) > 1 else 'this rank has'} to be started anew."
+        f"{'these ranks' if len(stuck) > 1 else 'this rank'} must be restarted."
     ]

@@ -26,9 +26,9 @@ Opened = tuple[FlightRecorder, list[int], Server | None]
 def open_recorder(world: MPI.Intracomm, keep: bool) -> Opened | None:
     """Create a flight recorder on each machine, and connect the machines. Collective.
 
-    Return this rank's recorder, the machine of each rank, and the thread that has to be started somewhere if
-    this is the first rank of one of several machines. Return None if not all ranks of a machine see its
-    recorder, or if a machine cannot reach rank 0's. With `keep`, the files stay.
+    Return this rank's recorder, the machine of each rank, and on the first rank of each of several machines,
+    the thread to start. Return None if not all ranks of a machine see its recorder, or if a machine cannot
+    reach rank 0's. With `keep`, the files stay.
     """
     names = world.allgather(machine())
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}

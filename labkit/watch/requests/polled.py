@@ -1,6 +1,6 @@
 """Requests whose waits poll in Python: a wait that cannot end raises a HangError, and can be interrupted.
 
-mpi4py's own `Wait` is one call of the MPI library, which nothing but the end of the process can end.
+mpi4py's own `Wait` is one call of the MPI library, and only the end of the process can end it.
 """
 
 # ruff: noqa: PLR0917 (every nanosecond counts)

@@ -1,4 +1,4 @@
-"""Accesses to a window's memory: which of them may touch the same bytes at the same time."""
+"""Find accesses to a window's memory that may touch the same bytes at the same time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Access:
     ended: int = 0
 
     def conflicts(self, other: Access) -> bool:
-        """Tell whether two accesses of one epoch touch the same bytes, and at least one writes."""
+        """Return whether two accesses of one epoch touch the same bytes, and at least one of them writes."""
         writes = self.operation in WRITES or other.operation in WRITES
         both_atomic = self.operation in ATOMIC and other.operation in ATOMIC
         overlaps = self.first < other.last and other.first < self.last
@@ -34,7 +34,7 @@ class Access:
 
 
 def report_conflicts(accesses: Sequence[Access], rank: int) -> None:
-    """Report the accesses to one rank's window that conflict. `rank`: of the world, this process's."""
+    """Report conflicting accesses to one rank's window. `rank`: this process's rank in the world."""
     for index, one in enumerate(accesses):
         for other in accesses[:index]:
             if one.conflicts(other) and _may_overlap_in_time(one, other):
@@ -70,5 +70,5 @@ def _may_overlap_in_time(one: Access, other: Access) -> bool:
 
 
 def _is_before(one: Access, other: Access) -> bool:
-    """Tell whether one epoch was over, as far as the other's origin knew, when the other began."""
+    """Return whether `one`'s epoch ended before `other`'s began, and the origin of `other` knew it."""
     return bool(one.ended) and bool(other.began) and other.began[one.origin] >= one.ended

@@ -1,4 +1,4 @@
-"""Strict mode as a whole: beginning it, and what it lists at the end of a cell or program."""
+"""Begin strict mode, and list its findings at the end of a cell or program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _world: StrictComm | None = None
 
 
 def begin(world: WatchedComm) -> StrictComm:
-    """Let `mpi4py.MPI` be strict, and return the world's communicator. The first call is collective."""
+    """Put `mpi4py.MPI` into strict mode; return the world's communicator. The first call is collective."""
     global _world  # noqa: PLW0603
     if _world is not None or world.watch is None:
         return _world or StrictComm(world)
@@ -52,8 +52,8 @@ def is_strict() -> bool:
 def end_cell() -> str:
     """Return what this rank's cell has left behind, as text; empty if nothing.
 
-    That is errors that were found, requests and objects that no variable holds any more, and messages that
-    have arrived and were never received. No rank waits for another.
+    This includes findings, requests and objects that no variable refers to any more, and messages that have
+    arrived but were never received. No rank waits for another.
     """
     if _world is None:
         return ""
@@ -69,9 +69,9 @@ def end_cell() -> str:
 
 
 class Ending(NamedTuple):
-    """What a program has left behind: on rank 0 that of all ranks, on the others their own.
+    """The findings about a program: on rank 0 those of all ranks, on other ranks their own.
 
-    `is_complete`: whether all ranks have come to the end of their programs.
+    `is_complete`: whether all ranks have reached the end of their programs.
     """
 
     found: list[Finding]
@@ -79,22 +79,22 @@ class Ending(NamedTuple):
 
 
 def end_program() -> Ending:
-    """Return what the program has left behind.
+    """Return the findings about the program.
 
-    Each rank calls it when its program has returned. The ranks wait for one another, as they would when MPI
-    ends; if one hangs or has raised an error, each returns what it has found by itself.
+    Each rank calls this function when its program has returned. The ranks wait for one another, as they would
+    at the end of MPI. If one hangs or has raised an error, each returns only its own findings.
     """
     world = _world
     if world is None or world._exchange is None or world.watch is None:
         return Ending([], True)
-    world.watch.end_program()  # ranks that wait for this one learn that it does not come
+    world.watch.end_program()  # ranks that wait for this one learn that it has ended
     if not _poll(world, MPI.Intracomm.Ibarrier(world._exchange.shadow).Test):
         return Ending([*findings.take(), *requests_made.never_completed(world.rank, only_lost=False)], False)
     return Ending(collect(world), True)
 
 
 def collect(world: StrictComm) -> list[Finding]:
-    """Return what all ranks have left behind, on rank 0, and forget it; they have all come to the end."""
+    """Return the findings of all ranks on rank 0, and clear them. All ranks have reached their ends."""
     assert world._exchange is not None
     shadow, rank, traffic = world._exchange.shadow, world.rank, base.traffic
     sent = np.array([traffic.sent.get(each, 0) for each in range(world.size)])
@@ -114,7 +114,7 @@ def collect(world: StrictComm) -> list[Finding]:
 
 
 def forget_all() -> None:
-    """Forget what the program has made and what was found."""
+    """Clear the findings and all records of what the program has made."""
     findings.take()
     requests_made.never_completed(0, only_lost=False)
     objects.never_freed(0, only_lost=False)

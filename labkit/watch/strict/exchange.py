@@ -1,4 +1,4 @@
-"""Matching messages in Python: a header travels before each message and says what it holds and who sent it.
+"""Match messages in Python: a header that describes the message travels before it.
 
 Headers and messages use a duplicate of the communicator. A header carries the tag of the caller; the message
 itself has a number as its tag, so that the receive of a matched header can never take another message.
@@ -18,13 +18,13 @@ from labkit.watch.strict.findings import Category, Finding, add
 from labkit.watch.strict.signatures import Signature
 
 HEADER_TAG = 0
-NUMBERS = 1 << 14  # of messages that two ranks can have under way at once
-HEADERS_TESTED = 64  # kept before those that have been sent are dropped
+NUMBERS = 1 << 14  # how many messages two ranks can have under way at once
+HEADERS_TESTED = 64  # kept before sent headers are dropped
 
 
 @dataclass
 class Header:
-    """What a rank says about a message. `clock`: see Clock."""
+    """The description of a message by its sender. `clock`: see Clock."""
 
     number: int
     tag: int
@@ -33,23 +33,23 @@ class Header:
     signature: Signature
     clock: list[int]
     source: int = -1  # filled in by the receiver
-    was_reported: bool = False  # as not received
+    was_reported: bool = False  # as never received
 
     def __str__(self) -> str:
-        """Return who sent what and where."""
+        """Return the operation, the signature, the sender, the tag and the line."""
         return f"{self.operation} of {self.signature} on rank {self.source}, tag {self.tag} ({self.place})"
 
 
 @dataclass(eq=False)
 class Posted:
-    """A receive of the program; `header` is that of the message it has matched."""
+    """A receive of the program; `header` belongs to the message that it has matched."""
 
     operation: str
     place: str
     source: int
     tag: int
     header: Header | None = None
-    matched_at: int = 0  # this rank's time
+    matched_at: int = 0  # on this rank's clock
     start: Callable[[], object] = int  # begin to receive the message itself
 
     def fits(self, header: Header) -> bool:
@@ -58,7 +58,7 @@ class Posted:
 
 
 class Clock:
-    """A vector clock: for each rank of the world, how many of its steps happened before this moment."""
+    """A vector clock: for each rank of the world, how many of its steps happened before now."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.times = rank, [0] * size
@@ -69,20 +69,20 @@ class Clock:
         return self.times[self.rank]
 
     def merge(self, times: list[int]) -> None:
-        """Note that all that another rank knew happened before now."""
+        """Note that all steps on another rank's clock happened before now."""
         self.times = list(map(max, self.times, times))
 
 
 @dataclass
 class Traffic:
-    """Headers sent to and received from each rank of the world, by this process."""
+    """How many headers this process has sent to and received from each rank of the world."""
 
     sent: dict[int, int] = field(default_factory=dict)
     received: dict[int, int] = field(default_factory=dict)
 
 
 class Exchange:
-    """The headers of one communicator. `members`: ranks of the world, by rank in it."""
+    """The headers of one communicator. `members`: ranks of the world, by rank in the communicator."""
 
     def __init__(self, comm: MPI.Intracomm, members: list[int], clock: Clock, traffic: Traffic) -> None:
         self.shadow = MPI.Intracomm.Dup(MPI.Intracomm(comm))
@@ -90,13 +90,13 @@ class Exchange:
         self.numbers = [0] * comm.size
         self.unexpected: list[Header] = []
         self.posted: list[Posted] = []
-        self.matched: list[Posted] = []  # receives whose messages have not been asked for
+        self.matched: list[Posted] = []  # receives whose message has not been requested
         self.wildcards: list[Posted] = []  # receives from any source that have matched
-        self.headers: list[tuple[MPI.Request, bytes]] = []  # on their way
+        self.headers: list[tuple[MPI.Request, bytes]] = []  # headers under way
         exchanges.append(self)
 
     def close(self) -> None:
-        """Free the duplicate; called by every rank."""
+        """Free the duplicate. Collective."""
         exchanges.remove(self)
         self.discard()
         self.shadow.Free()
@@ -118,7 +118,7 @@ class Exchange:
         self.traffic.sent[world_rank] = self.traffic.sent.get(world_rank, 0) + 1
 
     def progress(self) -> None:
-        """Take in headers that have arrived, and match them with the receives."""
+        """Read headers that have arrived, and match them with receives."""
         status = MPI.Status()
         while (found := self.shadow.Improbe(MPI.ANY_SOURCE, HEADER_TAG, status)) is not None:
             text = bytearray(status.Get_count(MPI.BYTE))
@@ -135,7 +135,7 @@ class Exchange:
                 self._match(receive, header)
 
     def post(self, receive: Posted) -> None:
-        """Add a receive; match it with the first message that it fits."""
+        """Add a receive; match it with the first message that fits it."""
         self.progress()
         header = self.find(receive.source, receive.tag)
         if header is None:
@@ -145,7 +145,7 @@ class Exchange:
             self._match(receive, header)
 
     def find(self, source: int, tag: int) -> Header | None:
-        """Return the first header that has arrived, was not matched, and fits."""
+        """Return the first unmatched header that has arrived and fits."""
         wanted = Posted("", "", source, tag)
         return next((header for header in self.unexpected if wanted.fits(header)), None)
 
@@ -160,10 +160,10 @@ class Exchange:
         self.clock.tick()
 
     def _find_races(self, receive: Posted, header: Header) -> None:
-        """Report a receive from any source that could as well have taken this message.
+        """Report a receive from any source that could have taken this message instead.
 
-        Receives in turn from any source with the same tag, as in a loop of a master, are no error: each takes
-        what comes.
+        Repeated receives from any source with the same tag, as in a loop of a master, are no error:
+        each takes whichever message comes.
         """
         for earlier in self.wildcards:
             taken = earlier.header
@@ -181,7 +181,7 @@ class Exchange:
             Finding(
                 Category.MESSAGE_RACE,
                 f"{earlier.operation} from any source took the {earlier.header}, but could have taken the "
-                f"{header}: which one comes first decides",
+                f"{header}: the order of arrival decides",
                 earlier.place,
                 self.clock.rank,
             )
@@ -201,14 +201,14 @@ class Exchange:
         self.unexpected, self.posted, self.matched, self.wildcards = [], [], [], []
 
 
-exchanges: list[Exchange] = []  # open ones, of this process
+exchanges: list[Exchange] = []  # all open exchanges of this process
 
 
 def progress(*_: Any) -> None:
-    """Take in the headers of all communicators, and let messages come whose receives are posted.
+    """Read the headers of all communicators, and receive messages whose receives are posted.
 
-    Called while this rank waits. Before that, a message that has a receive is left where it is: so the
-    program's writes to the buffer of the receive can be told from MPI's.
+    Call this only while this rank waits. Until then, a message stays where it is even if it has a receive, so
+    that the program's writes to the receive buffer can be told from MPI's.
     """
     for exchange in list(exchanges):
         exchange.progress()

@@ -1,4 +1,4 @@
-"""What strict mode has found: the category of the error, a sentence, and the line."""
+"""The findings of strict mode: the category of each error, a sentence, and the line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labkit.wording import ranks_phrase
 
 
 class Category(Enum):
-    """The kinds of error, as the MPI Bugs Initiative names them."""
+    """Categories of errors, as named by the MPI Bugs Initiative."""
 
     CALL_MATCHING = "call matching"
     PARAMETER_MATCHING = "parameter matching"
@@ -26,7 +26,7 @@ class Category(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """An error that a rank has found. `text` names the other side, too, if there is one."""
+    """An error that a rank has found. If another rank is involved, `text` names it."""
 
     category: Category
     text: str
@@ -35,20 +35,20 @@ class Finding:
 
 
 class StrictError(CollectiveError):
-    """An error that strict mode raises at once, since the program cannot go on with it."""
+    """An error that strict mode raises at once, because the program cannot continue."""
 
 
-_found: list[Finding] = []  # by this process, since they were last taken
+_found: list[Finding] = []  # by this process, since the last `take`
 
 
 def add(finding: Finding) -> None:
-    """Keep a finding for the end of the cell or program; the same one only once."""
+    """Keep a finding for the end of the cell or program; keep equal findings once."""
     if finding not in _found:
         _found.append(finding)
 
 
 def take() -> list[Finding]:
-    """Return what was found since the last call."""
+    """Return the findings since the last call."""
     found, _found[:] = list(_found), []
     return found
 

@@ -1,4 +1,4 @@
-"""What a program has to free: communicators, windows, files, groups, datatypes; and which line made it."""
+"""Track what a program has to free: communicators, windows, files, groups, datatypes, each with its line."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Tracked:
     reference: weakref.ref[Any]
 
 
-_made: dict[int, Tracked] = {}  # by a number that counts the objects
+_made: dict[int, Tracked] = {}  # numbered in the order in which they were made
 
 
 def is_own_call() -> bool:
-    """Tell whether the program itself has made this call, and not a room of the lab for its own use."""
+    """Return whether the program itself has made this call, rather than the lab for its own use."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith(
         ("labkit.watch", "labkit.comm.wrapper")
@@ -56,7 +56,7 @@ def forget(made: Any) -> None:
 
 
 def never_freed(rank: int, only_lost: bool) -> list[Finding]:
-    """Return a finding for each object that was not freed; `only_lost`: that no variable holds any more."""
+    """Return a finding for each object never freed; `only_lost`: only if no variable refers to it."""
     found = []
     for key, each in list(_made.items()):
         if only_lost and each.reference() is not None:
@@ -67,7 +67,7 @@ def never_freed(rank: int, only_lost: bool) -> list[Finding]:
 
 
 def _tracked_class(own: Any, kind: str, makers: str, class_makers: str, freers: str) -> Any:
-    """Return a class that stands in for mpi4py's `own` and tracks what its methods make and free."""
+    """Return a class that replaces mpi4py's `own` and tracks what its methods make and free."""
     made: Any = LikeMpi4py(own.__name__, (own,), {})
 
     def adopt(result: Any) -> Any:
@@ -103,7 +103,7 @@ def _tracked_class(own: Any, kind: str, makers: str, class_makers: str, freers: 
 
 
 def replace_classes() -> Any:
-    """Let the module `mpi4py.MPI` have classes that track their objects; return that of groups."""
+    """Replace classes of `mpi4py.MPI` by classes that track their objects; return the class of groups."""
     group = _tracked_class(
         MPI.Group,
         "group",
@@ -122,7 +122,7 @@ def replace_classes() -> Any:
     own = MPI.Datatype
     for name, value in list(vars(MPI).items()):
         if type(value) is own and value != MPI.DATATYPE_NULL:
-            setattr(MPI, name, datatype(value))  # so that what is made from it is tracked
+            setattr(MPI, name, datatype(value))  # so that types made from it are tracked
     replaced = {
         "Group": group,
         "Datatype": datatype,

@@ -1,4 +1,4 @@
-"""Calls under way in strict mode: messages with their headers, collectives with those of all ranks."""
+"""Calls under way in strict mode: messages and non-blocking collectives, each with its headers."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from labkit.watch.strict.exchange import Exchange, Header, Posted, progress
 from labkit.watch.strict.findings import StrictError
 from labkit.watch.strict.signatures import Signature, misfit, of_message, of_object
 
-HEADER_BYTES = 1024  # of a collective's, which all ranks exchange
+HEADER_BYTES = 1024  # size of a collective's header, which all ranks exchange
 
 
 class Operation:
-    """A call under way; `advance` tells whether it is complete, and `finish` ends it. Both return at once."""
+    """A call under way. `advance` returns whether it is complete; `finish` ends it. Both return at once."""
 
     operation = ""
     what = ""  # the operation, its peer and its tag
     place = ""
 
     def advance(self) -> bool:
-        """Go on as far as possible; return whether it is complete."""
+        """Make progress without waiting; return whether the call is complete."""
         raise NotImplementedError
 
     def finish(self, status: MPI.Status | None) -> Any:
-        """End it; return the object received, if it receives one."""
+        """End the call; return the object that it has received, if any."""
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """Give it up, if it is a receive that has not matched."""
+        """Give the call up if it is a receive that has not matched."""
 
 
 class SendOperation(Operation):
-    """A send, preceded by its header. `mode`: the method of the message itself, such as Issend."""
+    """A send, preceded by its header. `mode`: the method that sends the message itself, such as Issend."""
 
     def __init__(  # noqa: PLR0917
         self, exchange: Exchange, operation: str, mode: str, message: Any, dest: int, tag: int, place: str
@@ -75,7 +75,7 @@ class ReceiveOperation(Operation):
         self.exchange, self.operation, self.place, self.buffer = exchange, operation, place, buffer
         self.is_object = operation[0].islower()
         if not self.is_object:
-            RawRequest.Wait(exchange.shadow.Irecv(buffer, MPI.PROC_NULL))  # raises what is wrong with it
+            RawRequest.Wait(exchange.shadow.Irecv(buffer, MPI.PROC_NULL))  # raises an error for a bad buffer
         self.signature = Signature(0, "object", 0) if self.is_object else of_message(buffer)
         self.region = (
             None if self.is_object else regions.begin(operation, place, buffer, True, exchange.clock.rank)
@@ -211,7 +211,7 @@ class CollectiveOperation(Operation):
     def finish(self, status: MPI.Status | None) -> None:
         RawRequest.Wait(self.request, status)
         for region in self.regions:
-            # What MPI has written into it cannot be told from what the program has.
+            # Here, writes by MPI cannot be told from writes by the program.
             regions.end(region, check=not region.is_written)
 
 
@@ -226,7 +226,7 @@ def _call(rank: int, call: tuple[Any, ...]) -> str:
 
 
 class PlainOperation(Operation):
-    """A request of the MPI library, of which nothing is known but the line."""
+    """A request of the MPI library; only the line that made it is known."""
 
     def __init__(self, operation: str, request: MPI.Request, place: str) -> None:
         self.operation, self.request, self.place = operation, request, place

@@ -1,4 +1,4 @@
-"""Memory that MPI calls under way use: whether the program touches it, or gives it to two calls at once."""
+"""Memory of MPI calls under way: detect changes by the program, and use by two calls at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labkit.watch.strict.findings import Category, Finding, add
 
 @dataclass(eq=False)
 class Region:
-    """The memory of a call's buffer. `is_written`: by MPI. Regions with gaps have no address."""
+    """The memory of a call's buffer. `is_written`: MPI writes to it. Regions with gaps have no address."""
 
     operation: str
     place: str
@@ -27,11 +27,11 @@ class Region:
     checksum: int | None = field(default=None)
 
     def remember(self) -> None:
-        """Note what the memory holds now."""
+        """Compute the checksum of the memory."""
         self.checksum = checksum(self.message)
 
     def check(self) -> None:
-        """Report if the memory has changed since it was noted: the program has written to it."""
+        """Report if the memory has changed since the checksum: the program has written to it."""
         if self.checksum is not None and checksum(self.message) != self.checksum:
             add(
                 Finding(
@@ -48,7 +48,7 @@ _active: list[Region] = []
 
 
 def begin(operation: str, place: str, message: Any, is_written: bool, rank: int) -> Region:
-    """Note that a call uses a buffer from now on; report one that another call under way writes or reads."""
+    """Note that a call begins to use a buffer; report if another call under way uses the same memory."""
     region = Region(operation, place, message, is_written, rank, *_extent(message))
     for other in _active if region.nbytes else ():
         overlaps = (
@@ -58,8 +58,8 @@ def begin(operation: str, place: str, message: Any, is_written: bool, rank: int)
             add(
                 Finding(
                     Category.LOCAL_CONCURRENCY,
-                    f"{operation} uses memory that {other.operation} ({other.place}) "
-                    f"{'writes' if other.is_written else 'reads'} and has not completed",
+                    f"{operation} uses memory that {other.operation} ({other.place}) is still "
+                    f"{'writing' if other.is_written else 'reading'}",
                     place,
                     rank,
                 )
@@ -71,7 +71,7 @@ def begin(operation: str, place: str, message: Any, is_written: bool, rank: int)
 
 
 def end(region: Region | None, check: bool = True) -> None:
-    """Note that a call has completed, and report if its memory was changed meanwhile."""
+    """Note that a call has completed; report if its memory has changed in the meantime."""
     if region is not None and region in _active:
         _active.remove(region)
         if check:
@@ -79,12 +79,12 @@ def end(region: Region | None, check: bool = True) -> None:
 
 
 def forget_all() -> None:
-    """Forget the calls under way: the program has ended."""
+    """Clear the record of calls under way, because the program has ended."""
     _active.clear()
 
 
 def checksum(message: Any) -> int | None:
-    """Return a checksum of what a message holds; None if it cannot be read."""
+    """Return a checksum of a message's data; None if it cannot be read."""
     data = data_of(message)
     return None if data is None else zlib.crc32(data)
 
@@ -107,7 +107,7 @@ def data_of(message: Any) -> bytes | memoryview | None:
 
 
 def _bytes(message: Any) -> tuple[int, int, Any]:
-    """Return where a message starts in its buffer, its length (-1 with gaps), and the buffer, in bytes."""
+    """Return a message's offset in its buffer, its length (-1 with gaps) and the buffer, in bytes."""
     parts = parse(message)
     raw = MPI.buffer(parts.buffer)
     datatype = parts.datatype

@@ -1,4 +1,4 @@
-"""`MPI.Request` and `MPI.Prequest` in strict mode: they drive calls whose headers Python matches."""
+"""`MPI.Request` and `MPI.Prequest` in strict mode: they drive calls whose headers are matched in Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labkit.watch.strict.operations import Operation, Starter
 
 
 class StrictRequest(PolledRequest):
-    """A request whose call is an Operation; without one it is a request of the MPI library."""
+    """A request that drives an Operation; without one, it is a request of the MPI library."""
 
     __slots__ = ("_result", "call", "is_complete")
     call: Operation | None

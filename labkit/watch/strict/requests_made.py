@@ -1,4 +1,4 @@
-"""Requests that the program has made and not waited for, and messages that no rank has received."""
+"""Find requests that the program has not waited for, and messages that no rank has received."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_request(request: StrictRequest) -> None:
 
 
 def never_completed(rank: int, only_lost: bool) -> list[Finding]:
-    """Return a finding for each request that was not waited for; `only_lost`: that no variable holds."""
+    """Return a finding for each request never waited for; `only_lost`: only if no variable refers to it."""
     found, kept = [], []
     for request in _made:
         if only_lost and not _is_lost(request):
@@ -46,7 +46,7 @@ def never_completed(rank: int, only_lost: bool) -> list[Finding]:
 
 
 def report_leftovers(exchange: Exchange) -> None:
-    """Report the messages of a communicator that have arrived and that no receive has taken; each once."""
+    """Report, once each, the messages of a communicator that have arrived but were never received."""
     for header in exchange.leftovers():
         if header.was_reported:
             continue
@@ -63,6 +63,6 @@ def report_leftovers(exchange: Exchange) -> None:
 
 
 def _is_lost(request: Any) -> bool:
-    """Tell whether only this module and `under_way` hold the request."""
+    """Return whether only this module and `under_way` refer to the request."""
     kept = sum(each is request for kind in (under_way.sends, under_way.receives) for each in kind.requests)
     return sys.getrefcount(request) <= kept + 4  # `_made`, the caller's loop, the parameter, the argument

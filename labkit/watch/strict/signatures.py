@@ -1,4 +1,4 @@
-"""What a message holds: how many elements of which type, and whether a receive buffer fits it."""
+"""Signatures of messages: the number and type of elements, and whether a receive buffer fits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mpi4py.util import dtlib
 
 from labkit.comm.message import parse
 
-ANY_TYPE = ("BYTE", "")  # fits every type; the empty text stands for a type that is not known
+ANY_TYPE = ("BYTE", "")  # fit every type; the empty text stands for an unknown type
 
 
 class Signature(NamedTuple):
-    """`elements` of `dtype`; a pickled object has its length in bytes as number and `object` as dtype."""
+    """`elements` of `dtype`; for a pickled object, its length in bytes and `object`."""
 
     elements: int
     dtype: str
@@ -33,7 +33,7 @@ def of_object(pickled: bytes) -> Signature:
 
 
 def of_message(message: Any) -> Signature:
-    """Return the signature of what mpi4py takes as a message, or as a receive buffer."""
+    """Return the signature of a message or receive buffer as mpi4py accepts it."""
     parts = parse(message)
     if parts.buffer is None:
         return Signature(0, "", 0)
@@ -59,7 +59,7 @@ def memory_bytes(buffer: Any) -> int:
 
 
 def base_of(datatype: MPI.Datatype) -> tuple[str, int]:
-    """Return the name and the size of the elements of a datatype; ("", 1) if they are of several types."""
+    """Return the name and size of a datatype's elements; ("", 1) if they have several types."""
     if datatype.is_predefined:
         if datatype in (MPI.BYTE, MPI.PACKED):
             return "BYTE", 1

@@ -1,7 +1,7 @@
-"""Windows in strict mode: accesses wait for the call that ends their epoch, and are compared there.
+"""Windows in strict mode: accesses are compared in the call that ends their epoch.
 
 MPI lets a Put or Get take place at any time before its epoch ends, so strict mode issues all of them at the
-end. Between two fences, whatever changes in a window's memory has then been changed by the rank itself.
+end. Therefore, the rank itself has made every change in its window's memory between two fences.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         return [Access("local store", rank, int(run[0]), int(run[-1]) + 1, "", rank) for run in runs[:1000]]
 
     def _compare(self, mine: list[Access]) -> None:
-        """Report the accesses to this rank's window that conflict; all ranks call this."""
+        """Report conflicting accesses to this rank's window. Collective."""
         exchange = self.comm._exchange
         assert exchange is not None
         found = exchange.shadow.allgather(mine)
@@ -262,7 +262,7 @@ def _flushing(name: str) -> Callable[..., None]:
 
 
 def _at_once(name: str) -> Callable[..., Any]:
-    """Return a method that does not wait for the end of the epoch: its result is used before that."""
+    """Return a method whose result is available before the epoch ends."""
 
     def access(self: StrictWin, *arguments: Any, **named: Any) -> Any:
         self._flush()

@@ -1,8 +1,8 @@
 """Find which function a frame is calling, from its bytecode and without running the program's code.
 
-Python keeps the called function on a frame's stack, which cannot be read. So the instructions that have put
-it there are found and evaluated again: names, attributes and items, nothing that could run code. The result
-is UNKNOWN wherever this is not certain.
+Python keeps the called function on a frame's stack, which cannot be read. This module finds the instructions
+that pushed it and evaluates them again: names, attributes and items, but nothing that could run code. The
+result is UNKNOWN if it is not certain.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ class Progress:
     Python lets C code ask the main thread to call a C function `int f(void *)` before one of its next
     instructions (Py_AddPendingCall). While the main thread is inside one call of C code, the function is not
     called. It must not be a Python function, or an interrupt that arrives during the call would be lost. This
-    takes the C library's `uname`, which fills the memory at its argument.
+    class uses the C library's `uname`, which fills the memory at its argument.
     """
 
     def __init__(self) -> None:

@@ -37,7 +37,8 @@ class Watchdog(threading.Thread):
     """Notes in this rank's slot which MPI call its main thread is stuck in; publishes a deadlock's report.
 
     The first rank to be certain publishes it. A rank that is still stuck GRACE_S later calls `on_deadlock`;
-    if not `in_program`, also after the report of another hang. The others wait in watched calls, and raise.
+    unless `in_program`, it also does so after the report of another hang. Ranks in watched calls raise the
+    report.
     """
 
     def __init__(

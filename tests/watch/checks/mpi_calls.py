@@ -1,4 +1,4 @@
-"""Which MPI call a rank is inside, found out in the middle of the call, for every way to write a call."""
+"""Find the MPI call that a rank is inside, in the middle of the call, for every way to write a call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEEN: list[str] = []
 
 
 def look(*arguments: Any, **named: Any) -> Any:
-    """Note which MPI call the caller is inside: called from within the call, by a hook of its arguments."""
+    """Note which MPI call the caller is inside. A hook in the arguments calls this during the call."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -35,7 +35,7 @@ def look(*arguments: Any, **named: Any) -> Any:
 
 
 class Looked(Exception):
-    """Ends the call that has been looked at."""
+    """Ends the call after it has been inspected."""
 
 
 class Hook:
@@ -164,7 +164,7 @@ FORMS = {
     "MPI.Intracomm(comm).Bcast(a, b)": "Bcast",
     "lib.MPI_Barrier(b)": "MPI_Barrier",
     "barrier = lib.MPI_Barrier; barrier(b)": "MPI_Barrier",
-    # No call of MPI, or one that cannot be known for certain:
+    # These are not calls of MPI, or not certain to be:
     "time.sleep(b)": "",
     "lib.abs(b)": "",
     "np.ones(b)": "",
@@ -209,7 +209,7 @@ def names() -> dict[str, Any]:
 
 
 def looked(code: str, in_function: bool) -> str | None:
-    """Return which MPI call was seen in the middle of some code; None if it ran a property."""
+    """Return which MPI call was seen while some code ran; None if that ran a property."""
     text = f"{SETUP}{code}"
     if in_function:
         text = "def whole():\n" + "".join(f"    {line}\n" for line in text.splitlines()) + "whole()"

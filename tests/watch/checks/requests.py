@@ -1,4 +1,4 @@
-"""Which requests count as under way, and which of them MPI is asked about."""
+"""Which requests count as under way, and for which of them MPI is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all calls of a strict communicator share: the exchange of headers, and how a message begins."""
+"""The base of strict communicators: the exchange of headers, and the start of sends and receives."""
 
 # ruff: noqa: PLR0917
 
@@ -38,7 +38,7 @@ MODES = {
     "Bsend": "Ibsend",
     "Isend": "Issend",
     "Issend": "Issend",
-    "Irsend": "Issend",  # the message itself is received later than the receive is posted
+    "Irsend": "Issend",  # not Irsend: the message itself is received after the receive was posted
     "Ibsend": "Ibsend",
     "Send_init": "Issend",
     "Ssend_init": "Issend",
@@ -50,10 +50,10 @@ MODES = {
 class StrictBase(WatchedComm):
     """A watched communicator whose messages have headers."""
 
-    _exchange: Exchange | None = None  # None for what Idup makes: plain messages
+    _exchange: Exchange | None = None  # None for communicators made by Idup, whose messages have no headers
 
     def begin(self) -> None:
-        """Make what compares the messages of this communicator. Collective."""
+        """Open the exchange of headers for this communicator. Collective."""
         channel = self._channel
         if not isinstance(channel, Channel):
             return

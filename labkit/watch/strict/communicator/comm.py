@@ -1,4 +1,4 @@
-"""The communicator of strict mode, and those made from it."""
+"""The communicator of strict mode, and communicators made from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages in strict mode: sends wait for their receives, and receives are compared with what arrives."""
+"""Messages in strict mode: sends wait for their receives, and receives must fit their messages."""
 
 # ruff: noqa: PLR0917 (signatures as mpi4py has them)
 
