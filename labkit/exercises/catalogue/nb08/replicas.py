@@ -155,9 +155,8 @@ EXERCISES = [
             "two exchanged values are overlooked: a sum does not say where the values are": _compared(
                 lambda a, b: np.array_equal(np.sort(a), np.sort(b), equal_nan=True)
             ),
-            "a NaN is not equal to itself, its bits are: compare bytes": _compared(np.array_equal),
-            "the ranks answer differently: each compares its own weights with rank 0's only": _own_answer,
             "the answer is always True": lambda case: [True] * case.ranks,
+            "the ranks answer differently: each compares its own weights with rank 0's only": _own_answer,
             "the answer is always False for more than one rank. Python's hash() differs from process to "
             "process; use hashlib": lambda case: [case.ranks == 1] * case.ranks,
         },

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mpi4py import MPI
 
-from labkit.comm import RingComm
 from labkit.exercises.exercise import Case, Exercise, Outcome
+
+if TYPE_CHECKING:
+    from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
 
 PLACES = (
     *(("a", "float32"), ("ab", "float64"), ("aa", "float32"), ("aab", "float32")),
@@ -111,6 +112,12 @@ def _look(case: Case, outcomes: Sequence[Outcome]) -> str | None:
     return None
 
 
+def _on_a_ring(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
+    from labkit.comm import RingComm  # noqa: PLC0415 (loads MPI, which a notebook's kernel must not)
+
+    return RingComm(comm)
+
+
 EXERCISES = [
     Exercise(
         reference=hierarchical_average,
@@ -137,7 +144,7 @@ EXERCISES = [
         look=_look,
         on_ranks=True,
         result_in=1,
-        wrap=lambda comm, case: RingComm(comm),
+        wrap=_on_a_ring,
         forbidden=("allreduce", "allgather", "Allgather", "gather", "Alltoall", "alltoall"),
         prelude="import numpy as np\nfrom mpi4py import MPI",
         hints=(

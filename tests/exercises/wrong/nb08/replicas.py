@@ -37,7 +37,7 @@ def weights_equal(comm, weights):
     ),
     (
         "weights_equal",
-        "instead of the weights",
+        "send a hash, a few bytes, not the weights",
         """
 def weights_equal(comm, weights):
     everyone = comm.allgather(weights.tobytes())
@@ -48,9 +48,11 @@ def weights_equal(comm, weights):
         "weights_equal",
         "difference of one bit is overlooked",
         """
+import hashlib
+
 def weights_equal(comm, weights):
-    everyone = comm.allgather(weights)
-    return all(np.allclose(each, weights, equal_nan=True) for each in everyone)
+    rounded = weights.round(4).tobytes()
+    return len(set(comm.allgather(hashlib.sha256(rounded).digest()))) == 1
 """,
     ),
     (
@@ -60,14 +62,6 @@ def weights_equal(comm, weights):
 def weights_equal(comm, weights):
     bits = int(weights.view(np.uint32).sum(dtype=np.uint64))
     return len(set(comm.allgather(bits))) == 1
-""",
-    ),
-    (
-        "weights_equal",
-        "NaN is not equal to itself",
-        """
-def weights_equal(comm, weights):
-    return all(np.array_equal(each, weights) for each in comm.allgather(weights))
 """,
     ),
     (
