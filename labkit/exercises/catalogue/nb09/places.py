@@ -71,7 +71,7 @@ def _positions(nodes: list[str]) -> list[int]:
 
 def _by_local_rank(nodes: list[str]) -> list[int]:
     at = _expected_places(nodes)
-    return sorted(range(len(nodes)), key=lambda rank: at[rank][::-1])
+    return sorted(range(len(nodes)), key=lambda rank: at[rank][1])
 
 
 EXERCISES = [
