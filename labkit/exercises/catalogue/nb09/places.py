@@ -141,7 +141,7 @@ EXERCISES = [
         },
         hints=(
             "Sort the ranks by the number of their node. `sorted` keeps the order of equal ones.",
-            "`sorted(range(len(nodes)), key=…)`; the first place of a name in the list is `nodes.index(name)`.",
+            "`sorted(range(len(nodes)), key=…)`; the place of a name is `nodes.index(name)`.",
         ),
     ),
 ]
