@@ -1,15 +1,12 @@
 """Wrong answers to the exercises of notebook 07, and the finding that each must get."""
 
-COMPLETED = """
-def completed(sizes, seconds):
-    start, t, pairs = sum(sizes), 0.0, []
-    for size, layer_s in zip(reversed(sizes), reversed(seconds)):
-        start -= size
-        t += layer_s
-        if size > 0:
-            pairs.append((start, t))
-    return pairs
-"""
+from labkit.exercises.catalogue.nb07 import buckets, exposed, overlap, sharded
+from labkit.exercises.reference import reference_text
+
+(EXPOSED,), (OVERLAPPED,), (SHARDED,) = (
+    map(reference_text, module.EXERCISES) for module in (exposed, overlap, sharded)
+)
+COMPLETED = reference_text(buckets.EXERCISES[0])
 PLAN = """
 def bucket_plan(n, bucket_bytes, small_bytes):
     most = max(1, bucket_bytes // 4)
@@ -24,44 +21,6 @@ def bucket_plan(n, bucket_bytes, small_bytes):
         plan.append((start, stop))
         stop = start
     return plan
-"""
-OVERLAPPED = """
-def average_overlapped(comm, backward, grads, plan):
-    waiting, requests = list(plan), []
-
-    def finished(start):
-        while waiting and waiting[0][0] >= start:
-            first, stop = waiting.pop(0)
-            bucket = grads[first:stop]
-            bucket /= comm.size
-            requests.append(comm.Iallreduce(MPI.IN_PLACE, bucket))
-        for request in requests:
-            request.Test()
-
-    backward(finished)
-    for request in requests:
-        request.Wait()
-"""
-EXPOSED = """
-def exposed_seconds(computing, transfers):
-    total = sum(end - begin for begin, end in transfers)
-    hidden = 0.0
-    for begin, end in transfers:
-        for from_s, to_s in computing:
-            hidden += max(0.0, min(end, to_s) - max(begin, from_s))
-    return total - hidden
-"""
-SHARDED = """
-def sharded_step(comm, params, grads, velocity, lr, momentum):
-    counts = [len(chunk) for chunk in np.array_split(params, comm.size)]
-    start = sum(counts[:comm.rank])
-    mean = np.empty_like(velocity)
-    comm.Reduce_scatter(grads, mean, counts)
-    mean /= comm.size
-    velocity *= momentum
-    velocity += mean
-    params[start : start + len(velocity)] -= lr * velocity
-    comm.Allgatherv(MPI.IN_PLACE, [params, counts])
 """
 
 
@@ -299,7 +258,7 @@ def average_overlapped(comm, backward, grads, plan):
         """
 def sharded_step(comm, params, grads, velocity, lr, momentum):
     counts = [len(chunk) for chunk in np.array_split(params, comm.size)]
-    start = sum(counts[:comm.rank])
+    start = sum(counts[: comm.rank])
     mine = slice(start, start + len(velocity))
     comm.Allreduce(MPI.IN_PLACE, grads)
     velocity *= momentum
@@ -312,7 +271,7 @@ def sharded_step(comm, params, grads, velocity, lr, momentum):
         "sharded_step",
         "the first n % p of them are longer",
         changed(
-            SHARDED, ("start = sum(counts[:comm.rank])", "start = comm.rank * (len(params) // comm.size)")
+            SHARDED, ("start = sum(counts[: comm.rank])", "start = comm.rank * (len(params) // comm.size)")
         ),
     ),
 ]

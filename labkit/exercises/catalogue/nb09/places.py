@@ -71,7 +71,7 @@ def _positions(nodes: list[str]) -> list[int]:
 
 def _by_local_rank(nodes: list[str]) -> list[int]:
     at = _expected_places(nodes)
-    return sorted(range(len(nodes)), key=lambda rank: at[rank][::-1])
+    return sorted(range(len(nodes)), key=lambda rank: at[rank][1])
 
 
 EXERCISES = [
@@ -141,7 +141,7 @@ EXERCISES = [
         },
         hints=(
             "Sort the ranks by the number of their node. `sorted` keeps the order of equal ones.",
-            "`sorted(range(len(nodes)), key=…)`, where the key of a rank is its pair from `places`.",
+            "`sorted(range(len(nodes)), key=…)`; the place of a name is `nodes.index(name)`.",
         ),
     ),
 ]
