@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,36 +29,52 @@ class Verdict:
     printed: str = ""
 
 
-def verdict(name: str, text: str, folder: Path, deadline_s: float | None = None) -> Verdict:
-    """Run the function of this name, which a cell with this text defines, and judge it.
+def verdicts(name: str, texts: Sequence[str], folder: Path, deadline_s: float | None = None) -> list[Verdict]:
+    """Run the function of this name, which each of the cells with these texts defines, and judge it.
 
-    `deadline_s` takes the place of the exercise's.
-
-    The folder must be empty: the job's files go there. Never raise an exception; call it in a process of its
-    own, as it loads MPI without initialising it.
+    The folder must be empty: the jobs' files go there. `deadline_s` takes the place of the exercise's. Never
+    raise an exception; call it in a process of its own, as it loads MPI without initialising it.
     """
     import mpi4py  # noqa: PLC0415  (only this process must not be an MPI process)
 
     mpi4py.rc.initialize = False
     from labkit.exercises import catalogue, ends, judge  # noqa: PLC0415
-    from labkit.exercises.trial.launching import Task, run_job  # noqa: PLC0415
+    from labkit.exercises.trial.launching import Task, Trial, run_job  # noqa: PLC0415
 
-    try:
-        exercise = catalogue.find(name)
-        cases = list(exercise.cases())
-        if not cases:
-            raise ends.CheckFailed("the exercise has no cases")
-        ranks = max(case.ranks for case in cases) if exercise.on_ranks else 1
-        limit_s = exercise.deadline_s if deadline_s is None else deadline_s
-        module, on_ranks = catalogue.module_of(name), exercise.on_ranks
-        trial = run_job(folder, Task(module, name, text, ranks, on_ranks, limit_s))
+    def judged(trial: Trial, text: str) -> Verdict:
         found = ends.finding(trial, text, cases, limit_s, exercise.on_ranks)
         if found is None:
             found = judge.judge(exercise, cases, judge.outcomes(trial, cases))
         return Verdict(found is None, found or "", len(cases), printed=trial.printed)
-    except Exception as error:
-        words = str(error) if isinstance(error, ends.CheckFailed) else f"{type(error).__name__}: {error}"
-        return Verdict(False, words, check_failed=True)
+
+    made: list[Verdict] = []
+    while len(made) < len(texts):
+        left = texts[len(made) :]
+        try:
+            exercise = catalogue.find(name)
+            limit_s = exercise.deadline_s if deadline_s is None else deadline_s
+            cases = list(exercise.cases())
+            if not cases:
+                raise ends.CheckFailed("the exercise has no cases")
+            ranks = max(case.ranks for case in cases) if exercise.on_ranks else 1
+            task = Task(catalogue.module_of(name), name, tuple(left), ranks, exercise.on_ranks, limit_s)
+            job = folder / f"job-{len(made)}"
+            job.mkdir()
+            trials = run_job(job, task)
+        except Exception as error:
+            return [*made, *[_failed(error)] * len(left)]
+        for trial, text in zip(trials, left, strict=False):
+            try:
+                made.append(judged(trial, text))
+            except Exception as error:
+                made.append(_failed(error))
+    return made
+
+
+def _failed(error: Exception) -> Verdict:
+    """Return the verdict that the check itself has failed."""
+    is_known = type(error).__name__ == "CheckFailed"
+    return Verdict(False, str(error) if is_known else f"{type(error).__name__}: {error}", check_failed=True)
 
 
 def main(folder: Path) -> None:
@@ -65,7 +82,7 @@ def main(folder: Path) -> None:
     request: dict[str, Any] = json.loads((folder / "request.json").read_text())
     job = folder / "job"
     job.mkdir()
-    found = verdict(request["name"], request["text"], job)
+    (found,) = verdicts(request["name"], [request["text"]], job)
     with atomic_write(folder / "verdict.json") as file:
         file.write(json.dumps(asdict(found)).encode())
 

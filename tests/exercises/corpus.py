@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from labkit.exercises import catalogue
-from labkit.exercises.judging import Verdict, verdict
+from labkit.exercises.judging import Verdict, verdicts
 from labkit.exercises.reference import reference_text
 from tests.exercises import wrong
 
@@ -46,15 +46,26 @@ def wrong_answers() -> list[Answer]:
     ]
 
 
-def submit(name: str, text: str, deadline_s: float | None = None) -> Verdict:
-    """Return the verdict on a cell's text. This process must not be an MPI process."""
+def submit(name: str, *texts: str, deadline_s: float | None = None) -> list[Verdict]:
+    """Return the verdicts on the texts of cells. This process must not be an MPI process."""
     with TemporaryDirectory(prefix="labkit-exercise-", ignore_cleanup_errors=True) as folder:
-        return verdict(name, text, Path(folder), deadline_s)
+        return verdicts(name, texts, Path(folder), deadline_s)
 
 
-def fault(answer: Answer) -> str:
+def answers(name: str) -> list[Answer]:
+    """Return the reference of an exercise and its wrong answers."""
+    return [each for each in (*references(), *wrong_answers()) if each.name == name]
+
+
+def faults(name: str, tried: list[Answer]) -> list[str]:
+    """Return which answers to an exercise do not get what they must get, and what they get."""
+    found = submit(name, *(answer.text for answer in tried))
+    said = [(answer, fault(answer, verdict)) for answer, verdict in zip(tried, found, strict=True)]
+    return [f"{answer.label}: {text}" for answer, text in said if text]
+
+
+def fault(answer: Answer, found: Verdict) -> str:
     """Return why an answer does not get what it must get; an empty text if it does."""
-    found = submit(answer.name, answer.text)
     if found.check_failed:
         return f"the check failed: {found.finding}"
     if answer.words is None:
@@ -65,17 +76,22 @@ def fault(answer: Answer) -> str:
 
 
 def main(wanted: list[str]) -> int:
-    faults = 0
-    for answer in [*references(), *wrong_answers()]:
-        module = catalogue.module_of(answer.name).rpartition(".")[2]
-        if wanted and not {answer.name, module} & set(wanted):
+    count = 0
+    for name in catalogue.exercises():
+        module = catalogue.module_of(name).rpartition(".")[2]
+        if wanted and not {name, module} & set(wanted):
             continue
-        began = time.monotonic()
-        found = fault(answer)
-        faults += bool(found)
-        print(f"{time.monotonic() - began:4.1f} s  {answer.label}{': ' * bool(found)}{found}", flush=True)
-    print(f"{faults} faults")
-    return int(faults > 0)
+        began, tried = time.monotonic(), answers(name)
+        found = faults(name, tried)
+        count += len(found)
+        print(
+            f"{time.monotonic() - began:4.1f} s  {name}: {len(tried)} answers, {len(found)} faults",
+            flush=True,
+        )
+        for text in found:
+            print(f"  {text}", flush=True)
+    print(f"{count} faults")
+    return int(count > 0)
 
 
 if __name__ == "__main__":

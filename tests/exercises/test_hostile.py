@@ -5,7 +5,8 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from tests.exercises.corpus import submit
+from labkit.exercises.judging import Verdict
+from tests.exercises import corpus
 
 ALONE, ON_RANKS = "linear_backward", "average_by_allgather"
 DEADLINE_S = 2.0
@@ -45,10 +46,15 @@ REFERENCES = {
 }
 
 
+def submit(name: str, text: str, deadline_s: float) -> Verdict:
+    (found,) = corpus.submit(name, text, deadline_s=deadline_s)
+    return found
+
+
 @pytest.mark.parametrize("how", ENDS)
 def test_a_function_that_does_not_return_is_a_finding(how: str) -> None:
     code, words = ENDS[how]
-    found = submit(ALONE, f"{HEAD[ALONE]}    {code}\n{RIGHT}", DEADLINE_S)
+    found = submit(ALONE, f"{HEAD[ALONE]}    {code}\n{RIGHT}", deadline_s=DEADLINE_S)
     expected = words if how != "SIGKILL" else "signal 9"
     assert not found.passed
     assert not found.check_failed, found.finding
@@ -69,29 +75,29 @@ def test_a_rank_that_does_not_return_is_a_finding(how: str) -> None:
 
 def test_a_rank_that_kills_what_watches_it_does_not_pass() -> None:
     code = "    if comm.rank == 1:\n        import os; os.kill(os.getppid(), 9)\n    comm.Barrier()\n"
-    assert not submit(ON_RANKS, HEAD[ON_RANKS] + code, DEADLINE_S).passed
+    assert not submit(ON_RANKS, HEAD[ON_RANKS] + code, deadline_s=DEADLINE_S).passed
 
 
 @pytest.mark.parametrize("what", PATCHES)
 def test_a_patch_changes_no_verdict(what: str) -> None:
     wrong = "    return dy @ w.T, x.T @ dy, dy.sum(axis=1)\n"
-    assert not submit(ALONE, PATCHES[what] + HEAD[ALONE] + wrong, DEADLINE_S).passed
+    assert not submit(ALONE, PATCHES[what] + HEAD[ALONE] + wrong, deadline_s=DEADLINE_S).passed
 
 
 @pytest.mark.parametrize("way", REFERENCES)
 def test_the_references_are_out_of_reach(way: str) -> None:
-    found = submit(ALONE, f"{REFERENCES[way]}{HEAD[ALONE]}    return f(dy, x, w)\n", DEADLINE_S)
+    found = submit(ALONE, f"{REFERENCES[way]}{HEAD[ALONE]}    return f(dy, x, w)\n", deadline_s=DEADLINE_S)
     assert not found.passed
     assert not found.check_failed, found.finding
 
 
 def test_damaged_results_are_an_error_of_the_check() -> None:
-    found = submit(ALONE, PATCHES["the job's files"] + HEAD[ALONE] + RIGHT, DEADLINE_S)
+    found = submit(ALONE, PATCHES["the job's files"] + HEAD[ALONE] + RIGHT, deadline_s=DEADLINE_S)
     assert found.check_failed
     assert "changed or damaged" in found.finding
 
 
 def test_nothing_of_a_job_is_left_behind() -> None:
     code = "    import subprocess; subprocess.Popen(['sleep', '6543'], start_new_session=True)\n"
-    assert submit(ALONE, HEAD[ALONE] + code + RIGHT, DEADLINE_S).passed
+    assert submit(ALONE, HEAD[ALONE] + code + RIGHT, deadline_s=DEADLINE_S).passed
     assert not [each for each in psutil.process_iter(["cmdline"]) if "6543" in (each.info["cmdline"] or [])]

@@ -1,4 +1,4 @@
-"""The program of a job: run a student's cell and call its function on every case.
+"""The program of a job: run one or several cells of students, and call their function on every case.
 
     python -m labkit.exercises.trial.job FOLDER
 
@@ -48,16 +48,15 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess, writer: Writer)
     failed = True
     try:
         exercise = _exercise(task["module"], task["name"])
-        cases = list(exercise.cases())
+        cases_by_text = [list(exercise.cases()) for _ in task["texts"]]
         call = _Call(exercise, writer, ranks)
         name, prelude = exercise.name, exercise.prelude
         del exercise
-        ranks.prepare(case.ranks if task["on_ranks"] else 1 for case in cases)
+        ranks.prepare(case.ranks if task["on_ranks"] else 1 for case in cases_by_text[0])
         if ranks.rank == 0:
             (folder / "task.json").unlink()  # with the key
         stacks = (folder / f"rank-{ranks.rank}.stack").open("wb")
         faulthandler.register(signal.SIGALRM, file=stacks, all_threads=True)
-        signal.setitimer(signal.ITIMER_REAL, task["deadline_s"])
         namespace: dict[str, Any] = {"__name__": "exercise"}
         exec(compile(prelude, "<prelude>", "exec"), namespace)
         namespace["__builtins__"] = seal(allowed_modules(prelude))
@@ -66,19 +65,22 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess, writer: Writer)
         writer.write(check=_describe(error))
     if ranks.any_failed(failed):
         return
-    writer.write(cell=True)
     sys.stdout = _Printed(sys.stdout, folder / f"rank-{ranks.rank}.printed")
     sys.stderr = _Printed(sys.stderr, folder / f"rank-{ranks.rank}.printed")
-    function = _define(task["text"], name, namespace, writer)
-    for number, case in enumerate(cases):
-        if ranks.any_failed(function is None or call.failed):
-            break
-        if ranks.begin(case) and function is not None:
-            call(function, number, case)
-        ranks.end(call.error)
-    ranks.any_failed(False)
+    for text, cases in zip(task["texts"], cases_by_text, strict=True):
+        writer.write(cell=True)
+        signal.setitimer(signal.ITIMER_REAL, task["deadline_s"])
+        call.error = None
+        function = _define(text, name, dict(namespace), writer)
+        for number, case in enumerate(cases):
+            if ranks.any_failed(function is None or call.failed):
+                break
+            if ranks.begin(case) and function is not None:
+                call(function, number, case)
+            ranks.end(call.error)
+        ranks.any_failed(False)
+        writer.write(end=True)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    writer.write(end=True)
     (folder / f"rank-{ranks.rank}.done").touch()  # MPI_Finalize may wait for messages that nobody receives
 
 

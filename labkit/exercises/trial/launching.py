@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +45,14 @@ LAUNCHERS = (
 
 @dataclass(frozen=True)
 class Task:
-    """What a job runs: the function `name`, which a cell with this text defines, on an exercise's cases.
+    """What a job runs: the function `name`, which each of the cells with these texts defines, on all cases.
 
     `module` is the catalogue's module with the exercise.
     """
 
     module: str
     name: str
-    text: str
+    texts: tuple[str, ...]
     ranks: int
     on_ranks: bool
     deadline_s: float
@@ -60,7 +60,7 @@ class Task:
 
 @dataclass
 class Trial:
-    """What a job did. `records` holds each rank's records in order."""
+    """What a job did with one text. `records` holds each rank's records in order."""
 
     records: list[list[dict[str, Any]]]
     stacks: list[str]  # of each rank at the end of its time; empty otherwise
@@ -104,8 +104,10 @@ class _Output:
                     time.sleep(POLL_S)  # the job is about to be ended
 
 
-def run_job(folder: Path, task: Task) -> Trial:
-    """Run a student's cell and its function in a job of its own. The folder must be empty.
+def run_job(folder: Path, task: Task) -> list[Trial]:
+    """Run students' cells and their function in a job of its own. The folder must be empty.
+
+    Return a trial for each text, up to the one that ended the job.
 
     Raise OSError if the job cannot be started.
     """
@@ -133,7 +135,24 @@ def run_job(folder: Path, task: Task) -> Trial:
         trial.printed += "".join(f"rank {rank}: {line}\n" if task.on_ranks else f"{line}\n" for line in lines)
     with suppress(ValueError, AttributeError):
         trial.report = json.loads(_text(report) or "{}").get("report")
-    return trial
+    return _by_text(trial)
+
+
+def _by_text(trial: Trial) -> list[Trial]:
+    """Return the trial of each text. How the job has ended belongs to the last."""
+    parts: list[list[list[dict[str, Any]]]] = []
+    for records in trial.records:
+        mine: list[list[dict[str, Any]]] = [[]]
+        for record in records:
+            if "cell" in record and mine[-1]:
+                mine.append([])
+            mine[-1].append(record)
+        parts.append(mine)
+    count = max(map(len, parts))
+    ended = [
+        Trial([each[number] for each in parts], [], None, 0, False, "", "") for number in range(count - 1)
+    ]
+    return [*ended, replace(trial, records=[each[count - 1] if len(each) == count else [] for each in parts])]
 
 
 def clean_environment() -> dict[str, str]:
