@@ -6,7 +6,9 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.exercises.compare import difference, names_of_parts
+import numpy as np
+
+from labkit.exercises.compare import ROUNDINGS, difference, names_of_parts
 from labkit.exercises.ends import CheckFailed
 from labkit.exercises.exercise import Case, Exercise, Outcome
 from labkit.exercises.trial.launching import Trial
@@ -68,7 +70,7 @@ def _wrong(exercise: Exercise, cases: Sequence[Case], outcomes: Results) -> Wron
         if len(expected) != case.ranks:
             raise ValueError(f"{exercise.name}: expected({case.label}) has {len(expected)} results")
         found = [
-            _difference(exercise, result_of(exercise, outcome), right)
+            _difference(exercise, case, result_of(exercise, outcome), right)
             for outcome, right in zip(by_rank, expected, strict=True)
         ]
         if any(found):
@@ -76,18 +78,31 @@ def _wrong(exercise: Exercise, cases: Sequence[Case], outcomes: Results) -> Wron
     return wrong
 
 
-def _difference(exercise: Exercise, got: Any, expected: Any) -> str | None:
+def _difference(exercise: Exercise, case: Case, got: Any, expected: Any) -> str | None:
+    tolerance = _tolerance(exercise, case)
     if exercise.result_in is not None:
         names = list(inspect.signature(exercise.reference).parameters)
         name = names[exercise.result_in + exercise.on_ranks]
-        return difference(got, expected, exercise.tolerance, f"`{name}`" if _is_plain(expected) else name)
+        return difference(got, expected, tolerance, f"`{name}`" if _is_plain(expected) else name)
     if isinstance(expected, tuple) and isinstance(got, (tuple, list)) and len(got) == len(expected):
         names = names_of_parts(exercise.reference.__doc__, len(expected))
         parts = zip(names, got, expected, strict=True) if names else ()
         for name, left, right in parts:
-            if found := difference(left, right, exercise.tolerance, name):
+            if found := difference(left, right, tolerance, name):
                 return found
-    return difference(got, expected, exercise.tolerance)
+    return difference(got, expected, tolerance)
+
+
+def _tolerance(exercise: Exercise, case: Case) -> float | None:
+    """Return the tolerance: to rounding of the arguments if they are coarser than float64.
+
+    A number that is computed from float32 is rounded to float32, whatever its own type.
+    """
+    if exercise.tolerance is not None:
+        return exercise.tolerance
+    dtypes = {each.dtype for mine in case.arguments for each in mine if isinstance(each, np.ndarray)}
+    coarse = [np.finfo(dtype).eps for dtype in dtypes if dtype.kind == "f" and dtype.itemsize < 8]
+    return ROUNDINGS * float(max(coarse)) if coarse else None
 
 
 def _is_plain(value: Any) -> bool:
@@ -124,13 +139,13 @@ def _explains(exercise: Exercise, produce: Any, case: Case, by_rank: list[Outcom
         produced = list(produce(case))
     except Exception:  # the mistake cannot be made in this case
         return False
-    seen = False
+    seen, tolerance = False, _tolerance(exercise, case)
     for outcome, mistaken, expected in zip(by_rank, produced, right, strict=False):
         got = result_of(exercise, outcome)
         for left, middle, goal in _parts(got, mistaken, expected):
-            if difference(middle, goal, exercise.tolerance):
+            if difference(middle, goal, tolerance):
                 seen = True
-                if difference(left, middle, exercise.tolerance):
+                if difference(left, middle, tolerance):
                     return False
     return seen
 

@@ -151,6 +151,15 @@ def test_without_expected_results_look_alone_judges() -> None:
     assert finding(summed, expected=None) == ""
 
 
+def test_a_number_computed_from_float32_is_compared_to_rounding_of_float32() -> None:
+    case = Case("float32", ((np.ones(3, np.float32),),))
+    outcomes = [[Outcome(1.0 + 1e-6, case.arguments[0])]]
+    each = exercise(expected=lambda case: [1.0], on_ranks=False, suspects={})
+    assert judge.judge(each, [case], outcomes) is None
+    double = Case("float64", ((np.ones(3),),))
+    assert judge.judge(each, [double], outcomes)
+
+
 def test_an_error_of_the_check_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         finding(right, look=lambda case, outcomes: str(1 / 0))
