@@ -12,7 +12,7 @@ import numpy as np
 
 from labkit.exercises.trial.transport import Foreign
 
-ROUNDINGS = 256  # the tolerance, in units of the dtype's rounding, relative to the largest value
+ROUNDINGS = 1024  # the tolerance, in units of the dtype's rounding, relative to the largest value
 NUMBERS = "biufc"  # kinds of dtype
 _SETS = set, frozenset
 SHOWN = 60  # characters of a value in a message
