@@ -9,8 +9,9 @@ from labkit.exercises.exercise import Exercise
 HEAD = """\
 # The exercises
 
-Made by `labkit solutions` from `labkit/exercises/catalogue`. Minutes are those of the exercises
-for a student who has done the notebooks before; reading and the other cells come on top. Difficulty runs from 1, a formula to type, to 5, an idea to find.
+Made by `labkit solutions` from `labkit/exercises/catalogue`. Minutes are those of the exercises for a student
+who has done the notebooks before; reading and the other cells come on top. Difficulty runs from 1, a formula
+to type, to 5, an idea to find.
 """
 
 
@@ -36,7 +37,7 @@ def _row(title: str, exercises: Sequence[Exercise]) -> str:
 
 
 def _section(exercise: Exercise) -> str:
-    """Return the section of an exercise: its numbers, and the findings for mistakes that the check expects."""
+    """Return the section of an exercise: its numbers, and the mistakes that its check names."""
     points = f"{exercise.points} point{'s' * (exercise.points != 1)}"
     difficulty = f"difficulty {exercise.difficulty} of 5"
     lines = [
