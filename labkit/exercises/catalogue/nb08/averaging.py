@@ -40,7 +40,12 @@ def _cases() -> Sequence[Case]:
             pairs = [(rng.normal(1, 2, size=6).astype(dtype), count) for count in counts]
             arguments.append((pairs, np.full(6, 7, dtype)))  # the 7s are to be overwritten
         each = "; ".join("+".join(map(str, counts)) or "0" for counts in of_ranks)
-        cases.append(Case(f"micro-batches of {each} samples on {len(of_ranks)} ranks", tuple(arguments)))
+        cases.append(
+            Case(
+                f"micro-batches of {each} samples on {len(of_ranks)} rank{'s' * (len(of_ranks) > 1)}",
+                tuple(arguments),
+            )
+        )
     return cases
 
 
