@@ -127,9 +127,12 @@ def spread(comm, wire, limit):
 
 def _wires() -> Sequence[Case]:
     cases = []
-    for p, n, heated, limit in ((1, 6, 2, 5.0), (2, 7, 2, 2.0), (3, 12, 3, 1.0), (4, 26, 5, 0.5)):
+    # The heat is where rank 0 comes to rest neither first nor last on three and four ranks.
+    for p, n, first, heated, limit in (
+        *((1, 6, 0, 2, 5.0), (2, 7, 0, 2, 5.0), (3, 12, 4, 3, 2.0), (4, 26, 5, 5, 0.5)),
+    ):
         wire = np.zeros(n)
-        wire[n // 2 : n // 2 + heated] = 100.0  # not on rank 0 alone
+        wire[first : first + heated] = 100.0
         cases.append(Case(f"{p} ranks, {n} values, limit {limit}", ((wire, limit),) * p))
     return cases
 
