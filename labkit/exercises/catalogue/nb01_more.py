@@ -180,6 +180,7 @@ EXERCISES = [
         difficulty=4,
         minutes=20,
         prelude=MLP,
+        tolerance=1e-5,  # float32 parameters
         cases=_mlp_cases,
         expected=lambda case: [whole(*case.arguments[0])],
         suspects={
