@@ -45,7 +45,7 @@ def at_most(calls: int, nbytes: int, finding: str) -> Callable[[Any, Case], Any]
 def _size(name: str, arguments: list[Any]) -> int:
     """Return the bytes that a rank sends: those of its smallest array, or of a pickled object."""
     if name.islower():
-        message = arguments[0] if arguments else None
+        message: Any = arguments[0] if arguments else None
         return int(message.nbytes) if hasattr(message, "nbytes") else len(pickle.dumps(message))
     parts = [part for each in arguments for part in (each if isinstance(each, (list, tuple)) else [each])]
     sizes = [part.nbytes for part in parts if hasattr(part, "nbytes")]

@@ -172,13 +172,13 @@ EXERCISES = [
                     else _rate(step, peak, warm_up, steps)
                 )
             ),
-            "there is no warm-up": _rates(lambda step, peak, warm_up, steps: _rate(step, peak, 0, steps)),
             "after the warm-up the rate stays at its peak: let it fall along the cosine": _rates(
                 lambda step, peak, warm_up, steps: _warmed(step, peak, warm_up, peak)
             ),
             "the cosine starts at step 0: count from the end of the warm-up, or the rate jumps there": _rates(
                 lambda step, peak, warm_up, steps: _warmed(step, peak, warm_up, _cosine(peak, step / steps))
             ),
+            "there is no warm-up": _rates(lambda step, peak, warm_up, steps: _rate(step, peak, 0, steps)),
             "the cosine is `steps` long from the end of the warm-up, so the rate does not come down": _rates(
                 lambda step, peak, warm_up, steps: _warmed(
                     step, peak, warm_up, _cosine(peak, (step - warm_up) / steps)
