@@ -36,11 +36,11 @@ PATCHES = {
     "pathlib.Path(sys.argv[1], 'verdict.json').write_text('{\"passed\": true}')\n",
 }
 REFERENCES = {
-    "import": "from labkit.exercises.catalogue.nb01 import linear_backward as f\n",
+    "import": "from labkit.exercises.catalogue.nb01.layers import linear_backward as f\n",
     "importlib": "import importlib; f = importlib.import_module("
-    "'labkit.exercises.catalogue.nb01').linear_backward\n",
+    "'labkit.exercises.catalogue.nb01.layers').linear_backward\n",
     "labkit.nn": "from labkit.nn.ops import linear_backward as f\n",
-    "sys.modules": "import sys; f = sys.modules['labkit.exercises.catalogue.nb01'].linear_backward\n",
+    "sys.modules": "import sys; f = sys.modules['labkit.exercises.catalogue.nb01.layers'].linear_backward\n",
     "gc": "import gc, types\nf = [o for o in gc.get_objects() if isinstance(o, types.FunctionType)"
     " and o.__name__ == 'linear_backward' and 'catalogue' in o.__code__.co_filename][0]\n",
 }

@@ -1,4 +1,4 @@
-"""The exercises of notebook 05, part 2: schedules and the cost model."""
+"""The exercises of notebook 05 about schedules and the cost model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exercises of notebook 05, part 1: the ring by hand, and its traffic."""
+"""The exercises of notebook 05 about the ring by hand, and its traffic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.catalogue.nb04 import COLLECTIVES
+from labkit.exercises.catalogue.nb04.averaging import COLLECTIVES
 from labkit.exercises.exercise import Case, Exercise, Outcome
 
 PRELUDE = '''\

@@ -1,4 +1,4 @@
-"""The exercises of notebook 01 about losses and layers; those about models and ranks are in nb01_more."""
+"""The exercises of notebook 01 about losses and layers."""
 
 # mypy: disable-error-code="no-untyped-def"
 

@@ -1,4 +1,4 @@
-"""The exercises of notebook 04, part 1: three algorithms that average the ranks' gradients."""
+"""The exercises of notebook 04 about three algorithms that average the ranks' gradients."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from labkit import nn
-from labkit.exercises.catalogue.nb01 import exercise
+from labkit.exercises.catalogue.nb01.layers import exercise
 from labkit.exercises.exercise import Case
 from labkit.nn import flat as nn_flat
 from labkit.nn.ops import (

@@ -1,4 +1,4 @@
-"""The exercises of notebook 00: meet the cluster."""
+"""The exercises of notebook 00 about ranks and messages."""
 
 # mypy: disable-error-code="no-untyped-def"
 

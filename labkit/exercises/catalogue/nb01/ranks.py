@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.catalogue.nb01 import exercise
-from labkit.exercises.catalogue.nb01_more import MLP, initial, mlp_gradient, samples, whole
+from labkit.exercises.catalogue.nb01.layers import exercise
+from labkit.exercises.catalogue.nb01.model import MLP, initial, mlp_gradient, samples, whole
 from labkit.exercises.exercise import Case, Outcome
 
 

@@ -1,4 +1,4 @@
-"""The exercises of notebook 03: sharding."""
+"""The exercises of notebook 03 about shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exercises of notebook 04, part 2: fit a cost model, resist a wrong rank, send less."""
+"""The exercises of notebook 04 that fit a cost model, resist a wrong rank, send less."""
 
 from __future__ import annotations
 

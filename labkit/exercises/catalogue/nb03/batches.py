@@ -1,4 +1,4 @@
-"""More exercises of notebook 03: mini-batches, and shards with every label or with few."""
+"""The exercises of notebook 03 about mini-batches, and shards with every label or with few."""
 
 from __future__ import annotations
 
