@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import time
@@ -20,15 +19,10 @@ from labkit.exercises.reference import is_reference, reference_function
 from labkit.exercises.source import cell_text, is_stub
 from labkit.exercises.trial.launching import START_S, clean_environment
 
-GRADING = "LABKIT_GRADING"  # if set, `check` raises NotCorrect instead of going on with the reference
 PRINTED_LINES = 10
 USE = "the notebook uses the reference"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class NotCorrect(AssertionError):
-    """Raised by `check` while a notebook is graded."""
 
 
 class Answer(NamedTuple):
@@ -54,8 +48,6 @@ def check(function: Function) -> Function:
         )
         exercise, problem = None, f"{name}: NOT CHECKED, because the check itself failed: {why}."
     use_own = _on_rank_0(lambda: Answer(problem, True) if exercise is None else _answer(function, exercise))
-    if os.environ.get(GRADING) and not (use_own and exercise is not None):
-        raise NotCorrect(f"{name} is not correct; rank 0 says why.") from None
     if use_own or exercise is None:
         return function
     reference: Any = reference_function(exercise, getattr(function, "__globals__", None))

@@ -146,7 +146,7 @@ def test_instructors_get_a_list_of_the_exercises(solved: Path) -> None:
         assert all(mistake.rstrip(".") in text for mistake in exercise.suspects)
 
 
-@pytest.mark.parametrize("name", [name if name == SHORT else thorough(name) for name in NAMES])
+@pytest.mark.parametrize("name", [thorough(name) for name in NAMES])
 def test_a_released_copy_runs(name: str, released: Path) -> None:
     for pair in copies.pairs(run(released / f"{name}.ipynb")):
         assert "not written yet" in printed(pair.check)

@@ -88,20 +88,6 @@ def test_an_unknown_exercise_is_not_checked(judged: Any, capsys: pytest.CaptureF
     assert capsys.readouterr().out.startswith("written: NOT CHECKED")
 
 
-def test_graded_notebooks_fail_unless_the_function_is_correct(
-    judged: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(checking.GRADING, "1")
-    judged(Verdict(True))
-    assert checking.check(linear_backward) is linear_backward
-    for verdict in Verdict(False, "wrong"), Verdict(False, "no MPI", check_failed=True):
-        judged(verdict)
-        with pytest.raises(checking.NotCorrect):
-            checking.check(linear_backward)
-    with pytest.raises(checking.NotCorrect):
-        checking.check(written)
-
-
 def test_a_judge_that_cannot_run_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking.sys, "executable", "/no/such/python")
     found = checking.judge_text(catalogue.find("linear_backward"), "")

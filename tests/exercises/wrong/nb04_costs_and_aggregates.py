@@ -1,4 +1,4 @@
-"""Wrong answers to the exercises of notebook 04, part 2, and the finding that each must get."""
+"""Wrong answers to the exercises of notebook 04, and the finding that each must get."""
 
 WRONG = [
     # (function, words of the finding, the cell as a student may write it)
