@@ -17,10 +17,11 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, NullLocator
 
 from labkit.plots.stepper import Stepper
-from labkit.plots.style import COLOURS, INK, LINES, MARKERS, Curve, colour, text_colour
+from labkit.plots.style import COLOURS, INK, MARKERS, Curve, colour, curve_style, text_colour
 from labkit.schedules import Round, Schedule, Traffic, Transfer, contents_by_round
 from labkit.units import approx_size, approx_time
 
+SENT, RECEIVED = "#777777", "#DDDDDD"
 WRONG = "#000000"  # the stripe of an input that is in the sum more than once
 
 
@@ -88,32 +89,41 @@ def draw_rounds(schedule: Schedule) -> Figure:
     return figure
 
 
-def traffic_by_rank(traffic: Mapping[str, Traffic]) -> Figure:
-    """Return the bytes that each rank sends and receives: one panel per schedule, all on one scale."""
+def traffic_by_rank(traffic: Mapping[str, Traffic], unit: str = "bytes") -> Figure:
+    """Return what each rank sends and receives: one panel per schedule, all on one scale.
+
+    `unit` says what was counted, bytes or for instance "values".
+    """
     figure = Figure(figsize=(max(4.0, min(9.5, 2.4 * len(traffic) + 1)), 3.4), layout="constrained")
     panels = figure.subplots(1, len(traffic), sharey=True, squeeze=False)[0]
     highest = max(counted.busiest for counted in traffic.values())
     step = 2 ** math.ceil(math.log2(max(highest, 4) / 5))
+    in_bytes = unit == "bytes"
     for axes, (name, counted) in zip(panels, traffic.items(), strict=True):
         ranks = np.arange(len(counted.sent))
-        axes.bar(ranks, counted.sent, color=COLOURS[0], edgecolor=INK, linewidth=0.5, label="sent")
+        # Two greys: the colours are those of ranks.
+        axes.bar(ranks, counted.sent, color=SENT, edgecolor=INK, linewidth=0.5, label="sent")
         axes.bar(
             ranks,
             counted.received,
             bottom=counted.sent,
-            color=COLOURS[1],
+            color=RECEIVED,
             edgecolor=INK,
             linewidth=0.5,
             hatch="///",
             label="received",
         )
-        axes.set_title(f"{name}\nbusiest rank: {approx_size(counted.busiest)}", fontsize="medium")
+        busiest = approx_size(counted.busiest) if in_bytes else f"{counted.busiest} {unit}"
+        axes.set_title(f"{name}\nbusiest rank: {busiest}", fontsize="medium")
         axes.set_xlabel("Rank")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_locator(MultipleLocator(step))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda size, _: approx_size(size)))
+        if in_bytes:
+            axes.yaxis.set_major_locator(MultipleLocator(step))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda size, _: approx_size(size)))
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("Traffic: sent + received")
+    panels[0].set_ylabel("Traffic: sent + received" + (f" ({unit})" if not in_bytes else ""))
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     return figure
@@ -148,13 +158,15 @@ def _times(
     figure = Figure(figsize=(7.5, 4.4), layout="constrained")
     axes = figure.add_subplot()
     for k, name in enumerate(dict.fromkeys([*seconds, *measured])):
-        curve_colour = COLOURS[k % len(COLOURS)]
+        style = curve_style(k)
         if name in measured:
             label = name if name not in seconds else "_"  # else the curve has the label
             marker = MARKERS[(k + k // len(COLOURS)) % len(MARKERS)]
-            axes.plot(*measured[name], color=curve_colour, marker=marker, linestyle="", label=label)
+            axes.plot(*measured[name], color=style["color"], marker=marker, linestyle="", label=label)
         if name in seconds:
-            axes.plot(x, seconds[name], color=curve_colour, linestyle=LINES[k % len(LINES)], label=name)
+            if measured:
+                style["marker"] = ""  # only measured points have one
+            axes.plot(x, seconds[name], **style, label=name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_x(value)))

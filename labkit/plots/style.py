@@ -48,7 +48,7 @@ def curve_style(k: int) -> dict[str, Any]:
         "marker": MARKERS[k % len(MARKERS)],
         "markersize": 5,
         "linestyle": LINES[k % len(LINES)],
-        "linewidth": max(1.2, 4 - k),
+        "linewidth": max(2.0, 4 - 0.7 * k),
     }
 
 

@@ -64,6 +64,30 @@ def ring_rounds(p):
     ),
     (
         "ring_rounds",
+        "its left-hand neighbour: send to the right",
+        """
+def ring_rounds(p):
+    rank = np.arange(p)
+    for k in range(1, p):
+        yield reduce_round(rank, (rank - 1) % p, (rank + k) % p)
+    for k in range(1, p):
+        yield copy_round(rank, (rank - 1) % p, (rank + k - 1) % p)
+""",
+    ),
+    (
+        "ring_rounds",
+        "chunk 0 is complete at rank 2, expected complete at rank 0",
+        """
+def ring_rounds(p):
+    rank = np.arange(p)
+    for k in range(p - 1):
+        yield reduce_round(rank, (rank + 1) % p, (rank - k) % p)
+    for k in range(p - 1):
+        yield copy_round(rank, (rank + 1) % p, (rank - k + 1) % p)
+""",
+    ),
+    (
+        "ring_rounds",
         "of type tuple",
         """
 def ring_rounds(p):

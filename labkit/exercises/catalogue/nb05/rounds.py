@@ -15,6 +15,7 @@ from labkit.schedules import (
     Round,
     Schedule,
     ScheduleError,
+    contents_by_round,
     copy_round,
     cost,
     count_traffic,
@@ -102,20 +103,48 @@ def _digest(rounds: Any) -> Any:
     return list(rounds) if isinstance(rounds, Iterator | list | tuple) else type(rounds).__name__
 
 
+def _wrong_transfer(schedule: Schedule) -> str | None:
+    """Return what is wrong with the first transfer that is none of a ring, or None."""
+    p = schedule.p
+    for number, round_ in enumerate(schedule, start=1):
+        for source, dest, first, stop, _ in round_:
+            sends = f"round {number}: rank {source} sends"
+            if p > 2 and (dest - source) % p == p - 1:
+                return (
+                    f"{sends} to rank {dest}, its left-hand neighbour: send to the right, as in exercise 5.1"
+                )
+            if p > 2 and (dest - source) % p != 1:
+                return f"{sends} to rank {dest}, which is not its neighbour"
+            if stop - first > 1:
+                return (
+                    f"{sends} chunks {first} to {stop - 1}. Whole arrays that "
+                    f"go around make a ring in name only: send one chunk"
+                )
+    return None
+
+
+def _wrong_place(schedule: Schedule) -> str | None:
+    """Return which chunk does not end its reduce rounds at the rank of its number, or None."""
+    p = schedule.p
+    held = list(contents_by_round(schedule))[p - 1]
+    for chunk in range(p):
+        if not held[chunk, chunk].all():
+            complete = np.flatnonzero(held[:, chunk].all(axis=1))
+            where = f"complete at rank {complete[0]}" if len(complete) else "incomplete"
+            return (
+                f"after the {p - 1} reduce rounds, chunk {chunk} is {where}, expected complete at rank "
+                f"{chunk}: rank r sends chunk r - 1 in the first round, as in exercise 5.1"
+            )
+    return None
+
+
 def _look_ring(case: Case, outcomes: Sequence[Outcome]) -> str | None:
     p = case.arguments[0][0]
     schedule = _schedule_of(outcomes[0].result, p, p, "ring_rounds")
-    if isinstance(schedule, str) or (fault := _fault(schedule)):
-        return schedule if isinstance(schedule, str) else fault
-    for number, round_ in enumerate(schedule, start=1):
-        for source, dest, first, stop, _ in round_:
-            if p > 2 and (dest - source) % p not in (1, p - 1):
-                return f"round {number}: rank {source} sends to rank {dest}, which is not its neighbour"
-            if stop - first > 1:
-                return (
-                    f"round {number}: rank {source} sends chunks {first} to {stop - 1}. Whole arrays that "
-                    f"go around make a ring in name only: send one chunk"
-                )
+    if isinstance(schedule, str):
+        return schedule
+    if fault := _fault(schedule) or _wrong_transfer(schedule):
+        return fault
     nbytes = 4 * p * (p + 1)
     ours, theirs = (count_traffic(one, nbytes).busiest for one in (ring_allreduce(p), schedule))
     if theirs > ours:
@@ -125,7 +154,7 @@ def _look_ring(case: Case, outcomes: Sequence[Outcome]) -> str | None:
         return (
             f"there are {rounds} rounds, and {2 * (p - 1)} are enough: let all ranks send in the same round"
         )
-    return None
+    return _wrong_place(schedule)
 
 
 def _predict_cases() -> Sequence[Case]:
