@@ -10,10 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from labkit.plots.run_timeline import EXPOSED, STYLES
+from labkit.plots.run_timeline import BACKWARD, BUCKETS, EXPOSED
 from labkit.plots.style import COLOURS, INK, Curve, plain_numbers, text_colour
 
 FORWARD: dict[str, Any] = {"facecolor": COLOURS[4]}
+BACKWARD_STYLE: dict[str, Any] = {"facecolor": BACKWARD[0]}
+HIDDEN_STYLE: dict[str, Any] = {"facecolor": BUCKETS[0]}
 EXPOSED_STYLE: dict[str, Any] = {"facecolor": EXPOSED, "hatch": "////"}
 Span = tuple[float, float]
 
@@ -86,8 +88,8 @@ def step_timelines(steps: Mapping[str, DrawnStep], names: Sequence[str] = ()) ->
     panels[-1].set_xlabel("Time since the step began (ms)")
     handles = [
         Patch(edgecolor=INK, label="forward pass", **FORWARD),
-        Patch(edgecolor=INK, label="backward pass, by layer", **STYLES["compute"]),
-        Patch(edgecolor=INK, label="link, hidden", **STYLES["transfer"]),
+        Patch(edgecolor=INK, label="backward pass, by layer", **BACKWARD_STYLE),
+        Patch(edgecolor=INK, label="link, hidden", **HIDDEN_STYLE),
         Patch(edgecolor=INK, label="link, exposed", **EXPOSED_STYLE),
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
@@ -110,10 +112,10 @@ def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float
 
     bar(*step.forward, 0, "forward", FORWARD)
     for number, (begin, end) in enumerate(step.layers):
-        bar(begin, end, 0, names[number] if number < len(names) else "", STYLES["compute"])
+        bar(begin, end, 0, names[number] if number < len(names) else "", BACKWARD_STYLE)
     for number, (begin, end) in enumerate(step.transfers, 1):
         hidden = min(max(begin, ready), end)
-        for left, right, style in (begin, hidden, STYLES["transfer"]), (hidden, end, EXPOSED_STYLE):
+        for left, right, style in (begin, hidden, HIDDEN_STYLE), (hidden, end, EXPOSED_STYLE):
             if right > left:
                 bar(left, right, 1, "" if style is EXPOSED_STYLE else str(number), style)
     axes.set_yticks([0, 1], ["rank", "link"])

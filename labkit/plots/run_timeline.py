@@ -15,11 +15,11 @@ from labkit.plots.style import INK
 if TYPE_CHECKING:
     from labkit.train.timeline import Step  # a notebook's kernel draws figures, but must not load MPI
 
-# They differ in brightness and hatching, too, for print without colour.
+# Shades of grey and a hatch: a colour would stand for a rank.
 STYLES: dict[str, dict[str, Any]] = {
-    "compute": {"facecolor": "#0072B2"},
+    "compute": {"facecolor": "#C8C8C8"},
     "wait": {"facecolor": "white", "hatch": "////"},
-    "transfer": {"facecolor": "#E69F00"},
+    "transfer": {"facecolor": INK},
 }
 FORWARD, BACKWARD, BUCKETS = "#BBBBBB", ("#0072B2", "#56B4E9"), ("#E69F00", "#F5CF80")
 EXPOSED = "#D55E00"

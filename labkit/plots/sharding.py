@@ -34,25 +34,25 @@ def samples_by_step(rows: Mapping[str, tuple[np.ndarray, Sequence[object]]]) -> 
     Shapes: rows: run → the steps (n,) and the ranks (n,) of the samples.
     """
     steps = 1 + max(int(numbers.max()) for numbers, _ in rows.values())
-    greys = [to_hex(colormaps["Greys"](0.08 + 0.54 * step / max(1, steps - 1))) for step in range(steps)]
+    greys = [to_hex(colormaps["Greys"](0.2 + 0.6 * step / max(1, steps - 1))) for step in range(steps)]
     label = "Sample, in the order of the data set (text: the rank that holds it)"
     return _boxes(rows, "step", label, greys.__getitem__)
 
 
 def label_counts(counts: Mapping[str, np.ndarray], columns: int = 3) -> Figure:
-    """Return the number of samples of each label on each rank: one panel per scheme.
+    """Return the number of samples of each label on each rank as text and shade: one panel per scheme.
 
     Shapes: counts: scheme → (ranks, labels), integers.
     """
     columns = min(columns, len(counts))
     rows = math.ceil(len(counts) / columns)
     ranks = len(next(iter(counts.values())))
-    size = 4.6 * columns, rows * (1.6 + 0.4 * min(ranks, 16))
+    size = 3.6 * columns, rows * (1.6 + 0.4 * min(ranks, 16))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     most = max(int(table.max()) for table in counts.values())
     for axes, (name, table) in zip(panels.flat, counts.items(), strict=False):
-        image = axes.imshow(table, cmap="Blues", vmin=0, vmax=most, aspect="auto")
+        axes.imshow(table, cmap="Blues", vmin=0, vmax=most, aspect="auto")
         for (rank, label), count in np.ndenumerate(table):
             ink = "white" if count > most / 2 else "black"
             axes.text(label, rank, str(count), **CENTRED, color=ink, fontsize=8)
@@ -60,7 +60,6 @@ def label_counts(counts: Mapping[str, np.ndarray], columns: int = 3) -> Figure:
         axes.set_xticks(range(table.shape[1]))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     label_outer(panels, len(counts), "Label", "Rank")
-    figure.colorbar(image, ax=panels, label="Samples")
     return figure
 
 

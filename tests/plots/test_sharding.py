@@ -38,6 +38,7 @@ def test_steps_colours_every_sample_by_its_step() -> None:
     (axes,) = sharding.samples_by_step({"one rank": (np.array([0, 0, 1]), np.array([0, 0, 0]))}).axes
     colours = [patch.get_facecolor() for patch in axes.patches]
     assert colours[0] == colours[1] != colours[2]
+    assert colours[0][0] < 0.9, "the first step's boxes must stand out from the white background"
     assert [text.get_text() for text in axes.texts] == ["0", "0", "0"]
     assert "rank" in axes.get_xlabel()
     assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ["step 0", "step 1"]

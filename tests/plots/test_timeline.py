@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
 
 from labkit.plots import overlap, timeline
+from labkit.plots.style import COLOURS
 from labkit.train.gradients import Overlap, Transfer
 from labkit.train.timeline import Step, save_trace
 
@@ -59,6 +61,7 @@ def test_the_timeline_has_a_row_per_rank_and_names_its_steps() -> None:
     assert len(drawn) == 2 * P * 4
     assert sum(box.width for box in drawn) == pytest.approx(2 * P * 7)
     assert {round(box.y0 + box.height / 2) for box in drawn} == set(range(P))
+    assert not {to_hex(one.get_facecolor()[0]).upper() for one in bars} & set(COLOURS)  # of ranks
     with pytest.raises(ValueError, match="no step in 9"):
         timeline(steps(), first=9)
 
