@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MultipleLocator
 
-from labkit.plots.style import COLOURS
+from labkit.plots.style import COLOURS, MARKERS
 
 
 def images(by_title: Mapping[str, np.ndarray]) -> Figure:
@@ -23,9 +23,9 @@ def images(by_title: Mapping[str, np.ndarray]) -> Figure:
     ):
         limit = _limit(image)
         axes.imshow(image, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
-        axes.set_title(f"{title}\ncolours: {-limit:.2g} … {limit:.2g}", fontsize="medium")
-        for axis in axes.xaxis, axes.yaxis:
-            axis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.set_title(f"{title}\ncolours: −{limit:.2g} … {limit:.2g}", fontsize="medium")
+        for axis, side in zip((axes.yaxis, axes.xaxis), image.shape, strict=True):
+            axis.set_major_locator(MultipleLocator(8 if side > 8 else 1))  # the same for images of like sizes
         axes.set_xlabel("Column (pixels)")
         axes.set_ylabel("Row (pixels)")
     return figure
@@ -43,7 +43,10 @@ def forward_and_backward(
         figsize=(10, 1.05 * len(activations) + 0.4), layout=ConstrainedLayoutEngine(wspace=0.05, hspace=0)
     )
     grid = figure.subplots(len(activations), 2, squeeze=False)
-    columns = ("Activations (forward pass)", activations), ("Their gradients (backward pass)", gradients)
+    columns = (
+        ("Activations (forward pass)", activations),
+        ("Gradients of the loss (backward pass)", gradients),
+    )
     for column, (title, maps) in enumerate(columns):
         grid[0, column].set_title(title)
         for axes, (name, channels) in zip(grid[:, column], maps.items(), strict=True):
@@ -55,32 +58,33 @@ def forward_and_backward(
             axes.spines[:].set_visible(False)
             axes.set_xlabel(f"largest entry {limit:.1g}", fontsize="small")
             if column == 0:
-                size = " × ".join(map(str, channels.shape))
-                axes.set_ylabel(f"{name}\n{size}", rotation=0, ha="right", va="center")
+                count, height, width = channels.shape
+                axes.set_ylabel(
+                    f"{name}\n{count} channels,\n{height} × {width}", rotation=0, ha="right", va="center"
+                )
     return figure
 
 
 def values_by_layer(values: Mapping[str, Mapping[str, int]], label: str) -> Figure:
-    """Return the numbers of values in each layer as bars, on a log axis, with one bar per name.
+    """Return the numbers of values in each layer as dots on a log axis, with one row of dots per name.
 
-    values: name → layer → number; every name has the same layers, drawn from top to bottom. A 0 has no bar.
+    values: name → layer → number; every name has the same layers, drawn from top to bottom. A 0 has no dot.
     `label` labels the axis.
     """
     layers = list(next(iter(values.values())))
     figure = Figure(figsize=(7, 0.42 * len(layers) + 1.2), layout="constrained")
     axes = figure.add_subplot()
-    thick = 0.8 / len(values)
     for k, (name, numbers) in enumerate(values.items()):
-        positions = np.arange(len(layers)) + (k - (len(values) - 1) / 2) * thick
-        axes.barh(positions, [numbers[layer] for layer in layers], thick, color=COLOURS[k], label=name)
+        heights = np.arange(len(layers)) + (k - (len(values) - 1) / 2) * 0.3
+        counts = [numbers[layer] or np.nan for layer in layers]
+        axes.plot(counts, heights, MARKERS[k], color=COLOURS[k], markersize=8, label=name)
     axes.set_xscale("log")
-    axes.set_xlim(left=1)
     axes.minorticks_off()
     axes.set_yticks(np.arange(len(layers)), layers)
     axes.invert_yaxis()
     axes.set_xlabel(label)
     axes.set_ylabel("Layer, from input to output")
-    axes.grid(axis="x", alpha=0.3)
+    axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=len(values))
     return figure
 
