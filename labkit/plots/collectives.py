@@ -24,20 +24,28 @@ MIN_WIDTH, MAX_WIDTH = 7.6, 9.5  # of figures, in inches
 MAX_SUBSETS = 8  # with more ranks, only sums over all of them are recognised
 
 
-def before_after(title: str, before: Sequence[Held], after: Sequence[Held], call: str = "") -> Figure:
+def before_after(
+    title: str,
+    before: Sequence[Held],
+    after: Sequence[Held],
+    call: str = "",
+    coloured_by: Sequence[Held] | None = None,
+) -> Figure:
     """Return what each rank held before and after a call: one row per rank, one cell per value.
 
     A value has the colour of the rank that held it before; a sum has stripes in the colours of all ranks
     whose values it includes; zeros are white; any other value is grey with a question mark. None is a dash.
 
     Shapes: before and after (ranks, values); ranks may hold different numbers of values. `call` labels the
-    arrow between them. Raise ValueError if before and after have different numbers of ranks.
+    arrow between them. `coloured_by`, if given, is what the ranks held at first and replaces `before` as the
+    origin of colours: use it when `before` already holds sums. Raise ValueError if before and after have
+    different numbers of ranks.
     """
     if len(before) != len(after):
         raise ValueError(
             f"before has {len(before)} ranks and after has {len(after)}; expected the same number"
         )
-    size = len(before)
+    size, held_first = len(before), before if coloured_by is None else coloured_by
     labels = [_label(value) for held in (*before, *after) for value in _values(held)]
     width = max(0.55, 0.09 * max(map(len, labels), default=0) + 0.25)  # of a cell, in inches
     columns = [max([len(_values(held)) for held in side] + [1]) for side in (before, after)]
@@ -65,7 +73,7 @@ def before_after(title: str, before: Sequence[Held], after: Sequence[Held], call
                 notes.add("–  no buffer (None)")
             for column, value in enumerate(_values(held)):
                 where = start + column * width, top, width * 0.94, 0.36
-                notes |= _cell(axes, where, value, origins(value, before, rank), 9.5 * scale)
+                notes |= _cell(axes, where, value, origins(value, held_first, rank), 9.5 * scale)
     for rank in range(size):
         top = 0.72 + 0.42 * rank
         axes.add_patch(Rectangle((0.1, top + 0.08), 0.2, 0.2, facecolor=colour(rank), edgecolor=INK, lw=0.6))

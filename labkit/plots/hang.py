@@ -27,12 +27,12 @@ def hang(report: Report) -> Figure:
     for y, (_, entries) in enumerate(rows):
         for x, entry in enumerate(entries):
             axes.barh(y, 0.9, left=x - 0.45, height=0.8, color=COLOURS[entry.status])
-            axes.text(x, y, entry.label, ha="center", va="center", fontsize=8)
+            axes.text(x, y, entry.label, ha="center", va="center", fontsize=9)
     axes.set_xticks(range(len(data.columns)), data.columns)
     axes.set_yticks(range(len(rows)), [label for label, _ in rows])
     axes.invert_yaxis()
     axes.xaxis.tick_top()
-    axes.set_title(title(report), fontsize=10)
+    axes.set_title(title(report), fontsize=10, weight="bold", pad=14)
     axes.tick_params(length=0)
     for side in axes.spines.values():
         side.set_visible(False)

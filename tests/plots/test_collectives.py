@@ -109,3 +109,10 @@ def test_wide_figures_fit_a_notebook():
 def test_before_and_after_must_have_the_same_number_of_ranks():
     with pytest.raises(ValueError, match="before has 2 ranks and after has 1"):
         before_after("odd", [[1], [2]], [[1]])
+
+
+def test_sums_keep_their_stripes_in_a_second_call_if_coloured_by_the_first_values():
+    first = [chunks(rank, 2) for rank in range(2)]
+    sums = [[value] for value in sum(first)]
+    figure = before_after("Allgather", sums, [sum(first)] * 2, coloured_by=first)
+    assert fills(figure) == [colour(0), colour(1)] * 6

@@ -144,7 +144,7 @@ EXERCISES = [
             ),
         },
         hints=(
-            "Look at `activity` first: a rank that has joined is WAITING_IN_COLLECTIVE.",
+            "A rank that waits on another communicator, or in an earlier collective, has not joined.",
             "`state['calls'][-1]` is a rank's last call. Its `number` counts the collectives on its "
             "`communicator`; the ranks that have joined have the largest number.",
             "Collect the ranks that have joined; all the others in report['ranks'] are missing. "
