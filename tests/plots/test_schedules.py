@@ -99,6 +99,8 @@ def test_traffic_by_rank_stacks_sent_and_received_bytes():
         assert heights == [*one.sent, *one.received]
         assert axes.get_title().startswith(name)
     assert figure.axes[0].get_title() == "root\nbusiest rank: 3.5 KiB" and renders(figure)
+    figure = traffic_by_rank({"root": schedules.Traffic(0, np.array([3, 1]), np.array([1, 3]))}, "values")
+    assert figure.axes[0].get_title() == "root\nbusiest rank: 4 values"
     assert renders(traffic_by_rank({"one rank": count_traffic(ALLREDUCE["ring"](1), 0)}))
 
 
