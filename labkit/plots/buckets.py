@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from labkit.plots.run_timeline import BACKWARD, BUCKETS, EXPOSED
+from labkit.plots.run_timeline import BACKWARD, EXPOSED
 from labkit.plots.style import COLOURS, INK, Curve, plain_numbers, text_colour
 
 FORWARD: dict[str, Any] = {"facecolor": COLOURS[4]}
 BACKWARD_STYLE: dict[str, Any] = {"facecolor": BACKWARD[0]}
-HIDDEN_STYLE: dict[str, Any] = {"facecolor": BUCKETS[0]}
+HIDDEN_STYLE: dict[str, Any] = {"facecolor": COLOURS[2]}  # orange is waiting in other figures
 EXPOSED_STYLE: dict[str, Any] = {"facecolor": EXPOSED, "hatch": "////"}
 Span = tuple[float, float]
 
@@ -108,16 +108,20 @@ def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float
         axes.broken_barh([(left, width)], (row - 0.38, 0.76), edgecolor=INK, linewidth=0.5, **style)
         if width > 0.0095 * len(text) * longest:
             ink = text_colour(style["facecolor"])
-            axes.text(left + width / 2, row, text, ha="center", va="center", color=ink, fontsize=9)
+            box = (
+                {"facecolor": style["facecolor"], "edgecolor": "none", "pad": 1} if "hatch" in style else None
+            )
+            axes.text(left + width / 2, row, text, ha="center", va="center", color=ink, fontsize=9, bbox=box)
 
     bar(*step.forward, 0, "forward", FORWARD)
     for number, (begin, end) in enumerate(step.layers):
         bar(begin, end, 0, names[number] if number < len(names) else "", BACKWARD_STYLE)
     for number, (begin, end) in enumerate(step.transfers, 1):
         hidden = min(max(begin, ready), end)
+        longer = HIDDEN_STYLE if hidden - begin >= end - hidden else EXPOSED_STYLE  # has the bucket's number
         for left, right, style in (begin, hidden, HIDDEN_STYLE), (hidden, end, EXPOSED_STYLE):
             if right > left:
-                bar(left, right, 1, "" if style is EXPOSED_STYLE else str(number), style)
+                bar(left, right, 1, str(number) if style is longer else "", style)
     axes.set_yticks([0, 1], ["rank", "link"])
     axes.set_ylim(1.6, -0.6)
     axes.spines[["top", "right"]].set_visible(False)

@@ -52,7 +52,8 @@ def test_a_step_shows_layers_buckets_and_what_is_exposed():
     colours = [bar.get_facecolor()[0].tolist() for bar in overlapped.collections[3:]]
     assert colours[0] == colours[1] != colours[2]
     assert "exposed: 400 ms" in texts(plain) and "exposed: 100 ms" in texts(overlapped)
-    assert texts(plain)[:3] == ["forward", "dense", "conv"]
+    assert texts(plain)[:4] == ["forward", "dense", "conv", "1"], "an exposed bucket has its number, too"
+    assert texts(overlapped)[3:5] == ["1", "2"], "a bucket that is partly exposed has its number once"
     assert plain.get_xlim() == overlapped.get_xlim()
 
 
