@@ -29,8 +29,8 @@ test-grading: test-env  ## release, submit, grade and return notebooks with nbgr
 	@"$(VENV)/bin/python" -m pip install -q nbgrader -c requirements.lock
 	@"$(VENV)/bin/python" -m pytest -m grading tests/grading
 
-exercises: test-env  ## check every reference and every wrong answer to an exercise: docs/exercises.md
-	@"$(VENV)/bin/python" -m pytest -n 2 -m exercises tests/exercises/test_corpus.py
+exercises: test-env  ## check every reference, every wrong answer and hostile code: docs/exercises.md
+	@"$(VENV)/bin/python" -m pytest -n 2 -m exercises tests/exercises tests/cli/test_course_copies.py
 
 corpus: test-env  ## run the corpus of MPI errors in strict mode and print the table: docs/corpus.md
 	@"$(VENV)/bin/python" -m tests.corpus.run_corpus

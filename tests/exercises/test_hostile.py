@@ -8,6 +8,7 @@ import pytest
 from labkit.exercises.judging import Verdict
 from tests.exercises import corpus
 
+pytestmark = pytest.mark.exercises
 ALONE, ON_RANKS = "linear_backward", "average_by_allgather"
 DEADLINE_S = 2.0
 RIGHT = "    return dy @ w.T, x.T @ dy, dy.sum(axis=0)\n"
