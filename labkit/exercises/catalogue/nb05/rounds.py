@@ -143,7 +143,7 @@ def _look_ring(case: Case, outcomes: Sequence[Outcome]) -> str | None:
     schedule = _schedule_of(outcomes[0].result, p, p, "ring_rounds")
     if isinstance(schedule, str):
         return schedule
-    if fault := _fault(schedule) or _wrong_transfer(schedule):
+    if fault := _fault(schedule):
         return fault
     nbytes = 4 * p * (p + 1)
     ours, theirs = (count_traffic(one, nbytes).busiest for one in (ring_allreduce(p), schedule))
@@ -154,7 +154,7 @@ def _look_ring(case: Case, outcomes: Sequence[Outcome]) -> str | None:
         return (
             f"there are {rounds} rounds, and {2 * (p - 1)} are enough: let all ranks send in the same round"
         )
-    return _wrong_place(schedule)
+    return _wrong_transfer(schedule) or _wrong_place(schedule)
 
 
 def _predict_cases() -> Sequence[Case]:
