@@ -77,7 +77,7 @@ def shift_right(comm, x):
     ),
     (
         "shift_right",
-        "Invalid rank",
+        "nvalid rank",
         """
 def shift_right(comm, x):
     incoming = np.empty_like(x)
