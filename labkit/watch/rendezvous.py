@@ -173,7 +173,7 @@ class Channel:
 class ChannelAcrossMachines(Channel):
     """The channel of a communicator whose ranks share no memory: each rank notes its call and goes on.
 
-    The hub reads the notes when the ranks are stuck: see labkit.watch.machines.
+    When the ranks are stuck, the hub reads what they noted: see labkit.watch.machines.
     """
 
     def rendezvous(  # noqa: PLR0917

@@ -113,7 +113,7 @@ def test_programs_that_use_mpi_in_their_own_way(program: Any, text: str) -> None
             *("os._exit(5)", 5, "rank 1 of 3 ended with exit code 5 in the middle of its program"),
             marks=pytest.mark.thorough,
         ),
-        ("raise ValueError('mine')", 86, "it raised ValueError: mine at program.py line 6: `raise Val"),
+        ("raise ValueError('mine')", 86, "it raised ValueError: mine at program.py line 8: `raise Val"),
         ("sys.exit(4)", 86, "never joined #2: it has ended its program"),
         pytest.param("comm.Abort(9)", 9, "", marks=pytest.mark.thorough),
     ],
@@ -121,6 +121,9 @@ def test_programs_that_use_mpi_in_their_own_way(program: Any, text: str) -> None
 def test_the_rank_that_ends_is_named(program: Any, tmp_path: Path, fault: str, code: int, cause: str) -> None:
     path = program(
         "import os, signal, sys\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\ncomm.Barrier()\n"
+        # The report shows the ranks at the moment when one ends: the others must be in the barrier by then.
+        "calls = comm.watch.recorder.last_calls\n"
+        "while comm.rank == 1 and any(calls(other)[-1].number < 2 for other in (0, 2)): pass\n"
         f"if comm.rank == 1:\n    {fault}\nprint('printed', flush=False)\ncomm.Barrier()\n"
     )
     file = tmp_path / "report.json"
@@ -128,7 +131,7 @@ def test_the_rank_that_ends_is_named(program: Any, tmp_path: Path, fault: str, c
     assert cause in said
     if cause:
         assert said.count("printed") == P - 1, said  # although it was still in a buffer
-        assert "ranks 0, 2 are" in said and "program.py line 8: `comm.Barrier()`" in said
+        assert "ranks 0, 2 are" in said and "program.py line 10: `comm.Barrier()`" in said
         assert said.count("rank 1 of 3") <= 1, said  # shown once
         content = json.loads(file.read_text())
         assert content["exit_code"] == code

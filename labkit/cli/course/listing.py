@@ -10,7 +10,7 @@ HEAD = """\
 # The exercises
 
 Made by `labkit solutions` from `labkit/exercises/catalogue`. Minutes are those of the exercises for a student
-who has done the notebooks before; reading and the other cells come on top. Difficulty runs from 1, a formula
+with the prerequisites; reading and the other cells take more time. Difficulty runs from 1, a formula
 to type, to 5, an idea to find.
 """
 

@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     exits_before = size(exits)
     job = ""
     try:
-        # A signal between sbatch and its answer would lose the job's id, so signals are blocked.
+        # Block signals: one that arrives before sbatch answers would lose the job's id.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         script = batch_script(load(), int(arguments[1]), arguments[2:], env.mpiexec(), log)
         job = queue.submit(script)

@@ -25,9 +25,8 @@ from typing import Any, TextIO
 
 from labkit.exercises.exercise import Case, Exercise
 from labkit.exercises.trial.sealing import allowed_modules, seal
-from labkit.exercises.trial.transport import Writer, pack
+from labkit.exercises.trial.transport import CELL, Writer, pack
 
-CELL = "<ipython-input-exercise>"  # a cell, as hang reports see it
 MAX_TEXT = 300
 MAX_PRINTED = 4000  # characters of each rank
 

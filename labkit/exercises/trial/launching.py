@@ -107,7 +107,7 @@ class _Output:
 def run_job(folder: Path, task: Task) -> list[Trial]:
     """Run students' cells and their function in a job of its own. The folder must be empty.
 
-    Return a trial for each text, up to the one that ended the job.
+    Return one trial for each text. A text that ends the job is the last one with a trial.
 
     Raise OSError if the job cannot be started.
     """

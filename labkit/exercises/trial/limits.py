@@ -6,10 +6,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+from labkit.exercises.calls import COLLECTIVES
 from labkit.exercises.exercise import Case
-
-COLLECTIVES = ["allgather", "allreduce", "alltoall", "bcast", "gather", "reduce", "scan"]
-COLLECTIVES += [name.capitalize() for name in COLLECTIVES] + ["Iallreduce", "Iallgather", "Ibcast"]
 
 
 def at_most(calls: int, nbytes: int, finding: str) -> Callable[[Any, Case], Any]:

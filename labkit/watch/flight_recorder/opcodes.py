@@ -76,7 +76,7 @@ MESSAGES = (
     "recv",
     "sendrecv",
 )
-# Non-blocking calls, whose requests a rank can wait for. Not every version of mpi4py has all of them.
+# Non-blocking calls return requests, for which a rank can wait. Not every version of mpi4py has all of them.
 NONBLOCKING_SENDS = (
     *("Isend", "Ibsend", "Issend", "Irsend", "isend", "ibsend", "issend"),
     *("Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Psend_init"),

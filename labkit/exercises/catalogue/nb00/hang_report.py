@@ -146,7 +146,7 @@ EXERCISES = [
         hints=(
             "A rank that waits on another communicator, or in an earlier collective, has not joined.",
             "`state['calls'][-1]` is a rank's last call. Its `number` counts the collectives on its "
-            "`communicator`; the ranks that have joined have the largest number.",
+            "`communicator`. The number of the ranks that have joined is the largest.",
             "Collect the ranks that have joined; all the others in report['ranks'] are missing. "
             "The operation is that of the last call of any rank that has joined.",
         ),

@@ -9,23 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from labkit.exercises.calls import COLLECTIVES
 from labkit.exercises.exercise import Case, Exercise, Outcome
 
 Results = Callable[[Case], Sequence[Any]]
-COLLECTIVES = tuple(
-    name
-    for upper in (
-        "Bcast",
-        "Scatter",
-        "Scatterv",
-        "Gather",
-        "Allgather",
-        "Allgatherv",
-        "Alltoall",
-        "Allreduce",
-    )
-    for name in (upper, upper.lower(), f"I{upper.lower()}")
-)
 LARGE = 2**18  # float32 values; no MPI library keeps a message of 1 MiB until it is received
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.exercises.calls import collectives_with
 from labkit.exercises.exercise import Case, Exercise
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ ACCURACY_BY_LABEL = Exercise(
         "np.divide(correct, held, out=np.full(classes, np.nan), where=held > 0) leaves nan for no sample.",
     ),
     on_ranks=True,
-    forbidden=("gather", "Gather", "Gatherv", "allgather", "Allgather", "Allgatherv"),
+    forbidden=collectives_with("gather"),
     prelude="import numpy as np\nfrom mpi4py import MPI",
 )
 

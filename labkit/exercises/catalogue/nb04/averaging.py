@@ -8,15 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from labkit.exercises.calls import COLLECTIVES, SUMS
 from labkit.exercises.exercise import Case, Exercise, Outcome
-
-# Everything with which an MPI library would do these exercises by itself.
-_SUMS = "Allreduce allreduce Iallreduce Reduce reduce Ireduce Reduce_scatter Reduce_scatter_block Scan scan"
-_COPIES = (
-    "Bcast bcast Ibcast Gather gather Igather Gatherv Scatter scatter Iscatter Scatterv Alltoall alltoall"
-)
-SUMS = tuple(_SUMS.split())
-COLLECTIVES = (*SUMS, *_COPIES.split(), "Allgather", "allgather", "Iallgather", "Allgatherv", "Alltoallv")
 
 
 def average_by_allgather(comm, gradient, weight):  # type: ignore[no-untyped-def]

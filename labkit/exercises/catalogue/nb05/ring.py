@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.catalogue.nb04.averaging import COLLECTIVES
+from labkit.exercises.calls import COLLECTIVES
 from labkit.exercises.exercise import Case, Exercise, Outcome
 
 PRELUDE = '''\

@@ -218,7 +218,7 @@ def until(condition, deadline_s=30):
     deadline = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited for {deadline_s} s in vain")
+            raise TimeoutError(f"the condition did not hold within {deadline_s} s")
         time.sleep(0.02)
 
 
