@@ -21,6 +21,7 @@ TESTS = Path(__file__).parent
 ROOMS = [
     "nn",
     "data",
+    "reports",
     "schedules",
     "hosts",
     "comm",
@@ -33,7 +34,7 @@ ROOMS = [
     "plots",
     "cli",
 ]
-WITHOUT_MPI = ["nn", "data", "schedules", "hosts", "watch/flight_recorder"]
+WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts", "watch/flight_recorder"]
 MOST_FILES, MOST_LINES = 12, 300
 
 MODULES = {
