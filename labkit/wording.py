@@ -1,8 +1,13 @@
-"""Phrases that messages about ranks share."""
+"""Phrases that messages share."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 rank`, `2 ranks`, `0 ranks`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def ranks_phrase(ranks: Collection[int], size: int | None = None) -> str:

@@ -24,7 +24,7 @@ from labkit.cluster.starting import client_of, find_or_start
 from labkit.cluster.world import RankInfo, check_world
 from labkit.env import PROFILE, RANKS
 from labkit.watch.flight_recorder.layout import CellState
-from labkit.wording import ranks_phrase
+from labkit.wording import counted, ranks_phrase
 
 ANSWER_ORPHAN_S = 0.5  # like ANSWER_S, for engines whose notebook has exited, before their cell is inspected
 NAMES_SHOWN = 6
@@ -74,7 +74,7 @@ def connect(
         print(text)
     hosts = ", ".join(dict.fromkeys(info.host for info in infos))
     print(
-        f"{n} rank{'s' * (n > 1)}, one MPI world, engine id = rank ({infos[0].library} on {hosts}; {origin})"
+        f"{counted(n, 'rank')}, one MPI world, engine id = rank ({infos[0].library} on {hosts}; {origin})"
         f"{chosen}."
     )
     ranks = Ranks(client, cluster, infos, recorder, claim)

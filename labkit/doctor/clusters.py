@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.doctor.findings import Finding, fault, note, ok
+from labkit.wording import counted
 
 
 def settings(prefix: str = sys.prefix) -> Finding:
@@ -63,7 +64,7 @@ def stale_files(folders: Iterable[Path] | None = None) -> Finding:
         return ok("clusters", "no files of clusters that no longer run")
     return note(
         "clusters",
-        f"{len(files)} file{'s' * (len(files) > 1)} of clusters that no longer run: "
+        f"{counted(len(files), 'file')} of clusters that no longer run: "
         f"{', '.join(sorted({path.stem for path in files}))}",
         "`ipyparallel.Client()` reads them, and waits for engines that are gone.",
         f"rm -f {' '.join(shlex.quote(str(path)) for path in files)}",
@@ -109,7 +110,7 @@ def segments(paths: Sequence[str]) -> Finding:
         return ok("segments", "no shared memory of ranks that no longer run")
     return note(
         "segments",
-        f"{len(paths)} segment{'s' * (len(paths) > 1)} of ranks that no longer run held {size >> 10} KiB",
+        f"{counted(len(paths), 'segment')} of ranks that no longer run held {size >> 10} KiB",
         "They fill /dev/shm until they are removed.",
         "Nothing to do: whatever the lab starts removes them when it ends, and the doctor's own trials just "
         f"did. By hand: rm -f {' '.join(map(shlex.quote, paths))}",

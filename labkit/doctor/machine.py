@@ -14,6 +14,7 @@ from labkit.doctor.findings import Finding, fault, note, ok
 from labkit.doctor.trials import Outcome
 from labkit.leftovers import SHM
 from labkit.units import MIB
+from labkit.wording import counted
 
 # Per rank, measured with four ranks and large messages: MPICH 5.0 takes 5.3 MiB, and a signal kills it if it
 # finds less; Open MPI 5.0 reserves up to 16 MiB.
@@ -46,12 +47,12 @@ def blas_threads(lab: Outcome, user: Outcome, environment: Mapping[str, str], n:
         subject, threads = f"{n} ranks of your own program", in_own
     else:
         more = f"; of your own program {in_own}, unless OMP_NUM_THREADS=1" if in_own > in_lab else ""
-        return ok("threads", f"a rank of the lab uses {in_lab} BLAS thread{'s' * (in_lab > 1)}{more}")
+        return ok("threads", f"a rank of the lab uses {counted(in_lab, 'BLAS thread')}{more}")
     one = " ".join(f"{name}=1" for name in (*env.ONE_THREAD, "VECLIB_MAXIMUM_THREADS"))
     because = f" ({', '.join(f'{name}={value}' for name, value in chosen.items())})" if chosen else ""
     return note(
         "threads",
-        f"{subject} use {threads} BLAS threads each on {cores} core{'s' * (cores > 1)}{because}",
+        f"{subject} use {threads} BLAS threads each on {counted(cores, 'core')}{because}",
         "Ranks take cores from each other: steps are slower and timings vary.",
         f"export {' '.join(f'{name}=1' for name in chosen) or one}",
     )

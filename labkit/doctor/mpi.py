@@ -14,6 +14,7 @@ from labkit import env
 from labkit.doctor.findings import Finding, fault, note, ok
 from labkit.doctor.trials import Outcome
 from labkit.doctor.versions import MPIS, bound_of
+from labkit.wording import counted
 
 # Variables that make mpi4py load another library than the environment's own.
 LIBRARY_VARIABLES = ("MPI4PY_LIBMPI", "MPI4PY_MPIABI")
@@ -200,7 +201,7 @@ def root(refused: bool) -> Finding:
 
 def slots(refused: bool, n: int, cores: int) -> Finding:
     """Report whether mpiexec, as typed, refused to start n ranks on this number of cores."""
-    on_cores = f"{cores} core{'s' * (cores > 1)}"
+    on_cores = counted(cores, "core")
     if refused:
         found = f"mpiexec refuses {n} ranks, because it counts fewer slots ({on_cores})"
         return note("slots", found, TYPED_FAILS, export(ALLOW_MORE_RANKS))

@@ -18,6 +18,7 @@ from labkit.exercises.judging import Verdict
 from labkit.exercises.reference import is_reference, reference_function
 from labkit.exercises.source import cell_text, is_stub
 from labkit.exercises.trial.launching import START_S, clean_environment
+from labkit.wording import counted
 
 PRINTED_LINES = 10
 USE = "the notebook uses the reference"
@@ -99,8 +100,8 @@ def _answer(function: Callable[..., Any], exercise: Exercise) -> Answer:
         return Answer(_not_checked(name, found.finding), False)
     record.note(name, found.passed)
     if found.passed:
-        points = f"{exercise.points} point{'s' * (exercise.points != 1)}"
-        cases = f"{found.cases} case{'s' * (found.cases != 1)}"
+        points = counted(exercise.points, "point")
+        cases = counted(found.cases, "case")
         return Answer(f"{name}: correct ({cases}). {points}.", True)
     text = f"{name}: not correct yet: {found.finding}. The notebook uses the reference until it is. "
     return Answer(f"{text}For a hint: hint({name}){_printed(found.printed)}", False)
@@ -115,12 +116,13 @@ def _not_checked(name: str, why: str) -> str:
 
 def _printed(output: str) -> str:
     lines = [line for line in output.splitlines() if line.strip()]
-    counted = [(line, len(list(same))) for line, same in groupby(lines)]
+    lines_and_counts = [(line, len(list(same))) for line, same in groupby(lines)]
     shown = [
-        f"  {line}{f'  ({count} times)' if count > 1 else ''}" for line, count in counted[:PRINTED_LINES]
+        f"  {line}{f'  ({count} times)' if count > 1 else ''}"
+        for line, count in lines_and_counts[:PRINTED_LINES]
     ]
-    left = len(counted) - len(shown)
-    more = [f"  … and {left} more line{'s' * (left > 1)}"] if left else []
+    left = len(lines_and_counts) - len(shown)
+    more = [f"  … and {counted(left, 'more line')}"] if left else []
     return "\n".join(["\nIt printed:", *shown, *more]) if shown else ""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.trial.transport import Foreign
+from labkit.wording import counted
 
 ROUNDINGS = 1024  # the tolerance, in units of the dtype's rounding, relative to the largest value
 NUMBERS = "biufc"  # kinds of dtype
@@ -58,7 +59,7 @@ def kind(value: Any) -> str:
         return f"an array of shape {value.shape}, {value.dtype}"
     if isinstance(value, (list, tuple, dict)) and not hasattr(value, "_fields"):
         size = len(value)
-        return f"a {type(value).__name__} of {size} value{'s' * (size != 1)}"
+        return f"a {type(value).__name__} of {counted(size, 'value')}"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 

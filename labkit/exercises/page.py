@@ -8,6 +8,7 @@ from html import escape
 
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise
+from labkit.wording import counted
 
 STATES = {"done": "done", "tried": "tried", "": "not yet"}
 MARKS = {"done": "✔", "tried": "…", "": " "}
@@ -37,7 +38,7 @@ class Progress:
         for each in self.exercises:
             state = self.states.get(each.name, "")
             stars = "★" * each.difficulty + "☆" * (5 - each.difficulty)
-            points = f"{each.points} point{'s' * (each.points != 1)}"
+            points = counted(each.points, "point")
             lines.append(
                 f"{MARKS[state]} {each.notebook}  {each.name:<{width}}  {stars}  {points:<8}  {STATES[state]}"
             )

@@ -16,6 +16,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from labkit.wording import counted
+
 # Each name fixes what the ranks hold before and after the call; `verify` checks it.
 CollectiveName = Literal["allreduce", "reduce", "reduce-scatter", "allgather", "broadcast"]
 
@@ -131,7 +133,7 @@ class Schedule:
         return hash((self.collective, self.p, self.chunks))
 
     def __str__(self) -> str:
-        ranks, chunks = _plural(self.p, "rank"), _plural(self.chunks, "chunk")
+        ranks, chunks = counted(self.p, "rank"), counted(self.chunks, "chunk")
         lines = [f"{self.name} ({self.collective}): {ranks}, {chunks}"]
         return "\n".join(lines + [f"round {number}: {round_}" for number, round_ in enumerate(self, start=1)])
 
@@ -179,7 +181,3 @@ def chunk_bounds(n: int, chunks: int) -> np.ndarray:
     chunks are empty. Result: (chunks + 1,), int64.
     """
     return np.arange(chunks + 1) * n // chunks
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

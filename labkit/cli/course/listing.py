@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from labkit.exercises.exercise import Exercise
+from labkit.wording import counted
 
 HEAD = """\
 # The exercises
@@ -38,7 +39,7 @@ def _row(title: str, exercises: Sequence[Exercise]) -> str:
 
 def _section(exercise: Exercise) -> str:
     """Return the section of an exercise: its numbers, and the mistakes that its check names."""
-    points = f"{exercise.points} point{'s' * (exercise.points != 1)}"
+    points = counted(exercise.points, "point")
     difficulty = f"difficulty {exercise.difficulty} of 5"
     lines = [
         f"### {exercise.title}",

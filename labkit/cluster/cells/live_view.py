@@ -16,7 +16,7 @@ from IPython.display import clear_output, publish_display_data
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.cells.cell import Ranks
 from labkit.watch.flight_recorder.report import Activity, CallRecord, RankState
-from labkit.wording import duration, ranks_phrase
+from labkit.wording import counted, duration, ranks_phrase
 
 # Set where outputs are compared (nbval). Then show nothing that depends on the load of the machine.
 NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")
@@ -123,7 +123,7 @@ class LiveView:
         """Return the view as HTML and as text."""
         done = sum(future.done() for future in private.futures(self.result).values())
         title = (
-            f"{duration(now - self.began)}, {done} of {len(self.doing)} rank{'s' * (len(self.doing) > 1)} "
+            f"{duration(now - self.began)}, {done} of {counted(len(self.doing), 'rank')} "
             "done. The stop button ends the cell."
         )
         if self.ranks.recorder is None:

@@ -17,6 +17,7 @@ from labkit.watch.flight_recorder.report import (
     Report,
 )
 from labkit.watch.flight_recorder.table import call_details, table_lines
+from labkit.wording import counted
 
 LONGER_S = 60.0  # the least deadline that the advice names
 MAX_CIRCLE = 8  # ranks of a circle that the title lists
@@ -167,7 +168,7 @@ def rank_lines(report: Report) -> list[str]:
     ]
     others = {rank.rank for rank in report.ranks}.difference(*(ranks for _, ranks in shown))
     if others:
-        lines.append(f"  … and {len(others)} more rank{'s' * (len(others) > 1)}: the report as JSON has all")
+        lines.append(f"  … and {counted(len(others), 'more rank')}: the report as JSON has all")
     return lines
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from labkit.exercises.calls import collectives_with
 from labkit.exercises.exercise import Case, Exercise
+from labkit.wording import counted
 
 if TYPE_CHECKING:
     from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
@@ -190,7 +191,7 @@ def _accuracy_cases() -> Sequence[Case]:
             guess = np.where(rng.random(len(labels)) < 0.5, labels, rng.integers(0, classes, len(labels)))
             arguments.append((labels, guess, classes))
         cases.append(
-            Case(f"{classes} labels, {p} rank{'s' * (p > 1)}, no sample of the last label", tuple(arguments))
+            Case(f"{classes} labels, {counted(p, 'rank')}, no sample of the last label", tuple(arguments))
         )
     return cases
 

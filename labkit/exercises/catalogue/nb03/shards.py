@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise
+from labkit.wording import counted
 
 # mypy: disable-error-code="no-untyped-def"
 
@@ -28,7 +29,7 @@ def _bounds(case: Case) -> Sequence[Any]:
 
 
 def _bounds_case(n: int, size: int) -> Case:
-    return Case(f"{n} samples on {size} rank{'s' * (size > 1)}", ((n, size),))
+    return Case(f"{n} samples on {counted(size, 'rank')}", ((n, size),))
 
 
 def _of_bounds(mistake: Callable[[int, int], Any]) -> Callable[[Case], Sequence[Any]]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from labkit.exercises.calls import COLLECTIVES, SUMS
 from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.wording import counted
 
 
 def average_by_allgather(comm, gradient, weight):  # type: ignore[no-untyped-def]
@@ -77,15 +78,11 @@ def _cases() -> Sequence[Case]:
         samples = np.arange(first, first + p)
         gradients = rng.integers(1, 9, (p, n)) + 10.0 * np.arange(p)[:, None] + 0.25
         gradients[samples == 0] = 0
-        label = f"{_plural(p, 'rank')}, {_plural(n, 'value')}, {dtype.__name__}"
+        label = f"{counted(p, 'rank')}, {counted(n, 'value')}, {dtype.__name__}"
         label += "" if first else ", no samples on rank 0"
         weights = samples / samples.sum()
         cases.append(Case(label, tuple((gradients[r].astype(dtype), float(weights[r])) for r in range(p))))
     return cases
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _inputs(case: Case) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.wording import counted
 
 
 def fit_cost(nbytes, seconds):  # type: ignore[no-untyped-def]
@@ -84,9 +85,7 @@ def _rows_cases() -> Sequence[Case]:
     ):
         rows = np.random.default_rng([m, n]).normal(size=(m, n)).astype(dtype)
         rows[0] *= 100
-        cases.append(
-            Case(f"{m} rows, {n} value{'s' * (n > 1)}, drop {drop}, {dtype.__name__}", ((rows, drop),))
-        )
+        cases.append(Case(f"{m} rows, {counted(n, 'value')}, drop {drop}, {dtype.__name__}", ((rows, drop),)))
     return cases
 
 
@@ -123,7 +122,7 @@ def _top_k_cases() -> Sequence[Case]:
         rng = np.random.default_rng([n, k])
         gradient, residual = (rng.permutation(np.linspace(-1.1, 1, n)).astype(dtype) for _ in range(2))
         residual *= dtype(0.8)
-        cases.append(Case(f"{n} value{'s' * (n > 1)}, k = {k}, {dtype.__name__}", ((gradient, residual, k),)))
+        cases.append(Case(f"{counted(n, 'value')}, k = {k}, {dtype.__name__}", ((gradient, residual, k),)))
     return cases
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from labkit.exercises.calls import COLLECTIVES
 from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.wording import counted
 
 PRELUDE = '''\
 import numpy as np
@@ -73,7 +74,7 @@ SIZES: Sequence[tuple[int, int, type]] = (
 
 
 def _label(p: int, n: int, dtype: type) -> str:
-    return f"{p} rank{'s' * (p > 1)}, {n} value{'s' * (n > 1)}, {dtype.__name__}"
+    return f"{counted(p, 'rank')}, {counted(n, 'value')}, {dtype.__name__}"
 
 
 def _sum_cases() -> Sequence[Case]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise
+from labkit.wording import counted
 
 if TYPE_CHECKING:
     from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
@@ -194,7 +195,7 @@ def _epoch_cases() -> Sequence[Case]:
                 ]
                 for _ in range(p)
             ]
-            label = f"{p} rank{'s' * (p > 1)}, {steps} steps, every {every}, {dtype.__name__}"
+            label = f"{counted(p, 'rank')}, {steps} steps, every {every}, {dtype.__name__}"
             arguments = tuple((_OWN["gradient"], params, batches[r], 0.1, every) for r in range(p))
             cases.append(Case(label, arguments))
     return cases

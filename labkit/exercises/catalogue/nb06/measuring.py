@@ -9,6 +9,7 @@ import numpy as np
 
 from labkit import schedules
 from labkit.exercises.exercise import Case, Exercise
+from labkit.wording import counted
 
 # mypy: disable-error-code="no-untyped-def"
 
@@ -49,7 +50,7 @@ def _sent_cases() -> Sequence[Case]:
     for p in (2, 3, 1, 4, 7):
         for rank in range(p):
             n = 48 * p
-            found.append(Case(f"{p} rank{'s' * (p > 1)}, n = {n}, rank {rank}", ((p, n, rank),)))
+            found.append(Case(f"{counted(p, 'rank')}, n = {n}, rank {rank}", ((p, n, rank),)))
     return found
 
 

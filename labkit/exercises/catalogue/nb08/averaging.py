@@ -9,6 +9,7 @@ import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise
 from labkit.exercises.trial.limits import at_most
+from labkit.wording import counted
 
 
 def accumulate(comm, micro_batches, total):  # type: ignore[no-untyped-def]
@@ -42,7 +43,7 @@ def _cases() -> Sequence[Case]:
         each = "; ".join("+".join(map(str, counts)) or "0" for counts in of_ranks)
         cases.append(
             Case(
-                f"micro-batches of {each} samples on {len(of_ranks)} rank{'s' * (len(of_ranks) > 1)}",
+                f"micro-batches of {each} samples on {counted(len(of_ranks), 'rank')}",
                 tuple(arguments),
             )
         )

@@ -10,6 +10,7 @@ import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
 from labkit.exercises.trial.limits import at_most
+from labkit.wording import counted
 
 PRELUDE = "import hashlib\n\nimport numpy as np\nfrom mpi4py import MPI"
 
@@ -57,7 +58,7 @@ def _weights_cases() -> Sequence[Case]:
             for each in weights:
                 each[5] = np.nan
         where = "equal weights" if changed is None else f"{how} different on rank {changed}"
-        label = f"{p} rank{'s' * (p > 1)}, {where if 'NaN' not in how else 'equal weights with a NaN'}"
+        label = f"{counted(p, 'rank')}, {where if 'NaN' not in how else 'equal weights with a NaN'}"
         cases.append(Case(label, tuple((each,) for each in weights)))
     return cases
 
