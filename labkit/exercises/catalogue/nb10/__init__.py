@@ -1,0 +1,5 @@
+"""The exercises of notebook 10: five reports."""
+
+from labkit.exercises.catalogue.nb10 import contributions, differences
+
+EXERCISES = [*contributions.EXERCISES, *differences.EXERCISES]
