@@ -1,5 +1,10 @@
 """The exercises of notebook 10: five reports."""
 
-from labkit.exercises.catalogue.nb10 import contributions, differences
+from labkit.exercises.catalogue.nb10 import contributions, costs, counts, differences
 
-EXERCISES = [*contributions.EXERCISES, *differences.EXERCISES]
+EXERCISES = [
+    *contributions.EXERCISES,
+    *counts.EXERCISES,
+    *costs.EXERCISES,
+    *differences.EXERCISES,
+]
