@@ -153,24 +153,22 @@ def exposed_by_bucket_size(
 ) -> Figure:
     """Return the exposed communication against the bucket size: the cost model's curve and measured points.
 
-    Shapes: kib, model_ms (n,); measured_kib, measured_ms (k,). `whole_ms` is what is exposed without overlap.
+    The sizes around the best one are marked. Shapes: kib, model_ms (n,); measured_kib, measured_ms (k,).
+    `whole_ms` is what is exposed without overlap.
     """
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axes = figure.add_subplot()
     axes.plot(kib, model_ms, color=COLOURS[0], label="cost model")
     axes.plot(measured_kib, measured_ms, "o", color=COLOURS[1], markeredgecolor=INK, label="measured")
     axes.axhline(whole_ms, color=INK, linewidth=1, linestyle=":", label="no overlap")
-    best = int(np.argmin(model_ms))
-    axes.axvline(kib[best], color=COLOURS[2], linewidth=1.5, linestyle="--", zorder=0)
-    axes.annotate(
-        f"best by the model: {kib[best]:.0f} KiB",
-        (kib[best], 1),
-        (0, 4),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        ha="center",
-        fontsize=9,
-    )
+    low = high = int(np.argmin(model_ms))
+    good = np.asarray(model_ms) <= 1.25 * min(model_ms)
+    while low > 0 and good[low - 1]:
+        low -= 1
+    while high < len(kib) - 1 and good[high + 1]:
+        high += 1
+    within = f"model at most 25 % above its best:\n{kib[low]:.0f} to {kib[high]:.0f} KiB"
+    axes.axvspan(kib[low], kib[high], color=COLOURS[2], alpha=0.2, linewidth=0, zorder=0, label=within)
     axes.set_xscale("log", base=2)
     plain_numbers(axes.xaxis)
     axes.set_ylim(0, None)

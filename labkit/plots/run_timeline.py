@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from labkit.train.timeline import Step  # a notebook's kernel draws figures, but must not load MPI
 
 # Shades of grey and hatches: a colour would stand for a rank. Only exposed communication stands out.
-FORWARD, BACKWARD, BUCKETS = "white", ("#C8C8C8", "#E2E2E2"), (INK, "#6A6A6A")
+FORWARD, BACKWARD, BUCKETS = "white", ("#C8C8C8", "#E2E2E2"), (INK, "#909090")
 EXPOSED = "#D55E00"
 STYLES: dict[str, dict[str, Any]] = {
     "compute": {"facecolor": BACKWARD[0]},

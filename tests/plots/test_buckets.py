@@ -67,14 +67,17 @@ def test_the_legend_has_no_hidden_transfer_if_all_are_exposed():
     assert {text.get_text() for text in both} - {text.get_text() for text in alone} == {"link, hidden"}
 
 
-def test_the_best_bucket_size_is_marked():
-    (axes,) = rendered(plot.exposed_by_bucket_size([8, 64, 512], [9, 3, 6], [64], [4], 10)).axes
-    assert texts(axes) == ["best by the model: 64 KiB"]
-    model, measured, whole, best = axes.lines
-    assert list(model.get_ydata()) == [9, 3, 6]
+def test_the_bucket_sizes_around_the_best_are_marked():
+    kib, model_ms = [8, 16, 64, 256, 512, 1024], [9, 3.6, 3, 3.7, 6, 3.5]
+    (axes,) = rendered(plot.exposed_by_bucket_size(kib, model_ms, [64], [4], 10)).axes
+    (marked,) = (patch.get_extents() for patch in axes.patches)
+    ends = axes.transData.inverted().transform([(marked.x0, 0), (marked.x1, 0)])[:, 0]
+    np.testing.assert_allclose(ends, [16, 256])
+    assert any("16 to 256 KiB" in text.get_text() for text in axes.get_legend().get_texts())
+    model, measured, whole = axes.lines
+    assert list(model.get_ydata()) == model_ms
     assert list(measured.get_ydata()) == [4]
     assert set(whole.get_ydata()) == {10}
-    assert set(best.get_xdata()) == {64}
 
 
 def test_the_bound_falls_where_communication_takes_longer():
