@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from labkit import reports
 from labkit.cli import main
 from labkit.train.experiment.checklist import ITEMS, missing
 
@@ -40,6 +41,12 @@ def folders(run_commands: Callable[..., Any], tmp_path_factory: pytest.TempPathF
 def test_the_page_names_the_items_of_the_code() -> None:
     names = re.findall(r"^\| \*\*(.+?)\*\* \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert names == [*ITEMS, *OF_SEVERAL_RUNS]
+
+
+def test_the_table_of_the_reports_has_the_items_of_the_code() -> None:
+    items, *of_reports = reports.read("checklist").values()
+    assert items.tolist() == [*ITEMS, *OF_SEVERAL_RUNS]
+    assert {answer for answers in of_reports for answer in answers} == {"yes", "partly", "no", "–"}
 
 
 def test_records_hold_all_items(folders: dict[str, Path]) -> None:
