@@ -86,7 +86,7 @@ REMOVED = {
     "ended/*/parameters_hash": "equal weights",
     "epochs/*/global_loss": "local and global loss",
     "ended/*/test_correct": "accuracy as a count",
-    "times": "begin and end of each time",
+    "times": "start and end of each time",
     "iteration": "warm-up apart",
     "wait_s": "computation, wait, communication",
     "command": "command",

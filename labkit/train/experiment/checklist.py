@@ -84,7 +84,7 @@ ITEMS: dict[str, Callable[[Record], bool]] = {
     "equal weights": lambda record: record.ended("parameters_hash", "buffers_hash"),
     "local and global loss": lambda record: record.epochs("local_loss", "global_loss"),
     "accuracy as a count": lambda record: record.ended("test_correct", "test_samples"),
-    "begin and end of each time": lambda record: bool(record.run["times"]),
+    "start and end of each time": lambda record: bool(record.run["times"]),
     "warm-up apart": _has_every_iteration,
     "computation, wait, communication": _parts_fit,
     "command": lambda record: bool(record.run["command"]),

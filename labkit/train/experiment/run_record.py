@@ -45,11 +45,11 @@ IN_RUN_JSON = (
 # From when to when each time (s) of the files is measured, on the rank's own clock.
 TIMES = {
     "total_s": "the call of `train`, from before the first step to after the last epoch, without the test",
-    "time_s of an epoch": "its steps, from the begin of the first to the end of the last, callbacks included",
+    "time_s of an epoch": "its steps, from the start of the first to the end of the last, callbacks included",
     "wait_s": "from the end of the rank's own gradient to the end of a barrier before averaging, and in "
     "epoch 1 also for the last rank's call of `train`; 0 where averaging overlaps with the backward pass",
     "transfer_s": "averaging itself, after that barrier; with overlap, what the backward pass does not hide",
-    "time_s of an iteration": "from its begin to the begin of the next; the first is included in the files, "
+    "time_s of an iteration": "from its start to the start of the next; the first is included in the files, "
     "and left out of means",
     "compute_s": "forward pass, backward pass and update",
     "communication_s": "as transfer_s, of an iteration",
