@@ -17,7 +17,7 @@ KINDS = {
     "count": "One rank's accuracy is divided by a wrong number of samples.",
     "unweighted": "The global loss is the plain mean of the local losses, though the shards are unequal.",
     "settings": "The two runs differ in more than the algorithm: one makes more updates per epoch.",
-    "straggler": "One rank computes slowly; the others book their wait for it as synchronisation.",
+    "straggler": "One rank computes slowly; the others count their wait for it as synchronisation.",
     "clock": "One rank's clock stops too early, so this rank seems faster than the others.",
 }
 ON_ONE_RANK = {"left out", "shards", "count", "straggler", "clock"}
