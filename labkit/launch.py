@@ -7,6 +7,7 @@ process becomes a world of one rank, does all of the work, and exits with status
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -61,11 +62,18 @@ def world_of_one(size: int, library: str, mpiexec: str, environment: Mapping[str
     if launcher == COUNTS["SLURM_NTASKS"]:
         found = f"this is one process in a SLURM job of {count} tasks, and nothing has started the others"
     else:
+        named = f"`{launcher}`" if launcher.startswith("srun") else launcher  # a command, or a description
         found = (
-            f"`{launcher}` has started {count} processes, but each is an MPI world of one rank: "
+            f"{named} has started {count} processes, but each is an MPI world of one rank: "
             f"{library} does not understand this launcher"
         )
     return f"{found}. Start the ranks with {others}`{mpiexec} -n {count}`{inside}."
+
+
+def as_typed(program: str) -> str:
+    """Return the shortest text by which a shell in this folder finds the program: its name or a path."""
+    name = os.path.basename(program)
+    return name if shutil.which(name) == program else min(program, os.path.relpath(program), key=len)
 
 
 def refuse_world_of_one(command: str, size: int, library: str) -> None:
@@ -74,7 +82,7 @@ def refuse_world_of_one(command: str, size: int, library: str) -> None:
     The launcher's first rank prints why. `command`: the command that refuses. `size` and `library`: as in
     `world_of_one`.
     """
-    why = world_of_one(size, library, env.mpiexec())
+    why = world_of_one(size, library, as_typed(env.mpiexec()))
     if not why:
         return
     if is_first():

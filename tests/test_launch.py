@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from labkit.launch import is_first, node_name, started, world_of_one
+from labkit.launch import as_typed, is_first, node_name, started, world_of_one
 
 SRUN = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}
 PMI2 = {**SRUN, "SLURM_MPI_TYPE": "pmi2", "PMI_SIZE": "4", "PMI_RANK": "2"}
@@ -31,7 +33,8 @@ def test_a_world_of_one_rank_names_its_launcher(environment: dict[str, str], lau
     assert started(environment) == (launcher, 4)
     assert not is_first(environment)
     why = world_of_one(1, "MPICH", "/env/bin/mpiexec", environment)
-    assert f"`{launcher}` has started 4 processes" in why
+    named = f"`{launcher}`" if launcher.startswith("srun") else launcher
+    assert f"{named} has started 4 processes" in why
     assert "`srun --mpi=pmi2` or `/env/bin/mpiexec -n 4`" in why
     assert world_of_one(4, "MPICH", "/env/bin/mpiexec", environment) == ""
 
@@ -58,6 +61,20 @@ def test_a_world_of_one_rank_that_was_asked_for_is_accepted(environment: dict[st
 
 def test_without_a_known_srun_option_the_message_names_only_mpiexec() -> None:
     assert "Start the ranks with `mpiexec -n 4`." in world_of_one(1, "Intel MPI", "mpiexec", HYDRA)
+
+
+def test_a_program_is_named_as_one_would_type_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "env" / "bin" / "mpiexec"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert as_typed(str(program)) == "../env/bin/mpiexec"
+    assert as_typed("mpiexec") == "mpiexec"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert as_typed(str(program)) == "mpiexec"
 
 
 def test_slurm_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:

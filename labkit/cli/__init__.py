@@ -29,6 +29,10 @@ COMMANDS = {
         "Run an mpi4py program, unchanged, and report a hang: labkit run -n 4 program.py.",
     ),
     "train": ("labkit.cli.train", "Train a model on all ranks: mpiexec -n 4 labkit train."),
+    "checklist": (
+        "labkit.cli.train.checklist",
+        "Hold a run's record against the checklist of docs/checklist.md.",
+    ),
     "release": ("labkit.cli.course.release", "Copy the notebooks for students: stubs and no outputs."),
     "solutions": ("labkit.cli.course.solutions", "Copy the notebooks for instructors: with all solutions."),
     "progress": ("labkit.cli.progress", "List the exercises and what is done."),

@@ -10,23 +10,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from labkit.plots.run_timeline import BACKWARD, EXPOSED
+from labkit.plots.run_timeline import BACKWARD, BUCKETS, EXPOSED, FORWARD
 from labkit.plots.style import COLOURS, INK, Curve, plain_numbers, text_colour
 
-FORWARD: dict[str, Any] = {"facecolor": COLOURS[4]}
+FORWARD_STYLE: dict[str, Any] = {"facecolor": FORWARD}
 BACKWARD_STYLE: dict[str, Any] = {"facecolor": BACKWARD[0]}
-HIDDEN_STYLE: dict[str, Any] = {"facecolor": COLOURS[2]}  # orange is waiting in other figures
+HIDDEN_STYLE: dict[str, Any] = {"facecolor": BUCKETS[1]}
 EXPOSED_STYLE: dict[str, Any] = {"facecolor": EXPOSED, "hatch": "////"}
 Span = tuple[float, float]
 
 
 class DrawnStep(NamedTuple):
-    """What one rank did in a step; all times in seconds on one clock.
+    """What a rank did in a step; all times in seconds on one clock.
 
     `layers`: the span of each layer's backward pass, in the order of the backward pass. `transfers`: when the
     link carried each bucket. `exposed_s`: the exposed communication, which is written beside the link.
     """
 
+    rank: int
     forward: Span
     layers: Sequence[Span]
     transfers: Sequence[Span]
@@ -63,10 +64,14 @@ def gradients_over_time(layers: Sequence[str], seconds: Curve, nbytes: Curve) ->
     }
     for k, (label, fraction) in enumerate(fractions.items()):
         hatch = {"hatch": "////", "edgecolor": "white"} if k else {}
-        right.barh(rows + 0.2 * (2 * k - 1), 100 * fraction, 0.38, color=COLOURS[k], label=label, **hatch)
+        bars = right.barh(
+            rows + 0.2 * (2 * k - 1), 100 * fraction, 0.38, color=COLOURS[k], label=label, **hatch
+        )
+        right.bar_label(bars, [f"{100 * part:.2g}" for part in fraction], padding=3, fontsize=8)
     right.set_yticks(rows, layers)
     right.invert_yaxis()
     right.set_xlabel("Fraction (%)")
+    right.margins(x=0.1)  # room for the numbers
     right.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False, fontsize=9)
     for axes in left, right:
         axes.spines[["top", "right"]].set_visible(False)
@@ -76,24 +81,32 @@ def gradients_over_time(layers: Sequence[str], seconds: Curve, nbytes: Curve) ->
 def step_timelines(steps: Mapping[str, DrawnStep], names: Sequence[str] = ()) -> Figure:
     """Return a panel for each step, on one scale: above what the rank computes, below what the link carries.
 
-    `names` are written on the layers, where they fit; an empty name is left out.
+    Time 0 is the start of the backward pass. `names` are written on the layers, where they fit; an empty name
+    is left out.
     """
     figure = Figure(figsize=(9.5, 1.75 * len(steps) + 0.9), layout="constrained")
     panels = figure.subplots(len(steps), 1, sharex=True, squeeze=False)[:, 0]
-    longest = max(1e3 * (_end(step) - step.forward[0]) for step in steps.values())
+    before = max(1e3 * (_start(step) - step.forward[0]) for step in steps.values())
+    after = max(1e3 * (_end(step) - _start(step)) for step in steps.values())
     for axes, (title, step) in zip(panels, steps.items(), strict=True):
-        _draw_step(axes, step, names, longest)
+        _draw_step(axes, step, names, before + after)
         axes.set_title(title, fontsize=11, loc="left")
-    panels[-1].set_xlim(0, 1.17 * longest)
-    panels[-1].set_xlabel("Time since the step began (ms)")
-    handles = [
-        Patch(edgecolor=INK, label="forward pass", **FORWARD),
-        Patch(edgecolor=INK, label="backward pass, by layer", **BACKWARD_STYLE),
-        Patch(edgecolor=INK, label="link, hidden", **HIDDEN_STYLE),
-        Patch(edgecolor=INK, label="link, exposed", **EXPOSED_STYLE),
-    ]
+    panels[-1].set_xlim(-before, after + 0.17 * (before + after))
+    panels[-1].set_xlabel("Time since the backward pass began (ms)")
+    any_hidden = any(begin < step.layers[-1][1] for step in steps.values() for begin, _ in step.transfers)
+    styles = {
+        "forward pass": FORWARD_STYLE,
+        "backward pass, by layer": BACKWARD_STYLE,
+        **({"link, hidden": HIDDEN_STYLE} if any_hidden else {}),
+        "link, exposed": EXPOSED_STYLE,
+    }
+    handles = [Patch(edgecolor=INK, label=label, **style) for label, style in styles.items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
     return figure
+
+
+def _start(step: DrawnStep) -> float:
+    return step.layers[0][0]  # of the backward pass
 
 
 def _end(step: DrawnStep) -> float:
@@ -101,7 +114,7 @@ def _end(step: DrawnStep) -> float:
 
 
 def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float) -> None:
-    zero, ready = step.forward[0], step.layers[-1][1]
+    zero, ready = _start(step), step.layers[-1][1]
 
     def bar(begin: float, end: float, row: int, text: str, style: dict[str, Any]) -> None:
         left, width = 1e3 * (begin - zero), 1e3 * (end - begin)
@@ -113,7 +126,7 @@ def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float
             )
             axes.text(left + width / 2, row, text, ha="center", va="center", color=ink, fontsize=9, bbox=box)
 
-    bar(*step.forward, 0, "forward", FORWARD)
+    bar(*step.forward, 0, "forward", FORWARD_STYLE)
     for number, (begin, end) in enumerate(step.layers):
         bar(begin, end, 0, names[number] if number < len(names) else "", BACKWARD_STYLE)
     for number, (begin, end) in enumerate(step.transfers, 1):
@@ -122,7 +135,7 @@ def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float
         for left, right, style in (begin, hidden, HIDDEN_STYLE), (hidden, end, EXPOSED_STYLE):
             if right > left:
                 bar(left, right, 1, str(number) if style is longer else "", style)
-    axes.set_yticks([0, 1], ["rank", "link"])
+    axes.set_yticks([0, 1], [f"rank {step.rank}", "its link"])
     axes.set_ylim(1.6, -0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.annotate(
@@ -140,24 +153,22 @@ def exposed_by_bucket_size(
 ) -> Figure:
     """Return the exposed communication against the bucket size: the cost model's curve and measured points.
 
-    Shapes: kib, model_ms (n,); measured_kib, measured_ms (k,). `whole_ms` is what is exposed without overlap.
+    The sizes around the best one are marked. Shapes: kib, model_ms (n,); measured_kib, measured_ms (k,).
+    `whole_ms` is what is exposed without overlap.
     """
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axes = figure.add_subplot()
     axes.plot(kib, model_ms, color=COLOURS[0], label="cost model")
     axes.plot(measured_kib, measured_ms, "o", color=COLOURS[1], markeredgecolor=INK, label="measured")
     axes.axhline(whole_ms, color=INK, linewidth=1, linestyle=":", label="no overlap")
-    best = int(np.argmin(model_ms))
-    axes.axvline(kib[best], color=COLOURS[2], linewidth=1.5, linestyle="--", zorder=0)
-    axes.annotate(
-        f"best by the model: {kib[best]:.0f} KiB",
-        (kib[best], 1),
-        (0, 4),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        ha="center",
-        fontsize=9,
-    )
+    low = high = int(np.argmin(model_ms))
+    good = np.asarray(model_ms) <= 1.25 * min(model_ms)
+    while low > 0 and good[low - 1]:
+        low -= 1
+    while high < len(kib) - 1 and good[high + 1]:
+        high += 1
+    within = f"model at most 25 % above its best:\n{kib[low]:.0f} to {kib[high]:.0f} KiB"
+    axes.axvspan(kib[low], kib[high], color=COLOURS[2], alpha=0.2, linewidth=0, zorder=0, label=within)
     axes.set_xscale("log", base=2)
     plain_numbers(axes.xaxis)
     axes.set_ylim(0, None)

@@ -13,9 +13,10 @@ from labkit.plots.style import COLOURS, MARKERS
 
 
 def images(by_title: Mapping[str, np.ndarray]) -> Figure:
-    """Return images side by side, each with its own colour scale, whose range is in its title.
+    """Return images side by side, with the range of their values in their titles.
 
-    Shapes: by_title: title → (H, W). Orange is below 0, purple above.
+    Shapes: by_title: title → (H, W). Orange is below 0, purple above; each image has its own colour scale, as
+    far in both directions.
     """
     figure = Figure(figsize=(3.2 * len(by_title), 3), layout="constrained")
     for axes, (title, image) in zip(
@@ -23,7 +24,8 @@ def images(by_title: Mapping[str, np.ndarray]) -> Figure:
     ):
         limit = _limit(image)
         axes.imshow(image, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
-        axes.set_title(f"{title}\ncolours: −{limit:.2g} … {limit:.2g}", fontsize="medium")
+        values = f"{image.min():.2g} … {image.max():.2g}".replace("-", "−")
+        axes.set_title(f"{title}\nvalues: {values}", fontsize="medium")
         for axis, side in zip((axes.yaxis, axes.xaxis), image.shape, strict=True):
             axis.set_major_locator(MultipleLocator(8 if side > 8 else 1))  # the same for images of like sizes
         axes.set_xlabel("Column (pixels)")

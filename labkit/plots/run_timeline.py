@@ -10,19 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from labkit.plots.style import INK
+from labkit.plots.style import INK, text_colour
 
 if TYPE_CHECKING:
     from labkit.train.timeline import Step  # a notebook's kernel draws figures, but must not load MPI
 
-# Shades of grey and a hatch: a colour would stand for a rank.
+# Shades of grey and hatches: a colour would stand for a rank. Only exposed communication stands out.
+FORWARD, BACKWARD, BUCKETS = "white", ("#C8C8C8", "#E2E2E2"), (INK, "#909090")
+EXPOSED = "#D55E00"
 STYLES: dict[str, dict[str, Any]] = {
-    "compute": {"facecolor": "#C8C8C8"},
+    "compute": {"facecolor": BACKWARD[0]},
     "wait": {"facecolor": "white", "hatch": "////"},
     "transfer": {"facecolor": INK},
 }
-FORWARD, BACKWARD, BUCKETS = "#BBBBBB", ("#0072B2", "#56B4E9"), ("#E69F00", "#F5CF80")
-EXPOSED = "#D55E00"
 HEIGHT = 0.38
 LABELS = {"compute": "compute", "wait": "wait for the last rank", "transfer": "transfer"}
 
@@ -96,7 +96,7 @@ def overlap(steps: Sequence[Step], step: int, title: str = "") -> Figure:
         )
         if label and stop - begin > (end - zero) / 40:
             middle = scale * ((begin + stop) / 2 - zero)
-            axes.text(middle, y, label, ha="center", va="center", fontsize=7, color="black")
+            axes.text(middle, y, label, ha="center", va="center", fontsize=7, color=text_colour(colour))
 
     for each in shown:
         y = float(each.rank)

@@ -1,5 +1,7 @@
-"""The five students' reports: their figures as data. No MPI."""
+"""The five students' reports: their figures as data; and generated reports with a planted fault. No MPI."""
 
 from labkit.reports.figures import TABLES, read
+from labkit.reports.generated.faults import KINDS
+from labkit.reports.generated.report import Unseen, unseen
 
-__all__ = ["TABLES", "read"]
+__all__ = ["KINDS", "TABLES", "Unseen", "read", "unseen"]

@@ -71,7 +71,7 @@ def check_replicas(comm: MPI.Intracomm, model: Model, *, buffers: bool, when: st
     the majority, or from rank 0 if there is none.
     """
     arrays = {"parameters": model.params, **({"buffers": model.buffers} if buffers else {})}
-    hashes = comm.allgather([blake2b(array.data, digest_size=16).hexdigest() for array in arrays.values()])
+    hashes = comm.allgather([hash_of(array) for array in arrays.values()])
     for what, found in zip(arrays, zip(*hashes, strict=True), strict=True):
         common = Counter(found).most_common(1)[0][0]  # the first in the order of ranks, if there is a tie
         others = [rank for rank, each in enumerate(found) if each != common]
@@ -83,6 +83,11 @@ def check_replicas(comm: MPI.Intracomm, model: Model, *, buffers: bool, when: st
                 f"{ranks_phrase(equal, comm.size)}. A rank has changed its own model, or "
                 "averaging gave the ranks different results; to go on regardless, set check_weights=False"
             )
+
+
+def hash_of(array: np.ndarray) -> str:
+    """Return a hash of an array's bytes: equal arrays have equal hashes."""
+    return blake2b(array.data, digest_size=16).hexdigest()
 
 
 def drift(comm: MPI.Intracomm, model: Model) -> float:

@@ -11,8 +11,8 @@ def test_images_have_scales_of_their_own_around_zero() -> None:
     small, large = np.array([[0.5, -1.0]]), np.array([[8.0], [2.0]])
     drawn = gradients.images({"small": small, "large": large}).axes
     assert [axes.get_title().split("\n") for axes in drawn] == [
-        ["small", "colours: −1 … 1"],
-        ["large", "colours: −8 … 8"],
+        ["small", "values: −1 … 0.5"],
+        ["large", "values: 2 … 8"],
     ]
     assert [axes.images[0].get_clim() for axes in drawn] == [(-1, 1), (-8, 8)]
     assert all("pixels" in axes.get_xlabel() and "pixels" in axes.get_ylabel() for axes in drawn)

@@ -103,6 +103,8 @@ def test_the_overlap_of_a_step_shows_layers_buckets_and_what_is_exposed() -> Non
     assert {text.get_text() for text in axes.texts} >= {"1", "2"}
     # Forward pass, two layers (one without parameters joins the one before it), update, two buckets, exposed.
     assert len(axes.collections) == P * 7
+    filled = {to_hex(bars.get_facecolor()[0]).upper() for bars in axes.collections if not bars.get_hatch()}
+    assert not filled & set(COLOURS), "a colour of a rank"
     for wrong in steps(), []:
         with pytest.raises(ValueError, match="of a run with buckets"):
             overlap(wrong, 2)

@@ -12,6 +12,7 @@ from labkit.reports.figures import FOLDER
 SHAPES = {
     "a_epochs": (40, {"grad_W_mean", "grad_b_mean", "loss"}),
     "a_saved_contributions": (1, set()),
+    "checklist": (25, set()),
     "c_ranks": (13, set()),
     "c_shares": (4, {"communication_percent"}),
     "d_losses": (12, set()),

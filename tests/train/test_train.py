@@ -96,7 +96,7 @@ def test_any_number_of_ranks_gets_the_weights_of_one_rank(
     assert by_epoch[-1] < by_epoch[0] and len(record["epochs"]) == len(pairs)
 
 
-def test_any_number_of_ranks_gets_the_same_weights_from_the_digits(run: Run, tmp_path: Path) -> None:
+def test_four_ranks_learn_the_digits(run: Run, tmp_path: Path) -> None:
     output = train(run, 4, tmp_path / "4", "--model", "softmax", "--data", "digits")
     assert (
         min(row["test_accuracy"] for row in json.loads((tmp_path / "4" / "run.json").read_text())["ended"])
@@ -105,6 +105,9 @@ def test_any_number_of_ranks_gets_the_same_weights_from_the_digits(run: Run, tmp
     assert output.count("test accuracy") == 4
     assert weights(tmp_path / "4").shape == (650,)
 
+
+@pytest.mark.thorough
+def test_any_number_of_ranks_gets_the_same_weights_from_the_digits(run: Run, tmp_path: Path) -> None:
     few = ("--model", "softmax", "--data", "digits", "--epochs", "2", "--batch", "50")
     train(run, 1, tmp_path / "1", *few)
     train(run, 5, tmp_path / "5", *few, "--algorithm", "shared-memory")

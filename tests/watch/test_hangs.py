@@ -185,8 +185,8 @@ def test_a_laptop_that_sleeps_is_no_hang(shared: Kernel) -> None:
 @pytest.mark.parametrize(
     ("what", "cell"),
     [
-        ("stuck in raw MPI", f"{RAW}if rank:\n    raw.Barrier()"),
-        pytest.param("computing", "while rank: pass", marks=pytest.mark.thorough),
+        pytest.param("stuck in raw MPI", f"{RAW}if rank:\n    raw.Barrier()", marks=pytest.mark.thorough),
+        ("computing", "while rank: pass"),
     ],
 )
 def test_a_restarted_kernel_stops_the_cell_of_the_old_one(

@@ -23,12 +23,14 @@ class Iterations(Callback):
     The time (s) of an iteration runs from its begin to the begin of the next one, so that the times add up to
     that of the run; the last one ends with itself. In it, a rank computes (forward and backward pass, and the
     update), waits for the last rank, and communicates where that is not hidden behind computation (exposed
-    communication). The rest is what callbacks do, and the end of an epoch.
+    communication). The rest is what callbacks do, and the end of an epoch. `local_batch` is the number of
+    samples in this rank's largest local batch.
     """
 
     def __init__(self) -> None:
         self._rows: list[list[float]] = []
         self._begin = 0.0
+        self.local_batch = 0
 
     def after_step(self, it: Iteration) -> None:
         if self._rows:
@@ -38,6 +40,7 @@ class Iterations(Callback):
             parts = [compute, it.start - it.ready, it.end - it.start]
             self._rows.append([it.number, it.loss, it.done - it.begin, *parts])
         self._begin = it.begin
+        self.local_batch = max(self.local_batch, it.local_batch)
 
     def gather(self, comm: MPI.Intracomm) -> np.ndarray:
         """Return a table of all ranks on rank 0, an empty one elsewhere. Collective.

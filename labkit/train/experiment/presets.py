@@ -10,10 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
-from labkit import data
+from labkit import data, reports
 from labkit.comm import CollectiveError
+
+IMAGES_PER_PERCENT = 10_000 / 100  # the test sets of CIFAR-10 and of MNIST have 10,000 images
 
 
 @dataclass(frozen=True)
@@ -21,9 +24,9 @@ class Preset:
     """An experiment: its number of ranks, its settings, and what its report prints.
 
     `cached` is the data set of the report, used where it is in the cache; elsewhere the embedded digits take
-    its place, with the settings `on_digits`. `printed` holds the report's figures: a number, or one for each
-    rank, under the names that `labkit.train.experiment.comparison` gives to the measurements. The `hint` on
-    what to try next ends the output.
+    its place, with the settings `on_digits`. `printed` holds the report's figures (`labkit.reports`), one for
+    each rank or one for all, under the names that `labkit.train.experiment.comparison` gives to the
+    measurements. The `hint` on what to try next ends the output.
     """
 
     report: str
@@ -32,8 +35,57 @@ class Preset:
     cached: str
     settings: dict[str, Any]
     on_digits: dict[str, Any] = field(default_factory=dict)
-    printed: dict[str, Any] = field(default_factory=dict)
+    printed: dict[str, list[float]] = field(default_factory=dict)
     hint: str = ""
+
+
+def _figures_of_c(set_up: str) -> dict[str, list[float]]:
+    """Return what report C prints for a set-up."""
+    of_ranks, of_nodes = _rows("c_ranks", "set_up", set_up), _rows("c_shares", "set_up", set_up)
+    return _known(
+        {
+            "loss, iteration 20": of_ranks["loss_20"],
+            "loss, iteration 40": of_ranks["loss_40"],
+            "training accuracy (%)": of_ranks["training_accuracy_percent"],
+            "test accuracy (%)": of_ranks["test_correct"] / IMAGES_PER_PERCENT,
+            "time per iteration (s)": of_ranks["time_s"],
+            "compute (%)": of_nodes["compute_percent"],
+            "exposed communication (%)": of_nodes["communication_percent"],
+        }
+    )
+
+
+def _figures_of_d(algorithm: str) -> dict[str, list[float]]:
+    """Return what report D prints for a way to average."""
+    of_ranks = _rows("d_runs", "algorithm", algorithm)
+    accuracies = of_ranks["test_correct"] / IMAGES_PER_PERCENT
+    return _known({"test accuracy (%)": accuracies, "training time (s)": of_ranks["time_s"]})
+
+
+def _figures_of_e(algorithm: str) -> dict[str, list[float]]:
+    """Return what report E prints for an algorithm; of the ring's last epoch, each rank's figures."""
+    run = _rows("e_runs", "algorithm", algorithm)
+    last = reports.read("e_ring_last") if algorithm == "ring" else run
+    return _known(
+        {
+            "loss, epoch 1": run["loss_1"],
+            "loss, epoch 100": last["loss_100"],
+            "accuracy, epoch 1 (%)": run["accuracy_1_percent"],
+            "accuracy, epoch 100 (%)": last["accuracy_100_percent"],
+            "training time (s)": run["time_s"],
+        }
+    )
+
+
+def _rows(table: str, column: str, value: str) -> dict[str, np.ndarray]:
+    """Return the columns of a report's table, in the rows that have this value in a column."""
+    columns = reports.read(table)
+    return {name: entries[columns[column] == value] for name, entries in columns.items()}
+
+
+def _known(figures: dict[str, np.ndarray]) -> dict[str, list[float]]:
+    """Return the figures that the report prints."""
+    return {name: values.tolist() for name, values in figures.items() if not np.isnan(values).any()}
 
 
 # The optimiser's settings are ours; the report does not state them.
@@ -94,14 +146,7 @@ PRESETS: dict[str, Preset] = {
         1,
         "cifar10",
         {**_C},
-        printed={
-            "loss, iteration 20": 3.1989,
-            "loss, iteration 40": 2.7268,
-            "training accuracy (%)": 11.16,
-            "test accuracy (%)": 10.50,
-            "time per iteration (s)": 2.504030,
-            "compute (%)": 85,
-        },
+        printed=_figures_of_c("1"),
     ),
     "report-c-2a": Preset(
         "C",
@@ -109,14 +154,7 @@ PRESETS: dict[str, Preset] = {
         4,
         "cifar10",
         {**_C, "algorithm": "root", "buffers": "leave"},
-        printed={
-            "loss, iteration 20": [3.7764, 3.6924, 3.0012, 3.6006],
-            "loss, iteration 40": [2.8082, 2.3976, 2.8942, 2.9067],
-            "training accuracy (%)": [11.25, 10.62, 11.29, 11.52],
-            "test accuracy (%)": [12.70, 12.69, 12.82, 12.80],
-            "time per iteration (s)": [1.173583, 1.744663, 1.745757, 1.744380],
-            "compute (%)": 46,
-        },
+        printed=_figures_of_c("2a"),
     ),
     "report-c-2b": Preset(
         "C",
@@ -124,15 +162,7 @@ PRESETS: dict[str, Preset] = {
         4,
         "cifar10",
         {**_C, "algorithm": "mpi", "buffers": "leave"},
-        printed={
-            "loss, iteration 20": [3.6166, 3.4846, 2.8838, 3.3967],
-            "loss, iteration 40": [2.6137, 2.6006, 2.9676, 2.7887],
-            "training accuracy (%)": [11.48, 10.55, 11.48, 11.48],
-            "test accuracy (%)": [10.83, 10.89, 10.84, 10.83],
-            "time per iteration (s)": [0.949686, 1.504609, 1.505896, 1.505127],
-            "compute (%)": 45,
-            "exposed communication (%)": 17,
-        },
+        printed=_figures_of_c("2b"),
     ),
     "report-c-3": Preset(
         "C",
@@ -140,15 +170,7 @@ PRESETS: dict[str, Preset] = {
         4,
         "cifar10",
         {**_C, "algorithm": "mpi", "overlap": True, "bucket_mb": 25.0, "buffers": "broadcast"},
-        printed={
-            "loss, iteration 20": [3.7836, 3.6995, 2.9954, 3.5791],
-            "loss, iteration 40": [2.7283, 2.2727, 2.8930, 2.7248],
-            "training accuracy (%)": [11.21, 10.62, 11.33, 11.60],
-            "test accuracy (%)": [12.77, 12.77, 12.77, 12.77],
-            "time per iteration (s)": [0.885421, 1.402434, 1.403214, 1.401893],
-            "compute (%)": 45,
-            "exposed communication (%)": 17,
-        },
+        printed=_figures_of_c("3"),
     ),
     "report-d-allreduce": Preset(
         "D",
@@ -158,7 +180,7 @@ PRESETS: dict[str, Preset] = {
         {**_D, "algorithm": "mpi"},
         on_digits={"epochs": 20},
         hint=_TWO_HOSTS.format("report-d-allreduce"),
-        printed={"test accuracy (%)": [98.29, 98.29], "training time (s)": [44.210149, 44.217112]},
+        printed=_figures_of_d("allreduce"),
     ),
     "report-d-allgather": Preset(
         "D",
@@ -168,7 +190,7 @@ PRESETS: dict[str, Preset] = {
         {**_D, "algorithm": "allgather"},
         on_digits={"epochs": 20},
         hint=_TWO_HOSTS.format("report-d-allgather"),
-        printed={"test accuracy (%)": [98.05, 98.05], "training time (s)": [75.122852, 75.135287]},
+        printed=_figures_of_d("allgather"),
     ),
     "report-e-allreduce": Preset(
         "E",
@@ -177,13 +199,7 @@ PRESETS: dict[str, Preset] = {
         "mnist",
         {**_E, "algorithm": "mpi"},
         hint=_E_HINT,
-        printed={
-            "loss, epoch 1": 2.29,
-            "loss, epoch 100": 1.48,
-            "accuracy, epoch 1 (%)": 9,
-            "accuracy, epoch 100 (%)": 66,
-            "training time (s)": 3.03,
-        },
+        printed=_figures_of_e("allreduce"),
     ),
     "report-e-ring": Preset(
         "E",
@@ -192,12 +208,7 @@ PRESETS: dict[str, Preset] = {
         "mnist",
         {**_E, "algorithm": "ring"},
         hint=_E_HINT,
-        printed={
-            "loss, epoch 1": 2.27,
-            "loss, epoch 100": [0.6299, 0.5483, 0.5488, 0.7275],
-            "accuracy, epoch 100 (%)": [92, 100, 84, 88],
-            "training time (s)": 2.80,
-        },
+        printed=_figures_of_e("ring"),
     ),
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -21,11 +22,14 @@ import numpy as np
 from mpi4py import MPI
 
 import labkit
+from labkit.env import ONE_THREAD
 from labkit.files import UNFINISHED, atomic_write
 from labkit.launch import node_name
 from labkit.nn import MODELS, Model, load_model, save_model
+from labkit.processes import cores
 from labkit.train.callbacks import Epoch
 
+BLAS_THREADS = (*ONE_THREAD, "VECLIB_MAXIMUM_THREADS")
 IN_RUN_JSON = (
     "rank",
     "epoch",
@@ -33,9 +37,23 @@ IN_RUN_JSON = (
     "global_loss",
     "local_accuracy",
     "global_accuracy",
+    "samples",
     "time_s",
     "drift",
 )
+
+# From when to when each time (s) of the files is measured, on the rank's own clock.
+TIMES = {
+    "total_s": "the call of `train`, from before the first step to after the last epoch, without the test",
+    "time_s of an epoch": "its steps, from the start of the first to the end of the last, callbacks included",
+    "wait_s": "from the end of the rank's own gradient to the end of a barrier before averaging, and in "
+    "epoch 1 also for the last rank's call of `train`; 0 where averaging overlaps with the backward pass",
+    "transfer_s": "averaging itself, after that barrier; with overlap, what the backward pass does not hide",
+    "time_s of an iteration": "from its start to the start of the next; the first is included in the files, "
+    "and left out of means",
+    "compute_s": "forward pass, backward pass and update",
+    "communication_s": "as transfer_s, of an iteration",
+}
 
 
 def prepare(directory: Path) -> None:
@@ -52,15 +70,22 @@ def prepare(directory: Path) -> None:
 
 
 def record(comm: MPI.Intracomm, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings, number of ranks, each rank's host, versions and time (UTC) of this run.
+    """Return the settings, number of ranks, each rank's host and cores, versions and time (UTC) of this run.
 
-    Collective; every rank gets the same.
+    `blas_threads` has each rank's environment variables that limit the threads of NumPy's BLAS; where none is
+    set, BLAS chooses. Collective; every rank gets the same.
     """
+    threads = {name: os.environ.get(name) for name in BLAS_THREADS}
+    hosts, cores_of_ranks, threads_of_ranks = zip(
+        *comm.allgather((node_name(MPI.Get_processor_name()), cores(), threads)), strict=True
+    )
     return comm.bcast(
         {
             "settings": dict(settings),
             "ranks": comm.size,
-            "hosts": comm.allgather(node_name(MPI.Get_processor_name())),
+            "hosts": list(hosts),
+            "cores": list(cores_of_ranks),
+            "blas_threads": list(threads_of_ranks),
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "versions": {
                 "labkit": labkit.__version__,
@@ -69,7 +94,9 @@ def record(comm: MPI.Intracomm, settings: Mapping[str, Any]) -> dict[str, Any]:
                 "mpi4py": mpi4py.__version__,
                 "mpi_library": _mpi_library(),
                 "mpi_standard": ".".join(map(str, MPI.Get_version())),
+                "system": platform.platform(),
             },
+            "times": TIMES,
         }
     )
 

@@ -27,6 +27,7 @@ from labkit.train.experiment.progress import Progress
 from labkit.train.experiment.run_record import prepare, record, save_measurements, save_weights
 from labkit.train.experiment.settings import AUGMENTATIONS, RECIPES, command_line, complete, fault
 from labkit.train.loop import gather, train
+from labkit.train.replicas import hash_of
 from labkit.train.speed import speeds
 from labkit.train.timeline import Step, Timeline, save_trace
 
@@ -97,6 +98,11 @@ def run(
         speeds=about.get("speeds", ()),
         augmentation=AUGMENTATIONS[settings["data"]] if settings["augment"] else None,
     )
+    about["batches"] = {
+        "samples": len(dataset.targets),
+        "global_batch": batches.about["global batch"],
+        "updates_per_epoch": batches.steps,
+    }
     epochs, steps = _length(settings, batches)
     if settings["algorithm"] == "auto":
         about["auto"] = str(choose(world, model.grads.nbytes))
@@ -140,11 +146,20 @@ def run(
         total_s = perf_counter() - began
     _write(comm, out, lambda: save_weights(out, model))
 
-    loss, accuracy = evaluate(model, dataset)
+    tested = evaluate(model, dataset)
     samples = sum(row.samples for row in rows)
-    printer.say(end_line(loss, accuracy, total_s, samples))
-    measured = {"rank": comm.rank, "test_loss": loss, "test_accuracy": accuracy}
-    about["ended"] = comm.gather({**measured, "total_s": total_s, "samples": samples})
+    printer.say(end_line(tested["test_loss"], tested["test_accuracy"], total_s, samples))
+    about["ended"] = comm.gather(
+        {
+            "rank": comm.rank,
+            **tested,
+            "total_s": total_s,
+            "samples": samples,
+            "local_batch": iterations.local_batch,
+            "parameters_hash": hash_of(model.params),
+            "buffers_hash": hash_of(model.buffers),
+        }
+    )
     table = iterations.gather(comm)
     results = Results(gather(comm, rows), timeline.gather(), table, about)
     if preset and comm.rank == 0:
@@ -155,17 +170,24 @@ def run(
     printer.note(f"The results are in {out}.")
 
 
-def evaluate(model: Model, dataset: SharedSet) -> tuple[float, float | None]:
-    """Return the loss and the accuracy (None for a regression) of this rank's model on the test set.
+def evaluate(model: Model, dataset: SharedSet) -> dict[str, Any]:
+    """Return loss and accuracy of this rank's model on the test set, and the count behind the accuracy.
 
-    Collective: all ranks go through the test set together, and each tests its own model.
+    A regression has no accuracy and no count: None. Collective: all ranks go through the test set together,
+    and each tests its own model.
     """
     loss, correct, n = 0.0, 0, 0
     for x, y in dataset.test_batches(TEST_BATCH):
         loss += len(x) * model.loss(x, y)
         correct += model.correct
         n += len(x)
-    return loss / n, correct / n if isinstance(model, Classifier) else None
+    classifies = isinstance(model, Classifier)
+    return {
+        "test_loss": loss / n,
+        "test_accuracy": correct / n if classifies else None,
+        "test_correct": int(correct) if classifies else None,
+        "test_samples": n,
+    }
 
 
 def stored(comm: MPI.Intracomm, directory: Path) -> dict[str, Any]:

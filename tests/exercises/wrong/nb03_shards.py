@@ -126,8 +126,8 @@ def shuffled_shard(n, rank, size, seed, epoch):
         "block_shuffled_shard",
         "these indices go beyond n - 1",
         """
-def block_shuffled_shard(n, block, rank, size, seeds):
-    order = np.random.default_rng(seeds).permutation(-(-n // block))
+def block_shuffled_shard(n, block, rank, size, seed, epoch):
+    order = np.random.default_rng([seed, epoch]).permutation(-(-n // block))
     samples = [np.arange(b * block, (b + 1) * block) for b in order[rank::size]]
     return np.concatenate([np.arange(0), *samples])
 """,
@@ -136,8 +136,8 @@ def block_shuffled_shard(n, block, rank, size, seeds):
         "block_shuffled_shard",
         "the number of blocks is rounded down",
         """
-def block_shuffled_shard(n, block, rank, size, seeds):
-    order = np.random.default_rng(seeds).permutation(n // block)
+def block_shuffled_shard(n, block, rank, size, seed, epoch):
+    order = np.random.default_rng([seed, epoch]).permutation(n // block)
     samples = [np.arange(b * block, (b + 1) * block) for b in order[rank::size]]
     return np.concatenate([np.arange(0), *samples])
 """,
@@ -146,15 +146,15 @@ def block_shuffled_shard(n, block, rank, size, seeds):
         "block_shuffled_shard",
         "single samples are shuffled, not blocks",
         """
-def block_shuffled_shard(n, block, rank, size, seeds):
-    return np.random.default_rng(seeds).permutation(n)[rank::size]
+def block_shuffled_shard(n, block, rank, size, seed, epoch):
+    return np.random.default_rng([seed, epoch]).permutation(n)[rank::size]
 """,
     ),
     (
         "block_shuffled_shard",
         "the blocks are dealt in the order of the file",
         """
-def block_shuffled_shard(n, block, rank, size, seeds):
+def block_shuffled_shard(n, block, rank, size, seed, epoch):
     samples = [np.arange(b, min(b + block, n)) for b in range(rank * block, n, size * block)]
     return np.concatenate([np.arange(0), *samples])
 """,
@@ -163,8 +163,8 @@ def block_shuffled_shard(n, block, rank, size, seeds):
         "block_shuffled_shard",
         "these are the numbers of the blocks",
         """
-def block_shuffled_shard(n, block, rank, size, seeds):
-    order = np.random.default_rng(seeds).permutation(-(-n // block))
+def block_shuffled_shard(n, block, rank, size, seed, epoch):
+    order = np.random.default_rng([seed, epoch]).permutation(-(-n // block))
     return order[rank::size]
 """,
     ),
@@ -172,8 +172,8 @@ def block_shuffled_shard(n, block, rank, size, seeds):
         "block_shuffled_shard",
         "need at least one array to concatenate",
         """
-def block_shuffled_shard(n, block, rank, size, seeds):
-    order = np.random.default_rng(seeds).permutation(-(-n // block))
+def block_shuffled_shard(n, block, rank, size, seed, epoch):
+    order = np.random.default_rng([seed, epoch]).permutation(-(-n // block))
     return np.concatenate([np.arange(b * block, min((b + 1) * block, n)) for b in order[rank::size]])
 """,
     ),

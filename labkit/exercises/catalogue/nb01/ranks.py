@@ -170,7 +170,8 @@ EXERCISES = [
         },
         hints=(
             "Loss and gradient of this rank's samples, average_gradients, the step, the mean loss.",
-            "A rank without samples makes every call, too, with a loss of 0 and a gradient of zeros.",
+            "The collectives are in average_gradients and in the mean loss. Every rank calls both, in the "
+            "same order, outside any `if`.",
             "The mean loss is comm.allreduce(loss * n) / comm.allreduce(n), as for the gradient.",
         ),
     ),

@@ -159,24 +159,21 @@ SHUFFLED_SHARD = Exercise(
 )
 
 
-def block_shuffled_shard(n, block, rank, size, seeds):
-    """Return the samples of this rank's blocks, block after block. Shape: (n_rank,), integers.
-
-    seeds: the list [seed, epoch].
-    """
+def block_shuffled_shard(n, block, rank, size, seed, epoch):
+    """Return the samples of this rank's blocks, block after block. Shape: (n_rank,), integers."""
     blocks = -(-n // block)
-    order = np.random.default_rng(seeds).permutation(blocks)
+    order = np.random.default_rng([seed, epoch]).permutation(blocks)
     samples = [np.arange(b * block, min((b + 1) * block, n)) for b in order[rank::size]]
     return np.concatenate([np.arange(0), *samples])
 
 
 def _block_cases() -> Sequence[Case]:
     cases = []
-    sizes = (4, 2, 1, [3, 1]), (12, 3, 2, [3, 1]), (10, 4, 3, [4, 2]), (23, 5, 4, [0, 3]), (6, 4, 4, [7, 1])
-    for n, block, size, seeds in sizes:
+    sizes = (4, 2, 1, 3, 1), (12, 3, 2, 3, 1), (10, 4, 3, 4, 2), (23, 5, 4, 0, 3), (6, 4, 4, 7, 1)
+    for n, block, size, seed, epoch in sizes:
         for rank in range(size):
-            label = f"{n} samples in blocks of {block}, rank {rank} of {size}, seeds {seeds}"
-            cases.append(Case(label, ((n, block, rank, size, seeds),)))
+            label = f"{n} samples in blocks of {block}, rank {rank} of {size}, seed {seed}, epoch {epoch}"
+            cases.append(Case(label, ((n, block, rank, size, seed, epoch),)))
     return cases
 
 
@@ -189,7 +186,7 @@ def _of_blocks(
     """Return the samples of a rank's blocks, of which there are as many as n_used(n, block) samples need."""
 
     def results(case: Case) -> Sequence[Any]:
-        n, block, rank, size, seeds = case.arguments[0]
+        n, block, rank, size, *seeds = case.arguments[0]
         used = n_used(n, block)
         samples = np.arange(min(used, n) if used < n else end(n, block))
         own = _order(-(-used // block), *seeds, *[rank] * with_rank)[rank::size]
@@ -207,17 +204,17 @@ def _rounded_up(n: int, block: int) -> int:
 
 
 def _samples(case: Case) -> Sequence[Any]:
-    n, _, rank, size, seeds = case.arguments[0]
+    n, _, rank, size, *seeds = case.arguments[0]
     return [_order(n, *seeds)[rank::size]]
 
 
 def _numbers(case: Case) -> Sequence[Any]:
-    n, block, rank, size, seeds = case.arguments[0]
+    n, block, rank, size, *seeds = case.arguments[0]
     return [_order(-(-n // block), *seeds)[rank::size]]
 
 
 def _in_order(case: Case) -> Sequence[Any]:
-    n, block, rank, size, _ = case.arguments[0]
+    n, block, rank, size, *_ = case.arguments[0]
     return [np.arange(n)[np.arange(n) // block % size == rank]]
 
 

@@ -1,0 +1,32 @@
+"""`labkit checklist`: what the record of a run leaves out."""
+
+# ruff: noqa: PLC0415 (imports inside functions: NumPy and MPI load only where the command runs)
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def command(folder: Path) -> None:
+    """List what the record in a run's FOLDER leaves out, of what a reader needs to judge the run.
+
+    FOLDER is the directory that `labkit train` wrote to. docs/checklist.md explains the items. The exit
+    status is 1 if an item is missing.
+    """
+    os.environ.setdefault("OMPI_MCA_btl", "self")  # else Open MPI would leave shared memory behind
+    from labkit.train.experiment.checklist import ITEMS, missing
+
+    try:
+        left_out = missing(folder)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    for name in left_out:
+        click.echo(f"missing: {name}")
+    click.echo(f"{len(ITEMS) - len(left_out)} of {len(ITEMS)} items are in the record of {folder}")
+    sys.exit(bool(left_out))
