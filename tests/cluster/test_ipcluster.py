@@ -12,6 +12,8 @@ import pytest
 from tests.cluster.shared import kernel, world
 from tests.cluster_fixtures import Kernel, Start, World, wait_until
 
+pytestmark = pytest.mark.clusters
+
 __all__ = ["kernel", "world"]
 CONNECT = "from labkit.cluster import connect\nrc = connect(2)"
 PIDS = "import os\nprint(rc[:].apply_sync(os.getpid))"

@@ -24,6 +24,8 @@ from labkit.env import PROFILE, RANKS
 from tests.cluster.lab_session import Server, ServerKernel
 from tests.cluster_fixtures import DEADLINE_S, World, wait_until
 
+pytestmark = pytest.mark.clusters
+
 ROOT = Path(__file__).parents[2]
 FIRST = "00_meet_the_cluster.ipynb"
 COMMAND = [sys.executable, "-m", "labkit", "lab", "-n", "2"]

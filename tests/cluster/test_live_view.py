@@ -10,6 +10,8 @@ import pytest
 
 from tests.cluster_fixtures import Kernel, World, a_world
 
+pytestmark = pytest.mark.clusters
+
 CONNECT = "from labkit.cluster import connect\nrc = connect(4, deadline_s=60)"
 WAIT = "import os, time\ndef wait_for(path):\n    while not os.path.exists(path):\n        time.sleep(0.05)\n"
 FIGURE = """

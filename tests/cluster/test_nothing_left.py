@@ -14,6 +14,8 @@ import pytest
 from tests.cluster_fixtures import Kernel, Start, World, wait_until
 from tests.conftest import thorough
 
+pytestmark = pytest.mark.clusters
+
 CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
 RAW_DEADLOCK = "from mpi4py import MPI\nif rank == 0:\n    MPI.Intracomm(MPI.COMM_WORLD).Barrier()"
 

@@ -15,6 +15,8 @@ import pytest
 from tests.cluster.shared import world
 from tests.cluster_fixtures import Kernel, Start, World, clusters, wait_until
 
+pytestmark = pytest.mark.clusters
+
 __all__ = ["world"]
 CONNECT = "from labkit.cluster import connect\nrc = connect(2{})"
 FIRST, SECOND = "00_first.ipynb", "01_second.ipynb"

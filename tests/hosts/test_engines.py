@@ -12,6 +12,8 @@ from labkit import hosts
 from labkit.hosts.namespaces import FOLDER
 from tests.cluster_fixtures import Kernel, World, wait_until, world
 
+pytestmark = pytest.mark.clusters
+
 __all__ = ["world"]
 CONNECT = "from labkit.cluster import connect\nrc = connect(3, profile='hosts')"
 

@@ -23,6 +23,8 @@ from tests.cluster_fixtures import wait_until
 from tests.conftest import thorough
 from tests.hosts.conftest import Run
 
+pytestmark = pytest.mark.clusters
+
 BYTES = 4 * 2**20  # as in measure.py
 
 # Root without the right to create namespaces has the rights of any other user.

@@ -15,6 +15,8 @@ from mpi4py import MPI
 from tests.cluster_fixtures import Kernel, World
 from tests.conftest import thorough
 
+pytestmark = pytest.mark.clusters
+
 DEADLINE_S = 1
 CONNECT = f"from labkit.cluster import connect\nrc = connect(4, deadline_s={DEADLINE_S})"
 FUNCTION = """def f(*_):

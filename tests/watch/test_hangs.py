@@ -21,6 +21,8 @@ from tests.cluster_fixtures import Kernel, Start, World, wait_until
 from tests.conftest import thorough
 from tests.watch.hang_cases import HANGS, SCHEDULE
 
+pytestmark = pytest.mark.clusters
+
 DEADLINE_S = 2
 CONNECT = f"from labkit.cluster import connect\nrc = connect(4, deadline_s={DEADLINE_S})"
 RAW = "from mpi4py import MPI\nraw = MPI.Intracomm(MPI.COMM_WORLD)\n"  # the MPI library's own communicator
