@@ -95,7 +95,7 @@ ITEMS: dict[str, Callable[[Record], bool]] = {
 def missing(directory: str | Path) -> list[str]:
     """Return the items of the checklist that the record in a run's folder does not hold.
 
-    Raise ValueError if there is no folder of that name, or no run.json that can be read in it.
+    Raise ValueError if the folder has no run.json that can be read.
     """
     directory = Path(directory)
     try:

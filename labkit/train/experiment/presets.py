@@ -1,8 +1,8 @@
 """The experiments of the reports as settings, and the figures that the reports print for them.
 
-Report C trains VGG-11 in four set-ups, report D a small CNN with two ways to average, report E LeNet-5 with
-two all-reduce algorithms. The reports do not state all settings: where one is missing, the value here is
-marked as ours.
+Report C trains VGG-11 in four set-ups, report D a small CNN with two averaging algorithms, and report E
+LeNet-5 with two all-reduce algorithms. The reports do not state all settings: where one is missing, the value
+here is marked as ours.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _figures_of_c(set_up: str) -> dict[str, list[float]]:
 
 
 def _figures_of_d(algorithm: str) -> dict[str, list[float]]:
-    """Return what report D prints for a way to average."""
+    """Return what report D prints for an averaging algorithm."""
     of_ranks = _rows("d_runs", "algorithm", algorithm)
     accuracies = of_ranks["test_correct"] / IMAGES_PER_PERCENT
     return _known({"test accuracy (%)": accuracies, "training time (s)": of_ranks["time_s"]})

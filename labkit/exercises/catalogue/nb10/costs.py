@@ -1,4 +1,4 @@
-"""The exercise of notebook 10 about report D: the cost of two ways to average."""
+"""The exercise of notebook 10 about report D: the cost of two averaging algorithms."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _p_gathered(case: Case) -> Sequence[Any]:
 AVERAGING_SECONDS = Exercise(
     reference=averaging_seconds,
     notebook="10",
-    title="The cost of two ways to average",
+    title="The cost of two averaging algorithms",
     difficulty=3,
     minutes=15,
     points=3,
