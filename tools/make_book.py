@@ -1,0 +1,81 @@
+"""Build the book in build/book: the notebooks with their saved outputs, the pages of docs/, the API.
+
+python tools/make_book.py
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import book_api
+
+ROOT = Path(__file__).resolve().parent.parent
+BOOK = ROOT / "build" / "book"
+
+
+def stage(target: Path) -> None:
+    """Copy what the book shows to an empty folder, so that no file of the build is among the sources."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for folder in "docs", "notebooks", "examples":
+        shutil.copytree(ROOT / folder, target / folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    for name in "_config.yml", "_toc.yml":
+        shutil.move(target / "docs" / "book" / name, target / name)
+    (target / "docs" / "book" / "api.md").write_text(book_api.page(), encoding="utf-8")
+
+
+class Page(HTMLParser):
+    """The links of a page and the names that links can point to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.names: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element's links and its name."""
+        for name, value in attrs:
+            if value and (name in ("href", "src") and tag in ("a", "img")):
+                self.links.add(value)
+            elif value and name in ("id", "name"):
+                self.names.add(value)
+
+
+def broken_links(html: Path) -> list[str]:
+    """Return the links between pages whose page, file or anchor is missing."""
+    pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in html.rglob("*.html")}
+    broken = []
+    for path, page in pages.items():
+        for link in sorted(page.links):
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue  # not of this book
+            to = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            is_missing = not to.exists() or (
+                parts.fragment and to in pages and unquote(parts.fragment) not in pages[to].names
+            )
+            if is_missing:
+                broken.append(f"{path.relative_to(html.resolve())}: {link}")
+    return broken
+
+
+def main() -> None:
+    """Build the book; exit with an error for any warning or broken link."""
+    stage(BOOK)
+    jupyter_book = Path(sys.executable).with_name("jupyter-book")
+    command = [jupyter_book, "build", BOOK, "--warningiserror", "--keep-going"]
+    subprocess.run(command, check=True)
+    html = BOOK / "_build" / "html"
+    if broken := broken_links(html):
+        sys.exit("broken links:\n" + "\n".join(broken))
+    print(f"The book: {html / 'index.html'}")
+
+
+if __name__ == "__main__":
+    main()
