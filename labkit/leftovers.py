@@ -63,6 +63,15 @@ def files_of_this_cluster() -> dict[str, str]:
     return cluster_files(os.environ.get("IPP_PROFILE_DIR", ""), os.environ.get("IPP_CLUSTER_ID", ""))
 
 
+def engine_logs_of_this_cluster() -> list[str]:
+    """Return the log files of engines of the cluster that this process belongs to, if it has an id.
+
+    A kernel that was killed while it stopped its engines has left their log, and the controller ends last.
+    """
+    folder, id_ = os.environ.get("IPP_PROFILE_DIR", ""), os.environ.get("IPP_CLUSTER_ID", "")
+    return glob.glob(f"{glob.escape(folder)}/log/ipengine-{id_}-*.log") if id_ else []
+
+
 def remove(paths: list[str]) -> None:
     """Remove files that may be gone already."""
     for path in paths:

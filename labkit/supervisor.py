@@ -162,9 +162,10 @@ def files_to_remove(role: str, watched: int, command: int) -> list[str]:
         watched
     ):  # the starter cannot read our output or clean up any more
         files = {**cluster, "log": own_log()}
+    logs = leftovers.engine_logs_of_this_cluster() if role == "controller" and not alive(watched) else []
     # A controller's sockets for engines on hosts (labkit.cluster.engine.socket_controller).
     hosts = os.environ.get("LABKIT_HOSTS") or f"/tmp/allreducelab-hosts-{os.getuid()}"
-    return [*files.values(), *glob.glob(f"{hosts}/{command}:*")]
+    return [*files.values(), *logs, *glob.glob(f"{hosts}/{command}:*")]
 
 
 def main(arguments: list[str]) -> int:

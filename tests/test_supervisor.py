@@ -36,6 +36,22 @@ def test_files_of_a_new_cluster_of_the_same_name_are_kept(tmp_path: Path, succes
     assert [file.exists() for file in files] == [successor, successor]
 
 
+def test_a_log_of_engines_that_ended_before_their_killed_kernel_is_removed(tmp_path: Path) -> None:
+    """As on a busy server: Jupyter kills a kernel that has not stopped its cluster within seconds."""
+    (tmp_path / "log").mkdir()
+    own, others = (tmp_path / "log" / f"ipengine-{name}-7-8.log" for name in ("notebook-1", "notebook-12"))
+    for log in (own, others):
+        log.write_text("")
+    kernel = subprocess.Popen(["sleep", "60"])
+    supervisor = supervised("controller")
+    supervisor[-1] = str(kernel.pid)
+    environment = {**os.environ, "IPP_PROFILE_DIR": str(tmp_path), "IPP_CLUSTER_ID": "notebook-1"}
+    with subprocess.Popen([*supervisor, "sleep", "60"], env=environment):
+        kernel.kill()
+        kernel.wait()
+    assert not own.exists() and others.exists()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere another process adopts orphans")
 def test_an_orphan_that_ends_is_no_zombie_while_the_command_runs() -> None:
     """As engines whose kernel has ended: `connect()` in the next kernel waits until they are gone."""

@@ -1,0 +1,90 @@
+"""Many clusters at once on one machine, as students of a course have them: none affects another.
+
+Each student has a profile folder and two notebooks with engines of their own.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster_fixtures import Kernel, World, a_kernel, a_world, wait_until
+from tests.conftest import thorough
+
+pytestmark = pytest.mark.clusters
+
+CLUSTERS = 8  # at least 4
+RANKS = 2
+CONNECT = f"from labkit.cluster import connect\nrc = connect({RANKS}, own=True)"
+MISSING_RANK = "if rank > 0:\n    comm.Barrier()"
+KILLED_RANK = "import os, signal\nif rank > 0:\n    os.kill(os.getpid(), signal.SIGKILL)\ncomm.Barrier()"
+# Add numbers until the file is there, at least ten times.
+ADD = """\
+import os
+rounds = wrong = 0
+open(f"{mark}-{{rank}}", "w").close()
+while comm.bcast(rounds < 10 or not os.path.exists("{end}")):
+    total = comm.allreduce({own} + rank)
+    wrong += total != {own} * size + size * (size - 1) // 2
+    rounds += 1
+print("wrong:", wrong)"""
+
+
+@contextmanager
+def notebooks(folder: Path, count: int) -> Iterator[list[Kernel]]:
+    """Yield the connected kernels of notebooks, two for each student; end them and their processes."""
+    with ExitStack() as stack:
+        worlds = [World(folder / str(number)) for number in range((count + 1) // 2)]
+        for world in worlds:
+            stack.enter_context(contextmanager(a_world)(world.folder))
+        kernels = [
+            stack.enter_context(contextmanager(a_kernel)(worlds[number // 2])) for number in range(count)
+        ]
+        for kernel, cell in [(kernel, kernel.start(CONNECT)) for kernel in kernels]:
+            said = kernel.finish(cell)
+            assert f"{RANKS} ranks, one MPI world" in said, said
+        yield kernels
+
+
+def wait_until_all_are_gone(kernels: Sequence[Kernel]) -> None:
+    """Shut the notebooks down; check that nothing of theirs is left."""
+    for kernel in kernels:
+        kernel.manager.shutdown_kernel()
+    for world in {kernel.world.folder: kernel.world for kernel in kernels}.values():
+        world.wait_until_empty()
+
+
+@pytest.mark.parametrize("count", [4, thorough(CLUSTERS)])
+def test_a_cluster_that_fails_affects_no_other(count: int, tmp_path: Path) -> None:
+    with notebooks(tmp_path, count) as kernels:
+        # All hang at once, each at a line of its own.
+        cells = [kernel.start("%%px\n" + k * "\n" + MISSING_RANK) for k, kernel in enumerate(kernels)]
+        for k, (kernel, cell) in enumerate(zip(kernels, cells, strict=True)):
+            report = kernel.finish(cell)
+            assert f"line {k + 3}: `comm.Barrier()`" in report, report
+
+        # One hangs, one loses its kernel and one a rank, while the others compute.
+        stuck, killed, rank_killed, *others = kernels
+        end = tmp_path / "end"
+        adding = [
+            kernel.start("%%px\n" + ADD.format(own=k, mark=tmp_path / f"began-{k}", end=end))
+            for k, kernel in enumerate(others)
+        ]
+        began = RANKS * len(others)
+        wait_until(lambda: len(list(tmp_path.glob("began-*"))) == began, "the others compute")
+        report = stuck.run(f"%%px\n{MISSING_RANK}")
+        assert "rank 0 never joined collective #" in report, report
+        killed.manager.signal_kernel(signal.SIGKILL)
+        report = rank_killed.run(f"%%px\n{KILLED_RANK}")
+        assert re.search(r"was killed by signal 9 \(SIGKILL\)", report), report
+        end.touch()
+        for kernel, cell in zip(others, adding, strict=True):
+            assert re.fullmatch(r"(\[stdout:\d+\]\s+wrong: 0\s+)+", said := kernel.finish(cell)), said
+        said = stuck.run("%%px\nprint('sum', comm.allreduce(rank))")
+        assert said.count(f"sum {sum(range(RANKS))}") == RANKS, said
+        wait_until_all_are_gone([kernel for kernel in kernels if kernel is not killed])
