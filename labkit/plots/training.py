@@ -1,4 +1,4 @@
-"""Figures of a training run: the ranks' losses, contributions and synchronisation times by epoch."""
+"""Figures of training runs: losses and accuracies by epoch, and times per iteration."""
 
 from __future__ import annotations
 
@@ -21,33 +21,6 @@ def losses(local: Sequence[Sequence[float]], over_all: Sequence[float]) -> Figur
     _rank_curves(axes, local)
     axes.plot(np.arange(1, len(over_all) + 1), over_all, color="black", linewidth=2.5, label="all ranks")
     axes.legend()
-    return figure
-
-
-def contributions(by_rank: Sequence[Sequence[float]], parameter: str) -> Figure:
-    """Return each rank's contribution to one parameter's gradient by epoch, with a dotted line at 100 %.
-
-    Shape: by_rank (ranks, epochs), as fractions: 1 is 100 %.
-    """
-    figure, axes = _by_epoch(f"Contribution to the gradient of {parameter} (%)")
-    _rank_curves(axes, 100 * np.asarray(by_rank))
-    axes.axhline(100, color="black", linewidth=1, linestyle=":")
-    axes.legend()
-    return figure
-
-
-def sync_times(wait_s: Sequence[Sequence[float]], transfer_s: Sequence[Sequence[float]]) -> Figure:
-    """Return the synchronisation times by epoch, on a log axis: waiting on the left, transfer on the right.
-
-    Shapes: both (ranks, epochs), in seconds.
-    """
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    sides = figure.subplots(1, 2, sharey=True)
-    for axes, times, title in zip(sides, (wait_s, transfer_s), ("Wait", "Transfer"), strict=True):
-        _label(axes, f"{title} (ms)")
-        _rank_curves(axes, 1e3 * np.asarray(times))
-        axes.set_yscale("log")
-    sides[1].legend()
     return figure
 
 

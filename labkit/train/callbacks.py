@@ -56,11 +56,6 @@ class Epoch:
     gradient_mean: dict[str, float] = field(default_factory=dict)
     contribution: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def samples_per_s(self) -> float:
-        """Return how many of its samples this rank trained on per second."""
-        return self.samples / self.time_s if self.time_s else math.nan
-
 
 class Iteration(NamedTuple):
     """What one rank knows of one step, for `Callback.after_step`.

@@ -52,45 +52,6 @@ def test_unused_panels_are_hidden_and_their_column_is_labelled() -> None:
     assert [axes.get_ylabel() for axes in panels[:4]] == ["Rank", "", "", "Rank"]
 
 
-def test_arrows_lie_head_to_tail_above_their_sum() -> None:
-    (axes,) = sharding.gradient_arrows([-1.0, 3.0], "b").axes
-    arrows = [(text.xyann, text.xy) for text in axes.texts if text.arrow_patch is not None]
-    assert arrows == [((0, 0), (-1, 0)), ((-1, 1), (2, 1)), ((0, 2), (2, 2))]
-    assert [text.get_text() for text in axes.texts if text.get_text()] == ["-1.0000", "+3.0000", "+2.0000"]
-    assert " b" in axes.get_xlabel()
-
-
-def test_along_step_draws_each_rank_and_the_global_loss() -> None:
-    (axes,) = sharding.loss_along_step(np.arange(3), [[1, 2, 3], [3, 2, 1]], [2, 2, 2], "steps").axes
-    assert [line.get_label() for line in axes.lines][:3] == ["rank 0", "rank 1", "all ranks"]
-    assert "(steps)" in axes.get_xlabel() and "Loss" in axes.get_ylabel()
-
-
-def test_contributions_by_scheme_are_in_per_cent() -> None:
-    (axes,) = sharding.contributions_by_scheme({"a": [1.1, 0.1], "b": [0.5, 0.6]}, "b").axes
-    np.testing.assert_allclose([bar.get_height() for bar in axes.patches], [110, 50, 10, 60])
-    assert "%" in axes.get_ylabel() and " b " in axes.get_ylabel()
-
-
-def test_local_and_global_loss_have_scales_of_their_own() -> None:
-    local, over_all = sharding.local_and_global_loss([0.01, 0.02], [5.0, 4.0], rank=2).axes
-    assert local.get_title() == "Local loss of rank 2" and over_all.get_title() == "Global loss"
-    assert local.get_ylim()[1] < 1 < over_all.get_ylim()[0]
-
-
-def test_times_are_in_milliseconds() -> None:
-    wait, transfer = sharding.times_by_rank({"Wait": [0.2, 0.1], "Transfer": [1e-3, 2e-3]}).axes
-    assert [line.get_ydata()[0] for line in wait.lines] == pytest.approx([200, 100])
-    assert [line.get_ydata()[0] for line in transfer.lines] == pytest.approx([1, 2])
-    assert wait.get_ylabel() == "Time (ms)"
-    assert wait.get_yscale() == transfer.get_yscale() == "log"
-
-
-def test_a_linear_time_axis_starts_at_zero() -> None:
-    (axes,) = sharding.times_by_rank({"Time": [0.2, 0.1]}, log=False).axes
-    assert axes.get_yscale() == "linear" and axes.get_ylim()[0] == 0
-
-
 @pytest.mark.parametrize("ranks", [1, 12])
 def test_any_number_of_ranks_can_be_drawn(ranks: int) -> None:
     owner = np.arange(20) % ranks
@@ -98,10 +59,6 @@ def test_any_number_of_ranks_can_be_drawn(ranks: int) -> None:
         sharding.shards({"a": owner}, owner.tolist()),
         sharding.samples_by_step({"a": (np.arange(20) // 4, owner)}),
         sharding.label_counts({"a": np.ones((ranks, 3), int)}),
-        sharding.gradient_arrows([0.0] * ranks, "b"),
-        sharding.loss_along_step(np.arange(2), [[1, 2]] * ranks, [1, 2], "steps"),
-        sharding.contributions_by_scheme({"a": [0.1] * ranks}, "b"),
-        sharding.times_by_rank({"Wait": [0.1] * ranks}),
     ]
     for figure in figures:
         assert png(figure).startswith(b"\x89PNG")

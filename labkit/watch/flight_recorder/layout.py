@@ -260,10 +260,6 @@ class FlightRecorder:
         slot = self.slots[rank]
         return not slot.has_died and (slot.machine != self.head.machine or alive(slot.pid))
 
-    def decides(self, rank: int) -> bool:
-        """Return whether a rank may publish reports: on one machine, any rank; on several, only the hub."""
-        return self.head.hub in (0, 1 + rank)
-
     def set_cell_state(self, rank: int, state: CellState, error: str = "") -> None:
         """Note that a rank's cell has started, returned or raised."""
         slot = self.slots[rank]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import secrets
 import socket
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from contextlib import suppress
 from enum import IntEnum
 from struct import Struct
 from time import monotonic
-from typing import Any
 
 HEADER = Struct("!IBd")  # length of what follows, a Kind, the sender's clock
 RECEIVED_BYTES = 1 << 16
@@ -61,10 +59,6 @@ class Connection:
         """Send a frame, or keep it until the other end takes it. Raise OSError if the connection is lost."""
         self.leaving += HEADER.pack(len(payload), kind, monotonic()) + payload
         self.flush()
-
-    def send_json(self, kind: Kind, value: Any) -> None:
-        """Send a frame of JSON."""
-        self.send(kind, json.dumps(value, separators=(",", ":")).encode())
 
     @property
     def is_behind(self) -> bool:

@@ -44,11 +44,6 @@ def begin(world: WatchedComm) -> StrictComm:
     return _world
 
 
-def is_strict() -> bool:
-    """Tell whether strict mode has begun in this process."""
-    return _world is not None
-
-
 def end_cell() -> str:
     """Return what this rank's cell has left behind, as text; empty if nothing.
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any, Literal
 
 from mpi4py import MPI
 
-from labkit.watch.flight_recorder.source import student_line_of
 from labkit.watch.requests.polled import PolledRequest, like, note
 from labkit.watch.requests.under_way import RawPrequest, RawRequest
 from labkit.watch.requests.waits import wait_for
@@ -19,16 +17,15 @@ from labkit.watch.strict.operations import Operation, Starter
 class StrictRequest(PolledRequest):
     """A request that drives an Operation; without one, it is a request of the MPI library."""
 
-    __slots__ = ("_result", "call", "is_complete")
+    __slots__ = ("call",)
     call: Operation | None
-    is_complete: bool
 
     def __new__(cls, request: MPI.Request | None = None, *_: Any) -> Any:
         """Take over the handle of a request, if there is one."""
         return RawRequest.__new__(cls, *(() if request is None else (request,)))
 
     def __init__(self, request: MPI.Request | None = None, call: Operation | None = None) -> None:
-        self.call, self.is_complete, self._result = call, False, None
+        self.call = call
 
     def __bool__(self) -> bool:
         return self.call is not None or RawRequest.__bool__(self)
@@ -221,8 +218,3 @@ class StrictPrequest(StrictRequest, RawPrequest):
 
 like(StrictRequest, RawRequest)
 like(StrictPrequest, RawPrequest)
-
-
-def place_of(frame: FrameType | None) -> str:
-    """Return the line of the program that led to a frame."""
-    return student_line_of(frame)
