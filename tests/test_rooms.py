@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -41,6 +43,7 @@ MODULES = {
     ".".join(("labkit", *path.relative_to(TOP).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in TOP.rglob("*.py")
 }
+FILES = {path: name for name, path in MODULES.items()}
 FOLDERS = sorted({path.parent for path in MODULES.values()})
 PACKAGES = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
 
@@ -109,6 +112,25 @@ def test_a_room_has_few_files(folder: Path) -> None:
 def test_files_are_short() -> None:
     files = [*TOP.rglob("*.py"), *TESTS.rglob("*.py")]
     assert [path for path in files if len(path.read_text().splitlines()) > MOST_LINES] == []
+
+
+def test_something_other_than_a_test_uses_every_module() -> None:
+    """Another module imports it or names it (`python -m …`), or a notebook, an example or a setting does."""
+    root = TOP.parent
+    outside = [
+        *root.glob("cluster_profiles/*/*.py"),
+        *root.glob("notebooks/*.ipynb"),
+        *root.glob("examples/*"),
+    ]
+    names: Counter[str] = Counter()  # in how many files each module is named
+    for path in [*MODULES.values(), root / "pyproject.toml", *outside]:
+        text = path.read_text()
+        named = set(re.findall(r"\blabkit(?:\.\w+)+", text)) | (imported(path) if path in FILES else set())
+        for package, listed in re.findall(r"\bfrom (labkit[\w.]*) import ([\w, ]+)", text):
+            named |= {f"{package}.{name.split()[0]}" for name in listed.split(",") if name.strip()}
+        names.update(named - {FILES.get(path)})
+    modules = [name for name, path in MODULES.items() if not path.name.startswith("__")]
+    assert [name for name in modules if not names[name]] == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
