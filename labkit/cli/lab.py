@@ -16,7 +16,6 @@ from labkit.env import PROFILE, RANKS
 if TYPE_CHECKING:
     from labkit.cli.jupyterlab import JupyterLab
 
-ORIGINALS = Path("notebooks")
 COPIES = Path("my-notebooks")
 FIRST = "00_meet_the_cluster.ipynb"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -32,7 +31,7 @@ POLL_S = 0.1
     type=click.Path(path_type=Path),
     default=COPIES,
     show_default=True,
-    help=f"Folder of the notebooks. The default holds your own copies of {ORIGINALS}/.",
+    help="Folder of the notebooks, here. The default holds your own copies of them.",
 )
 def command(ranks: int, folder: Path) -> None:
     """Start MPI engines and open JupyterLab on the first notebook. Ctrl-C ends both.
@@ -89,18 +88,20 @@ def command(ranks: int, folder: Path) -> None:
 def _prepare(folder: Path) -> None:
     """Update the student's copies of the notebooks; raise ClickException if the folder has no notebooks."""
     from labkit.cli import working_copies  # noqa: PLC0415
+    from labkit.cli.course.folders import ORIGINALS  # noqa: PLC0415
 
-    if not (ORIGINALS / FIRST).exists():
-        raise click.ClickException(f"{ORIGINALS / FIRST} is not here: run this in the folder of the lab.")
     if folder == COPIES:
         try:
             lines = working_copies.update(ORIGINALS, COPIES)
         except OSError as error:
-            raise click.ClickException(f"the notebooks could not be copied to {COPIES}: {error}") from error
+            raise click.ClickException(
+                f"the notebooks could not be copied to {COPIES.resolve()}: {error.strerror}. "
+                f"Start in a folder that you may write to and that has room for them."
+            ) from error
         click.echo("".join(f"{line}\n" for line in lines), nl=False)
     if not (folder / FIRST).exists():
         raise click.ClickException(
-            f"{folder} has no {FIRST}. Give the folder of the notebooks: labkit lab --folder {ORIGINALS}"
+            f"{folder} has no {FIRST}. Give the folder of the notebooks, or leave --folder out."
         )
 
 

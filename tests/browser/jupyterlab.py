@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -98,11 +97,11 @@ class Lab:
 
 @contextmanager
 def a_lab(folder: Path) -> Iterator[Lab]:
-    """Run `labkit lab` on a copy of the notebooks, with settings, state and sockets in `folder`, too."""
+    """Run `labkit lab` in a folder of its own, with settings, state and sockets in `folder`, too."""
     folder.mkdir(exist_ok=True)
     home = folder / "home"
     work = folder / "lab"
-    shutil.copytree(ROOT / "notebooks", work / "notebooks", ignore=shutil.ignore_patterns(".*"))
+    work.mkdir()
     env = {
         **os.environ,
         "HOME": str(home),

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook, new_output
+from click.testing import CliRunner
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from labkit import __version__
+from labkit.cli import lab
+from labkit.cli.course.folders import ORIGINALS
 from labkit.cli.working_copies import update
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +46,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
 
 
 KEPT = (
-    "copies/01.ipynb is older than originals/01.ipynb, and is kept because you have changed it. "
+    "copies/01.ipynb is kept because you have changed it, but there is a newer version. "
     "For the new version, rename your copy and start again."
 )
 REPLACED = "copies: replaced by newer versions: 01.ipynb"
@@ -131,17 +135,66 @@ def test_the_copies_are_no_part_of_the_repository_and_no_tests() -> None:
     assert 'testpaths = ["tests", "notebooks"]' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_links_of_the_notebooks_lead_somewhere_from_the_copies(tmp_path: Path) -> None:
-    """The copies' folder lies beside the originals' one, so links to other notebooks and to `../` work."""
+def test_links_of_the_copies_lead_to_files_beside_them(tmp_path: Path) -> None:
     copies = tmp_path / "my-notebooks"
-    update(ROOT / "notebooks", copies)
-    for path in copies.glob("*.ipynb"):
-        for cell in json.loads(path.read_text())["cells"]:
-            source = "".join(cell["source"])
-            code = cell["cell_type"] == "code"
-            links = re.findall(
-                r"""["'](\.\.?/[^"']+)""" if code else r"""(?:\]\(|src=["'])([^)#"']+)""", source
-            )
-            for link in links:
-                target = ROOT / link.removeprefix("../") if link.startswith("../") else copies / link
-                assert "://" in link or target.exists(), f"{path.name}: {link}"
+    update(ORIGINALS, copies)
+    links = {
+        (path, link)
+        for path in [*copies.glob("*.ipynb"), *copies.rglob("*.md")]
+        for link in links_of(path)
+        if "://" not in link
+    }
+    assert [f"{path.name}: {link}" for path, link in links if not (path.parent / link).exists()] == []
+    outside = [link for path, link in links if copies not in (path.parent / link).resolve().parents]
+    assert outside == []
+    assert {"glossary.md", "checklist.md", "train.sbatch"} <= {Path(link).name for _, link in links}
+
+
+def links_of(path: Path) -> list[str]:
+    """Return the links of a text; for a notebook also the relative paths in its code."""
+    in_text, in_code = r"""(?:\]\(|src=["'])([^)#"']+)""", r"""["'](\.\.?/[^"']+)"""
+    if path.suffix == ".md":
+        return re.findall(in_text, path.read_text())
+    cells = json.loads(path.read_text())["cells"]
+    patterns = [in_code if cell["cell_type"] == "code" else in_text for cell in cells]
+    return [
+        link
+        for cell, pattern in zip(cells, patterns, strict=True)
+        for link in re.findall(pattern, "".join(cell["source"]))
+    ]
+
+
+def test_a_changed_document_is_kept_and_an_unchanged_one_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "docs").mkdir()
+    cells = [
+        new_markdown_cell("[a](../docs/a.md#there), [b](../docs/b.md), [outside](../outside.md)", id="a")
+    ]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "notebooks" / "01.ipynb")
+    for name in ("docs/a.md", "docs/b.md", "outside.md"):
+        (tmp_path / name).write_text("old")
+    copies = tmp_path / "copies"
+    update(tmp_path / "notebooks", copies)
+    (cell,) = nbformat.read(copies / "01.ipynb", as_version=4).cells
+    assert cell.source == "[a](docs/a.md#there), [b](docs/b.md), outside"
+    (copies / "docs/a.md").write_text("mine")
+    for name in ("docs/a.md", "docs/b.md"):
+        (tmp_path / name).write_text("new [01](../notebooks/01.ipynb)")
+    replaced, kept = update(tmp_path / "notebooks", copies)
+    assert replaced == f"{copies}: replaced by newer versions: docs/b.md"
+    assert kept.startswith(f"{copies / 'docs/a.md'} is kept because you have changed it")
+    assert (copies / "docs/a.md").read_text() == "mine"
+    assert (copies / "docs/b.md").read_text() == "new [01](../01.ipynb)"
+
+
+def test_a_copy_says_which_version_of_the_lab_made_it(folders: tuple[Path, Path]) -> None:
+    notebook = nbformat.read(folders[1] / "01.ipynb", as_version=4)
+    assert notebook.metadata["labkit"] == {"version": __version__}
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my-notebooks").touch()  # root may write to any folder, but not to a file as if it were one
+    done = CliRunner().invoke(lab.command)
+    assert done.exit_code == 1
+    assert f"could not be copied to {tmp_path / 'my-notebooks'}: File exists." in done.output

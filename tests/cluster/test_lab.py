@@ -18,6 +18,7 @@ import pexpect
 import pytest
 
 from labkit.cli import jupyterlab
+from labkit.cli.course.folders import ORIGINALS
 from labkit.cli.lab import command
 from labkit.cluster.discovery import CHOSEN
 from labkit.env import PROFILE, RANKS
@@ -26,7 +27,6 @@ from tests.cluster_fixtures import DEADLINE_S, World, wait_until
 
 pytestmark = pytest.mark.clusters
 
-ROOT = Path(__file__).parents[2]
 FIRST = "00_meet_the_cluster.ipynb"
 COMMAND = [sys.executable, "-m", "labkit", "lab", "-n", "2"]
 TERMINAL = """\
@@ -45,9 +45,8 @@ HANG = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder of the lab with one notebook."""
-    (tmp_path / "lab" / "notebooks").mkdir(parents=True)
-    shutil.copy(ROOT / "notebooks" / FIRST, tmp_path / "lab" / "notebooks")
+    """Return an empty folder, as it is before the first start."""
+    (tmp_path / "lab").mkdir()
     return tmp_path / "lab"
 
 
@@ -79,9 +78,10 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     said = terminal.before + terminal.after
     match = re.fullmatch(TERMINAL, said.replace("\r\n", "\n"))
     assert match, said
-    before = digest(folder / "notebooks" / FIRST)
+    before = digest(ORIGINALS / FIRST)
     server = Server(match["server"], match["token"])
     notebook = server.call("GET", f"api/contents/my-notebooks/{FIRST}")
+    copied = digest(folder / "my-notebooks" / FIRST)
 
     kernel = ServerKernel(server, f"my-notebooks/{FIRST}")
     assert "found running: cluster-lab-" in kernel.run(CONNECT.format(n=2))
@@ -100,7 +100,8 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
 
     notebook["content"]["cells"][0]["source"] += " (mine)"
     server.call("PUT", f"api/contents/my-notebooks/{FIRST}", notebook)
-    assert digest(folder / "notebooks" / FIRST) == before != digest(folder / "my-notebooks" / FIRST)
+    assert digest(ORIGINALS / FIRST) == before
+    assert digest(folder / "my-notebooks" / FIRST) != copied
 
     # JupyterLab's cluster panel sends its requests to ipyparallel's server extension; so does this test.
     panel = server.call("POST", "ipyparallel/clusters", {"cluster_id": "panel", "n": 1})["id"]

@@ -1,59 +1,85 @@
-"""Write copies of notebooks into a folder, with the documents that they link to."""
+"""Where the original notebooks are, and folders of copies with the documents that they link to."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import nbformat
 
+import labkit
 from labkit.files import atomic_write
 
 LINK = re.compile(r"(?<!\!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+# The wheel carries the originals inside the package. In a clone they are beside it.
+PACKAGE = Path(labkit.__file__).resolve().parent
+ROOT = PACKAGE / "originals" if (PACKAGE / "originals").is_dir() else PACKAGE.parent
+ORIGINALS = ROOT / "notebooks"
+DOCUMENTS = ("docs", "examples", "labkit/reports/figures")  # beside the notebooks; copied if linked to
 
 
 def write(
     originals: list[Path], folder: Path, change: Callable[[Any], None], *, of_their_own: bool = False
 ) -> None:
-    """Write each notebook to `folder`, after `change(notebook)`, and the documents it links to beside it.
+    """Write each notebook to `folder`, after `change(notebook)`, and the documents it needs beside it.
 
-    Documents are files outside the folder of the notebooks, such as the glossary. With `of_their_own`, each
-    notebook `01_x.ipynb` gets a folder `01_x` with its documents. Links lead to the copies; a document's
-    links to files that are not copied become plain text.
+    With `of_their_own`, each notebook `01_x.ipynb` gets a folder `01_x` with its documents.
     """
-    root = originals[0].parent.resolve().parent
-    notebooks = {path.resolve(): _place(path, folder, of_their_own) for path in originals}
-    files: dict[Path, bytes] = {}  # written together: nothing is written if one notebook is not right
-    for original, copy in notebooks.items():
-        notebook = nbformat.read(original, as_version=4)
-        change(notebook)
-        texts = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
-        documents = {
-            target: copy.parent / target.relative_to(root)
-            for cell in texts
-            for target in _targets(cell.source, original)
-            if target not in notebooks and target.is_file() and root in target.parents
-        }
-        places = notebooks | documents
-        for cell in texts:
-            cell.source = _relinked(cell.source, original, places)
-        files[copy] = nbformat.writes(notebook).encode() + b"\n"
-        for target, place in documents.items():
-            content = target.read_bytes()
-            if target.suffix == ".md":
-                content = _relinked(content.decode(), target, places).encode()
-            files[place] = content
-    for place, content in files.items():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(place) as file:
+    # All contents first: nothing is written if one notebook is not right.
+    for place, content in contents(originals, change, of_their_own=of_their_own).items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(folder / place) as file:
             file.write(content)
 
 
-def _place(path: Path, folder: Path, of_its_own: bool) -> Path:
-    return (folder / path.stem if of_its_own else folder) / path.name
+def contents(
+    originals: list[Path], change: Callable[[Any], None], *, of_their_own: bool = False
+) -> dict[Path, bytes]:
+    """Return the files of a folder of copies, by their path in it.
+
+    These are the notebooks after `change(notebook)`, and the documents that they and other documents link
+    to. A notebook's metadata say which version of the lab made the copy. Links lead to the copies; links to
+    files that are not copied become plain text.
+    """
+    root = originals[0].parent.resolve().parent
+    notebooks = {
+        path.resolve(): Path(path.stem, path.name) if of_their_own else Path(path.name) for path in originals
+    }
+    files: dict[Path, bytes] = {}
+    for original, copy in notebooks.items():
+        notebook = nbformat.read(original, as_version=4)
+        change(notebook)
+        notebook.metadata["labkit"] = {"version": labkit.__version__}
+        texts = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
+        documents = _documents([cell.source for cell in texts], original, root)
+        places = notebooks | {path: copy.parent / path.parent.name / path.name for path in documents}
+        for cell in texts:
+            cell.source = _relinked(cell.source, original, places)
+        files[copy] = nbformat.writes(notebook).encode() + b"\n"
+        for path in documents:
+            content = path.read_bytes()
+            if path.suffix == ".md":
+                content = _relinked(content.decode(), path, places).encode()
+            files[places[path]] = content
+    return files
+
+
+def _documents(texts: Iterable[str], origin: Path, root: Path) -> set[Path]:
+    """Return the documents that texts of the file `origin` link to, and those that these link to."""
+    found: set[Path] = set()
+    new = {target for text in texts for target in _targets(text, origin)}
+    while new:
+        new = {
+            path
+            for path in new - found
+            if path.is_file() and any(root / name in path.parents for name in DOCUMENTS)
+        }
+        found |= new
+        new = {target for path in new if path.suffix == ".md" for target in _targets(path.read_text(), path)}
+    return found
 
 
 def _targets(text: str, origin: Path) -> list[Path]:

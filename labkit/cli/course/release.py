@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from labkit.cli.lab import ORIGINALS
 from labkit.files import atomic_write
 
 CONFIG = '''\
@@ -62,9 +61,7 @@ def write_copies(target: Path, change: Any, *, of_their_own: bool = False) -> li
     """Write a changed copy of each notebook to a new or empty folder, and return the notebooks' names."""
     from labkit.cli.course import copies, folders
 
-    originals = sorted(ORIGINALS.glob("*.ipynb"))
-    if not originals:
-        raise click.ClickException(f"{ORIGINALS}/ is not here: run this in the folder of the lab.")
+    originals = sorted(folders.ORIGINALS.glob("*.ipynb"))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise click.ClickException(f"{target} exists and is not an empty folder; choose another one.")
     try:
