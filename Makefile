@@ -4,7 +4,7 @@ MPI ?=  # mpich or openmpi; by default the one that the environment has, at firs
 VENV ?= .venv
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 
-.PHONY: lab test test-all test-clusters test-browser test-slurm test-grading exercises corpus book env test-env notebooks lint lock clean
+.PHONY: lab test test-all test-clusters test-browser test-slurm test-grading exercises corpus book env test-env notebooks picture lint lock clean
 
 make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))"
 
@@ -50,6 +50,9 @@ test-env:  ## the same, with what tests and linters need
 
 notebooks: test-env  ## run all notebooks and save their outputs, ready to commit
 	@"$(VENV)/bin/python" tools/run_notebooks.py notebooks/*.ipynb
+
+picture: test-env  ## draw docs/lab.gif, the moving picture of the README: the ring, and a hang on real ranks
+	@"$(VENV)/bin/python" tools/make_picture.py
 
 lint: test-env  ## ruff and mypy
 	@"$(VENV)/bin/ruff" check . && "$(VENV)/bin/ruff" format --check . && "$(VENV)/bin/mypy"
