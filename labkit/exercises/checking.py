@@ -17,7 +17,7 @@ from labkit.exercises.exercise import Exercise
 from labkit.exercises.judging import Verdict
 from labkit.exercises.reference import is_reference, reference_function
 from labkit.exercises.source import cell_text, is_stub
-from labkit.exercises.trial.launching import START_S, clean_environment
+from labkit.exercises.trial.launching import EXTRA_S, START_S, clean_environment
 from labkit.wording import counted
 
 PRINTED_LINES = 10
@@ -72,7 +72,7 @@ def hint(function: Callable[..., Any] | str) -> None:
 
 def judge_text(exercise: Exercise, text: str) -> Verdict:
     """Return the verdict on a cell's text, from a process of its own that runs the job and judges it."""
-    limit = 2 * START_S + exercise.deadline_s
+    limit = 2 * START_S + exercise.deadline_s + EXTRA_S
     with tempfile.TemporaryDirectory(prefix="labkit-exercise-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "request.json").write_text(json.dumps({"name": exercise.name, "text": text}))

@@ -68,7 +68,8 @@ class Exercise:
 
     `wrap(comm, case)`, if given, returns the communicator that the function gets, for example one on an
     emulated slow link. `tolerance` is relative to the largest expected value; None means to rounding of the
-    result's dtype.
+    result's dtype. A rank may compute for `deadline_s` seconds of its own
+    time, whatever else the machine computes.
     """
 
     reference: Callable[..., Any]

@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 from labkit.exercises.judging import Verdict
+from labkit.exercises.trial import launching
 from tests.exercises import corpus
 
 pytestmark = pytest.mark.exercises
@@ -72,6 +73,18 @@ def test_a_rank_that_does_not_return_is_a_finding(how: str) -> None:
     assert not found.check_failed, found.finding
     assert words.replace("2 s", "4 s") in found.finding
     assert "rank 1" in found.finding
+
+
+@pytest.mark.parametrize("extra_s", [50.0, 0.0])
+def test_the_deadline_is_of_the_rank_s_own_time(extra_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy server gives a correct function its core later: the check must not call that an endless loop."""
+    monkeypatch.setattr(launching, "EXTRA_S", extra_s)
+    sleeps = f"    import time; time.sleep({DEADLINE_S + 1})\n"
+    found = submit(ALONE, HEAD[ALONE] + sleeps + RIGHT, deadline_s=DEADLINE_S)
+    if extra_s > 0:
+        assert found.passed, found.finding
+    else:
+        assert "does not end within 2 s" in found.finding
 
 
 def test_a_rank_that_kills_what_watches_it_does_not_pass() -> None:

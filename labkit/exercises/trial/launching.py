@@ -20,6 +20,7 @@ from labkit.supervisor import GRACE_S, supervised
 from labkit.watch.program.options import Options, command_line
 
 START_S = 60.0  # for all ranks to start; a second on an idle machine
+EXTRA_S = 50.0  # beyond a deadline, for ranks that sleep or wait for a core
 END_S = 1.0  # from the first rank's stack, or from the end of all, until the job is ended
 HANG_S = 3.0  # a wait for a message this long is reported
 OUTPUT_BYTES = 1 << 20  # a job that prints more is ended
@@ -47,7 +48,8 @@ LAUNCHERS = (
 class Task:
     """What a job runs: the function `name`, which each of the cells with these texts defines, on all cases.
 
-    `module` is the catalogue's module with the exercise.
+    `module` is the catalogue's module with the exercise. A rank that has computed for `deadline_s` on one
+    text ends the job. So does one that has not come to its end EXTRA_S later: it sleeps, or the cores are busy.
     """
 
     module: str
@@ -114,7 +116,7 @@ def run_job(folder: Path, task: Task) -> list[Trial]:
     key = secrets.token_bytes(32)
     path = folder / "task.json"
     path.touch(mode=0o600)
-    path.write_text(json.dumps({**asdict(task), "key": key.hex()}))
+    path.write_text(json.dumps({**asdict(task), "extra_s": EXTRA_S, "key": key.hex()}))
     report = folder / "report.json"
     words = "labkit.exercises.trial.job", str(folder)
     if task.on_ranks:
@@ -190,7 +192,7 @@ def _run(command: list[str], folder: Path, task: Task) -> tuple[int | None, _Out
 
 def _wait(job: subprocess.Popen[bytes], output: _Output, folder: Path, task: Task) -> int | None:
     """Wait for the job's end, but not longer than it may take; return its status, or None."""
-    limit = time.monotonic() + START_S + task.deadline_s
+    limit = time.monotonic() + START_S + task.deadline_s + EXTRA_S
     stacks = [folder / f"rank-{rank}.stack" for rank in range(task.ranks)]
     done = [folder / f"rank-{rank}.done" for rank in range(task.ranks)]
     is_ending = False
