@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
+
+COLUMNS = 100  # of a line on a notebook's page: JupyterLab breaks longer ones in the middle of a word
+_QUOTED = re.compile(r"`[^`]*`")
+_WORD = re.compile(r"(?:[^\s`]|`[^`]*`|`)+")  # what stands in backticks is part of a word
+_NO_SPACE = re.compile(r"\S+")
+_COLUMNS_OF_A_TABLE = re.compile(r"\S {2,}\S")
 
 
 def counted(number: int, noun: str) -> str:
@@ -38,3 +45,35 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minute} min"
     return f"{minutes} min {second} s" if minutes else f"{second} s"
+
+
+def wrapped(message: str, columns: int = COLUMNS) -> str:
+    """Return a message with its long lines broken between words, not inside backticks if they fit a line.
+
+    A continuation line is indented as its line. The rows of a hang report's table stay as they are.
+    """
+    return "\n".join(part for line in message.split("\n") for part in _wrapped_line(line, columns))
+
+
+def _wrapped_line(line: str, columns: int) -> list[str]:
+    indent = line[: len(line) - len(line.lstrip())]
+    if len(line) <= columns or _COLUMNS_OF_A_TABLE.search(_QUOTED.sub("", line)):
+        return [line]
+    longest = columns - len(indent)
+    parts: list[str] = []
+    start = end = len(indent)  # of the next part
+    for word_start, word_end in _words(line, longest):
+        if start < end and word_end - start > longest:
+            parts.append(indent + line[start:end])
+            start = word_start
+        end = word_end
+    return [*parts, indent + line[start:end]]
+
+
+def _words(line: str, longest: int) -> Iterator[tuple[int, int]]:
+    """Yield where each word starts and ends; the words of a long text in backticks one by one."""
+    for word in _WORD.finditer(line):
+        if word.end() - word.start() <= longest:
+            yield word.span()
+        else:
+            yield from (part.span() for part in _NO_SPACE.finditer(line, *word.span()))

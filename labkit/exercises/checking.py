@@ -18,9 +18,10 @@ from labkit.exercises.judging import Verdict
 from labkit.exercises.reference import is_reference, reference_function
 from labkit.exercises.source import cell_text, is_stub
 from labkit.exercises.trial.launching import EXTRA_S, START_S, clean_environment
-from labkit.wording import counted
+from labkit.wording import COLUMNS, counted, wrapped
 
 PRINTED_LINES = 10
+PRINTED_COLUMNS = COLUMNS - len("[stdout:0] ")  # with which `%%px` marks what rank 0 prints
 USE = "the notebook uses the reference"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -67,7 +68,7 @@ def hint(function: Callable[..., Any] | str) -> None:
         return
     opened = record.open_hint(name, len(hints))
     for number, text in enumerate(hints[:opened], 1):
-        print(f"Hint {number} of {len(hints)} for {name}: {text}")
+        print(wrapped(f"Hint {number} of {len(hints)} for {name}: {text}", PRINTED_COLUMNS))
 
 
 def judge_text(exercise: Exercise, text: str) -> Verdict:
@@ -147,7 +148,7 @@ def _on_rank_0(make: Callable[[], Answer]) -> bool:
     try:
         if world is None or world.rank == 0:
             answer = _safely(make)
-            print(answer.text)
+            print(wrapped(answer.text, PRINTED_COLUMNS))
             use_own[0] = answer.use_own
     finally:  # also if rank 0 is interrupted: the others wait for it, or will be in the next check
         request = None if world is None else world.Ibcast(use_own, 0)
