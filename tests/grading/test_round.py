@@ -6,6 +6,7 @@ import csv
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ PURE = next(name for name, exercise in EXERCISES.items() if not exercise.on_rank
 ON_RANKS = next(name for name, exercise in EXERCISES.items() if exercise.on_ranks)
 LIMIT_S = 600  # for one command; grading runs some twenty jobs
 
+FROM_A_PLATFORM = "ada"  # submits through a learning platform's archive
+
 # nbgrader starts `alembic` by its name.
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
@@ -48,6 +51,13 @@ def write(notebook: Any, name: str, text: str) -> None:
 
 def everything_right(notebook: Any) -> None:
     copies.solve(notebook, EXERCISES)
+
+
+def in_a_copy_without_marks(notebook: Any) -> None:
+    """The student has worked in the copy that `make lab` opens, which nbgrader has not made."""
+    copies.solve(notebook, EXERCISES)
+    for cell in notebook.cells:
+        cell.metadata.pop("nbgrader", None)
 
 
 def nothing(notebook: Any) -> None:
@@ -102,6 +112,7 @@ def total(*names: str) -> int:
 # Each student's work, the points, and words of the feedback.
 STUDENTS: list[tuple[Callable[[Any], None], int, str]] = [
     (everything_right, total(*EXERCISES), f"{PURE}: correct ("),
+    (in_a_copy_without_marks, total(*EXERCISES), f"{PURE}: correct ("),
     (nothing, 0, f"{PURE}: not written."),
     (wrong, 0, f"{PURE}: not correct: "),
     (not_python, 0, f"{PURE}: not correct: SyntaxError"),
@@ -140,6 +151,12 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
         place = folder / "submitted" / work.__name__ / ASSIGNMENT
         place.mkdir(parents=True)
         nbformat.write(notebook, place / f"{ASSIGNMENT}.ipynb")
+    archive = folder / "downloaded" / ASSIGNMENT / "archive"
+    archive.mkdir(parents=True)
+    with zipfile.ZipFile(archive / "all.zip", "w") as file:
+        released = folder / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb"
+        file.write(released, f"{FROM_A_PLATFORM}_{ASSIGNMENT}.ipynb")
+    nbgrader(folder, "zip_collect", ASSIGNMENT)
     nbgrader(folder, "autograde", ASSIGNMENT)
     nbgrader(folder, "generate_feedback", ASSIGNMENT)
     nbgrader(folder, "export")
@@ -156,6 +173,11 @@ def test_a_student_gets_points_and_findings(course: Path, student: str, points: 
     assert float(grades[student]["max_score"]) == total(*EXERCISES)
     assert float(grades[student]["score"]) == points
     assert words in (course / f"feedback/{student}/{ASSIGNMENT}/{ASSIGNMENT}.html").read_text()
+
+
+def test_a_file_from_a_learning_platform_is_collected_and_graded(course: Path) -> None:
+    with (course / "grades.csv").open() as file:
+        assert FROM_A_PLATFORM in [row["student_id"] for row in csv.DictReader(file)]
 
 
 def test_if_the_check_itself_fails_there_is_no_grade(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,14 +99,19 @@ def solve(notebook: Any, exercises: dict[str, Exercise]) -> None:
     """Make an instructor's copy: the reference's source in place of each stub."""
     clear(notebook)
     for name, stub, _ in _known_pairs(notebook, exercises):
-        magic, body = without_magic(stub.source)
-        node = functions(stub.source)[name]
-        lines = body.splitlines()
-        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        lines[first - 1 : _end_of_stub(node, lines)] = reference_text(exercises[name]).splitlines()
-        stub.source = magic + "\n".join(lines)
+        write_solution(stub, exercises[name])
     title = next(cell for cell in notebook.cells if cell.cell_type == "markdown")
     title.source += f"\n\n{FOR_INSTRUCTORS}"
+
+
+def write_solution(stub: Any, exercise: Exercise) -> None:
+    """Put the reference's source in place of the stub that a cell holds."""
+    magic, body = without_magic(stub.source)
+    node = functions(stub.source)[exercise.name]
+    lines = body.splitlines()
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    lines[first - 1 : _end_of_stub(node, lines)] = reference_text(exercise).splitlines()
+    stub.source = magic + "\n".join(lines)
 
 
 def add_nbgrader(notebook: Any, exercises: dict[str, Exercise]) -> None:

@@ -20,6 +20,8 @@ c = get_config()  # noqa: F821
 c.CourseDirectory.course_id = "allreduce-lab"
 c.GenerateAssignment.preprocessors = grading.GENERATE
 c.Autograde.autograde_preprocessors = grading.AUTOGRADE
+# Files for `nbgrader zip_collect`: STUDENT_NOTEBOOK.ipynb, such as ada_01_backprop_by_hand.ipynb.
+c.FileNameCollectorPlugin.named_regexp = r"(.*/)?(?P<student_id>[^_/]+)_(?P<file_id>.+)"
 '''
 
 
