@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from labkit.plots.style import INK, colour, text_colour
 from labkit.schedules import ALLREDUCE, Transfer, contents_by_round, verify
 from labkit.watch.flight_recorder.report import Report
 from labkit.watch.flight_recorder.table import Entry, table
+from labkit.wording import wrapped
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "lab.gif"
 P = 4
@@ -191,16 +191,6 @@ def run_cell() -> tuple[str, Report]:
     return f"{name}: {error.evalue}", report
 
 
-def wrapped(text: str, columns: int) -> list[str]:
-    """Return the lines of a text, long ones continued in indented lines."""
-    lines: list[str] = []
-    for line in text.replace(" line ", " line\N{NO-BREAK SPACE}").splitlines():
-        indent = " " * (4 if line.startswith(" ") else 0)
-        is_long = len(line) > columns
-        lines += textwrap.wrap(line, columns, subsequent_indent=indent) if is_long else [line]
-    return lines
-
-
 def line_of(report: Report, rank: int) -> int:
     """Return the line of the cell at which a rank waits, or the line below the cell if it has returned."""
     state = report.ranks[rank]
@@ -231,9 +221,9 @@ def draw_cell(
         axes.add_patch(Rectangle(output, WIDTH - 2 * left, 402, facecolor=ERROR, lw=0, zorder=0))
     *before, after = said or [""]
     for number, line in enumerate(before):
-        write(axes, (left + 10, bottom + 56 + 25 * number), line, 16.6, ha="left", family="monospace")
+        write(axes, (left + 10, bottom + 56 + 25 * number), line, 16.8, ha="left", family="monospace")
     draw_table(axes, entries, bottom + 194)
-    write(axes, (left + 10, bottom + 412), after, 16.6, ha="left", family="monospace")
+    write(axes, (left + 10, bottom + 412), after, 16.8, ha="left", family="monospace")
     write(axes, (WIDTH / 2, HEIGHT - 32), caption, 24)
     return figure
 
@@ -268,7 +258,7 @@ def hang_frames() -> Iterator[Frame]:
     waiting = [row[: 1 if rank == 2 else 2] for rank, row in enumerate(rows)]
     yield draw_cell(end, waiting, "Ranks 0, 1 and 3 wait. With plain MPI they wait forever."), WAIT_MS
     says, _, advice = text.split("\n\n")  # between them is the table
-    said = [*wrapped(says, 72), advice]
+    said = [*wrapped(says, 75).splitlines(), advice]
     yield draw_cell(end, rows, "The cell says which rank, where, and what it did instead.", said), REPORT_MS
 
 
