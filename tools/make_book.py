@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import book_api
+import book_figures
 import book_taught
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +31,8 @@ def stage(target: Path) -> None:
     for name in FILES:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, target / name)
+    for notebook in (target / "notebooks").glob("*.ipynb"):
+        book_figures.describe(notebook)
     for name in "_config.yml", "_toc.yml":
         shutil.move(target / "docs" / "book" / name, target / name)
     for name, page in {"api": book_api.page(), "taught": book_taught.page()}.items():

@@ -37,7 +37,7 @@ def ring_reduce_scatter(comm, array):
         comm.Sendrecv(outgoing, (r + 1) % p, recvbuf=received, source=(r - 1) % p)
         mine[:] = received
     return array[chunk(n, p, r)]'''
-WIDTH, HEIGHT, SCALE = 1120, 820, 1.25  # 1400 pixels wide
+WIDTH, HEIGHT, SCALE = 1167, 820, 1.2  # 1400 pixels wide
 
 
 def main() -> None:
