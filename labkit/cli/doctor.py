@@ -25,7 +25,9 @@ def command(as_json: bool) -> None:
 
         from labkit.doctor.examine import examine  # noqa: PLC0415
     except ImportError as error:
-        raise click.ClickException(f"{error}: this environment is incomplete; `make env` fixes it.") from None
+        raise click.ClickException(
+            f"{error}: this environment is incomplete. Install the lab again: `make env`, or pip for a wheel."
+        ) from None
 
     try:
         environment = psutil.Process().environ()  # the user's own, before `labkit` added its settings

@@ -32,7 +32,7 @@ def prepare(profile: str, n: int) -> str:
     if profile not in names():
         raise ClusterError(
             f"there is no profile {profile!r}; the profiles are {', '.join([DEFAULT, *names()])}. "
-            f"`make env` installs them."
+            f"If one is missing, install the lab again: `make env`, or pip for a wheel."
         )
     if profile == "hosts" and (up := len(hosts.running().hosts)) < n:
         raise ClusterError(

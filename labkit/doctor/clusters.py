@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from labkit.doctor import versions
 from labkit.doctor.findings import Finding, fault, note, ok
 from labkit.wording import counted
 
@@ -25,8 +26,7 @@ def settings(prefix: str = sys.prefix) -> Finding:
         "settings",
         f"{file} is missing",
         "Engines start without MPI or by another mpiexec, as n worlds of one rank.",
-        f"{shlex.quote(sys.executable)} -m pip install --force-reinstall --no-deps --editable .   "
-        "(in the lab's folder)",
+        versions.reinstall(),
     )
 
 

@@ -38,7 +38,8 @@ def blas_threads(lab: Outcome, user: Outcome, environment: Mapping[str, str], n:
     for outcome in (lab, user):
         if not outcome.records:
             found = f"NumPy cannot multiply matrices: the probe {outcome.describe()}"
-            return fault("threads", found, "Every notebook needs NumPy.", "make env")
+            command = f"{shlex.quote(sys.executable)} -m pip install --force-reinstall numpy"
+            return fault("threads", found, "Every notebook needs NumPy.", command)
     in_lab, in_own = lab.records[0]["threads"], user.records[0]["threads"]
     chosen = {name: environment[name] for name in env.ONE_THREAD if environment.get(name, "1") != "1"}
     if n * in_lab > cores and in_lab > 1:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import shlex
 import sys
 from collections.abc import Iterable
 from importlib import metadata
+from typing import Any
+from urllib.parse import unquote
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -25,6 +28,16 @@ def requirements() -> list[Requirement]:
 def bound_of(name: str) -> SpecifierSet:
     """Return the versions of a package that the lab supports."""
     return next((each.specifier for each in requirements() if each.name == name), SpecifierSet())
+
+
+def reinstall() -> str:
+    """Return the command that installs the lab again from where it was installed from: a clone or a wheel."""
+    text = metadata.distribution("labkit").read_text("direct_url.json")
+    source: dict[str, Any] = json.loads(text) if text else {"url": "labkit"}  # from a package index
+    editable = ["--editable"] if source.get("dir_info", {}).get("editable") else []
+    place = unquote(source["url"].removeprefix("file://"))
+    words = [sys.executable, "-m", "pip", "install", "--force-reinstall", "--no-deps", *editable, place]
+    return shlex.join(words)
 
 
 def python(version: str = platform.python_version()) -> Finding:

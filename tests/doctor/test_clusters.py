@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import mmap
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
+import labkit
 from labkit import leftovers
 from labkit.doctor import clusters
 from tests.cluster_fixtures import Start, World, wait_until
@@ -16,7 +18,9 @@ from tests.doctor.helpers import LINUX
 
 
 def test_missing_settings_are_a_fault(tmp_path: Path) -> None:
-    assert clusters.settings(str(tmp_path)).status == "fault"
+    found = clusters.settings(str(tmp_path))
+    assert found.status == "fault"
+    assert Path(shlex.split(found.fix)[-1], "labkit", "__init__.py").samefile(labkit.__file__)
     assert clusters.settings().status == "ok"
 
 
