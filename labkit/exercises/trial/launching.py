@@ -49,7 +49,7 @@ class Task:
     """What a job runs: the function `name`, which each of the cells with these texts defines, on all cases.
 
     `module` is the catalogue's module with the exercise. A rank that has computed for `deadline_s` on one
-    text ends the job. So does one that has not come to its end EXTRA_S later: it sleeps, or the cores are busy.
+    text ends the job. So does one that has not come to its end EXTRA_S later: it sleeps, or cores are busy.
     """
 
     module: str
