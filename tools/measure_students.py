@@ -12,16 +12,17 @@ import argparse
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,14 @@ import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
 
 from labkit import leftovers
+from labkit.exercises import catalogue
+from labkit.exercises.reference import reference_text
 from labkit.supervisor import supervised
 
 DEADLINE_S = 300.0
 IDLE_S = 20.0
 SETTLE_S = 5.0  # after a start, before a server counts as idle
-TOKEN = "students"
+TOKEN = secrets.token_hex(24)
 CONNECT = "from labkit.cluster import connect\nrc = connect({ranks}, own=True, timeout=300)"
 # Train LeNet-5 on 100 images, as notebook 08 does.
 PREPARE = """%%px
@@ -48,13 +51,7 @@ def job():
     batches = Batches(comm, digits.x_train[part], digits.y_train[part], 20)
     return train(comm, nn.lenet5(), batches, epochs=20, lr=0.01)[-1].global_loss"""
 TRAIN = "%%px\nloss = job()\nif rank == 0:\n    print(f'loss {loss:.4f}')"
-TASK = '''%%px
-def shift_right(comm, value):
-    """Return the value of the rank before this one; rank 0 gets that of the last rank."""
-    request = comm.isend(value, (comm.rank + 1) % comm.size)
-    received = comm.recv(source=(comm.rank - 1) % comm.size)
-    request.wait()
-    return received'''
+TASK = f"%%px\n{reference_text(catalogue.find('shift_right'))}"
 CHECK = "%%px\nshift_right = check(shift_right)"
 
 
@@ -69,19 +66,11 @@ class Student:
         self.env = {**os.environ, **own, "HOME": str(home), "JUPYTER_TOKEN": TOKEN}
         self.env["LABKIT_PROGRESS"] = f"{home}/progress.json"
         options = [f"--ServerApp.root_dir={home}", "--ServerApp.log_level=ERROR", "--no-browser"]
-        command = [
-            sys.executable,
-            "-m",
-            "jupyterlab",
-            *options,
-            "--KernelManager.transport=ipc",
-            "--allow-root",
-        ]
+        options += ["--KernelManager.transport=ipc", "--allow-root"]
+        command = [*supervised("jupyter"), sys.executable, "-m", "jupyterlab", *options]
         home.mkdir(exist_ok=True)
         with (home / "jupyterlab.log").open("w") as log:
-            self.server = subprocess.Popen(
-                [*supervised("jupyter"), *command], env=self.env, cwd=home, stdout=log, stderr=log
-            )
+            self.server = subprocess.Popen(command, env=self.env, cwd=home, stdout=log, stderr=log)
 
     def start(self) -> float:
         """Start the kernel and its engines; return the seconds that `connect()` took."""
@@ -156,54 +145,43 @@ def _try_until_it_works(call: Callable[[], object]) -> None:
             time.sleep(0.1)
 
 
-@dataclass
-class Need:
-    """What processes use: memory in bytes (PSS divides shared pages among their users), and counts."""
+def needs(students: Sequence[Student]) -> dict[str, Counter[str]]:
+    """Return what all students' processes use, by the kind of process. Memory is in bytes.
 
-    pss: int = 0
-    rss: int = 0
-    processes: int = 0
-    threads: int = 0
-    files: int = 0
-    ports: int = 0
-    shm: int = 0
-
-    def __add__(self, other: Need) -> Need:
-        return Need(*(vars(self)[name] + vars(other)[name] for name in vars(self)))
-
-
-def needs(students: Sequence[Student]) -> dict[str, Need]:
-    """Return what all students' processes use, by the kind of process."""
-    listening: dict[int | None, int] = {}
-    for each in psutil.net_connections("tcp"):
-        listening[each.pid] = listening.get(each.pid, 0) + (each.status == psutil.CONN_LISTEN)
-    found: dict[str, Need] = {}
+    PSS divides pages that several processes share among them, so that the sum is what they use together.
+    """
+    listening = Counter(
+        each.pid for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN
+    )
+    found: dict[str, Counter[str]] = {}
     for process in [process for student in students for process in student.processes()]:
         with suppress(psutil.Error, OSError):
             rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-            pss, rss = (int(re.search(rf"^{name}: +(\d+)", rollup, re.M)[1]) << 10 for name in ("Pss", "Rss"))  # type: ignore[index]
-            need = Need(pss, rss, 1, process.num_threads(), process.num_fds(), listening.get(process.pid, 0))
-            name = kind(process)
-            found[name] = found.get(name, Need()) + need
+            sizes = re.findall(r"^(Pss|Rss): +(\d+)", rollup, re.MULTILINE)
+            need = Counter({name: int(kilobytes) << 10 for name, kilobytes in sizes})
+            need.update(processes=1, threads=process.num_threads(), files=process.num_fds())
+            need.update(ports=listening[process.pid])
+            found.setdefault(kind(process), Counter()).update(need)
     return found
+
+
+def total(need: dict[str, Counter[str]]) -> Counter[str]:
+    """Return the sum over the kinds of processes."""
+    return sum(need.values(), Counter())
 
 
 def kind(process: psutil.Process) -> str:
     """Return which part of a student's processes one is."""
-    line = " ".join(process.cmdline())
+    words = process.cmdline()
+    # The exit recorder starts the engine, and the engine its nanny: all three have one command line.
+    recorder = "labkit.cluster.engine.exit_recorder"
+    if words[1:3] == ["-m", recorder]:
+        above = [each.cmdline()[1:3] for each in process.parents()[:2]]
+        return ("exit recorders", "engines", "nannies")[above.count(["-m", recorder])]
     names = {"supervisor.py": "supervisors", "jupyterlab": "JupyterLab server", "ipykernel": "kernel"}
-    names |= {"engine.controller": "controller", "mpiexec": "mpiexec", "hydra_": "mpiexec", "prte": "mpiexec"}
-    for word, name in names.items():
-        if word in line.split("exit_recorder")[0]:
-            return "mpiexec" if "exit_recorder" in line and word == "mpiexec" else name
-    if "exit_recorder" not in line:
-        return line[:60]
-    # An engine and its nanny are forked by the exit recorder: all three have its command line.
-    ancestors = sum(
-        "-m labkit.cluster.engine.exit_recorder" in " ".join(each.cmdline()) and "mpiexec" not in each.name()
-        for each in process.parents()[:2]
-    )
-    return ("exit recorders", "engines", "nannies")[ancestors]
+    names |= {"engine.controller": "controller", "mpiexec": "mpiexec", "hydra": "mpiexec", "prte": "mpiexec"}
+    line = " ".join(words)
+    return next((name for word, name in names.items() if word in line), line[:60])
 
 
 def cpu_percent(students: Sequence[Student], seconds: float) -> dict[str, float]:
@@ -282,9 +260,9 @@ def measure(count: int, ranks: int) -> dict[str, float]:
         need = needs(students)
         if count == 1:
             print_parts(need, cpu)
-        total = sum(need.values(), Need())
+        used = total(need)
         row = {"Students": count, "all ready, s": ready, "slowest `connect()`, s": max(connects)}
-        row |= {"processes": total.processes, "memory (PSS), GB": total.pss / 1e9}
+        row |= {"processes": used["processes"], "memory (PSS), GB": used["Pss"] / 1e9}
         row["less available, GB"] = (free - psutil.virtual_memory().available) / 1e9
         row["CPU idle, cores"] = sum(cpu.values()) / 100
         one = students[0]
@@ -304,16 +282,15 @@ def measure(count: int, ranks: int) -> dict[str, float]:
     return row
 
 
-def print_parts(need: dict[str, Need], cpu: dict[str, float]) -> None:
+def print_parts(need: dict[str, Counter[str]], cpu: dict[str, float]) -> None:
     """Print what the parts of one idle student use, as a Markdown table."""
     print("| One student | processes | memory (PSS), MB | RSS, MB | threads | files | ports | CPU idle, % |")
     print("|---|---|---|---|---|---|---|---|")
-    for name, each in [*need.items(), ("all", sum(need.values(), Need()))]:
-        numbers = (
-            f"{each.pss / 1e6:.0f} | {each.rss / 1e6:.0f} | {each.threads} | {each.files} | {each.ports}"
-        )
-        used = cpu.get(name, sum(cpu.values()))
-        print(f"| {name} | {each.processes} | {numbers} | {used:.1f} |", flush=True)
+    for name, each in {**need, "all": total(need)}.items():
+        counts = " | ".join(str(each[what]) for what in ("threads", "files", "ports"))
+        memory = f"{each['Pss'] / 1e6:.0f} | {each['Rss'] / 1e6:.0f}"
+        share = cpu.get(name, sum(cpu.values()))
+        print(f"| {name} | {each['processes']} | {memory} | {counts} | {share:.1f} |", flush=True)
     print()
 
 
