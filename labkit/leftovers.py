@@ -118,7 +118,7 @@ def forgotten_flight_recorders() -> list[str]:
 
 
 def forgotten_hydra_files() -> list[str]:
-    """Return this user's temporary files of MPICH's mpiexec; none while an MPICH job runs.
+    """Return this user's temporary files of MPICH's mpiexec; none while an MPICH job of this user runs.
 
     The files do not say which job they belong to.
     """
@@ -126,7 +126,7 @@ def forgotten_hydra_files() -> list[str]:
         return []
     for path in glob.glob("/proc/[0-9]*/comm"):
         with contextlib.suppress(OSError), open(path) as file:
-            if file.read() == "hydra_pmi_proxy\n" and alive(int(path.split("/")[2])):
+            if file.read() == "hydra_pmi_proxy\n" and is_own(path) and alive(int(path.split("/")[2])):
                 return []
     return [path for path in glob.glob("/tmp/hydra_hwloc_xmlfile_*") if is_own(path)]
 

@@ -33,11 +33,15 @@ POLL_S = 0.1
     show_default=True,
     help="Folder of the notebooks, here. The default holds your own copies of them.",
 )
-def command(ranks: int, folder: Path) -> None:
+@click.option("--copy-only", is_flag=True, help="Update your copies of the notebooks, and start nothing.")
+def command(ranks: int, folder: Path, copy_only: bool) -> None:
     """Start MPI engines and open JupyterLab on the first notebook. Ctrl-C ends both.
 
     With the environment variable LABKIT_PROFILE=slurm (or hosts), each notebook starts its ranks itself.
     """
+    if copy_only:
+        _prepare(folder)
+        return
     for signum in SIGNALS:
         signal.signal(signum, _stop)
     import ipyparallel as ipp  # noqa: PLC0415  (--help must not wait for it)

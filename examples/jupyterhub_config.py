@@ -1,0 +1,45 @@
+"""JupyterHub for the lab: local accounts, one shared environment, nothing left of idle students.
+
+docs/install.md explains it. Start it as root: jupyterhub --config jupyterhub_config.py
+"""
+
+import sys
+from pathlib import Path
+
+c = get_config()  # noqa: F821  (given by traitlets)
+
+# The environment that has the lab and jupyterhub. Students read it; only root writes it.
+BIN = Path(sys.executable).parent
+
+# Bring the student's copies in ~/my-notebooks up to date, then start the server.
+c.Spawner.cmd = [
+    "sh",
+    "-c",
+    f'cd && {BIN}/labkit lab --copy-only && exec {BIN}/jupyterhub-singleuser "$@"',
+    "student",
+]
+c.Spawner.environment = {"PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin"}
+c.Spawner.default_url = "/lab/tree/my-notebooks/00_meet_the_cluster.ipynb"
+c.Spawner.args = [
+    # Kernels listen on sockets in the student's home instead of ports that all students can reach.
+    "--KernelManager.transport=ipc",
+    # A kernel that has been idle for an hour ends, and its engines with it.
+    "--MappingKernelManager.cull_idle_timeout=3600",
+    "--MappingKernelManager.cull_interval=300",
+    "--MappingKernelManager.cull_connected=True",
+]
+
+# A server that nobody has used for two hours ends, too.
+c.JupyterHub.services = [
+    {"name": "idle", "command": [sys.executable, "-m", "jupyterhub_idle_culler", "--timeout=7200"]}
+]
+c.JupyterHub.load_roles = [
+    {
+        "name": "idle",
+        "services": ["idle"],
+        "scopes": ["list:users", "read:users:activity", "read:servers", "delete:servers"],
+    }
+]
+
+# Every account of this machine may log in, with its password.
+c.Authenticator.allow_all = True
