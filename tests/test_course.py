@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import re
+import math
+import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from click.testing import CliRunner
 
+from labkit.cli.course import copies, release
 from labkit.exercises import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -21,14 +25,15 @@ NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 EXERCISES = catalogue.exercises()
 
 
-def rows(heading: str) -> list[list[str]]:
-    """Return the rows of a plan: session, notebooks, exercises in class, minutes, at home, minutes."""
-    (text,) = re.findall(rf"^## {heading}.*?(?=^## )", PAGE, re.MULTILINE | re.DOTALL)
-    found = [
-        line.strip("| ").split(" | ") for line in text.splitlines() if re.match(r"\| [\w ]+ \| \[", line)
-    ]
-    assert found
-    return found
+PLANS = {"one": 60, "six": 120, "twelve": 90}  # minutes of a session
+SESSIONS = [(plan, each) for plan in PLANS for each in course_numbers.sessions(PAGE, plan)]
+PARTS = [
+    pytest.param((session, number), id=f"{plan}-{session.name}-{number}", marks=pytest.mark.thorough)
+    for plan, session in SESSIONS
+    for number in session.parts
+]
+LEAST_LEFT_MIN = 5  # of a session, for questions
+RUN_S = 400  # one notebook, on a busy machine
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
@@ -43,23 +48,55 @@ def test_the_numbers_of_the_guide_are_true() -> None:
     assert course_numbers.with_numbers(PAGE) == PAGE
 
 
-@pytest.mark.parametrize("heading", ["One session", "Six sessions", "Twelve sessions"])
-def test_a_plan_has_each_exercise_once_and_in_its_notebooks_session(heading: str) -> None:
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_plan_has_each_exercise_once_and_in_its_notebooks_session(plan: str) -> None:
     planned = []
-    for _, notebooks, in_class, _, at_home, _ in rows(heading):
-        names = re.findall(r"`(\w+)`", in_class + at_home)
-        assert {EXERCISES[name].notebook for name in names} <= set(re.findall(r"\[(\d\d)\]", notebooks))
+    for session in course_numbers.sessions(PAGE, plan):
+        names = session.in_class + session.at_home
+        assert {EXERCISES[name].notebook for name in names} <= set(session.parts)
         planned += names
     assert len(planned) == len(set(planned))
-    if heading == "Twelve sessions":
+    if plan == "twelve":
         assert set(planned) == set(EXERCISES)
-    if heading == "Six sessions":  # whole notebooks
+    if plan == "six":  # whole notebooks
         chosen = {EXERCISES[name].notebook for name in planned}
         assert set(planned) == {name for name, each in EXERCISES.items() if each.notebook in chosen}
 
 
-@pytest.mark.parametrize(
-    ("heading", "most"), [("One session", 40), ("Six sessions", 60), ("Twelve sessions", 55)]
-)
-def test_exercises_in_class_leave_time_for_reading(heading: str, most: int) -> None:
-    assert max(int(row[3]) for row in rows(heading)) <= most
+@pytest.mark.parametrize(("plan", "session"), SESSIONS, ids=lambda each: getattr(each, "name", each))
+def test_a_session_fits_and_its_exercises_are_in_the_sections_that_students_read(
+    plan: str, session: course_numbers.Session
+) -> None:
+    assert sum(map(math.ceil, course_numbers.minutes_of(session))) <= PLANS[plan] - LEAST_LEFT_MIN
+    read = {
+        cell.task
+        for number, sections in session.parts.items()
+        for cell in course_numbers.up_to(number, sections)
+        if cell.section in sections
+    }
+    assert set(session.in_class) <= read
+
+
+@pytest.mark.timeout(RUN_S)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_session_runs_in_a_released_copy(
+    part: tuple[course_numbers.Session, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all exercises, only those of this session are written; the notebook ends with the session's part."""
+    session, number = part
+    monkeypatch.chdir(ROOT)
+    assert CliRunner().invoke(release.command, [str(tmp_path / "students")]).exit_code == 0
+    (path,) = (tmp_path / "students").glob(f"{number}_*.ipynb")
+    notebook = nbformat.read(path, as_version=4)
+    wanted = {cell.id for cell in course_numbers.up_to(number, session.parts[number])}
+    notebook.cells = [cell for cell in notebook.cells if cell.id in wanted]
+    for pair in copies.pairs(notebook):
+        if pair.name in session.in_class:
+            copies.write_solution(pair.stub, EXERCISES[pair.name])
+    nbformat.write(notebook, path)
+    command = [sys.executable, ROOT / "tools/run_notebooks.py", path.name]
+    subprocess.run(command, cwd=path.parent, check=True, timeout=RUN_S)
+    for pair in copies.pairs(nbformat.read(path, as_version=4)):
+        printed = "".join(output.get("text", "") for output in pair.check.outputs)
+        words = f"{pair.name}: correct (" if pair.name in session.in_class else "not written yet"
+        assert words in printed

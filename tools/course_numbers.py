@@ -2,28 +2,87 @@
 
 python tools/course_numbers.py
 
-A table's names of exercises, in `code`, are the author's. The number behind each list of names is the sum of
-the exercises' minutes. The table of notebooks is made as a whole.
+In a plan, the sections to read and the names of exercises, in `code`, are the author's. The minutes behind a
+list of exercises are the sum of theirs. The table of notebooks and the tables of times are made as a whole.
 """
 
 import json
+import math
 import re
+from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from labkit.exercises import catalogue
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/instructors.md"
+SECONDS = ROOT / "tools/cell_seconds.json"  # measured, by `make times`
+NOT_MEASURED_S = 3  # of a cell that is newer than the measurement
+CONNECT = "connect"  # the id of the cell that starts the ranks
+
+# Assumptions. Nobody has timed a student: when you have, correct these.
+WORDS_A_MINUTE = 160  # of a technical text
+WORDS_OF_A_FORMULA = 2  # inside a sentence
+FORMULA_S = 15  # on lines of its own
+FIGURE_S = 30
+CODE_LINE_S = 3
+TRIES = 3  # of a check, until the function is correct
+BOARD_MIN, CLOSE_MIN = 10, 10  # for each notebook; for each session
+
 TABLE = re.compile(r"(<!-- notebooks -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+MEASURED = re.compile(r"(<!-- measured -->\n\n)(?:.*?\n\n)??(<!-- end -->)", re.DOTALL)
+PLAN = re.compile(r"<!-- plan (\w+): (\d+) minutes -->\n\n(.*?)\n\n<!-- end -->", re.DOTALL)
+TIMES = re.compile(r"(<!-- times (\w+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 LIST = re.compile(r"((?:`\w+`(?:, )?)+|–) \| \d+ \|")
+PART = re.compile(r"\[(\d\d)\]\([^)]*\): ([\d, –]+)")
+HEADING = re.compile(r"^##(?:(?P<task>#) Exercise| (?P<number>\d+) · | )")
 TIME = re.compile(
     r"Time:(?:\*\*)? about (?P<all>\d+) minutes, (?P<part>\d+) of them for the (?P<count>\w+) exercises"
 )
 NUMBERS = {"four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9}
 
 
+class Session(NamedTuple):
+    """One row of a plan. `parts` holds, for each notebook, the sections that students read in class.
+
+    The introduction, section "0", belongs to section 1.
+    """
+
+    name: str
+    parts: dict[str, list[str]]
+    in_class: list[str]
+    at_home: list[str]
+
+
+class Minutes(NamedTuple):
+    """Where the time of a session goes."""
+
+    board: float
+    reading: float
+    running: float
+    writing: float
+    checks: float
+    closing: float
+
+
+class Cell(NamedTuple):
+    """A cell of a notebook, or a part of a Markdown cell: below one heading.
+
+    `section` is the number of its section, "0" above the first, empty below the last. `task` is the name of
+    the exercise that it belongs to, as its task, stub or check.
+    """
+
+    id: str
+    kind: str  # text, stub, check or code
+    section: str
+    task: str
+    source: str
+    figures: int
+
+
 def with_numbers(page: str) -> str:
-    """Return the text of the page with the numbers of the catalogue and of the notebooks."""
+    """Return the text of the page with the numbers of the catalogue, the notebooks and the measurements."""
     minutes = {name: exercise.minutes for name, exercise in catalogue.exercises().items()}
 
     def counted(found: re.Match[str]) -> str:
@@ -31,7 +90,77 @@ def with_numbers(page: str) -> str:
         return f"{found[1]} | {sum(minutes[name] for name in names)} |"
 
     page = TABLE.sub(lambda found: found[1] + "\n".join(_rows()) + found[2], page)
-    return LIST.sub(counted, page)
+    page = LIST.sub(counted, page)
+    page = MEASURED.sub(lambda found: f"{found[1]}{_how_measured()}\n\n{found[2]}", page)
+    lengths = {found[1]: int(found[2]) for found in PLAN.finditer(page)}
+    return TIMES.sub(
+        lambda found: found[1] + "\n".join(_times(sessions(page, found[2]), lengths[found[2]])) + found[3],
+        page,
+    )
+
+
+def sessions(page: str, plan: str) -> list[Session]:
+    """Return the sessions of a plan: "one", "six" or "twelve"."""
+    found = []
+    (text,) = (each[3] for each in PLAN.finditer(page) if each[1] == plan)
+    for line in text.splitlines()[2:]:
+        name, parts, in_class, _, at_home, _ = line.strip("| ").split(" | ")
+        found.append(
+            Session(
+                name,
+                {number: _expanded(some) for number, some in PART.findall(parts)},
+                re.findall(r"`(\w+)`", in_class),
+                re.findall(r"`(\w+)`", at_home),
+            )
+        )
+    return found
+
+
+def minutes_of(session: Session) -> Minutes:
+    """Return where the time of a session goes.
+
+    Students run each notebook from its top to the end of the last section that they read.
+    """
+    reading = running = checks = 0.0
+    for number, sections in session.parts.items():
+        cells = up_to(number, sections)
+        for cell in cells:
+            if cell.section in sections and (not cell.task or cell.task in session.in_class):
+                reading += seconds_to_read(cell)
+        more = _running(number, cells, session.in_class)
+        running, checks = running + more[0], checks + more[1]
+    writing = sum(catalogue.find(name).minutes for name in session.in_class)
+    return Minutes(
+        BOARD_MIN * len(session.parts), reading / 60, running / 60, writing, checks / 60, CLOSE_MIN
+    )
+
+
+def minutes_of_notebook(number: str) -> float:
+    """Return the minutes of a whole notebook with all its exercises, counted as those of a session."""
+    cells = _cells(number)
+    reading = sum(seconds_to_read(cell) for cell in cells)
+    running = sum(_running(number, cells, [cell.task for cell in cells if cell.task]))
+    return (reading + running) / 60 + of_catalogue(number)[0]
+
+
+def up_to(number: str, sections: list[str]) -> list[Cell]:
+    """Return the cells of a notebook from its top to the end of the last of some sections."""
+    cells = _cells(number)
+    last = max(place for place, cell in enumerate(cells) if cell.section == sections[-1])
+    return cells[: last + 1]
+
+
+def seconds_to_read(cell: Cell) -> float:
+    """Return the seconds to read a cell, with its figures; nothing for a stub, which the writing includes."""
+    figures = FIGURE_S * cell.figures
+    if cell.kind != "text":
+        lines = [line for line in cell.source.splitlines() if line.strip()]
+        return figures + (CODE_LINE_S * len(lines) if cell.kind == "code" else 0)
+    text, formulas = re.subn(r"\$\$.*?\$\$", "", cell.source, flags=re.DOTALL)
+    text, inline = re.subn(r"\$[^$]+\$", "", text)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    words = len(re.findall(r"[^\W_]+(?:['’.,-][^\W_]+)*", text)) + WORDS_OF_A_FORMULA * inline
+    return figures + 60 * words / WORDS_A_MINUTE + FORMULA_S * formulas
 
 
 def times(notebook: Path) -> tuple[int, int, int]:
@@ -53,15 +182,113 @@ def of_catalogue(number: str) -> tuple[int, int, int]:
 
 
 def _rows() -> list[str]:
-    rows = ["| Notebook | Minutes | Exercises | Their minutes | Points |", "|---|---|---|---|---|"]
-    sums = [0, 0, 0, 0]
+    rows = ["| Notebook | Minutes | Counted | Exercises | Their minutes | Points |", "|---" * 6 + "|"]
+    sums = [0] * 5
     for path in sorted(ROOT.glob("notebooks/*.ipynb")):
         minutes, count, points = of_catalogue(path.name[:2])
-        numbers = times(path)[0], count, minutes, points
+        counted = math.ceil(minutes_of_notebook(path.name[:2]))
+        numbers = times(path)[0], counted, count, minutes, points
         sums = [a + b for a, b in zip(sums, numbers, strict=True)]
         link = f"[{path.stem}](../notebooks/{path.name})"
         rows.append(f"| {link} | {' | '.join(map(str, numbers))} |")
     return [*rows, f"| all | {' | '.join(map(str, sums))} |"]
+
+
+def _how_measured() -> str:
+    """Return where and when the seconds were measured, and how long `connect` took."""
+    measured = json.loads(SECONDS.read_text()).values()
+    dates = sorted(each["date"] for each in measured)
+    days = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    machines = "; ".join(sorted({each["machine"] for each in measured}))
+    connect = [each["seconds"][CONNECT] for each in measured if CONNECT in each["seconds"]]
+    slowest = max(seconds for each in measured for seconds in each["seconds"].values())
+    text = (
+        f"The seconds were measured on {days} ({machines}), in notebooks with all solutions. The first\n"
+        f"`connect`, which starts four ranks, took {min(connect):.0f} to {max(connect):.0f} s; "
+        f"the slowest cell took {slowest:.0f} s."
+    )
+    numbers = [path.name[:2] for path in sorted(ROOT.glob("notebooks/*.ipynb"))]
+    missing = {
+        number: sum(cell.kind != "text" and cell.id not in _measured(number) for cell in _cells(number))
+        for number in numbers
+    }
+    if listed := ", ".join(f"{number} ({count} cells)" for number, count in missing.items() if count):
+        text += f"\nA cell that was not measured counts {NOT_MEASURED_S} s: in notebooks {listed}."
+    return text
+
+
+def _times(plan: list[Session], length: int) -> list[str]:
+    columns = ["Session", "Board", "Reading", "Running", "Writing", "Checks", "Closing", "All", "Left"]
+    rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for session in plan:
+        parts = [math.ceil(each) for each in minutes_of(session)]
+        numbers = [*parts, sum(parts), length - sum(parts)]
+        rows.append(f"| {session.name} | {' | '.join(map(str, numbers))} |")
+    return rows
+
+
+def _running(number: str, cells: list[Cell], written: list[str]) -> tuple[float, float]:
+    """Return the seconds of the checks of the exercises `written`, and before it those of all other cells."""
+    seconds = _measured(number)
+    code = [cell for cell in cells if cell.kind != "text"]
+    checks = [cell for cell in code if cell.kind == "check" and cell.task in written]
+    others = [cell for cell in code if cell not in checks]
+    return (
+        sum(seconds.get(cell.id, NOT_MEASURED_S) for cell in others),
+        TRIES * sum(seconds.get(cell.id, NOT_MEASURED_S) for cell in checks),
+    )
+
+
+def _expanded(text: str) -> list[str]:
+    """Return the sections of a list such as "1–3, 5"."""
+    found = []
+    for part in text.split(", "):
+        first, _, last = part.partition("–")
+        found += [str(each) for each in range(int(first), int(last or first) + 1)]
+    return ["0", *found] if "1" in found else found
+
+
+def _measured(number: str) -> dict[str, float]:
+    """Return the seconds of a notebook's code cells that were measured."""
+    every = json.loads(SECONDS.read_text())
+    return {
+        id_: s for name, each in every.items() if name[:2] == number for id_, s in each["seconds"].items()
+    }
+
+
+@cache
+def _cells(number: str) -> list[Cell]:
+    """Return the cells of a notebook; a Markdown cell in parts, one for each heading."""
+    (path,) = ROOT.glob(f"notebooks/{number}_*.ipynb")
+    cells = json.loads(path.read_text())["cells"]
+    checks = iter([_name(cell) for cell in cells if "check" in _tags(cell)])
+    found, section, task = [], "0", ""
+    for cell in cells:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            task = ""
+            for text in re.split(r"^(?=##)", source, flags=re.MULTILINE):
+                if heading := HEADING.match(text):
+                    task = next(checks) if heading["task"] else ""
+                    if not heading["task"]:
+                        section = heading["number"] or ""
+                found.append(Cell(cell["id"], "text", section, task, text, 0))
+        else:
+            kind = "stub" if "exercise" in _tags(cell) else "check" if "check" in _tags(cell) else "code"
+            figures = sum("image/png" in output.get("data", {}) for output in cell["outputs"])
+            own = task if kind != "code" else ""
+            found.append(Cell(cell["id"], kind, section, own, source, figures))
+    return found
+
+
+def _tags(cell: Any) -> list[str]:
+    return list(cell["metadata"].get("tags", []))
+
+
+def _name(cell: Any) -> str:
+    match = re.search(r"(\w+) = check\(", "".join(cell["source"]))
+    assert match
+    return match[1]
 
 
 if __name__ == "__main__":

@@ -1,10 +1,15 @@
 """Run notebooks and save their outputs. A second run changes only measured values.
 
-python tools/run_notebooks.py notebooks/00_meet_the_cluster.ipynb …
+python tools/run_notebooks.py [--seconds FILE] notebooks/00_meet_the_cluster.ipynb …
+
+With `--seconds`, FILE also gets how long each cell took (see `record_seconds`).
 """
 
+import argparse
+import datetime
+import json
 import os
-import sys
+import platform
 import tempfile
 import time
 from pathlib import Path
@@ -34,7 +39,28 @@ def normalise(notebook: nbformat.NotebookNode) -> None:
                 output.execution_count = cell.execution_count
 
 
-def run(path: Path) -> None:
+def seconds_by_cell(notebook: nbformat.NotebookNode) -> dict[str, float]:
+    """Return how long each code cell took, by its id, from the times that nbclient recorded."""
+    seconds = {}
+    for cell in notebook.cells:
+        if times := cell.metadata.get("execution"):
+            begin, end = (
+                datetime.datetime.fromisoformat(times[name].replace("Z", "+00:00"))
+                for name in ("iopub.status.busy", "shell.execute_reply")
+            )
+            seconds[cell.id] = round((end - begin).total_seconds(), 1)
+    return seconds
+
+
+def record_seconds(file: Path, name: str, seconds: dict[str, float]) -> None:
+    """Write a notebook's seconds to a JSON file, with the machine and the day; keep other notebooks."""
+    measured = json.loads(file.read_text()) if file.exists() else {}
+    machine = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+    measured[name] = {"date": f"{datetime.date.today()}", "machine": machine, "seconds": seconds}
+    file.write_text(json.dumps(dict(sorted(measured.items())), indent=1) + "\n")
+
+
+def run(path: Path, seconds_file: Path | None = None) -> None:
     start = time.monotonic()
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(
@@ -44,6 +70,8 @@ def run(path: Path) -> None:
         resources={"metadata": {"path": path.parent}},
         coalesce_streams=True,  # output arrives in pieces that differ from run to run
     ).execute()
+    if seconds_file:
+        record_seconds(seconds_file, path.stem, seconds_by_cell(notebook))
     normalise(notebook)
     nbformat.validate(notebook)
     whole = path.with_suffix(".part")
@@ -53,8 +81,13 @@ def run(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=Path, metavar="FILE")
+    parser.add_argument("notebooks", type=Path, nargs="+")
+    options = parser.parse_args()
     os.environ["IPP_NONINTERACTIVE"] = "1"  # `%%px` output by rank, in order
     with tempfile.TemporaryDirectory() as folder:
         os.environ["IPYTHONDIR"] = folder  # do not use the user's clusters
-        for name in sys.argv[1:]:
-            run(Path(name))
+        os.environ["LABKIT_PROGRESS"] = f"{folder}/progress.json"  # nor note exercises as done by the user
+        for path in options.notebooks:
+            run(path, options.seconds)
