@@ -54,7 +54,7 @@ test-env:  ## the same, with what tests and linters need
 notebooks: test-env  ## run all notebooks and save their outputs, ready to commit
 	@"$(VENV)/bin/python" tools/run_notebooks.py notebooks/*.ipynb
 
-picture: test-env  ## draw docs/lab.gif, the moving picture of the README: the ring, and a hang on real ranks
+picture: env  ## draw docs/lab.gif, the moving picture of the README: the ring, and a hang on real ranks
 	@"$(VENV)/bin/python" tools/make_picture.py
 
 times: test-env  ## measure how long each cell of the solved notebooks takes; fill in docs/instructors.md

@@ -221,9 +221,9 @@ def draw_cell(
         axes.add_patch(Rectangle(output, WIDTH - 2 * left, 402, facecolor=ERROR, lw=0, zorder=0))
     *before, after = said or [""]
     for number, line in enumerate(before):
-        write(axes, (left + 10, bottom + 56 + 25 * number), line, 16.8, ha="left", family="monospace")
+        write(axes, (left + 10, bottom + 56 + 25 * number), line, 16.2, ha="left", family="monospace")
     draw_table(axes, entries, bottom + 194)
-    write(axes, (left + 10, bottom + 412), after, 16.8, ha="left", family="monospace")
+    write(axes, (left + 10, bottom + 412), after, 16.2, ha="left", family="monospace")
     write(axes, (WIDTH / 2, HEIGHT - 32), caption, 24)
     return figure
 
