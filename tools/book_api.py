@@ -1,4 +1,4 @@
-"""The book's API page: the public names of each room, with their signatures and docstrings."""
+"""The book's API pages: the public names of each room, with their signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -8,50 +8,41 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 # The rooms whose names notebooks and programs import, in the order of a training run.
-ROOMS = (
-    "data",
-    "nn",
-    "schedules",
-    "comm",
-    "train",
-    "watch",
-    "cluster",
-    "exercises",
-    "reports",
-    "plots",
-    "bench",
-)
+ROOMS = ["data", "nn", "schedules", "comm", "train", "watch"]
+ROOMS += ["cluster", "exercises", "reports", "plots", "bench"]
 HEAD = """\
 # API
 
 The names that each room exports, in the order of a training run. Shapes and dtypes, units and errors are
 part of each entry.
+
+| Room | What it holds |
+|---|---|
 """
+WIDTH = 90  # columns of a signature, beyond which each parameter gets a line of its own
 
 
-def page() -> str:
-    """Return the page as Markdown."""
-    return "\n\n".join([HEAD, *(block for room in ROOMS for block in of_room(room))]) + "\n"
+def pages() -> dict[str, str]:
+    """Return the Markdown of each page under its name: `index`, which lists the rooms, and each room."""
+    rooms = {room: "\n\n".join(of_room(room)) + "\n" for room in ROOMS}
+    return {"index": HEAD + "\n".join(map(_row, ROOMS)) + "\n", **rooms}
 
 
 def of_room(room: str) -> Iterator[str]:
     """Yield the blocks of one room: its docstring and an entry for each public name."""
     module = importlib.import_module(f"labkit.{room}")
-    yield f"## labkit.{room}"
+    yield f"# labkit.{room}"
     yield _text(module)
     for name in getattr(module, "__all__", ()):
         value = getattr(module, name)
         if inspect.ismodule(value):
-            yield f"### {value.__name__}\n\n{_text(value)}"
+            yield f"## {value.__name__}\n\n{_text(value)}"
             for inner, each in vars(value).items():
-                if (
-                    inspect.isfunction(each)
-                    and each.__module__ == value.__name__
-                    and not inner.startswith("_")
-                ):
-                    yield from entry(f"{name}.{inner}", each, 4)
+                is_own = inspect.isfunction(each) and each.__module__ == value.__name__
+                if is_own and not inner.startswith("_"):
+                    yield from entry(f"{name}.{inner}", each, 3)
         else:
-            yield from entry(name, value, 3)
+            yield from entry(name, value, 2)
 
 
 def entry(name: str, value: Any, level: int) -> Iterator[str]:
@@ -59,7 +50,7 @@ def entry(name: str, value: Any, level: int) -> Iterator[str]:
     yield f"{'#' * level} {name}"
     if callable(value):
         keyword = "class" if inspect.isclass(value) else "def"
-        yield f"```python\n{keyword} {name.rpartition('.')[2]}{_signature(value)}\n```"
+        yield _signature(f"{keyword} {name.rpartition('.')[2]}", value)
         yield _text(value)
     elif isinstance(value, Mapping):
         yield f"One entry for each of {', '.join(f'`{key}`' for key in value)}."
@@ -68,14 +59,53 @@ def entry(name: str, value: Any, level: int) -> Iterator[str]:
     if inspect.isclass(value):
         for method, each in vars(value).items():
             if inspect.isfunction(each) and not method.startswith("_") and each.__doc__:
-                yield f"```python\ndef {method}{_signature(each)}\n```\n\n{_text(each)}"
+                yield f"{_signature(f'def {method}', each)}\n\n{_text(each)}"
 
 
-def _signature(value: Any) -> str:
+class _Plain(str):
+    """An annotation that is printed without quotes, as it stands in the source."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _signature(head: str, value: Any) -> str:
+    """Return the block of code that shows how a function or class is called."""
     try:
-        return str(inspect.signature(value))
+        signature = inspect.signature(value)
     except (TypeError, ValueError):  # of a class that Python makes
-        return "(…)"
+        return f"```python\n{head}(…)\n```"
+    parameters = [each.replace(annotation=_plain(each.annotation)) for each in signature.parameters.values()]
+    signature = signature.replace(
+        parameters=parameters, return_annotation=_plain(signature.return_annotation)
+    )
+    text = f"{head}{signature}"
+    if len(text) > WIDTH:
+        result = str(signature.replace(parameters=[])).removeprefix("()")
+        lines = "".join(f"    {each},\n" for each in _with_marks(parameters))
+        text = f"{head}(\n{lines}){result}"
+    return f"```python\n{text}\n```"
+
+
+def _with_marks(parameters: list[inspect.Parameter]) -> Iterator[str]:
+    """Yield the parameters as text, with the `*` before those that have no position."""
+    has_star = False
+    for each in parameters:
+        if each.kind is each.VAR_POSITIONAL:
+            has_star = True
+        elif each.kind is each.KEYWORD_ONLY and not has_star:
+            has_star = True
+            yield "*"
+        yield str(each)
+
+
+def _plain(annotation: Any) -> Any:
+    return _Plain(annotation) if isinstance(annotation, str) else annotation
+
+
+def _row(room: str) -> str:
+    text = _text(importlib.import_module(f"labkit.{room}"))
+    return f"| [labkit.{room}]({room}.md) | {' '.join(text.split(chr(10) * 2)[0].split())} |"
 
 
 def _text(value: Any) -> str:

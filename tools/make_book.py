@@ -19,7 +19,14 @@ import book_taught
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "build" / "book"
 FOLDERS = ("docs", "notebooks", "examples", "labkit/reports/figures")
-FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "labkit/data/digits.txt")
+FILES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "labkit/data/digits.txt",
+    ".github/workflows/test.yml",
+)
 
 
 def stage(target: Path) -> None:
@@ -35,8 +42,12 @@ def stage(target: Path) -> None:
         book_figures.describe(notebook)
     for name in "_config.yml", "_toc.yml":
         shutil.move(target / "docs" / "book" / name, target / name)
-    for name, page in {"api": book_api.page(), "taught": book_taught.page()}.items():
-        (target / "docs" / "book" / f"{name}.md").write_text(page, encoding="utf-8")
+    (target / "_static").mkdir()  # whose style sheets Jupyter Book adds to every page
+    shutil.move(target / "docs" / "book" / "book.css", target / "_static" / "book.css")
+    (target / "docs" / "book" / "taught.md").write_text(book_taught.page(), encoding="utf-8")
+    (target / "docs" / "api").mkdir()
+    for name, text in book_api.pages().items():
+        (target / "docs" / "api" / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 class Page(HTMLParser):
