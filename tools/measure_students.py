@@ -80,6 +80,7 @@ class Student:
         request = urllib.request.Request(f"{url}api/kernels?token={TOKEN}", b"{}")
         kernel = json.loads(urllib.request.urlopen(request, timeout=DEADLINE_S).read())["id"]
         connection = runtime / f"kernel-{kernel}.json"
+        _first_text(runtime, connection.name)
         self.client = BlockingKernelClient(connection_file=str(connection))
         self.client.load_connection_file()
         self.client.start_channels()
