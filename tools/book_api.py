@@ -100,7 +100,8 @@ def _with_marks(parameters: list[inspect.Parameter]) -> Iterator[str]:
 
 
 def _plain(annotation: Any) -> Any:
-    return _Plain(annotation) if isinstance(annotation, str) else annotation
+    text = getattr(annotation, "__forward_arg__", annotation)  # a NamedTuple's annotations are references
+    return _Plain(text) if isinstance(text, str) else annotation
 
 
 def _row(room: str) -> str:
