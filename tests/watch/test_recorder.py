@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -125,3 +126,9 @@ def test_text_that_does_not_fit_is_cut_between_characters() -> None:
     assert file_label("/home/" + "ü" * 40 + ".py").decode() == "ü" * 15
     assert fit("\udcff", 32) == b"\\udcff"  # a byte of a file's name that is not UTF-8
     assert student_line([]) == ""
+
+
+def test_only_the_owner_can_read_it(recorder: FlightRecorder) -> None:
+    files = list(Path(recorder.path).parent.glob(f"{Path(recorder.path).name}*"))
+    assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o600"}
+    assert len(files) == 2

@@ -152,13 +152,19 @@ class Head(ctypes.Structure):
     )
 
 
+def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read and write."""
+    return os.open(path, flags, 0o600)
+
+
 class FlightRecorder:
     """The flight recorder at `path`, opened by this process."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.file = open(path, "r+b")  # noqa: SIM115  (open for as long as the recorder is)
-        self.stacks = open(f"{path}-stack", "a+b", buffering=0)  # noqa: SIM115
+        # Only its owner may read it, whatever the umask: a server has many users.
+        self.stacks = open(f"{path}-stack", "a+b", buffering=0, opener=_private)  # noqa: SIM115
         self.memory = mmap.mmap(self.file.fileno(), 0)
         self.head = Head.from_buffer(self.memory)
         self.size: int = self.head.size
