@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from labkit.watch.flight_recorder import opcodes
 
-_BLOCKING = opcodes.COLLECTIVES[: opcodes.COLLECTIVES.index("Dup")]  # without those that make communicators
 # All that move data between all ranks: blocking, non-blocking and persistent, of arrays and of objects.
 COLLECTIVES = tuple(
-    name for name in (*_BLOCKING, *opcodes.NONBLOCKING_COLLECTIVES) if "barrier" not in name.lower()
+    name
+    for name in (*opcodes.OF_ARRAYS, *opcodes.OF_OBJECTS, *opcodes.NONBLOCKING_COLLECTIVES)
+    if "barrier" not in name.lower()
 )
 
 

@@ -33,36 +33,21 @@ REDUCTIONS = (
     "NO_OP",
 )
 
-# Everything that a rank can wait in; the position is the number.
-COLLECTIVES = (
-    *(
-        "Barrier",
-        "Bcast",
-        "Reduce",
-        "Allreduce",
-        "Gather",
-        "Gatherv",
-        "Scatter",
-        "Scatterv",
-        "Allgather",
-        "Allgatherv",
-    ),
-    *("Alltoall", "Alltoallv", "Alltoallw", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan"),
-    *(
-        "barrier",
-        "bcast",
-        "reduce",
-        "allreduce",
-        "gather",
-        "scatter",
-        "allgather",
-        "alltoall",
-        "scan",
-        "exscan",
-    ),
+# Everything that a rank can wait in; the position in OPERATIONS is the number.
+OF_ARRAYS = (
+    *("Barrier", "Bcast", "Reduce", "Allreduce", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather"),
+    *("Allgatherv", "Alltoall", "Alltoallv", "Alltoallw", "Reduce_scatter", "Reduce_scatter_block"),
+    *("Scan", "Exscan"),
+)
+OF_OBJECTS = (
+    *("barrier", "bcast", "reduce", "allreduce", "gather", "scatter", "allgather", "alltoall", "scan"),
+    "exscan",
+)
+OF_COMMUNICATORS = (  # they make or free one
     *("Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Create_cart", "Create_graph"),
     *("Create_dist_graph", "Create_dist_graph_adjacent", "Sub", "Free", "Disconnect"),
 )
+COLLECTIVES = (*OF_ARRAYS, *OF_OBJECTS, *OF_COMMUNICATORS)
 MESSAGES = (
     "Send",
     "Ssend",
@@ -82,11 +67,10 @@ NONBLOCKING_SENDS = (
     *("Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Psend_init"),
 )
 NONBLOCKING_RECEIVES = ("Irecv", "irecv", "Recv_init", "Precv_init")
-_OF_ARRAYS = COLLECTIVES[: COLLECTIVES.index("Exscan") + 1]
 _NEIGHBORS = ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
 NONBLOCKING_COLLECTIVES = (
-    *(f"I{name.lower()}" for name in _OF_ARRAYS),
-    *(f"{name}_init" for name in _OF_ARRAYS),
+    *(f"I{name.lower()}" for name in OF_ARRAYS),
+    *(f"{name}_init" for name in OF_ARRAYS),
     *(f"Ineighbor_{name}" for name in _NEIGHBORS),
     *(f"Neighbor_{name}_init" for name in _NEIGHBORS),
 )
