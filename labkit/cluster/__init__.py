@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
     from labkit.watch.flight_recorder.report import Report
 
+__all__ = ["connect", "last_hang"]
+
 
 def connect(
     n: int = 4,
@@ -36,24 +38,21 @@ def connect(
     The environment variables LABKIT_RANKS and LABKIT_PROFILE replace `n` and `profile`, so that a notebook
     runs unchanged on other machines.
 
-    Args:
-        n: the number of ranks, at least 1; it may exceed the number of cores.
-        profile: where the ranks run: `mpi` is this machine; `hosts` is the hosts with shaped links that
-            `labkit hosts up` creates, one rank on each; `slurm` is a job of the cluster that this machine
-            belongs to, with the settings in ~/.config/allreduce-lab/slurm.ini (see docs/slurm.md).
-        restart: end the engines that are there, even those that do not respond, and start new ones.
-        take_over: take the engines over even from a notebook that runs a cell on them; the cell is stopped.
-        own: start a cluster for this notebook alone, whatever else runs.
-        deadline_s: how long a rank waits in a call of `comm` before it reports a hang, in seconds.
-        strict: let each send wait for its receive, compare messages with their receives, and list at the end
-            of a cell what it has left behind (see docs/strict.md). Strict mode lasts until the engines end.
-        timeout: how long to wait for the engines, in seconds.
+    - `n`: the number of ranks, at least 1; it may exceed the number of cores.
+    - `profile`: where the ranks run: `mpi` is this machine; `hosts` is the hosts with shaped links that
+      `labkit hosts up` creates, one rank on each; `slurm` is a job of the cluster that this machine belongs
+      to, with the settings in ~/.config/allreduce-lab/slurm.ini (see docs/slurm.md).
+    - `restart`: end the engines that are there, even those that do not respond, and start new ones.
+    - `take_over`: take the engines over even from a notebook that runs a cell on them; the cell is stopped.
+    - `own`: start a cluster for this notebook alone, whatever else runs.
+    - `deadline_s`: how long a rank waits in a call of `comm` before it reports a hang, in seconds.
+    - `strict`: let each send wait for its receive, compare messages with their receives, and list at the end
+      of a cell what it has left behind (see docs/strict.md). Strict mode lasts until the engines end.
+    - `timeout`: how long to wait for the engines, in seconds.
 
-    Raises:
-        labkit.hosts.HostsError: the profile is `hosts`, and no hosts are up.
-        labkit.cluster.errors.ClusterError: the engines did not start, do not answer, do not form one world of
-            `n` ranks, or run a cell of another notebook.
-
+    Raise `labkit.hosts.HostsError` if the profile is `hosts` and no hosts are up, and
+    `labkit.cluster.errors.ClusterError` if the engines did not start, do not answer, do not form one world of
+    `n` ranks, or run a cell of another notebook.
     """
     # Imported here because engines import this package while they start, and need nothing of the client.
     from labkit.cluster import connection  # noqa: PLC0415

@@ -54,12 +54,12 @@ class Owner:
 
     @property
     def is_me(self) -> bool:
-        """Whether this process is the owner."""
+        """Return whether this process is the owner."""
         return self.pid == os.getpid() and self.host == socket.gethostname()
 
     @property
     def alive(self) -> bool:
-        """Whether the kernel runs; a kernel on another machine counts as running."""
+        """Return whether the kernel runs; a kernel on another machine counts as running."""
         if self.host != socket.gethostname():
             return True
         try:
@@ -69,7 +69,7 @@ class Owner:
 
     @property
     def runs_a_cell(self) -> bool:
-        """Whether a rank is running a cell, even one that the kernel does not wait for (`%%px --noblock`)."""
+        """Return whether a rank runs a cell; the kernel need not wait for it (`%%px --noblock`)."""
         try:
             recorder = FlightRecorder(self.recorder) if self.recorder else None
         except OSError:
@@ -146,13 +146,13 @@ class Claim:
 
     @property
     def loser(self) -> Owner | None:
-        """The owner that `take` has taken the engines from, if it is alive and is not this process."""
+        """Return the owner that `take` has taken the engines from, if it is alive and is not this process."""
         before = self.before
         return before if before is not None and before.alive and not before.is_me else None
 
     @property
     def is_first_use(self) -> bool:
-        """Whether this notebook was not the last to use the engines: they may have the names of another."""
+        """Return whether another notebook, whose names they may have, was the last to use the engines."""
         return get_ipython() is not None and not (self.before is not None and self.before.is_me)
 
     def write(self, recorder: str) -> None:

@@ -22,10 +22,8 @@ class RankInfo:
 def check_world(infos: Sequence[RankInfo], launcher: str) -> None:
     """Raise ClusterError unless the engines form one MPI world with engine id = rank.
 
-    Args:
-        infos: the engines' reports, by engine id.
-        launcher: what started the engines: the path of an mpiexec, or the name of a launcher without one.
-
+    `infos` holds the engines' reports, by engine id. `launcher` says what started the engines: the path of an
+    mpiexec, or the name of a launcher without one.
     """
     n = len(infos)
     if n > 1 and all(info.size == 1 for info in infos):

@@ -24,7 +24,7 @@ class Message(NamedTuple):
 
     @property
     def is_counted(self) -> bool:
-        """Whether it says how many elements are sent, as one number."""
+        """Return whether it says how many elements are sent, as one number."""
         return isinstance(self.count, (int, np.integer))
 
 

@@ -27,13 +27,8 @@ LONGEST_TMPDIR = 53
 def blas_threads(lab: Outcome, user: Outcome, environment: Mapping[str, str], n: int, cores: int) -> Finding:
     """Check that the BLAS threads of n ranks fit on the cores.
 
-    Args:
-        lab: the outcome of the probe `threads` in a rank's environment.
-        user: its outcome in the user's environment.
-        environment: the user's environment variables.
-        n: the number of ranks.
-        cores: the number of cores.
-
+    `lab` is the outcome of the probe `threads` in a rank's environment, `user` its outcome in the user's
+    environment, whose variables are in `environment`.
     """
     for outcome in (lab, user):
         if not outcome.records:

@@ -125,12 +125,10 @@ def vendor_of(version: str) -> str:
 def mpiexec(path: str | None, version: str, loaded: str, environment: Mapping[str, str]) -> Finding:
     """Check that the mpiexec on PATH belongs to the MPI library that mpi4py loads.
 
-    Args:
-        path: the mpiexec, None if there is none on PATH.
-        version: what `mpiexec --version` printed.
-        loaded: mpi4py's name for the library; empty if it loads none.
-        environment: the user's environment variables.
-
+    - `path`: the mpiexec, None if there is none on PATH.
+    - `version`: what `mpiexec --version` printed.
+    - `loaded`: mpi4py's name for the library; empty if it loads none.
+    - `environment`: the user's environment variables.
     """
     own = env.mpiexec()
     if path is None and not Path(own).exists():

@@ -27,7 +27,7 @@ class Outcome:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """What its probes reported, one record each."""
+        """Return what its probes reported, one record each."""
         lines = self.output.splitlines()
         return [json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
 

@@ -19,6 +19,7 @@ class Case(NamedTuple):
 
     @property
     def ranks(self) -> int:
+        """Return the number of ranks that the case takes."""
         return len(self.arguments)
 
 
@@ -95,4 +96,5 @@ class Exercise:
 
     @property
     def name(self) -> str:
+        """Return the function's name, which is the exercise's too."""
         return self.reference.__name__

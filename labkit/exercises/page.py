@@ -23,7 +23,7 @@ class Progress:
 
     @property
     def points(self) -> int:
-        """The points of the exercises that are done."""
+        """Return the points of the exercises that are done."""
         return sum(each.points for each in self.exercises if self.states.get(each.name) == "done")
 
     def summary(self) -> str:

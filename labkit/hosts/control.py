@@ -34,17 +34,13 @@ def up(
 ) -> tuple[Host, ...]:
     """Create `n` hosts, lab0 to lab{n-1}, each with a link of this bandwidth in both directions; return them.
 
-    Hosts that a killed owner has left behind are removed first.
+    Hosts that a killed owner has left behind are removed first. Raise HostsError if hosts are up already, an
+    argument is out of range, or this system does not allow hosts.
 
-    Args:
-        n: the number of hosts, at least 1.
-        bandwidth: as `tc` takes it: 1gbit, 100mbit.
-        slow: the bandwidth of each host whose link has another, by the host's number.
-        owner: a process id. When that process ends, the hosts are taken down. None keeps them until `down`.
-
-    Raises:
-        HostsError: hosts are up already, an argument is out of range, or this system does not allow hosts.
-
+    - `n`: the number of hosts, at least 1.
+    - `bandwidth`: as `tc` takes it: 1gbit, 100mbit.
+    - `slow`: the bandwidth of each host whose link has another, by the host's number.
+    - `owner`: a process id. When that process ends, the hosts are taken down. None keeps them until `down`.
     """
     slow = dict(slow or {})
     if not 1 <= n <= links.MAX_HOSTS:

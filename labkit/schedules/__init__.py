@@ -2,13 +2,11 @@
 
 One schedule, say `schedule = ring_allreduce(8)`, has five readers:
 
-=========  =========================================  ==================================================
-run        `labkit.comm.run`                          `run(comm, schedule, array)` on MPI ranks
-count      `labkit.schedules.count_traffic`           `count_traffic(schedule, nbytes).busiest` in bytes
-cost       `labkit.schedules.cost`                    `cost(schedule, nbytes, CostModel(2e-5, 1e-9))` in s
-simulate   `labkit.schedules.simulate`                `simulate(schedule, nbytes, network).seconds`
-draw       `labkit.plots.schedules.draw_rounds`       `draw_rounds(schedule)`, a Matplotlib figure
-=========  =========================================  ==================================================
+- run, on MPI ranks: `run(comm, schedule, array)` of `labkit.comm`;
+- count, in bytes: `count_traffic(schedule, nbytes).busiest`;
+- cost, in seconds: `cost(schedule, nbytes, CostModel(2e-5, 1e-9))`;
+- simulate, in seconds: `simulate(schedule, nbytes, network).seconds`;
+- draw, as a Matplotlib figure: `draw_rounds(schedule)` of `labkit.plots.schedules`.
 
 Running and drawing live in rooms above this one, so this module does not import them. `verify` checks that a
 schedule computes the collective that it names.
@@ -29,7 +27,6 @@ from labkit.schedules.ring import (
 )
 from labkit.schedules.root import root_allreduce, root_broadcast, root_reduce
 from labkit.schedules.schedule import (
-    CollectiveName,
     Round,
     Schedule,
     Transfer,
@@ -55,7 +52,6 @@ ALLREDUCE: dict[str, Callable[[int], Schedule]] = {
 
 __all__ = [
     "ALLREDUCE",
-    "CollectiveName",
     "CostModel",
     "CostTerms",
     "FittedModel",

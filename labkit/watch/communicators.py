@@ -54,7 +54,7 @@ class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages)
 
     @property
     def watch(self) -> Watch | None:
-        """The part of this process in the flight recorder; None if the communicator is not watched."""
+        """Return the part of this process in the flight recorder; None if the communicator is not watched."""
         return self._channel.watch if isinstance(self._channel, Channel) else None
 
     def __reduce__(self) -> Any:
@@ -157,16 +157,14 @@ def watch_world(
 
     The first call is collective; later ones set the deadline.
 
-    Args:
-        deadline_s: how long ranks wait before they report a hang, in seconds.
-        keep: leave the flight recorder's files for other processes to read (see `watch`).
-        in_program: wait without limit, rather than PATIENCE deadlines, for a rank that computes; and do not
-            end ranks that stay in MPI after a report about a watched wait.
-        strict: let collectives begin only when all ranks have called the same one, also in a program.
-        on_deadlock: a function that must end the process. The watchdog's thread calls it with the report and
-            this rank's number if this rank stays inside an MPI call after a report.
-        serve: see `watch`.
-
+    - `deadline_s`: how long ranks wait before they report a hang, in seconds.
+    - `keep`: leave the flight recorder's files for other processes to read (see `watch`).
+    - `in_program`: wait without limit, rather than PATIENCE deadlines, for a rank that computes; and do not
+      end ranks that stay in MPI after a report about a watched wait.
+    - `strict`: let collectives begin only when all ranks have called the same one, also in a program.
+    - `on_deadlock`: a function that must end the process. The watchdog's thread calls it with the report and
+      this rank's number if this rank stays inside an MPI call after a report.
+    - `serve`: see `watch`.
     """
     global _watchdog  # noqa: PLW0603
     world = watch(keep, serve, only_compares=in_program and not strict)

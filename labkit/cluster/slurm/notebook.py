@@ -50,7 +50,7 @@ class Job:
 
     @property
     def is_ending(self) -> bool:
-        """Whether SLURM has begun to end the job."""
+        """Return whether SLURM has begun to end the job."""
         state = self.state()
         return state is not None and state.is_ending
 

@@ -53,32 +53,32 @@ class JobState:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the job is waiting for its nodes."""
+        """Return whether the job is waiting for its nodes."""
         return self.state in NOT_STARTED
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has ended, or SLURM no longer knows it."""
+        """Return whether the job has ended, or SLURM no longer knows it."""
         return self.state not in NOT_STARTED | ACTIVE
 
     @property
     def is_ending(self) -> bool:
-        """Whether SLURM is ending the job's processes, or has ended them."""
+        """Return whether SLURM is ending the job's processes, or has ended them."""
         return self.state == "COMPLETING" or self.is_over
 
     @property
     def has_failed(self) -> bool:
-        """Whether the job's own program has failed."""
+        """Return whether the job's own program has failed."""
         return self.state == "FAILED" or (self.state == "COMPLETING" and self.reason == "NonZeroExitCode")
 
     @property
     def never_starts(self) -> bool:
-        """Whether the job is pending for a reason that will not go away."""
+        """Return whether the job is pending for a reason that will not go away."""
         return self.is_pending and self.reason.startswith(NEVER)
 
     @property
     def cause(self) -> str:
-        """The sentence about the job's end if SLURM knows its cause; otherwise empty."""
+        """Return the sentence about the job's end if SLURM knows its cause; otherwise empty."""
         state = self.state
         if state == "COMPLETING":  # SLURM shows the final state only when all of the job's processes are gone
             state = {"TimeLimit": "TIMEOUT"}.get(self.reason, "CANCELLED" if self.signal == SIGTERM else "")

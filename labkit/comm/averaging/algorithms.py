@@ -59,7 +59,7 @@ class Averaging:
 
     @property
     def is_linear(self) -> bool:
-        """Whether the aggregate is a sum of gradients, each times a factor."""
+        """Return whether the aggregate is a sum of gradients, each times a factor."""
         return self.aggregate in FACTORS
 
     def factor(self, weight: float, p: int) -> float:

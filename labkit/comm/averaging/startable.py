@@ -135,7 +135,7 @@ class Started:
 
     @property
     def ended(self) -> bool:
-        """Whether the gradient is averaged (or `cancel` has been called)."""
+        """Return whether the gradient is averaged (or `cancel` has been called)."""
         return self._steps is None
 
     def test(self) -> bool:

@@ -83,7 +83,7 @@ class EmulatedComm(CommWrapper):
 
     @property
     def emulated(self) -> str:
-        """The links in one phrase, to be shown with every measurement made on them."""
+        """Return the links in one phrase, to be shown with every measurement made on them."""
         return f"emulated links: {describe(self.links)}"
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:

@@ -21,7 +21,7 @@ class Link:
 
     @property
     def s_per_byte(self) -> float:
-        """The inverse bandwidth β, in seconds per byte."""
+        """Return the inverse bandwidth β, in seconds per byte."""
         return 1 / self.bytes_per_s
 
     def slower(self, factor: float) -> Link:

@@ -30,6 +30,7 @@ class Choice(NamedTuple):
 
     @property
     def name(self) -> str:
+        """Return the chosen algorithm."""
         return self.ranked[0][0]
 
     def without(self, name: str) -> Choice:

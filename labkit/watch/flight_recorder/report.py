@@ -109,7 +109,7 @@ class Report:
 
     @property
     def number(self) -> int:
-        """The number of the collective that the report is about; 0 if there is none.
+        """Return the number of the collective that the report is about; 0 if there is none.
 
         Without a rendezvous, some ranks may have left it and be waiting in a later one.
         """
@@ -118,7 +118,7 @@ class Report:
 
     @property
     def is_without_rendezvous(self) -> bool:
-        """Whether the ranks wait inside MPI, without a rendezvous, because they are on several machines."""
+        """Return whether the ranks, on several machines, wait inside MPI, without a rendezvous."""
         return any(rank.mpi_call for rank in self.ranks if self.is_waiting_here(rank))
 
     def is_waiting_here(self, rank: RankState) -> bool:

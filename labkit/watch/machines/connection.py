@@ -62,7 +62,7 @@ class Connection:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the other end is far behind in reading what was sent."""
+        """Return whether the other end is far behind in reading what was sent."""
         return len(self.leaving) > MOST_WAITING_BYTES
 
     def flush(self) -> None:

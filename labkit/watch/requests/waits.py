@@ -30,12 +30,12 @@ class Made(NamedTuple):
 
     @property
     def is_message(self) -> bool:
-        """Whether the call is a send or a receive rather than a collective."""
+        """Return whether the call is a send or a receive rather than a collective."""
         return self.peer != NO_PEER
 
     @property
     def line(self) -> str:
-        """The line of the call."""
+        """Return the line of the call."""
         return line_of(self.code, self.instruction)
 
 

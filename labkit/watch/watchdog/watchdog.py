@@ -118,6 +118,7 @@ class Watchdog(threading.Thread):
             self.publish()
 
     def heed_report(self, now: float) -> None:
+        """Note a report after which this rank must leave MPI; after any other, begin to wait anew."""
         report = self.recorder.last_report()
         assert report is not None
         if report.reason is Reason.DEADLOCK or not (self.in_program or report.reason is Reason.INTERRUPTED):
