@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from labkit.supervisor import GRACE_S, supervised
 
@@ -44,7 +45,7 @@ def run_child(
             message = f"{_shown(command)} did not end within {deadline_s:g} s and was ended: "
             raise ChildError(f"{message}it hangs or is too slow") from None
         finally:
-            _end(job)
+            end(job)
     if check and job.returncode:
         raise ChildError(
             f"{_shown(command)} failed with exit status {job.returncode}; see its messages above"
@@ -52,14 +53,15 @@ def run_child(
     return subprocess.CompletedProcess(job.args, job.returncode, output)
 
 
-def _end(job: subprocess.Popen[str]) -> None:
-    """End the supervisor, which first ends all processes below it."""
+def end(job: subprocess.Popen[Any]) -> None:
+    """End a supervised child: its supervisor first ends all processes below it."""
     if job.poll() is None:
         job.terminate()
         try:
             job.wait(GRACE_S["child"] + 5)
         except subprocess.TimeoutExpired:
             job.kill()
+            job.wait()
 
 
 def _shown(command: Sequence[str]) -> str:

@@ -14,7 +14,15 @@ import click
 
 from labkit import env
 from labkit.cli.collectives import collectives, progress
-from labkit.cli.ranks import child_rows, ending_together, json_option, mpiexec, on_ranks, under_mpiexec
+from labkit.cli.ranks import (
+    check_ranks,
+    child_rows,
+    ending_together,
+    json_option,
+    mpiexec,
+    on_ranks,
+    under_mpiexec,
+)
 
 if TYPE_CHECKING:
     from labkit.bench import Row
@@ -160,14 +168,11 @@ def training(
     from mpi4py import MPI
 
     from labkit.bench.training.measure import compare
-    from labkit.comm import raise_together, sleeping_barrier
+    from labkit.comm import sleeping_barrier
 
     comm = MPI.COMM_WORLD
     with ending_together(comm, "labkit bench training"):
-        wrong = ranks not in (None, comm.size)
-        raise_together(
-            comm, f"expected {ranks} ranks (--ranks), got {comm.size} from mpiexec" if wrong else None
-        )
+        check_ranks(comm, ranks)
         rows, text = compare(comm, model, batch, scaling, rounds=rounds, report=progress(comm))
         if comm.rank == 0:
             click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else text)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labkit import units
-from labkit.cli.ranks import ending_together, json_option, on_ranks, under_mpiexec
+from labkit.cli.ranks import check_ranks, ending_together, json_option, on_ranks, under_mpiexec
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -83,14 +83,9 @@ def collectives(ranks: int | None, **options: object) -> None:
         on_ranks(ranks or 4, DEADLINE_S)
     from mpi4py import MPI
 
-    from labkit.comm import raise_together
-
     comm = MPI.COMM_WORLD
     with ending_together(comm, "labkit bench collectives"):
-        wrong = ranks not in (None, comm.size)
-        raise_together(
-            comm, f"expected {ranks} ranks (--ranks), got {comm.size} from mpiexec" if wrong else None
-        )
+        check_ranks(comm, ranks)
         _run(comm, **options)  # type: ignore[arg-type]
 
 

@@ -97,6 +97,14 @@ def _stop(signum: int, frame: object) -> None:
     raise SystemExit(128 + signum)
 
 
+def check_ranks(comm: MPI.Intracomm, ranks: int | None) -> None:
+    """Raise CollectiveError on every rank unless mpiexec has started as many ranks as --ranks asks for."""
+    from labkit.comm import raise_together
+
+    wrong = ranks not in (None, comm.size)
+    raise_together(comm, f"expected {ranks} ranks (--ranks), got {comm.size} from mpiexec" if wrong else None)
+
+
 @contextmanager
 def usage_errors_once() -> Iterator[None]:
     """Let rank 0 alone report a wrong option, and end every rank with the error's exit status.

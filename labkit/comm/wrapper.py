@@ -106,7 +106,7 @@ def _deriving(name: str) -> Callable[..., Any]:
             self._before_derivation(name)
         return self._wrapped(getattr(super(CommWrapper, self), name)(*arguments, **named))
 
-    return _like_mpi4py(derive, name)
+    return like_mpi4py(derive, name)
 
 
 def _deriving_later(name: str) -> Callable[..., Any]:
@@ -114,10 +114,11 @@ def _deriving_later(name: str) -> Callable[..., Any]:
         new, request = getattr(super(CommWrapper, self), name)(*arguments, **named)
         return self._wrapped(new, is_ready=False), request
 
-    return _like_mpi4py(derive, name)
+    return like_mpi4py(derive, name)
 
 
-def _like_mpi4py(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+def like_mpi4py(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return the method with the name and the docstring of mpi4py's own."""
     method.__name__, method.__doc__ = name, getattr(MPI.Cartcomm, name).__doc__
     return method
 

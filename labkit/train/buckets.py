@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from labkit.schedules import CostModel
-from labkit.units import approx_size
-
-MIB = 1 << 20
+from labkit.units import MIB, approx_size
 
 
 @dataclass(frozen=True)

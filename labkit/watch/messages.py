@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 from labkit.comm import waiting
 from labkit.comm.message import flat, parse
+from labkit.comm.wrapper import like_mpi4py
 from labkit.watch.flight_recorder.layout import CellState
 from labkit.watch.flight_recorder.opcodes import OPERATIONS
 from labkit.watch.message_wait import MessageWait
@@ -199,8 +200,7 @@ def _probing(name: str) -> Callable[..., Any]:
         self._wait(name, lambda: has_arrived(source, tag, status), source, tag)
         return True
 
-    probe.__name__, probe.__doc__ = name, getattr(MPI.Comm, name).__doc__
-    return probe
+    return like_mpi4py(probe, name)
 
 
 for _name in "Probe", "probe", "Mprobe", "mprobe":

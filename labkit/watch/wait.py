@@ -10,6 +10,7 @@ from types import CodeType, FrameType
 from typing import Any
 from zlib import crc32
 
+from labkit.comm.waiting import yield_core
 from labkit.processes import cores
 from labkit.watch import errors
 from labkit.watch.flight_recorder import layout, stacks
@@ -36,7 +37,6 @@ NAP_S = 0.001
 NOTES_KEPT = 1000
 
 _do_nothing: Callable[[], object] = int  # no call is cheaper
-_yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
 
 Key = tuple[int | str, int, int, int, int, int, int, int]
 
@@ -61,7 +61,7 @@ class Watch:
         # Ranks that share a core give it to each other at once.
         shared = recorder.size > cores()
         self.before_error: Callable[[], object] = _do_nothing  # in a program, it does not return
-        self.polls, self.pause = (POLLS, _yield_core) if shared else (POLLS_ON_OWN_CORE, _do_nothing)
+        self.polls, self.pause = (POLLS, yield_core) if shared else (POLLS_ON_OWN_CORE, _do_nothing)
         self.patience = 1.0  # how many deadlines to wait for a rank that computes
         self.channels: list[Any] = []  # of class Channel, which imports this module
         self.rows_opened = 0  # as rank 0 of a communicator
@@ -135,7 +135,7 @@ class Watch:
                 waited += min(now - last, 0.1)
                 last = now
                 if waited < SPIN_S:
-                    _yield_core()
+                    yield_core()
                     continue
                 if not announced:
                     announced = True

@@ -15,10 +15,10 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
+from labkit.leftovers import SHM
 from labkit.units import approx_size
 
 PAGE = 4096
-SHM = "/dev/shm"
 
 
 class SharedSegment:

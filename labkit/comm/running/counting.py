@@ -18,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.message import nbytes
-from labkit.comm.wrapper import CommWrapper
+from labkit.comm.wrapper import CommWrapper, like_mpi4py
 
 MESSAGES = "messages"  # sent outside any schedule
 
@@ -37,7 +37,7 @@ class CountedTraffic(NamedTuple):
 
     @property
     def by_rank(self) -> np.ndarray:
-        """The bytes that each rank sends and receives. Shape: (p,), int64."""
+        """Return the bytes that each rank sends and receives. Shape: (p,), int64."""
         if self.sent is None:
             raise ValueError(f"the traffic of the MPI library's own {self.name} is unknown")
         return self.sent.sum(0) + self.sent.sum(1)
@@ -155,8 +155,7 @@ def _counting(name: str, size: Callable[[Any], int]) -> Method:
         self._count(arguments[1] if len(arguments) > 1 else named["dest"], message, size)
         return result
 
-    send.__name__, send.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
-    return send
+    return like_mpi4py(send, name)
 
 
 def _listing(name: str) -> Method:
@@ -164,8 +163,7 @@ def _listing(name: str) -> Method:
         self.counts.calls[name] += 1
         return _next(self, name)(*arguments, **named)
 
-    call.__name__, call.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
-    return call
+    return like_mpi4py(call, name)
 
 
 def _next(comm: CountingComm, name: str) -> Method:

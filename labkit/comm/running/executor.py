@@ -42,11 +42,8 @@ def run(
     Collective. A rank that never joins is reported: on a watched communicator as a hang report, otherwise as
     a TimeoutError on the ranks that wait, after `labkit.comm.waiting.DEADLINE_S` seconds.
     """
-    if isinstance(comm, CommWrapper):
-        comm._before_schedule(schedule.name, array)
-        run_together(comm, schedule, array, op, segment_bytes)
-    else:
-        _run(comm, schedule, array, op, segment_bytes)
+    before_schedule(comm, schedule, array)
+    run_together(comm, schedule, array, op, segment_bytes)
 
 
 def before_schedule(comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray | None) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from labkit import env
+from labkit.children import end
 from labkit.exercises.trial import transport
-from labkit.supervisor import GRACE_S, supervised
+from labkit.supervisor import supervised
 from labkit.watch.program.options import Options, command_line
 
 START_S = 60.0  # for all ranks to start; a second on an idle machine
@@ -75,7 +76,7 @@ class Trial:
 
     @property
     def is_complete(self) -> bool:
-        """Whether each rank has come to the end."""
+        """Return whether each rank has come to the end."""
         return all(records and records[-1].get("end") for records in self.records)
 
 
@@ -204,17 +205,6 @@ def _wait(job: subprocess.Popen[bytes], output: _Output, folder: Path, task: Tas
             return None
         time.sleep(POLL_S)
     return job.returncode
-
-
-def end(job: subprocess.Popen[Any]) -> None:
-    """End a supervised job with all its processes."""
-    if job.poll() is None:
-        job.terminate()
-        try:
-            job.wait(GRACE_S["child"] + 5)
-        except subprocess.TimeoutExpired:
-            job.kill()
-            job.wait()
 
 
 def _size(path: Path) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from mpi4py import MPI
 
 from labkit.comm import CountingComm
-from labkit.comm.wrapper import CommWrapper
+from labkit.comm.wrapper import CommWrapper, like_mpi4py
 
 
 class Calls:
@@ -58,8 +58,7 @@ def _recorded(name: str) -> Callable[..., Any]:
         finally:
             calls.inside.is_inside = False
 
-    call.__name__, call.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
-    return call
+    return like_mpi4py(call, name)
 
 
 _LEFT_OUT = {

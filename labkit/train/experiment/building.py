@@ -12,7 +12,8 @@ from labkit.nn import SGD, Model
 from labkit.nn.lr_schedules import LRSchedule, constant, cosine, linear_scaling, step_decay
 from labkit.train import bottleneck
 from labkit.train.bottleneck import Bottleneck
-from labkit.train.buckets import MIB, Buckets
+from labkit.train.buckets import Buckets
+from labkit.units import MIB
 
 WARM_UP_EPOCHS = 5  # as in Goyal et al., 2017
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from labkit.comm.wrapper import like_mpi4py
 from labkit.watch.flight_recorder.opcodes import (
     NONBLOCKING_COLLECTIVES,
     NONBLOCKING_RECEIVES,
@@ -91,7 +92,7 @@ def _noting(name: str) -> Callable[..., Any]:
         peer, tag = _peer_and_tag(name, arguments, named)
         return polled(request, name, self, peer, tag, sys._getframe(1))
 
-    return _like_mpi4py(start, name)
+    return like_mpi4py(start, name)
 
 
 def _peer_and_tag(name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[int, int]:
@@ -120,7 +121,7 @@ def _collective(name: str) -> Callable[..., Any]:
             request = getattr(again, name)(*arguments, **named)
         return polled(request, name, self, NO_PEER, -1, sys._getframe(1))
 
-    return _like_mpi4py(start, name)
+    return like_mpi4py(start, name)
 
 
 def _losing(name: str, kind: under_way.UnderWay) -> Callable[..., Any]:
@@ -128,12 +129,7 @@ def _losing(name: str, kind: under_way.UnderWay) -> Callable[..., Any]:
         kind.lost_track = True  # the message is in a buffer of MPI, or another object receives it
         return getattr(super(NotedRequests, self), name)(*arguments, **named)
 
-    return _like_mpi4py(start, name)
-
-
-def _like_mpi4py(method: Callable[..., Any], name: str) -> Callable[..., Any]:
-    method.__name__, method.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
-    return method
+    return like_mpi4py(start, name)
 
 
 for _name in (*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES, "Isendrecv", "Isendrecv_replace"):
