@@ -33,5 +33,5 @@ def raise_faults(faults: Sequence[str | None]) -> None:
             ranks.setdefault(fault, []).append(rank)
     if ranks:
         raise CollectiveError(
-            "; ".join(f"{ranks_phrase(who, len(faults))}: {fault}" for fault, who in ranks.items())
+            "; ".join(f"{ranks_phrase(found, len(faults))}: {fault}" for fault, found in ranks.items())
         )

@@ -52,12 +52,12 @@ def _rank_curves(axes: Axes, values: Sequence[Sequence[float]] | np.ndarray) -> 
 def set_ups(
     loss: Mapping[str, Sequence[float]],
     seconds: Mapping[str, Sequence[float]],
-    shares: Mapping[str, Mapping[str, float]],
+    fractions: Mapping[str, Mapping[str, float]],
 ) -> Figure:
     """Return the runs of several set-ups by iteration: their loss, their time per iteration, and its parts.
 
-    `loss` and `seconds` have a curve, one value for each iteration, under the name of each run; `shares` has
-    the parts of the time, as fractions that add up to 1.
+    `loss` and `seconds` have a curve, one value for each iteration, under the name of each run; `fractions`
+    has the fraction of the time that each part takes; they add up to 1.
     """
     figure = Figure(figsize=(12, 4), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
@@ -75,12 +75,12 @@ def set_ups(
         axes.grid(alpha=0.3)
     middle.set_ylim(bottom=0)
     left.legend()
-    parts = list(next(iter(shares.values())))
+    parts = list(next(iter(fractions.values())))
     for k, part in enumerate(parts):
-        before = [sum(run[other] for other in parts[:k]) for run in shares.values()]
-        values = [run[part] for run in shares.values()]
+        before = [sum(run[other] for other in parts[:k]) for run in fractions.values()]
+        values = [run[part] for run in fractions.values()]
         bars = right.barh(
-            list(shares), [100 * v for v in values], left=[100 * v for v in before], label=part,
+            list(fractions), [100 * v for v in values], left=[100 * v for v in before], label=part,
             color=COLOURS[k], edgecolor=INK, height=0.6,
         )  # fmt: skip
         right.bar_label(

@@ -2,7 +2,7 @@
 
 Before each blocking collective, its ranks make a rendezvous in shared memory (see rendezvous.py): each notes
 what it is about to call and waits, in Python, until all others have made the same call. Only then do they
-call the MPI library's own collective. It can no longer hang, and no data moves if the calls differ. The price
+call the MPI library's own collective. It can no longer hang, and no data moves if the calls differ. The cost
 is that every collective synchronises, which MPI permits. Blocking messages use their non-blocking
 counterparts, which are polled.
 

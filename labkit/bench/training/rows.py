@@ -14,7 +14,7 @@ Times = Mapping[Case, Time]
 def setup_rows(model: str, times: Times, place: str) -> list[Row]:
     """Return rows of our set-ups against DDP and our all-reduce, of the parts, and of what overlap hides.
 
-    A part is compared with the iteration, so its ratio is a share, and those of a set-up add up to 1.
+    A part is compared with the iteration, so its ratio is a fraction, and those of a set-up add up to 1.
     """
     found = []
     by_name = {case.setup: case for case in times}
@@ -104,14 +104,14 @@ def setup_table(times: Times) -> str:
         )
     lines.append("Times in ms: an iteration, and its parts. Exposed: communication that the backward pass")
     lines.append("does not hide. With overlap and DDP, waiting for the slowest rank is part of it.")
-    for name, who in ((cases.OVERLAP, "Overlap"), (cases.DDP, "PyTorch's DDP")):
+    for name, subject in ((cases.OVERLAP, "Overlap"), (cases.DDP, "PyTorch's DDP")):
         for hidden, whole in communication(times, name):
             if hidden > 0:
-                share = f"{1e3 * hidden:.0f} of {1e3 * whole:.0f} ms of communication"
-                lines.append(f"{who} hides {share} ({100 * hidden / whole:.0f} %).")
+                part = f"{1e3 * hidden:.0f} of {1e3 * whole:.0f} ms of communication"
+                lines.append(f"{subject} hides {part} ({100 * hidden / whole:.0f} %).")
             else:  # communication takes cores from the backward pass
                 lines.append(
-                    f"{who} hides no communication: it makes the iteration {-1e3 * hidden:.0f} ms longer."
+                    f"{subject} hides no communication: it makes the iteration {-1e3 * hidden:.0f} ms longer."
                 )
     return "\n".join(lines)
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from labkit.files import atomic_write
 from labkit.plots import losses, processes, set_ups, timeline
 from labkit.train.experiment import Results
-from labkit.train.experiment.iterations import PARTS, load_iterations, shares
+from labkit.train.experiment.iterations import PARTS, fractions, load_iterations
 from labkit.train.experiment.presets import PRESETS
 
 STEPS_DRAWN = 8  # the last steps, in timeline.png; trace.json has all that were recorded
@@ -60,7 +60,7 @@ def _as_report_c(runs: dict[str, Path]) -> Figure:
         {name: table[:, :, 1].mean(axis=0) for name, table in tables.items()},
         {name: table[:, :, 2].mean(axis=0) for name, table in tables.items()},
         {
-            name: dict(zip(PARTS, shares(table).mean(axis=0).tolist(), strict=True))
+            name: dict(zip(PARTS, fractions(table).mean(axis=0).tolist(), strict=True))
             for name, table in tables.items()
         },
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labkit.train.callbacks import Epoch
-from labkit.train.experiment.iterations import PARTS, seconds_per_iteration, shares
+from labkit.train.experiment.iterations import PARTS, fractions, seconds_per_iteration
 from labkit.train.experiment.presets import PRESETS
 
 LABEL, NUMBER = 30, 8  # columns
@@ -48,7 +48,7 @@ def compare(
     found["test accuracy (%)"] = [100 * one["test_accuracy"] for one in ended]
     if report == "C":
         found["time per iteration (s)"] = seconds_per_iteration(iterations)
-        for part, of_ranks in zip(PARTS, 100 * shares(iterations).T, strict=True):
+        for part, of_ranks in zip(PARTS, 100 * fractions(iterations).T, strict=True):
             found[f"{part} (%)"] = of_ranks
     else:
         found["training time (s)"] = [one["total_s"] for one in ended]

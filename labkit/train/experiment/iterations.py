@@ -75,8 +75,8 @@ def seconds_per_iteration(table: np.ndarray) -> np.ndarray:
     return np.asarray(_later(table)[:, :, 2].mean(axis=1))
 
 
-def shares(table: np.ndarray) -> np.ndarray:
-    """Return the share that each of PARTS has in the time without the first iteration; they add up to 1.
+def fractions(table: np.ndarray) -> np.ndarray:
+    """Return the fraction of the time of each of PARTS, without the first iteration; they add up to 1.
 
     Shapes: table (p, n, 6); result (p, 4).
     """

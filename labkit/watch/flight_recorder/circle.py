@@ -83,9 +83,9 @@ def confirmation(rank: int, waiting: Mapping[int, Wait]) -> int:
 
 def circle(start: int, peers: Mapping[int, int]) -> list[int]:
     """Return the circle that one meets on the way from rank to awaited rank; empty if the way ends."""
-    way = [start]
-    while (peer := peers.get(way[-1], -1)) not in way:
+    path = [start]
+    while (peer := peers.get(path[-1], -1)) not in path:
         if peer < 0:
             return []
-        way.append(peer)
-    return way[way.index(peer) :]
+        path.append(peer)
+    return path[path.index(peer) :]

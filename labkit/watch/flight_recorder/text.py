@@ -149,10 +149,10 @@ def _circle(report: Report) -> str:
     if len(ranks) == 1:
         never = "receive" if call in SENDS else "send"
         return f"rank {ranks[0]} waits for itself in {call}: it can {never} only afterwards."
-    way = [*map(str, ranks), str(ranks[0])]
+    path = [*map(str, ranks), str(ranks[0])]
     if len(ranks) > MAX_CIRCLE:
-        way[3:-2] = ["…"]
-    wait = f"ranks {' → '.join(way)} wait for each other in a circle"
+        path[3:-2] = ["…"]
+    wait = f"ranks {' → '.join(path)} wait for each other in a circle"
     if not call:
         return f"{wait}: each waits in a send or a receive for the next."
     until = "until the next receives" if call in SENDS else "for a message from the next"

@@ -18,9 +18,9 @@ from labkit.watch.flight_recorder.snapshot import observe
 from labkit.watch.machines.connection import Connection, Kind
 from labkit.watch.machines.slots import Changes, write_states
 
-TICK_S = 0.1  # between two looks at the slots
+TICK_S = 0.1  # between two samples of the slots
 STOP_S = 2.0
-DEATHS_S = 0.5  # between two looks at the processes
+DEATHS_S = 0.5  # between two checks of the processes
 FIRST_NUMBER = Struct("!q")
 
 
@@ -53,7 +53,7 @@ class Relay(threading.Thread):
         self.ranks = [rank for rank, slot in enumerate(recorder.slots) if slot.machine == machine]
         self.others = sorted(set(range(recorder.size)) - set(self.ranks))
         self.changes = Changes(recorder, self.ranks)
-        self.look_at = 0.0
+        self.next_check_s = 0.0
         self.is_over = False
 
     def run(self) -> None:
@@ -95,8 +95,8 @@ class Relay(threading.Thread):
             elif kind is Kind.REPORT:
                 self.publish(payload)
                 connection.send(Kind.PUBLISHED)
-        if monotonic() > self.look_at:
-            self.look_at = monotonic() + DEATHS_S
+        if monotonic() > self.next_check_s:
+            self.next_check_s = monotonic() + DEATHS_S
             self.note_deaths()
         if not connection.is_behind:
             self.send_changes()

@@ -50,7 +50,7 @@ class Watchdog(threading.Thread):
         self.main = threading.main_thread().ident
         self.progress = Progress()
         self.is_over = threading.Event()
-        self.looked_s = self.since_s = monotonic()
+        self.sampled_s = self.since_s = monotonic()
         self.epoch = self.recorder.head.epoch  # when the main thread last moved
         self.call: str | None = None  # the MPI call it has been inside since then; None if not known yet
         self.suspicion = Suspicion(self.recorder)
@@ -65,13 +65,13 @@ class Watchdog(threading.Thread):
         """Sample until `stop` is called."""
         while not self.is_over.wait(SUSPICIOUS_SAMPLE_S if self.is_late(monotonic()) else SAMPLE_S):
             now = monotonic()
-            self.look(now)
+            self.sample(now)
             self.act(now)
 
-    def look(self, now: float) -> None:
+    def sample(self, now: float) -> None:
         """Note which MPI call the main thread is inside, and since when."""
         has_moved = self.progress.has_moved()
-        if has_moved or now - self.looked_s > GAP_S or self.slot.cell_state != CellState.RUNNING:
+        if has_moved or now - self.sampled_s > GAP_S or self.slot.cell_state != CellState.RUNNING:
             self.since_s, self.call, self.report = now, None, None
             self.epoch = self.recorder.head.epoch
             self.slot.mpi_call_since_s = 0.0
@@ -79,7 +79,7 @@ class Watchdog(threading.Thread):
             self.call = self.current_call()
         if self.call:
             self.slot.mpi_call_since_s = self.since_s
-        self.looked_s = self.slot.sampled_s = now
+        self.sampled_s = self.slot.sampled_s = now
 
     def current_call(self) -> str:
         """Return the MPI call that the main thread is in, and post its place; empty if there is none."""
