@@ -210,7 +210,7 @@ def test_engines_that_a_closed_notebook_took_are_not_read_silently(world: World,
 
 @pytest.mark.thorough
 def test_a_free_cluster_is_found_while_the_chosen_one_is_in_use(
-    world: World, first: Kernel, cluster: Start, tmp_path: Path
+    world: World, first: Kernel, cluster: Start
 ) -> None:
     cluster("--engines=MPI", "-n", "2", "--cluster-id=panel")
     world.env["LABKIT_CLUSTER"] = ""  # the id of the cluster that the first notebook holds

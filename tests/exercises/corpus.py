@@ -76,12 +76,12 @@ def fault(answer: Answer, found: Verdict) -> str:
 
 
 def main(wanted: list[str]) -> int:
-    count = 0
+    count, tried_any = 0, False
     for name in catalogue.exercises():
         module = catalogue.module_of(name).rpartition(".")[2]
         if wanted and not {name, module} & set(wanted):
             continue
-        began, tried = time.monotonic(), answers(name)
+        began, tried, tried_any = time.monotonic(), answers(name), True
         found = faults(name, tried)
         count += len(found)
         print(
@@ -90,6 +90,9 @@ def main(wanted: list[str]) -> int:
         )
         for text in found:
             print(f"  {text}", flush=True)
+    if not tried_any:
+        print(f"there is no exercise or file of exercises named {' or '.join(wanted)}")
+        return 1
     print(f"{count} faults")
     return int(count > 0)
 
