@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 # The rooms whose names notebooks and programs import, in the order of a training run.
@@ -36,13 +38,20 @@ def of_room(room: str) -> Iterator[str]:
     for name in getattr(module, "__all__", ()):
         value = getattr(module, name)
         if inspect.ismodule(value):
-            yield f"## {value.__name__}\n\n{_text(value)}"
-            for inner, each in vars(value).items():
-                is_own = inspect.isfunction(each) and each.__module__ == value.__name__
-                if is_own and not inner.startswith("_"):
-                    yield from entry(f"{name}.{inner}", each, 3)
+            yield from of_module(value)
         else:
             yield from entry(name, value, 2)
+    if room == "plots":  # notebooks import its modules
+        for found in pkgutil.iter_modules(module.__path__):
+            yield from of_module(importlib.import_module(f"labkit.plots.{found.name}"))
+
+
+def of_module(module: ModuleType) -> Iterator[str]:
+    """Yield the blocks of a module inside a room: its docstring and an entry for each public function."""
+    yield f"## {module.__name__}\n\n{_text(module)}"
+    for name, value in vars(module).items():
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
+            yield from entry(f"{module.__name__.rpartition('.')[2]}.{name}", value, 3)
 
 
 def entry(name: str, value: Any, level: int) -> Iterator[str]:
@@ -58,8 +67,19 @@ def entry(name: str, value: Any, level: int) -> Iterator[str]:
         yield f"`{value!r}`"
     if inspect.isclass(value):
         for method, each in vars(value).items():
-            if inspect.isfunction(each) and not method.startswith("_") and each.__doc__:
-                yield f"{_signature(f'def {method}', each)}\n\n{_text(each)}"
+            if not method.startswith("_") and each.__doc__:
+                yield from _member(method, each)
+
+
+def _member(name: str, value: Any) -> Iterator[str]:
+    """Yield the entry of a method or property of a class; nothing for other attributes."""
+    if inspect.isfunction(value):
+        yield f"{_signature(f'def {name}', value)}\n\n{_text(value)}"
+    elif isinstance(value, (classmethod, staticmethod)):
+        decorator = f"@{type(value).__name__}"
+        yield f"{_signature(f'{decorator}{chr(10)}def {name}', value.__func__)}\n\n{_text(value)}"
+    elif isinstance(value, property):
+        yield f"`{name}`: {_text(value)}"
 
 
 class _Plain(str):
