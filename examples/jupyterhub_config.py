@@ -15,8 +15,8 @@ BIN = Path(sys.executable).parent
 c.Spawner.cmd = [
     "sh",
     "-c",
-    f'cd && {BIN}/labkit lab --copy-only && exec {BIN}/jupyterhub-singleuser "$@"',
-    "student",
+    'cd && "$0"/labkit lab --copy-only && exec "$0"/jupyterhub-singleuser "$@"',
+    str(BIN),
 ]
 c.Spawner.environment = {"PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin"}
 c.Spawner.default_url = "/lab/tree/my-notebooks/00_meet_the_cluster.ipynb"

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,12 +47,17 @@ def test_the_dev_container_makes_the_environment_by_a_target_of_the_makefile() -
 def test_jupyterhub_copies_the_notebooks_and_opens_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shell, option, command, *name = HUB.Spawner.cmd
+    shell, option, command, folder = HUB.Spawner.cmd
+    assert folder == str(Path(sys.executable).parent)
     # With other programs in the place of labkit and of the student's server.
-    recorded = re.sub(r"\S+/(labkit|jupyterhub-singleuser)", r"echo \1", command).replace("exec echo", "echo")
-    home = {"HOME": str(tmp_path)}
-    shown = subprocess.check_output([shutil.which(shell) or shell, option, recorded, *name, "--a"], env=home)
-    first, second = shown.decode().splitlines()
+    programs = tmp_path / "an environment"
+    programs.mkdir()
+    for name in "labkit", "jupyterhub-singleuser":
+        (programs / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        (programs / name).chmod(0o755)
+    arguments = [shutil.which(shell) or shell, option, command, str(programs), "--a"]
+    shown = subprocess.check_output(arguments, env={"HOME": str(tmp_path)}, text=True)
+    first, second = shown.splitlines()
     assert second == "jupyterhub-singleuser --a"
     monkeypatch.chdir(tmp_path)
     called = CliRunner().invoke(lab.command, first.split()[2:])
