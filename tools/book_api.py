@@ -7,7 +7,7 @@ import inspect
 import pkgutil
 from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, get_origin
 
 # The rooms whose names notebooks and programs import, in the order of a training run.
 ROOMS = ["data", "nn", "schedules", "comm", "train", "watch"]
@@ -57,7 +57,9 @@ def of_module(module: ModuleType) -> Iterator[str]:
 def entry(name: str, value: Any, level: int) -> Iterator[str]:
     """Yield the heading of a name, its signature, its docstring and, for a class, its methods."""
     yield f"{'#' * level} {name}"
-    if callable(value):
+    if get_origin(value) is not None:  # a name for a type, such as a kind of callback
+        yield f"`{str(value).replace('typing.', '').replace('collections.abc.', '')}`"
+    elif callable(value):
         keyword = "class" if inspect.isclass(value) else "def"
         yield _signature(f"{keyword} {name.rpartition('.')[2]}", value)
         yield _text(value)
