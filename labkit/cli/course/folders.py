@@ -13,7 +13,8 @@ import nbformat
 import labkit
 from labkit.files import atomic_write
 
-LINK = re.compile(r"(?<!\!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+# An image begins with an exclamation mark.
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 # The wheel carries the originals inside the package. In a clone they are beside it.
 PACKAGE = Path(labkit.__file__).resolve().parent
 ROOT = PACKAGE / "originals" if (PACKAGE / "originals").is_dir() else PACKAGE.parent
@@ -83,7 +84,7 @@ def _documents(texts: Iterable[str], origin: Path, root: Path) -> set[Path]:
 
 
 def _targets(text: str, origin: Path) -> list[Path]:
-    return [(origin.parent / match[2]).resolve() for match in LINK.finditer(text)]
+    return [(origin.parent / match[3]).resolve() for match in LINK.finditer(text)]
 
 
 def _relinked(text: str, origin: Path, places: dict[Path, Path]) -> str:
@@ -91,9 +92,9 @@ def _relinked(text: str, origin: Path, places: dict[Path, Path]) -> str:
     here = places[origin].parent
 
     def relinked(match: re.Match[str]) -> str:
-        place = places.get((origin.parent / match[2]).resolve())
+        place = places.get((origin.parent / match[3]).resolve())
         if not place:
-            return match[1]
-        return f"[{match[1]}]({Path(os.path.relpath(place, here)).as_posix()}{match[3] or ''})"
+            return match[2]
+        return f"{match[1]}[{match[2]}]({Path(os.path.relpath(place, here)).as_posix()}{match[4] or ''})"
 
     return LINK.sub(relinked, text)
