@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -26,6 +27,11 @@ os.environ.update(env.ONE_THREAD)
 os.environ.update({"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "100"})
 # No test process is an MPI process: modules that it imports may load MPI, but must not initialise it.
 mpi4py.rc.initialize = False
+
+# Started in the background, by nohup or by some runners, a process ignores SIGINT, and so do its children. The
+# tests that interrupt a program need it as a terminal starts it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # For a whole notebook. Notebooks are written to run within a minute on two cores.
 NOTEBOOK_LIMIT_S = 240

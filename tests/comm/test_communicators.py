@@ -35,7 +35,8 @@ def mpi4py_tests() -> Path:
         if not archive.exists():
             pytest.skip(f"mpi4py's source distribution could not be fetched: {fetched.stderr[-300:]}")
         with tarfile.open(archive) as files:
-            files.extractall(cache, filter="data")
+            # Python 3.11.2, which Debian 12 has, does not know filters.
+            files.extractall(cache, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
         archive.unlink()
     return source / "test"
 
