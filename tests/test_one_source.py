@@ -35,14 +35,17 @@ def test_environment_yml_names_what_pyproject_names() -> None:
     assert conda == {ON_CONDA_FORGE.get(name, name): specifier for name, specifier in wanted().items()}
 
 
-def test_the_lock_holds_every_dependency_within_its_bounds_and_no_address() -> None:
+def test_the_lock_holds_every_dependency_within_its_bounds_with_hashes_and_no_address() -> None:
     text = (ROOT / "requirements.lock").read_text()
     assert "://" not in text
     locked: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            name, version = line.split(";")[0].strip().split("==")
-            locked.setdefault(name, []).append(version)
+    for package in re.findall(r"^\w.*(?:\n    .*)*", text, re.MULTILINE):
+        name, version = re.split(r"[ ;]", package)[0].split("==")
+        locked.setdefault(name, []).append(version)
+        assert re.fullmatch(r"[^\n]* \\(\n    --hash=sha256:[0-9a-f]{64}( \\|$))+", package), package
+    assert {*re.findall(r"^## (\w+)$", text, re.MULTILINE)} == {
+        "lab", "pip", "uv", *PROJECT["optional-dependencies"]
+    } - {"torch"}  # fmt: skip
     extras = PROJECT["optional-dependencies"]
     # A peer that the lab is compared with is no part of it, and need not be locked.
     locked_extras = [lines for name, lines in extras.items() if name != "torch"]
