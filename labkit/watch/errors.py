@@ -29,3 +29,13 @@ class Interrupted(KeyboardInterrupt):
 
     def _render_traceback_(self) -> list[str]:  # a traceback would show only the loop that waits
         return [f"KeyboardInterrupt: {self}"]
+
+
+class ForkedError(RuntimeError):
+    """A forked child of a rank has called MPI, which belongs to its parent."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(
+            f"a forked child of rank {rank} called MPI, which only the process that initialised it may use: "
+            "call MPI before the fork, or start the child with `subprocess` or multiprocessing's `spawn`."
+        )

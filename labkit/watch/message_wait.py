@@ -51,7 +51,7 @@ class MessageWait(Waiting):
         slot.message_operation, slot.message_peer, slot.message_tag = self.operation, self.peer, self.tag
         slot.message_purpose = fit(self.purpose, PURPOSE_BYTES)
         slot.message_origin = fit(self.origin, ORIGIN_BYTES)
-        if self.purpose or not self.is_circular:
+        if self.purpose or not self.is_circular or watch.is_threaded():
             slot.message_number = 0
         else:
             watch.message_waits += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from _thread import get_ident
 from time import sleep
 from types import FrameType
 
@@ -22,13 +23,15 @@ from labkit.watch.flight_recorder.layout import (
 )
 from labkit.watch.flight_recorder.members import write_members
 from labkit.watch.flight_recorder.opcodes import OPERATIONS, UNKNOWN
-from labkit.watch.flight_recorder.report import Mismatch
+from labkit.watch.flight_recorder.report import Mismatch, Reason
+from labkit.watch.machines.wishes import Wish
 from labkit.watch.wait import DEADLINE_S, Waiting, Watch
 
 VISIBLE_S = 0.001  # a thousand times as long as a write takes to reach the other cores
 NUMBER_UNIT, EPOCH_UNIT = 1 << NUMBER_SHIFT, 1 << EPOCH_SHIFT
 HALF_OF_NUMBERS = (NUMBER_MASK >> 1) << NUMBER_SHIFT
 
+COLLECTIVES = "labkit.watch.arrays", "labkit.watch.objects"  # the modules with their methods
 NOTE_BYTES = ctypes.sizeof(layout.Call)
 _NUMBER_AND_EPOCH = -NUMBER_UNIT  # mask that clears a word's digest
 _write, _getframe = layout.NUMBERED_CALL.pack_into, sys._getframe
@@ -59,6 +62,7 @@ class Channel:
         self.high = self.low + 8 * len(members)
         self.number = recorder.head.first_number
         self.epoch_made = watch.epoch
+        self.caller = get_ident()  # the thread that called the last collective
         watch.channels.append(self)
 
     def close(self) -> None:
@@ -109,6 +113,8 @@ class Channel:
     ) -> int:
         """Write a call to this rank's slot and row; return its word."""
         watch = self.watch
+        if (caller := get_ident()) != self.caller:
+            self._change_caller(caller, frame)
         # A loop makes the same call from the same line again and again, so its note is built once.
         key = (operation, root, count, dtype, reduction, frame.f_lasti, id(frame.f_code), self.row)
         _, digest, note = watch.notes.get(key) or watch.note(key, frame)
@@ -119,6 +125,20 @@ class Channel:
         watch.slot.calls_noted = watch.calls = calls + 1
         self.words[self.own] = word = place | digest
         return word
+
+    def _change_caller(self, caller: int, frame: FrameType) -> None:
+        """Note that another thread calls a collective; report it if the last one is still inside of one.
+
+        MPI matches the collectives of a communicator by their order. It has none if two threads call them.
+        """
+        last, self.caller = sys._current_frames().get(self.caller), caller
+        while last is not None and last.f_globals.get("__name__", "").startswith("labkit."):
+            if last.f_globals["__name__"] in COLLECTIVES and last.f_locals["self"]._channel is self:
+                self.watch.post_place(frame)
+                self.watch.slot.waiting_in = WaitingIn.COLLECTIVE
+                self.watch.publish(Wish(Reason.THREADS, 0.0, self.members, self.watch.rank))
+                self.watch.raise_report()
+            last = last.f_back
 
     def _note_members(self) -> None:
         """Write the members of this communicator to the slot of this rank, for the report."""

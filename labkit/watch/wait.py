@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NoReturn
 from zlib import crc32
 
 from labkit.comm.waiting import yield_core
@@ -63,6 +65,10 @@ class Watch:
         self.before_error: Callable[[], object] = _do_nothing  # in a program, it does not return
         self.polls, self.pause = (POLLS, yield_core) if shared else (POLLS_ON_OWN_CORE, _do_nothing)
         self.patience = 1.0  # how many deadlines to wait for a rank that computes
+        self.waiting: dict[int, Waiting] = {}  # what threads of this process wait for
+        self.posted: Waiting | None = None  # the one of these in the slot
+        self.callers: set[int] = {threading.main_thread().ident or 0}  # threads that have waited in MPI
+        self.strangers = _threads()  # that do not belong to the program or cell
         self.channels: list[Any] = []  # of class Channel, which imports this module
         self.rows_opened = 0  # as rank 0 of a communicator
         self.free_rows: list[int] = []
@@ -73,7 +79,21 @@ class Watch:
         stacks.write_stack_on_signal(recorder.stacks)
         self.slot.writes_stack = 1
         atexit.register(self.end_program)
+        os.register_at_fork(after_in_child=self._end_in_child)
         self.join_epoch()
+
+    def _end_in_child(self) -> None:
+        """Let a forked child, which has this rank's memory but no MPI of its own, raise errors."""
+
+        def refuse(*_: object, **__: object) -> NoReturn:
+            raise errors.ForkedError(self.rank)
+
+        self.wait = self.check_process = refuse  # type: ignore[method-assign]
+        for channel in self.channels:
+            channel.rendezvous = refuse
+
+    def check_process(self) -> None:
+        """Raise ForkedError in a forked child."""
 
     def join_epoch(self) -> None:
         """Take part in the current epoch: earlier hangs are over."""
@@ -89,6 +109,7 @@ class Watch:
 
     def begin_cell(self) -> None:
         """Note that a cell begins; hangs of earlier cells are over."""
+        self.strangers = _threads()
         if self.recorder.head.epoch != self.epoch:
             self.join_epoch()
         self.slot.waiting_in = WaitingIn.NOTHING
@@ -105,6 +126,8 @@ class Watch:
 
     def end_cell(self, state: CellState, error: str) -> None:
         """Note that the cell has returned or raised."""
+        if os.getpid() != self.slot.pid:
+            return  # a forked child
         self.slot.waiting_in = WaitingIn.NOTHING
         self.recorder.set_cell_state(self.rank, state, error)
 
@@ -128,7 +151,7 @@ class Watch:
         Time in which this process did not run (a laptop's sleep) does not count.
         """
         waited, last, inspected = 0.0, monotonic(), 0.0
-        announced = False
+        announced, thread = False, threading.get_ident()
         try:
             while not is_done():
                 now = monotonic()
@@ -139,8 +162,10 @@ class Watch:
                     continue
                 if not announced:
                     announced = True
-                    self.slot.waiting_since_s = now
-                    waiting.announce()
+                    waiting.since_s = now
+                    self.waiting[thread] = waiting
+                    self.callers.add(thread)
+                    self._post(waiting)
                     inspected = waited
                 self.progress()
                 waiting.polls += 1
@@ -151,6 +176,7 @@ class Watch:
                     or self.recorder.head.epoch != self.epoch
                 ):
                     inspected = waited
+                    self._post(waiting)
                     reason = self._reason_to_stop(waiting, waited)
                     if reason and waiting.withdraw():
                         waiting.is_over = True
@@ -162,8 +188,44 @@ class Watch:
             # All ranks have joined and rely on this one: go on, it does not take long.
         finally:
             if announced:
-                self.slot.waiting_since_s = 0.0
-                self.slot.waiting_in = self.slot.waiting_in if waiting.is_over else WaitingIn.NOTHING
+                del self.waiting[thread]
+                self._withdraw(waiting)
+
+    def _post(self, waiting: Waiting) -> None:
+        """Note in the slot that this rank waits, if all of its threads do that use MPI."""
+        if not self.all_threads_wait():
+            self._withdraw(waiting)
+        elif self.posted is None:
+            self.posted = waiting
+            self.slot.waiting_since_s = waiting.since_s
+            waiting.announce()
+
+    def _withdraw(self, waiting: Waiting) -> None:
+        if self.posted is waiting:
+            self.posted = None
+            self.slot.waiting_since_s = 0.0
+            self.slot.waiting_in = self.slot.waiting_in if waiting.is_over else WaitingIn.NOTHING
+
+    def all_threads_wait(self) -> bool:
+        """Tell whether no thread of this process but the current one may make an MPI call soon.
+
+        Those that have never waited in MPI do not count, except for the main thread.
+        """
+        others = self.callers - {threading.get_ident()} - self.waiting.keys()
+        if not others:
+            return True
+        frames = sys._current_frames()
+        self.callers -= others - frames.keys()  # they have ended
+        main = threading.main_thread().ident
+        return all(
+            frames[thread].f_code.co_filename == threading.__file__  # as in `join`
+            or (thread == main and is_in_mpi_call(self.slot, monotonic()))
+            for thread in others & frames.keys()
+        )
+
+    def is_threaded(self) -> bool:
+        """Tell whether the program has other threads than the current one, which may call MPI."""
+        return bool(_threads() - self.strangers - {threading.get_ident()})
 
     def _reason_to_stop(self, waiting: Waiting, waited: float) -> Reason | Mismatch | None:
         """Return why waiting any longer is of no use, if it is not."""
@@ -177,6 +239,10 @@ class Watch:
             return None if 0 <= since <= waited < since + INTERRUPT_S else report.reason
         if (found := waiting.mismatch()) and (waited > SETTLE_S or waiting.is_settled()):
             return found
+        return self._reason_to_report(waiting, waited) if self.posted is waiting else None
+
+    def _reason_to_report(self, waiting: Waiting, waited: float) -> Reason | None:
+        """Return why the wait cannot end, if it cannot; all threads of this process wait."""
         if waiting.is_stuck():
             return Reason.CIRCLE
         patience_s = min(ENDED_S, waiting.deadline_s)
@@ -257,9 +323,20 @@ class Watch:
         self.slot.place = layout.fit(student_line_of(frame), layout.PLACE_BYTES)
 
 
+def _threads() -> set[int]:
+    """Return the threads of this process, without the main thread and those of the lab."""
+    main = threading.main_thread()
+    return {
+        each.ident or 0
+        for each in threading.enumerate()
+        if each is not main and not each.name.startswith("labkit")
+    }
+
+
 class Waiting:
     """What a rank waits for: how to announce it, and how to give it up."""
 
+    since_s = 0.0  # when the wait began
     interrupted_since_s = -1.0  # of waiting, when another rank was seen to be interrupted; -1 before
     polls = 0  # of MPI, by this wait
     is_over = False  # it ended in an error; what the slot says about it stays for others to read

@@ -117,6 +117,20 @@ def parameters() -> Iterator[Program]:
         yield Program(f"icoll-op-I{name.lower()}", PARAMETER, False, HEAD + same(*_waited(icall)))
 
 
+def counts_for_each_rank() -> Iterator[Program]:
+    """Counts for each rank that are those of the other ranks' calls, or not."""
+    head = "z, counts, wrong = np.zeros(4 * size), [2] * size, [2] * (size - 1) + [3]\n"
+    calls = {
+        "Gatherv": "comm.Gatherv(x[:2], [z, counts], root=0)",
+        "Scatterv": "comm.Scatterv([z, counts], x[:2], root=0)",
+        "Allgatherv": "comm.Allgatherv(x[:2], [z, counts])",
+        "Alltoallv": "comm.Alltoallv([x, [2] * size], [z, counts])",
+    }
+    for name, call in calls.items():
+        yield Program(f"coll-counts-{name}-right", PARAMETER, True, head + same(call))
+        yield Program(f"coll-counts-{name}", PARAMETER, False, head + same(call.replace("counts]", "wrong]")))
+
+
 def invalid() -> Iterator[Program]:
     """Parameters that no call accepts."""
     for name, call in BLOCKING.items():
@@ -156,5 +170,6 @@ def programs() -> Iterator[Program]:
     """Return all programs with collectives."""
     yield from matching()
     yield from parameters()
+    yield from counts_for_each_rank()
     yield from invalid()
     yield from touched_buffers()

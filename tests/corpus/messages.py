@@ -129,6 +129,35 @@ def requests() -> Iterator[Program]:
             yield Program(f"request-{call}-not-all", REQUEST, False, head + less)
 
 
+def legal_requests() -> Iterator[Program]:
+    """Requests that are freed or cancelled, and datatypes that are freed while a call uses them."""
+    taken = ["comm.Barrier()", "comm.Recv(y, source=0, tag=7)", "assert y[3] == 3"]
+    for kind in "Isend", "Issend":
+        freed = [f"request = comm.{kind}(x, dest=1, tag=7)", "request.Free()", "comm.Barrier()"]
+        yield Program(f"request-freed-{kind}", REQUEST, True, by_rank(freed, taken))
+    begun = ["request = comm.Irecv(y, source=1, tag=7)", "request.Free()"]
+    sent = ["comm.Send(x, dest=0, tag=7)"]
+    yield Program("request-freed-Irecv", REQUEST, False, by_rank(begun, sent))
+    cancelled = [
+        "status = MPI.Status()",
+        "request = comm.Irecv(z, source=MPI.ANY_SOURCE)",
+        "request.Cancel()",
+    ]
+    cancelled += ["request.Wait(status)", "assert status.Is_cancelled()", "comm.Recv(y, source=1, tag=7)"]
+    head = "z = np.zeros(4)\n"
+    yield Program("request-cancelled", REQUEST, True, head + by_rank(cancelled, sent))
+    arrived = [*cancelled[:2], "comm.Barrier()", "comm.Iprobe(source=1, tag=8)", *cancelled[2:4]]
+    arrived += ["if status.Is_cancelled():", "    comm.Recv(y, source=1, tag=7)"]
+    begun = ["request = comm.Isend(x, dest=0, tag=7)", "comm.Barrier()", "request.Wait()"]
+    yield Program("request-cancelled-late", REQUEST, True, head + by_rank(arrived, begun))
+    make = (
+        "other = MPI.DOUBLE.Create_vector(2, 1, 2)\nt = other.Create_contiguous(1).Commit()\nother.Free()\n"
+    )
+    calls = ["Isend([x, 1, t], dest=1, tag=7)", "Irecv([y, 1, t], source=0, tag=7)"]
+    lines = [[f"request = comm.{call}", "t.Free()", "comm.Barrier()", "request.Wait()"] for call in calls]
+    yield Program("request-freed-datatype", REQUEST, True, make + by_rank(*lines))
+
+
 def buffering() -> Iterator[Program]:
     """Programs that work only as long as messages are small enough to be buffered."""
     for send, receive in PAIRS:
@@ -219,6 +248,7 @@ def programs() -> Iterator[Program]:
     """Return all programs with messages."""
     yield from matching()
     yield from requests()
+    yield from legal_requests()
     yield from buffering()
     yield from races()
     yield from touched_buffers()

@@ -173,8 +173,44 @@ def windows() -> Iterator[Program]:
     yield Program("rma-typed-right", PARAMETER, True, size)
 
 
+def parts_of_windows() -> Iterator[Program]:
+    """Accesses to parts of a window or of an array, and accesses that a flush has completed."""
+    types = "every = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()\n"
+    third = "third = MPI.DOUBLE.Create_indexed([1], [2]).Commit()\n"
+    for name in "Put", "Accumulate":
+        call = f"win.{name}([x, 4, MPI.DOUBLE], 0, [rank, 1, every])"
+        yield Program(
+            f"rma-interleaved-{name}", GLOBAL, True, types + _fenced([call], [call]) + "every.Free()\n"
+        )
+    same_part = "win.Put([x, 4, MPI.DOUBLE], 0, [0, 1, every])"
+    yield Program(
+        "rma-interleaved-same", GLOBAL, False, types + _fenced([same_part], [same_part]) + "every.Free()\n"
+    )
+    parts = ["win.Get([y, (2, 0), MPI.DOUBLE], 1, 0)", "win.Get([y, 1, third], 1, [3, 1, MPI.DOUBLE])"]
+    yield Program("local-Get-parts", LOCAL, True, third + _fenced(parts, []) + "third.Free()\n")
+    again = [parts[1], "win.Get([y, (2, 1), MPI.DOUBLE], 1, 0)"]
+    yield Program("local-Get-parts-same", LOCAL, False, third + _fenced(again, []) + "third.Free()\n")
+    freed = ["third = MPI.DOUBLE.Create_indexed([1], [2]).Commit()", parts[1], "third.Free()"]
+    yield Program("local-Get-freed-datatype", LOCAL, True, _fenced(freed, []))
+    for flush in "Flush(1)", "Flush_local(1)", "Flush_all()", "Flush_local_all()":
+        name = flush.partition("(")[0]
+        lines = ["win.Get(y, 1, 0)", f"win.{flush}", "y[0] = 5", "win.Get(y, 1, 0)"]
+        yield Program(f"local-Get-{name}", LOCAL, True, _locked("SHARED", lines, []))
+    for flush, is_right in ("win.Flush(1)", True), ("pass", False):
+        lines = ["win.Put(x, 1, 0)", flush, "win.Get(y, 1, 0)"]
+        name = f"rma-Put-Get-{'flushed' if is_right else 'not-flushed'}"
+        yield Program(name, GLOBAL, is_right, _locked("SHARED", lines, []))
+        told = ["win.Lock_all()", "win.Put(x, 1, 0)", flush, "comm.Send(other, dest=1)", "win.Unlock_all()"]
+        reads = ["win.Lock_all()", "comm.Recv(other, source=0)", "win.Get(y, 1, 0)", "win.Unlock_all()"]
+        yield Program(f"{name}-told", GLOBAL, is_right, WINDOW + by_rank(told, reads) + "win.Free()\n")
+    dynamic = "win = MPI.Win.Create_dynamic(comm=comm)\nwin.Attach(y)\n"
+    dynamic += "at = comm.allgather(MPI.Get_address(y))\nwin.Fence()\nwin.Put(x, rank, at[rank])\n"
+    yield Program("rma-dynamic", GLOBAL, True, dynamic + "win.Fence()\nwin.Detach(y)\nwin.Free()\n")
+
+
 def programs() -> Iterator[Program]:
     """Return all other programs."""
+    yield from parts_of_windows()
     yield from leaks()
     yield from invalid()
     yield from windows()

@@ -22,6 +22,7 @@ class Reason(Enum):
     RANK_DIED = auto()  # a rank of a program died, and MPI ends the others; it is the `reporter`
     STOPPED = auto()  # the user stopped the cell
     INTERRUPTED = auto()  # the reporting rank was interrupted while it was waiting
+    THREADS = auto()  # two threads of the reporter were in collectives on one communicator at once
 
 
 class Mismatch(Enum):

@@ -58,6 +58,9 @@ _TITLES: dict[Reason, Callable[[Report], str]] = {
     Reason.STOPPED: lambda report: "What the ranks were doing when they were stopped:",
     Reason.INTERRUPTED: lambda report: f"rank {report.reporter} was interrupted while it was waiting.",
     Reason.RANK_DIED: _died,
+    Reason.THREADS: lambda report: (
+        f"Two threads of rank {report.reporter} called collectives on one communicator at once."
+    ),
 }
 
 
@@ -244,6 +247,8 @@ def advice(report: Report, in_program: bool = False) -> list[str]:
     """Return what to do next; for a program, which ends, this is less."""
     if report.reason is Reason.STOPPED:
         return []
+    if report.reason is Reason.THREADS:
+        return ["MPI matches them by their order. Give each thread its own communicator: `comm.Dup()`."]
     if any(rank.mpi_call for rank in report.ranks) and not in_program:
         return _advice_on_calls(report)
     lines = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import functools
 import os
 import socket
 import sys
@@ -34,6 +35,8 @@ class Link:
         self.watch: Watch | None = None
         self.server: Server | None = None  # run by the parent
         self.exit_code = 0
+        self.has_ended = False  # and its findings have been printed
+        self.pid = os.getpid()
         atexit.register(self._exit)  # registered before mpi4py's, so it runs after MPI has ended
         if not faulthandler.is_enabled():
             # If a signal kills the program, the parent reads there at which line it was.
@@ -76,13 +79,23 @@ class Link:
 
             ending.begin(watched)
             atexit.register(self._end_strictly)
+            finalize = MPI.Finalize
+
+            def end_and_finalize() -> None:
+                self._end_strictly()
+                finalize()
+
+            setattr(MPI, "Finalize", functools.wraps(finalize)(end_and_finalize))  # noqa: B010
 
     def _end_strictly(self) -> None:
-        """Print strict mode's findings; if there are any, let the program end with STRICT_EXIT_CODE."""
+        """Print strict mode's findings; if one is an error, let the program end with STRICT_EXIT_CODE."""
         from labkit.watch.strict import ending, findings
 
+        if self.has_ended or os.getpid() != self.pid:
+            return
+        self.has_ended = True
         found, is_complete = ending.end_program()
-        if found:
+        if not all(each.is_remark for each in found):
             self.exit_code = STRICT_EXIT_CODE
         # If the findings are complete, rank 0 has those of all ranks.
         if found and (not is_complete or (self.watch and self.watch.rank == 0)):
@@ -92,7 +105,7 @@ class Link:
                     Path(findings_file(self.options.json)).write_text(findings.to_json(found))
 
     def _exit(self) -> None:
-        if self.exit_code:
+        if self.exit_code and os.getpid() == self.pid:
             for stream in sys.stdout, sys.stderr:
                 stream.flush()
             os._exit(self.exit_code)

@@ -5,20 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from mpi4py import MPI
+
 from labkit.watch.strict.findings import Category, Finding, add
+from labkit.watch.strict.objects import RawDatatype, free_types
 
 WRITES = ("Put", "Accumulate", "local store")
 ATOMIC = ("Accumulate", "Get_accumulate", "Fetch_and_op", "Compare_and_swap")
 
 
-@dataclass(frozen=True)
+MOST_PARTS = 10_000
+
+Parts = tuple[tuple[int, int], ...]
+
+
+@dataclass
 class Access:
-    """An access to bytes `first` to `last` of a rank's window. `began`, `ended`: the origin's clock."""
+    """An access to `parts` of a rank's window: the first byte of each, and the one after its last.
+
+    `began`, `ended`: when the program made it and completed it, on the origin's clock.
+    """
 
     operation: str
     target: int
-    first: int
-    last: int
+    parts: Parts
     place: str
     origin: int
     epoch: str = "fence"  # or "exclusive" or "shared", for a lock
@@ -29,8 +40,45 @@ class Access:
         """Return whether two accesses of one epoch touch the same bytes, and at least one of them writes."""
         writes = self.operation in WRITES or other.operation in WRITES
         both_atomic = self.operation in ATOMIC and other.operation in ATOMIC
-        overlaps = self.first < other.last and other.first < self.last
-        return self.target == other.target and overlaps and writes and not both_atomic
+        may_conflict = self.target == other.target and writes and not both_atomic
+        return may_conflict and overlap(self.parts, other.parts)
+
+
+def overlap(some: Parts, others: Parts) -> bool:
+    """Return whether a part of `some` and one of `others` have bytes in common; each is in order."""
+    i = j = 0
+    while i < len(some) and j < len(others):
+        if some[i][0] < others[j][1] and others[j][0] < some[i][1]:
+            return True
+        if some[i][1] <= others[j][1]:
+            i += 1
+        else:
+            j += 1
+    return False
+
+
+def parts_of(datatype: MPI.Datatype, count: int, first: int) -> Parts:
+    """Return the bytes of `count` elements of a datatype, the first of them at byte `first`.
+
+    Empty if they are too many parts to compare.
+    """
+    size, extent = datatype.Get_size(), datatype.Get_extent()[1]
+    lowest, span = datatype.Get_true_extent()
+    at = first + lowest
+    if size == extent == span or not size or not count:
+        return ((at, at + count * size),)
+    # MPI itself marks the bytes: it unpacks ones into zeros.
+    marks = np.zeros(span, np.uint8)
+    moved = RawDatatype.Create_hindexed(datatype, [1], [-lowest])
+    whole = RawDatatype.Create_resized(moved, 0, span).Commit()
+    RawDatatype.Unpack(whole, np.full(size, 0xFF, np.uint8), 0, marks, MPI.COMM_SELF)
+    free_types([moved, whole])
+    edges = np.flatnonzero(np.diff(marks != 0, prepend=False, append=False)).reshape(-1, 2).tolist()
+    if len(edges) * count > MOST_PARTS:
+        return ()
+    return tuple(
+        sorted((at + i * extent + begin, at + i * extent + end) for i in range(count) for begin, end in edges)
+    )
 
 
 def report_conflicts(accesses: Sequence[Access], rank: int) -> None:
@@ -62,9 +110,7 @@ def _report(one: Access, other: Access, rank: int) -> None:
 def _may_overlap_in_time(one: Access, other: Access) -> bool:
     if one.epoch == other.epoch == "fence":
         return True
-    if one.origin == other.origin:
-        return one.began == other.began  # in one epoch
-    if "exclusive" in (one.epoch, other.epoch):
+    if one.origin != other.origin and "exclusive" in (one.epoch, other.epoch):
         return False  # one after the other
     return not (_is_before(one, other) or _is_before(other, one))
 

@@ -8,6 +8,7 @@ Headers of one rank arrive in the order in which it sent them, so messages match
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from labkit.watch.strict.findings import Category, Finding, add
 from labkit.watch.strict.signatures import Signature
 
 HEADER_TAG = 0
+lock = threading.RLock()  # held by a thread that reads or writes what the exchanges keep
 NUMBERS = 1 << 14  # how many messages two ranks can have under way at once
 HEADERS_TESTED = 64  # kept before sent headers are dropped
 
@@ -92,6 +94,8 @@ class Exchange:
         self.posted: list[Posted] = []
         self.matched: list[Posted] = []  # receives whose message has not been requested
         self.wildcards: list[Posted] = []  # receives from any source that have matched
+        # What this rank sends to each rank and expects from each one, in a collective that is about to begin.
+        self.amounts: tuple[dict[int, Signature], dict[int, Signature]] | None = None
         self.headers: list[tuple[MPI.Request, bytes]] = []  # headers under way
         exchanges.append(self)
 
@@ -119,6 +123,10 @@ class Exchange:
 
     def progress(self) -> None:
         """Read headers that have arrived, and match them with receives."""
+        with lock:
+            self._progress()
+
+    def _progress(self) -> None:
         status = MPI.Status()
         while (found := self.shadow.Improbe(MPI.ANY_SOURCE, HEADER_TAG, status)) is not None:
             text = bytearray(status.Get_count(MPI.BYTE))
@@ -136,13 +144,24 @@ class Exchange:
 
     def post(self, receive: Posted) -> None:
         """Add a receive; match it with the first message that fits it."""
-        self.progress()
-        header = self.find(receive.source, receive.tag)
-        if header is None:
-            self.posted.append(receive)
-        else:
-            self.unexpected.remove(header)
-            self._match(receive, header)
+        with lock:
+            self.progress()
+            header = self.find(receive.source, receive.tag)
+            if header is None:
+                self.posted.append(receive)
+            else:
+                self.unexpected.remove(header)
+                self._match(receive, header)
+
+    def withdraw(self, receive: Posted) -> None:
+        """Remove a receive whose message has not been requested; another receive may take the message."""
+        with lock:
+            for kept in self.posted, self.matched, self.wildcards:
+                if receive in kept:
+                    kept.remove(receive)
+            if receive.header is not None:
+                self.unexpected.insert(0, receive.header)
+                receive.header = None
 
     def find(self, source: int, tag: int) -> Header | None:
         """Return the first unmatched header that has arrived and fits."""
@@ -210,7 +229,8 @@ def progress(*_: Any) -> None:
     Call this only while this rank waits. Until then, a message stays where it is even if it has a receive, so
     that the program's writes to the receive buffer can be told from MPI's.
     """
-    for exchange in list(exchanges):
-        exchange.progress()
-        while exchange.matched:
-            exchange.matched.pop().start()
+    with lock:
+        for exchange in list(exchanges):
+            exchange.progress()
+            while exchange.matched:
+                exchange.matched.pop().start()

@@ -25,12 +25,16 @@ class Category(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """An error that a rank has found. If another rank is involved, `text` names it."""
+    """An error that a rank has found. If another rank is involved, `text` names it.
+
+    `is_remark`: it does no harm, such as a communicator that lives as long as the program.
+    """
 
     category: Category
     text: str
     place: str
     rank: int
+    is_remark: bool = False
 
 
 class StrictError(CollectiveError):
@@ -53,21 +57,29 @@ def take() -> list[Finding]:
 
 
 def render(found: Iterable[Finding]) -> str:
-    """Return the list, one line for each finding; equal findings of several ranks share a line."""
+    """Return the errors and the remarks, one line for each; equal findings of several ranks share a line."""
+    found = list(found)
+    parts = []
+    for name, a_name, is_remark in ("errors", "an error", False), ("remarks", "a remark", True):
+        lines = _lines(each for each in found if each.is_remark == is_remark)
+        if lines:
+            number = f"{len(lines)} {name}" if len(lines) > 1 else a_name
+            verb = "has" if is_remark else "found"
+            parts += [f"Strict mode {verb} {number}:", *lines]
+    return "\n".join(parts)
+
+
+def _lines(found: Iterable[Finding]) -> list[str]:
     groups: dict[tuple[Category, str, str], list[int]] = {}
     for finding in found:
         groups.setdefault((finding.category, finding.text, finding.place), []).append(finding.rank)
-    if not groups:
-        return ""
     order = list(Category)
-    lines = [
+    return [
         f"  {category.value}: {ranks_phrase(sorted(set(ranks)))}: {text}" + (f" ({place})" if place else "")
         for (category, text, place), ranks in sorted(
             groups.items(), key=lambda group: (order.index(group[0][0]), group[0][2], group[1])
         )
     ]
-    number = f"{len(lines)} errors" if len(lines) > 1 else "an error"
-    return "\n".join([f"Strict mode found {number}:", *lines])
 
 
 def to_json(found: Sequence[Finding]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpi4py import MPI
+from mpi4py.MPI import Datatype as RawDatatype  # mpi4py's own, also after `replace_classes`
 
 from labkit.watch.flight_recorder.source import student_line_of
 from labkit.watch.requests.polled import LikeMpi4py, like
@@ -56,14 +57,48 @@ def forget(made: Any) -> None:
 
 
 def never_freed(rank: int, only_lost: bool) -> list[Finding]:
-    """Return a finding for each object never freed; `only_lost`: only if no variable refers to it."""
-    found = []
+    """Return a remark for each line whose objects were never freed; MPI frees them when it ends.
+
+    `only_lost`: only objects that no variable refers to. Another one may have the same handle.
+    """
+    numbers: dict[tuple[str, str], int] = {}
     for key, each in list(_made.items()):
-        if only_lost and each.reference() is not None:
-            continue
-        del _made[key]
-        found.append(Finding(Category.RESOURCE_LEAK, f"the {each.kind} was never freed", each.place, rank))
-    return found
+        if each.reference() is None or not only_lost:
+            del _made[key]
+            made = each.kind, each.place
+            numbers[made] = numbers.get(made, 0) + 1
+    return [
+        Finding(
+            Category.RESOURCE_LEAK,
+            f"{number} {kind}s were never freed" if number > 1 else f"the {kind} was never freed",
+            place,
+            rank,
+            is_remark=True,
+        )
+        for (kind, place), number in numbers.items()
+    ]
+
+
+def with_own_types(message: Any) -> tuple[Any, list[RawDatatype]]:
+    """Return a message with duplicates of its derived datatypes, and these.
+
+    A program may free a datatype while a call that uses it is under way.
+    """
+    if not isinstance(message, (list, tuple)):
+        return message, []
+    types: list[RawDatatype] = []
+    parts = list(message)
+    for index, part in enumerate(parts):
+        if isinstance(part, RawDatatype) and part != MPI.DATATYPE_NULL and not part.is_predefined:
+            parts[index] = RawDatatype.Dup(part)
+            types.append(parts[index])
+    return (parts, types) if types else (message, [])
+
+
+def free_types(types: list[RawDatatype]) -> None:
+    """Free the duplicates that `with_own_types` has made."""
+    while types:
+        RawDatatype.Free(types.pop())
 
 
 def _tracked_class(own: Any, kind: str, makers: str, class_makers: str, freers: str) -> Any:

@@ -11,11 +11,12 @@ from mpi4py import MPI
 
 from labkit.watch.requests.under_way import RawRequest
 from labkit.watch.strict import regions
-from labkit.watch.strict.exchange import Exchange, Header, Posted, progress
+from labkit.watch.strict.exchange import Exchange, Header, Posted, lock, progress
 from labkit.watch.strict.findings import StrictError
 from labkit.watch.strict.signatures import Signature, misfit, of_message, of_object
 
-HEADER_BYTES = 1024  # size of a collective's header, which all ranks exchange
+# Size of a collective's header, which all ranks exchange: of the call, and of each time in its clock.
+CALL_BYTES, TIME_BYTES = 1024, 10
 
 
 class Operation:
@@ -24,6 +25,8 @@ class Operation:
     operation = ""
     what = ""  # the operation, its peer and its tag
     place = ""
+    may_be_freed = False  # whether a program may free its request while it is under way
+    was_cancelled = False
 
     def advance(self) -> bool:
         """Make progress without waiting; return whether the call is complete."""
@@ -34,11 +37,13 @@ class Operation:
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """Give the call up if it is a receive that has not matched."""
+        """Give up a receive that has not matched; a send goes on, but its buffer is no longer checked."""
 
 
 class SendOperation(Operation):
     """A send, preceded by its header. `mode`: the method that sends the message itself, such as Issend."""
+
+    may_be_freed = True
 
     def __init__(  # noqa: PLR0917
         self, exchange: Exchange, operation: str, mode: str, message: Any, dest: int, tag: int, place: str
@@ -47,10 +52,11 @@ class SendOperation(Operation):
         is_object = operation[0].islower()
         self.data = MPI.pickle.dumps(message) if is_object else message  # kept until it is sent
         signature = of_object(self.data) if is_object else of_message(message)
-        number = exchange.next_number(dest)
         buffer = [self.data, MPI.BYTE] if is_object else message
-        self.request: MPI.Request = getattr(exchange.shadow, mode)(buffer, dest, number)
-        exchange.announce(Header(number, tag, operation, place, signature, []), dest)
+        with lock:
+            number = exchange.next_number(dest)
+            self.request: MPI.Request = getattr(exchange.shadow, mode)(buffer, dest, number)
+            exchange.announce(Header(number, tag, operation, place, signature, []), dest)
         self.region = (
             None if is_object else regions.begin(operation, place, message, False, exchange.clock.rank)
         )
@@ -64,6 +70,9 @@ class SendOperation(Operation):
     def finish(self, status: MPI.Status | None) -> None:
         RawRequest.Wait(self.request, status)
         regions.end(self.region)
+
+    def cancel(self) -> None:
+        regions.end(self.region, check=False)
 
 
 class ReceiveOperation(Operation):
@@ -80,6 +89,8 @@ class ReceiveOperation(Operation):
         self.region = (
             None if self.is_object else regions.begin(operation, place, buffer, True, exchange.clock.rank)
         )
+        if self.region is not None:
+            self.buffer = self.region.message  # with datatypes of its own
         self.posted = Posted(operation, place, source, tag, start=self._start)
         self.request: MPI.Request | None = None
         self.error: StrictError | None = None
@@ -87,6 +98,8 @@ class ReceiveOperation(Operation):
         exchange.post(self.posted)
 
     def advance(self) -> bool:
+        if self.was_cancelled:
+            return True
         header = self.posted.header
         if header is None:
             progress()
@@ -107,6 +120,10 @@ class ReceiveOperation(Operation):
         return True
 
     def _start(self) -> None:
+        with lock:
+            self._receive()
+
+    def _receive(self) -> None:
         header = self.posted.header
         if header is None or self.request is not None or self.error is not None:
             return
@@ -129,17 +146,21 @@ class ReceiveOperation(Operation):
         self.request = self.exchange.shadow.Irecv(buffer, header.source, header.number)
 
     def finish(self, status: MPI.Status | None) -> Any:
-        assert self.request is not None and self.posted.header is not None
         status = MPI.Status() if status is None else status
+        if self.was_cancelled:
+            status.Set_cancelled(True)
+            return None
+        assert self.request is not None and self.posted.header is not None
         RawRequest.Wait(self.request, status)
         status.tag = self.posted.header.tag
         regions.end(self.region)
         return MPI.pickle.loads(self.buffer) if self.is_object else None
 
     def cancel(self) -> None:
-        regions.end(self.region, check=False)
-        if self.posted in self.exchange.posted:
-            self.exchange.posted.remove(self.posted)
+        if self.request is None and self.error is None:  # else it is too late
+            regions.end(self.region, check=False)
+            self.exchange.withdraw(self.posted)
+            self.was_cancelled = True
 
 
 class BothOperation(Operation):
@@ -173,9 +194,11 @@ class CollectiveOperation(Operation):
         place: str,
     ) -> None:
         self.exchange, self.operation, self.place, self.request = exchange, operation, place, request
-        text = pickle.dumps((operation, *call, place, exchange.clock.times))[:HEADER_BYTES]
-        self.mine = np.frombuffer(text.ljust(HEADER_BYTES, b"\0"), np.uint8).copy()
-        self.all = np.zeros((exchange.shadow.size, HEADER_BYTES), np.uint8)
+        times = exchange.clock.times
+        nbytes = CALL_BYTES + TIME_BYTES * len(times)
+        text = pickle.dumps((operation, *call, place, times))
+        self.mine = np.frombuffer(text.ljust(nbytes, b"\0"), np.uint8).copy()
+        self.all = np.zeros((exchange.shadow.size, nbytes), np.uint8)
         self.comparing: MPI.Request | None = exchange.shadow.Iallgather(self.mine, self.all)
         self.regions = [
             regions.begin(operation, place, buffer, is_written, exchange.clock.rank)
@@ -239,3 +262,12 @@ class PlainOperation(Operation):
 
 
 Starter = Callable[[], Operation]
+
+_freed: list[Operation] = []
+
+
+def go_on(call: Operation) -> None:
+    """Let a call go on whose request the program has freed; keep its buffer until it is complete."""
+    if call.may_be_freed:
+        call.cancel()
+    _freed[:] = [each for each in [*_freed, call] if not each.advance()]

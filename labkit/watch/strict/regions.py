@@ -10,21 +10,23 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.message import parse
+from labkit.watch.strict.accesses import Parts, overlap, parts_of
 from labkit.watch.strict.findings import Category, Finding, add
+from labkit.watch.strict.objects import free_types, with_own_types
 
 
 @dataclass(eq=False)
 class Region:
-    """The memory of a call's buffer. `is_written`: MPI writes to it. Regions with gaps have no address."""
+    """The memory of a call's buffer: the addresses of its parts. `is_written`: MPI writes to it."""
 
     operation: str
     place: str
     message: Any
     is_written: bool
     rank: int
-    address: int = 0
-    nbytes: int = 0
+    parts: Parts
     checksum: int | None = field(default=None)
+    types: list[MPI.Datatype] = field(default_factory=list)  # duplicates, freed at the end
 
     def remember(self) -> None:
         """Compute the checksum of the memory."""
@@ -49,12 +51,10 @@ _active: list[Region] = []
 
 def begin(operation: str, place: str, message: Any, is_written: bool, rank: int) -> Region:
     """Note that a call begins to use a buffer; report if another call under way uses the same memory."""
-    region = Region(operation, place, message, is_written, rank, *_extent(message))
-    for other in _active if region.nbytes else ():
-        overlaps = (
-            other.address < region.address + region.nbytes and region.address < other.address + other.nbytes
-        )
-        if overlaps and (other.is_written or is_written):
+    message, types = with_own_types(message)
+    region = Region(operation, place, message, is_written, rank, _addresses(message), types=types)
+    for other in _active:
+        if (other.is_written or is_written) and overlap(region.parts, other.parts):
             add(
                 Finding(
                     Category.LOCAL_CONCURRENCY,
@@ -76,6 +76,7 @@ def end(region: Region | None, check: bool = True) -> None:
         _active.remove(region)
         if check:
             region.check()
+        free_types(region.types)
 
 
 def forget_all() -> None:
@@ -84,50 +85,38 @@ def forget_all() -> None:
 
 
 def checksum(message: Any) -> int | None:
-    """Return a checksum of a message's data; None if it cannot be read."""
-    data = data_of(message)
-    return None if data is None else zlib.crc32(data)
-
-
-def data_of(message: Any) -> bytes | memoryview | None:
-    """Return the bytes of a message, without the gaps of its datatype; None if they cannot be read."""
+    """Return a checksum of a message's data, without the gaps of its datatype; None if it cannot be read."""
     try:
-        parts = parse(message)
-        if parts.buffer is None:
-            return b""
-        first, nbytes, raw = _bytes(message)
-        if nbytes < 0:
-            assert parts.datatype is not None
-            out = np.empty(parts.datatype.Pack_size(1, MPI.COMM_SELF), np.uint8)
-            parts.datatype.Pack([raw, 1, parts.datatype], out, 0, MPI.COMM_SELF)
-            return out.tobytes()
-        return memoryview(raw)[first : first + nbytes]
-    except (TypeError, ValueError, BufferError, NotImplementedError, AssertionError, MPI.Exception):
-        return None
-
-
-def _bytes(message: Any) -> tuple[int, int, Any]:
-    """Return a message's offset in its buffer, its length (-1 with gaps) and the buffer, in bytes."""
-    parts = parse(message)
-    raw = MPI.buffer(parts.buffer)
-    datatype = parts.datatype
-    if datatype is None:
-        size = parts.buffer.itemsize if isinstance(parts.buffer, np.ndarray) else 1
-        extent = size
-    else:
-        size, extent = datatype.Get_size(), datatype.Get_extent()[1]
-        if size != extent or datatype.Get_true_extent()[1] != size:
-            return 0, -1, raw
-    first = int(parts.displacement or 0) * extent
-    nbytes = int(parts.count) * extent if parts.is_counted else raw.nbytes - first
-    return first, min(nbytes, raw.nbytes - first), raw
-
-
-def _extent(message: Any) -> tuple[int, int]:
-    try:
-        if parse(message).buffer is None:
-            return 0, 0
-        first, nbytes, raw = _bytes(message)
+        raw, parts = _parts(message)
+        value = 0
+        for first, last in parts:
+            value = zlib.crc32(memoryview(raw)[first:last], value)
     except (TypeError, ValueError, BufferError, NotImplementedError, MPI.Exception):
-        return 0, 0
-    return (raw.address + first, nbytes) if nbytes > 0 else (0, 0)
+        return None
+    return value
+
+
+def _parts(message: Any) -> tuple[Any, Parts]:
+    """Return the buffer of a message, as bytes, and the parts of it that the message uses."""
+    parts = parse(message)
+    if parts.buffer is None or parts.buffer is MPI.BOTTOM:
+        return MPI.buffer(b""), ()
+    raw = MPI.buffer(parts.buffer)
+    if parts.datatype is None:
+        extent = parts.buffer.itemsize if isinstance(parts.buffer, np.ndarray) else 1
+    else:
+        extent = parts.datatype.Get_extent()[1]
+    first = int(parts.displacement or 0) * extent
+    count = int(parts.count) if parts.is_counted else max(1, (raw.nbytes - first) // max(1, extent))
+    if parts.datatype is None:
+        return raw, ((first, min(first + count * extent, raw.nbytes)),)
+    used = parts_of(parts.datatype, count, first)
+    return raw, tuple((begin, min(end, raw.nbytes)) for begin, end in used if begin < raw.nbytes)
+
+
+def _addresses(message: Any) -> Parts:
+    try:
+        raw, parts = _parts(message)
+    except (TypeError, ValueError, BufferError, NotImplementedError, MPI.Exception):
+        return ()
+    return tuple((raw.address + first, raw.address + last) for first, last in parts if last > first)

@@ -11,7 +11,7 @@ from labkit.watch.requests.polled import PolledRequest, like, note
 from labkit.watch.requests.under_way import RawPrequest, RawRequest
 from labkit.watch.requests.waits import wait_for
 from labkit.watch.strict.findings import Category, Finding, add
-from labkit.watch.strict.operations import Operation, Starter
+from labkit.watch.strict.operations import Operation, Starter, go_on
 
 
 class StrictRequest(PolledRequest):
@@ -31,17 +31,14 @@ class StrictRequest(PolledRequest):
         return self.call is not None or RawRequest.__bool__(self)
 
     def __eq__(self, other: object) -> bool:
-        if self.call is not None or getattr(other, "call", None) is not None:
-            return self is other
-        return bool(RawRequest.__eq__(self, other))
+        if not isinstance(other, RawRequest) or bool(self) != bool(other):
+            return False
+        return self is other or not self or (RawRequest.__bool__(self) and RawRequest.__eq__(self, other))
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     __hash__ = None  # type: ignore[assignment]  # like mpi4py's
-
-    def _advance(self) -> bool:
-        return self.call is None or self.call.advance()
 
     def _end(self, status: MPI.Status | None) -> Any:
         call, self.call = self.call, None
@@ -50,41 +47,49 @@ class StrictRequest(PolledRequest):
         RawRequest.Test(self, status)
         return None
 
+    # A program may call these methods, as in `MPI.Request.Free(request)`, with a request of mpi4py's own.
+
     def Test(self, status: MPI.Status | None = None) -> bool:
-        if self.call is None:
+        if (call := _call_of(self)) is None:
             return bool(RawRequest.Test(self, status))
-        if not self.call.advance():
+        if not call.advance():
             return False
         self._end(status)
         return True
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any | None]:
-        if self.call is None:
+        if (call := _call_of(self)) is None:
             return RawRequest.test(self, status)
-        return (True, self._end(status)) if self.call.advance() else (False, None)
+        return (True, self._end(status)) if call.advance() else (False, None)
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
-        return self._advance() if self.call is not None else bool(RawRequest.Get_status(self, status))
+        call = _call_of(self)
+        return call.advance() if call is not None else bool(RawRequest.Get_status(self, status))
 
     get_status = Get_status
 
     def Cancel(self) -> None:
-        if self.call is None:
+        if (call := _call_of(self)) is None:
             RawRequest.Cancel(self)
-        else:
-            self.call.cancel()
+        elif call.may_be_freed:  # a send: it goes on
+            go_on(call)
             self.call = None
+        else:
+            call.cancel()
 
     cancel = Cancel
 
-    def _report_freed(self, call: Operation) -> None:
-        text = f"the request of {call.operation} was freed before it was waited for"
-        add(Finding(Category.REQUEST_LIFECYCLE, text, call.place, MPI.COMM_WORLD.rank))
-
     def Free(self) -> None:
-        if self.call is not None and not self.call.advance():
-            self._report_freed(self.call)
-        self.call = None
+        call = _call_of(self)
+        if call is not None:
+            self.call = None
+            if call.advance():
+                call.finish(None)
+            else:
+                if not call.may_be_freed:
+                    text = f"the request of {call.operation} was freed before it was waited for"
+                    add(Finding(Category.REQUEST_LIFECYCLE, text, call.place, MPI.COMM_WORLD.rank))
+                go_on(call)
         if RawRequest.__bool__(self):
             RawRequest.Free(self)
 
@@ -148,6 +153,11 @@ class StrictRequest(PolledRequest):
         ]
 
 
+def _call_of(request: Any) -> Operation | None:
+    call: Operation | None = getattr(request, "call", None)
+    return call
+
+
 def _fill(statuses: list[MPI.Status] | None, size: int) -> None:
     if statuses is not None:
         statuses += [MPI.Status() for _ in range(size - len(statuses))]
@@ -181,7 +191,7 @@ class StrictPrequest(StrictRequest, RawPrequest):
         return super().test(status) if self.call is not None else (True, None)
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
-        return self._advance()
+        return self.call is None or self.call.advance()
 
     def Start(self) -> None:
         if self.is_freed:
@@ -207,9 +217,6 @@ class StrictPrequest(StrictRequest, RawPrequest):
             request.Start()
 
     def Free(self) -> None:
-        if self.call is not None:
-            self._report_freed(self.call)
-            self.call = None
         super().Free()
         self.is_freed = True
 

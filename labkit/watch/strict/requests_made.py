@@ -26,12 +26,12 @@ def add_request(request: StrictRequest) -> None:
 def never_completed(rank: int, only_lost: bool) -> list[Finding]:
     """Return a finding for each request never waited for; `only_lost`: only if no variable refers to it."""
     found, kept = [], []
-    for request in _made:
-        if only_lost and not _is_lost(request):
+    for request, references in zip(_made, _references(_made), strict=True):
+        if only_lost and references > _LOST + _kept_under_way(request):
             kept.append(request)
             continue
         text, place, category = "", "", Category.REQUEST_LIFECYCLE
-        if request.call is not None:
+        if request.call is not None and not request.call.was_cancelled:
             text, place = f"the request of {request.call.what} was never waited for", request.call.place
         elif isinstance(request, StrictPrequest) and not request.is_freed:
             place = request.place
@@ -40,7 +40,8 @@ def never_completed(rank: int, only_lost: bool) -> list[Finding]:
             else:
                 text = f"the request of {request.operation} was never started"
         if text:
-            found.append(Finding(category, text, place, rank))
+            # A persistent request may live as long as the program.
+            found.append(Finding(category, text, place, rank, is_remark=request.call is None))
     _made[:] = kept
     return found
 
@@ -62,7 +63,13 @@ def report_leftovers(exchange: Exchange) -> None:
         )
 
 
-def _is_lost(request: Any) -> bool:
-    """Return whether only this module and `under_way` refer to the request."""
-    kept = sum(each is request for kind in (under_way.sends, under_way.receives) for each in kind.requests)
-    return sys.getrefcount(request) <= kept + 4  # `_made`, the caller's loop, the parameter, the argument
+def _references(requests: list[StrictRequest]) -> list[int]:
+    return [sys.getrefcount(request) for request in requests]
+
+
+def _kept_under_way(request: Any) -> int:
+    return sum(each is request for kind in (under_way.sends, under_way.receives) for each in kind.requests)
+
+
+# Python's count for a request that only `_made` refers to; it differs between versions of Python.
+_LOST = _references([StrictRequest()])[0]

@@ -53,6 +53,30 @@ def of_message(message: Any) -> Signature:
     return Signature(count * size // max(1, base_size), dtype, count * size)
 
 
+def of_each(message: Any, ranks: int) -> dict[int, Signature]:
+    """Return the signatures of a message with counts for each rank, by rank; empty if it cannot be read."""
+    try:
+        parts = parse(message, for_each_rank=True)
+        if parts.buffer is None:
+            return {}
+        if parts.datatype is None:
+            dtype, size, base_size = _dtype_of(parts.buffer)
+            extent = size
+        else:
+            dtype, base_size = base_of(parts.datatype)
+            size, extent = parts.datatype.Get_size(), parts.datatype.Get_extent()[1]
+        if parts.count is None:
+            counts = [memory_bytes(parts.buffer) // max(1, extent) // ranks] * ranks
+        else:
+            counts = [int(parts.count)] * ranks if parts.is_counted else [int(count) for count in parts.count]
+    except (TypeError, ValueError, BufferError):  # mpi4py says what is wrong with it
+        return {}
+    return {
+        rank: Signature(count * size // max(1, base_size), dtype, count * size)
+        for rank, count in enumerate(counts)
+    }
+
+
 def memory_bytes(buffer: Any) -> int:
     """Return the bytes of a buffer."""
     return buffer.nbytes if isinstance(buffer, np.ndarray) else MPI.buffer(buffer).nbytes

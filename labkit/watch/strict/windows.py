@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -18,26 +18,41 @@ from labkit.comm.message import parse
 from labkit.watch.flight_recorder.opcodes import UNKNOWN
 from labkit.watch.requests.polled import LikeMpi4py, like
 from labkit.watch.strict import objects, regions
-from labkit.watch.strict.accesses import Access, report_conflicts
+from labkit.watch.strict.accesses import Access, parts_of, report_conflicts
 from labkit.watch.strict.communicator.comm import StrictComm
 from labkit.watch.strict.findings import Category, Finding, add
-from labkit.watch.strict.objects import here
+from labkit.watch.strict.objects import free_types, here, with_own_types
 from labkit.watch.strict.signatures import of_message
 
 
+class Pending(NamedTuple):
+    """An access that the program has made: its target, the origin's memory and the call that issues it."""
+
+    target: int
+    region: regions.Region
+    issue: Callable[[], None]
+    types: list[MPI.Datatype]  # freed when the access has been issued
+
+
 class StrictWin(RawWin, metaclass=LikeMpi4py):
-    """A window whose collective calls end with a report if a rank is missing."""
+    """A window whose collective calls end with a report if a rank is missing.
+
+    Windows that `_maker` does not make, such as those of Create_dynamic, are mpi4py's own.
+    """
 
     comm: StrictComm
+
+    def __new__(cls, win: RawWin | None = None) -> Any:
+        return RawWin.__new__(RawWin, *(() if win is None else (win,)))
 
     def _opened(self, comm: Any, disp_unit: int) -> StrictWin:
         self.comm = comm
         shadow = comm._exchange.shadow
         self.units: list[int] = shadow.allgather(disp_unit)
-        self.pending: list[Callable[[], None]] = []
-        self.used: list[regions.Region] = []
+        self.pending: list[Pending] = []  # not issued
+        self.issued: list[Pending] = []  # their epoch has not ended
         self.accesses: list[Access] = []
-        self.locks: dict[int, tuple[str, str, tuple[int, ...]]] = {}  # kind, line, clock
+        self.locks: dict[int, tuple[str, str]] = {}  # kind, line
         self.in_fence = self.in_start = False
         self.seen = b""
         return objects.track(self, "window")
@@ -51,7 +66,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         memory = self.tomemory()
         return b"" if memory is None else memory.tobytes()
 
-    def _access(self, name: str, origin: Any, target: int, spec: Any, issue: Callable[[], None]) -> None:
+    def _access(self, name: str, origin: Any, target: int, spec: Any, *op: MPI.Op) -> None:
         place, rank = here(), self.comm._exchange.clock.rank  # type: ignore[union-attr]
         if target == MPI.PROC_NULL:
             return
@@ -60,82 +75,73 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         lock = self.locks.get(target) or self.locks.get(-1)
         if not (self.in_fence or lock or self.in_start):
             raise MPI.Exception(MPI.ERR_RMA_SYNC)
-        first, last = self._range(origin, target, spec)
         is_fence = not lock and self.in_fence
         self.accesses.append(
             Access(
                 name,
                 target,
-                first,
-                last,
+                self._parts(origin, target, spec),
                 place,
                 self.comm.rank,
                 "fence" if is_fence else (lock[0] if lock else "start"),
-                lock[2] if lock else (),
+                () if is_fence else self._now(),
             )
         )
-        if origin is not None:
-            self.used.append(regions.begin(name, place, origin, name.startswith("Get"), rank))
-        self.pending.append(issue)
+        region = regions.begin(name, place, origin, name == "Get", rank)
+        spec, types = with_own_types(spec)
+        issue = functools.partial(getattr(RawWin, name), self, region.message, target, spec, *op)
+        self.pending.append(Pending(target, region, issue, types))
 
-    def _range(self, origin: Any, target: int, spec: Any) -> tuple[int, int]:
+    def _now(self) -> tuple[int, ...]:
+        exchange = self.comm._exchange
+        assert exchange is not None
+        return tuple(exchange.clock.times[member] for member in exchange.members)
+
+    def _parts(self, origin: Any, target: int, spec: Any) -> tuple[tuple[int, int], ...]:
+        """Return the bytes of the target's window that an access touches."""
         unit = self.units[target]
         held = of_message(origin).nbytes if origin is not None else unit
         if spec is None:
-            return 0, held
-        if isinstance(spec, (list, tuple)):
-            first = spec[0] * unit
-            if len(spec) > 1 and isinstance(spec[1], int):
-                typed = spec[2] if len(spec) > 2 else None
-                each = typed.Get_extent()[1] if isinstance(typed, MPI.Datatype) else 0
-                datatype = parse(origin).datatype if origin is not None else None
-                size = each or (datatype.Get_size() if datatype else parse(origin).buffer.itemsize)
-                return first, first + spec[1] * size
-            return first, first + held
-        return spec * unit, spec * unit + held
+            return ((0, held),)
+        if not isinstance(spec, (list, tuple)):
+            return ((spec * unit, spec * unit + held),)
+        first = spec[0] * unit
+        if len(spec) > 1 and isinstance(spec[1], int):
+            datatype = spec[2] if len(spec) > 2 else parse(origin).datatype if origin is not None else None
+            if isinstance(datatype, str):
+                datatype = MPI.Datatype.fromcode(datatype)
+            if datatype is None:
+                return ((first, first + spec[1] * parse(origin).buffer.itemsize),)
+            return parts_of(datatype, spec[1], first)
+        return ((first, first + held),)
 
-    def _issue(self) -> None:
-        for issue in self.pending:
-            issue()
-        self.pending = []
+    def _issue(self, target: int = -1) -> None:
+        """Issue the accesses to a rank, or to all ranks."""
+        now = [each for each in self.pending if target in (-1, each.target)]
+        self.pending = [each for each in self.pending if each not in now]
+        for each in now:
+            each.region.check()
+            each.issue()
+            free_types(each.types)
+        self.issued += now
 
-    def _check_origins(self) -> None:
-        for region in self.used:
-            region.check()
-
-    def _release(self) -> None:
-        for region in self.used:
-            regions.end(region, check=False)
-        self.used = []
+    def _release(self, target: int = -1) -> None:
+        """End the use of the origins' memory by accesses to a rank, or to all ranks."""
+        for each in self.issued:
+            if target in (-1, each.target):
+                regions.end(each.region, check=False)
+        self.issued = [each for each in self.issued if target not in (-1, each.target)]
 
     def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        self._access(
-            "Put",
-            origin,
-            target_rank,
-            target,
-            lambda: super(StrictWin, self).Put(origin, target_rank, target),
-        )
+        self._access("Put", origin, target_rank, target)
 
     def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        self._access(
-            "Get",
-            origin,
-            target_rank,
-            target,
-            lambda: super(StrictWin, self).Get(origin, target_rank, target),
-        )
+        self._access("Get", origin, target_rank, target)
 
     def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> None:
         if op == MPI.OP_NULL:
             raise MPI.Exception(MPI.ERR_OP)
-        self._access(
-            "Accumulate",
-            origin,
-            target_rank,
-            target,
-            lambda: super(StrictWin, self).Accumulate(origin, target_rank, target, op),
-        )
+        self._access("Accumulate", origin, target_rank, target, op)
 
     def Fence(self, assertion: int = 0) -> None:
         self._join("Fence")
@@ -144,7 +150,6 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         stores = self._local_stores() if self.in_fence else []
         self._compare([each for each in self.accesses if each.epoch == "fence"] + stores)
         self.accesses = [each for each in self.accesses if each.epoch != "fence"]
-        self._check_origins()
         self._issue()
         super().Fence(assertion)
         self._release()
@@ -156,7 +161,8 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         changed = np.flatnonzero(np.frombuffer(now, np.uint8) != np.frombuffer(self.seen, np.uint8))
         rank = self.comm.rank
         runs = np.split(changed, np.flatnonzero(np.diff(changed) > 1) + 1) if len(changed) else []
-        return [Access("local store", rank, int(run[0]), int(run[-1]) + 1, "", rank) for run in runs[:1000]]
+        parts = tuple((int(run[0]), int(run[-1]) + 1) for run in runs)
+        return [Access("local store", rank, parts, "", rank)] if parts else []
 
     def _compare(self, mine: list[Access]) -> None:
         """Report conflicting accesses to this rank's window. Collective."""
@@ -175,43 +181,39 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         self._locked(-1, "shared")
 
     def _locked(self, rank: int, kind: str) -> None:
-        exchange = self.comm._exchange
-        assert exchange is not None
-        exchange.clock.tick()
-        self.locks[rank] = kind, here(), tuple(exchange.clock.times[member] for member in exchange.members)
+        self.locks[rank] = kind, here()
 
     def Unlock(self, rank: int) -> None:
-        self._flush()
+        self._issue(rank)
         super().Unlock(rank)
-        self._unlocked(rank)
+        self._completed(rank)
+        self.locks.pop(rank, None)
 
     def Unlock_all(self) -> None:
-        self._flush()
-        super().Unlock_all()
-        self._unlocked(-1)
-
-    def _unlocked(self, rank: int) -> None:
-        self._release()
-        self.locks.pop(rank, None)
-        clock = self.comm._exchange.clock  # type: ignore[union-attr]
-        ended = clock.tick()
-        self.accesses = [
-            access
-            if access.ended or access.epoch in ("fence", "start") or rank not in (-1, access.target)
-            else Access(**{**vars(access), "ended": ended})
-            for access in self.accesses
-        ]
-
-    def _flush(self) -> None:
-        self._check_origins()
         self._issue()
+        super().Unlock_all()
+        self._completed(-1)
+        self.locks.pop(-1, None)
+
+    def _completed(self, rank: int, only_here: bool = False) -> None:
+        """Note that accesses to a rank, or to all (-1), have completed; `only_here`: at their origin."""
+        self._release(rank)
+        ended = self.comm._exchange.clock.tick()  # type: ignore[union-attr]
+        for access in self.accesses:
+            if (
+                access.epoch in ("exclusive", "shared")
+                and not access.ended
+                and rank in (-1, access.target)
+                and (access.operation == "Get" or not only_here)
+            ):
+                access.ended = ended
 
     def Start(self, group: MPI.Group, assertion: int = 0) -> None:
         super().Start(group, assertion)
         self.in_start = True
 
     def Complete(self) -> None:
-        self._flush()
+        self._issue()
         super().Complete()
         self._release()
         self.in_start = False
@@ -232,13 +234,15 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
                 )
             )
         self._compare([each for each in self.accesses if each.epoch != "fence"])
+        for each in self.pending:
+            regions.end(each.region, check=False)
         self._release()
         self.pending = []
         objects.forget(self)
         super().Free()
 
     def _never_unlocked(self) -> None:
-        for kind, place, _ in self.locks.values():
+        for kind, place in self.locks.values():
             add(
                 Finding(
                     Category.EPOCH_LIFECYCLE,
@@ -247,16 +251,17 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
                     self.comm._exchange.clock.rank,  # type: ignore[union-attr]
                 )
             )
+        self._issue()
         for rank in list(self.locks):
-            self._flush()
             (RawWin.Unlock_all(self) if rank < 0 else RawWin.Unlock(self, rank))
         self.locks = {}
 
 
 def _flushing(name: str) -> Callable[..., None]:
-    def flush(self: StrictWin, *rank: int) -> None:
-        self._flush()
-        getattr(RawWin, name)(self, *rank)
+    def flush(self: StrictWin, rank: int = -1) -> None:
+        self._issue(rank)
+        getattr(RawWin, name)(self, *(() if name.endswith("all") else (rank,)))
+        self._completed(rank, only_here="local" in name)
 
     return flush
 
@@ -265,7 +270,7 @@ def _at_once(name: str) -> Callable[..., Any]:
     """Return a method whose result is available before the epoch ends."""
 
     def access(self: StrictWin, *arguments: Any, **named: Any) -> Any:
-        self._flush()
+        self._issue()
         return getattr(RawWin, name)(self, *arguments, **named)
 
     return access
@@ -279,7 +284,8 @@ def _maker(name: str, position: int) -> Any:
                 f"Win.{name}", comm.deadline_s, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, depth=2
             )
             unit = named.get("disp_unit", arguments[position] if len(arguments) > position else 1)
-            return cls(getattr(RawWin, name)(*arguments, **named))._opened(comm, unit)
+            made: StrictWin = RawWin.__new__(cls, getattr(RawWin, name)(*arguments, **named))
+            return made._opened(comm, unit)
         return getattr(RawWin, name)(*arguments, **named)
 
     return classmethod(functools.wraps(getattr(RawWin, name))(make))

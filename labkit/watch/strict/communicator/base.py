@@ -16,6 +16,7 @@ from labkit.watch.rendezvous import Channel
 from labkit.watch.requests.polled import note
 from labkit.watch.strict import requests_made
 from labkit.watch.strict.exchange import Clock, Exchange, Traffic
+from labkit.watch.strict.findings import StrictError
 from labkit.watch.strict.objects import here
 from labkit.watch.strict.operations import Operation, ReceiveOperation, SendOperation
 from labkit.watch.strict.requests import StrictRequest
@@ -71,6 +72,8 @@ class StrictBase(WatchedComm):
         ) -> None:
             inner(operation, deadline_s, root, count, dtype, reduction, depth + 1)
             name = operation if isinstance(operation, str) else OPERATION_NAMES[operation]
+            if exchange.amounts is not None:
+                _compare_amounts(exchange, name)
             if name not in ("Free", "Disconnect"):
                 _merge_clocks(exchange, name, root)
 
@@ -79,6 +82,8 @@ class StrictBase(WatchedComm):
     def _check(self, peer: int, tag: int, receives: bool) -> None:
         if self == MPI.COMM_NULL:
             raise MPI.Exception(MPI.ERR_COMM)
+        if self.watch is not None:
+            self.watch.check_process()
         if not (0 <= peer < self.size or peer == MPI.PROC_NULL or (receives and peer == MPI.ANY_SOURCE)):
             raise MPI.Exception(MPI.ERR_RANK)
         if not (0 <= tag <= _largest_tag() or (receives and tag == MPI.ANY_TAG)):
@@ -123,6 +128,19 @@ class StrictBase(WatchedComm):
 
 def _largest_tag() -> int:
     return int(MPI.COMM_SELF.Get_attr(MPI.TAG_UB) or 32767)
+
+
+def _compare_amounts(exchange: Exchange, name: str) -> None:
+    """Raise StrictError on all ranks if a rank sends another amount than a rank expects from it."""
+    everyone = exchange.shadow.allgather(exchange.amounts)
+    exchange.amounts = None
+    for sender, (sent, _) in enumerate(everyone):
+        for receiver, amount in sent.items():
+            expected = everyone[receiver][1].get(sender, amount)
+            if amount.nbytes != expected.nbytes:
+                raise StrictError(
+                    f"{name}: rank {receiver} expects {expected} from rank {sender}, which sends {amount}"
+                )
 
 
 def _merge_clocks(exchange: Exchange, name: str, root: int) -> None:

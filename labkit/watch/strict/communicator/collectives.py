@@ -8,6 +8,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from labkit.comm.message import is_in_place
 from labkit.watch.flight_recorder.opcodes import NONBLOCKING_COLLECTIVES
 from labkit.watch.requests.waits import NO_PEER
 from labkit.watch.strict import requests_made
@@ -15,11 +16,38 @@ from labkit.watch.strict.communicator.base import FROM_ROOT, TO_ROOT, StrictBase
 from labkit.watch.strict.objects import here
 from labkit.watch.strict.operations import CollectiveOperation, Operation, PlainOperation
 from labkit.watch.strict.requests import StrictPrequest, StrictRequest
-from labkit.watch.strict.signatures import of_message
+from labkit.watch.strict.signatures import Signature, of_each, of_message
 
 
 class StrictCollectives(StrictBase):
-    """Collectives that return a request; blocking ones are compared by every watched communicator."""
+    """Collectives with counts for each rank, and those that return a request.
+
+    Other blocking ones are compared by every watched communicator.
+    """
+
+    def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        sent = {} if is_in_place(sendbuf) else {root: of_message(sendbuf)}
+        self._announce(sent, of_each(recvbuf, self.size) if self.rank == root else {})
+        super().Gatherv(sendbuf, recvbuf, root)
+
+    def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        expected = {} if is_in_place(recvbuf) else {root: of_message(recvbuf)}
+        self._announce(of_each(sendbuf, self.size) if self.rank == root else {}, expected)
+        super().Scatterv(sendbuf, recvbuf, root)
+
+    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
+        sent = {} if is_in_place(sendbuf) else dict.fromkeys(range(self.size), of_message(sendbuf))
+        self._announce(sent, of_each(recvbuf, self.size))
+        super().Allgatherv(sendbuf, recvbuf)
+
+    def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
+        sent = {} if is_in_place(sendbuf) else of_each(sendbuf, self.size)
+        self._announce(sent, of_each(recvbuf, self.size))
+        super().Alltoallv(sendbuf, recvbuf)
+
+    def _announce(self, sent: dict[int, Signature], expected: dict[int, Signature]) -> None:
+        if self._exchange is not None:
+            self._exchange.amounts = sent, expected
 
 
 def _collective(name: str) -> Callable[..., Any]:

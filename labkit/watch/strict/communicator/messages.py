@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 from labkit.watch.strict import requests_made
 from labkit.watch.strict.communicator.base import StrictBase
+from labkit.watch.strict.exchange import lock
 from labkit.watch.strict.objects import here
 from labkit.watch.strict.operations import BothOperation, Operation, PlainOperation
 from labkit.watch.strict.requests import StrictPrequest, StrictRequest
@@ -175,15 +176,16 @@ class StrictMessages(StrictBase):
         exchange = self._exchange
         if exchange is None or source == MPI.PROC_NULL:
             return getattr(super(), name)(source, tag, status)
-        if not self.Iprobe(source, tag, status):
-            return None
-        header = exchange.find(source, tag)
-        assert header is not None
-        message: MPI.Message | None = getattr(exchange.shadow, name)(header.source, header.number)
-        if message is not None:
-            exchange.unexpected.remove(header)
-            exchange.clock.merge(header.clock)
-        return message
+        with lock:
+            if not self.Iprobe(source, tag, status):
+                return None
+            header = exchange.find(source, tag)
+            assert header is not None
+            message: MPI.Message | None = getattr(exchange.shadow, name)(header.source, header.number)
+            if message is not None:
+                exchange.unexpected.remove(header)
+                exchange.clock.merge(header.clock)
+            return message
 
 
 def _blocking_send(name: str) -> Callable[..., Any]:
