@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from labkit.files import atomic_write
+from labkit.files import atomic_write, locked, remove_unfinished
 from labkit.train.experiment.run_record import prepare
 
 
@@ -35,15 +38,69 @@ def test_a_file_that_fails_leaves_the_old_one_and_nothing_else(tmp_path: Path) -
 
 def test_prepare_makes_the_directory_and_removes_only_leftovers(tmp_path: Path) -> None:
     directory = tmp_path / "new" / "er"
-    prepare(directory)
+    with prepare(directory):
+        pass
     for name in (".weights.txt.labkit-part", ".hidden", "kept.txt"):
         (directory / name).touch()
-    prepare(directory)
-    assert {path.name for path in directory.iterdir()} == {".hidden", "kept.txt"}
+    with prepare(directory), atomic_write(directory / "now.txt"), prepare(directory / "below"):
+        remove_unfinished(directory)
+    assert {path.name for path in directory.iterdir()} == {".hidden", "kept.txt", "now.txt", "below"}
 
 
 def test_prepare_refuses_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in ("file", "file/below"):
-        with pytest.raises(OSError):
-            prepare(tmp_path / place)
+        with pytest.raises(OSError), prepare(tmp_path / place):
+            pass
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from labkit.files import atomic_write
+for number in range(60):
+    with atomic_write(Path(sys.argv[1])) as file:
+        for _ in range(20):
+            file.write(sys.argv[2].encode() * 500)
+            file.flush()
+"""
+
+
+def test_two_writers_do_not_damage_each_others_file(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    with atomic_write(path) as file:
+        file.write(b"a" * 10_000)
+    writers = [subprocess.Popen([sys.executable, "-c", WRITE, path, letter]) for letter in "abc"]
+    reads = 0
+    while any(writer.poll() is None for writer in writers):
+        content = path.read_bytes()
+        assert len(content) == 10_000 and len(set(content)) == 1
+        reads += 1
+    assert [writer.returncode for writer in writers] == [0, 0, 0] and reads > 3
+    assert [each.name for each in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_the_next_writer_removes_the_file_of_a_killed_one(tmp_path: Path) -> None:
+    path = tmp_path / f"{'long' * 60}.json"  # the name of the unfinished file, too, has at most 255 bytes
+    program = "import os; from labkit.files import *\nwith atomic_write(Path({!r})): os.kill(os.getpid(), 9)"
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", program.format(str(path))], check=False)
+        assert len(list(tmp_path.iterdir())) == 1
+    with atomic_write(path) as file:
+        file.write(b"whole")
+    assert [each.name for each in tmp_path.iterdir()] == [path.name] and path.read_bytes() == b"whole"
+
+
+def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    held = f"with locked(Path({str(lock)!r})): print('locked', flush=True); input()"
+    command = [sys.executable, "-c", f"from labkit.files import *\n{held}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout and holder.stdout.readline() == "locked\n"
+        with pytest.raises(BlockingIOError, match=rf"in use by process {holder.pid} on "), locked(lock):
+            pass
+        holder.kill()
+    assert lock.exists()
+    with locked(lock):
+        assert lock.read_text().startswith(f"process {os.getpid()} on ")
+    assert not lock.exists()

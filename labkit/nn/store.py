@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,11 +24,7 @@ def load_model(model: Model, file: str | Path | BinaryIO) -> None:
     Raise ValueError if the file belongs to another model: the message names the layer, both shapes and what
     is missing or superfluous. The model is then unchanged.
     """
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            found = {name: stored[name] for name in stored.files}
-    except (zipfile.BadZipFile, ValueError, EOFError, AttributeError) as error:
-        raise ValueError(f"{file} is not a model file (.npz): {error}") from None
+    found = read_arrays(file)
     arrays = _arrays(model)
     for name, array in arrays.items():
         layer = name.rpartition(".")[0] or model.name
@@ -49,6 +44,20 @@ def load_model(model: Model, file: str | Path | BinaryIO) -> None:
         )
     for name, array in arrays.items():
         array[...] = found[name]
+
+
+def read_arrays(file: str | Path | BinaryIO) -> dict[str, np.ndarray]:
+    """Return all arrays of an .npz file by name. Raise OSError or ValueError if there is none."""
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except OSError:
+        raise
+    # A bit that has flipped can raise almost anything: zlib.error, NotImplementedError (another compression),
+    # RuntimeError (an encrypted file), MemoryError (an array of many terabytes), TypeError (a single array) …
+    except Exception as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{file} is damaged, or not an .npz file: {why}") from None
 
 
 def _arrays(model: Model) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ None of them changes what the model learns. `Straggler` applies a rank's bottlen
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import sleep, thread_time
 from typing import Literal, TypeVar, get_args
@@ -176,6 +176,15 @@ class Straggler(Callback):
     def after_backward(self, model: Model, weight: float) -> None:
         """Compute until `factor` times the processor time since `before_step` has been used."""
         self._stretch(self._began)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return how many steps were begun, since the delays depend on it."""
+        return {"step": np.array(self._step)}
+
+    def resume(self, state: Mapping[str, np.ndarray]) -> None:
+        """Skip the delays of the steps before the break."""
+        for _ in range(int(state["step"])):
+            self.next_delay()
 
     def next_delay(self) -> float:
         """Return the time (s) to lose before the next step; each call counts as a step."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -113,6 +114,13 @@ class Callback:
     def after_epoch(self, model: Model, epoch: Epoch) -> None:
         """Act after an epoch. A callback may add to the record of the epoch."""
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint keeps of this callback on this rank. Collective."""
+        return {}
+
+    def resume(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from what `state` returned on this rank before the break. Collective."""
+
 
 class Together(Callback):
     """Several callbacks as one: each method calls that of all of them, in their order."""
@@ -140,6 +148,22 @@ class Together(Callback):
     def after_epoch(self, model: Model, epoch: Epoch) -> None:
         for each in self.callbacks:
             each.after_epoch(model, epoch)
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {f"{own}/{name}": array for own, each in self._named() for name, array in each.state().items()}
+
+    def resume(self, state: Mapping[str, np.ndarray]) -> None:
+        for own, each in self._named():
+            if found := {key[len(own) + 1 :]: state[key] for key in state if key.startswith(f"{own}/")}:
+                each.resume(found)
+
+    def _named(self) -> Iterator[tuple[str, Callback]]:
+        """Yield each callback with a name that does not depend on callbacks of other classes."""
+        seen: Counter[str] = Counter()
+        for each in self.callbacks:
+            kind = type(each).__name__
+            seen[kind] += 1
+            yield f"{kind}-{seen[kind]}", each
 
 
 class Contributions(Callback):

@@ -126,7 +126,7 @@ def train(
     broadcast_model(comm, model)
     update = optimizer.step if optimizer else partial(sgd_step, model.params)
     callback = Together(callbacks)
-    state = _state(model, optimizer, batches, len(batch.x), options)
+    state = _state(model, optimizer, batches, len(batch.x), options, callback=callback)
     saves = checkpoints.of(comm, state) if checkpoints else nullcontext()
     # A diverging run overflows. The check of its loss reports that once; NumPy would warn each time.
     quiet = np.errstate(over="ignore", invalid="ignore")
@@ -241,7 +241,13 @@ def _checked(comm: MPI.Intracomm, model: Model, batch: EpochBatches) -> EpochBat
 
 
 def _state(
-    model: Model, optimizer: Optimizer | None, batches: Batches, samples: int, options: _Options
+    model: Model,
+    optimizer: Optimizer | None,
+    batches: Batches,
+    samples: int,
+    options: _Options,
+    *,
+    callback: Callback,
 ) -> RunState:
     """Return what a checkpoint holds of this rank."""
     weights = {"parameters": model.params, **(optimizer.state() if optimizer else {})}
@@ -257,8 +263,8 @@ def _state(
         **batches.about,
     }
     if options.average_after_step:  # each rank has weights of its own
-        return RunState(about, {}, {**weights, **own}, samples, options.buffers, batches.for_any_ranks)
-    return RunState(about, weights, own, samples, options.buffers, batches.for_any_ranks)
+        weights, own = {}, {**weights, **own}
+    return RunState(about, weights, own, samples, options.buffers, batches.for_any_ranks, callback)
 
 
 def _end_epoch(comm: MPI.Intracomm, model: Model, n: int, sums: Progress, options: _Options) -> Epoch:

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from labkit.comm.clock import offset, one_machine
 from labkit.files import atomic_write
 from labkit.train.callbacks import Callback, Iteration
-from labkit.train.gradients import Overlap
+from labkit.train.gradients import Overlap, Transfer
 
 MOST_STEPS = 500
 
@@ -58,7 +58,8 @@ class Step(NamedTuple):
 class Timeline(Callback):
     """Record the times of a run's first `most` steps: give it to `train` as a callback, then `gather` it.
 
-    Making and gathering a timeline are collective: both compare the ranks' clocks, which drift apart.
+    Making, saving and gathering a timeline are collective: all compare the ranks' clocks, which drift apart.
+    In the timeline of a resumed run, the steps after the break follow at once on those before it.
     """
 
     comm: MPI.Intracomm
@@ -68,6 +69,8 @@ class Timeline(Callback):
     seen: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
+        self._before: list[Step] = []  # the steps before a break, on one clock
+        self._ahead = 0.0  # how far that clock is ahead of rank 0's
         self._one_clock = self.clock is perf_counter and one_machine(self.comm)
         self._began = self._compare()
 
@@ -84,14 +87,31 @@ class Timeline(Callback):
 
         Their times are on the clock of rank 0 and count from the first `begin`.
         """
-        now = self._compare()
-        own = [self._on_clock_of_rank_0(step, now) for step in self.steps]
         steps = sorted(
-            (step for steps in self.comm.gather(own) or [] for step in steps),
+            (step for steps in self.comm.gather(self._on_one_clock()) or [] for step in steps),
             key=lambda step: (step.step, step.rank),
         )
         zero = min((step.begin for step in steps), default=0.0)
         return [step.shifted(lambda time: time - zero) for step in steps]
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return this rank's steps so far, as JSON."""
+        return {"steps": np.frombuffer(json.dumps(self._on_one_clock()).encode(), np.uint8)}
+
+    def resume(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on after these steps."""
+        for *when, (layers, transfers) in json.loads(state["steps"].tobytes()):
+            overlap = Overlap(tuple(map(tuple, layers)), tuple(Transfer(*each) for each in transfers))
+            self._before.append(Step._make([*when, overlap]))
+        self.seen = len(self._before)
+        end = self.comm.allreduce(max((step.done for step in self._before), default=0.0), MPI.MAX)
+        self._ahead = end - self.comm.bcast(self.clock())
+
+    def _on_one_clock(self) -> list[Step]:
+        """Return this rank's steps, before a break and since, on one clock of all ranks. Collective."""
+        now = self._compare()
+        since = [self._on_clock_of_rank_0(step, now) for step in self.steps]
+        return self._before + [step.shifted(lambda time: time + self._ahead) for step in since]
 
     def _compare(self) -> tuple[float, float]:
         """Return the time on this rank's clock, and by how much rank 0's clock is ahead of it."""

@@ -46,11 +46,10 @@ def main() -> None:
     """Kill a save at every moment and check the files."""
     top = Path(sys.argv[1])
     directory, reference = top / "run", top / "reference"
-    prepare(reference)
-    save(reference, NEW, rows(0.25), {"made": "again"})
+    with prepare(reference), prepare(directory):
+        save(reference, NEW, rows(0.25), {"made": "again"})
+        save(directory, OLD, rows(0.5), {})
     new = contents(reference)
-    prepare(directory)
-    save(directory, OLD, rows(0.5), {})
     old = contents(directory)
     moments = seen_old = seen_new = leftovers = 0
     for kill_at in count(1):
@@ -67,7 +66,8 @@ def main() -> None:
             assert data in (old[name], new[name]), f"killed at moment {kill_at}: half a {name}: {data!r}"
             seen_old += data == old[name]
             seen_new += data == new[name]
-        prepare(directory)
+        with prepare(directory):
+            pass
         assert len(list(directory.iterdir())) == len(found), "a leftover is still there"
         if os.WIFEXITED(status):
             assert os.WEXITSTATUS(status) == 0 and found == new

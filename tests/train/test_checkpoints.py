@@ -1,11 +1,22 @@
-"""Runs that are killed and resumed, in jobs of their own; programs/kill_and_resume.py tries many more."""
+"""Checkpoints that are damaged, and runs that are killed and resumed, in jobs of their own.
+
+programs/kill_and_resume.py tries many more.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labkit.train.checkpoints import file as checkpoint_file
+from tests.conftest import thorough
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -29,3 +40,50 @@ def test_a_run_killed_twice_gets_the_weights_of_one_without_a_break(
         assert (done.returncode == 0) == (kill is None), done.stdout
         assert "checkpoint.npz" in {path.name for path in tmp_path.iterdir()}
     assert "the same after resuming" in done.stdout
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    arrays = {"parameters": np.arange(11, dtype=np.float32), "rank 0/buffers": np.ones((2, 1))}
+    checkpoint_file.write(tmp_path / "checkpoint.npz", {"run": {"model": "linear"}}, arrays)
+    return tmp_path / "checkpoint.npz"
+
+
+@pytest.mark.parametrize("every", [thorough(1), 7])
+def test_no_flipped_bit_of_a_checkpoint_goes_unnoticed(every: int, checkpoint: Path) -> None:
+    """A flip in what nothing depends on, such as a file's date in the archive, may change nothing."""
+    about, arrays = checkpoint_file.read(checkpoint)
+    content, refused = checkpoint.read_bytes(), 0
+    for bit in range(0, 8 * len(content), every):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        checkpoint.write_bytes(flipped)
+        try:
+            found = checkpoint_file.read(checkpoint)
+        except ValueError as error:
+            refused += 1
+            assert str(checkpoint) in str(error) and "\n" not in str(error), (bit, error)
+        else:
+            assert found[0] == about and found[1].keys() == arrays.keys(), bit
+            assert all(np.array_equal(found[1][name], arrays[name]) for name in arrays), bit
+    assert refused > 8 * len(content) / every / 2
+
+
+@pytest.mark.parametrize("kind", ["a single array", "80 TB", "a directory", "text", "nothing"])
+def test_other_files_are_no_checkpoints(kind: str, checkpoint: Path) -> None:
+    checkpoint.unlink()
+    if kind == "a single array":
+        with checkpoint.open("wb") as file:
+            np.save(file, np.ones(3))
+    elif kind == "80 TB":
+        array = io.BytesIO()
+        np.save(array, np.ones(10))
+        claim = array.getvalue().replace(b"(10,), }" + b" " * 12, b"(10000000000000,), }")
+        with zipfile.ZipFile(checkpoint, "w") as archive:
+            archive.writestr("parameters.npy", claim)
+    elif kind == "a directory":
+        checkpoint.mkdir()
+    else:
+        checkpoint.write_bytes(b"weights" if kind == "text" else b"")
+    with pytest.raises(ValueError, match=r"^expected (a whole|the) checkpoint[^\n]*$"):
+        checkpoint_file.read(checkpoint)

@@ -6,7 +6,6 @@ The file is written atomically: whatever happens, there is a whole checkpoint, t
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from labkit.files import atomic_write
+from labkit.nn.store import read_arrays
 
 FORMAT = "labkit checkpoint 1"
 
@@ -33,14 +33,15 @@ def write(file: Path, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 def read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return what `write` was given. Raise ValueError if the file is missing, damaged or not a checkpoint."""
     try:
-        with np.load(file, allow_pickle=False) as stored:
-            content = {name: stored[name] for name in stored.files}
+        content = read_arrays(file)
     except FileNotFoundError:
         raise ValueError(f"expected the checkpoint {file}, found no such file") from None
     except OSError as error:
-        raise ValueError(f"expected the checkpoint {file}, which cannot be read: {error.strerror}") from None
-    except (zipfile.BadZipFile, ValueError, EOFError, AttributeError, KeyError) as error:
-        raise ValueError(f"expected a whole checkpoint, found {file} damaged or truncated: {error}") from None
+        raise ValueError(
+            f"expected the checkpoint {file}, which cannot be read: {error.strerror or error}"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"expected a whole checkpoint, {error}") from None
     if not {"about", "checksum"} <= content.keys():
         raise ValueError(f"expected a checkpoint, found another kind of file: {file}")
     expected, found = content.pop("checksum").tobytes(), _checksum(content)

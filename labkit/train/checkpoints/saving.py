@@ -13,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import CollectiveError, sleeping_barrier
+from labkit.train.callbacks import Callback
 from labkit.train.checkpoints import file as checkpoint_file
 from labkit.train.checkpoints.progress import Progress, dealt
 from labkit.train.checkpoints.signals import Signals
@@ -25,7 +26,8 @@ class RunState:
     """What a checkpoint has to hold of a run on one rank, as arrays that a resumed run overwrites in place.
 
     `about` describes the run: a checkpoint of a run with another description is refused. `replicated` arrays
-    are equal on all ranks, `own` ones are not. `for_any_ranks` says that another number of ranks would train
+    are equal on all ranks, `own` ones are not. `callback` goes on with its state, unless the number of ranks
+    changes. `for_any_ranks` says that another number of ranks would train
     on the same samples in the same steps, `samples` how many this rank has, and `buffers` how the ranks' own
     buffers become those of other ranks, as in `synchronise_buffers`.
     """
@@ -36,6 +38,7 @@ class RunState:
     samples: int
     buffers: str
     for_any_ranks: bool
+    callback: Callback
 
 
 class Checkpoints:
@@ -53,8 +56,9 @@ class Checkpoints:
     that, and the algorithm "auto" the same choice. On another number of ranks it ends with the same weights
     up to rounding, if the sharding scheme is "strided", "shuffled" or "weighted" or each epoch is one step.
     Anything else is refused, and so are the checkpoints of other models, data or settings, and damaged
-    ones. `settings` (anything that JSON can hold) are stored for `stored_settings`. Callbacks begin anew:
-    `Contributions` covers the resumed part of an epoch only.
+    ones. `settings` (anything that JSON can hold) are stored for `stored_settings`. Callbacks go on with
+    their `state`, on the same number of ranks; `Contributions` has none, so it covers only the resumed part
+    of an epoch.
     """
 
     def __init__(
@@ -152,14 +156,16 @@ class Saving:
                 array[...] = arrays[name]
             comm.Bcast(array)
         self.progress, own = comm.scatter(parts)
-        for name, array in own.items():
-            state.own[name][...] = array
+        for name, array in state.own.items():
+            array[...] = own.pop(name)
+        state.callback.resume({name.removeprefix("record/"): array for name, array in own.items()})
         self._last = f"the last one is that {_place(self.progress)}"
 
     def _write(self, progress: Progress) -> str | None:
         """Write a checkpoint; return why that failed, on every rank. Collective."""
         comm, state = self._comm, self._state
-        gathered = comm.gather((state.samples, progress.as_dict(), dict(state.own)))
+        records = {f"record/{name}": array for name, array in state.callback.state().items()}
+        gathered = comm.gather((state.samples, progress.as_dict(), {**records, **state.own}))
         fault = None
         if gathered:
             samples, progresses, owns = zip(*gathered, strict=True)
@@ -171,10 +177,10 @@ class Saving:
                 "progress": progresses,
             }
             try:
-                arrays = {**state.replicated, **own}
-                if not all(np.isfinite(array).all() for array in arrays.values()):
+                weights = [*state.replicated.values(), *(each[name] for each in owns for name in state.own)]
+                if not all(np.isfinite(array).all() for array in weights):
                     raise OSError("the weights are no longer finite")
-                checkpoint_file.write(self._file, about, arrays)
+                checkpoint_file.write(self._file, about, {**state.replicated, **own})
             except OSError as error:
                 fault = (
                     f"no checkpoint was written {_place(progress)} to {self._file} "
@@ -188,12 +194,12 @@ class Saving:
 
 
 def stored_settings(file: Path) -> dict[str, Any]:
-    """Return the `settings` of the run that wrote this checkpoint, and its number of `ranks`.
+    """Return the `settings` of the run that wrote this checkpoint, its number of `ranks`, and its `steps`.
 
     Raise ValueError if the file is no checkpoint or damaged.
     """
     about, _ = checkpoint_file.read(file)
-    return {**about["settings"], "ranks": len(about["progress"])}
+    return {**about["settings"], "ranks": len(about["progress"]), "steps": about["progress"][0]["done"]}
 
 
 def _check(about: Mapping[str, Any], state: RunState, size: int) -> None:
@@ -217,11 +223,19 @@ def _check(about: Mapping[str, Any], state: RunState, size: int) -> None:
 def _parts(
     about: Mapping[str, Any], arrays: Mapping[str, np.ndarray], state: RunState, samples: Sequence[int]
 ) -> list[tuple[Progress, dict[str, np.ndarray]]]:
-    """Return the progress and the own arrays of each rank; the ranks now hold so many samples each."""
+    """Return the progress of each rank, its own arrays and the records of its callbacks.
+
+    The ranks now hold so many samples each.
+    """
     ranks = [Progress.of(each) for each in about["progress"]]
-    own = [{name: arrays[_name(rank, name)] for name in state.own} for rank in range(len(ranks))]
     if len(ranks) == len(samples):
-        return list(zip(ranks, own, strict=True))
+        prefixes = [_name(rank, "") for rank in range(len(ranks))]
+        every = [
+            {name.removeprefix(own): arrays[name] for name in arrays if name.startswith(own)}
+            for own in prefixes
+        ]
+        return list(zip(ranks, every, strict=True))
+    own = [{name: arrays[_name(rank, name)] for name in state.own} for rank in range(len(ranks))]
     if state.own and state.buffers == "average":
         own = [{"buffers": mean_buffers(about["samples"], [each["buffers"] for each in own])}]
     return [(each, own[0]) for each in dealt(ranks, samples)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 from mpi4py import MPI
@@ -24,16 +26,22 @@ class Iterations(Callback):
     that of the run; the last one ends with itself. In it, a rank computes (forward and backward pass, and the
     update), waits for the last rank, and communicates where that is not hidden behind computation (exposed
     communication). The rest is what callbacks do, and the end of an epoch. `local_batch` is the number of
-    samples in this rank's largest local batch.
+    samples in this rank's largest local batch, and `total_s` the time since this object was made. A resumed
+    run goes on with what was recorded before the break; the break itself counts nowhere.
     """
 
     def __init__(self) -> None:
         self._rows: list[list[float]] = []
-        self._begin = 0.0
+        self._begin = math.nan  # of the last iteration; unknown after a break
+        self._made, self._before_s = perf_counter(), 0.0
         self.local_batch = 0
 
+    @property
+    def total_s(self) -> float:
+        return self._before_s + perf_counter() - self._made
+
     def after_step(self, it: Iteration) -> None:
-        if self._rows:
+        if not math.isnan(self._begin):
             self._rows[-1][2] = it.begin - self._begin
         if len(self._rows) < MOST:
             compute = it.ready - it.begin + it.done - it.end
@@ -42,13 +50,23 @@ class Iterations(Callback):
         self._begin = it.begin
         self.local_batch = max(self.local_batch, it.local_batch)
 
+    def state(self) -> dict[str, np.ndarray]:
+        return {"rows": self._table(), "others": np.array([self.local_batch, self.total_s])}
+
+    def resume(self, state: Mapping[str, np.ndarray]) -> None:
+        self._rows = state["rows"].tolist()
+        self.local_batch, self._before_s = int(state["others"][0]), float(state["others"][1])
+
     def gather(self, comm: MPI.Intracomm) -> np.ndarray:
         """Return a table of all ranks on rank 0, an empty one elsewhere. Collective.
 
         Shape: (p, iterations, 6), with the columns of COLUMNS.
         """
-        own = np.array(self._rows).reshape(-1, len(COLUMNS))
+        own = self._table()
         return np.array(comm.gather(own) or np.empty((0, *own.shape)))
+
+    def _table(self) -> np.ndarray:
+        return np.array(self._rows, float).reshape(-1, len(COLUMNS))
 
 
 def save_iterations(path: Path, table: np.ndarray) -> None:

@@ -11,7 +11,8 @@ import io
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,7 +24,7 @@ from mpi4py import MPI
 
 import labkit
 from labkit.env import ONE_THREAD
-from labkit.files import UNFINISHED, atomic_write
+from labkit.files import atomic_write, locked, remove_unfinished
 from labkit.launch import node_name
 from labkit.nn import MODELS, Model, load_model, save_model
 from labkit.processes import cores
@@ -44,7 +45,8 @@ IN_RUN_JSON = (
 
 # From when to when each time (s) of the files is measured, on the rank's own clock.
 TIMES = {
-    "total_s": "the call of `train`, from before the first step to after the last epoch, without the test",
+    "total_s": "the call of `train`, from before the first step to after the last epoch, without the "
+    "test; of a resumed run, up to its checkpoint and from the resume on",
     "time_s of an epoch": "its steps, from the start of the first to the end of the last, callbacks included",
     "wait_s": "from the end of the rank's own gradient to the end of a barrier before averaging, and in "
     "epoch 1 also for the last rank's call of `train`; 0 where averaging overlaps with the backward pass",
@@ -56,17 +58,17 @@ TIMES = {
 }
 
 
-def prepare(directory: Path) -> None:
-    """Make a directory to write a run to, and remove the unfinished files of a killed run.
+@contextmanager
+def prepare(directory: Path) -> Iterator[None]:
+    """Make a directory to write a run to, and keep other runs out of it inside the block.
 
-    Raise OSError if the directory cannot be made or written to. Call this before a long run, not after it.
+    Remove the unfinished files of a killed run. Raise OSError if the directory cannot be made or written to,
+    or if another run is using it. Call this on one rank, before a long run and not after it.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    for part in directory.glob(f".*{UNFINISHED}"):
-        part.unlink()
-    probe = directory / f".probe{UNFINISHED}"
-    probe.touch()
-    probe.unlink()
+    with locked(directory / ".lock"):
+        remove_unfinished(directory)
+        yield
 
 
 def record(comm: MPI.Intracomm, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def record(comm: MPI.Intracomm, settings: Mapping[str, Any]) -> dict[str, Any]:
             "hosts": list(hosts),
             "cores": list(cores_of_ranks),
             "blas_threads": list(threads_of_ranks),
-            "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "started": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             "versions": {
                 "labkit": labkit.__version__,
                 "python": platform.python_version(),
@@ -130,15 +132,12 @@ def save_weights(directory: Path, model: Model) -> None:
 def save_measurements(directory: Path, model: Model, rows: Sequence[Epoch], run: Mapping[str, Any]) -> None:
     """Write the record of a run to an existing directory.
 
-    - run.json: `run`, how to make the model, and what each rank measured in each epoch. Numbers that JSON
-      does not have (NaN, infinity) are null.
+    - run.json, see `save_record`.
     - sync_times.csv: rank, epoch, wait_s, transfer_s.
     - contributions.csv, if they were measured: rank, epoch, parameter, contribution, gradient_norm,
       gradient_mean.
     """
-    made = {"name": model.name, "shape": list(model.input_shape), "outputs": model.outputs}
-    epochs = [{name: asdict(row)[name] for name in IN_RUN_JSON} for row in rows]
-    write_json(directory / "run.json", {**run, "model": made, "epochs": epochs})
+    save_record(directory, model, rows, run)
     times = ((row.rank, row.epoch, row.wait_s, row.transfer_s) for row in rows)
     write_csv(directory / "sync_times.csv", ("rank", "epoch", "wait_s", "transfer_s"), times)
     parts = [
@@ -149,6 +148,16 @@ def save_measurements(directory: Path, model: Model, rows: Sequence[Epoch], run:
     if parts:
         head = "rank", "epoch", "parameter", "contribution", "gradient_norm", "gradient_mean"
         write_csv(directory / "contributions.csv", head, parts)
+
+
+def save_record(directory: Path, model: Model, rows: Sequence[Epoch], run: Mapping[str, Any]) -> None:
+    """Write run.json: `run`, how to make the model, and what each rank measured in each epoch.
+
+    Numbers that JSON does not have (NaN, infinity) are null.
+    """
+    made = {"name": model.name, "shape": list(model.input_shape), "outputs": model.outputs}
+    epochs = [{name: asdict(row)[name] for name in IN_RUN_JSON} for row in rows]
+    write_json(directory / "run.json", {**run, "model": made, "epochs": epochs})
 
 
 def load_run(directory: str | Path) -> Model:

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import CollectiveError, EmulatedComm, SharedSet, choose, raise_together, sleeping_barrier
-from labkit.files import UNFINISHED
+from labkit.comm import (
+    Algorithm,
+    CollectiveError,
+    EmulatedComm,
+    Link,
+    SharedSet,
+    choose,
+    raise_together,
+    sleeping_barrier,
+)
 from labkit.nn import MODELS, Classifier, Model
 from labkit.train.batches import Batches
-from labkit.train.bottleneck import Straggler
+from labkit.train.bottleneck import Bottleneck, Straggler
 from labkit.train.callbacks import Contributions, Epoch
 from labkit.train.checkpoints import Checkpoints, stored_settings
 from labkit.train.experiment import building
+from labkit.train.experiment.checklist import RAW
 from labkit.train.experiment.comparison import as_text, compare
 from labkit.train.experiment.iterations import Iterations, save_iterations
 from labkit.train.experiment.presets import chosen
 from labkit.train.experiment.printing import Printer, end_line, hosts_line, start_line
 from labkit.train.experiment.progress import Progress
-from labkit.train.experiment.run_record import prepare, record, save_measurements, save_weights
+from labkit.train.experiment.run_record import (
+    prepare,
+    record,
+    save_measurements,
+    save_record,
+    save_weights,
+)
 from labkit.train.experiment.settings import AUGMENTATIONS, RECIPES, command_line, complete, fault
 from labkit.train.loop import gather, train
 from labkit.train.replicas import hash_of
@@ -34,6 +51,20 @@ from labkit.train.timeline import Step, Timeline, save_trace
 SPEED_SAMPLES = 256  # at most as many samples of each rank measure its speed
 TEST_BATCH = 100
 CHECKPOINT = "checkpoint.npz"
+
+
+class Before(NamedTuple):
+    """What a run begins with: the settings of a preset, or those that a checkpoint holds.
+
+    The checkpoint also says when its run was started, on which preset and on how many ranks, and how many
+    steps are done.
+    """
+
+    settings: dict[str, Any]
+    started: str | None = None
+    preset: str | None = None
+    ranks: int | None = None
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,20 +96,44 @@ def run(
     the preset, or of the run in the directory `resume`, and of the model's recipe. `ordered` prints the lines
     of an epoch in the order of their ranks. Rank 0 calls `draw` to add figures to the results.
 
-    Collective. Raise CollectiveError on every rank if a setting is wrong, the training diverges, or the
-    results cannot be written.
+    If `resume` holds the results of a run with these settings, do nothing but say so.
+
+    Collective. Raise CollectiveError on every rank if a setting is wrong, the training diverges, another run
+    is writing to `out`, or the results cannot be written.
     """
-    settings = complete(given, stored(comm, resume) if resume else chosen(comm, preset))
+    before = stored(comm, resume) if resume else Before(chosen(comm, preset), preset=preset)
+    settings = complete(given, before.settings)
+    if resume and (finished := comm.bcast(_finished(out, before.started, settings))):
+        if comm.rank == 0:
+            print(f"The run in {out} is finished ({finished}): there is nothing to resume.", flush=True)
+        return
     if why := fault(settings):
         raise CollectiveError(why)
-    bottlenecks, links = building.bottlenecks(comm, settings)
-    algorithm = building.averaging(settings)
-    _write(comm, out, lambda: prepare(out))
+    parts = *building.bottlenecks(comm, settings), building.averaging(settings)
+    with ExitStack() as stack:
+        _write(comm, out, lambda: stack.enter_context(prepare(out)))
+        _run(comm, settings, before=before, parts=parts, out=out, ordered=ordered, draw=draw)
+
+
+def _run(
+    comm: MPI.Intracomm,
+    settings: Mapping[str, Any],
+    *,
+    before: Before,
+    parts: tuple[list[Bottleneck], list[Link] | None, Algorithm],
+    out: Path,
+    ordered: bool,
+    draw: Callable[[Path, Results], None],
+) -> None:
+    """Do what `run` says, alone in `out`."""
+    bottlenecks, links, algorithm = parts
     recipe = RECIPES[settings["model"]]
     dataset = SharedSet(comm, settings["data"], recipe.shape, settings["samples"])
     model = MODELS[settings["model"]](recipe.shape or dataset.features, dataset.outputs, settings["seed"])
 
     about = {**record(comm, settings), "command": f"{command_line(settings, comm.size)} {out}"}
+    about["started"] = before.started or about["started"]
+    preset = before.preset if before.ranks in (None, comm.size) else None
     if preset:
         about["preset"] = preset
     world = EmulatedComm(comm, links) if links else comm
@@ -104,6 +159,8 @@ def run(
         "updates_per_epoch": batches.steps,
     }
     epochs, steps = _length(settings, batches)
+    if why := _unfit(before, settings, steps, comm.size):
+        raise CollectiveError(f"cannot resume: {why}")
     if settings["algorithm"] == "auto":
         about["auto"] = str(choose(world, model.grads.nbytes))
     timeline, iterations = Timeline(comm), Iterations()
@@ -114,7 +171,6 @@ def run(
             printer.note(hosts_line(about["hosts"]))
         if "auto" in about:
             printer.note(about["auto"])
-        began = perf_counter()
         rows = train(
             world,
             model,
@@ -131,8 +187,8 @@ def run(
             checkpoints=Checkpoints(
                 out / CHECKPOINT,
                 every_steps=settings["checkpoint_every"] or 0,
-                resume=resume is not None,
-                settings=settings,
+                resume=before.ranks is not None,
+                settings={**settings, "started": about["started"], "preset": preset},
             ),
             callbacks=[
                 straggler,
@@ -143,7 +199,8 @@ def run(
                 printer,
             ],
         )
-        total_s = perf_counter() - began
+        total_s = iterations.total_s
+    table = iterations.gather(comm)
     _write(comm, out, lambda: save_weights(out, model))
 
     tested = evaluate(model, dataset)
@@ -160,7 +217,6 @@ def run(
             "buffers_hash": hash_of(model.buffers),
         }
     )
-    table = iterations.gather(comm)
     results = Results(gather(comm, rows), timeline.gather(), table, about)
     if preset and comm.rank == 0:
         compared = compare(preset, results.rows, table, about["ended"], settings["log_every"])
@@ -190,8 +246,8 @@ def evaluate(model: Model, dataset: SharedSet) -> dict[str, Any]:
     }
 
 
-def stored(comm: MPI.Intracomm, directory: Path) -> dict[str, Any]:
-    """Return the settings of the run whose checkpoint is in this directory. Collective.
+def stored(comm: MPI.Intracomm, directory: Path) -> Before:
+    """Return what the checkpoint in this directory says of its run. Collective.
 
     Raise CollectiveError on every rank if there is none, or if it is damaged.
     """
@@ -204,7 +260,43 @@ def stored(comm: MPI.Intracomm, directory: Path) -> dict[str, Any]:
     settings = comm.bcast(settings)
     if isinstance(settings, str):
         raise CollectiveError(settings)
-    return {name: value for name, value in settings.items() if name != "ranks"}
+    others = {name: settings.pop(name, None) for name in Before._fields[1:]}
+    return Before(settings, **others)
+
+
+def _unfit(before: Before, settings: Mapping[str, Any], steps: int, ranks: int) -> str | None:
+    """Return why a run of so many steps cannot go on from what was before; None if it can.
+
+    If there is nothing left to train, the results are those of the ranks and settings before the break.
+    """
+    if before.steps < steps:
+        return None
+    if before.steps > steps:
+        return f"expected a run of at least {before.steps} steps, which are done already, got {steps}"
+    if before.ranks != ranks:
+        return (
+            f"the training is complete; expected the {before.ranks} ranks that have its records, got {ranks}"
+        )
+    changed = [name for name in settings if _as_json(settings[name]) != before.settings.get(name)]
+    if changed:
+        name = changed[0]
+        return f"the training is complete, with {name} {before.settings.get(name)}, got {settings[name]}"
+    return None if before.started else "the training is complete, but its checkpoint has no records"
+
+
+def _as_json(value: object) -> Any:
+    """Return a value as it is read from a JSON file: with lists in place of tuples."""
+    return json.loads(json.dumps(value))
+
+
+def _finished(out: Path, started: str | None, settings: Mapping[str, Any]) -> str | None:
+    """Return when the run that started then was finished with these settings; None if it was not."""
+    try:
+        run = json.loads((out / "run.json").read_text())
+        same = run["started"] == started and run["settings"] == _as_json(settings)
+        return str(run["finished"]) if same and all((out / name).exists() for name in RAW) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _length(settings: Mapping[str, Any], batches: Batches) -> tuple[int, int]:
@@ -225,21 +317,20 @@ def _write(comm: MPI.Intracomm, out: Path, write: Callable[[], None]) -> None:
         try:
             write()
         except OSError as error:
-            name = f" ({_name(error.filename)})" if error.filename else ""
+            name = f" ({Path(error.filename).name})" if error.filename else ""
             why = f"cannot write to --out {out}: {error.strerror}{name}"
     sleeping_barrier(comm)  # rank 0 needs its core to draw
     raise_together(comm, why)
 
 
-def _name(path: str) -> str:
-    """Return the name of a file that was to be written under a hidden name."""
-    name = Path(path).name
-    return name[1:].removesuffix(UNFINISHED) if name.endswith(UNFINISHED) else name
-
-
 def _save(out: Path, model: Model, results: Results, draw: Callable[[Path, Results], None]) -> None:
-    """Write all results but the weights; the figures, which can be drawn again, come last."""
+    """Write all results but the weights; the figures, which can be drawn again, come last.
+
+    When all is written, say so in run.json.
+    """
     save_measurements(out, model, results.rows, results.run)
     save_iterations(out / "iterations.csv", results.iterations)
     save_trace(out / "trace.json", results.steps, results.run)
     draw(out, results)
+    finished = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    save_record(out, model, results.rows, {**results.run, "finished": finished})

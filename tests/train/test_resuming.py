@@ -1,0 +1,194 @@
+"""Runs of `labkit train` that are killed at any moment and resumed, and runs that need not be resumed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from labkit.files import UNFINISHED
+from labkit.train.experiment.iterations import load_iterations
+from tests.conftest import kill_tree, thorough
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+RunCommands = Callable[..., list[tuple[list[int], str]]]
+TRAIN = ("-m", "labkit", "train")
+STEPS = 12  # three in an epoch
+OPTIONS = (
+    "--model", "mlp", "--samples", "90", "--batch", "30", "--momentum", "0.5", "--shard", "shuffled",
+    "--iterations", str(STEPS), "--no-contributions", "--log-every", "1",
+)  # fmt: skip
+RESULTS = (
+    "model.npz", "run.json", "sync_times.csv", "iterations.csv", "trace.json", "loss.png", "timeline.png"
+)  # fmt: skip
+
+
+def results(folder: Path) -> Any:
+    """Return what a run has computed, without times."""
+    run = json.loads((folder / "run.json").read_text())
+    with (folder / "iterations.csv").open(newline="") as file:
+        iterations = [(row["rank"], row["iteration"], row["loss"]) for row in csv.DictReader(file)]
+    epochs = [[row[name] for name in row if name != "time_s"] for row in run["epochs"]]
+    ended = [[row[name] for name in row if name != "total_s"] for row in run["ended"]]
+    return (folder / "model.npz").read_bytes(), iterations, epochs, ended
+
+
+def files(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Return all that a folder holds, and when each file was written."""
+    found = {path.name: path for path in folder.iterdir()}
+    return {
+        name: (each.stat().st_mtime_ns, each.stat().st_ino, each.read_bytes()) for name, each in found.items()
+    }
+
+
+@pytest.fixture(scope="session")
+def unbroken(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Any]:
+    """Return the results of a run without a break, on so many ranks."""
+
+    @cache
+    def on(p: int) -> Any:
+        out = tmp_path_factory.mktemp(f"unbroken-{p}")
+        done = run(p, *TRAIN, *OPTIONS, "--out", out)
+        assert done.returncode == 0, done.stdout
+        return results(out)
+
+    return on
+
+
+def wait_for(moment: str, job: subprocess.Popen[str], folder: Path) -> None:
+    """Wait until a job has printed a line or a file is there; `*` stands for any characters in its name."""
+    if moment.startswith("iteration"):
+        for line in job.stdout or ():
+            if f"{moment}:" in line:
+                return
+    else:
+        while job.poll() is None and not any(folder.glob(moment)):
+            pass  # not even a short sleep: the next file is a millisecond away
+
+
+def moment_of(kill: int, chance: random.Random) -> str:
+    """Return when to kill a run: at a step, when a result is there or being written, or a checkpoint is."""
+    return (
+        f"iteration {chance.randint(1, STEPS)}",
+        chance.choice(RESULTS),
+        f"iteration {STEPS}",
+        f".{chance.choice((*RESULTS, 'checkpoint.npz'))}*{UNFINISHED}",
+    )[kill % 4]
+
+
+@pytest.mark.parametrize("kill", [*range(3), *map(thorough, range(3, 50))])
+def test_a_run_killed_at_any_moment_is_resumed_to_the_same_results(
+    kill: int,
+    run_commands: RunCommands,
+    started: Callable,
+    unbroken: Callable[[int], Any],
+    tmp_path: Path,
+) -> None:
+    """All processes are killed, or SIGTERM ends mpiexec. Resuming a second time finds nothing to do."""
+    chance = random.Random(kill)
+    p = 3 if kill < 3 else chance.choice([1, 2, 3, 4, 5])
+    moment, every = moment_of(kill, chance), chance.choice([1, 2, 3, 4, 5, 6])
+    slowly = ("--bottleneck", "0:jitter=60ms", "--checkpoint-every", str(every))
+    with started(p, *TRAIN, *OPTIONS, *slowly, "--out", tmp_path) as job:
+        wait_for(moment, job, tmp_path)
+        if kill % 3 == 1:
+            with suppress(psutil.NoSuchProcess):
+                [mpiexec, *_] = psutil.Process(job.pid).children()
+                mpiexec.terminate()
+            job.communicate(timeout=60)
+        else:
+            kill_tree(job)
+    resumed = (tmp_path / "checkpoint.npz").exists()
+    where = ("--resume", tmp_path) if resumed else (*OPTIONS, *slowly, "--out", tmp_path)
+    first, second = run_commands(p, ("train", *where), ("train", "--resume", tmp_path))
+    assert set(first[0]) == set(second[0]) == {0}, (moment, first, second)
+    assert results(tmp_path) == unbroken(p), moment
+    assert files(tmp_path).keys() == {*RESULTS, "checkpoint.npz"}, moment
+
+
+@pytest.fixture(scope="module")
+def finished(run_commands: RunCommands, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on three ranks, whose last checkpoint is that of its last step."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    [(statuses, said)] = run_commands(3, ("train", *OPTIONS, "--checkpoint-every", "4", "--out", out))
+    assert statuses == [0, 0, 0], said
+    return out
+
+
+def test_results_that_are_lost_are_made_again_from_the_checkpoint(
+    finished: Path, run_commands: RunCommands, tmp_path: Path
+) -> None:
+    """Nothing is left to train. Times, too, are those of the run; another run.json does not count."""
+    lost, other = tmp_path / "lost", tmp_path / "other"
+    for folder in lost, other:
+        shutil.copytree(finished, folder)
+    for name in RESULTS:
+        (lost / name).unlink()
+    run = json.loads((other / "run.json").read_text())
+    (other / "run.json").write_text(json.dumps({**run, "started": "yesterday"}))
+    before = files(finished)
+    ends = run_commands(3, *(("train", "--resume", folder) for folder in (lost, other, finished)))
+    assert ends.pop()[0] == [0, 0, 0] and files(finished) == before
+    for (statuses, said), folder in zip(ends, (lost, other), strict=True):
+        assert statuses == [0, 0, 0] and "The results are in" in said, said
+        assert results(folder) == results(finished)
+    tables = [load_iterations(each / "iterations.csv")[:, :-1] for each in (finished, lost)]
+    assert tables[0].tolist() == tables[1].tolist()
+    events = [json.loads((each / "trace.json").read_text())["traceEvents"] for each in (finished, lost)]
+    assert len(events[0]) == len(events[1])
+    found, first = (json.loads((each / "run.json").read_text()) for each in (lost, finished))
+    assert found["started"] == first["started"]
+    assert found["ended"][0]["total_s"] == pytest.approx(first["ended"][0]["total_s"], abs=1)
+
+
+def test_what_a_complete_training_cannot_become_is_refused(
+    finished: Path, run_commands: RunCommands, tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "model.npz").unlink()
+    before = files(tmp_path / "run")
+    resume = ("train", "--resume", tmp_path / "run")
+    cases = (
+        ((*resume, "--lr", "0.3"), "the training is complete, with lr 0.1, got 0.3"),
+        ((*resume, "--epochs", "2"), "expected a run of at least 12 steps, which are done already, got 6"),
+    )
+    ends = run_commands(3, *(command for command, _ in cases))
+    ends += run_commands(2, resume)
+    words = [
+        *(words for _, words in cases),
+        "the training is complete; expected the 3 ranks that have its records, got 2",
+    ]
+    for (statuses, said), expected in zip(ends, words, strict=True):
+        assert set(statuses) == {2} and f"labkit train: cannot resume: {expected}\n" in said, said
+        assert files(tmp_path / "run") == before
+
+
+def test_a_second_run_in_the_same_folder_is_refused(
+    finished: Path, run: Run, started: Callable, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    (out / "model.npz").unlink()
+    long = ("--bottleneck", "0:pause=1000s@2")
+    with started(3, *TRAIN, *OPTIONS, *long, "--out", out) as job:
+        wait_for("iteration 1", job, out)
+        before = files(out)
+        for arguments in ((*OPTIONS, "--out", out), ("--resume", out)):
+            done = run(2, *TRAIN, *arguments)
+            assert done.returncode == 2 and done.stdout.count("labkit train: ") == 1, done.stdout
+            assert f"cannot write to --out {out}: in use by process " in done.stdout, done.stdout
+        assert files(out) == before
+        kill_tree(job)
+    done = run(3, *TRAIN, "--resume", out)
+    assert done.returncode == 0, done.stdout
+    assert results(out) == results(finished)
