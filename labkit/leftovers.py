@@ -2,38 +2,42 @@
 
 Ranks that are killed cannot remove their shared-memory segments, and a killed controller cannot remove the
 files that describe its cluster. The supervisor removes both; `labkit doctor` reports what is still there.
+
+All programs of a machine share /dev/shm and /tmp, and a file's name does not tell which program made it. So
+the files of a job are those that appear while it runs and that one of its processes has open or mapped.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import glob
 import os
+import select
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Callable, Iterable
 
 if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from labkit.processes import LINUX, alive
+from labkit.processes import LINUX, alive, descendants, parents
 
 SHM = "/dev/shm"
-# The names that MPICH, UCX, libfabric and Open MPI give to their segments.
-SEGMENTS = (
-    "mpich*",
-    "ucx*",
-    "sm_segment*",
-    "vader_segment*",
-    "osc_sm*",
-    "osc_rdma*",
-    "ofi*",
-    "fi_shm*",
-    "psm*",
+SHARED = SHM, "/tmp"
+# The names that MPICH, UCX, Open MPI, libfabric and PSM2 give to their segments, and MPICH's mpiexec to a
+# file that it keeps open on each node.
+NAMES = (
+    *("mpich_shm_", "mpich_shar_tmp", "ucx_shm_posix_", "sm_segment.", "vader_segment.", "osc_sm."),
+    *("osc_rdma.", "fi_shm_", "psm2_shm", "hydra_hwloc_xmlfile_"),
 )
 FLIGHT_RECORDER = "labkit-flight-recorder-"  # followed by its creator's pid (labkit.watch.flight_recorder)
+IN_CREATE = 0x100  # from <sys/inotify.h>
+LOOK_S = 0.2
+Inode = tuple[int, int]  # the device and the number of a file on it
 
 
 def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:
@@ -80,36 +84,96 @@ def remove(paths: list[str]) -> None:
 
 
 def is_own(path: str) -> bool:
-    """Return whether a file exists and belongs to this user."""
+    """Return whether a file exists and belongs to this user; a link's owner counts, not its target's."""
     try:
-        return os.stat(path).st_uid == os.getuid()
+        return os.lstat(path).st_uid == os.getuid()
     except OSError:
         return False
 
 
-def files_in_use(folder: str = SHM) -> set[str]:
-    """Return the files below a folder that a process of this user has mapped, and all files it has open."""
-    used = set()
-    for process in glob.glob("/proc/[0-9]*"):
-        with contextlib.suppress(OSError), open(f"{process}/maps") as maps:
-            used |= {line.split(maxsplit=5)[5].strip() for line in maps if f"{folder}/" in line}
+def files_of_mpi(folders: Iterable[str] = SHARED) -> dict[str, Inode]:
+    """Return this user's files that are named as MPI names segments and files of mpiexec, by path."""
+    found = {}
+    for folder in folders:
         with contextlib.suppress(OSError):
-            for link in os.scandir(f"{process}/fd"):
+            for path in (f"{folder}/{name}" for name in os.listdir(folder) if name.startswith(NAMES)):
                 with contextlib.suppress(OSError):
-                    used.add(os.readlink(link.path))
+                    status = os.lstat(path)
+                    if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
+                        found[path] = (status.st_dev, status.st_ino)
+    return found
+
+
+def inodes_in_use(processes: Iterable[int]) -> set[Inode]:
+    """Return the files that processes have open or mapped. Linux only."""
+    used = set()
+    for pid in processes:
+        # Open files first: a segment is open until it is mapped.
+        with contextlib.suppress(OSError):
+            for file in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    status = os.stat(f"/proc/{pid}/fd/{file}")
+                    used.add((status.st_dev, status.st_ino))
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as maps:
+            for line in maps:
+                _, _, _, device, inode, *_ = line.split(maxsplit=5)
+                if inode != "0":
+                    major, minor = device.split(":")
+                    used.add((os.makedev(int(major, 16), int(minor, 16)), int(inode)))
     return used
 
 
+class JobFiles:
+    """The files that MPI makes for a job in the folders that all programs share; none except on Linux.
+
+    Call `look` often while the job runs, at best whenever `created` is readable: a process that has ended
+    does not tell what it had open. `created` is None where the system offers no such file.
+    """
+
+    def __init__(self, *, has_begun: bool = False) -> None:
+        self.created = _creations(SHM) if LINUX else None
+        self.decided = set() if has_begun else set(files_of_mpi().values())
+        self.used: dict[str, Inode] = {}
+
+    def look(self, processes: Callable[[], Iterable[int]]) -> None:
+        """Note which of the files that have appeared since the last call `processes` have open or mapped."""
+        if self.created is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.created, 1 << 16)
+        new = {path: inode for path, inode in files_of_mpi().items() if inode not in self.decided}
+        if new and LINUX:
+            used = inodes_in_use(processes())
+            self.used |= {path: inode for path, inode in new.items() if inode in used}
+            self.decided |= set(new.values())
+
+    def left(self) -> list[str]:
+        """Return the job's files that still exist and that no process uses."""
+        found = files_of_mpi() if self.used else {}
+        left = {path: inode for path, inode in self.used.items() if found.get(path) == inode}
+        used = inodes_in_use(parents()) if left else set()
+        return [path for path, inode in left.items() if inode not in used]
+
+
+def _creations(folder: str) -> int | None:
+    """Return a file that becomes readable when a file is created in a folder; None if there are too many."""
+    libc = ctypes.CDLL(None)
+    file: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if file >= 0 and libc.inotify_add_watch(file, folder.encode(), IN_CREATE) < 0:
+        os.close(file)
+        return None
+    return file if file >= 0 else None
+
+
 def forgotten_segments(folder: str = SHM) -> list[str]:
-    """Return this user's MPI shared-memory segments that no process uses."""
-    found = [path for pattern in SEGMENTS for path in glob.glob(f"{folder}/{pattern}")]
+    """Return this user's MPI shared-memory segments that no process uses, whichever job made them."""
+    found = files_of_mpi([folder])
     # Read after the list is made: a segment created since then is open in the process that created it.
-    used = files_in_use(folder) if found else set()
-    return [path for path in found if path not in used and is_own(path)]
+    used = inodes_in_use(parents()) if found else set()
+    return [path for path, inode in found.items() if inode not in used]
 
 
 def forgotten_flight_recorders() -> list[str]:
-    """Return this user's flight recorders whose creator has ended."""
+    """Return this user's flight recorders whose creator has ended. Their names tell the creator's pid."""
     found = [
         path for folder in (SHM, tempfile.gettempdir()) for path in glob.glob(f"{folder}/{FLIGHT_RECORDER}*")
     ]
@@ -117,30 +181,17 @@ def forgotten_flight_recorders() -> list[str]:
     return [path for path, pid in pids.items() if pid.isdigit() and not alive(int(pid)) and is_own(path)]
 
 
-def forgotten_hydra_files() -> list[str]:
-    """Return this user's temporary files of MPICH's mpiexec; none while an MPICH job of this user runs.
-
-    The files do not say which job they belong to.
-    """
-    if not LINUX:
-        return []
-    for path in glob.glob("/proc/[0-9]*/comm"):
-        with contextlib.suppress(OSError), open(path) as file:
-            if file.read() == "hydra_pmi_proxy\n" and is_own(path) and alive(int(path.split("/")[2])):
-                return []
-    return [path for path in glob.glob("/tmp/hydra_hwloc_xmlfile_*") if is_own(path)]
-
-
 def forgotten() -> list[str]:
-    """Return what this user's killed jobs have left behind in the folders that all MPI jobs share."""
-    return forgotten_segments() + forgotten_flight_recorders() + forgotten_hydra_files()
+    """Return the segments and flight recorders that this user's killed jobs have left behind."""
+    return forgotten_segments() + forgotten_flight_recorders()
 
 
-def sweep(mpiexec: int) -> None:
-    """Remove what killed ranks left behind; `mpiexec` is the pid that their mpiexec had."""
-    remove(forgotten())
+def sweep(files: JobFiles, mpiexec: int) -> None:
+    """Remove what a job's killed ranks left behind; `mpiexec` is the pid that their mpiexec had."""
+    remove(files.left() + forgotten_flight_recorders())
     for folder in {"/tmp", os.environ.get("TMPDIR", "/tmp")}:
-        shutil.rmtree(f"{folder}/ompi.{mpiexec}", ignore_errors=True)  # Open MPI's session folder
+        if is_own(session := f"{folder}/ompi.{mpiexec}"):  # Open MPI's session folder
+            shutil.rmtree(session, ignore_errors=True)
 
 
 def sweep_after_this_job() -> None:
@@ -160,6 +211,8 @@ def sweep_after_this_job() -> None:
 
 if __name__ == "__main__":
     job = [int(pid) for pid in sys.argv[1:]]
+    files = JobFiles(has_begun=True)
     while any(map(alive, job)):
-        time.sleep(0.2)
-    sweep(job[-1])
+        files.look(lambda: descendants(job[-1]))
+        select.select([] if files.created is None else [files.created], [], [], LOOK_S)
+    sweep(files, job[-1])

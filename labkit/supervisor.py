@@ -106,16 +106,25 @@ def reap_orphans(command: int) -> None:
             os.waitpid(ended.si_pid, 0)
 
 
-def end_tree(command: subprocess.Popen[bytes], known: set[int], grace_s: float) -> None:
+def own_descendants() -> set[int]:
+    """Return the pids of all processes that this one has started, directly or not."""
+    return descendants(os.getpid())
+
+
+def end_tree(
+    command: subprocess.Popen[bytes], known: set[int], files: leftovers.JobFiles, grace_s: float
+) -> None:
     """End the command and its descendants: SIGTERM for the command, SIGKILL for the rest after `grace_s`."""
-    known = known | descendants(os.getpid())
+    known = known | own_descendants()
+    files.look(own_descendants)
     if command.poll() is None:
         command.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             command.wait(grace_s)
     deadline = time.monotonic() + 2
     while time.monotonic() < deadline:
-        left = {pid for pid in known | descendants(os.getpid()) if alive(pid)}
+        files.look(own_descendants)
+        left = {pid for pid in known | own_descendants() if alive(pid)}
         if not left:
             return
         for pid in left:
@@ -126,8 +135,8 @@ def end_tree(command: subprocess.Popen[bytes], known: set[int], grace_s: float) 
         reap()
 
 
-def wait_for_either(command: subprocess.Popen[bytes], pid: int) -> set[int]:
-    """Wait until the command or the process `pid` has ended.
+def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: leftovers.JobFiles) -> set[int]:
+    """Wait until the command or the process `pid` has ended; note which files the command's ranks use.
 
     Return the command's descendants as last seen; an empty set where the kernel keeps track of them.
     """
@@ -142,11 +151,15 @@ def wait_for_either(command: subprocess.Popen[bytes], pid: int) -> set[int]:
         except OSError:
             pass  # a kernel before 5.3, or a sandbox: poll as elsewhere
         else:
-            while not poll.poll(1000 * POLL_S):
+            if files.created is not None:
+                poll.register(files.created, select.POLLIN)
+            while not {file for file, _ in poll.poll(1000 * POLL_S)} - {files.created}:
+                files.look(own_descendants)
                 reap_orphans(command.pid)
             return known
     while command.poll() is None and alive(pid):
-        known = descendants(os.getpid()) or known
+        known = own_descendants() or known
+        files.look(own_descendants)
         time.sleep(POLL_S)
     return known
 
@@ -183,20 +196,20 @@ def main(arguments: list[str]) -> int:
         signal.signal(signum, stop)
     if role == "controller":
         # Files of a controller that a power cut ended: engines must not read them.
-        files = leftovers.files_of_this_cluster()
-        leftovers.remove([files["client"], files["engine"]])
-    me = os.getpid()
+        cluster = leftovers.files_of_this_cluster()
+        leftovers.remove([cluster["client"], cluster["engine"]])
+    me, files = os.getpid(), leftovers.JobFiles()
     command = subprocess.Popen(command_line, preexec_fn=lambda: die_with_parent(death_signal, me))  # noqa: PLW1509
     for signum in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, lambda received, frame: command.send_signal(received))
     known: set[int] = set()
     try:
-        known = wait_for_either(command, pid)
+        known = wait_for_either(command, pid, files)
     finally:
         for signum in STOP_SIGNALS:
             signal.signal(signum, signal.SIG_IGN)
-        end_tree(command, known, GRACE_S[role])
-        leftovers.sweep(command.pid)
+        end_tree(command, known, files, GRACE_S[role])
+        leftovers.sweep(files, command.pid)
         # Last: engines that end after their controller's supervisor has removed the files write one more.
         leftovers.remove(files_to_remove(role, pid, command.pid))
         if role == "jupyter" and not alive(pid):  # otherwise the starter shows what the log in it says

@@ -60,9 +60,13 @@ class World:
 
     folder: Path
     env: dict[str, str] = field(init=False)
+    others: set[str] = field(init=False)
+    files: leftovers.JobFiles = field(init=False)
 
     def __post_init__(self) -> None:
         self.env = {**os.environ, "IPYTHONDIR": str(self.folder)}
+        self.others = set(leftovers.forgotten())  # by jobs before this world
+        self.files = leftovers.JobFiles()
 
     def processes(self) -> list[psutil.Process]:
         found = []
@@ -95,6 +99,7 @@ class World:
             wait_until(lambda news=news: all(map(is_stopped, news)), "all processes stopped", 20)
             stopped += news
             scans_without_news = 0 if news else scans_without_news + 1
+        self.files.look(lambda: [process.pid for process in stopped])
         for process in stopped:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -110,9 +115,9 @@ class World:
         assert left == [], f"left behind: {left}"
         # Another test's job, just killed, may leave something there until its supervisor has removed it.
         deadline = time.monotonic() + SWEPT_S
-        while (left := leftovers.forgotten()) and time.monotonic() < deadline:
+        while (left := set(leftovers.forgotten()) - self.others) and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert left == [], f"left behind: {left}"
+        assert not left, f"left behind: {left}"
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -233,7 +238,7 @@ def a_world(folder: Path) -> Iterator[World]:
     starters = [process.pid for process in world.processes() if is_mpiexec(process)]
     world.kill()
     for pid in starters or [0]:  # the supervisors that would have done it are dead, too
-        leftovers.sweep(pid)
+        leftovers.sweep(world.files, pid)
 
 
 def a_kernel(world: World) -> Iterator[Kernel]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from labkit import env, leftovers
+from labkit.processes import LINUX
 from labkit.supervisor import supervised
 from tests.cluster_fixtures import wait_until
 
@@ -68,3 +71,69 @@ def test_an_orphan_that_ends_is_no_zombie_while_the_command_runs() -> None:
     finally:
         job.communicate(b"\n", timeout=30)
     assert job.returncode == 0
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere, no directory lists the segments")
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_files_of_other_programs_survive_a_job_although_they_are_named_like_mpis(when: str) -> None:
+    """Python's SharedMemory begins with `psm_`, and anyone may call a file `ucx_results`."""
+    names = ("psm_", "ucx_shm_posix_", "mpich_shm_", "sm_segment.", "ofi_", "../../tmp/hydra_hwloc_xmlfile_")
+    files = [Path(leftovers.SHM, f"{name}{os.getpid()}{when}") for name in names]
+
+    def write() -> None:
+        for file in files:
+            file.write_text("kept")
+
+    script = "from mpi4py import MPI; print('begun', flush=True); input() if MPI.COMM_WORLD.rank == 0 else 0"
+    try:
+        if when == "before":
+            write()
+        job = subprocess.Popen(
+            [*supervised("child"), env.mpiexec(), "-n", "2", sys.executable, "-c", script],
+            env={**os.environ, **env.settings()},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert job.stdout and job.stdin and b"begun" in job.stdout.readline()
+        if when == "during":
+            write()
+        job.communicate(b"\n", timeout=60)
+        assert [file.read_text() for file in files] == ["kept"] * len(files)
+    finally:
+        leftovers.remove(list(map(str, files)))
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere, no directory lists the segments")
+def test_ranks_that_are_killed_as_soon_as_mpi_has_begun_leave_no_segment() -> None:
+    """A rank that has ended does not tell which segments it had mapped."""
+    script = (
+        "import os; from mpi4py import MPI\n"
+        "MPI.COMM_WORLD.Barrier()\n"
+        "if MPI.COMM_WORLD.rank == 0: print(*os.listdir('/dev/shm'), flush=True)\n"
+        "MPI.COMM_WORLD.Barrier(); os.kill(os.getpid(), 9)"
+    )
+    before = set(os.listdir(leftovers.SHM))
+    command = [*supervised("child"), env.mpiexec(), "-n", "2", sys.executable, "-c", script]
+    done = subprocess.run(
+        command, env={**os.environ, **env.settings()}, capture_output=True, text=True, timeout=60, check=False
+    )
+    made = {name for name in done.stdout.split() if name.startswith(leftovers.NAMES)} - before
+    assert made, done
+    unused = {os.path.basename(path) for path in leftovers.forgotten_segments()}
+    assert not made & unused
+
+
+@pytest.mark.skipif(not LINUX or os.getuid(), reason="another user's file needs root")
+def test_a_folder_of_another_user_with_the_name_of_open_mpis_is_kept(tmp_path: Path) -> None:
+    pid = 2**22 + os.getpid()  # no process's
+    folder = Path(f"/tmp/ompi.{pid}")
+    folder.mkdir()
+    try:
+        os.chown(folder, 12345, 12345)
+        leftovers.sweep(leftovers.JobFiles(), pid)
+        assert folder.exists()
+        os.chown(folder, 0, 0)
+        leftovers.sweep(leftovers.JobFiles(), pid)
+        assert not folder.exists()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -30,7 +30,6 @@ import numpy as np
 import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
 
-from labkit import leftovers
 from labkit.exercises import catalogue
 from labkit.exercises.reference import reference_text
 from labkit.supervisor import supervised
@@ -222,7 +221,7 @@ def end(students: Sequence[Student]) -> None:
     for student in students:
         student.end()
     deadline = time.monotonic() + DEADLINE_S
-    while left := [each for student in students for each in student.processes()] + leftovers.forgotten():
+    while left := [each for student in students for each in student.processes()]:
         if time.monotonic() > deadline:
             raise RuntimeError(f"left behind: {left}")
         time.sleep(0.1)

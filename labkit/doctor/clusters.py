@@ -111,7 +111,6 @@ def segments(paths: Sequence[str]) -> Finding:
     return note(
         "segments",
         f"{counted(len(paths), 'segment')} of ranks that no longer run held {size >> 10} KiB",
-        "They fill /dev/shm until they are removed.",
-        "Nothing to do: whatever the lab starts removes them when it ends, and the doctor's own trials just "
-        f"did. By hand: rm -f {' '.join(map(shlex.quote, paths))}",
+        "They fill /dev/shm until they are removed. The lab removes only what its own jobs have made.",
+        f"rm -f {' '.join(map(shlex.quote, paths))}",
     )

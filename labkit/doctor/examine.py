@@ -21,7 +21,7 @@ def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
     `environment` is the user's own, without the lab's settings. Nothing that is started remains.
     """
     lab_environment = {**environment, **env.settings()}
-    forgotten = leftovers.forgotten_segments()  # before the trials, whose supervisors remove them
+    forgotten = leftovers.forgotten_segments()
     typed_mpiexec = shutil.which("mpiexec", path=environment.get("PATH"))
     library_probe = start_probe("library", environment)
     lab_threads = start_probe("threads", lab_environment)

@@ -32,7 +32,7 @@ def test_files_of_a_killed_cluster_are_found_and_the_command_removes_them(
     profiles = list(world.folder.glob("profile_*"))
     assert clusters.stale_files(profiles).status == "ok"
     world.kill()
-    leftovers.remove(leftovers.forgotten_segments())
+    leftovers.remove(world.files.left())
     # The kernel closes a dead process's sockets a little later: until then a port seems to be in use.
     wait_until(lambda: clusters.stale_files(profiles).found.startswith("3 files"), "3 stale files found", 20)
     found = clusters.stale_files(profiles)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -63,23 +62,3 @@ def segments_of(processes: list[psutil.Process]) -> set[str]:
                 if f" {leftovers.SHM}/" in line:
                     found.add(line.split(maxsplit=5)[5].strip())
     return {path for path in found if os.path.exists(path)}
-
-
-@pytest.mark.skipif(not LINUX, reason="elsewhere, no directory lists the processes")
-@pytest.mark.parametrize("owner", ["this user", "another user"])
-def test_only_a_job_of_this_user_keeps_the_files_of_mpiexec(
-    owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proxy = shutil.copy(shutil.which("sleep") or "/bin/sleep", tmp_path / "hydra_pmi_proxy")
-    file = Path(f"/tmp/hydra_hwloc_xmlfile_test_{os.getpid()}")
-    if owner == "another user":
-        monkeypatch.setattr(leftovers, "is_own", lambda path: path == str(file))
-    with subprocess.Popen([proxy, "60"]) as job:
-        try:
-            file.touch()
-            while Path(f"/proc/{job.pid}/comm").read_text() != "hydra_pmi_proxy\n":  # before exec
-                time.sleep(0.01)
-            assert (str(file) in leftovers.forgotten_hydra_files()) == (owner == "another user")
-        finally:
-            file.unlink()
-            job.kill()
