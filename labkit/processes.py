@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import termios
@@ -40,6 +41,23 @@ def alive(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False  # the process ended after kill()
+
+
+def start_time(pid: int) -> str:
+    """Return when a process was started, as no later process with its pid was; empty if it has ended.
+
+    It does not change when the clock is set: Linux counts from the system's start, and macOS notes it once.
+    """
+    if not LINUX:
+        command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
+        state, _, time = subprocess.run(
+            command, capture_output=True, text=True, check=False
+        ).stdout.partition(" ")
+        return "" if state.startswith("Z") else time.strip()
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
+    return ""
 
 
 def parents() -> dict[int, int]:
@@ -76,6 +94,17 @@ def die_with_parent(death_signal: int, parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
         if os.getppid() != parent:  # the parent ended before the request
             os.kill(os.getpid(), death_signal)
+
+
+def die_with_proxy() -> None:
+    """Have this rank end when the process of MPICH that has started it is killed.
+
+    mpiexec and the ranks notice nothing of that end: all of them would go on. Open MPI's ranks notice it.
+    """
+    launcher = os.getppid()
+    with contextlib.suppress(OSError), open(f"/proc/{launcher}/comm") as file:
+        if file.read() == "hydra_pmi_proxy\n":
+            die_with_parent(signal.SIGKILL, launcher)
 
 
 def wait_until_read(file: int, deadline_s: float = 5.0) -> None:

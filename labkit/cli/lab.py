@@ -58,7 +58,7 @@ def command(ranks: int, folder: Path, copy_only: bool) -> None:
     cluster = None
     if has_engines:
         # Kernels of this JupyterLab try to connect to these engines first (see labkit.cluster.discovery).
-        os.environ[discovery.CHOSEN] = f"lab-{os.getpid()}"
+        os.environ[discovery.CHOSEN] = f"{discovery.LAB}{discovery.THIS_PROCESS}"
         cluster = ipp.Cluster(
             n=ranks,
             cluster_id=os.environ[discovery.CHOSEN],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from labkit.cluster import profiles
 from labkit.cluster.ownership import Claim
 from labkit.processes import alive
 
-# A cluster that a notebook starts is named after its kernel: no other notebook uses it.
-OWN = f"notebook-{os.getpid()}"
+# A cluster that a notebook starts is named after its kernel: no other notebook uses it. Machines may share a
+# home folder, so the machine is part of the name.
+THIS_PROCESS = f"{socket.gethostname()}-{os.getpid()}"
+OWN = f"notebook-{THIS_PROCESS}"
 # `labkit lab` sets this environment variable to the id of its cluster, for the kernels of its JupyterLab.
 CHOSEN = "LABKIT_CLUSTER"
-LAB = "lab-"  # followed by the pid of `labkit lab`
+LAB = "lab-"  # followed by THIS_PROCESS of `labkit lab`
 CONTROLLERS = {
     "ipyparallel.controller",
     "labkit.cluster.engine.controller",

@@ -20,11 +20,11 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-import psutil
 from IPython import get_ipython
 
 from labkit.cluster.errors import ClusterError
 from labkit.leftovers import cluster_files
+from labkit.processes import start_time
 from labkit.watch.flight_recorder.layout import CellState, FlightRecorder
 
 # A kernel that tests the lock holds it for a moment. A kernel that lost its engines by force holds it until
@@ -37,12 +37,12 @@ POLL_S = 0.01
 class Owner:
     """The notebook kernel that uses the engines, and the path of their flight recorder.
 
-    `created` is the time when the process started: another process may have its pid later. `notebook` is the
+    `started` is from labkit.processes.start_time: another process may have the pid later. `notebook` is the
     notebook's path, if the kernel knows it.
     """
 
     pid: int
-    created: float
+    started: str
     host: str
     notebook: str
     recorder: str = ""
@@ -62,10 +62,7 @@ class Owner:
         """Return whether the kernel runs; a kernel on another machine counts as running."""
         if self.host != socket.gethostname():
             return True
-        try:
-            return abs(psutil.Process(self.pid).create_time() - self.created) < 1
-        except psutil.Error:
-            return False
+        return start_time(self.pid) == self.started != ""
 
     @property
     def runs_a_cell(self) -> bool:
@@ -159,8 +156,7 @@ class Claim:
         """Name this notebook as the owner of the engines, whose flight recorder is at the path `recorder`."""
         if get_ipython() is None:
             return
-        created = psutil.Process().create_time()
-        me = Owner(os.getpid(), created, socket.gethostname(), this_notebook(), recorder)
+        me = Owner(os.getpid(), start_time(os.getpid()), socket.gethostname(), this_notebook(), recorder)
         self._replace(me)
 
     def give_back(self) -> None:

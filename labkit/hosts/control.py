@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import selectors
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from pathlib import Path
 
 from labkit.hosts import links
 from labkit.hosts.namespaces import FOLDER, TOKEN
-from labkit.hosts.state import Host, HostsError, State, folder, load, start_time, sweep
+from labkit.hosts.state import Host, HostsError, State, folder, load, sweep
+from labkit.processes import start_time
 
 START_S = 30.0  # for the hosts to come up
 ALTERNATIVE = "An emulated link, which waits as a slow network would, works on every system."
@@ -85,7 +87,8 @@ def write_agent() -> None:
     """Write the program that MPI uses in place of ssh."""
     agent = folder() / "agent"
     program = Path(__file__).with_name("namespaces.py")
-    agent.write_text(f"#!/bin/sh\nexec '{sys.executable}' -I -S '{program}' '{folder()}' \"$@\"\n")
+    command = shlex.join([sys.executable, "-I", "-S", str(program), str(folder())])
+    agent.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     agent.chmod(0o700)
 
 

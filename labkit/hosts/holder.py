@@ -33,8 +33,8 @@ from labkit.hosts.namespaces import (
     leave,
     mount,
 )
-from labkit.hosts.state import Host, State, folder, start_time
-from labkit.processes import PR_SET_PDEATHSIG, die_with_parent
+from labkit.hosts.state import Host, State, folder
+from labkit.processes import PR_SET_PDEATHSIG, die_with_parent, start_time
 
 OWNER_POLL_S = 0.5
 

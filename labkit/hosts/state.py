@@ -6,12 +6,14 @@ import json
 import os
 import shutil
 import signal
+import stat
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from labkit.hosts.namespaces import FOLDER, TOKEN, inode
+from labkit.processes import start_time
 
 POLL_S = 0.01
 TERM_S = 1.0  # from SIGTERM to SIGKILL
@@ -62,21 +64,16 @@ def folder() -> Path:
 def load() -> State | None:
     """Return what the file says, whether the hosts are alive or not; None if there is no file."""
     try:
-        if folder().stat().st_uid != os.getuid():
-            raise HostsError(f"{folder()} belongs to another user; remove it, or set {FOLDER} to another.")
+        status = folder().lstat()  # a link of another user's could lead to a folder of this one
+        if status.st_uid != os.getuid() or stat.S_ISLNK(status.st_mode):
+            raise HostsError(
+                f"{folder()} belongs to another user or is a link; remove it, or set {FOLDER} to another."
+            )
         state = json.loads((folder() / "state.json").read_text())
     except (FileNotFoundError, ValueError):
         return None
     hosts = tuple(Host(**host) for host in state["hosts"])
     return State(state["token"], state["holder"], state["holder_start"], hosts)
-
-
-def start_time(pid: int) -> str:
-    """Return when a process was started, in the kernel's ticks; empty if it has ended."""
-    with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if fields[0] in "ZX" else fields[19]
-    return ""
 
 
 def processes_on(state: State) -> set[int]:

@@ -17,8 +17,10 @@ import psutil
 import pytest
 
 from labkit import hosts
+from labkit.hosts import control
 from labkit.hosts.namespaces import FOLDER, TOKEN
-from labkit.hosts.state import load, start_time
+from labkit.hosts.state import State, load
+from labkit.processes import start_time
 from tests.cluster_fixtures import wait_until
 from tests.conftest import thorough
 from tests.hosts.conftest import Run
@@ -219,3 +221,24 @@ def test_programs_run_from_an_environment_whose_path_has_a_space(labkit_hosts: R
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.splitlines() == [f"2|{spaced.parent}/mpiexec|{spaced.parents[1]}"] * 2
+
+
+def test_a_path_with_an_apostrophe_is_one_word_for_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "it's here"
+    folder.mkdir()
+    monkeypatch.setenv(FOLDER, str(folder))
+    State("token", os.getpid(), "").save()
+    control.write_agent()
+    done = subprocess.run([folder / "agent", "lab7", "true"], capture_output=True, text=True, check=False)
+    assert done.stderr.startswith("there is no host lab7; the hosts are ")
+
+
+def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user may have planted it in /tmp, before there were any hosts."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "hosts").symlink_to(tmp_path / "victim")
+    monkeypatch.setenv(FOLDER, str(tmp_path / "hosts"))
+    with pytest.raises(hosts.HostsError, match="belongs to another user or is a link; remove it"):
+        load()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
+from labkit.processes import alive
 from labkit.watch.program.options import Options, command_line, parse
+from labkit.watch.program.parent import Parent
 from tests.conftest import kill_tree, thorough
 from tests.programs import random_programs
 
@@ -234,3 +238,20 @@ def wait_until(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+def test_the_parent_sends_no_signal_to_the_pid_of_a_program_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By then, the pid may be another process's."""
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    wait_until(lambda: not alive(child))
+    here, there = socket.socketpair()
+    with here, there, tempfile.TemporaryFile() as stack:
+        parent = Parent(child, here, stack, Options(("program.py",)))
+        assert parent._ended() == 0
+        monkeypatch.setattr(os, "kill", lambda pid, signum: pytest.fail(f"signal {signum} to {pid}"))
+        parent._forward(signal.SIGTERM, None)
+    assert parent.was_told_to_end

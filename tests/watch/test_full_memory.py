@@ -51,5 +51,5 @@ def test_a_full_dev_shm(
     if elsewhere:
         assert lines[0] == str(folder)
     else:
-        assert lines[0].startswith("rank 0: no room for ") and "[Errno 28]" in lines[0], lines[0]
+        assert lines[0].startswith("rank 0: cannot create ") and "[Errno 28]" in lines[0], lines[0]
     assert not list(tmp_path.glob("labkit-flight-recorder-*"))

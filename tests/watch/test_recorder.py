@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +62,31 @@ def test_the_largest_report_reaches_other_processes_whole(recorder: FlightRecord
         recorder.publish(report)
     assert FlightRecorder(recorder.path).last_report() == report
     assert bytes(recorder.memory[recorder.words_offset :]) == words
+
+
+def test_links_of_other_users_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All users can write to /dev/shm and /tmp, and see the name of a new file there."""
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    make = tempfile.mkstemp
+
+    def watched(**options: str) -> tuple[int, str]:
+        handle, path = make(**{**options, "dir": str(tmp_path)})
+        os.symlink(victim, f"{path}-stack")
+        return handle, path
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkstemp", watched)
+        with pytest.raises(OSError, match=r"cannot create \d+ bytes of shared memory: .*File exists.*-stack"):
+            FlightRecorder.create(1)
+    path = FlightRecorder.create(1)
+    os.unlink(f"{path}-stack")
+    os.symlink(victim, f"{path}-stack")
+    with pytest.raises(OSError, match="symbolic links"):
+        FlightRecorder(path)
+    os.unlink(f"{path}-stack")
+    os.unlink(path)
+    assert victim.read_text() == "kept" and not list(tmp_path.glob("labkit-flight-recorder-*[!k]"))
 
 
 def test_a_report_is_never_read_while_it_is_written(recorder: FlightRecorder) -> None:

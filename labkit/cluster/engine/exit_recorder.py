@@ -15,12 +15,15 @@ import sys
 
 from labkit.hosts.namespaces import TOKEN
 from labkit.leftovers import files_of_this_cluster
-from labkit.processes import die_with_parent
+from labkit.processes import die_with_parent, die_with_proxy
+
+FORWARDED = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2
 
 
 def main() -> None:
     """Run an engine; append a line with its pid and exit code to the cluster's file of exits."""
     recorder = os.getpid()
+    die_with_proxy()
     child = os.fork()
     if child == 0:
         die_with_parent(signal.SIGKILL, recorder)
@@ -29,9 +32,11 @@ def main() -> None:
         engine.main()
         sys.exit()
 
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+    for signum in FORWARDED:
         signal.signal(signum, lambda received, frame: os.kill(child, received))
     _, status = os.waitpid(child, 0)
+    for signum in FORWARDED:  # the child's pid may be another process's by now
+        signal.signal(signum, signal.SIG_IGN)
     code = os.waitstatus_to_exitcode(status)
     # One write per line, so that the lines of several ranks do not mix.
     file = os.open(files_of_this_cluster()["exits"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

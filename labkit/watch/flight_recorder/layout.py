@@ -13,6 +13,7 @@ others are.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import glob
 import mmap
@@ -152,9 +153,13 @@ class Head(ctypes.Structure):
     )
 
 
-def _private(path: str, flags: int) -> int:
-    """Open a file that only its owner can read and write."""
-    return os.open(path, flags, 0o600)
+def _own(path: str, flags: int) -> int:
+    """Open an existing file of this user's; another user may have put a link to any file in its place."""
+    file = os.open(path, (flags & ~os.O_CREAT) | os.O_NOFOLLOW)
+    if os.fstat(file).st_uid != os.getuid():
+        os.close(file)
+        raise PermissionError(errno.EPERM, "belongs to another user", path)
+    return file
 
 
 class FlightRecorder:
@@ -162,9 +167,8 @@ class FlightRecorder:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.file = open(path, "r+b")  # noqa: SIM115  (open for as long as the recorder is)
-        # Only its owner may read it, whatever the umask: a server has many users.
-        self.stacks = open(f"{path}-stack", "a+b", buffering=0, opener=_private)  # noqa: SIM115
+        self.file = open(path, "r+b", opener=_own)  # noqa: SIM115  (open for as long as the recorder is)
+        self.stacks = open(f"{path}-stack", "a+b", buffering=0, opener=_own)  # noqa: SIM115
         self.memory = mmap.mmap(self.file.fileno(), 0)
         self.head = Head.from_buffer(self.memory)
         self.size: int = self.head.size
@@ -192,11 +196,14 @@ class FlightRecorder:
                 with os.fdopen(handle, "wb") as file:
                     # Written, not left sparse: a full disk is an error here, and not a SIGBUS later.
                     file.write(bytes(Head(size=size)) + bytes(total - ctypes.sizeof(Head)))
+                # A new file, or an error: all users of the machine can write to these folders. Only its owner
+                # may read it, whatever the umask.
+                os.close(os.open(f"{path}-stack", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
                 return path
             except OSError as full:
                 error = full
                 os.unlink(path)
-        raise OSError(f"no room for {total} bytes of shared memory: {error}") from error
+        raise OSError(f"cannot create {total} bytes of shared memory: {error}") from error
 
     def remove(self) -> None:
         """Remove the files; processes that have them open keep the memory."""

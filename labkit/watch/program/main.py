@@ -12,7 +12,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from labkit.processes import die_with_parent
+from labkit.processes import die_with_parent, die_with_proxy
 from labkit.watch.program.options import Options, parse
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def begin_watching(options: Options) -> Link:
     stack = tempfile.TemporaryFile()  # noqa: SIM115  (open for as long as the program runs)
     child = os.fork()
     if child:
+        die_with_proxy()
         to_parent.close()
         from labkit.watch.program.parent import Parent
 

@@ -30,7 +30,7 @@ MESSAGE_BYTES = 1 << 16
 
 
 class Parent:
-    """Waits for the program, which runs in the process `child`."""
+    """Waits for the program, which runs in the process `child`; 0 when that has ended."""
 
     def __init__(self, child: int, connection: socket.socket, stack: BinaryIO, options: Options) -> None:
         self.child, self.connection, self.stack, self.options = child, connection, stack, options
@@ -47,7 +47,7 @@ class Parent:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for signum in FORWARDED:
             signal.signal(signum, self._forward)
-        while (status := os.waitpid(self.child, os.WNOHANG)) == (0, 0):
+        while (code := self._ended()) is None:
             files: list[int | socket.socket] = [woken] if self.job else [woken, self.connection]
             ready, _, _ = select.select(files, [], [], POLL_S if self.job else None)
             with contextlib.suppress(BlockingIOError):
@@ -58,12 +58,24 @@ class Parent:
                 self.connection.sendall(b"\n")
             if self.job and (report := self.job.report()):
                 self._end(self.job, report)
-        self._after(os.waitstatus_to_exitcode(status[1]))
+        self._after(code)
+
+    def _ended(self) -> int | None:
+        """Return the child's exit code, once it has ended. From then on, its pid may be another process's."""
+        ended, status = os.waitpid(self.child, os.WNOHANG)
+        if not ended:
+            return None
+        self.child = 0
+        return os.waitstatus_to_exitcode(status)
+
+    def _signal(self, signum: int) -> None:
+        """Send a signal to the child unless it has ended."""
+        if self.child:
+            os.kill(self.child, signum)
 
     def _forward(self, signum: int, frame: object) -> None:
         self.was_told_to_end |= signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.child, signum)
+        self._signal(signum)
 
     def _after(self, code: int) -> NoReturn:
         """Exit with the child's code; if the child has died, report that first."""
@@ -87,8 +99,7 @@ class Parent:
             self.connection.sendall(b"\n")
             select.select([self.connection], [], [], FLUSH_S)
         job.show(report)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.child, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         for file in sys.stdout, sys.stderr:
             wait_until_read(file.fileno())
         job.leave()
