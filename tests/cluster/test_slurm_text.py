@@ -39,6 +39,7 @@ def test_settings_have_defaults_and_unknown_names_are_refused() -> None:
         ("partition = main", r"Expected lines as in:\n\[slurm\]"),
         ("[slurm]\npartitions = main", "'partitions', which the profile `slurm` does not know.*partition"),
         ("[slum]\npartition = main", "'slum'"),
+        ("[slurm]\nlauncher = srun\n  --mpi=pmi2", "file has launcher on several lines"),
         ("[slurm]\npending = long", "pending = long; expected a number of minutes"),
     ):
         with pytest.raises(ClusterError, match=f"(?s){message}"):

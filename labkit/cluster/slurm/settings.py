@@ -71,6 +71,9 @@ def parse(text: str, path: str) -> Settings:
             f"{path} has {wrong[0]!r}, which the profile `slurm` does not know. Expected a section "
             f"[{SECTION}] with any of {', '.join(known)}."
         )
+    lines = [name for name, value in given.items() if "\n" in value]
+    if lines:
+        raise ClusterError(f"{path} has {lines[0]} on several lines; expected one line for each setting.")
     settings = Settings(**given)
     if not re.fullmatch(r"\d+(\.\d+)?", settings.pending):
         raise ClusterError(f"{path} has pending = {settings.pending}; expected a number of minutes")
