@@ -28,8 +28,8 @@ os.environ.update({"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "MPIR_CVAR_POLLS_BEFORE_
 # No test process is an MPI process: modules that it imports may load MPI, but must not initialise it.
 mpi4py.rc.initialize = False
 
-# Started in the background, by nohup or by some runners, a process ignores SIGINT, and so do its children. Some
-# tests interrupt a program: start it as a terminal does.
+# Started in the background, by nohup or by some runners, a process ignores SIGINT, and so do its children.
+# Some tests interrupt a program: start it as a terminal does.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
