@@ -6,6 +6,9 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Mapping
+
+from labkit.processes import LINUX
 
 # One BLAS thread per rank: ranks that each start a thread per core slow each other down.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -25,6 +28,34 @@ OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
+
+# Ranks of one machine need no port: they reach each other through its memory. UCX and libfabric are MPICH's
+# transports; libfabric opens a port even so, here one that other machines cannot reach.
+ONE_MACHINE = {"UCX_TLS": "sm,self", "OMPI_MCA_btl": "sm,self", "FI_TCP_IFACE": "lo"}
+# Variables that a user sets in order to choose the transport, by their first letters.
+TRANSPORT = "UCX_", "FI_", "OMPI_MCA_btl", "OMPI_MCA_pml"
+# Variables of batch systems and files of hosts, which make mpiexec start ranks on several machines.
+SEVERAL_MACHINES = {
+    *("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_HOSTS", "PE_HOSTFILE", "LABKIT_HOSTS_TOKEN"),
+    *("HYDRA_HOST_FILE", "PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"),
+}
+
+
+def one_machine(environment: Mapping[str, str] = os.environ, *, spawns: bool = False) -> dict[str, str]:
+    """Return environment variables that close the ports of ranks that mpiexec starts on this machine.
+
+    Return nothing if `environment` shows that the ranks may run on several machines, or that the user has
+    chosen a transport. With `spawns`, let programs start further processes (`Spawn`): Open MPI needs ports
+    for that.
+    """
+    if LINUX and SEVERAL_MACHINES.isdisjoint(environment):
+        own = {name for name in environment if name.startswith(TRANSPORT)}
+        return {
+            name: value
+            for name, value in ONE_MACHINE.items()
+            if not own and not (spawns and name.startswith("OMPI"))
+        }
+    return {}
 
 
 def settings() -> dict[str, str]:

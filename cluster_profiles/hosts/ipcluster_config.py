@@ -6,11 +6,14 @@ connect(profile="hosts") copies this file to the IPython profile of that name, f
 
 import sys
 
+from labkit import env
 from labkit.supervisor import supervised
 
 c = get_config()  # noqa: F821  (given by traitlets)
 
 c.MPILauncher.mpi_cmd = [*supervised("engines"), sys.executable, "-m", "labkit.hosts.mpi"]
+# Leave out the variables that the profile `mpi` sets for ranks of one machine.
+c.MPILauncher.environment = env.settings()
 c.SupervisedControllerLauncher.controller_cmd = [
     sys.executable,
     "-m",

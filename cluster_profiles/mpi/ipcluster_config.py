@@ -4,7 +4,6 @@ Installed as etc/ipython/ipcluster_config.py of the environment, where `ipcluste
 and JupyterLab's cluster panel read it, in any home folder and profile.
 """
 
-import os
 import sys
 
 from labkit import env
@@ -19,9 +18,8 @@ c.Cluster.n = 4
 c.MPILauncher.mpi_cmd = [*supervised("engines"), env.mpiexec()]
 # Each engine has an exit recorder as its parent, which tells which rank died first.
 c.EngineLauncher.engine_cmd = [sys.executable, "-m", "labkit.cluster.engine.exit_recorder"]
-# Open MPI spends a second of its start looking for a fast network, which one machine does not need.
-fabric = {"OMPI_MCA_btl": os.environ.get("OMPI_MCA_btl", "^ofi")}  # noqa: SIM112  (its name)
-c.MPILauncher.environment = {**env.settings(), **fabric}
+# These ranks need no network, which also saves Open MPI a second of looking for a fast one.
+c.MPILauncher.environment = {**env.settings(), **env.one_machine()}
 c.Cluster.controller_launcher_class = "supervised"
 c.SupervisedControllerLauncher.controller_cmd = [sys.executable, "-m", "labkit.cluster.engine.controller"]
 
@@ -29,7 +27,9 @@ c.SupervisedControllerLauncher.controller_cmd = [sys.executable, "-m", "labkit.c
 # engine counts as lost after 5 s without one, since a laptop can be busy for that long; its nanny reports a
 # death at once. This sets the launcher's arguments because `ipcluster start` overwrites the cluster's.
 heart = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=50"]
-c.SupervisedControllerLauncher.controller_args = heart
+# Every user of the machine can connect to the controller's ports. With CurveZMQ it answers only programs that
+# have its key, which is in the connection files; without, all others would read the cells and their output.
+c.SupervisedControllerLauncher.controller_args = [*heart, "--IPController.enable_curve=True"]
 # Engines start together with their controller, and read its connection file once it exists.
 c.Cluster.delay = 0
 c.Cluster.send_engines_connection_env = False

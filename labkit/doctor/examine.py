@@ -20,7 +20,7 @@ def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
 
     `environment` is the user's own, without the lab's settings. Nothing that is started remains.
     """
-    lab_environment = {**environment, **env.settings()}
+    lab_environment = {**environment, **env.settings(), **env.one_machine(environment)}
     forgotten = leftovers.forgotten_segments()
     typed_mpiexec = shutil.which("mpiexec", path=environment.get("PATH"))
     library_probe = start_probe("library", environment)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from labkit import env
 from labkit.cli.ranks import mpiexec, under_mpiexec
 from labkit.launch import started
 from labkit.leftovers import FLIGHT_RECORDER
@@ -95,7 +96,8 @@ def _record(path: Path | None) -> Iterator[Path]:
 
 def _run(words: list[str]) -> int:
     """Run a command in this terminal; return its exit status. The command ends with this process."""
-    job = subprocess.Popen([*supervised("child"), *words])
+    environment = {**os.environ, **env.one_machine(spawns=True)}
+    job = subprocess.Popen([*supervised("child"), *words], env=environment)
     received: list[int] = []
 
     def end(signum: int, frame: object) -> None:

@@ -161,7 +161,7 @@ def _by_text(trial: Trial) -> list[Trial]:
 def clean_environment() -> dict[str, str]:
     """Return this process's environment without what an MPI launcher has set, for a job of its own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-    return {**kept, **env.ONE_THREAD, **env.OPEN_MPI}
+    return {**env.one_machine(kept), **kept, **env.ONE_THREAD, **env.OPEN_MPI}
 
 
 def _mpiexec() -> list[str]:
