@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import requests
@@ -18,6 +19,8 @@ from urllib3.exceptions import HTTPError
 
 BLOCK = 1 << 16
 TIMEOUTS_S = (10, 30)  # for the connection; for the next bytes
+# A server that sends less, in a time or in so many connections one after the other, would keep us for days.
+LEAST_BYTES, WITHIN_S, CONNECTIONS = 1 << 16, 60.0, 5
 PARTIAL, UNSATISFIABLE = 206, 416
 
 
@@ -25,16 +28,18 @@ class ResumingDownloader:
     """A downloader for pooch that resumes interrupted downloads, of this process or an earlier one.
 
     The file `part` holds the bytes received so far. Call `heartbeat` with each block. Reconnect as long as
-    each connection delivers some bytes; a connection that delivers none is an error.
+    the connections deliver something: a connection without any bytes is an error, and so are CONNECTIONS in a
+    row with fewer than LEAST_BYTES each, or fewer than LEAST_BYTES in WITHIN_S.
     """
 
     def __init__(self, part: Path, heartbeat: Callable[[], None]) -> None:
         self.part, self.heartbeat = part, heartbeat
+        self._arrived, self._since = 0, monotonic()
 
     def __call__(self, url: str, output_file: str, pooch: Any) -> None:
         """Download `url` completely to `output_file`; raise requests.RequestException if that fails."""
         with tqdm(desc=Path(url).name, unit="B", unit_scale=True, delay=0.5) as bar:
-            complete = False
+            complete, few = False, 0
             while not complete:
                 before, reason = self._received(), "the connection ended too early"
                 try:
@@ -45,12 +50,28 @@ class ResumingDownloader:
                     raise  # the server refused; it would refuse again
                 except requests.ConnectionError:
                     reason = "no connection"
-                if not complete and self._received() <= before:
+                arrived = self._received() - before
+                few = few + 1 if arrived < LEAST_BYTES else 0
+                if not complete and arrived <= 0:
                     raise requests.ConnectionError(reason)
+                if not complete and few == CONNECTIONS:
+                    raise requests.RequestException(
+                        f"{few} connections in a row ended too early, the last one after {arrived} bytes"
+                    )
         os.replace(self.part, output_file)
 
     def _received(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
+
+    def _check_pace(self, arrived: int) -> None:
+        """Raise requests.RequestException if the server sends too slowly."""
+        self._arrived += arrived
+        if self._arrived >= LEAST_BYTES:
+            self._arrived, self._since = 0, monotonic()
+        elif monotonic() - self._since > WITHIN_S:
+            raise requests.RequestException(
+                f"only {self._arrived} bytes came in {WITHIN_S:g} s; what has come is kept for the next try"
+            )
 
     def _resume(self, url: str, received: int, bar: tqdm) -> bool:
         """Request the rest of the file and append it; return whether the file is then complete."""
@@ -75,8 +96,11 @@ class ResumingDownloader:
             total = offset + int(length) if length is not None else None
             bar.total, bar.n = total, offset
             with self.part.open("ab" if offset else "wb") as file:
-                for block in response.raw.stream(BLOCK, decode_content=False):
+                # read1 (urllib3 2) does not wait until a whole block has arrived.
+                read = getattr(response.raw, "read1", response.raw.read)
+                while block := read(BLOCK, decode_content=False):
                     file.write(block)
                     bar.update(len(block))
                     self.heartbeat()
+                    self._check_pace(len(block))
         return total is None or self._received() == total

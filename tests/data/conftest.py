@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -20,7 +22,8 @@ IMAGES = "train-images-idx3-ubyte.gz"
 class Server(ThreadingHTTPServer):
     """Serve `files`; `requests` holds (file, range) of every request, `sent` the bytes of bodies by file.
 
-    The k-th response with the file `breaks_for` ends after breaks[k] bytes of its body.
+    The k-th response with the file `breaks_for` ends after breaks[k] bytes of its body. With `drips`, a body
+    is sent byte by byte, a hundred in a second.
     """
 
     daemon_threads = True
@@ -33,6 +36,7 @@ class Server(ThreadingHTTPServer):
         self.breaks: list[int] = []
         self.breaks_for = IMAGES
         self.ranges = True
+        self.drips = False
         self.gate: threading.Event | None = None
 
     @property
@@ -70,6 +74,12 @@ class Handler(BaseHTTPRequestHandler):
         if name == self.server.breaks_for and self.server.breaks:
             rest = rest[: self.server.breaks.pop(0)]
             self.close_connection = True
+        with suppress(OSError):  # the client has given up
+            for at in range(len(rest)) if self.server.drips else ():
+                self.wfile.write(rest[at : at + 1])
+                time.sleep(0.01)
+        if self.server.drips:
+            return
         self.wfile.write(rest)
         self.wfile.flush()
         if self.server.gate:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from labkit import data
 from labkit.cli import main
-from labkit.data import FetchError
+from labkit.data import FetchError, download
 from tests.data.conftest import FILES, IMAGES, SAMPLES, Server, assert_fetched, requested_ranges
 from tests.made_sets import source_for, write_files
 
@@ -46,6 +46,28 @@ def test_a_connection_without_progress_is_an_error_and_keeps_the_received_bytes(
     data.fetch("mnist")
     assert requested_ranges(server)[-1] == f"bytes={size // 2}-"
     assert_fetched(cache)
+
+
+def test_connections_that_all_end_after_a_byte_are_given_up(cache: Path, server: Server) -> None:
+    server.breaks = [1] * 100
+    with pytest.raises(
+        FetchError, match="5 connections in a row ended too early, the last one after 1 bytes"
+    ):
+        data.fetch("mnist")
+    assert len(requested_ranges(server)) == 5
+    assert (cache / f"{IMAGES}.part").stat().st_size == 5
+    server.breaks = []
+    data.fetch("mnist")
+    assert_fetched(cache)
+
+
+def test_a_dripping_server_is_given_up(cache: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "WITHIN_S", 0.3)
+    server.drips = True
+    with pytest.raises(FetchError, match=r"only \d+ bytes came in 0.3 s"):
+        data.fetch("mnist")
+    assert (cache / f"{IMAGES}.part").stat().st_size > 0
+    assert not data.is_cached("mnist")
 
 
 def test_the_next_mirror_resumes_the_download(
