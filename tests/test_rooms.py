@@ -37,7 +37,7 @@ ROOMS = [
     "cli",
 ]
 WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts", "watch/flight_recorder"]
-MOST_FILES, MOST_LINES = 12, 300
+MOST_FILES, MOST_LINES = 13, 300
 LONGER = {  # one idea each
     TESTS / "cluster_fixtures.py": 310,
     TOP / "watch/flight_recorder/layout.py": 310,
@@ -45,6 +45,7 @@ LONGER = {  # one idea each
     TESTS / "train/checks/resuming.py": 310,
     TOP / "train/experiment/running.py": 340,
     TOP / "watch/wait.py": 400,
+    TOP / "watch/strict/windows.py": 360,
 }
 
 MODULES = {

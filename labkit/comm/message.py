@@ -7,11 +7,18 @@ and displacement are sequences. A datatype is an `MPI.Datatype` or its code, suc
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 from mpi4py.util import dtlib
+
+# What the counts in a message argument are of: see `reaches`.
+WHOLE, BLOCK, COUNTS, TYPES = range(4)
+NO_BUFFER = (type(None), MPI.InPlaceType, MPI.BottomType)
 
 
 class Message(NamedTuple):
@@ -62,6 +69,138 @@ def _datatype(datatype: MPI.Datatype | str | None) -> MPI.Datatype | None:
 def is_in_place(sendbuf: Any) -> bool:
     """Tell whether a collective's argument says that the values to send are in the other one."""
     return sendbuf is None or isinstance(sendbuf, MPI.InPlaceType)
+
+
+class Reach(NamedTuple):
+    """A part of a message: `number` elements of `datatype`, and the bytes of the buffer that they touch."""
+
+    number: int
+    datatype: MPI.Datatype | None
+    first: int  # in bytes from the start of the buffer
+    last: int
+    whose: str = ""  # in a collective, which ranks' part it is
+
+
+def check_fits(call: str, rank: int, message: Any, layout: int = WHOLE, blocks: int = 1) -> None:
+    """Raise ValueError if a list such as [array, count, datatype] reaches beyond its array.
+
+    Neither mpi4py nor MPI notices: MPI reads or writes whatever memory comes next. `call` and `rank` are for
+    the text; `layout` and `blocks`: see `reaches`. What mpi4py does not take is left to mpi4py.
+    """
+    if not isinstance(message, (list, tuple)):
+        return
+    try:
+        buffer = message[0]
+        if isinstance(buffer, NO_BUFFER):
+            return
+        held = MPI.buffer(buffer).nbytes
+        text = ""
+        for part in reaches(message, layout, blocks):
+            is_plain = part.datatype is None or part.datatype.is_predefined
+            low, high = (0, held) if is_plain else _memory(buffer, held)
+            if part.first < low or part.last > high:
+                text = _excess(part, buffer)
+                break
+    except (TypeError, ValueError, LookupError, BufferError, NotImplementedError, MPI.Exception):
+        return
+    if text:
+        raise ValueError(f"rank {rank}: {call} {text}")
+
+
+def reaches(message: Any, layout: int = WHOLE, blocks: int = 1) -> Iterator[Reach]:
+    """Yield the parts of a message argument that is a list, with the bytes that they touch.
+
+    `layout` says what the count in it is of: of all elements (WHOLE), or of each of `blocks` equal blocks
+    (BLOCK); or it has a count for each of `blocks` ranks (COUNTS), or also a datatype for each (TYPES).
+    """
+    if layout == TYPES:
+        buffer, *rest, types = message
+        counts, places = (rest[0] if len(rest) == 1 else rest) or ([1] * blocks, [0] * blocks)
+        for rank, (count, place, datatype) in enumerate(zip(counts, places, types, strict=True)):
+            each = Message(buffer, datatype=_datatype(datatype))
+            yield from _reach(each, elements(each), count, place, 1, f" for rank {rank}")
+        return
+    parts = parse(message, for_each_rank=layout == COUNTS)
+    element = elements(parts)
+    extent = element.extent
+    if layout != COUNTS:
+        start = int(parts.displacement or 0) * extent
+        if parts.is_counted:
+            whose = f" for each of {blocks} ranks" if blocks > 1 else ""
+            yield from _reach(parts, element, parts.count, start, blocks, whose)
+        else:
+            held = MPI.buffer(parts.buffer).nbytes
+            yield from _reach(parts, element, (held - start) // max(1, extent), start)
+    elif parts.count is not None:  # otherwise, mpi4py divides what the buffer holds
+        counts = [parts.count] * blocks if parts.is_counted else list(parts.count)
+        places = parts.displacement
+        if places is None:
+            places = [0, *accumulate(counts[:-1])]
+        elif isinstance(places, (int, np.integer)):
+            places = [places * rank for rank in range(blocks)]
+        for rank, (count, place) in enumerate(zip(counts, places, strict=True)):
+            yield from _reach(parts, element, count, int(place) * extent, 1, f" for rank {rank}")
+
+
+def _reach(  # noqa: PLR0917
+    parts: Message, element: Element, count: Any, start: int, blocks: int = 1, whose: str = ""
+) -> Iterator[Reach]:
+    count = int(count)
+    if count > 0 and element.size:
+        steps = element.extent * (count * blocks - 1)
+        first = start + element.first + min(0, steps)
+        last = start + element.first + element.length + max(0, steps)
+        yield Reach(count, parts.datatype, first, last, whose)
+
+
+class Element(NamedTuple):
+    """An element of a message, in bytes: its data, the step to the next one, and which bytes it touches."""
+
+    size: int
+    extent: int
+    first: int
+    length: int
+
+
+def elements(parts: Message) -> Element:
+    """Return what an element of a message looks like in memory."""
+    if parts.datatype is None:
+        size = itemsize(parts.buffer)
+        return Element(size, size, 0, size)
+    datatype = parts.datatype
+    return Element(datatype.Get_size(), datatype.Get_extent()[1], *datatype.Get_true_extent())
+
+
+def _memory(buffer: Any, held: int) -> tuple[int, int]:
+    """Return which bytes a datatype with gaps may reach, from the start of the buffer.
+
+    It may leave a row and go on in the array that the row is part of: [grid[0, 1:], 1, column].
+    """
+    whole = buffer
+    while isinstance(getattr(whole, "base", None), np.ndarray):
+        whole = whole.base
+    if whole is buffer:
+        return 0, held
+    if not whole.flags.forc:
+        return -sys.maxsize, sys.maxsize
+    before = buffer.ctypes.data - whole.ctypes.data
+    return -before, whole.nbytes - before
+
+
+def _excess(part: Reach, buffer: Any) -> str:
+    datatype = part.datatype
+    name = getattr(buffer, "dtype", "elements") if datatype is None else datatype.Get_name()
+    return (
+        f"was given {part.number} × {name or 'a derived datatype'}{part.whose}, which are bytes "
+        f"{part.first} to {part.last} of a buffer that holds {what_it_holds(buffer)}; "
+        "MPI would read or write beyond it"
+    )
+
+
+def what_it_holds(buffer: Any) -> str:
+    """Return the size of a buffer in words: 32 bytes (4 float64)."""
+    dtype, held = getattr(buffer, "dtype", None), MPI.buffer(buffer).nbytes
+    return f"{held} bytes" if dtype is None else f"{held} bytes ({held // dtype.itemsize} {dtype})"
 
 
 def flat(message: Any) -> np.ndarray | None:

@@ -117,9 +117,9 @@ def _deriving_later(name: str) -> Callable[..., Any]:
     return like_mpi4py(derive, name)
 
 
-def like_mpi4py(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+def like_mpi4py(method: Callable[..., Any], name: str, own: type = MPI.Cartcomm) -> Callable[..., Any]:
     """Return the method with the name and the docstring of mpi4py's own."""
-    method.__name__, method.__doc__ = name, getattr(MPI.Cartcomm, name).__doc__
+    method.__name__, method.__doc__ = name, getattr(own, name).__doc__
     return method
 
 

@@ -39,6 +39,7 @@ from labkit.watch.requests.waits import set_default
 from labkit.watch.signature import signature
 from labkit.watch.wait import Watch
 from labkit.watch.watchdog.watchdog import OnDeadlock, Watchdog, end_process
+from labkit.watch.windows import CheckedWin
 
 PATIENCE = 5.0  # how many deadlines engines wait for a rank that computes
 
@@ -173,6 +174,7 @@ def watch_world(
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010  (mpi4py's stubs declare it final)
     if world.watch is not None and _watchdog is None:
         replace_requests(world.watch, deadline_s)
+        setattr(MPI, "Win", CheckedWin)  # noqa: B010
         world.watch.patience = math.inf if in_program else PATIENCE
         _watchdog = Watchdog(world.watch, lambda: watch().deadline_s, on_deadlock, in_program)
         if isinstance(world.watch.server, Hub):

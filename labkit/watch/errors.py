@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
 from labkit.comm.errors import CollectiveError
+from labkit.comm.message import nbytes, what_it_holds
 from labkit.watch.flight_recorder.report import Report
 from labkit.watch.flight_recorder.text import render
 
@@ -39,3 +46,23 @@ class ForkedError(RuntimeError):
             f"a forked child of rank {rank} called MPI, which only the process that initialised it may use: "
             "call MPI before the fork, or start the child with `subprocess` or multiprocessing's `spawn`."
         )
+
+
+class TooLongError(MPI.Exception):  # so that a program can catch it as mpi4py's own
+    """A message that is longer than the buffer of its receive; part of it is lost."""
+
+    def __init__(self, error: MPI.Exception, call: str, rank: int, buffer: Any, status: MPI.Status) -> None:
+        super().__init__(error.Get_error_code())
+        room, is_array = nbytes(buffer), isinstance(buffer, np.ndarray)
+        # The status has what was sent (Open MPI) or what was received; MPICH's text may have both.
+        said = re.findall(r"(\d+) bytes received but buffer size is (\d+)", str(error))
+        sizes = [status.Get_count(MPI.BYTE), *(int(number) for pair in said for number in pair)]
+        sent = f"{max(sizes)} bytes" if max(sizes) > room else "more bytes than fit"
+        self.text = (
+            f"rank {rank}: {call} was sent {sent} by rank {status.source} (tag {status.tag}), but its buffer "
+            f"has room for {what_it_holds(buffer) if is_array else f'{room} bytes'}"
+        )
+
+    def __str__(self) -> str:
+        """Return the ranks, the call and the sizes."""
+        return self.text

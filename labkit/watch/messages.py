@@ -10,15 +10,18 @@ from time import monotonic, sleep
 from typing import Any, Literal
 
 from mpi4py import MPI
+from numpy import ndarray
 
 from labkit.comm import waiting
 from labkit.comm.message import flat, parse
 from labkit.comm.wrapper import like_mpi4py
+from labkit.watch.errors import TooLongError
 from labkit.watch.flight_recorder.layout import CellState
 from labkit.watch.flight_recorder.opcodes import OPERATIONS
 from labkit.watch.message_wait import MessageWait
 from labkit.watch.rendezvous import ChannelComm, NoChannel
 from labkit.watch.requests import under_way
+from labkit.watch.signature import check_message
 from labkit.watch.wait import NAP_S, Watch
 
 
@@ -26,15 +29,29 @@ class WatchedMessages(ChannelComm):
     """Send, receive and the like, done by their non-blocking twins, which are polled until they are done."""
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+        if type(buf) is not ndarray:
+            check_message(self, "Send", buf, dest)
         self._complete("Send", super().Isend(buf, dest, tag), dest, tag)
 
+    def Rsend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        check_message(self, "Rsend", buf, dest)
+        self._complete("Send", super().Irsend(buf, dest, tag), dest, tag)
+
     def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        if type(buf) is not ndarray:
+            check_message(self, "Ssend", buf, dest)
         self._complete("Ssend", super().Issend(buf, dest, tag), dest, tag)
 
     def Recv(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
-        self._complete("Recv", super().Irecv(buf, source, tag), source, tag, status, receives=True)
+        if type(buf) is not ndarray:
+            check_message(self, "Recv", buf, source)
+        status = _status if status is None else status
+        try:
+            self._complete("Recv", super().Irecv(buf, source, tag), source, tag, status, receives=True)
+        except MPI.Exception as error:
+            raise _clearer(error, "Recv", self, buf, status) from None
 
     def Sendrecv(
         self,
@@ -46,13 +63,19 @@ class WatchedMessages(ChannelComm):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
+        check_message(self, "Sendrecv", sendbuf, dest)
+        check_message(self, "Sendrecv", recvbuf, source)
         receiving = super().Irecv(recvbuf, source, recvtag)
         try:
             sending = super().Isend(sendbuf, dest, sendtag)
         except BaseException:
             under_way.cancel(receiving)
             raise
-        self._complete_both("Sendrecv", sending, dest, sendtag, receiving, source, recvtag, status)
+        status = _status if status is None else status
+        try:
+            self._complete_both("Sendrecv", sending, dest, sendtag, receiving, source, recvtag, status)
+        except MPI.Exception as error:
+            raise _clearer(error, "Sendrecv", self, recvbuf, status) from None
 
     def Sendrecv_replace(
         self,
@@ -63,6 +86,8 @@ class WatchedMessages(ChannelComm):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
+        check_message(self, "Sendrecv_replace", buf, dest)
+        check_message(self, "Sendrecv_replace", buf, source)
         values = flat(buf)
         if values is None:  # nothing here knows how to copy it
             super().Sendrecv_replace(buf, dest, sendtag, source, recvtag, status)
@@ -185,6 +210,18 @@ class WatchedMessages(ChannelComm):
             sends_too,
         )
         channel.watch.wait(is_done, wait)
+
+
+_status = MPI.Status()  # for a receive whose caller asks for none
+
+
+def _clearer(
+    error: MPI.Exception, call: str, comm: WatchedMessages, buffer: Any, status: MPI.Status
+) -> MPI.Exception:
+    """Return an error that names the call and the sizes if the message was longer than the buffer."""
+    if error.Get_error_class() != MPI.ERR_TRUNCATE:
+        return error
+    return TooLongError(error, call, comm.rank, buffer, status)
 
 
 def _probing(name: str) -> Callable[..., Any]:

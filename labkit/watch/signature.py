@@ -1,18 +1,91 @@
-"""What has to be equal on all ranks in a collective: the number of elements, their dtype, the reduction."""
+"""What has to be equal on all ranks in a collective, and whether a rank's buffers hold what it was given."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.message import Message, itemsize, nbytes, parse
+from labkit.comm.message import (
+    BLOCK,
+    COUNTS,
+    TYPES,
+    WHOLE,
+    Message,
+    check_fits,
+    is_in_place,
+    itemsize,
+    nbytes,
+    parse,
+)
 from labkit.watch.flight_recorder import opcodes
 from labkit.watch.flight_recorder.opcodes import DTYPES, UNKNOWN
 
 # mpi4py's predefined operations are single objects. Operations that the caller has made are all alike here.
 REDUCTIONS = {id(getattr(MPI, name)): number for number, name in enumerate(opcodes.REDUCTIONS)}
+
+# Collective -> what the counts of its buffers are of; the buffer to send comes first.
+LAYOUTS = {
+    "bcast": (WHOLE,),
+    "reduce": (WHOLE, WHOLE),
+    "allreduce": (WHOLE, WHOLE),
+    "gather": (WHOLE, BLOCK),
+    "gatherv": (WHOLE, COUNTS),
+    "scatter": (BLOCK, WHOLE),
+    "scatterv": (COUNTS, WHOLE),
+    "allgather": (WHOLE, BLOCK),
+    "allgatherv": (WHOLE, COUNTS),
+    "alltoall": (BLOCK, BLOCK),
+    "alltoallv": (COUNTS, COUNTS),
+    "alltoallw": (TYPES, TYPES),
+    "reduce_scatter": (WHOLE, WHOLE),
+    "reduce_scatter_block": (BLOCK, WHOLE),
+    "scan": (WHOLE, WHOLE),
+    "exscan": (WHOLE, WHOLE),
+}
+TO_ROOT, FROM_ROOT = ("reduce", "gather", "gatherv"), ("scatter", "scatterv")
+
+
+def check_message(comm: MPI.Comm, call: str, buffer: Any, peer: int, blocks: int = 1) -> None:
+    """Raise ValueError for a message that reaches beyond its array; MPI ignores it if `peer` is PROC_NULL."""
+    if peer != MPI.PROC_NULL:
+        check_fits(call, comm.rank, buffer, BLOCK if blocks > 1 else WHOLE, blocks)
+
+
+def check_buffers(comm: MPI.Intracomm, call: str, buffers: Sequence[Any], root: int = UNKNOWN) -> None:
+    """Raise ValueError if a collective, blocking or not, is given more than one of its buffers holds.
+
+    The rank that has it learns so before other ranks rely on it.
+    """
+    name = _plain_name(call)
+    for index, (buffer, layout) in enumerate(zip(buffers, LAYOUTS.get(name, ()), strict=False)):
+        if not isinstance(buffer, (list, tuple)) or (
+            comm.rank != root and name in (TO_ROOT if index else FROM_ROOT)  # MPI ignores it
+        ):
+            continue
+        if name == "reduce_scatter_block" and is_in_place(buffers[0]):
+            layout = BLOCK  # noqa: PLW2901
+        check_fits(call, comm.rank, buffer, layout, 1 if layout == WHOLE else comm.size)
+
+
+def arguments_of(call: str, arguments: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
+    """Return a collective's arguments by the names that mpi4py gives them."""
+    name = _plain_name(call)
+    names: tuple[str, ...] = "sendbuf", "recvbuf", "root" if name in (*TO_ROOT, *FROM_ROOT) else "op"
+    if name == "bcast":
+        names = "buf", "root"
+    elif name.startswith("reduce"):
+        more = {"reduce": ("op", "root"), "reduce_scatter": ("recvcounts", "op")}
+        names = "sendbuf", "recvbuf", *more.get(name, ("op",))
+    return dict(zip(names, arguments, strict=False)) | named
+
+
+def _plain_name(call: str) -> str:
+    """Return `gather` for Gather, Igather and Gather_init."""
+    name = call.removesuffix("_init").lower()
+    return name[1:] if call[0] == "I" else name
 
 
 def signature(message: Any, blocks: int = 1, for_each_rank: bool = False) -> tuple[int, int]:

@@ -142,6 +142,30 @@ def test_the_rank_that_ends_is_named(program: Any, tmp_path: Path, fault: str, c
         assert [rank["rank"] for rank in content["report"]["ranks"]] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("mode", [(), ("--strict",)], ids=["plain", "strict"])
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("Allreduce", "comm.Allreduce([x, n, MPI.DOUBLE], [y, n, MPI.DOUBLE])"),
+        ("Igather", "comm.Igather([x, n], z, root=0).Wait()"),
+        ("Send", "comm.Send([x, n], 0) if comm.rank == 1 else comm.Recv(x, 1) if comm.rank == 0 else None"),
+        ("Recv_init", "r = comm.Recv_init([x, n], 0); comm.rank == 0 and comm.Send(x, 1)"),
+        ("Get", "w = MPI.Win.Create(y, 8, comm=comm); w.Fence(); w.Get([x, n], 0); w.Fence(); w.Free()"),
+    ],
+)
+def test_a_call_with_more_than_its_array_holds_is_an_error_and_no_rank_hangs(
+    program: Any, mode: tuple[str, ...], name: str, call: str
+) -> None:
+    path = program(
+        "import numpy as np\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\n"
+        "n = 9 if comm.rank == 1 else 4\nx, y, z = np.zeros(4), np.zeros(4), np.zeros(4 * comm.size)\n"
+        f"{call}\n"
+    )
+    output = run(*LABKIT, *mode, "-n", P, path, code=None)
+    assert f"ValueError: rank 1: {name} was given 9 × " in output
+    assert "a buffer that holds 32 bytes (4 float64)" in output
+
+
 def test_exit_codes_of_a_program_without_a_fault_are_kept(program: Any, tmp_path: Path) -> None:
     path = program("import sys\nfrom mpi4py import MPI\nsys.exit(7 * (MPI.COMM_WORLD.rank == 1))")
     file = tmp_path / "report.json"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mpi4py import MPI
+from numpy import ndarray
 
 from labkit.comm.wrapper import like_mpi4py
 from labkit.watch.flight_recorder.opcodes import (
@@ -19,6 +20,7 @@ from labkit.watch.requests import under_way
 from labkit.watch.requests.polled import PolledRequest, polled
 from labkit.watch.requests.under_way import KEPT, RawRequest, receives, sends
 from labkit.watch.requests.waits import NO_PEER
+from labkit.watch.signature import arguments_of, check_buffers, check_message
 
 _getframe = sys._getframe
 
@@ -38,6 +40,8 @@ class NotedRequests(ChannelComm):
         )
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
+        if type(buf) is not ndarray:
+            check_message(self, "Isend", buf, dest)
         request = self._next_isend(buf, dest, tag)
         if type(request) is RawRequest:
             request = PolledRequest(request)
@@ -50,6 +54,8 @@ class NotedRequests(ChannelComm):
         return request
 
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
+        if type(buf) is not ndarray:
+            check_message(self, "Irecv", buf, source)
         request = self._next_irecv(buf, source, tag)
         if type(request) is RawRequest:
             request = PolledRequest(request)
@@ -88,17 +94,19 @@ class NotedRequests(ChannelComm):
 
 def _noting(name: str) -> Callable[..., Any]:
     def start(self: NotedRequests, *arguments: Any, **named: Any) -> Any:
+        peer, tag = _peer_and_tag(self, name, arguments, named)
         request = getattr(super(NotedRequests, self), name)(*arguments, **named)
-        peer, tag = _peer_and_tag(name, arguments, named)
         return polled(request, name, self, peer, tag, sys._getframe(1))
 
     return like_mpi4py(start, name)
 
 
-def _peer_and_tag(name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[int, int]:
-    """Return the peer and the tag in a message's arguments; for a send and receive, those of the receive."""
+def _peer_and_tag(
+    comm: NotedRequests, name: str, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[int, int]:
+    """Check the buffers; return the peer and the tag, for a send and receive those of the receive."""
     names: tuple[str, ...]
-    if name in NONBLOCKING_SENDS:
+    if name in NONBLOCKING_SENDS or name == "Bsend":
         names, defaults = ("buf", "dest", "tag"), (-1, 0)
     elif name in NONBLOCKING_RECEIVES:
         names, defaults = ("buf", "source", "tag"), (-1, -1)
@@ -109,11 +117,19 @@ def _peer_and_tag(name: str, arguments: tuple[Any, ...], named: dict[str, Any]) 
     if name in ("Psend_init", "Precv_init"):
         names = ("buf", "partitions", *names[1:])
     given = dict(zip(names, arguments, strict=False)) | named
+    peers = [given.get(key, -1) for key in names if key in ("dest", "source")]
+    if name[0].isupper():
+        buffers = [given.get(key) for key in names if key.endswith("buf")]
+        for buffer, peer in zip(buffers * len(peers), peers, strict=False):
+            check_message(comm, name, buffer, peer, given.get("partitions", 1))
     return given.get(names[-2], defaults[0]), given.get(names[-1], defaults[1])
 
 
 def _collective(name: str) -> Callable[..., Any]:
     def start(self: NotedRequests, *arguments: Any, **named: Any) -> Any:
+        given = arguments_of(name, arguments, named)
+        buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
+        check_buffers(self, name, buffers, given.get("root", 0))
         again = self._nonblocking(name)
         if again is None:
             request = getattr(super(NotedRequests, self), name)(*arguments, **named)
@@ -126,6 +142,8 @@ def _collective(name: str) -> Callable[..., Any]:
 
 def _losing(name: str, kind: under_way.UnderWay) -> Callable[..., Any]:
     def start(self: NotedRequests, *arguments: Any, **named: Any) -> Any:
+        if name == "Bsend":
+            _peer_and_tag(self, name, arguments, named)
         kind.lost_track = True  # the message is in a buffer of MPI, or another object receives it
         return getattr(super(NotedRequests, self), name)(*arguments, **named)
 

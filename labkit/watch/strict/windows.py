@@ -17,12 +17,14 @@ from mpi4py.MPI import Win as RawWin
 from labkit.comm.message import parse
 from labkit.watch.flight_recorder.opcodes import UNKNOWN
 from labkit.watch.requests.polled import LikeMpi4py, like
+from labkit.watch.signature import check_message
 from labkit.watch.strict import objects, regions
 from labkit.watch.strict.accesses import Access, parts_of, report_conflicts
 from labkit.watch.strict.communicator.comm import StrictComm
 from labkit.watch.strict.findings import Category, Finding, add
 from labkit.watch.strict.objects import free_types, here, with_own_types
 from labkit.watch.strict.signatures import of_message
+from labkit.watch.windows import check_access
 
 
 class Pending(NamedTuple):
@@ -70,6 +72,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         place, rank = here(), self.comm._exchange.clock.rank  # type: ignore[union-attr]
         if target == MPI.PROC_NULL:
             return
+        check_message(self.comm, name, origin, target)
         if not 0 <= target < self.comm.size:
             raise MPI.Exception(MPI.ERR_RANK)
         lock = self.locks.get(target) or self.locks.get(-1)
@@ -270,6 +273,7 @@ def _at_once(name: str) -> Callable[..., Any]:
     """Return a method whose result is available before the epoch ends."""
 
     def access(self: StrictWin, *arguments: Any, **named: Any) -> Any:
+        check_access(name, arguments, named)
         self._issue()
         return getattr(RawWin, name)(self, *arguments, **named)
 

@@ -14,6 +14,7 @@ from labkit.watch.communicators import WatchedComm
 from labkit.watch.flight_recorder.opcodes import OPERATION_NAMES
 from labkit.watch.rendezvous import Channel
 from labkit.watch.requests.polled import note
+from labkit.watch.signature import check_message
 from labkit.watch.strict import requests_made
 from labkit.watch.strict.exchange import Clock, Exchange, Traffic
 from labkit.watch.strict.findings import StrictError
@@ -92,6 +93,8 @@ class StrictBase(WatchedComm):
     def _sending(self, name: str, message: Any, dest: int, tag: int) -> Operation | None:
         """Start a send; None if the message goes nowhere or has no header."""
         self._check(dest, tag, receives=False)
+        if name[0].isupper():
+            check_message(self, name, message, dest)
         if self._exchange is None or dest == MPI.PROC_NULL:
             return None
         mode = MODES[name[0].upper() + name[1:]]
@@ -101,6 +104,8 @@ class StrictBase(WatchedComm):
 
     def _receiving(self, name: str, buf: Any, source: int, tag: int) -> Operation | None:
         self._check(source, tag, receives=True)
+        if name[0].isupper():
+            check_message(self, name, buf, source)
         if self._exchange is None or source == MPI.PROC_NULL:
             return None
         call = ReceiveOperation(self._exchange, name, buf, source, tag, here())

@@ -11,12 +11,15 @@ from mpi4py import MPI
 from labkit.comm.message import is_in_place
 from labkit.watch.flight_recorder.opcodes import NONBLOCKING_COLLECTIVES
 from labkit.watch.requests.waits import NO_PEER
+from labkit.watch.signature import arguments_of
 from labkit.watch.strict import requests_made
 from labkit.watch.strict.communicator.base import FROM_ROOT, TO_ROOT, StrictBase
 from labkit.watch.strict.objects import here
 from labkit.watch.strict.operations import CollectiveOperation, Operation, PlainOperation
 from labkit.watch.strict.requests import StrictPrequest, StrictRequest
 from labkit.watch.strict.signatures import Signature, of_each, of_message
+
+REDUCING = "Reduce", "Allreduce", "Scan", "Exscan"
 
 
 class StrictCollectives(StrictBase):
@@ -80,15 +83,7 @@ def _comparing(  # noqa: PLR0917
 ) -> Operation:
     if comm._exchange is None:
         return PlainOperation(name, request, here())
-    names = {
-        "Bcast": ("buf", "root"),
-        "Reduce": ("sendbuf", "recvbuf", "op", "root"),
-        "Reduce_scatter": ("sendbuf", "recvbuf", "recvcounts", "op"),
-    }.get(
-        blocking,
-        ("sendbuf", "recvbuf", "root" if blocking[0] in "GS" and blocking not in ("Scan",) else "op"),
-    )
-    given = dict(zip(names, arguments, strict=False)) | named
+    given = arguments_of(blocking, arguments, named)
     is_root = comm.rank == given.get("root", 0)
     buffers: list[tuple[Any, bool]] = []
     for key in "buf", "sendbuf", "recvbuf":
@@ -107,7 +102,7 @@ def _comparing(  # noqa: PLR0917
     if compared and given.get(compared) is not None and not isinstance(given[compared], MPI.InPlaceType):
         signature = of_message(given[compared])
         count, dtype = signature.elements, signature.dtype
-    op = given.get("op", MPI.SUM) if "op" in names and blocking != "Barrier" else None
+    op = given.get("op", MPI.SUM) if blocking.startswith(REDUCING) else None
     reduction = next((key for key in ("SUM", "PROD", "MAX", "MIN") if op == getattr(MPI, key)), None)
     call = (given.get("root", 0) if rooted else None, count, dtype or None, reduction)
     made = CollectiveOperation(comm._exchange, name, call, request, buffers, here())

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from mpi4py import MPI
 
+from labkit.watch.signature import check_message
 from labkit.watch.strict import requests_made
 from labkit.watch.strict.communicator.base import StrictBase
 from labkit.watch.strict.exchange import lock
@@ -225,6 +226,7 @@ def _nonblocking_receive(name: str) -> Callable[..., Any]:
 def _persistent(self: StrictMessages, name: str, buf: Any, peer: int, tag: int) -> MPI.Prequest:
     receives = name == "Recv_init"
     self._check(peer, tag, receives)
+    check_message(self, name, buf, peer)
 
     def start() -> Operation:
         call = (self._receiving if receives else self._sending)(name, buf, peer, tag)
