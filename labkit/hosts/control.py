@@ -51,6 +51,11 @@ def up(
         raise HostsError(f"slow names host {outside[0]}; the {n} hosts are 0 to {n - 1}.")
     bandwidths = [links.bits_per_s(slow.get(index, bandwidth)) for index in range(n)]
     check_system()
+    if shlex.quote(str(folder())) != str(folder()):  # MPI passes the agent's path to shells, and splits it
+        raise HostsError(
+            f"the path {folder()} has a character that shells interpret; set {FOLDER} to a folder whose path "
+            f"has only letters, digits and . _ - /"
+        )
     before = load()
     if before is not None:
         if before.alive():

@@ -223,12 +223,27 @@ def test_programs_run_from_an_environment_whose_path_has_a_space(labkit_hosts: R
     assert ran.stdout.splitlines() == [f"2|{spaced.parent}/mpiexec|{spaced.parents[1]}"] * 2
 
 
-def test_a_path_with_an_apostrophe_is_one_word_for_the_agent(
+@pytest.mark.parametrize("name", ["it's", "a folder"])
+def test_a_folder_whose_path_needs_quotes_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / name))
+    monkeypatch.setattr(control, "check_system", lambda: None)
+    with pytest.raises(hosts.HostsError, match="has a character that shells interpret; set LABKIT_HOSTS"):
+        hosts.up(2)
+    assert not (tmp_path / name).exists()
+
+
+def test_the_agent_works_with_a_python_whose_path_has_an_apostrophe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "it's here"
+    folder = tmp_path / "hosts"
     folder.mkdir()
     monkeypatch.setenv(FOLDER, str(folder))
+    (tmp_path / "it's").mkdir()
+    python = tmp_path / "it's" / "python"
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python))
     State("token", os.getpid(), "").save()
     control.write_agent()
     done = subprocess.run([folder / "agent", "lab7", "true"], capture_output=True, text=True, check=False)
