@@ -29,7 +29,7 @@ CORRECT = {
         "print('all is well')\n",
         "all is well",
     ),
-    "finalize": ("comm.Barrier()\nMPI.Finalize()\nprint('all is well')\n", "end"),
+    "finalize": ("comm.Barrier()\nMPI.Finalize()\nprint('all is well')\n", "all is well"),
     "threads": (
         "sent, taken = np.arange(100_000), np.zeros(100_000, np.int64)\n"
         "receiving = threading.Thread(target=comm.Recv, args=(taken, rank, 3))\n"
