@@ -78,7 +78,7 @@ def connect(
         f"{chosen}."
     )
     ranks = Ranks(client, cluster, infos, recorder, claim)
-    private.call_before_use(client, ranks.check)
+    private.call_before_use(client, ranks.check, ranks.renew_if_due, ranks.note_sent)
     activate(ranks, cleared=claim.is_first_use)
     return client
 

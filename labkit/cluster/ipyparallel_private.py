@@ -78,20 +78,54 @@ def mpiexec_of(launcher: Any) -> str:
     return str(command[-1]) if command else ""
 
 
-def call_before_use(client: ipp.Client, check: Callable[[], None]) -> None:
-    """Call `check` each time before a client sends the engines something to run, or clears or ends them."""
+def call_before_use(
+    client: ipp.Client,
+    check: Callable[[], None],
+    prepare: Callable[[], None] = lambda: None,
+    sent: Callable[[Any], None] = lambda future: None,
+) -> None:
+    """Call `check` each time before a client sends the engines something to run, or clears or ends them.
+
+    Call `prepare` before a view sends the first of the messages that make up a cell or a function's call, and
+    `sent` with the future of each message.
+    """
     # All views of a client send code through its two public send methods. `direct_view`, which `rc[:]` calls,
     # is checked, too: without engines it fails before anything is sent. They are replaced in the object,
     # because Cluster.connect_client() always makes a Client, never a subclass.
     for name in USES:
-        setattr(client, name, _checked(getattr(client, name), check))
+        after = sent if name.startswith("send_") else None
+        setattr(client, name, _checked(getattr(client, name), check, after))
+    direct_view = client.direct_view
+
+    @wraps(direct_view)
+    def prepared_view(*arguments: Any, **options: Any) -> Any:
+        view = direct_view(*arguments, **options)
+        # `execute` is for cells; all that calls functions (apply, map, push, pull) uses the other one.
+        for name in ("execute", "_really_apply"):
+            setattr(view, name, _checked(getattr(view, name), prepare))
+        return view
+
+    client.direct_view = prepared_view
 
 
-def _checked(method: Callable[..., Any], check: Callable[[], None]) -> Callable[..., Any]:
+def has_failed(future: Any) -> bool:
+    """Return whether what a future of a message stands for has ended in an error."""
+    try:
+        return isinstance(future.result(), Exception)  # ipyparallel returns an engine's exception as a result
+    except Exception:
+        return True
+
+
+def _checked(
+    method: Callable[..., Any], check: Callable[[], None], after: Callable[[Any], None] | None = None
+) -> Callable[..., Any]:
     @wraps(method)
     def checked(*arguments: Any, **options: Any) -> Any:
         check()
-        return method(*arguments, **options)
+        result = method(*arguments, **options)
+        if after is not None:
+            after(result)
+        return result
 
     return checked
 

@@ -21,6 +21,7 @@ class CommWrapper(MPI.Intracomm):
     """
 
     innermost = False  # if true, this class comes next to the MPI library, whatever else wraps it
+    copies_requests = False  # whether it returns objects of its own with the handles of inner requests
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Any:
         """Wrap `comm`. Local: no rank waits for another."""
@@ -41,6 +42,12 @@ class CommWrapper(MPI.Intracomm):
         Called by all ranks of `new`, so it may communicate on it, except if `is_ready` is false: then `new`
         comes from Idup and cannot be used yet. Extend it with `super()._derived(new, is_ready)`.
         """
+
+    def _renewed(self) -> None:
+        """Forget what was made from this communicator: its handle is new (see labkit.watch.renewal)."""
+
+    def _renew_with(self, own: MPI.Intracomm, reset: Callable[[], object]) -> None:
+        """Renew `own`, a duplicate for messages of the wrapper, with this communicator; then call `reset`."""
 
     def _before_derivation(self, method: str) -> None:
         """Called before a method that makes a communicator; all ranks of this one call it."""

@@ -30,9 +30,10 @@ from labkit.watch.machines.hub import Hub
 from labkit.watch.machines.opening import open_recorder
 from labkit.watch.machines.serving import Server, serve_here
 from labkit.watch.message_wait import MessageWait
-from labkit.watch.messages import WatchedMessages, drain
+from labkit.watch.messages import WatchedMessages
 from labkit.watch.objects import WatchedObjects
 from labkit.watch.rendezvous import Channel, NoChannel
+from labkit.watch.renewal import drain
 from labkit.watch.requests.noted import NotedRequests
 from labkit.watch.requests.polled import replace_requests
 from labkit.watch.requests.waits import set_default

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from time import monotonic, sleep
 from typing import Any, Literal
 
 from mpi4py import MPI
@@ -16,13 +15,11 @@ from labkit.comm import waiting
 from labkit.comm.message import flat, parse
 from labkit.comm.wrapper import like_mpi4py
 from labkit.watch.errors import TooLongError
-from labkit.watch.flight_recorder.layout import CellState
 from labkit.watch.flight_recorder.opcodes import OPERATIONS
 from labkit.watch.message_wait import MessageWait
 from labkit.watch.rendezvous import ChannelComm, NoChannel
 from labkit.watch.requests import under_way
 from labkit.watch.signature import check_message
-from labkit.watch.wait import NAP_S, Watch
 
 
 class WatchedMessages(ChannelComm):
@@ -242,28 +239,3 @@ def _probing(name: str) -> Callable[..., Any]:
 
 for _name in "Probe", "probe", "Mprobe", "mprobe":
     setattr(WatchedMessages, _name, _probing(_name))
-
-DRAIN_S = 2.0
-
-
-def drain(watch: Watch) -> None:
-    """Receive and discard, before MPI ends, what hangs have left on the watched communicators.
-
-    MPICH aborts in MPI_Finalize if a large message was never received, and cannot cancel one. So each rank
-    discards messages until all ranks are here and its own sends are done, for at most DRAIN_S.
-    """
-    if MPI.Is_finalized() or not watch.recorder.head.epoch:  # no rank has seen a hang
-        return
-    watch.end_cell(CellState.RETURNED, "")
-    deadline = monotonic() + DRAIN_S
-    is_last_round = False
-    while monotonic() < deadline:
-        for channel in watch.channels:
-            while (message := channel.comm.Improbe(status=(status := MPI.Status()))) is not None:
-                message.Recv([bytearray(status.Get_count(MPI.BYTE)), MPI.BYTE])
-        has_unfinished = under_way.has_unfinished()
-        if is_last_round:
-            return
-        all_here = all(slot.cell_state != CellState.RUNNING for slot in watch.recorder.slots)
-        is_last_round = all_here and not has_unfinished
-        sleep(NAP_S)

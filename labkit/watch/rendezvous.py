@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import sys
 from _thread import get_ident
+from collections.abc import Callable
 from time import sleep
 from types import FrameType
+from weakref import WeakMethod
 
 from mpi4py import MPI
 
@@ -63,7 +65,19 @@ class Channel:
         self.number = recorder.head.first_number
         self.epoch_made = watch.epoch
         self.caller = get_ident()  # the thread that called the last collective
+        self.companions: list[tuple[MPI.Intracomm, WeakMethod[Callable[[], object]]]] = []
         watch.channels.append(self)
+
+    def live_companions(self) -> dict[int, tuple[MPI.Intracomm, Callable[[], object]]]:
+        """Return the duplicates of this communicator for the lab's own messages, by their numbers.
+
+        Each comes with the function to call when it has been renewed.
+        """
+        return {
+            number: (own, reset)
+            for number, (own, made) in enumerate(self.companions)
+            if (reset := made()) is not None and own != MPI.COMM_NULL
+        }
 
     def close(self) -> None:
         """Give the row back; called by every rank when all are done with the communicator."""
@@ -270,6 +284,10 @@ class ChannelComm(CommWrapper):
 
     _channel: Channel | NoChannel = NoChannel()
     deadline_s: float = DEADLINE_S
+
+    def _renew_with(self, own: MPI.Intracomm, reset: Callable[[], object]) -> None:
+        if isinstance(self._channel, Channel):
+            self._channel.companions.append((own, WeakMethod(reset)))
 
     def _join(self, name: str, root: int = UNKNOWN, reduction: int = UNKNOWN, depth: int = 3) -> None:
         """Join a collective of which only the name, the root and the reduction are compared."""

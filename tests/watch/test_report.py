@@ -254,8 +254,8 @@ def test_a_report_about_a_message(message: MessageWait, expected_title: str, lin
     assert title(report) == expected_title
     assert rank_lines(report) == [line, "  rank 1 is running"]
     assert advice(report)[-1] == (
-        "A message may still be in flight, and the next cell would receive it. "
-        "`rc = connect(n=2, restart=True)` starts new ranks."
+        "The ranks are ready: fix the cell and run it again. Messages that this cell has sent cannot reach "
+        "a later cell."
     )
     assert table(report).columns == [] and hang(report).axes[0].get_title().lower() == expected_title.lower()
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from typing import Any
 
 import ipyparallel as ipp
 from ipyparallel.error import NoEnginesRegistered
@@ -16,6 +17,7 @@ from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.cells.exits import exits_file, first_exit
 from labkit.cluster.cells.failures import failures, hang_report, tracebacks
 from labkit.cluster.cells.reports import Reports, stuck_in_mpi
+from labkit.cluster.engine.setup import renew_comm
 from labkit.cluster.errors import CellHung, CellStopped, RankDied
 from labkit.cluster.ownership import Claim
 from labkit.cluster.slurm.notebook import Job
@@ -38,6 +40,7 @@ INTERRUPT_S = 2.0  # from the interrupt until the engines are ended
 SLOW_INTERRUPT_S = 5.0  # the same on a busy machine, for ranks that have left the line they were at
 LOCK_TIMEOUT_S = 2.0  # a rank that holds the flight recorder's lock must not keep a cell from being stopped
 LOST_S = 1.0  # how long MPI has to end the other ranks before the notebook does
+RENEWAL_S = 20.0  # for idle ranks to get fresh communicators, which takes milliseconds
 NOTICE_S = 2.0  # for the controller to notice that engines have ended
 
 
@@ -64,6 +67,45 @@ class Ranks:
         self.controller_checked = 0.0  # when, by time.monotonic()
         self.lost_since: float | None = None  # when a rank of a SLURM job was first missing
         self.ended_because = ""  # set when this notebook has ended the engines
+        self.sent: list[Any] = []  # the futures of messages to the engines, until they are done
+        self.is_renewal_due = False
+        self.epoch = self.epoch_now()  # when the ranks got their communicators
+
+    def epoch_now(self) -> int:
+        """Return how many hangs there have been, as far as this notebook can see."""
+        return self.recorder.head.epoch if self.recorder is not None else 0
+
+    def note_sent(self, future: Any) -> None:
+        """Remember a message to an engine until `renew_if_due` knows how it has ended."""
+        self.sent.append(future)
+
+    def renew_if_due(self) -> None:
+        """After a cell that failed on any rank, let all ranks continue on fresh communicators.
+
+        Wait until they have, and raise RankDied if a rank does not react. Nothing that a rank sent before
+        reaches the next cell. If a rank is still running something, it is done later.
+        """
+        done = [future for future in self.sent if future.done()]
+        self.sent = [future for future in self.sent if not future.done()]
+        if any(map(private.has_failed, done)) or self.epoch_now() != self.epoch:
+            self.is_renewal_due = True
+        if not self.is_renewal_due or self.sent:
+            return
+        # The message to the ranks must not lead here again.
+        self.is_renewal_due, self.epoch = False, self.epoch_now()
+        try:
+            result = self.client[:].apply_async(renew_comm)
+            done_in_time = wait(result, RENEWAL_S)
+        except BaseException:  # an interrupt
+            self.is_renewal_due = True
+            raise
+        if (died := self.death()) is not None:
+            raise died
+        if not done_in_time or failures(result):
+            why = failures(result)[0].message if failures(result) else "did not respond"
+            ranks = ranks_phrase(pending(result) or [failures(result)[0].rank])
+            self.end(f"{ranks} could not get fresh communicators ({why}): the engines were ended. {ADVICE}")
+            raise RankDied(self.ended_because)
 
     def check(self) -> None:
         """Raise if another notebook has the engines, or if the controller or a rank has ended.

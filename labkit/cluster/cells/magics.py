@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
 from functools import partial, wraps
 from typing import Any
 
@@ -54,10 +58,13 @@ class RankMagics(ParallelMagics):
         self.setup_cells.started(key, deleted)
         # Cache the cell under the name that it has on the engines, for reports that quote its lines.
         self.shell.compile.cache(self.shell.transform_cell(cell), 0, raw_code=cell)
-        try:
-            result = super().parallel_execute(cell, block=False, save_name=save_name)
-        except NoEnginesRegistered:
-            raise self.ranks.death() or NoEnginesRegistered() from None
+        self.ranks.renew_if_due()
+        # An interrupt while the cell is on its way to the ranks stops it on all of them, like a later one.
+        with deferred_interrupts() as interrupts:
+            try:
+                result = super().parallel_execute(cell, block=False, save_name=save_name)
+            except NoEnginesRegistered:
+                raise self.ranks.death() or NoEnginesRegistered() from None
         result.display_outputs = partial(output.display_outputs, result)  # `%pxresult` calls it
 
         def remember(done: Any) -> None:
@@ -71,7 +78,7 @@ class RankMagics(ParallelMagics):
         view = live_view.LiveView(self.ranks, result, after_s if has_view else -1)
         try:
             try:
-                self.wait(result, view)
+                self.wait(result, view, interrupts)
             finally:
                 output.wait_until_complete(result)
         finally:
@@ -81,9 +88,11 @@ class RankMagics(ParallelMagics):
         remember(result)
         return None
 
-    def wait(self, result: Any, view: live_view.LiveView) -> None:
-        """Wait until all ranks have ended the cell; keep the view up to date."""
+    def wait(self, result: Any, view: live_view.LiveView, interrupts: Sequence[int] = ()) -> None:
+        """Wait until all ranks have ended the cell, unless it was interrupted; keep the view up to date."""
         try:
+            if interrupts:
+                raise KeyboardInterrupt
             while not result.wait(POLL_S):
                 self.ranks.end_if_hung(result)
                 view.update()
@@ -100,6 +109,20 @@ class RankMagics(ParallelMagics):
             error = self.ranks.death() or error or raised
         if error is not None:
             raise error from None
+
+
+@contextlib.contextmanager
+def deferred_interrupts() -> Iterator[list[int]]:
+    """Put interrupts off: yield the list that they are added to."""
+    found: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield found
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: found.append(number))
+    try:
+        yield found
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def activate(ranks: Ranks, *, cleared: bool) -> None:

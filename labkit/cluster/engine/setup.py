@@ -56,17 +56,21 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     from IPython import get_ipython  # noqa: PLC0415
 
     from labkit.leftovers import files_of_this_cluster  # noqa: PLC0415
+    from labkit.watch import renewal  # noqa: PLC0415
     from labkit.watch.communicators import watch_world  # noqa: PLC0415
     from labkit.watch.flight_recorder.layout import CellState  # noqa: PLC0415
     from labkit.watch.wait import Watch  # noqa: PLC0415
 
     comm = watch_world(deadline_s=deadline_s, keep=True)
+    renewal.prepare(comm)
     if strict:
         from labkit.watch.strict import ending  # noqa: PLC0415
 
         comm = ending.begin(comm)
     shell = get_ipython()
     cleared = clear_names(shell) if clear else []
+    if renewal.is_due_on_any_rank():  # the notebook whose cell failed has not renewed them
+        renew_comm()
     shell.user_ns.update(comm=comm, rank=comm.rank, size=comm.size, np=np)
     if comm.watch is None:
         return "", cleared
@@ -77,6 +81,16 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
         record_cells(shell, comm.watch)
     assert isinstance(comm.watch, Watch)
     return comm.watch.recorder.path, cleared
+
+
+def renew_comm() -> None:
+    """Let all communicators of this rank continue on fresh contexts. Collective."""
+    from IPython import get_ipython  # noqa: PLC0415
+    from mpi4py import MPI  # noqa: PLC0415
+
+    from labkit.watch import renewal  # noqa: PLC0415
+
+    renewal.renew(MPI.COMM_WORLD, get_ipython().user_ns)
 
 
 def clear_names(shell: Any) -> list[str]:
@@ -97,6 +111,7 @@ def clear_names(shell: Any) -> list[str]:
 
 def record_cells(shell: Any, watch: Any) -> None:
     """Record in the flight recorder when code that a client runs on this engine begins and ends."""
+    from labkit.watch import renewal  # noqa: PLC0415
     from labkit.watch.flight_recorder.layout import CellState  # noqa: PLC0415
     from labkit.watch.flight_recorder.source import describe  # noqa: PLC0415
 
@@ -104,6 +119,7 @@ def record_cells(shell: Any, watch: Any) -> None:
         strict = sys.modules.get("labkit.watch.strict.ending")
         if strict is not None and (left := strict.end_cell()):
             print(left)
+        renewal.is_due = renewal.is_due or error is not None
         state = CellState.RETURNED if error is None else CellState.RAISED
         watch.end_cell(state, describe(error) if error else "")
 

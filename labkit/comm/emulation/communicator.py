@@ -62,6 +62,7 @@ class EmulatedComm(CommWrapper):
     the communicator waits instead. `request.Wait()` and `request.Test()` are exact.
     """
 
+    copies_requests = True
     links: list[Link]
     _ports: Ports
 
@@ -78,7 +79,7 @@ class EmulatedComm(CommWrapper):
         elif given != MPI.Intracomm.bcast(comm, given):
             fault = "expected the same links as on rank 0"
         raise_together(MPI.Intracomm(comm), fault)
-        made._ports = Ports(comm, made.links)
+        made._ports = Ports(made, made.links)
         return made
 
     @property

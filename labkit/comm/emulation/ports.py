@@ -13,6 +13,7 @@ from mpi4py import MPI
 from labkit.comm.clock import offset, one_machine
 from labkit.comm.emulation.links import Link
 from labkit.comm.waiting import yield_core
+from labkit.comm.wrapper import CommWrapper
 
 POLL_S = 1e-4  # between polls for a message
 PROGRESS_S = 1e-3  # the longest sleep: MPI makes progress on other messages only when it is called
@@ -105,12 +106,18 @@ class Ports:
         self.rank, self.links = comm.rank, links
         self._timestamps = MPI.Intracomm(comm).Dup()  # a plain one, which does not count timestamps
         self._offset = 0.0 if one_machine(self._timestamps) else offset(self._timestamps)
+        self._sending_timestamps: list[tuple[MPI.Request, np.ndarray]] = []
+        self._forget()
+        if isinstance(comm, CommWrapper):
+            comm._renew_with(self._timestamps, self._forget)
+
+    def _forget(self) -> None:
+        """Forget all messages: both ports are free, and the timestamps still to be received are lost."""
         self._sending_until = self._receiving_until = -math.inf
         self._unknown: list[EmulatedRequest] = []  # receives whose due time is not known yet
         # Source, tag and due time of messages that are not matched to a receive yet.
         self._due: list[tuple[int, int, float]] = []
         self._arrived: list[EmulatedRequest] = []  # receives whose message has arrived, not waited for yet
-        self._sending_timestamps: list[tuple[MPI.Request, np.ndarray]] = []
         self._last_collective: EmulatedCollective | None = None
 
     def send(self, request: MPI.Request, size: float, dest: int, tag: int) -> MPI.Request:

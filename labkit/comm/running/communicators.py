@@ -135,6 +135,10 @@ class ScheduledComm(CommWrapper):
         if self not in (MPI.COMM_WORLD, MPI.COMM_SELF):
             super().Free()
 
+    def _renewed(self) -> None:
+        super()._renewed()
+        self._messages = None
+
     def _take_over(self, inner: MPI.Intracomm) -> None:
         super()._take_over(inner)
         vars(self).pop("_messages", None)  # its messages would not pass through the outer communicators

@@ -272,15 +272,15 @@ def advice(report: Report, in_program: bool = False) -> list[str]:
             f"If {ranks_in_short(busy)} {'are' if len(busy) > 1 else 'is'} only slow, allow more time: "
             f"`{connect}, deadline_s={longer_s})`, or `comm.deadline_s = {longer_s}` in a `%%px` cell."
         )
-    if report.reason is Reason.CIRCLE and not set(waiting) & set(SENDS):
+    if not waiting and _all_joined_late(report):
+        lines.append(f"Run the cell again, or allow more time: `{connect}, deadline_s={longer_s})`.")
+    elif report.reason is Reason.CIRCLE and not set(waiting) & set(SENDS):
         lines.append("The ranks are ready: fix the cell and run it again.")
     elif waiting:
         lines.append(
-            "A message may still be in flight, and the next cell would receive it. "
-            f"`{connect}, restart=True)` starts new ranks."
+            "The ranks are ready: fix the cell and run it again. Messages that this cell has sent "
+            "cannot reach a later cell."
         )
-    elif _all_joined_late(report):
-        lines.append(f"Run the cell again, or allow more time: `{connect}, deadline_s={longer_s})`.")
     else:
         lines.append("No data has moved and the ranks are ready: fix the cell and run it again.")
     return lines

@@ -67,6 +67,10 @@ class NotedRequests(ChannelComm):
             receives.tidy()
         return request
 
+    def _renewed(self) -> None:
+        super()._renewed()
+        self._again = None
+
     def _schedule_messages(self) -> tuple[Callable[..., MPI.Request], Callable[..., MPI.Request]]:
         own = type(self)
         return (

@@ -201,6 +201,8 @@ def note(request: Any, operation: str = "") -> None:
         under_way.receives.add(request)
     elif made is None or made.is_message:
         under_way.receives.add(request)
+    else:
+        under_way.collectives.add(request)
 
 
 def _result_of(test: Callable[[], tuple[bool, Any]], requests: Sequence[MPI.Request]) -> Any:

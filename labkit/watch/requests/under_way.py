@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Collection
+from typing import Any
 
 from mpi4py import MPI
 from mpi4py.MPI import Prequest as RawPrequest  # mpi4py's own, also after `replace_requests`
 from mpi4py.MPI import Request as RawRequest
 
-__all__ = ["RawPrequest", "RawRequest", "UnderWay", "cancel", "has_unfinished", "keep", "receives", "sends"]
+__all__ = [
+    "RawPrequest",
+    "RawRequest",
+    "UnderWay",
+    "cancel",
+    "cancel_lost",
+    "collectives",
+    "has_unfinished",
+    "keep",
+    "leave_behind",
+    "receives",
+    "sends",
+]
 
 KEPT = 100
 
@@ -47,10 +62,16 @@ class UnderWay:
         return self.lost_track or any(others)
 
 
-sends, receives = UnderWay(), UnderWay()  # of this process
+sends, receives, collectives = UnderWay(), UnderWay(), UnderWay()  # of this process
 
 # Sends of calls that have ended in a hang report: their buffers must stay until a rank takes the messages.
 unfinished: list[MPI.Request] = []
+
+# Requests of cells that have failed. The session may still refer to them.
+_left_sends: list[MPI.Request] = []
+_left_receives: list[MPI.Request] = []
+_left_collectives: list[MPI.Request] = []  # which MPI cannot cancel
+_ALONE = [object()]  # refers to an object that nothing else refers to
 
 
 def has_unfinished() -> bool:
@@ -70,3 +91,40 @@ def cancel(request: MPI.Request) -> None:
     if request != MPI.REQUEST_NULL:
         request.Cancel()
         RawRequest.Wait(request)
+
+
+def leave_behind() -> None:
+    """Keep the requests of a failed cell, and their buffers, but count none of them as under way any more."""
+    for kind, left in (
+        (sends, _left_sends),
+        (receives, _left_receives),
+        (collectives, _left_collectives),
+    ):
+        left += [each for each in kind.requests if each and not any(each is other for other in left)]
+        kind.requests, kind.lost_track = [], False
+    # The request of an Isendrecv is in two of the lists.
+    _left_receives[:] = [each for each in _left_receives if not any(each is other for other in _left_sends)]
+
+
+def cancel_lost() -> None:
+    """Cancel the receives left by failed cells to which nothing refers any more: their buffers can go.
+
+    Sends stay until they complete, and so do receives for which the session may still wait.
+    """
+    for left in _left_sends, _left_receives, _left_collectives:
+        for i in reversed(range(len(left))):
+            if not left[i]:
+                del left[i]  # its caller has waited for it
+            elif sys.getrefcount(left[i]) <= sys.getrefcount(_ALONE[0]) and _is_only_handle(left[i]):
+                if left is _left_receives:
+                    with contextlib.suppress(MPI.Exception):
+                        cancel(left[i])
+                    del left[i]
+                else:
+                    keep(left.pop(i))
+
+
+def _is_only_handle(request: Any) -> bool:
+    """Return whether no other object has this handle, which that object may have completed."""
+    made = getattr(request, "made", None)  # None in strict mode, too, where calls have several handles
+    return made is not None and not made[1].copies_requests and getattr(request, "call", None) is None

@@ -89,15 +89,19 @@ class Exchange:
     def __init__(self, comm: MPI.Intracomm, members: list[int], clock: Clock, traffic: Traffic) -> None:
         self.shadow = MPI.Intracomm.Dup(MPI.Intracomm(comm))
         self.rank, self.members, self.clock, self.traffic = comm.rank, members, clock, traffic
-        self.numbers = [0] * comm.size
+        self.headers: list[tuple[MPI.Request, bytes]] = []  # headers under way
+        self.forget()
+        exchanges.append(self)
+
+    def forget(self) -> None:
+        """Forget all messages: none of them will arrive any more."""
+        self.numbers = [0] * len(self.members)
         self.unexpected: list[Header] = []
         self.posted: list[Posted] = []
         self.matched: list[Posted] = []  # receives whose message has not been requested
         self.wildcards: list[Posted] = []  # receives from any source that have matched
         # What this rank sends to each rank and expects from each one, in a collective that is about to begin.
         self.amounts: tuple[dict[int, Signature], dict[int, Signature]] | None = None
-        self.headers: list[tuple[MPI.Request, bytes]] = []  # headers under way
-        exchanges.append(self)
 
     def close(self) -> None:
         """Free the duplicate. Collective."""

@@ -60,6 +60,7 @@ class StrictBase(WatchedComm):
         if not isinstance(channel, Channel):
             return
         self._exchange = exchange = Exchange(self, channel.members, clock, traffic)
+        self._renew_with(exchange.shadow, exchange.forget)
         inner = channel.rendezvous
 
         def rendezvous(

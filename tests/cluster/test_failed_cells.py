@@ -1,0 +1,171 @@
+"""What a failed cell leaves behind does not reach the next one: messages, requests, communicators."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster_fixtures import Kernel, World
+
+pytestmark = pytest.mark.clusters
+
+CONNECT = "from labkit.cluster import connect\nrc = connect(4, deadline_s=2{})"
+NEXT = "right, left = (rank + 1) % size, (rank - 1) % size\n"
+
+
+@pytest.fixture(scope="module", params=["", ", strict=True"], ids=["watched", "strict"])
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    """A kernel with four ranks that all tests share: no test may find anything left of the others."""
+    world = World(tmp_path_factory.mktemp("failed") / "ipython")
+    kernel = Kernel(world)
+    assert "4 ranks" in kernel.run(CONNECT.format(request.param))
+    kernel.run(f"%%px\nfrom mpi4py import MPI\n{NEXT}")
+    yield kernel
+    kernel.end()
+    world.wait_until_empty()
+
+
+def printed(kernel: Kernel, cell: str) -> list[str]:
+    """Return the first line that each rank has printed in a cell."""
+    said = re.sub(r"\x1b\[[0-9;]*m", "", kernel.run(f"%%px\n{cell}"))
+    found = dict(re.findall(r"^\[stdout:(\d)\]\s+(.*)$", said, re.MULTILINE))
+    assert sorted(found) == list("0123"), said
+    return [found[rank] for rank in "0123"]
+
+
+def test_a_message_of_a_hang_does_not_reach_the_corrected_cell(shared: Kernel) -> None:
+    cell = "print(comm.sendrecv(({!r}, rank), dest=right, source={}))"
+    said = shared.run("%%px\n" + cell.format("old", "right"))
+    assert "HangError" in said and "in flight" not in said, said
+    assert printed(shared, cell.format("new", "left")) == [f"('new', {(rank - 1) % 4})" for rank in range(4)]
+
+
+def test_a_send_before_an_error_does_not_reach_the_corrected_cell(shared: Kernel) -> None:
+    fault = "x = np.full(4, 10.0 + rank)\nrequest = comm.Isend(x, right, 5)\n1 / 0"
+    assert "ZeroDivisionError" in shared.run(f"%%px\n{fault}")
+    cell = (
+        "x, y = np.full(4, 40.0 + rank), np.empty(4)\nrequest = comm.Isend(x, right, 5)\n"
+        "comm.Recv(y, left, 5)\nrequest.Wait()\nprint(y[0])"
+    )
+    assert printed(shared, cell) == [f"{40.0 + (rank - 1) % 4}" for rank in range(4)]
+
+
+@pytest.mark.parametrize("fault", ["1 / 0", "raise SystemExit", "import os, signal\nos.kill(os.getpid(), 2)"])
+@pytest.mark.parametrize("failing", ["True", "rank == 2"])
+def test_messages_of_a_failed_cell_are_of_no_consequence(shared: Kernel, fault: str, failing: str) -> None:
+    send = "comm.send(b'garbage', right, 3)\ncomm.Isend(np.arange(300_000.0), right, 3)\n"
+    shared.run(f"%%px\nimport time\n{send}if {failing}:\n    " + fault.replace("\n", "\n    "))
+    cell = "request = comm.isend(rank * 11, right, 3)\nprint(comm.recv(source=left, tag=3))\nrequest.wait()"
+    if failing != "True":  # the other ranks may have ended the cell well
+        assert printed(shared, cell) == [f"{(rank - 1) % 4 * 11}" for rank in range(4)]
+    assert printed(shared, cell) == [f"{(rank - 1) % 4 * 11}" for rank in range(4)]
+
+
+def test_every_reference_to_a_communicator_goes_on_with_the_fresh_one(shared: Kernel) -> None:
+    shared.run(
+        "%%px\nworld, alias = MPI.COMM_WORLD, comm\nhalf = comm.Split(rank // 2)\n"
+        "ring = comm.Create_cart([size], [True])\nraw = MPI.Intracomm(comm)\n"
+        "class Holder:\n    def __init__(self, held): self.held = held\n"
+        "holder = Holder([half, comm])\ndef closure(inner):\n    return lambda: inner.allreduce(1)\n"
+        "counts = closure(half)\n"
+    )
+    every = "(world, alias, half, ring, raw, holder.held[0], holder.held[1])"
+    send = f"for one in {every}:\n    one.Isend(np.full(3, -1.0), (one.rank + 1) % one.size, 1)\n"
+    assert "ZeroDivisionError" in shared.run(f"%%px\n{send}1 / 0")
+    cell = (
+        f"found = []\nx = np.full(3, float(rank))\nfor one in {every}:\n    y = np.empty(3)\n"
+        "    one.Sendrecv(x, (one.rank + 1) % one.size, 1, y, (one.rank - 1) % one.size, 1)\n"
+        "    found.append(int(y[0]))\n"
+        "found += [counts(), *ring.Get_topo()[0], ring.Get_coords(ring.rank)[0], MPI.COMM_WORLD is comm]\n"
+        "print(found)"
+    )
+    pair = [1, 0, 3, 2]
+    assert printed(shared, cell) == [
+        str([*[(r - 1) % 4] * 2, pair[r], *[(r - 1) % 4] * 2, pair[r], (r - 1) % 4, 2, 4, r, True])
+        for r in range(4)
+    ]
+    shared.run("%%px\nhalf.Free()\nring.Free()")
+
+
+def test_an_inter_communicator_with_the_same_name_on_all_ranks_goes_on(shared: Kernel) -> None:
+    shared.run(
+        "%%px\nside = comm.Split(rank % 2)\n"
+        "across = MPI.Intracomm(side).Create_intercomm(0, MPI.Intracomm(comm), 1 - rank % 2, 4)\n"
+    )
+    shared.run("%%px\nsending = across.isend('old', side.rank, 2)\n1 / 0")
+    cell = "sending = across.isend(('new', rank), side.rank, 2)\nprint(across.recv(source=side.rank, tag=2))"
+    assert printed(shared, cell) == [f"('new', {rank})" for rank in (1, 0, 3, 2)]
+
+
+def test_a_communicator_that_not_all_ranks_got_is_null(shared: Kernel) -> None:
+    said = shared.run("%%px\nif rank:\n    part = comm.Split(0)\nelse:\n    1 / 0")
+    assert "ZeroDivisionError" in said
+    assert printed(shared, "part = comm.Split(0)\nprint(part.allreduce(rank))") == ["6"] * 4
+
+
+def test_a_receive_left_over_does_not_take_the_next_message(shared: Kernel) -> None:
+    shared.run(
+        "%%px\ny = np.zeros(4)\nlost = comm.Irecv(y, left, 7)\nhidden = [comm.irecv(source=left)]\n1 / 0"
+    )
+    cell = (
+        "x, z = np.full(4, 1.0 + rank), np.empty(4)\nr = comm.Isend(x, right, 7)\ncomm.Recv(z, left, 7)\n"
+        "r.Wait()\nprint(z[0], y[0])"
+    )
+    assert printed(shared, cell) == [f"{1.0 + (rank - 1) % 4} 0.0" for rank in range(4)]
+    shared.run("%%px\ndel lost, hidden, y\n1 / 0")
+    assert printed(shared, "print(comm.allreduce(1))") == ["4"] * 4
+
+
+def test_collectives_and_persistent_requests_left_over_do_no_harm(shared: Kernel) -> None:
+    shared.run(
+        "%%px\nout = np.zeros(1000)\nif rank:\n    pending = comm.Iallreduce(np.ones(1000), out)\n"
+        "again = comm.Recv_init(np.zeros(3), left, 9)\nagain.Start()\n1 / 0"
+    )
+    cell = (
+        "pending = again = None\nx, out = np.full(1000, 2.0), np.zeros(1000)\n"
+        "comm.Iallreduce(x, out).Wait()\n"
+        "print(out[0], comm.allreduce(rank))"
+    )
+    assert printed(shared, cell) == ["8.0 6"] * 4
+
+
+def test_a_window_of_a_failed_cell_still_works(shared: Kernel) -> None:
+    shared.run(
+        "%%px\nmemory = np.full(2, float(rank))\nwindow = MPI.Win.Create(memory, comm=comm)\nwindow.Fence()"
+    )
+    shared.run("%%px\ncomm.isend(1, right, 2)\n1 / 0")
+    cell = "got = np.empty(2)\nwindow.Fence()\nwindow.Get(got, right)\nwindow.Fence()\nprint(got[0])"
+    assert printed(shared, cell) == [f"{(rank + 1) % 4}.0" for rank in range(4)]
+    shared.run("%%px\nwindow.Free()")
+
+
+def test_functions_that_a_client_applies_count_as_cells(shared: Kernel) -> None:
+    function = (
+        "def exchange(value, fail):\n    from mpi4py import MPI\n    comm = MPI.COMM_WORLD\n"
+        "    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size\n"
+        "    request = comm.isend((value, comm.rank), right, 4)\n    if fail:\n        1 / 0\n"
+        "    received = comm.recv(source=left, tag=4)\n    request.wait()\n    return received\n"
+    )
+    assert "ZeroDivisionError" in shared.run(f"{function}rc[:].apply_sync(exchange, 'old', True)")
+    said = shared.run("print(rc[:].apply_sync(exchange, 'new', False))")
+    assert said.strip() == str([("new", (rank - 1) % 4) for rank in range(4)])
+    assert "ZeroDivisionError" in shared.run(
+        "result = rc[:].apply_async(exchange, 'old', True)\nresult.get()"
+    )
+    said = shared.run("print(rc[:].apply_sync(exchange, 'newer', False))")
+    assert said.strip() == str([("newer", (rank - 1) % 4) for rank in range(4)])
+
+
+def test_connect_does_not_let_messages_of_a_failed_cell_through(shared: Kernel) -> None:
+    shared.run("%%px\ncomm.isend('old', right, 6)\n1 / 0")
+    assert "4 ranks" in shared.run("rc = connect(4, deadline_s=2)")
+    cell = "r = comm.isend(rank, right, 6)\nprint(comm.recv(source=left, tag=6))\nr.wait()"
+    assert printed(shared, cell) == [f"{(rank - 1) % 4}" for rank in range(4)]
+
+
+def test_a_message_of_a_cell_that_ended_well_can_be_received_in_the_next(shared: Kernel) -> None:
+    shared.run("%%px\nrequest = comm.isend(('kept', rank), right, 8)")
+    cell = "print(comm.recv(source=left, tag=8))\nrequest.wait()"
+    assert printed(shared, cell) == [f"('kept', {(rank - 1) % 4})" for rank in range(4)]
