@@ -8,7 +8,7 @@ and displacement are sequences. A datatype is an `MPI.Datatype` or its code, suc
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -18,6 +18,9 @@ from mpi4py.util import dtlib
 
 # What the counts in a message argument are of: see `reaches`.
 WHOLE, BLOCK, COUNTS, TYPES = range(4)
+# Strict mode looks at the datatype of each list, too.
+on_list: Callable[[str, int, Any, MPI.Datatype], None] | None = None
+
 NO_BUFFER = (type(None), MPI.InPlaceType, MPI.BottomType)
 
 
@@ -101,6 +104,8 @@ def check_fits(call: str, rank: int, message: Any, layout: int = WHOLE, blocks: 
             if part.first < low or part.last > high:
                 text = _excess(part, buffer)
                 break
+            if on_list is not None and part.datatype is not None:
+                on_list(call, rank, buffer, part.datatype)
     except (TypeError, ValueError, LookupError, BufferError, NotImplementedError, MPI.Exception):
         return
     if text:

@@ -154,3 +154,46 @@ def test_two_threads_in_collectives_on_one_communicator_are_named(
 def test_every_call_gives_the_result_of_mpi4pys_own(run: Run, programs: Path) -> None:
     done = run(3, "-m", "labkit.watch", "--strict", programs / "watched_calls.py")
     assert "all calls compared" in done.stdout
+
+
+DTYPES_AND_WINDOWS = """import numpy as np
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+x, y = np.zeros(4, "i"), np.zeros(4, "i")
+def attempt(call, *arguments):
+    try:
+        call(*arguments)
+    except Exception as error:
+        print(error, flush=True)
+comm.Bcast([np.zeros(4, "c16"), 8, MPI.DOUBLE])
+comm.Bcast([x, 16, MPI.BYTE])
+comm.Bcast([x, 4, MPI.UNSIGNED])
+comm.Bcast([bytearray(32), 4, MPI.DOUBLE])
+window = MPI.Win.Create(x, 4, comm=comm)
+window.Fence()
+window.Put([y, 2, MPI.INT], comm.rank, [2, 2, MPI.INT])
+if comm.rank == 1:
+    attempt(window.Put, [y, 4, MPI.INT], 0, [1, 4, MPI.INT])
+    attempt(window.Rget, [y, 4, MPI.INT], 0, -1)
+window.Fence()
+window.Free()
+memory = MPI.Alloc_mem(16)
+window = MPI.Win.Create(memory, 4, comm=comm)
+if comm.rank == 1:
+    attempt(MPI.Free_mem, memory)
+window.Free()
+MPI.Free_mem(memory)
+comm.Allreduce([x, 4, MPI.FLOAT], [y, 4, MPI.FLOAT])
+"""
+
+
+def test_datatypes_are_compared_with_arrays_and_accesses_with_windows(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(DTYPES_AND_WINDOWS)
+    done = run(2, "-m", "labkit.watch", "--strict", path)
+    assert "rank 1: Put uses bytes 4 to 20 of rank 0's window, which holds 16 bytes (" in done.stdout
+    assert "rank 1: Rget uses bytes -4 to 12 of rank 0's window, which holds 16 bytes (" in done.stdout
+    assert "rank 1: Free_mem was given the memory of a window that is not freed (program.py" in done.stdout
+    found = "parameter matching: ranks 0, 1: Allreduce was given MPI_FLOAT for an array of int32 (program.py"
+    assert "Strict mode found an error:" in done.stdout and found in done.stdout
+    assert done.returncode == STRICT_EXIT_CODE

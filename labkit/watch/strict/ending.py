@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from labkit.comm import message
 from labkit.watch import communicators
 from labkit.watch.communicators import WatchedComm
 from labkit.watch.flight_recorder.layout import CellState
@@ -19,7 +20,8 @@ from labkit.watch.strict.communicator.comm import StrictComm
 from labkit.watch.strict.exchange import exchanges, progress
 from labkit.watch.strict.findings import Finding
 from labkit.watch.strict.requests import StrictPrequest, StrictRequest
-from labkit.watch.strict.windows import StrictWin
+from labkit.watch.strict.signatures import check_dtype
+from labkit.watch.strict.windows import StrictWin, free_mem
 
 NAP_S = 0.001
 
@@ -40,6 +42,8 @@ def begin(world: WatchedComm) -> StrictComm:
     communicators.replace_world(_world)
     replace_requests(watch, world.deadline_s, StrictRequest, StrictPrequest)
     objects.replace_classes()
+    message.on_list = check_dtype
+    MPI.Free_mem = free_mem
     setattr(MPI, "Win", StrictWin)  # noqa: B010  (mpi4py's stubs declare it final)
     return _world
 

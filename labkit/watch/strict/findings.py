@@ -15,6 +15,7 @@ class Category(Enum):
     """Categories of errors, as named by the MPI Bugs Initiative."""
 
     CALL_MATCHING = "call matching"
+    PARAMETER_MATCHING = "parameter matching"
     REQUEST_LIFECYCLE = "request lifecycle"
     EPOCH_LIFECYCLE = "epoch lifecycle"
     RESOURCE_LEAK = "resource leak"

@@ -9,6 +9,8 @@ from mpi4py import MPI
 from mpi4py.util import dtlib
 
 from labkit.comm.message import parse
+from labkit.watch.strict.findings import Category, Finding, add
+from labkit.watch.strict.objects import here
 
 ANY_TYPE = ("BYTE", "")  # fit every type; the empty text stands for an unknown type
 
@@ -124,3 +126,25 @@ def misfit(sent: Signature, received: Signature) -> str:
     if sent.nbytes > received.nbytes:
         return "the message is longer than the receive buffer"
     return ""
+
+
+def check_dtype(call: str, rank: int, buffer: Any, datatype: MPI.Datatype) -> None:
+    """Report a datatype that is not the dtype of its array.
+
+    No error: bytes of any array, any datatype for an array of bytes, two floats for a complex number, and
+    integers of the other sign.
+    """
+    held, (name, _) = getattr(buffer, "dtype", None), base_of(datatype)
+    if not isinstance(held, np.dtype) or held.itemsize == 1 or held.kind not in "iufc" or name in ANY_TYPE:
+        return
+    try:
+        given = np.dtype(name)
+    except TypeError:  # a pair, such as MPI.FLOAT_INT
+        return
+    is_same = held.itemsize == given.itemsize and {held.kind, given.kind} in ({held.kind}, {"i", "u"})
+    is_half = held.kind == "c" and given.kind == "f" and held.itemsize == 2 * given.itemsize
+    has_no_datatype = held.kind == "f" and held.itemsize == 2  # half precision
+    if not (is_same or is_half or has_no_datatype):
+        what = datatype.Get_name() or f"a datatype of {given}"
+        text = f"{call} was given {what} for an array of {held}"
+        add(Finding(Category.PARAMETER_MATCHING, text, here(), rank))

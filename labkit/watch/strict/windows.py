@@ -21,10 +21,10 @@ from labkit.watch.signature import check_message
 from labkit.watch.strict import objects, regions
 from labkit.watch.strict.accesses import Access, parts_of, report_conflicts
 from labkit.watch.strict.communicator.comm import StrictComm
-from labkit.watch.strict.findings import Category, Finding, add
+from labkit.watch.strict.findings import Category, Finding, StrictError, add
 from labkit.watch.strict.objects import free_types, here, with_own_types
 from labkit.watch.strict.signatures import of_message
-from labkit.watch.windows import check_access
+from labkit.watch.windows import ACCESSES, check_access
 
 
 class Pending(NamedTuple):
@@ -50,7 +50,10 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
     def _opened(self, comm: Any, disp_unit: int) -> StrictWin:
         self.comm = comm
         shadow = comm._exchange.shadow
-        self.units: list[int] = shadow.allgather(disp_unit)
+        held = self.tomemory()
+        mine = disp_unit, 0 if held is None else held.nbytes
+        self.units, self.sizes = zip(*shadow.allgather(mine), strict=True)  # in bytes, by rank
+        _open.append(self)
         self.pending: list[Pending] = []  # not issued
         self.issued: list[Pending] = []  # their epoch has not ended
         self.accesses: list[Access] = []
@@ -83,7 +86,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
             Access(
                 name,
                 target,
-                self._parts(origin, target, spec),
+                self._checked_parts(name, origin, target, spec),
                 place,
                 self.comm.rank,
                 "fence" if is_fence else (lock[0] if lock else "start"),
@@ -99,6 +102,17 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         exchange = self.comm._exchange
         assert exchange is not None
         return tuple(exchange.clock.times[member] for member in exchange.members)
+
+    def _checked_parts(self, name: str, origin: Any, target: int, spec: Any) -> tuple[tuple[int, int], ...]:
+        """Return the bytes of the target's window that an access touches; an error if it has fewer."""
+        parts = self._parts(origin, target, spec)
+        first, last = min((low for low, _ in parts), default=0), max((high for _, high in parts), default=0)
+        if first < 0 or last > self.sizes[target]:
+            raise StrictError(
+                f"rank {self.comm.rank}: {name} uses bytes {first} to {last} of rank {target}'s window, "
+                f"which holds {self.sizes[target]} bytes ({here()})"
+            )
+        return parts
 
     def _parts(self, origin: Any, target: int, spec: Any) -> tuple[tuple[int, int], ...]:
         """Return the bytes of the target's window that an access touches."""
@@ -241,6 +255,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
             regions.end(each.region, check=False)
         self._release()
         self.pending = []
+        _open[:] = [each for each in _open if each is not self]
         objects.forget(self)
         super().Free()
 
@@ -274,10 +289,37 @@ def _at_once(name: str) -> Callable[..., Any]:
 
     def access(self: StrictWin, *arguments: Any, **named: Any) -> Any:
         check_access(name, arguments, named)
+        origin, *_, target, spec = _at_target(name, arguments, named)
+        if 0 <= target < self.comm.size:
+            self._checked_parts(name, origin, target, spec)
         self._issue()
         return getattr(RawWin, name)(self, *arguments, **named)
 
     return access
+
+
+def _at_target(name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, int, Any]:
+    """Return an access's origin, the target's rank and which part of its window it uses."""
+    names = ["origin", *["result"] * (ACCESSES[name] - 1), "target_rank", "target"]
+    given = dict(zip(names, arguments, strict=False)) | named
+    spec = given.get("target", given.get("target_disp", 0))
+    return given.get("origin"), given["target_rank"], spec
+
+
+def free_mem(mem: MPI.buffer) -> None:
+    """Free memory that MPI has allocated; an error if an open window still uses it."""
+    for window in _open:
+        held = window.tomemory()
+        if held is not None and held.nbytes and 0 <= held.address - mem.address < mem.nbytes:
+            raise StrictError(
+                f"rank {window.comm.rank}: Free_mem was given the memory of a window that is not freed "
+                f"({here()})"
+            )
+    _free_mem(mem)
+
+
+_open: list[StrictWin] = []  # windows of this process
+_free_mem = MPI.Free_mem
 
 
 def _maker(name: str, position: int) -> Any:
