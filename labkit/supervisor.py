@@ -48,6 +48,7 @@ GRACE_S = {
     "child": 10.0,
     "job": 35.0,
 }  # from SIGTERM to SIGKILL; ipyparallel has 5 s
+KILLED_S = 20.0  # for killed processes to be gone, on a busy machine; until then their segments are in use
 POLL_S = 0.3  # between looks at orphans; and at processes, where the system cannot report their end
 PR_SET_CHILD_SUBREAPER = 36  # from <sys/prctl.h>
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -121,7 +122,7 @@ def end_tree(
         command.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             command.wait(grace_s)
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + KILLED_S
     while time.monotonic() < deadline:
         files.look(own_descendants)
         left = {pid for pid in known | own_descendants() if alive(pid)}

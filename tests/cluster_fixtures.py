@@ -65,7 +65,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.env = {**os.environ, "IPYTHONDIR": str(self.folder)}
-        self.others = set(leftovers.forgotten())  # by jobs before this world
+        self.others = set(leftovers.forgotten_flight_recorders())  # by jobs before this world
         self.files = leftovers.JobFiles()
 
     def processes(self) -> list[psutil.Process]:
@@ -84,6 +84,10 @@ class World:
             with suppress(psutil.Error):
                 commands.append(process.cmdline())
         return commands
+
+    def look(self) -> None:
+        """Note which segments the processes use: afterwards, they do not tell which were theirs."""
+        self.files.look(lambda: [process.pid for process in self.processes()])
 
     def kill(self) -> None:
         """Kill all processes with SIGKILL, so that none of them can clean up after another."""
@@ -115,7 +119,9 @@ class World:
         assert left == [], f"left behind: {left}"
         # Another test's job, just killed, may leave something there until its supervisor has removed it.
         deadline = time.monotonic() + SWEPT_S
-        while (left := set(leftovers.forgotten()) - self.others) and time.monotonic() < deadline:
+        while (
+            left := {*self.files.left(), *leftovers.forgotten_flight_recorders()} - self.others
+        ) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not left, f"left behind: {left}"
 
@@ -186,8 +192,10 @@ class Kernel:
                     self.error = "\n".join(unwrapped(content["traceback"], content["evalue"]))
                     output.append(f"{self.error}\n")
                 case "status" if content["execution_state"] == "idle":
+                    self.world.look()
                     return "".join(output)
             if until is not None and until in "".join(output):
+                self.world.look()
                 return "".join(output)
         pytest.fail(f"a cell did not end within {DEADLINE_S:.0f} s; its output: {''.join(output)}")
 

@@ -39,7 +39,7 @@ ROOMS = [
 WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts", "watch/flight_recorder"]
 MOST_FILES, MOST_LINES = 13, 300
 LONGER = {  # one idea each
-    TESTS / "cluster_fixtures.py": 310,
+    TESTS / "cluster_fixtures.py": 320,
     TOP / "watch/flight_recorder/layout.py": 310,
     TESTS / "test_make_env.py": 330,
     TESTS / "train/checks/resuming.py": 310,
