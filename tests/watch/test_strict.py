@@ -30,6 +30,14 @@ CORRECT = {
         "all is well",
     ),
     "finalize": ("comm.Barrier()\nMPI.Finalize()\nprint('all is well')\n", "all is well"),
+    "keywords": (
+        "request = comm.issend(obj=rank, dest=1 - rank, tag=2)\n"
+        "assert comm.recv(source=1 - rank, tag=2) == 1 - rank\n"
+        "request.wait()\n"
+        "if rank == 0:\n    comm.ssend(obj=1, dest=1)\nelse:\n    comm.recv(buf=None, source=0)\n"
+        "print('all is well')\n",
+        "all is well",
+    ),
     "threads": (
         "sent, taken = np.arange(100_000), np.zeros(100_000, np.int64)\n"
         "receiving = threading.Thread(target=comm.Recv, args=(taken, rank, 3))\n"

@@ -189,8 +189,19 @@ class StrictMessages(StrictBase):
             return message
 
 
+def _array(buf: Any, dest: int, tag: int = 0) -> tuple[Any, int, int]:
+    return buf, dest, tag
+
+
+def _object(obj: Any, dest: int, tag: int = 0) -> tuple[Any, int, int]:
+    return obj, dest, tag
+
+
 def _blocking_send(name: str) -> Callable[..., Any]:
-    def send(self: StrictMessages, buf: Any, dest: int, tag: int = 0) -> None:
+    given = _array if name[0].isupper() else _object  # their parameters have mpi4py's names
+
+    def send(self: StrictMessages, *arguments: Any, **named: Any) -> None:
+        buf, dest, tag = given(*arguments, **named)
         call = self._sending(name, buf, dest, tag)
         if call is None:
             getattr(super(StrictMessages, self), name)(buf, dest, tag)
@@ -202,7 +213,10 @@ def _blocking_send(name: str) -> Callable[..., Any]:
 
 
 def _nonblocking_send(name: str) -> Callable[..., Any]:
-    def send(self: StrictMessages, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
+    given = _array if name[0].isupper() else _object
+
+    def send(self: StrictMessages, *arguments: Any, **named: Any) -> MPI.Request:
+        buf, dest, tag = given(*arguments, **named)
         call = self._sending(name, buf, dest, tag)
         if call is None:
             call = PlainOperation(name, getattr(MPI.COMM_SELF, name)(buf, MPI.PROC_NULL), here())
