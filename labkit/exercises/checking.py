@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from labkit.children import ChildError, run_child
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise
 from labkit.exercises.judging import Verdict
-from labkit.exercises.reference import is_reference, reference_function
+from labkit.exercises.reference import is_reference, reference_function, reference_text
 from labkit.exercises.source import cell_text, is_stub
-from labkit.exercises.trial.launching import EXTRA_S, START_S, clean_environment
+from labkit.exercises.trial.launching import EXTRA_S, START_S, clean_environment, scratch_folder
 from labkit.wording import COLUMNS, counted, wrapped
 
 PRINTED_LINES = 10
@@ -71,18 +70,32 @@ def hint(function: Callable[..., Any] | str) -> None:
         print(wrapped(f"Hint {number} of {len(hints)} for {name}: {text}", PRINTED_COLUMNS))
 
 
-def judge_text(exercise: Exercise, text: str) -> Verdict:
-    """Return the verdict on a cell's text, from a process of its own that runs the job and judges it."""
+def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Verdict:
+    """Return the verdict on a cell's text, from a process of its own that runs the job and judges it.
+
+    With `sandboxed`, the job runs in a sandbox (`labkit.exercises.trial.sandbox`).
+    """
     limit = 2 * START_S + exercise.deadline_s + EXTRA_S
-    with tempfile.TemporaryDirectory(prefix="labkit-exercise-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        (folder / "request.json").write_text(json.dumps({"name": exercise.name, "text": text}))
-        command = [sys.executable, "-m", "labkit.exercises.judging", name]
+    with scratch_folder() as folder:
+        request = {"name": exercise.name, "text": text, "sandboxed": sandboxed}
+        (folder / "request.json").write_text(json.dumps(request))
+        command = [sys.executable, "-m", "labkit.exercises.judging", str(folder)]
         try:
-            run_child(command, deadline_s=limit, environment=clean_environment())
-            return Verdict(**json.loads((folder / "verdict.json").read_text()))
+            done = run_child(command, deadline_s=limit, environment=clean_environment())
+            return Verdict(**json.loads(done.stdout))
         except (ChildError, OSError, ValueError, TypeError) as error:
             return Verdict(False, str(error), check_failed=True)
+
+
+def grade_text(exercise: Exercise, text: str, *, sandboxed: bool) -> Verdict:
+    """Return the verdict on a submission.
+
+    A check that fails is an excuse only if it fails for the reference, too.
+    """
+    found = judge_text(exercise, text, sandboxed=sandboxed)
+    if found.check_failed and judge_text(exercise, reference_text(exercise), sandboxed=sandboxed).passed:
+        return replace(found, check_failed=False)
+    return found
 
 
 def _answer(function: Callable[..., Any], exercise: Exercise) -> Answer:

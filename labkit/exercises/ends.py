@@ -37,8 +37,9 @@ def finding(trial: Trial, text: str, cases: Sequence[Case], deadline_s: float, o
     if errors:
         number, rank, error = min(errors, key=lambda each: each[:2])
         return _where(cases, number, rank, on_ranks) + _error(error, lines)
-    if trial.was_flooding:
-        return "it prints without end: more than 1 MB. Look for a loop that does not end"
+    if trial.excess:
+        much = "1 MB" if trial.excess == "prints" else "64 MB, or more than 1,000 files"
+        return f"it {trial.excess} without end: more than {much}. Look for a loop that does not end"
     if trial.is_complete:
         return None
     begun = max((record["begin"] for _, record in records if "begin" in record), default=-1)

@@ -2,21 +2,24 @@
 
     python -m labkit.exercises.judging FOLDER
 
-The folder holds `request.json`: an exercise's name and the text of the student's cell. The program writes
-`verdict.json` to it.
+The folder holds `request.json`: an exercise's name, the text of the student's cell, and whether the job is to
+run in a sandbox. The program prints the verdict, as JSON. No process of the job has its standard output.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import resource
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.files import atomic_write
-
+MEMORY_BYTES = 4 << 30  # of addresses, for the judge: results are a student's, and can be large
+MOST_WORDS = 2000  # characters of a finding
 MOST_TEXTS = 3  # in one job on ranks: each case opens a communicator, of which about 60 can be watched
 
 
@@ -47,7 +50,7 @@ def verdicts(name: str, texts: Sequence[str], folder: Path, deadline_s: float | 
         found = ends.finding(trial, text, cases, limit_s, exercise.on_ranks)
         if found is None:
             found = judge.judge(exercise, cases, judge.outcomes(trial, cases))
-        return Verdict(found is None, found or "", len(cases), printed=trial.printed)
+        return Verdict(found is None, (found or "")[:MOST_WORDS], len(cases), printed=trial.printed)
 
     made: list[Verdict] = []
     while len(made) < len(texts):
@@ -60,7 +63,17 @@ def verdicts(name: str, texts: Sequence[str], folder: Path, deadline_s: float | 
             if not cases:
                 raise ends.CheckFailed("the exercise has no cases")
             ranks = max(case.ranks for case in cases) if exercise.on_ranks else 1
-            task = Task(catalogue.module_of(name), name, tuple(left), ranks, exercise.on_ranks, limit_s)
+            task = Task(
+                name=name,
+                prelude=exercise.prelude,
+                cases=tuple(cases),
+                wrap=exercise.wrap,
+                digest=exercise.digest,
+                texts=tuple(left),
+                ranks=ranks,
+                on_ranks=exercise.on_ranks,
+                deadline_s=limit_s,
+            )
             job = folder / f"job-{len(made)}"
             job.mkdir()
             trials = run_job(job, task)
@@ -77,17 +90,25 @@ def verdicts(name: str, texts: Sequence[str], folder: Path, deadline_s: float | 
 def _failed(error: Exception) -> Verdict:
     """Return the verdict that the check itself has failed."""
     is_known = type(error).__name__ == "CheckFailed"
-    return Verdict(False, str(error) if is_known else f"{type(error).__name__}: {error}", check_failed=True)
+    text = str(error) if is_known else f"{type(error).__name__}: {error}"
+    return Verdict(False, text[:MOST_WORDS], check_failed=True)
 
 
 def main(folder: Path) -> None:
     """Judge the request in the folder."""
+    from labkit.exercises.trial import sandbox  # noqa: PLC0415
+
+    answer = os.dup(sys.stdout.fileno())  # no process that this one starts inherits the new descriptor
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     request: dict[str, Any] = json.loads((folder / "request.json").read_text())
+    sandbox.in_use = request["sandboxed"]
+    with suppress(ValueError, OSError):  # a lower limit holds already, or the system has none
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     job = folder / "job"
     job.mkdir()
     (found,) = verdicts(request["name"], [request["text"]], job)
-    with atomic_write(folder / "verdict.json") as file:
-        file.write(json.dumps(asdict(found)).encode())
+    with open(answer, "w", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(found)))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 """What a student has done so far: a small file, kept across restarts and shared by all notebooks.
 
-It is `$LABKIT_PROGRESS`, or `progress.json` in the user's state folder.
+It is `$LABKIT_PROGRESS`, or `progress.json` in the user's state folder. A damaged one is kept under
+another name.
 """
 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,12 +31,31 @@ def path() -> Path:
 
 
 def load() -> Record:
-    """Return what is done; nothing if there is no file, or if it is damaged."""
+    """Return what is done; nothing if there is no file. A damaged one gets another name, which is printed."""
     try:
         content = json.loads(path().read_bytes())
-        return {str(name): dict(entry) for name, entry in content["exercises"].items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        record = {str(name): dict(entry) for name, entry in content["exercises"].items()}
+        for entry in record.values():
+            if type(entry.get("state", "")) is not str or type(entry.get("hints", 0)) is not int:
+                raise TypeError
+    except OSError:
         return {}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        _set_aside()
+        return {}
+    return record
+
+
+def _set_aside() -> None:
+    """Give the damaged file a name that no other file has."""
+    names = (path().with_name(f"{path().name}.damaged-{number}") for number in itertools.count(1))
+    new = next(name for name in names if not os.path.lexists(name))
+    with suppress(OSError):  # another process has done it, or the folder cannot be written to
+        path().rename(new)
+        print(
+            f"{path()} is damaged: it is now {new.name}, and all exercises count as not done.",
+            file=sys.stderr,
+        )
 
 
 def note(name: str, passed: bool) -> None:

@@ -39,9 +39,9 @@ def leave(namespaces: int) -> None:
     call("unshare", namespaces)
 
 
-def mount(source: str, target: str, type_: str = "", flags: int = 0) -> None:
+def mount(source: str, target: str, type_: str = "", flags: int = 0, data: str = "") -> None:
     """Mount a file system in this process's mount namespace."""
-    call("mount", source.encode(), target.encode(), type_.encode(), ctypes.c_ulong(flags), None)
+    call("mount", source.encode(), target.encode(), type_.encode(), ctypes.c_ulong(flags), data.encode())
 
 
 def enter(pid: int) -> None:

@@ -11,13 +11,12 @@ import importlib
 import pkgutil
 import sys
 import time
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from labkit.exercises import catalogue
 from labkit.exercises.judging import Verdict, verdicts
 from labkit.exercises.reference import reference_text
+from labkit.exercises.trial.launching import scratch_folder
 from tests.exercises import wrong
 
 
@@ -48,8 +47,8 @@ def wrong_answers() -> list[Answer]:
 
 def submit(name: str, *texts: str, deadline_s: float | None = None) -> list[Verdict]:
     """Return the verdicts on the texts of cells. This process must not be an MPI process."""
-    with TemporaryDirectory(prefix="labkit-exercise-", ignore_cleanup_errors=True) as folder:
-        return verdicts(name, texts, Path(folder), deadline_s)
+    with scratch_folder() as folder:
+        return verdicts(name, texts, folder, deadline_s)
 
 
 def answers(name: str) -> list[Answer]:

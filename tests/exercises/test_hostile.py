@@ -1,17 +1,28 @@
-"""A submission that ends its process, never ends, floods its output or patches the check never passes."""
+"""A submission that ends its process, never ends or attacks the check never passes, and does no harm."""
 
 from __future__ import annotations
+
+import os
+import pickle
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
+from labkit.exercises import catalogue, checking, judging
+from labkit.exercises.catalogue.nb09.job_script import job_script
 from labkit.exercises.judging import Verdict
-from labkit.exercises.trial import launching
-from tests.exercises import corpus
+from labkit.exercises.reference import reference_text
+from labkit.exercises.trial import launching, sandbox
+from tests.exercises import corpus, hostile
 
 pytestmark = pytest.mark.exercises
 ALONE, ON_RANKS = "linear_backward", "average_by_allgather"
 DEADLINE_S = 2.0
+SECRET = "4af1c0ffee"
 RIGHT = "    return dy @ w.T, x.T @ dy, dy.sum(axis=0)\n"
 HEAD = {
     ALONE: "def linear_backward(dy, x, w):\n",
@@ -26,25 +37,6 @@ ENDS = {
     "flood": ("import os\n    while True: os.write(1, b'x' * 10000)", "prints without end"),
     "prints": ("while True: print('x' * 1000)", "prints without end"),
     "loop": ("while True: pass", "does not end within 2 s"),
-}
-PATCHES = {
-    "numpy": "np.allclose = np.array_equal = np.isclose = lambda *a, **k: True\n",
-    "builtins": "import builtins; builtins.all = lambda x: True; builtins.any = lambda x: False\n",
-    "the judge": "import sys\nfor m in list(sys.modules.values()):\n"
-    "    if 'exercises' in str(m): m.judge = m.difference = lambda *a: None\n",
-    "the job's files": "import sys, pathlib\nfor p in pathlib.Path(sys.argv[1]).iterdir(): "
-    "p.is_file() and p.write_bytes(b'passed')\n",
-    "a verdict": "import sys, pathlib\n"
-    "pathlib.Path(sys.argv[1], 'verdict.json').write_text('{\"passed\": true}')\n",
-}
-REFERENCES = {
-    "import": "from labkit.exercises.catalogue.nb01.layers import linear_backward as f\n",
-    "importlib": "import importlib; f = importlib.import_module("
-    "'labkit.exercises.catalogue.nb01.layers').linear_backward\n",
-    "labkit.nn": "from labkit.nn.ops import linear_backward as f\n",
-    "sys.modules": "import sys; f = sys.modules['labkit.exercises.catalogue.nb01.layers'].linear_backward\n",
-    "gc": "import gc, types\nf = [o for o in gc.get_objects() if isinstance(o, types.FunctionType)"
-    " and o.__name__ == 'linear_backward' and 'catalogue' in o.__code__.co_filename][0]\n",
 }
 
 
@@ -92,23 +84,103 @@ def test_a_rank_that_kills_what_watches_it_does_not_pass() -> None:
     assert not submit(ON_RANKS, HEAD[ON_RANKS] + code, deadline_s=DEADLINE_S).passed
 
 
-@pytest.mark.parametrize("what", PATCHES)
-def test_a_patch_changes_no_verdict(what: str) -> None:
-    wrong = "    return dy @ w.T, x.T @ dy, dy.sum(axis=1)\n"
-    assert not submit(ALONE, PATCHES[what] + HEAD[ALONE] + wrong, deadline_s=DEADLINE_S).passed
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an instructor's folder, with a file that is no submission's business, and set a secret."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "answers").write_text(SECRET)
+    monkeypatch.setenv("A_TOKEN", SECRET)
+    return folder
 
 
-@pytest.mark.parametrize("way", REFERENCES)
-def test_the_references_are_out_of_reach(way: str) -> None:
-    found = submit(ALONE, f"{REFERENCES[way]}{HEAD[ALONE]}    return f(dy, x, w)\n", deadline_s=DEADLINE_S)
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Return the port of a program on the loopback, to which nothing may connect."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("sandboxed", [True, False], ids=["in a sandbox", "without namespaces"])
+@pytest.mark.parametrize("name", hostile.ATTACKS)
+def test_an_attack_does_not_pass(name: str, sandboxed: bool, outside: Path, port: int) -> None:
+    attack = hostile.ATTACKS[name]
+    if sandboxed and sandbox.refusal():
+        pytest.skip(sandbox.refusal())
+    if attack.possible and not sandboxed:
+        pytest.skip(f"without namespaces, a submission can {attack.possible}")
+    exercise = catalogue.find(attack.exercise)
+    names = {"OUTSIDE": str(outside), "PORT": str(port), "HOST": os.readlink("/proc/self/ns/pid")}
+    names["SOLUTION"] = repr(job_script())
+    text = re.sub("|".join(names), lambda found: names[found[0]], attack.text)
+    found = checking.grade_text(exercise, text, sandboxed=sandboxed)
     assert not found.passed
     assert not found.check_failed, found.finding
+    if attack.words.startswith("!"):
+        assert attack.words[1:] not in found.printed
+    else:
+        assert attack.words in found.finding, found
+    assert len(found.finding) <= judging.MOST_WORDS
+    assert SECRET not in found.finding + found.printed
+    assert [path.name for path in outside.iterdir()] == ["answers"]
+    assert (outside / "answers").read_text() == SECRET
+    left = [each for each in psutil.process_iter(["cmdline"]) if "6543" in (each.info["cmdline"] or [])]
+    assert not left
 
 
-def test_damaged_results_are_an_error_of_the_check() -> None:
-    found = submit(ALONE, PATCHES["the job's files"] + HEAD[ALONE] + RIGHT, deadline_s=DEADLINE_S)
-    assert found.check_failed
-    assert "changed or damaged" in found.finding
+@pytest.mark.parametrize("how", ["stops itself", "computes on"])
+def test_a_submission_that_cannot_be_timed_ends(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has switched its timers off: the limit of its computing time and the judge's clock remain."""
+    for name, seconds in ("START_S", 10.0), ("EXTRA_S", 1.0):
+        monkeypatch.setattr(launching, name, seconds)
+    code = (
+        "import os, signal\n"
+        "for timer in signal.ITIMER_REAL, signal.ITIMER_PROF:\n    signal.setitimer(timer, 0)\n"
+    )
+    last = "os.kill(os.getpid(), signal.SIGSTOP)\n" if how == "stops itself" else "while True: pass\n"
+    assert not submit(ALONE, code + last + HEAD[ALONE] + RIGHT, deadline_s=DEADLINE_S).passed
+
+
+def test_what_cannot_be_prevented_without_namespaces_is_documented() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs/grading.md").read_text().split())
+    for attack in hostile.ATTACKS.values():
+        assert attack.possible in page
+
+
+def test_a_system_without_namespaces_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "LINUX", False)
+    assert "namespaces" in sandbox.refusal.__wrapped__()
+    monkeypatch.undo()
+    monkeypatch.setattr(sandbox, "_command", lambda *arguments: ["sh", "-c", "echo no right >&2; exit 1"])
+    assert sandbox.refusal.__wrapped__() == "no right"
+
+
+def test_a_judge_that_dies_has_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check itself has failed if it fails for the reference, too: then nobody gets points, also not 0."""
+    found = Verdict(False, "no mpiexec", check_failed=True)
+    monkeypatch.setattr(checking, "judge_text", lambda *arguments, **named: found)
+    exercise = catalogue.find(ALONE)
+    assert checking.grade_text(exercise, "", sandboxed=False).check_failed
+
+
+@pytest.mark.parametrize("name", catalogue.exercises())
+def test_a_job_is_not_told_of_the_references(name: str) -> None:
+    exercise = catalogue.find(name)
+    given = pickle.dumps((list(exercise.cases()), exercise.wrap, exercise.digest))
+    assert b"catalogue" not in given
+
+
+@pytest.mark.parametrize("name", catalogue.exercises())
+def test_the_reference_is_correct_in_a_sandbox(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if sandbox.refusal():
+        pytest.skip(sandbox.refusal())
+    monkeypatch.setattr(sandbox, "in_use", True)
+    (found,) = corpus.submit(name, reference_text(catalogue.find(name)))
+    assert found.passed, found.finding
 
 
 def test_nothing_of_a_job_is_left_behind() -> None:

@@ -169,7 +169,7 @@ def test_an_error_of_the_check_is_raised() -> None:
 
 def test_a_missing_record_is_never_correct() -> None:
     record = {"case": 0, "result": pack(1), "arguments": [], "sent": [], "messages": [], "calls": []}
-    trial = Trial([[record]], [""], None, 0, False, "", "")
+    trial = Trial([[record]], [""], None, 0, "", "", "")
     assert judge.outcomes(trial, CASES[:1])[0][0].result == 1
     with pytest.raises(CheckFailed, match="no result"):
         judge.outcomes(trial, CASES[:2])

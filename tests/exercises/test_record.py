@@ -44,13 +44,30 @@ def test_notebooks_that_write_at_the_same_time_lose_nothing() -> None:
     assert len(record.load()) == 40
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"exercises": 3}', b'{"exercises": {"a": 1}}'])
-def test_a_damaged_file_counts_as_empty(content: bytes, file: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"exercises": 3}',
+        b'{"exercises": {"a": 1}}',
+        b'{"exercises": {"a": {"state": [], "hints": 1}}}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_damaged_file_is_kept_under_another_name(
+    content: bytes, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file.parent.mkdir()
-    file.write_bytes(content)
-    assert record.load() == {}
+    for number in 1, 2:
+        file.write_bytes(content + b" " * number)
+        assert record.load() == {}
+        assert f"is damaged: it is now progress.json.damaged-{number}" in capsys.readouterr().err
     record.note("a", True)
     assert record.load() == {"a": {"state": "done"}}
+    assert file.with_name("progress.json.damaged-1").read_bytes() == content + b" "
+    assert file.with_name("progress.json.damaged-2").read_bytes() == content + b"  "
 
 
 def test_a_folder_that_cannot_be_written_to_does_not_stop_a_check(monkeypatch: pytest.MonkeyPatch) -> None:

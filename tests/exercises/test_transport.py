@@ -1,9 +1,9 @@
-"""What a job sends is read without running any code, and records that it did not write are refused."""
+"""What a job sends is read without running any code."""
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,27 @@ import numpy as np
 import pytest
 
 from labkit.exercises.compare import difference
-from labkit.exercises.trial.transport import Foreign, Unreadable, Writer, pack, read, unpack
+from labkit.exercises.trial.transport import Foreign, Unreadable, Writer, pack, read, read_bytes, unpack
 from labkit.schedules import ring_allreduce
-
-KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 
 
 class Evil:
     def __reduce__(self) -> Any:
         return os.mkdir, ("evil",)
+
+
+class Same(float):
+    __hash__ = float.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+class SameArray(np.ndarray):
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> Any:
+        return np.ones(self.shape, bool)
 
 
 @pytest.mark.parametrize(
@@ -38,53 +50,83 @@ def test_values_arrive_as_they_were(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "name"), [(len, "len"), ((x for x in [1]), "generator"), (Evil(), "Evil"), (Path("x"), "Path")]
+    ("value", "name"),
+    [
+        (len, "builtin"),
+        ((x for x in [1]), "generator"),
+        ([Evil()], "Evil"),
+        (Path("x"), "Path"),
+        (Same(1), "Same"),
+        (np.ones(3).view(SameArray), "SameArray"),
+    ],
 )
 def test_other_values_arrive_as_the_name_of_their_type(value: Any, name: str) -> None:
     found = unpack(pack(value))
     assert isinstance(found, Foreign)
-    assert name in found.type_name or found.type_name
+    assert name in found.type_name
 
 
 @pytest.mark.parametrize(
     "packed",
     [
-        b"",
-        b"no pickle",
-        pickle.dumps(Evil()),
-        pickle.dumps({"value": pickle.dumps(Evil())}),
-        pickle.dumps(5),
-        pickle.dumps({"value": pickle.dumps(np.load)}),
+        {},
+        {"tuple": 5},
+        {"value": []},
+        {"tuple": [], "list": []},
+        {"array": ["O", [1], ""]},
+        {"array": ["<f8", [10**12], ""]},
+        {"array": ["<f8", None, ""]},
+        {"array": [{"names": ["a"]}, [1], ""]},
+        {"bytes": "no base64"},
+        {"set": [[]]},
+        {"record": ["os", "system", ["true"]]},
+        {"record": ["labkit.schedules", "ALLREDUCE", []]},
+        {"record": ["labkit.schedules.schedule", "Schedule", []]},
+        {"record": ["labkit.schedules.verifier", "verify", [1]]},
+        json.loads("[" * 900 + "{}" + "]" * 900),
     ],
 )
-def test_bytes_that_pack_did_not_make_are_refused(
-    packed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_pack_did_not_make_is_refused(packed: Any) -> None:
     with pytest.raises(Unreadable):
         unpack(packed)
-    assert list(tmp_path.iterdir()) == []
 
 
-def written(path: Path, *numbers: int, key: bytes = KEY) -> bytes:
-    writer = Writer(path, key)
+def written(path: Path, *numbers: int) -> bytes:
+    writer = Writer(path)
     for number in numbers:
         writer.write(case=number)
     return path.read_bytes()
 
 
 def test_records_are_read_in_order(tmp_path: Path) -> None:
-    written(tmp_path / "rank-0", 3, 4)
-    assert read(tmp_path / "rank-0", KEY) == [{"case": 3}, {"case": 4}]
-    assert read(tmp_path / "rank-1", KEY) == []
+    content = written(tmp_path / "rank-0", 3, 4)
+    assert read(tmp_path / "rank-0") == [{"case": 3}, {"case": 4}]
+    assert read(tmp_path / "rank-1") == []
+    (tmp_path / "rank-0").write_bytes(content[:-1])  # the rank was killed while it wrote
+    assert read(tmp_path / "rank-0") == [{"case": 3}]
 
 
-def test_records_of_another_hand_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bad", [b"passed\n", b"[]\n", b"\xff\n", b"[" * 10**6 + b"\n", b"9" * 5000 + b"\n"])
+def test_other_records_are_refused(bad: bytes, tmp_path: Path) -> None:
     path = tmp_path / "rank-0"
-    content = written(path, 3, 4)
-    one = len(content) // 2
-    forged = written(tmp_path / "forged", 3, key=OTHER_KEY)
-    for bad in content[:-1], content + b"x", forged, content[one:], content[:one] * 2, content + forged:
-        path.write_bytes(bad)
+    path.write_bytes(written(path, 3, 4) + bad)
+    with pytest.raises(Unreadable):
+        read(path)
+
+
+def test_only_regular_files_are_read_and_no_more_than_asked_for(tmp_path: Path) -> None:
+    path, other = tmp_path / "printed", tmp_path / "other"
+    other.write_text("secret")
+    path.write_text("x" * 100)
+    assert read_bytes(path, 10) == b"x" * 10
+    for replace in (
+        lambda: path.symlink_to("/dev/zero"),
+        lambda: path.symlink_to(other),
+        lambda: path.hardlink_to(other),
+        lambda: os.mkfifo(path),
+        path.mkdir,
+    ):
+        path.unlink()
+        replace()
         with pytest.raises(Unreadable):
-            read(path, KEY)
+            read_bytes(path, 10)

@@ -185,7 +185,7 @@ def test_if_the_check_itself_fails_there_is_no_grade(monkeypatch: pytest.MonkeyP
     from labkit.cli.course import grading  # noqa: PLC0415  (needs nbgrader)
 
     failed = Verdict(False, "no mpiexec", check_failed=True)
-    monkeypatch.setattr(grading, "judge_text", lambda exercise, text: failed)
+    monkeypatch.setattr(grading, "grade_text", lambda exercise, text, sandboxed: failed)
     with pytest.raises(grading.NotGraded, match="no mpiexec"):
         grading.output(PURE, reference_text(EXERCISES[PURE]))
     with pytest.raises(LookupError):

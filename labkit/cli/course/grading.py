@@ -11,16 +11,19 @@ This module needs nbgrader, the extra `grading`. `labkit release --nbgrader` wri
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader import preprocessors
 from nbgrader.api import Gradebook
+from traitlets.log import get_logger
 
 from labkit.cli.course import copies
 from labkit.exercises import catalogue
-from labkit.exercises.checking import judge_text
+from labkit.exercises.checking import grade_text
 from labkit.exercises.source import is_stub
+from labkit.exercises.trial import sandbox
 
 
 class CheckExercises(preprocessors.NbGraderPreprocessor):
@@ -56,6 +59,17 @@ def add_missing_checks(notebook: Any, about: Any) -> None:
                 notebook.cells.append(new_code_cell(sources[cell.name], metadata={"nbgrader": marks}))
 
 
+@cache
+def has_sandbox() -> bool:
+    """Return whether submissions run in a sandbox; if they do not, say so once."""
+    if why := sandbox.refusal():
+        get_logger().warning(
+            f"Submissions run with all of your rights: this system allows no sandbox ({why}). "
+            "docs/grading.md says what they can do then."
+        )
+    return not why
+
+
 class NotGraded(Exception):
     """The check itself failed: nbgrader shows this error and gives no points, also not 0."""
 
@@ -68,7 +82,7 @@ def output(name: str, text: str) -> Any:
     exercise = catalogue.find(name)
     if not text.strip() or is_stub(text, name):
         return _error("NotWritten", f"{name}: not written.")
-    found = judge_text(exercise, text)
+    found = grade_text(exercise, text, sandboxed=has_sandbox())
     if found.check_failed:
         raise NotGraded(f"{name}: the check itself failed: {found.finding}")
     if not found.passed:

@@ -2,7 +2,8 @@
 
     python -m labkit.exercises.trial.job FOLDER
 
-The folder holds `task.json`. Each rank writes what happens to a file of its own: it judges nothing.
+The folder holds `task`. Each rank writes what happens to a file of its own: it judges nothing. It knows no
+expected result, and imports no module that holds one.
 """
 
 # ruff: noqa: PLC0415 (imports inside functions: a job without ranks does not load MPI)
@@ -11,31 +12,30 @@ from __future__ import annotations
 
 import copy
 import faulthandler
-import importlib
 import io
-import json
 import linecache
 import os
+import pickle
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from labkit.exercises.exercise import Case, Exercise
-from labkit.exercises.trial.sealing import allowed_modules, seal
-from labkit.exercises.trial.transport import CELL, Writer, pack
+from labkit.exercises.exercise import Case
+from labkit.exercises.trial.limits import limit
+from labkit.exercises.trial.transport import CELL, MAX_PRINTED, Writer, pack
 
 MAX_TEXT = 300
-MAX_PRINTED = 4000  # characters of each rank
 
 
 def main(folder: Path) -> None:
     """Run the job that the folder describes, as one of its ranks."""
-    task = json.loads((folder / "task.json").read_text())
+    task = pickle.loads((folder / "task").read_bytes())  # the judge wrote it
     ranks = _Ranks() if task["on_ranks"] else _OneProcess()
-    writer = Writer(folder / f"rank-{ranks.rank}", bytes.fromhex(task["key"]))
+    writer = Writer(folder / f"rank-{ranks.rank}")
     try:
         _run(folder, task, ranks, writer)
     except Exception as error:  # an error of the check, not of the student's code
@@ -46,20 +46,16 @@ def main(folder: Path) -> None:
 def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess, writer: Writer) -> None:
     failed = True
     try:
-        exercise = _exercise(task["module"], task["name"])
-        cases_by_text = [list(exercise.cases()) for _ in task["texts"]]
-        call = _Call(exercise, writer, ranks)
-        name, prelude = exercise.name, exercise.prelude
-        del exercise
+        cases_by_text: list[list[Case]] = [pickle.loads(task["cases"]) for _ in task["texts"]]
+        call = _Call(task, writer, ranks)
+        name = task["name"]
         ranks.prepare(case.ranks if task["on_ranks"] else 1 for case in cases_by_text[0])
-        if ranks.rank == 0:
-            (folder / "task.json").unlink()  # with the key
         stacks = (folder / f"rank-{ranks.rank}.stack").open("wb")
         for signum in (signal.SIGALRM, signal.SIGPROF):
             faulthandler.register(signum, file=stacks, all_threads=True)
         namespace: dict[str, Any] = {"__name__": "exercise"}
-        exec(compile(prelude, "<prelude>", "exec"), namespace)
-        namespace["__builtins__"] = seal(allowed_modules(prelude))
+        exec(compile(task["prelude"], "<prelude>", "exec"), namespace)
+        limit(len(task["texts"]) * task["deadline_s"] + task["extra_s"], task["processes"])
         failed = False
     except Exception as error:
         writer.write(check=_describe(error))
@@ -85,11 +81,6 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess, writer: Writer)
     for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
         signal.setitimer(timer, 0)
     (folder / f"rank-{ranks.rank}.done").touch()  # MPI_Finalize may wait for messages that nobody receives
-
-
-def _exercise(module: str, name: str) -> Exercise:
-    found: list[Exercise] = importlib.import_module(module).EXERCISES
-    return next(exercise for exercise in found if exercise.name == name)
 
 
 def _define(text: str, name: str, namespace: dict[str, Any], writer: Writer) -> Callable[..., Any] | None:
@@ -141,8 +132,8 @@ class _Printed(io.TextIOBase):
 class _Call:
     """Calls the student's function, and writes what it did."""
 
-    def __init__(self, exercise: Exercise, writer: Writer, ranks: _OneProcess) -> None:
-        self.wrap, self.digest = exercise.wrap, exercise.digest
+    def __init__(self, task: dict[str, Any], writer: Writer, ranks: _OneProcess) -> None:
+        self.wrap, self.digest = task["wrap"], task["digest"]
         self.writer, self.ranks = writer, ranks
         self.error: dict[str, Any] | None = None
 
@@ -170,9 +161,9 @@ class _Call:
         self.writer.write(case=number, result=pack(result), arguments=pack_each(arguments), **traffic)
 
 
-def pack_each(arguments: tuple[Any, ...]) -> list[bytes]:
-    """Return the arguments as bytes, one by one: one that cannot be sent does not affect the others."""
-    return [pack(argument) for argument in arguments]
+def pack_each(arguments: tuple[Any, ...]) -> list[Any]:
+    """Return the arguments as JSON can hold them, one by one: one that cannot be sent affects no other."""
+    return [pack(argument.as_data() if hasattr(argument, "as_data") else argument) for argument in arguments]
 
 
 class _OneProcess:
@@ -230,8 +221,6 @@ class _Ranks(_OneProcess):
 
     def any_failed(self, failed: bool) -> bool:
         """Wait asleep, so that a rank that waits here does not take the core from one that works."""
-        import time
-
         import numpy as np
         from mpi4py import MPI
 

@@ -1,50 +1,47 @@
-"""A communicator that refuses what an exercise wants to be saved: large messages, or many calls."""
+"""Limits of what a student's code may use: memory, files, processes, computing time."""
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable
-from typing import Any
+import os
+import resource
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
-from labkit.exercises.calls import COLLECTIVES
-from labkit.exercises.exercise import Case
+MEMORY_BYTES = 768 << 20  # of addresses, for each process, beyond what it has when the student's code begins
+FILE_BYTES = 64 << 20  # of each file; also of a job's folder
+OPEN_FILES = 512
+PROCESSES = 256  # besides those that the user has already; in a sandbox, there are none
 
 
-def at_most(calls: int, nbytes: int, finding: str) -> Callable[[Any, Case], Any]:
-    """Return a `wrap`: after `calls` collectives of `nbytes` bytes or more, the next one raises RuntimeError.
+def limit(cpu_s: float, processes: int) -> None:
+    """Limit what this process, and each that it starts, may use. No process but root's can go back.
 
-    The error holds the finding, in which {calls} and {nbytes} are the call's number and size.
+    - `cpu_s`: seconds of computing from now on.
+    - `processes`: how many processes and threads this user may have; root may have any number.
     """
-
-    def wrap(comm: Any, case: Case) -> Any:
-        from labkit.comm.wrapper import CommWrapper  # noqa: PLC0415 (it loads MPI: only in a job)
-
-        class Limited(CommWrapper):
-            large = 0
-
-        def limited(name: str) -> Callable[..., Any]:
-            def call(self: Any, *arguments: Any, **named: Any) -> Any:
-                size = _size(name, [*arguments, *named.values()])
-                if size >= nbytes:
-                    self.large += 1
-                    if self.large > calls:
-                        raise RuntimeError(finding.format(calls=self.large, nbytes=size))
-                return getattr(super(Limited, self), name)(*arguments, **named)
-
-            return call
-
-        for name in COLLECTIVES:
-            setattr(Limited, name, limited(name))
-        return Limited(comm)
-
-    return wrap
+    limits = {
+        resource.RLIMIT_CPU: round(time.process_time() + cpu_s) + 1,
+        resource.RLIMIT_FSIZE: FILE_BYTES,
+        resource.RLIMIT_NOFILE: OPEN_FILES,
+        resource.RLIMIT_CORE: 0,
+    }
+    if sys.platform == "linux":  # elsewhere, nothing says cheaply what is in use
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limits[resource.RLIMIT_AS] = pages * resource.getpagesize() + MEMORY_BYTES
+        limits[resource.RLIMIT_NPROC] = processes
+    for which, most in limits.items():
+        hard = resource.getrlimit(which)[1]
+        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(which, (value, value))
 
 
-def _size(name: str, arguments: list[Any]) -> int:
-    """Return the bytes that a rank sends: those of its smallest array, or of a pickled object."""
-    if name.islower():
-        message: Any = arguments[0] if arguments else None
-        return int(message.nbytes) if hasattr(message, "nbytes") else len(pickle.dumps(message))
-    parts = [part for each in arguments for part in (each if isinstance(each, (list, tuple)) else [each])]
-    sizes = [part.nbytes for part in parts if hasattr(part, "nbytes")]
-    return min(sizes, default=0)  # the send buffer: what is received from all ranks is larger
+def processes() -> int:
+    """Return how many processes and threads this user may have, who has some already."""
+    count = PROCESSES
+    for entry in os.listdir("/proc") if sys.platform == "linux" else ():
+        with suppress(OSError):
+            if entry.isdigit() and os.stat(f"/proc/{entry}").st_uid == os.getuid():
+                count += int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[17])
+    return count

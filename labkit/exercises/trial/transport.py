@@ -1,28 +1,33 @@
 """Values and records that go from the job, which runs a student's code, to the process that judges them.
 
-Nothing that the job sends is trusted: values are unpickled with a short list of harmless classes, and records
-carry a code that only a holder of the job's key can compute.
+Nothing that the job sends is trusted: records are JSON, and values are rebuilt from a short list of types. A
+pickle would not do, even with a list of allowed classes: it can set attributes of those classes.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import base64
+import dataclasses
 import importlib
-import io
-import pickle
+import json
+import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from labkit.exercises.trial.limits import FILE_BYTES
 
 CELL = "<ipython-input-exercise>"  # the name of the student's cell as a file; hang reports take it for a cell
-CODE_BYTES, LENGTH_BYTES = 32, 8
-SCHEDULES = "labkit.schedules"  # its classes may be sent, too
-BUILTINS = {"bytearray", "complex", "dict", "frozenset", "range", "set", "slice"}
-NUMPY = {"_frombuffer", "_reconstruct", "dtype", "ndarray", "scalar"}
+SCHEDULES = "labkit.schedules"  # its records may be sent, too
+MAX_PRINTED = 4000  # characters of each rank
+ARRAYS = "biufcSUmM"  # kinds of dtype whose values are bytes
 
 
 class Unreadable(Exception):
-    """Records that are damaged, or that the job has not written."""
+    """Records that are damaged, or values that `pack` did not make."""
 
 
 class Foreign(NamedTuple):
@@ -31,75 +36,170 @@ class Foreign(NamedTuple):
     type_name: str
 
 
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        in_numpy = module == "numpy" or module.startswith(("numpy.core.", "numpy._core."))
-        if (module == "builtins" and name in BUILTINS) or (in_numpy and name in NUMPY):
-            return super().find_class(module, name)
-        if module == SCHEDULES or module.startswith(f"{SCHEDULES}."):
-            found = getattr(importlib.import_module(module), name, None)
-            if isinstance(found, type) and found.__module__.startswith(SCHEDULES):
-                return found
-        raise pickle.UnpicklingError(name)
+class _Unsendable(Exception):
+    """The name of a type whose values cannot be sent."""
 
 
-def pack(value: Any) -> bytes:
-    """Return a value as bytes; if it cannot be sent, the name of its type."""
+def _text(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def pack(value: Any) -> Any:
+    """Return a value as JSON can hold it; if it cannot be sent, the name of its type."""
     try:
-        packed = pickle.dumps(value, protocol=4)
-        _load(packed)
-    except Exception as error:
-        inner = str(error) if isinstance(error, pickle.UnpicklingError) else ""
-        return pickle.dumps({"foreign": inner or type(value).__name__}, protocol=4)
-    return pickle.dumps({"value": packed}, protocol=4)
+        packed = _pack(value)
+        json.dumps(packed)
+        return packed
+    except _Unsendable as error:
+        return {"foreign": str(error)}
+    except Exception:  # code of the value's own, or a list that contains itself
+        return {"foreign": type(value).__name__}
 
 
-def unpack(packed: bytes) -> Any:
-    """Return the value that `pack` was given, or a `Foreign`. Raise Unreadable for other bytes."""
+def _pack(value: Any) -> Any:
+    kind = type(value)
+    name = kind.__name__
+    if value is None or kind in (bool, int, float, str):
+        packed: Any = value
+    elif kind is list:
+        packed = [_pack(each) for each in value]
+    elif kind in (tuple, set, frozenset):
+        packed = {name: [_pack(each) for each in value]}
+    elif kind is dict:
+        packed = {name: [[_pack(key), _pack(each)] for key, each in value.items()]}
+    elif kind in (bytes, bytearray):
+        packed = {name: _text(value)}
+    elif kind is complex:
+        packed = {name: [value.real, value.imag]}
+    elif kind in (range, slice):
+        packed = {name: [_pack(each) for each in (value.start, value.stop, value.step)]}
+    elif kind is np.ndarray and value.dtype.kind == "O":
+        packed = {"objects": [list(value.shape), [_pack(each) for each in value.ravel().tolist()]]}
+    elif (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in ARRAYS:
+        shape = list(value.shape) if kind is np.ndarray else None
+        packed = {"array": [value.dtype.str, shape, _text(value.tobytes())]}
+    elif kind.__module__.startswith(SCHEDULES) and (parts := _parts(kind)):
+        packed = {"record": [kind.__module__, name, [_pack(getattr(value, part)) for part in parts]]}
+    else:
+        raise _Unsendable(name)
+    return packed
+
+
+def unpack(packed: Any) -> Any:
+    """Return the value that `pack` was given, or a `Foreign`. Raise Unreadable for anything else."""
     try:
-        content = _load(packed)
-        if "foreign" in content:
-            return Foreign(str(content["foreign"])[:80])
-        return _load(content["value"])
+        return _unpack(packed)
     except Exception as error:
         raise Unreadable(f"{type(error).__name__} in a value") from None
 
 
-def _load(packed: bytes) -> Any:
-    return _Unpickler(io.BytesIO(packed)).load()
+def _unpack(packed: Any) -> Any:
+    if packed is None or type(packed) in (bool, int, float, str):
+        return packed
+    if type(packed) is list:
+        return [_unpack(each) for each in packed]
+    ((name, content),) = packed.items()
+    return _MAKERS[name](content)
+
+
+def _objects(content: Any) -> Any:
+    shape, values = content
+    objects = np.empty(len(values), object)
+    for number, each in enumerate(values):
+        objects[number] = _unpack(each)
+    return objects.reshape(shape)
+
+
+def _array(content: Any) -> Any:
+    text, shape, values = content
+    dtype = np.dtype(str(text))
+    if dtype.kind not in ARRAYS:
+        raise ValueError
+    array = np.frombuffer(bytearray(_bytes(values)), dtype)
+    return array.reshape(())[()] if shape is None else array.reshape(shape)
+
+
+def _record(content: Any) -> Any:
+    module, name, values = content
+    if module != SCHEDULES and not module.startswith(f"{SCHEDULES}."):
+        raise ValueError
+    kind = vars(importlib.import_module(module))[name]
+    if kind.__module__ != module or not values or len(_parts(kind)) != len(values):
+        raise ValueError
+    return kind(*map(_unpack, values))
+
+
+_MAKERS: dict[str, Callable[[Any], Any]] = {
+    "foreign": lambda content: Foreign(str(content)[:80]),
+    "tuple": lambda content: tuple(map(_unpack, content)),
+    "set": lambda content: set(map(_unpack, content)),
+    "frozenset": lambda content: frozenset(map(_unpack, content)),
+    "dict": lambda content: {_unpack(key): _unpack(each) for key, each in content},
+    "bytes": _bytes,
+    "bytearray": lambda content: bytearray(_bytes(content)),
+    "complex": lambda content: complex(*content),
+    "range": lambda content: range(*content),
+    "slice": lambda content: slice(*map(_unpack, content)),
+    "objects": _objects,
+    "array": _array,
+    "record": _record,
+}
+
+
+def _parts(kind: type) -> list[str]:
+    """Return the names of what a record holds; none for any other class."""
+    if issubclass(kind, tuple):
+        return list(getattr(kind, "_fields", ()))
+    return [each.name for each in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
 
 
 class Writer:
-    """Appends records to a file. A record is a dict of numbers, texts, bytes, lists and dicts."""
+    """Appends records to a file, one to a line: dicts of what JSON can hold."""
 
-    def __init__(self, path: Path, key: bytes) -> None:
-        self._file: BinaryIO = path.open("ab", buffering=0)
-        self._key, self._number = key, 0
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
 
     def write(self, **record: Any) -> None:
         """Append a record; it is in the file when the method returns, even if the process is killed then."""
-        payload = pickle.dumps(record, protocol=4)
-        code = _code(self._key, self._number, payload)
-        self._number += 1
-        self._file.write(len(payload).to_bytes(LENGTH_BYTES, "little") + code + payload)
+        self._file.write(json.dumps(record).encode() + b"\n")
 
 
-def read(path: Path, key: bytes) -> list[dict[str, Any]]:
-    """Return the records of a file; none if it does not exist. Raise Unreadable if one is not the job's."""
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a file; none if it does not exist. Raise Unreadable if it is damaged.
+
+    The last one is left out if it is incomplete: its writer was killed.
+    """
+    lines = read_bytes(path, FILE_BYTES).split(b"\n")[:-1]
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    records: list[dict[str, Any]] = []
-    while content:
-        size = int.from_bytes(content[:LENGTH_BYTES], "little")
-        code, rest = content[LENGTH_BYTES : LENGTH_BYTES + CODE_BYTES], content[LENGTH_BYTES + CODE_BYTES :]
-        payload, content = rest[:size], rest[size:]
-        if not hmac.compare_digest(code, _code(key, len(records), payload)):
-            raise Unreadable(f"record {len(records)} of {path.name}")
-        records.append(_load(payload))
+        records = [json.loads(line) for line in lines]
+    except (ValueError, RecursionError):
+        raise Unreadable(f"{path.name} is no JSON") from None
+    if not all(type(record) is dict for record in records):
+        raise Unreadable(f"{path.name} holds no records")
     return records
 
 
-def _code(key: bytes, number: int, payload: bytes) -> bytes:
-    return hmac.digest(key, number.to_bytes(8, "little") + payload, hashlib.sha256)
+def read_bytes(path: Path, most: int) -> bytes:
+    """Return the beginning of a file that a job has written: none if there is none, `most` bytes at most.
+
+    A student's code can have put something else in its place. Raise Unreadable if it is not a regular file
+    of its own: a link, which may lead out of the job's folder, or a pipe, at which the reader would wait.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise Unreadable(f"{path.name}: {error.strerror}") from None
+    try:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
+            raise Unreadable(f"{path.name} is not a file of its own")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(descriptor)

@@ -13,6 +13,7 @@ import numpy as np
 from labkit import nn
 from labkit.exercises.catalogue.nb01.layers import exercise
 from labkit.exercises.exercise import Case
+from labkit.exercises.trial import wraps
 from labkit.nn import flat as nn_flat
 from labkit.nn.ops import (
     linear,
@@ -76,19 +77,6 @@ def _view_cases() -> Sequence[Case]:
         Case(f"shapes {of}", ((np.arange(sum(map(math.prod, of.values())), dtype=float), of),))
         for of in shapes
     ]
-
-
-def _root(array: Any) -> Any:
-    return _root(array.base) if isinstance(getattr(array, "base", None), np.ndarray) else array
-
-
-def _with_memory(result: Any) -> Any:
-    """Return each part with the words "view" or "copy": whether all parts have one memory."""
-    if not isinstance(result, dict):
-        return result
-    roots = {id(_root(part)) for part in result.values()}
-    memory = "view" if len(roots) == 1 else "copy"
-    return {name: [np.array(part), memory] for name, part in result.items()}
 
 
 def _parts(case: Case, memory: str) -> Sequence[Any]:
@@ -162,7 +150,7 @@ EXERCISES = [
         minutes=10,
         prelude="import math\nimport numpy as np",
         cases=_view_cases,
-        digest=_with_memory,
+        digest=wraps.with_memory,
         expected=lambda case: _parts(case, "view"),
         suspects={
             "the parts are copies, so writing to them does not reach flat: slices and reshape make "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise
-from labkit.exercises.trial.limits import at_most
+from labkit.exercises.trial import wraps
 
 CHANNEL = (0, 2, 3)  # the axes that share a channel
 
@@ -92,13 +92,6 @@ def _unbiased(x: list[np.ndarray]) -> Any:
     return whole.mean(axis=CHANNEL), whole.var(axis=CHANNEL, ddof=1)
 
 
-def _limited(comm: Any, case: Case) -> Any:
-    """Return a communicator that refuses a second collective, and a message as large as a local batch."""
-    once = at_most(1, 1, "this is collective number {calls}: put count, sums and squares into one array")
-    small = at_most(0, 90, "{nbytes} bytes in one message: send sums, not the local batch")
-    return small(once(comm, case), case)
-
-
 EXERCISES = [
     Exercise(
         reference=global_statistics,
@@ -121,7 +114,12 @@ EXERCISES = [
             "the variance is divided by M - 1: here it is divided by M": _of_ranks(_unbiased),
         },
         on_ranks=True,
-        wrap=_limited,
+        wrap=wraps.all_of(
+            wraps.at_most(
+                1, 1, "this is collective number {calls}: put count, sums and squares into one array"
+            ),
+            wraps.at_most(0, 90, "{nbytes} bytes in one message: send sums, not the local batch"),
+        ),
         hints=(
             "What do you need to know of each local batch, so that adding it up over the ranks is enough?",
             "The count, and each channel's sum and sum of squares: 1 + 2 C numbers in one float64 array.",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.trial import wraps
 from labkit.schedules import (
     ALLREDUCE,
     CostModel,
@@ -96,11 +97,6 @@ def _fault(schedule: Schedule) -> str | None:
 
 def _ranks(*numbers: int) -> Callable[[], Sequence[Case]]:
     return lambda: [Case(f"p = {p}", ((p,),)) for p in numbers]
-
-
-def _digest(rounds: Any) -> Any:
-    """Return the rounds as a list, which can be sent; for anything else, its type's name."""
-    return list(rounds) if isinstance(rounds, Iterator | list | tuple) else type(rounds).__name__
 
 
 def _wrong_transfer(schedule: Schedule) -> str | None:
@@ -216,7 +212,7 @@ EXERCISES = [
         expected=None,
         suspects={},
         look=_look_ring,
-        digest=_digest,
+        digest=wraps.rounds_as_list,
         hints=(
             "The two loops are those of your functions. Where rank r sent chunk r - k to rank r + 1, "
             "write it for all ranks at once, with `rank = np.arange(p)`.",
@@ -279,7 +275,7 @@ EXERCISES = [
         expected=None,
         suspects={},
         look=_look_slow,
-        digest=_digest,
+        digest=wraps.rounds_as_list,
         hints=(
             "How many bytes must pass the slow link each way, at the least? How many does the ring send "
             "over it?",

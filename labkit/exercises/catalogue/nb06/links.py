@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise
+from labkit.exercises.trial import wraps
 
 # mypy: disable-error-code="no-untyped-def"
 
@@ -128,14 +129,6 @@ LATE, TOLERANCE = 0.44, 0.32  # 0.44 ≤ 0.32 (1 + 0.44); LATE: of the slowest p
 SLOW_RANK = {2: 1, 3: 1, 4: 3}  # of the cases, by the number of ranks
 
 
-def _links(comm: Any, case: Case) -> Any:
-    from labkit.comm import EmulatedComm, Link  # noqa: PLC0415 (loads MPI)
-
-    usual = Link(BYTES_PER_S, LATENCY_S)
-    links = [usual.slower(SLOWER) if r == SLOW_RANK[case.ranks] else usual for r in range(case.ranks)]
-    return EmulatedComm(comm, links)
-
-
 def _pair_times(p: int) -> np.ndarray:
     """Return the times that the emulated links give."""
     one_way = LATENCY_S + NBYTES / BYTES_PER_S
@@ -194,7 +187,7 @@ TIME_PAIRS = Exercise(
         "At the end, comm.allreduce(seconds) sums the matrices of the ranks.",
     ),
     on_ranks=True,
-    wrap=_links,
+    wrap=wraps.on_links(BYTES_PER_S, LATENCY_S, SLOWER, SLOW_RANK),
     tolerance=TOLERANCE,
     prelude="import numpy as np\nfrom time import perf_counter\nfrom mpi4py import MPI",
     deadline_s=15.0,

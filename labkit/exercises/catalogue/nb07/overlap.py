@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.trial import wraps
 
 if TYPE_CHECKING:
     from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
@@ -37,78 +36,6 @@ def average_overlapped(comm, backward, grads, plan):  # type: ignore[no-untyped-
         request.Wait()
 
 
-class _Backward:
-    """A backward pass that notes what is averaged meanwhile. Sent to another process, it is its notes."""
-
-    def __init__(self, grads: np.ndarray, own: np.ndarray, starts: Sequence[int]) -> None:
-        self.grads, self.own, self.starts = grads, own, starts
-        self.notes: dict[str, Any] = {"at": None, "started": [], "tests": 0, "waits": 0, "requests": []}
-
-    def __call__(self, finished: Callable[[int], object]) -> None:
-        stop = len(self.grads)
-        for start in self.starts:
-            self.grads[start:stop] = self.own[start:stop]
-            self.notes["at"] = stop = start
-            finished(start)
-        self.notes["at"] = -1  # the backward pass has ended
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Backward:
-        copied = _Backward(copy.deepcopy(self.grads, memo), self.own, self.starts)
-        copied.notes = self.notes
-        return copied
-
-    def __reduce__(self) -> Any:
-        notes = dict(self.notes)
-        base = self.grads.ctypes.data
-        notes["started"] = [
-            ((address - base) // self.grads.itemsize, size, at) for address, size, at in notes["started"]
-        ]
-        notes["pending"] = [bool(request) for request in notes.pop("requests")]
-        return dict, (list(notes.items()),)
-
-
-@cache
-def _noting_class() -> Any:
-    """Return the class of a communicator that notes which part of which array is averaged, and when."""
-    from mpi4py import MPI  # noqa: PLC0415 (not in a notebook's kernel)
-
-    from labkit.comm.wrapper import CommWrapper  # noqa: PLC0415
-
-    class NotedRequest(MPI.Request):
-        """A request that notes when it is tested and waited for."""
-
-        notes: dict[str, Any]
-
-        def Test(self, status: MPI.Status | None = None) -> bool:
-            self.notes["tests"] += self.notes["at"] != -1  # a watched Wait calls it, too
-            return super().Test(status)
-
-        def Wait(self, status: MPI.Status | None = None) -> Any:
-            self.notes["waits"] += self.notes["at"] != -1
-            return super().Wait(status)
-
-    class Noting(CommWrapper):
-        """A communicator that notes which part of which array is averaged, and when."""
-
-        notes: dict[str, Any]
-
-        def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
-            array = recvbuf if isinstance(recvbuf, np.ndarray) else recvbuf[0]
-            self.notes["started"].append((array.ctypes.data, array.size, self.notes["at"]))
-            request = NotedRequest(super().Iallreduce(sendbuf, recvbuf, op))
-            request.notes = self.notes
-            self.notes["requests"].append(request)
-            return request
-
-    return Noting
-
-
-def _noting(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
-    noting = _noting_class()(comm)
-    noting.notes = case.arguments[comm.rank][0].notes
-    return noting
-
-
 PASSES = (  # ranks, where the layers start, the buckets, dtype
     (1, (2, 0), ((2, 4), (0, 2)), "float32"),
     (2, (4, 0), ((6, 7), (3, 6), (0, 3)), "float32"),
@@ -129,7 +56,7 @@ def _overlap_cases() -> Sequence[Case]:
         for rank in range(p):
             grads = np.full(n, -1e6, dtype)  # what no layer has filled yet
             own = _own_gradient(n, rank).astype(dtype)
-            arguments.append((_Backward(grads, own, starts), grads, list(plan)))
+            arguments.append((wraps.Backward(grads, own, starts), grads, list(plan)))
         label = f"{p} ranks, {n} values, {len(plan)} buckets, {len(starts)} layers, {dtype}"
         cases.append(Case(label, tuple(arguments)))
     return cases
@@ -213,7 +140,7 @@ EXERCISES = [
         on_ranks=True,
         result_in=1,
         may_change=(0,),
-        wrap=_noting,
+        wrap=wraps.noting,
         forbidden=("Allreduce", "allreduce", "Reduce", "Allgather", "Iallgather"),
         prelude="import numpy as np\nfrom mpi4py import MPI",
         hints=(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise
-from labkit.exercises.trial.limits import at_most
+from labkit.exercises.trial.wraps import at_most
 from labkit.wording import counted
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.exercises.trial.limits import at_most
+from labkit.exercises.trial.wraps import at_most
 from labkit.wording import counted
 
 PRELUDE = "import hashlib\n\nimport numpy as np\nfrom mpi4py import MPI"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.trial.ring import on_a_ring
 
 if TYPE_CHECKING:
     from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
@@ -112,12 +113,6 @@ def _look(case: Case, outcomes: Sequence[Outcome]) -> str | None:
     return None
 
 
-def _on_a_ring(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
-    from labkit.comm import RingComm  # noqa: PLC0415 (loads MPI, which a notebook's kernel must not)
-
-    return RingComm(comm)
-
-
 EXERCISES = [
     Exercise(
         reference=hierarchical_average,
@@ -144,7 +139,7 @@ EXERCISES = [
         look=_look,
         on_ranks=True,
         result_in=1,
-        wrap=_on_a_ring,
+        wrap=on_a_ring,
         forbidden=("allreduce", "allgather", "Allgather", "gather", "Alltoall", "alltoall"),
         prelude="import numpy as np\nfrom mpi4py import MPI",
         hints=(

@@ -9,15 +9,21 @@ import random
 import shlex
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.trial import sandbox
+from labkit.exercises.trial.launching import scratch_folder
+from labkit.exercises.trial.limits import PROCESSES, limit, processes
+from labkit.exercises.trial.transport import read_bytes
 from labkit.supervisor import supervised
+
+CPU_S = 60.0  # of a script; it waits most of the time
 
 
 def job_script():
@@ -150,8 +156,8 @@ def call_faults(where, tasks, run_folder, recorded):
 
 def run_faults(script):
     """Yield what is wrong with the commands, found by running them with a stand-in for mpiexec."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        yield from _faults_of_runs(script, Path(name))
+    with scratch_folder() as folder:
+        yield from _faults_of_runs(script, folder.resolve())
 
 
 def _faults_of_runs(script, trial):
@@ -168,9 +174,14 @@ def _faults_of_runs(script, trial):
     for run_folder, tasks, code in zip(("new", "old"), ("4", "3"), codes, strict=True):
         record.unlink(missing_ok=True)
         warned = run_folder == "old"
+        command = ["bash", str(trial / "job.sh"), str(trial / run_folder)]
         job = subprocess.Popen(
-            [*supervised("child"), "bash", trial / "job.sh", trial / run_folder],
+            [*supervised("child"), *sandbox.command(command, trial)],
             env={**common, "SLURM_NTASKS": tasks, "CODE": str(code), "WAITS": "yes" * warned},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=partial(limit, CPU_S, PROCESSES if sandbox.in_use else processes()),  # noqa: PLW1509 (it takes no lock)
         )
         try:
             where = f"with {'a' if warned else 'no'} checkpoint in the folder and {tasks} tasks"
@@ -178,25 +189,41 @@ def _faults_of_runs(script, trial):
             if not record.exists():
                 yield f"{where}: the script ended without calling mpiexec"
                 return
-            yield from call_faults(where, tasks, trial / run_folder, record.read_text().splitlines())
+            yield from call_faults(where, tasks, trial / run_folder, recorded(record))
             if warned and job.poll() is None:
-                (shell,) = psutil.Process(job.pid).children()
+                shell = next(each for each in descendants(job) if each.cmdline() == command)
                 if not catches_usr1(shell.pid):
                     yield "the script does not catch SIGUSR1 while mpiexec runs: set a trap, do not block it"
                     return
                 shell.send_signal(signal.SIGUSR1)
             job.wait(timeout=20)
-            if warned and "USR1" not in record.read_text().splitlines():
+            if warned and "USR1" not in recorded(record):
                 yield "SIGUSR1 reached the script, and the script did not pass it on to mpiexec"
             elif job.returncode != code:
                 after = " after SIGUSR1" if warned else ""
                 yield f"mpiexec ended with exit code {code}{after}, the script with {job.returncode}"
+        except (psutil.Error, StopIteration):
+            yield f"{where}: the script did not wait for mpiexec"
+            return
         except (TimeoutError, subprocess.TimeoutExpired):
             yield f"{where}: the script still runs, although no mpiexec has to be waited for"
             return
         finally:
             job.terminate()
             job.wait()
+
+
+def recorded(record):
+    """Return the lines that the stand-in for mpiexec has recorded."""
+    return read_bytes(record, 1 << 16).decode(errors="replace").splitlines()
+
+
+def descendants(job):
+    """Return the processes below this one, parents first: in a sandbox, the shell is not its child."""
+    found = [psutil.Process(job.pid)]
+    for each in found:
+        found += each.children()
+    return found
 
 
 def catches_usr1(pid, deadline_s=3):

@@ -1,0 +1,188 @@
+"""What an exercise adds to the job: communicators, arguments with code, results as data.
+
+The job is told of these by name, so they stand here and not beside the references: it can import this module.
+"""
+
+# ruff: noqa: PLC0415 (imports inside functions: they load MPI, which only a job may)
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.exercises.calls import COLLECTIVES
+from labkit.exercises.exercise import Case
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Wrap = Callable[[Any, Case], Any]
+
+
+def all_of(*wraps: Wrap) -> Wrap:
+    """Return a `wrap` that applies these, one after the other."""
+    return partial(_all_of, wraps)
+
+
+def _all_of(wraps: Sequence[Wrap], comm: Any, case: Case) -> Any:
+    for wrap in wraps:
+        comm = wrap(comm, case)
+    return comm
+
+
+def at_most(calls: int, nbytes: int, finding: str) -> Wrap:
+    """Return a `wrap`: after `calls` collectives of `nbytes` bytes or more, the next one raises RuntimeError.
+
+    The error holds the finding, in which {calls} and {nbytes} are the call's number and size.
+    """
+    return partial(_at_most, calls, nbytes, finding)
+
+
+def _at_most(calls: int, nbytes: int, finding: str, comm: Any, case: Case) -> Any:
+    from labkit.comm.wrapper import CommWrapper
+
+    class Limited(CommWrapper):
+        large = 0
+
+    def limited(name: str) -> Callable[..., Any]:
+        def call(self: Any, *arguments: Any, **named: Any) -> Any:
+            size = _size(name, [*arguments, *named.values()])
+            if size >= nbytes:
+                self.large += 1
+                if self.large > calls:
+                    raise RuntimeError(finding.format(calls=self.large, nbytes=size))
+            return getattr(super(Limited, self), name)(*arguments, **named)
+
+        return call
+
+    for name in COLLECTIVES:
+        setattr(Limited, name, limited(name))
+    return Limited(comm)
+
+
+def _size(name: str, arguments: list[Any]) -> int:
+    """Return the bytes that a rank sends: those of its smallest array, or of a pickled object."""
+    if name.islower():
+        message: Any = arguments[0] if arguments else None
+        return int(message.nbytes) if hasattr(message, "nbytes") else len(pickle.dumps(message))
+    parts = [part for each in arguments for part in (each if isinstance(each, (list, tuple)) else [each])]
+    sizes = [part.nbytes for part in parts if hasattr(part, "nbytes")]
+    return min(sizes, default=0)  # the send buffer: what is received from all ranks is larger
+
+
+def on_links(bytes_per_s: float, latency_s: float, slower: float, slow_rank: Mapping[int, int]) -> Wrap:
+    """Return a `wrap`: emulated links, of which that of rank `slow_rank[p]` is slower by a factor."""
+    return partial(_on_links, (bytes_per_s, latency_s), slower, slow_rank)
+
+
+def _on_links(
+    link: tuple[float, float], slower: float, slow_rank: Mapping[int, int], comm: Any, case: Case
+) -> Any:
+    from labkit.comm import EmulatedComm, Link
+
+    usual = Link(*link)
+    links = [usual.slower(slower) if r == slow_rank[case.ranks] else usual for r in range(case.ranks)]
+    return EmulatedComm(comm, links)
+
+
+class Backward:
+    """A backward pass that notes what is averaged meanwhile. Sent to another process, it is its notes."""
+
+    def __init__(self, grads: np.ndarray, own: np.ndarray, starts: Sequence[int]) -> None:
+        self.grads, self.own, self.starts = grads, own, starts
+        self.notes: dict[str, Any] = {"at": None, "started": [], "tests": 0, "waits": 0, "requests": []}
+
+    def __call__(self, finished: Callable[[int], object]) -> None:
+        stop = len(self.grads)
+        for start in self.starts:
+            self.grads[start:stop] = self.own[start:stop]
+            self.notes["at"] = stop = start
+            finished(start)
+        self.notes["at"] = -1  # the backward pass has ended
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Backward:
+        copied = Backward(copy.deepcopy(self.grads, memo), self.own, self.starts)
+        copied.notes = self.notes
+        return copied
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the notes, with places in `grads` instead of addresses."""
+        notes = dict(self.notes)
+        base = self.grads.ctypes.data
+        notes["started"] = [
+            ((address - base) // self.grads.itemsize, size, at) for address, size, at in notes["started"]
+        ]
+        notes["pending"] = [bool(request) for request in notes.pop("requests")]
+        return notes
+
+
+@cache
+def _noting_class() -> Any:
+    """Return the class of a communicator that notes which part of which array is averaged, and when."""
+    from mpi4py import MPI
+
+    from labkit.comm.wrapper import CommWrapper
+
+    class NotedRequest(MPI.Request):
+        """A request that notes when it is tested and waited for."""
+
+        notes: dict[str, Any]
+
+        def Test(self, status: MPI.Status | None = None) -> bool:
+            self.notes["tests"] += self.notes["at"] != -1  # a watched Wait calls it, too
+            return super().Test(status)
+
+        def Wait(self, status: MPI.Status | None = None) -> Any:
+            self.notes["waits"] += self.notes["at"] != -1
+            return super().Wait(status)
+
+    class Noting(CommWrapper):
+        """A communicator that notes which part of which array is averaged, and when."""
+
+        notes: dict[str, Any]
+
+        def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
+            array = recvbuf if isinstance(recvbuf, np.ndarray) else recvbuf[0]
+            self.notes["started"].append((array.ctypes.data, array.size, self.notes["at"]))
+            request = NotedRequest(super().Iallreduce(sendbuf, recvbuf, op))
+            request.notes = self.notes
+            self.notes["requests"].append(request)
+            return request
+
+    return Noting
+
+
+def noting(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
+    """Be a `wrap`: the communicator writes to the notes of this rank's `Backward`, its first argument."""
+    made: MPI.Intracomm = _noting_class()(comm)
+    vars(made)["notes"] = case.arguments[comm.rank][0].notes
+    return made
+
+
+def gradient(params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the gradient of a linear model's squared error. Shapes: params (n,), x (N, n), y (N,)."""
+    found: np.ndarray = x.T @ (x @ params - y) / len(x)
+    return found
+
+
+def rounds_as_list(rounds: Any) -> Any:
+    """Return the rounds as a list, which can be sent; for anything else, its type's name."""
+    return list(rounds) if isinstance(rounds, (Iterator, list, tuple)) else type(rounds).__name__
+
+
+def with_memory(result: Any) -> Any:
+    """Return each part with the words "view" or "copy": whether all parts have one memory."""
+    if not isinstance(result, dict):
+        return result
+    roots = {id(_root(part)) for part in result.values()}
+    memory = "view" if len(roots) == 1 else "copy"
+    return {name: [np.array(part), memory] for name, part in result.items()}
+
+
+def _root(array: Any) -> Any:
+    return _root(array.base) if isinstance(getattr(array, "base", None), np.ndarray) else array
