@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -191,7 +192,10 @@ def _faults_of_runs(script, trial):
                 return
             yield from call_faults(where, tasks, trial / run_folder, recorded(record))
             if warned and job.poll() is None:
-                shell = next(each for each in descendants(job) if each.cmdline() == command)
+                shell = process_of(job, command)
+                if shell is None:
+                    yield f"{where}: the script did not wait for mpiexec"
+                    return
                 if not catches_usr1(shell.pid):
                     yield "the script does not catch SIGUSR1 while mpiexec runs: set a trap, do not block it"
                     return
@@ -202,9 +206,6 @@ def _faults_of_runs(script, trial):
             elif job.returncode != code:
                 after = " after SIGUSR1" if warned else ""
                 yield f"mpiexec ended with exit code {code}{after}, the script with {job.returncode}"
-        except (psutil.Error, StopIteration):
-            yield f"{where}: the script did not wait for mpiexec"
-            return
         except (TimeoutError, subprocess.TimeoutExpired):
             yield f"{where}: the script still runs, although no mpiexec has to be waited for"
             return
@@ -218,12 +219,15 @@ def recorded(record):
     return read_bytes(record, 1 << 16).decode(errors="replace").splitlines()
 
 
-def descendants(job):
-    """Return the processes below this one, parents first: in a sandbox, the shell is not its child."""
-    found = [psutil.Process(job.pid)]
-    for each in found:
-        found += each.children()
-    return found
+def process_of(job, command):
+    """Return the first process below this one that runs the command: in a sandbox, it is not its child."""
+    left = [psutil.Process(job.pid)]
+    for each in left:
+        with suppress(psutil.Error):  # it has just ended
+            if each.cmdline() == command:
+                return each
+            left += each.children()
+    return None
 
 
 def catches_usr1(pid, deadline_s=3):
