@@ -7,6 +7,7 @@ process becomes a world of one rank, does all of the work, and exits with status
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -27,18 +28,30 @@ COUNTS = {  # variables with the number of ranks, and the launcher that sets eac
 SRUN = {"MPICH": "srun --mpi=pmi2", "Open MPI": "srun --mpi=pmix"}
 
 
+class SettingError(ValueError):
+    """An environment variable has a value that cannot be used."""
+
+
 def node_name(host: str) -> str:
     """Return SLURM's name for the node that this rank runs on; without SLURM, the name `host`."""
     return os.environ.get("SLURMD_NODENAME") or host
 
 
 def started(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
-    """Return the launcher that started this process and its number of ranks; `("", 1)` without a launcher."""
+    """Return the launcher that started this process and its number of ranks; `("", 1)` without a launcher.
+
+    Raise SettingError if the launcher's variable is not a number.
+    """
     count, launcher = next(
         ((environment[name], launcher) for name, launcher in COUNTS.items() if name in environment), ("1", "")
     )
     if launcher == "srun" or (launcher == COUNTS["PMI_SIZE"] and "SLURM_MPI_TYPE" in environment):
         launcher = f"srun --mpi={environment.get('SLURM_MPI_TYPE') or 'none'}"
+    if not re.fullmatch("[0-9]{1,9}", count) or not int(count):
+        name = next(name for name in COUNTS if name in environment)
+        raise SettingError(
+            f"the environment variable {name}={count} is not the number of ranks that it should be"
+        )
     return launcher, int(count)
 
 

@@ -87,9 +87,10 @@ def approx_throughput(bytes_per_s: float, trailing_zeros: bool = False) -> str:
 
 def _parse(text: str, units: Mapping[str, float]) -> float | None:
     """Return the amount that a number and its unit (in any case) stand for, or None if they are neither."""
-    parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", text.strip().lower())
     factors = {name.lower(): factor for name, factor in units.items()}
-    return float(parts[1]) * factors[parts[2]] if parts and parts[2] in factors else None
+    amount = float(parts[1]) * factors[parts[2]] if parts and parts[2] in factors else math.inf
+    return amount if math.isfinite(amount) else None
 
 
 def _unit(value: float, units: Mapping[str, float], tolerance: float) -> str:

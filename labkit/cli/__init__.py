@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from labkit import __version__, env
+from labkit.cli.inputs import one_line
 from labkit.cli.ranks import usage_errors_once
 
 # Each command's module and help line. The help lines stand here, so that `labkit --help` imports no module.
@@ -46,7 +47,7 @@ class _Lazy(click.Group):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with usage_errors_once():
+        with usage_errors_once(), one_line():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

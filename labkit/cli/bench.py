@@ -14,6 +14,7 @@ import click
 
 from labkit import env
 from labkit.cli.collectives import collectives, progress
+from labkit.cli.inputs import MOST_RANKS, Finite, Whole
 from labkit.cli.ranks import (
     check_ranks,
     child_rows,
@@ -53,8 +54,8 @@ def _print(rows: list[Row], as_json: bool, more: str = "") -> None:
 
 @command.command
 @click.option("--model", "models", type=click.Choice(list(ROUNDS)), multiple=True, help="[default: all]")
-@click.option("--batch", "batches", type=click.IntRange(min=2), multiple=True, help="[default: 64]")
-@click.option("--threads", type=click.IntRange(min=1), multiple=True, help="BLAS threads. [default: 1]")
+@click.option("--batch", "batches", type=Whole(2), multiple=True, help="[default: 64]")
+@click.option("--threads", type=Whole(max=MOST_RANKS), multiple=True, help="BLAS threads. [default: 1]")
 @json_option
 def step(models: tuple[str, ...], batches: tuple[int, ...], threads: tuple[int, ...], as_json: bool) -> None:
     """Time a training step: forward, loss, backward, update.
@@ -92,7 +93,7 @@ def _step_rows(models: tuple[str, ...], batches: tuple[int, ...], threads: int) 
 
 
 @command.command
-@click.option("--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="MPI ranks to start.")
+@click.option("--ranks", type=Whole(max=MOST_RANKS), default=4, show_default=True, help="MPI ranks to start.")
 @json_option
 def watching(ranks: int, as_json: bool) -> None:
     """Time Allreduce on the watched communicator against the MPI library's own."""
@@ -107,12 +108,12 @@ def watching(ranks: int, as_json: bool) -> None:
 @command.command
 @click.option(
     "--factor",
-    type=click.FloatRange(min=1),
+    type=Finite(min=1),
     default=3.0,
     show_default=True,
     help="How many times longer the last rank takes to compute.",
 )
-@click.option("--epochs", type=click.IntRange(min=2), default=9, show_default=True)
+@click.option("--epochs", type=Whole(2), default=9, show_default=True)
 @json_option
 def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
     """Time an epoch with one slow rank: shards weighted by speed against equal shards and the ideal.
@@ -136,11 +137,11 @@ def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
 
 
 @command.command
-@click.option("--ranks", type=click.IntRange(min=1), help="Ranks to start without mpiexec. [default: 4]")
+@click.option("--ranks", type=Whole(max=MOST_RANKS), help="Ranks to start without mpiexec. [default: 4]")
 @click.option("--model", type=click.Choice(list(ROUNDS)), default="vgg11", show_default=True)
 @click.option(
     "--batch",
-    type=click.IntRange(min=2),
+    type=Whole(2),
     default=64,
     show_default=True,
     help="Local batch, of each rank.",
@@ -150,7 +151,7 @@ def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
     type=click.Choice(["strong", "weak"]),
     help="Measure 1 to all ranks. Strong: they share a global batch of ranks · batch.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--rounds", type=Whole(), default=5, show_default=True)
 @json_option
 def training(
     ranks: int | None, model: str, batch: int, *, scaling: str | None, rounds: int, as_json: bool

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labkit import units
+from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
 from labkit.cli.ranks import check_ranks, ending_together, json_option, on_ranks, under_mpiexec
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from labkit.bench.prediction import Prediction
     from labkit.comm.tuning.timing import Times
 
+MOST_BYTES = 4 << 30
 DEADLINE_S = 900.0  # a complete run takes about a minute
 NOT_DRAWN = {"hand-written", "shared-memory-copied", "auto"}  # their curves lie on or between the others
 
@@ -35,9 +37,10 @@ def _sizes(context: click.Context, option: click.Parameter, text: str | None) ->
             size = units.parse_size(word)
         except ValueError:
             size = 0
-        if not size or size % 4:
+        if not size or size % 4 or size > MOST_BYTES:
             raise click.BadParameter(
-                f"expected sizes such as 4B,1KiB,64MiB, each a multiple of 4 bytes (float32), got {word!r}"
+                "expected sizes such as 4B,1KiB,64MiB, each a multiple of 4 bytes (float32) and at most "
+                f"{units.format_size(MOST_BYTES)}, got {word!r}"
             )
         sizes.add(size)
     return tuple(sorted(sizes))
@@ -51,13 +54,13 @@ def _bandwidth(context: click.Context, option: click.Parameter, text: str | None
 
 
 @click.command
-@click.option("--ranks", type=click.IntRange(min=1), help="Ranks to start without mpiexec. [default: 4]")
+@click.option("--ranks", type=Whole(max=MOST_RANKS), help="Ranks to start without mpiexec. [default: 4]")
 @click.option(
     "--sizes", callback=_sizes, help="For example 1KiB,64MiB. [default: 4B to 64MiB by powers of 4]"
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0),
+    type=Finite(min=0),
     default=2.0,
     show_default=True,
     help="Time for each size; at least six rounds are measured.",
@@ -69,9 +72,7 @@ def _bandwidth(context: click.Context, option: click.Parameter, text: str | None
 )
 @click.option("--refit", is_flag=True, help="Measure anew what the algorithm auto chooses by.")
 @json_option
-@click.option(
-    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw time against size, as a PNG file."
-)
+@click.option("--plot", type=Place(dir_okay=False), help="Draw time against size, as a PNG file.")
 def collectives(ranks: int | None, **options: object) -> None:
     """Time every all-reduce algorithm against the MPI library's own Allreduce.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from labkit.cli.inputs import InputError, Place, one_line
 from labkit.files import atomic_write
 
 FIRST_LINE = '"""Made by `labkit export` from '
@@ -111,16 +112,14 @@ def is_python(text: str) -> bool:
     """Return whether a text is a Python program."""
     try:
         ast.parse(text)
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deeply
         return False
     return True
 
 
 @click.command
-@click.argument("notebook", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), help="The program. [default: NOTEBOOK.py, here]"
-)
+@click.argument("notebook", type=Place(exists=True, dir_okay=False))
+@click.option("--out", type=Place(writable_file=True), help="The program. [default: NOTEBOOK.py, here]")
 def command(notebook: Path, out: Path | None) -> None:
     """Write a notebook's %%px cells as a program that runs under mpiexec.
 
@@ -131,20 +130,15 @@ def command(notebook: Path, out: Path | None) -> None:
 
     out = out or Path(f"{notebook.stem}.py")
     if out.exists() and not out.read_bytes().startswith(FIRST_LINE.encode()):
-        raise click.ClickException(f"{out} exists and was not made by this command; choose another --out")
+        raise InputError(f"{out} exists and was not made by this command; choose another --out")
     try:
         cells = nbformat.read(notebook, as_version=4)
         nbformat.validate(cells)
     except Exception as error:  # a file of any content may be given, and nbformat raises many types
         reason = str(error).partition("\n")[0]
-        raise click.ClickException(f"{notebook} is not a notebook: {reason}") from None
-    try:
-        text = as_program(cells, notebook.name, out.name)
-    except ExportError as error:
-        raise click.ClickException(str(error)) from None
-    try:
-        with atomic_write(out) as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise click.ClickException(f"cannot write {out}: {error}") from None
+        raise InputError(f"{notebook} is not a notebook: {reason}") from None
+    with one_line(ExportError, UnicodeEncodeError):  # JSON can hold halves of characters
+        text = as_program(cells, notebook.name, out.name).encode()
+    with atomic_write(out) as file:
+        file.write(text)
     click.echo(f"{out}: run it with mpiexec -n 4 python {out}")

@@ -4,20 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
 
 import click
 
-
-@contextmanager
-def _reporting_errors() -> Iterator[None]:
-    from labkit.hosts import HostsError
-
-    try:
-        yield
-    except HostsError as error:
-        raise click.ClickException(str(error)) from None
+from labkit.cli.inputs import MOST_RANKS, Whole, one_line
 
 
 @click.group
@@ -30,7 +21,14 @@ def command() -> None:
 
 
 @command.command
-@click.option("--n", "n", default=4, show_default=True, help="Number of hosts, lab0, lab1, …")
+@click.option(
+    "--n",
+    "n",
+    type=Whole(max=MOST_RANKS),
+    default=4,
+    show_default=True,
+    help="Number of hosts, lab0, lab1, …",
+)
 @click.option("--bandwidth", default="1gbit", show_default=True, help="Of each link, in each direction.")
 @click.option(
     "--slow",
@@ -45,12 +43,12 @@ def up(n: int, bandwidth: str, slow: tuple[str, ...]) -> None:
     exceptions = {}
     for word in slow:
         host, separator, value = word.partition("=")
-        if not separator or not host.isdigit():
+        if not separator or not re.fullmatch("[0-9]{1,4}", host):
             raise click.BadParameter(
                 f"expected HOST=BANDWIDTH such as 3=100mbit, got {word!r}", param_hint="--slow"
             )
         exceptions[int(host)] = value
-    with _reporting_errors():
+    with one_line(hosts.HostsError):
         hosts.up(n, bandwidth, exceptions)
         _show()
     click.echo("`labkit hosts run python program.py` starts a program with one rank on each host.")
@@ -59,7 +57,9 @@ def up(n: int, bandwidth: str, slow: tuple[str, ...]) -> None:
 @command.command
 def status() -> None:
     """Show the hosts, their links and how many bytes they received and sent."""
-    with _reporting_errors():
+    from labkit import hosts
+
+    with one_line(hosts.HostsError):
         _show()
 
 
@@ -68,18 +68,19 @@ def down() -> None:
     """Stop the hosts and all programs on them."""
     from labkit import hosts
 
-    with _reporting_errors():
+    with one_line(hosts.HostsError):
         click.echo("The hosts are down." if hosts.down() else "No hosts were up.")
 
 
 @command.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-n", "ranks", type=int, help="Number of ranks.  [default: one on each host]")
+@click.option("-n", "ranks", type=Whole(max=MOST_RANKS), help="Number of ranks.  [default: one on each host]")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(ranks: int | None, program: tuple[str, ...]) -> None:
     """Run an MPI program on the hosts: labkit hosts run python program.py."""
+    from labkit import hosts
     from labkit.hosts.mpi import execute
 
-    with _reporting_errors():
+    with one_line(hosts.HostsError):
         execute(list(program), ranks)
 
 

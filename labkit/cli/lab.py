@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from labkit.cli.inputs import MOST_RANKS, InputError, Place, Whole
 from labkit.env import PROFILE, RANKS
 
 if TYPE_CHECKING:
@@ -24,11 +25,18 @@ POLL_S = 0.1
 
 @click.command("lab")
 @click.option(
-    "-n", "ranks", default=4, show_default=True, envvar=RANKS, show_envvar=True, help="Number of MPI ranks."
+    "-n",
+    "ranks",
+    type=Whole(max=MOST_RANKS),
+    default=4,
+    show_default=True,
+    envvar=RANKS,
+    show_envvar=True,
+    help="Number of MPI ranks.",
 )
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path),
+    type=Place(),
     default=COPIES,
     show_default=True,
     help="Folder of the notebooks, here. The default holds your own copies of them.",
@@ -90,7 +98,7 @@ def command(ranks: int, folder: Path, copy_only: bool) -> None:
 
 
 def _prepare(folder: Path) -> None:
-    """Update the student's copies of the notebooks; raise ClickException if the folder has no notebooks."""
+    """Update the student's copies of the notebooks; raise InputError if the folder has no notebooks."""
     from labkit.cli import working_copies  # noqa: PLC0415
     from labkit.cli.course.folders import ORIGINALS  # noqa: PLC0415
 
@@ -104,9 +112,7 @@ def _prepare(folder: Path) -> None:
             ) from error
         click.echo("".join(f"{line}\n" for line in lines), nl=False)
     if not (folder / FIRST).exists():
-        raise click.ClickException(
-            f"{folder} has no {FIRST}. Give the folder of the notebooks, or leave --folder out."
-        )
+        raise InputError(f"{folder} has no {FIRST}. Give the folder of the notebooks, or leave --folder out.")
 
 
 def _stop(signum: int, frame: object) -> None:

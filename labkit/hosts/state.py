@@ -62,18 +62,33 @@ def folder() -> Path:
 
 
 def load() -> State | None:
-    """Return what the file says, whether the hosts are alive or not; None if there is no file."""
+    """Return what the file says, whether the hosts are alive or not; None if there is no folder.
+
+    Raise HostsError if the folder is not one of hosts: nothing in it may be removed.
+    """
+    other = f"Set {FOLDER} to another folder."
     try:
         status = folder().lstat()  # a link of another user's could lead to a folder of this one
         if status.st_uid != os.getuid() or stat.S_ISLNK(status.st_mode):
-            raise HostsError(
-                f"{folder()} belongs to another user or is a link; remove it, or set {FOLDER} to another."
-            )
+            raise HostsError(f"{folder()} belongs to another user or is a link; remove it. {other}")
+        if {path.name for path in folder().iterdir()} <= {"state.new"}:  # `up` was killed
+            return None
         state = json.loads((folder() / "state.json").read_text())
-    except (FileNotFoundError, ValueError):
+        hosts = tuple(Host(**host) for host in state["hosts"])
+        found = State(state["token"], state["holder"], state["holder_start"], hosts)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise HostsError(f"{folder()}/state.json does not describe hosts. {other}") from None
+    except FileNotFoundError:
+        if folder().is_dir():
+            raise HostsError(f"{folder()} is not a folder of hosts: it has no state.json. {other}") from None
         return None
-    hosts = tuple(Host(**host) for host in state["hosts"])
-    return State(state["token"], state["holder"], state["holder_start"], hosts)
+    except OSError as error:
+        raise HostsError(f"{folder()}: {error.strerror}. {other}") from None
+    numbers = [found.holder, *(number for host in hosts for number in (host.pid, host.bandwidth))]
+    words = [found.token, found.holder_start, *(word for host in hosts for word in (host.name, host.address))]
+    if not all(type(n) is int and 1 < n < 1 << 62 for n in numbers) or not all(type(w) is str for w in words):
+        raise HostsError(f"{folder()}/state.json does not describe hosts. {other}")
+    return found
 
 
 def processes_on(state: State) -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import inspect
 import re
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from labkit import cli
 from labkit.cli.course import copies, release, solutions
 from labkit.exercises import catalogue
 from labkit.exercises.reference import reference_text
@@ -218,5 +220,39 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(ROOT)
     (tmp_path / "mine").touch()
     done = CliRunner().invoke(release.command, [str(tmp_path)])
-    assert done.exit_code == 1 and "is not an empty folder" in done.output
+    assert done.exit_code == 2 and "is not an empty folder" in done.output
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["empty", "absent"])
+@pytest.mark.parametrize(
+    "command", [[release], [release, "--nbgrader"], [solutions]], ids=["release", "nbgrader", "solutions"]
+)
+def test_a_course_on_a_full_disk_is_complete_or_absent(
+    command: list[Any], there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing fails at the first file, at the second, and at a later one."""
+    module, *options = command
+    folder = tmp_path / "course" / "students"
+    folder.mkdir(parents=True) if there else tmp_path.joinpath("course").mkdir()
+    before, written = sorted(tmp_path.rglob("*")), 0
+    write = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        nonlocal written
+        written += 1
+        if written == last:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    for last in (1, 2, 30):  # noqa: B007
+        written = 0
+        done = CliRunner().invoke(cli.main, [module.__name__.rpartition(".")[2], *options, str(folder)])
+        assert done.exit_code == 2 and "No space left" in done.output, done.output
+        assert sorted(tmp_path.rglob("*")) == before
+    monkeypatch.undo()
+    assert (
+        CliRunner().invoke(cli.main, [module.__name__.rpartition(".")[2], *options, str(folder)]).exit_code
+        == 0
+    )

@@ -67,7 +67,7 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(tmp_path: Path) -> N
         ([new_markdown_cell("Text"), new_code_cell("%%px\nx = = 1")], "cell 2"),
     ):
         done = exported(tmp_path, *cells)
-        assert done.exit_code == 1
+        assert done.exit_code == 2
         assert words in done.output
         assert len(done.output.splitlines()) == 1
         assert not (tmp_path / "program.py").exists()
@@ -79,7 +79,7 @@ def test_what_cannot_be_exported_is_refused_in_one_sentence(tmp_path: Path) -> N
 def test_a_file_that_is_no_notebook(tmp_path: Path, content: str) -> None:
     (tmp_path / "file").write_text(content)
     done = CliRunner().invoke(command, [f"{tmp_path}/file", "--out", f"{tmp_path}/program.py"])
-    assert done.exit_code == 1, done.exception
+    assert done.exit_code == 2, done.exception
     assert "is not a notebook" in done.output
 
 
@@ -87,7 +87,7 @@ def test_only_an_exported_program_is_replaced(tmp_path: Path) -> None:
     cell = new_code_cell("%%px\nprint(rank)")
     (tmp_path / "program.py").write_text("mine")
     done = exported(tmp_path, cell)
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "choose another --out" in done.output
     assert (tmp_path / "program.py").read_text() == "mine"
     (tmp_path / "program.py").unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -50,6 +51,7 @@ KEPT = (
     "For the new version, rename your copy and start again."
 )
 REPLACED = "copies: replaced by newer versions: 01.ipynb"
+RUN = "copies: your runs of the older versions are in 01-old.ipynb"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ REPLACED = "copies: replaced by newer versions: 01.ipynb"
         pytest.param(None, (NEW, "new\n"), [REPLACED], (NEW, "new\n"), id="untouched-newer"),
         pytest.param((OLD, "run\n"), None, [], (OLD, "run\n"), id="run"),
         pytest.param((OLD, "run\n"), (OLD, "other\n"), [], (OLD, "run\n"), id="run-original-run-again"),
-        pytest.param((OLD, "run\n"), (NEW, "new\n"), [REPLACED], (NEW, "new\n"), id="run-newer"),
+        pytest.param((OLD, "run\n"), (NEW, "new\n"), [REPLACED, RUN], (NEW, "new\n"), id="run-newer"),
         pytest.param((MINE, "run\n"), None, [], (MINE, "run\n"), id="changed"),
         pytest.param((MINE, "run\n"), (NEW, "new\n"), [KEPT], (MINE, "run\n"), id="changed-newer"),
         pytest.param((NEW, "run\n"), (NEW, "new\n"), [], (NEW, "run\n"), id="changed-to-the-newer"),
@@ -83,7 +85,10 @@ def test_a_second_start(
     assert source_and_output(copies / "02.ipynb") == (OLD, "saved\n")
     again = [line for line in lines if line == KEPT]  # until the student has decided
     assert update(originals, copies) == again
-    assert sorted(path.name for path in copies.iterdir()) == [".origins.json", "01.ipynb", "02.ipynb"]
+    if RUN in lines:
+        assert copy and source_and_output(copies / "01-old.ipynb") == copy
+    names = [".origins.json", *["01-old.ipynb"] * (RUN in lines), "01.ipynb", "02.ipynb"]
+    assert sorted(path.name for path in copies.iterdir()) == names
 
 
 def test_notebooks_that_are_new_or_deleted_are_copied(folders: tuple[Path, Path]) -> None:
@@ -113,7 +118,32 @@ def test_a_changed_tag_counts_and_metadata_of_the_editor_does_not(folders: tuple
     nbformat.write(notebook, copies / "02.ipynb")
     for name in ("01.ipynb", "02.ipynb"):
         write(originals / name, NEW)
-    assert update(originals, copies) == ["copies: replaced by newer versions: 02.ipynb", KEPT]
+    old = "copies: your runs of the older versions are in 02-old.ipynb"
+    assert update(originals, copies) == ["copies: replaced by newer versions: 02.ipynb", old, KEPT]
+
+
+def test_each_run_of_an_older_version_is_kept(folders: tuple[Path, Path]) -> None:
+    originals, copies = folders
+    for number, name in enumerate(("01-old.ipynb", "01-old2.ipynb", "01-old3.ipynb")):
+        source = f"print({number})" if number else OLD
+        write(copies / "01.ipynb", source, f"mine {number}\n")
+        write(originals / "01.ipynb", f"print({number + 1})", "saved\n")
+        assert name in update(originals, copies)[-1]
+        assert source_and_output(copies / name) == (source, f"mine {number}\n")
+        assert source_and_output(copies / "01.ipynb") == (f"print({number + 1})", "saved\n")
+
+
+def test_commands_that_update_the_same_copies_at_once_take_turns(tmp_path: Path) -> None:
+    """Each of four commands finds or makes all copies, and none fails."""
+    command = [sys.executable, "-m", "labkit", "lab", "--copy-only"]
+    jobs = [
+        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for _ in range(4)
+    ]
+    outputs = [job.communicate()[0] for job in jobs]
+    assert [job.returncode for job in jobs] == [0] * 4, outputs
+    assert sorted(filter(None, outputs)) == ["my-notebooks: your own copies of the notebooks\n"]
+    assert [path for path in tmp_path.rglob("*") if "part" in path.name] == []
 
 
 @pytest.mark.parametrize("record", ["", "[]", "{}"])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import nbformat
 
 import labkit
-from labkit.files import atomic_write
 
 # An image begins with an exclamation mark.
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
@@ -20,6 +21,33 @@ PACKAGE = Path(labkit.__file__).resolve().parent
 ROOT = PACKAGE / "originals" if (PACKAGE / "originals").is_dir() else PACKAGE.parent
 ORIGINALS = ROOT / "notebooks"
 DOCUMENTS = ("docs", "examples", "labkit/reports/figures")  # beside the notebooks; copied if linked to
+
+
+@contextmanager
+def whole(folder: Path) -> Iterator[Path]:
+    """Yield a new folder, whose contents are in `folder` when the block ends; nothing is left if it raises.
+
+    `folder` is absent or empty. Moving the contents needs no room on the disk.
+    """
+    folder = folder.resolve()
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    (folder.parent if new else folder).mkdir(parents=True, exist_ok=True)
+    part = (folder.parent if new else folder) / f".labkit-part-{os.getpid()}"
+    try:
+        part.mkdir()
+        yield part
+        if new:
+            part.rename(folder)
+        else:
+            for path in part.iterdir():
+                path.rename(folder / path.name)
+            part.rmdir()
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        for path in new:
+            with suppress(OSError):
+                path.rmdir()
+        raise
 
 
 def write(
@@ -32,8 +60,7 @@ def write(
     # All contents first: nothing is written if one notebook is not right.
     for place, content in contents(originals, change, of_their_own=of_their_own).items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(folder / place) as file:
-            file.write(content)
+        (folder / place).write_bytes(content)
 
 
 def contents(

@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from labkit.cli.inputs import InputError, Place, one_line
 from labkit.files import atomic_write
 
 CONFIG = '''\
@@ -26,7 +29,7 @@ c.FileNameCollectorPlugin.named_regexp = r"(.*/)?(?P<student_id>[^_/]+)_(?P<file
 
 
 @click.command
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=Place())
 @click.option("--nbgrader", is_flag=True, help="Make FOLDER an nbgrader course, one assignment a notebook.")
 def command(folder: Path, nbgrader: bool) -> None:
     """Copy the notebooks to FOLDER for students: stubs and no outputs.
@@ -41,11 +44,11 @@ def command(folder: Path, nbgrader: bool) -> None:
         copies.add_nbgrader(notebook, exercises)
 
     exercises = known_exercises()
-    target = folder / "source" if nbgrader else folder
-    names = write_copies(target, change, of_their_own=nbgrader)
+    with copies_in(folder / "source" if nbgrader else folder, change, of_their_own=nbgrader) as (_, names):
+        if nbgrader:
+            with atomic_write(folder / "nbgrader_config.py") as file:
+                file.write(CONFIG.encode())
     if nbgrader:
-        with atomic_write(folder / "nbgrader_config.py") as file:
-            file.write(CONFIG.encode())
         click.echo(f"{folder}: a course with {len(names)} assignments. Next, in this folder:")
         click.echo("".join(f"    nbgrader generate_assignment {name}\n" for name in names), nl=False)
     else:
@@ -59,17 +62,17 @@ def known_exercises() -> dict[str, Any]:
     return catalogue.exercises()
 
 
-def write_copies(target: Path, change: Any, *, of_their_own: bool = False) -> list[str]:
-    """Write a changed copy of each notebook to a new or empty folder, and return the notebooks' names."""
+@contextmanager
+def copies_in(folder: Path, change: Any, *, of_their_own: bool = False) -> Iterator[tuple[Path, list[str]]]:
+    """Write a changed copy of each notebook to a new or empty folder, which is complete or stays as it was.
+
+    Yield the folder that holds the copies until the block ends, for further files, and the notebooks' names.
+    """
     from labkit.cli.course import copies, folders
 
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} exists and is not an empty folder; choose another one.")
     originals = sorted(folders.ORIGINALS.glob("*.ipynb"))
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise click.ClickException(f"{target} exists and is not an empty folder; choose another one.")
-    try:
-        folders.write(originals, target, change, of_their_own=of_their_own)
-    except copies.CopyError as error:
-        raise click.ClickException(str(error)) from None
-    except OSError as error:
-        raise click.ClickException(f"cannot write the copies: {error}") from None
-    return [path.stem for path in originals]
+    with one_line(copies.CopyError), folders.whole(folder) as part:
+        folders.write(originals, part, change, of_their_own=of_their_own)
+        yield part, [path.stem for path in originals]

@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
-from labkit.cli.course.release import known_exercises, write_copies
+from labkit.cli.course.release import copies_in, known_exercises
+from labkit.cli.inputs import Place
 from labkit.files import atomic_write
 
 
 @click.command
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=Place())
 def command(folder: Path) -> None:
     """Copy the notebooks to FOLDER for instructors: the solution in place of each stub, and no outputs.
 
@@ -26,8 +27,8 @@ def command(folder: Path) -> None:
         copies.solve(notebook, exercises)
 
     exercises = known_exercises()
-    names = write_copies(folder, change)
-    text = listing.markdown(exercises.values(), {name[:2]: name for name in names})
-    with atomic_write(folder / "exercises.md") as file:
-        file.write(text.encode())
+    with copies_in(folder, change) as (part, names):
+        text = listing.markdown(exercises.values(), {name[:2]: name for name in names})
+        with atomic_write(part / "exercises.md") as file:
+            file.write(text.encode())
     click.echo(f"{folder}: {len(names)} notebooks with solutions; do not hand them out")

@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from labkit import env
+from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
 from labkit.cli.ranks import mpiexec, under_mpiexec
 from labkit.launch import started
 from labkit.leftovers import FLIGHT_RECORDER
@@ -26,12 +27,12 @@ ENDINGS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @click.option(
-    "-n", "ranks", type=click.IntRange(min=1), default=4, show_default=True, help="MPI ranks to start."
+    "-n", "ranks", type=Whole(max=MOST_RANKS), default=4, show_default=True, help="MPI ranks to start."
 )
 @click.option(
     "--deadline",
     "deadline_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     default=DEADLINE_S,
     show_default=True,
     metavar="S",
@@ -44,7 +45,7 @@ ENDINGS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 )
 @click.option(
     "--json",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=Place(writable_file=True),
     metavar="FILE",
     help="Write the report (if any) and the ranks' exit codes to a file.",
 )

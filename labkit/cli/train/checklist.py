@@ -10,9 +10,11 @@ from pathlib import Path
 
 import click
 
+from labkit.cli.inputs import Place, one_line
+
 
 @click.command
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=Place(exists=True, file_okay=False))
 def command(folder: Path) -> None:
     """List what the record in a run's FOLDER leaves out, of what a reader needs to judge the run.
 
@@ -22,10 +24,8 @@ def command(folder: Path) -> None:
     os.environ.setdefault("OMPI_MCA_btl", "self")  # else Open MPI would leave shared memory behind
     from labkit.train.experiment.checklist import ITEMS, missing
 
-    try:
+    with one_line(ValueError, RecursionError):
         left_out = missing(folder)
-    except ValueError as error:
-        raise click.ClickException(str(error)) from None
     for name in left_out:
         click.echo(f"missing: {name}")
     click.echo(f"{len(ITEMS) - len(left_out)} of {len(ITEMS)} items are in the record of {folder}")

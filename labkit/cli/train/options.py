@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
+
+from labkit.cli.inputs import Finite, Place, Whole
 
 # The names in labkit.train.experiment, labkit.data and labkit.comm, repeated because importing those loads
 # NumPy and MPI, which --help must not wait for.
@@ -30,19 +30,7 @@ PRESET = (
 BY_MODEL = "[default: depends on the model, see below]"
 
 
-class Finite(click.FloatRange):
-    """A range of numbers that excludes NaN and infinity, which pass every comparison or none."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"expected a finite number, got {value}.", param, ctx)
-        return number
-
-
-POSITIVE = click.IntRange(min=1)
+POSITIVE = Whole()
 Option = Callable[[Any], Any]
 
 
@@ -70,7 +58,7 @@ OPTIONS: dict[str, list[Option]] = {
         ),
         click.option(
             "--seed",
-            type=click.IntRange(min=0),
+            type=Whole(0),
             help="Seed of the initial weights, shuffling, augmentation and jitter. [default: 0]",
         ),
     ],
@@ -161,7 +149,7 @@ OPTIONS: dict[str, list[Option]] = {
         _choice("--preset", PRESET, "Run an experiment of a report; other options override its settings."),
         click.option(
             "--out",
-            type=click.Path(path_type=Path),
+            type=Place(),
             help="Directory for the results. [required, except with --preset: runs/PRESET, or --resume: RUN]",
         ),
         click.option(
@@ -169,7 +157,7 @@ OPTIONS: dict[str, list[Option]] = {
         ),
         click.option(
             "--resume",
-            type=click.Path(path_type=Path),
+            type=Place(),
             metavar="RUN",
             help="Continue the run in this directory from its last checkpoint.",
         ),

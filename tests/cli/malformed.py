@@ -1,0 +1,291 @@
+"""Malformed inputs of every command, generated from a seed: options, arguments, variables, files.
+
+As a program, it runs `labkit` once for each line of JSON that it reads, [folder, arguments, variables], in a
+fork of its own, and prints the exit status of each. So Python starts once for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+LIMIT_S = 300  # for one call, on a busy machine
+LONG = "9" * 400
+COUNTS = "", " ", "x", "²", "½", "0", "-1", "nan", "inf", "1.5", "1e3", "0x10", "4 4", "4,", LONG, "--n", "٣x"
+NUMBERS = "", " ", "x", "²", "-1", "nan", "NaN", "inf", "-inf", "1e400", "1,5", "1..5", LONG, "1s"
+WORDS = "", " ", "x", "²", "none", "mnist ", "ring;", "../x", "-", LONG, "\udcff", "a\nb", "{}"
+BANDWIDTHS = (
+    "",
+    "x",
+    "1",
+    "gbit",
+    "-1gbit",
+    "²gbit",
+    "0gbit",
+    f"{LONG}gbit",
+    "nangbit",
+    "1e3mbit",
+    "1gbit1",
+    "1gb it",
+)
+SIZES = (
+    "",
+    "x",
+    "0",
+    "-4B",
+    "3B",
+    "²KiB",
+    f"{LONG}MiB",
+    "1KiB,,",
+    "1KiB;2KiB",
+    "nanB",
+    "1e3B",
+    "4XB",
+    "9999GiB",
+)
+SLOWED = (
+    "",
+    "x",
+    "0",
+    "0:",
+    "0:x=1",
+    "²:jitter=5ms",
+    "0:jitter=x",
+    f"{LONG}:jitter=5ms",
+    "0:slow-processor=nan",
+)
+SLOWED += (
+    f"0:slow-processor={LONG}",
+    "0:pause=2s@x",
+    "0:pause=2s",
+    f"0:jitter={LONG}s",
+    "-1:jitter=5ms",
+    "0:slow-link=²",
+)
+LINKS = *BANDWIDTHS[:-2], "1gbit+", "1gbit+x", f"1gbit+{LONG}s", "+5ms", "1gbit+5ms+5ms"
+NEW_PLACES = "", "x" * 300, "x/" * 3000 + "x", "file/x", "/dev/null/x"
+TRAIN = "train", "--out", "out", "--iterations", "1"
+
+COUNT_OPTIONS = [
+    ("lab", "-n"),
+    ("lab", "--copy-only", "-n"),
+    ("hosts", "up", "--n"),
+    ("hosts", "run", "-n"),
+    ("bench", "collectives", "--ranks"),
+    ("bench", "watching", "--ranks"),
+    ("bench", "step", "--batch"),
+    ("bench", "step", "--threads"),
+    ("bench", "bottleneck", "--epochs"),
+    ("bench", "training", "--ranks"),
+    ("bench", "training", "--batch"),
+    ("bench", "training", "--rounds"),
+    ("run", "-n"),
+    *[
+        (*TRAIN, f"--{name}")
+        for name in ("samples", "epochs", "batch", "accumulate", "log-every", "checkpoint-every")
+    ],
+]
+NUMBER_OPTIONS = [
+    ("run", "--deadline"),
+    ("bench", "collectives", "--seconds"),
+    ("bench", "bottleneck", "--factor"),
+    *[(*TRAIN, f"--{name}") for name in ("lr", "momentum", "weight-decay", "bucket-mb")],
+]
+CHOICES = (
+    "model",
+    "data",
+    "shard",
+    "optimizer",
+    "lr-schedule",
+    "algorithm",
+    "aggregate",
+    "buffers",
+    "preset",
+)
+WORD_OPTIONS = [
+    *[(*TRAIN, f"--{name}") for name in CHOICES],
+    ("bench", "step", "--model"),
+    ("bench", "training", "--scaling"),
+    ("data", "fetch"),
+    ("bench",),
+    ("hosts",),
+    ("data",),
+    ("train", "--out", "out", "surplus"),
+]
+OTHER_OPTIONS = [
+    (("bench", "collectives", "--sizes"), SIZES),
+    (("bench", "collectives", "--bandwidth"), BANDWIDTHS),
+    (("hosts", "up", "--slow"), [*SLOWED, *(f"{word}=1gbit" for word in COUNTS if word != "0"), *BANDWIDTHS]),
+    (("hosts", "up", "--bandwidth"), BANDWIDTHS),
+    ((*TRAIN, "--seed"), [word for word in COUNTS if word not in ("0", LONG)]),
+    ((*TRAIN, "--bottleneck"), SLOWED),
+    ((*TRAIN, "--link"), LINKS),
+    (("release",), NEW_PLACES),
+    (("release", "--nbgrader"), NEW_PLACES),
+    (("solutions",), NEW_PLACES),
+    (("train", "--iterations", "1", "--out"), NEW_PLACES),
+    (("train", "--resume"), [*NEW_PLACES, "absent", "empty", "file"]),
+    (("checklist",), [*NEW_PLACES, "absent", "empty", "file"]),
+    (("export",), [*NEW_PLACES, "absent", "empty", "file"]),
+    (("export", "notebook.ipynb", "--out"), [*NEW_PLACES, "empty", "file", "absent/x"]),
+    (("lab", "--copy-only", "--folder"), [*NEW_PLACES, "absent", "empty", "file"]),
+    (("lab", "--folder"), [*NEW_PLACES, "absent", "empty", "file"]),
+    (("run", "--json"), [*NEW_PLACES, "absent/x", "empty"]),
+]
+VARIABLES = [
+    *[(name, COUNTS, ("run", "file")) for name in ("SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")],
+    ("SLURM_STEP_NUM_TASKS", COUNTS, ("run", "file")),
+    ("LABKIT_RANKS", [word for word in COUNTS if word], ("lab", "--copy-only")),
+    ("LABKIT_HOSTS", ["file", "run", "/dev/null/x", "x" * 300, "/"], ("hosts", "status")),
+]
+NOTEBOOK = {
+    "cells": [
+        {"cell_type": "markdown", "id": "a", "metadata": {}, "source": ["# A\n"]},
+        {"cell_type": "code", "id": "b", "metadata": {"tags": ["check"]}, "source": "%%px\nprint(rank)",
+         "outputs": [], "execution_count": None},
+    ],
+    "metadata": {}, "nbformat": 4, "nbformat_minor": 5,
+}  # fmt: skip
+HOST = {"name": "lab0", "address": "10.77.0.1", "bandwidth": 10**9, "pid": 2}
+STATE = {"token": "x", "holder": 2, "holder_start": "1", "hosts": [HOST]}
+PROGRESS = {"average": {"state": "done", "tries": 1}}
+VALUES = (
+    None,
+    True,
+    -1,
+    1 << 80,
+    1e308,
+    float("nan"),
+    "",
+    "²",
+    "\ud800",
+    [],
+    {},
+    [[]],
+    {"": None},
+    LONG,
+    ["x", {}],
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of `labkit`; `codes` are the exit statuses that are documented for it."""
+
+    arguments: tuple[str, ...]
+    codes: tuple[int, ...] = (2,)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def damaged(random: Random, content: Any) -> bytes:
+    """Return a file that should hold this JSON or text, with one fault."""
+    text = content if isinstance(content, str) else json.dumps(content)
+    match random.randrange(6):
+        case 0:
+            return random.choice(
+                [b"", b"\0", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000, b"null", b"[]", b"1"]
+            )
+        case 1:
+            return text[: random.randrange(len(text))].encode()
+        case 2:
+            place = random.randrange(len(text))
+            return text.encode()[:place] + random.randbytes(3) + text.encode()[place + 1 :]
+    if isinstance(content, str):
+        return text.replace(
+            random.choice(text.split(",")), random.choice(["", "²", LONG, "nan", "\n"])
+        ).encode()
+    changed = json.loads(text)
+    node = changed
+    while True:  # down to a random node, then another value or none in its place
+        keys = list(node if isinstance(node, dict) else range(len(node)))
+        key = random.choice(keys)
+        if isinstance(node[key], (dict, list)) and node[key] and random.random() < 0.8:
+            node = node[key]
+            continue
+        if random.random() < 0.3:
+            del node[key]
+        else:
+            node[key] = random.choice(VALUES)
+        return json.dumps(changed).encode()
+
+
+def one(random: Random, run: Mapping[str, str]) -> Case:
+    """Return a malformed input. `run` are the files of a run's folder as text, by name."""
+
+    def option(options: list[Any], values: Any) -> Case:
+        words = random.choice(options)
+        program = ("file",) if words[0] in ("run", "hosts") and words[-1] in ("-n", "--deadline") else ()
+        return Case((*words, random.choice(values), *program))
+
+    def other() -> Case:
+        words, values = random.choice(OTHER_OPTIONS)
+        return Case((*words, random.choice(list(values)), *(("file",) if words[0] == "run" else ())))
+
+    def variable() -> Case:
+        name, values, words = random.choice(VARIABLES)
+        return Case(words, variables={name: random.choice(list(values))})
+
+    def unknown() -> Case:
+        command = random.choice(
+            [(), ("run",), ("train",), ("lab",), ("export",), ("bench", "step"), ("hosts", "up")]
+        )
+        return Case(
+            (*command, random.choice(["--nonsense", "--ou", "-z", "--out=", "--json=", "--", "--no-lr"]))
+        )
+
+    def a_file() -> Case:
+        name, content, words, variables = random.choice(
+            [
+                ("n.ipynb", NOTEBOOK, ("export", "n.ipynb"), {}),
+                ("hosts/state.json", STATE, ("hosts", "status"), {"LABKIT_HOSTS": "hosts"}),
+                ("hosts/state.json", STATE, ("hosts", "run", "true"), {"LABKIT_HOSTS": "hosts"}),
+                ("p.json", PROGRESS, ("progress",), {"LABKIT_PROGRESS": "p.json"}),
+                ("run/run.json", json.loads(run["run.json"]), ("checklist", "run"), {}),
+                ("run/iterations.csv", run["iterations.csv"], ("checklist", "run"), {}),
+            ]
+        )
+        return Case(words, (0, 1, 2), variables, {name: damaged(random, content)})
+
+    kinds: list[Callable[[], Case]] = [
+        lambda: option(COUNT_OPTIONS, COUNTS),
+        lambda: option(NUMBER_OPTIONS, NUMBERS),
+        lambda: option(WORD_OPTIONS, WORDS),
+        other,
+        other,
+        variable,
+        unknown,
+        a_file,
+        a_file,
+        a_file,
+    ]
+    return random.choice(kinds)()
+
+
+def main() -> None:
+    """Run the calls on standard input; the output of each is in the file `output` beside its folder."""
+    import labkit.cli.bench  # noqa: PLC0415
+    import labkit.cli.train  # noqa: PLC0415
+
+    for line in sys.stdin:
+        folder, arguments, variables = json.loads(line)
+        if not (child := os.fork()):
+            signal.alarm(LIMIT_S)
+            os.chdir(folder)
+            os.environ.update(variables)
+            output = os.open(f"{folder}.output", os.O_WRONLY | os.O_CREAT)
+            for number in (1, 2):
+                os.dup2(output, number)
+            sys.argv = ["labkit", *arguments]
+            labkit.cli.main(prog_name="labkit")
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
