@@ -55,8 +55,10 @@ class Outcome:
         return "TP" if self.how and self.how != "late" else "FN"
 
 
-def run(programs: Sequence[Program], jobs: int, deadline_s: float = DEADLINE_S) -> list[Outcome]:
-    """Run the programs, `jobs` at a time; return the outcome of each."""
+def run(
+    programs: Sequence[Program], jobs: int, deadline_s: float = DEADLINE_S, mode: str = "strict"
+) -> list[Outcome]:
+    """Run the programs in a mode (strict or plain), `jobs` at a time; return the outcome of each."""
     batches: list[list[Program]] = []
     for ranks in sorted({program.ranks for program in programs}):
         same = [program for program in programs if program.ranks == ranks]
@@ -66,7 +68,7 @@ def run(programs: Sequence[Program], jobs: int, deadline_s: float = DEADLINE_S) 
 
     def run_batch(batch: list[Program]) -> list[Outcome]:
         nonlocal done
-        outcomes = _run_batch(batch, deadline_s)
+        outcomes = _run_batch(batch, deadline_s, mode)
         with lock:
             done += len(batch)
             wrong = [each.name for each in outcomes if each.verdict in ("FN", "FP") and not each.blind]
@@ -77,24 +79,24 @@ def run(programs: Sequence[Program], jobs: int, deadline_s: float = DEADLINE_S) 
         return [outcome for outcomes in pool.map(run_batch, batches) for outcome in outcomes]
 
 
-def _run_batch(batch: list[Program], deadline_s: float) -> list[Outcome]:
+def _run_batch(batch: list[Program], deadline_s: float, mode: str) -> list[Outcome]:
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="labkit-corpus-") as name:
         folder = Path(name)
         for index, program in enumerate(batch):
             (folder / f"{index}.py").write_text(program.source)
         while len(outcomes) < len(batch):
-            outcomes += _run_job(batch, len(outcomes), folder, deadline_s)
+            outcomes += _run_job(batch, len(outcomes), folder, deadline_s, mode)
     return outcomes
 
 
-def _run_job(batch: list[Program], first: int, folder: Path, deadline_s: float) -> list[Outcome]:
+def _run_job(batch: list[Program], first: int, folder: Path, deadline_s: float, mode: str) -> list[Outcome]:
     """Run programs from number `first` on in one job; return the outcomes of those that the job reached."""
     results = folder / "results"
     results.unlink(missing_ok=True)
     left = batch[first:]
     words = ["mpiexec", "-n", str(left[0].ranks), sys.executable, str(HERE / "several.py"), str(results)]
-    words += [str(deadline_s), *(str(folder / f"{first + i}.py") for i in range(len(left)))]
+    words += [str(deadline_s), mode, *(str(folder / f"{first + i}.py") for i in range(len(left)))]
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(HERE.parents[1]),
@@ -168,17 +170,20 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes to a file")
     parser.add_argument("--list", action="store_true", help="print the programs' names and end")
     parser.add_argument("--show", metavar="NAME", help="print a program and end")
+    parser.add_argument("--after-corrbench", action="store_true", help="the programs after MPI-CorrBench")
+    parser.add_argument("--plain", action="store_true", help="as labkit run does, without strict mode")
     options = parser.parse_args()
-    programs = [each for each in corpus().values() if re.search(options.only, each.name)][:: options.every]
+    chosen = corpus(options.after_corrbench)
+    programs = [each for each in chosen.values() if re.search(options.only, each.name)][:: options.every]
     if options.show:
-        print(corpus()[options.show].source)
+        print(chosen[options.show].source)
         return
     if options.list:
         print(
             *(f"{each.name} ({each.category}{', correct' * each.is_correct})" for each in programs), sep="\n"
         )
         return
-    outcomes = run(programs, options.jobs)
+    outcomes = run(programs, options.jobs, mode="plain" if options.plain else "strict")
     if options.json:
         options.json.write_text(
             json.dumps([asdict(each) | {"verdict": each.verdict} for each in outcomes], indent=1)

@@ -1,6 +1,6 @@
-"""Run several programs one after the other on the ranks of one job, in strict mode.
+"""Run several programs one after the other on the ranks of one job, as labkit run or strict mode does.
 
-mpiexec -n 2 python several.py RESULTS DEADLINE_S PROGRAM…
+mpiexec -n 2 python several.py RESULTS DEADLINE_S plain|strict PROGRAM…
 
 Like a cell of a notebook, each program ends with a result, an error or a hang report, and the next one begins
 when all ranks have reached that end. Each program has its own communicator as MPI.COMM_WORLD, so that its
@@ -21,10 +21,13 @@ from labkit.watch.errors import HangError
 from labkit.watch.flight_recorder.layout import CellState
 from labkit.watch.requests import under_way
 from labkit.watch.strict import ending, findings, objects
+from labkit.watch.strict.communicator.comm import StrictComm
 from labkit.watch.strict.exchange import exchanges, progress
 
 meeting = MPI.COMM_WORLD.Dup()
-world = ending.begin(watch_world(deadline_s=float(sys.argv[2]), in_program=True))
+is_strict = sys.argv[3] == "strict"
+world = watch_world(deadline_s=float(sys.argv[2]), in_program=True)
+world = ending.begin(world) if is_strict else world
 watch = world.watch
 assert watch is not None
 
@@ -53,7 +56,7 @@ def meet() -> None:
         sleep(0.001)
 
 
-for path in sys.argv[3:]:
+for path in sys.argv[4:]:
     kept = len(exchanges)
     comm = world.Dup()
     objects.forget(comm)
@@ -62,7 +65,8 @@ for path in sys.argv[3:]:
     meet()
     everyone = meeting.allgather(ended)
     resume()
-    found = [] if any(each["how"] for each in everyone) else ending.collect(world)
+    has_failed = any(each["how"] for each in everyone)
+    found = ending.collect(world) if isinstance(world, StrictComm) and not has_failed else []
     ending.forget_all()
     del exchanges[kept:]
     under_way.sends.requests, under_way.receives.requests = [], []

@@ -78,6 +78,14 @@ def test_the_corpus_is_large_and_a_third_of_it_is_correct() -> None:
         assert "labkit" not in program.source
 
 
+def test_the_programs_after_mpi_corrbench_are_many_and_do_not_know_the_lab() -> None:
+    programs = corpus(after_corrbench_=True).values()
+    assert len(programs) == 478 and sum(program.is_correct for program in programs) == 109
+    for program in programs:
+        compile(program.source, program.name, "exec")
+        assert "labkit" not in program.source
+
+
 def test_the_table_counts_verdicts() -> None:
     outcomes = [
         Outcome("a", CATEGORIES[0], False, "report", []),
