@@ -71,7 +71,7 @@ def test_the_commands_up_run_status_and_down(
     )
     assert machine() == cards
     again = labkit_hosts("up", before=before)
-    assert again.returncode == 1 and "3 hosts are up already; `labkit hosts down`" in again.stderr
+    assert again.returncode == 2 and "3 hosts are up already; `labkit hosts down`" in again.stderr
 
     program = Path(__file__).with_name("measure.py")
     ran = labkit_hosts("run", sys.executable, str(program), before=before)
@@ -182,7 +182,7 @@ def test_missing_rights_are_an_error_that_names_the_alternative(labkit_hosts: Ru
             "sh",
         ),
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "does not let" in done.stderr and "emulated link" in done.stderr
     assert not folder.exists()
 
