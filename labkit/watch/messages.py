@@ -18,7 +18,7 @@ from labkit.watch.errors import TooLongError
 from labkit.watch.flight_recorder.opcodes import OPERATIONS
 from labkit.watch.message_wait import MessageWait
 from labkit.watch.rendezvous import ChannelComm, NoChannel
-from labkit.watch.requests import under_way
+from labkit.watch.requests import under_way, unreceived
 from labkit.watch.signature import check_message
 
 
@@ -146,6 +146,7 @@ class WatchedMessages(ChannelComm):
             return bool(found)
 
         self._wait(name, has_arrived, source, tag, sends_too)
+        unreceived.balance[0] -= 1
         return found[0]
 
     def _complete_both(
@@ -164,7 +165,7 @@ class WatchedMessages(ChannelComm):
         except BaseException:
             under_way.keep(sending)
             raise
-        self._complete("Send", sending, dest, sendtag)
+        self._complete("Send", sending, dest, sendtag, depth=3)
 
     def _complete(
         self,
@@ -175,9 +176,16 @@ class WatchedMessages(ChannelComm):
         status: MPI.Status | None = None,
         receives: bool = False,
         sends_too: bool = False,
+        depth: int = 2,
     ) -> None:
+        if receives:
+            unreceived.balance[0] -= 1
+        else:
+            frame = sys._getframe(depth)
+            unreceived.note((name, self, peer, tag, frame.f_code, frame.f_lasti))
         try:
-            self._wait(name, lambda: request.Test(status), peer, tag, sends_too)
+            if not request.Test(status):
+                self._wait(name, lambda: request.Test(status), peer, tag, sends_too)
         except BaseException:
             if receives:
                 under_way.cancel(request)

@@ -169,3 +169,35 @@ def test_a_message_of_a_cell_that_ended_well_can_be_received_in_the_next(shared:
     shared.run("%%px\nrequest = comm.isend(('kept', rank), right, 8)")
     cell = "print(comm.recv(source=left, tag=8))\nrequest.wait()"
     assert printed(shared, cell) == [f"('kept', {(rank - 1) % 4})" for rank in range(4)]
+
+
+@pytest.mark.parametrize(
+    "fault", ["sys.stdout.close()", "sys.stdout = None", "sys.stderr = open(os.devnull)"]
+)
+def test_a_rank_that_closes_its_output_can_print_in_the_next_cell(shared: Kernel, fault: str) -> None:
+    close = "\n    sys.stderr.close()" if "stderr" in fault else ""
+    shared.run(f"%%px\nimport os, sys\nif rank == 1:\n    {fault}{close}")
+    assert printed(shared, "print(comm.allreduce(1), file=sys.stdout)") == ["4"] * 4
+    assert "4 ranks" in shared.run("rc = connect(4, deadline_s=2)")
+    assert printed(shared, "print(comm.allreduce(rank))") == ["6"] * 4
+
+
+def test_a_message_that_a_cell_leaves_is_named_with_its_line(shared: Kernel) -> None:
+    if "strict" in shared.run("%%px --targets 0\nprint(type(comm).__mro__)").lower():
+        pytest.skip("strict mode has a finding for it")
+    said = shared.run("%%px\nif rank == 2:\n    comm.send('lost', dest=1, tag=9)")
+    assert "rank 1 has not received a message from rank 2, tag 9, sent at cell" in said
+    assert re.search(r"line 3: `comm\.send\('lost', dest=1, tag=9\)`; a later cell can receive it\.", said), (
+        said
+    )
+    assert "not received" not in shared.run("%%px\nif rank == 1:\n    print(comm.recv(source=2, tag=9))")
+    said = shared.run("%%px\nx = np.ones(3)\nsending = [comm.Isend(x, right, 4), comm.isend(1, left, 5)]")
+    # Which of them are found depends on which have arrived.
+    assert re.search(r"rank \d has not received a message from rank \d, tag [45], sent at cell", said), said
+    cell = "y = np.zeros(3)\ncomm.Recv(y, left, 4)\nprint(comm.recv(source=right, tag=5))"
+    assert printed(shared, cell) == ["1"] * 4
+    assert "not received" not in shared.run("%%px\nMPI.Request.waitall(sending[1:])\nsending[0].Wait()")
+    exchange = "comm.sendrecv(1, dest=right, source=left)\ncomm.Sendrecv(x, right, recvbuf=y, source=left)"
+    assert "not received" not in shared.run(
+        f"%%px\n{exchange}\nr = comm.isend(1, right)\ncomm.recv()\nr.wait()"
+    )

@@ -28,6 +28,13 @@ HANGS = {
         "x = np.ones(10 + (rank == 1), dtype=np.float32)\ncomm.Allreduce(x, x.copy())",
         [r"collective #1 with different counts", r"rank 1 is waiting in Allreduce \(#1, 11 float32, SUM\)"],
     ),
+    "an Alltoallv with too few counts on one rank": (
+        "x, y = np.ones(12), np.zeros(12)\ncomm.Alltoallv([x, [3] * (4 if rank else 3)], [y, [3] * 4])",
+        [
+            r"Deadlock: ranks 1–3 have waited in Alltoallv",
+            r"rank 0 raised ValueError: expecting 4 items, got 3",
+        ],
+    ),
     "different dtypes": (
         "x = np.ones(10, dtype='float64' if rank == 3 else 'float32')\ncomm.Allreduce(x, x.copy())",
         [r"collective #1 with different dtypes", r"rank 3 is waiting in Allreduce \(#1, 10 float64, SUM\)"],

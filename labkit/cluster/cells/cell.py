@@ -15,9 +15,9 @@ from IPython import get_ipython
 from labkit.cluster import discovery
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.cells.exits import exits_file, first_exit
-from labkit.cluster.cells.failures import failures, hang_report, tracebacks
+from labkit.cluster.cells.failures import failures, hang_report, tracebacks, unreceived_line
 from labkit.cluster.cells.reports import Reports, stuck_in_mpi
-from labkit.cluster.engine.setup import renew_comm
+from labkit.cluster.engine.setup import renew_comm, unreceived_messages
 from labkit.cluster.errors import CellHung, CellStopped, RankDied
 from labkit.cluster.ownership import Claim
 from labkit.cluster.slurm.notebook import Job
@@ -41,6 +41,7 @@ SLOW_INTERRUPT_S = 5.0  # the same on a busy machine, for ranks that have left t
 LOCK_TIMEOUT_S = 2.0  # a rank that holds the flight recorder's lock must not keep a cell from being stopped
 LOST_S = 1.0  # how long MPI has to end the other ranks before the notebook does
 RENEWAL_S = 20.0  # for idle ranks to get fresh communicators, which takes milliseconds
+UNRECEIVED_S = 2.0  # for idle ranks to look for messages
 NOTICE_S = 2.0  # for the controller to notice that engines have ended
 
 
@@ -119,6 +120,16 @@ class Ranks:
                 raise died
         if self.claim is not None and get_ipython() is not None:
             self.claim.hold()
+
+    def unreceived(self) -> str:
+        """Return a line about messages of the last cell that no rank has received; empty if there are none.
+
+        The ranks are asked only if the number of sends differs from that of receives.
+        """
+        if self.recorder is None or not sum(slot.balance for slot in self.recorder.slots):
+            return ""
+        asked = self.client[:].apply_async(unreceived_messages)
+        return unreceived_line(asked.get()) if wait(asked, UNRECEIVED_S) and not failures(asked) else ""
 
     def check_controller(self) -> None:
         """Raise RankDied if the controller has ended: no answer would ever arrive."""

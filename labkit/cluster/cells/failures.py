@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ipyparallel as ipp
 from ipyparallel.error import RemoteError, TaskAborted
@@ -80,6 +80,29 @@ def split(name: str, message: str, traceback: str) -> tuple[str, str]:
         message = shown
     frames = "\n".join(lines[first:end]).strip("\n").split("\n\n")
     return message, "\n\n".join(frame for frame in frames if not _IN_CYTHON.search(_COLOURS.sub("", frame)))
+
+
+def unreceived_line(found: Iterable[tuple[list[Any], list[Any]]]) -> str:
+    """Return a line about messages that no rank has received; empty if there are none.
+
+    `found`: what labkit.watch.requests.unreceived.look has returned on each rank.
+    """
+    arrived: list[Any] = []
+    lines: dict[Any, str] = {}
+    for here, sent in found:
+        arrived += here
+        lines.update({message: line for *message_, line in sent if (message := tuple(message_))})
+    if not arrived:
+        return ""
+    *first, _ = arrived[0]
+    _, source, dest, tag = first
+    line = lines.get(tuple(first))
+    return (
+        f"rank {dest} has not received a message from rank {source}, tag {tag}"
+        + (f", sent at {line}" if line else "")
+        + (" (there are more)" if len(arrived) > 1 else "")
+        + "; a later cell can receive it."
+    )
 
 
 def hang_report(found: Iterable[Failure]) -> str | None:

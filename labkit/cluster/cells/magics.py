@@ -86,6 +86,8 @@ class RankMagics(ParallelMagics):
             output.show(result, groupby)
         self.raise_errors(result)
         remember(result)
+        if left := self.ranks.unreceived():
+            print(left)
         return None
 
     def wait(self, result: Any, view: live_view.LiveView, interrupts: Sequence[int] = ()) -> None:

@@ -93,6 +93,15 @@ def renew_comm() -> None:
     renewal.renew(MPI.COMM_WORLD, get_ipython().user_ns)
 
 
+def unreceived_messages() -> tuple[list[Any], list[Any]]:
+    """Return the messages that wait to be received on this rank, and the last ones that it has sent."""
+    from mpi4py import MPI  # noqa: PLC0415
+
+    from labkit.watch.requests import unreceived  # noqa: PLC0415
+
+    return unreceived.look(MPI.COMM_WORLD.watch)  # type: ignore[attr-defined]
+
+
 def clear_names(shell: Any) -> list[str]:
     """Delete what cells have defined; return their names, without those that `connect()` has given."""
     initial = shell.user_ns_hidden  # IPython's own names and values
@@ -114,11 +123,24 @@ def record_cells(shell: Any, watch: Any) -> None:
     from labkit.watch import renewal  # noqa: PLC0415
     from labkit.watch.flight_recorder.layout import CellState  # noqa: PLC0415
     from labkit.watch.flight_recorder.source import describe  # noqa: PLC0415
+    from labkit.watch.requests import unreceived  # noqa: PLC0415
+
+    streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+    for stream in streams.values():
+        stream.close = stream.flush  # type: ignore[method-assign]  # a closed one cannot be opened again
+
+    def begin() -> None:
+        unreceived.balance[0] = 0
+        watch.begin_cell()
 
     def end(error: BaseException | None) -> None:
+        for name, stream in streams.items():
+            if getattr(getattr(sys, name), "closed", True):
+                setattr(sys, name, stream)  # without it, no later cell could run
         strict = sys.modules.get("labkit.watch.strict.ending")
         if strict is not None and (left := strict.end_cell()):
             print(left)
+        watch.slot.balance = 0 if strict is not None else unreceived.balance[0]  # it has findings of its own
         renewal.is_due = renewal.is_due or error is not None
         state = CellState.RETURNED if error is None else CellState.RAISED
         watch.end_cell(state, describe(error) if error else "")
@@ -132,7 +154,7 @@ def record_cells(shell: Any, watch: Any) -> None:
         else:
             end_cell(shell.last_execution_result)
 
-    shell.events.register("pre_execute", watch.begin_cell)
+    shell.events.register("pre_execute", begin)
     shell.events.register("post_execute", end_silent_cell)
     shell.events.register("post_run_cell", end_cell)
 
@@ -141,7 +163,7 @@ def record_cells(shell: Any, watch: Any) -> None:
     do_apply = shell.kernel.do_apply
 
     def recorded(*arguments: Any) -> Any:
-        watch.begin_cell()
+        begin()
         reply = do_apply(*arguments)
         end(None if reply[0]["status"] == "ok" else sys.last_value)
         return reply

@@ -19,6 +19,7 @@ from labkit.watch.rendezvous import Channel, ChannelComm
 from labkit.watch.requests import under_way
 from labkit.watch.requests.polled import PolledRequest, polled
 from labkit.watch.requests.under_way import KEPT, RawRequest, receives, sends
+from labkit.watch.requests.unreceived import balance, note
 from labkit.watch.requests.waits import NO_PEER
 from labkit.watch.signature import arguments_of, check_buffers, check_message
 
@@ -46,7 +47,8 @@ class NotedRequests(ChannelComm):
         if type(request) is RawRequest:
             request = PolledRequest(request)
             frame = _getframe(1)
-            request.made = "Isend", self, dest, tag, frame.f_code, frame.f_lasti
+            request.made = made = "Isend", self, dest, tag, frame.f_code, frame.f_lasti
+            note(made)
         kept = sends.requests
         kept.append(request)
         if len(kept) > KEPT:
@@ -61,6 +63,7 @@ class NotedRequests(ChannelComm):
             request = PolledRequest(request)
             frame = _getframe(1)
             request.made = "Irecv", self, source, tag, frame.f_code, frame.f_lasti
+            balance[0] -= 1
         kept = receives.requests
         kept.append(request)
         if len(kept) > KEPT:

@@ -16,7 +16,7 @@ from mpi4py import MPI
 from labkit.comm import waiting
 from labkit.watch.flight_recorder.opcodes import NONBLOCKING_SENDS
 from labkit.watch.rendezvous import ChannelComm
-from labkit.watch.requests import under_way
+from labkit.watch.requests import under_way, unreceived
 from labkit.watch.requests.under_way import RawPrequest, RawRequest
 from labkit.watch.requests.waits import made_by, set_default, wait_for
 from labkit.watch.wait import POLLS, Watch
@@ -196,11 +196,14 @@ def note(request: Any, operation: str = "") -> None:
     operation = operation or (made.operation if made else "")
     if operation in NONBLOCKING_SENDS:
         under_way.sends.add(request)
+        if made:
+            unreceived.note(made)
     elif operation.startswith("Isendrecv"):
         under_way.sends.add(request)
         under_way.receives.add(request)
     elif made is None or made.is_message:
         under_way.receives.add(request)
+        unreceived.balance[0] -= 1
     else:
         under_way.collectives.add(request)
 

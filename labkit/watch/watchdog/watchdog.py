@@ -76,17 +76,23 @@ class Watchdog(threading.Thread):
             self.epoch = self.recorder.head.epoch
             self.slot.mpi_call_since_s = 0.0
         elif self.call is None and not self.slot.waiting_since_s:
-            self.call = self.current_call()
+            self.call = self.current_call(now)
         if self.call:
             self.slot.mpi_call_since_s = self.since_s
         self.sampled_s = self.slot.sampled_s = now
 
-    def current_call(self) -> str:
-        """Return the MPI call that the main thread is in, and post its place; empty if there is none."""
+    def current_call(self, now: float) -> str | None:
+        """Return the MPI call that the main thread is in, and post its place; empty if there is none.
+
+        A collective that all ranks have joined ends by itself, unless their arguments do not fit: return None
+        as long as it may.
+        """
         frame = sys._current_frames().get(self.main or 0)
         name, is_wrapped = mpi_call(frame)
-        if not name or (is_wrapped and self.has_joined(name)):
+        if not name:
             return ""
+        if is_wrapped and self.has_joined(name) and not self.is_left_alone(now):
+            return None
         self.slot.mpi_call = fit(name, NAME_BYTES)
         self.watch.post_place(frame)
         return name
@@ -101,6 +107,21 @@ class Watchdog(threading.Thread):
             return False
         operation = calls[-1].operation
         return operation >= SCHEDULES or OPERATION_NAMES[operation] == name
+
+    def is_left_alone(self, now: float) -> bool:
+        """Return whether another rank left this rank's last collective at least a deadline ago.
+
+        It has ended its cell since, or waits in a later call.
+        """
+        row = self.recorder.last_calls(self.watch.rank)[-1].row
+        members: list[int] = next((each.members for each in self.watch.channels if each.row == row), [])
+        for rank in members:
+            slot = self.recorder.slots[rank]
+            has_ended = slot.cell_state != CellState.RUNNING
+            since_s = slot.cell_state_since_s if has_ended else slot.waiting_since_s
+            if rank != self.watch.rank and since_s and now - since_s > self.deadline_s():
+                return True
+        return False
 
     def is_late(self, now: float) -> bool:
         """Return whether this rank has been stuck for the deadline, in an MPI call or a watched call."""
