@@ -58,11 +58,19 @@ def test_a_check_precedes_all_that_uses_the_engines() -> None:
     assert "client._send" not in source and "session.send" not in source  # a view has no other way to send
     calls: list[str] = []
     client: Any = SimpleNamespace(**{name: partial(calls.append, name) for name in private.USES})
-    private.call_before_use(client, partial(calls.append, "check"))
+    sends = ("execute", "_really_apply")  # of a view: what runs a cell, and what calls a function
+    view_ = SimpleNamespace(**{name: partial(calls.append, name) for name in sends})
+    client.direct_view = lambda: calls.append("direct_view") or SimpleNamespace(**vars(view_))
+    private.call_before_use(client, partial(calls.append, "check"), partial(calls.append, "prepare"))
     for name in private.USES:
         assert callable(getattr(ipp.Client, name))
         getattr(client, name)()
     assert calls == [call for name in private.USES for call in ("check", name)]
+    calls.clear()
+    for name in sends:
+        assert callable(getattr(ipp.DirectView, name))
+        getattr(client.direct_view(), name)()
+    assert calls == [call for name in sends for call in ("check", "direct_view", "prepare", name)]
 
 
 def test_functions_are_applied_by_a_method_that_an_engine_can_replace() -> None:

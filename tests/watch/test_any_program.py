@@ -161,7 +161,7 @@ def test_a_call_with_more_than_its_array_holds_is_an_error_and_no_rank_hangs(
         "n = 9 if comm.rank == 1 else 4\nx, y, z = np.zeros(4), np.zeros(4), np.zeros(4 * comm.size)\n"
         f"{call}\n"
     )
-    output = run(*LABKIT, *mode, "-n", P, path, code=None)
+    output = run(*LABKIT, *mode, "-n", P, "--deadline", 5, path, code=None)
     assert f"ValueError: rank 1: {name} was given 9 × " in output
     assert "a buffer that holds 32 bytes (4 float64)" in output
 
