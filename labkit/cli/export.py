@@ -129,16 +129,17 @@ def command(notebook: Path, out: Path | None) -> None:
     import nbformat
 
     out = out or Path(f"{notebook.stem}.py")
-    if out.exists() and not out.read_bytes().startswith(FIRST_LINE.encode()):
-        raise InputError(f"{out} exists and was not made by this command; choose another --out")
+    with one_line(OSError):
+        if out.exists() and not out.read_bytes().startswith(FIRST_LINE.encode()):
+            raise InputError(f"{out} exists and was not made by this command; choose another --out")
     try:
         cells = nbformat.read(notebook, as_version=4)
         nbformat.validate(cells)
     except Exception as error:  # a file of any content may be given, and nbformat raises many types
         reason = str(error).partition("\n")[0]
         raise InputError(f"{notebook} is not a notebook: {reason}") from None
-    with one_line(ExportError, UnicodeEncodeError):  # JSON can hold halves of characters
+    with one_line(ExportError, UnicodeEncodeError, OSError):  # JSON can hold halves of characters
         text = as_program(cells, notebook.name, out.name).encode()
-    with atomic_write(out) as file:
-        file.write(text)
+        with atomic_write(out) as file:
+            file.write(text)
     click.echo(f"{out}: run it with mpiexec -n 4 python {out}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labkit.cli.inputs import MOST_RANKS, InputError, Place, Whole
+from labkit.cli.inputs import MOST_RANKS, InputError, Place, Whole, one_line
 from labkit.env import PROFILE, RANKS
 
 if TYPE_CHECKING:
@@ -56,9 +56,12 @@ def command(ranks: int, folder: Path, copy_only: bool) -> None:
 
     from labkit.cli import jupyterlab  # noqa: PLC0415
     from labkit.cluster import connect, discovery, profiles  # noqa: PLC0415
+    from labkit.cluster.errors import ClusterError  # noqa: PLC0415
 
-    _prepare(folder)
     profile = os.environ.get(PROFILE) or profiles.DEFAULT
+    with one_line(ClusterError):
+        profiles.check(profile)
+    _prepare(folder)
     has_engines = profile == profiles.DEFAULT
     click.echo(f"Starting JupyterLab{f' and {ranks} MPI ranks' * has_engines} …")
     # After Ctrl-C, asyncio would warn about tasks that have not finished.

@@ -22,18 +22,23 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in INSTALLED.glob(f"*/{FILE}"))
 
 
+def check(profile: str) -> None:
+    """Raise ClusterError unless the profile exists."""
+    if profile not in [DEFAULT, *names()]:
+        raise ClusterError(
+            f"there is no profile {profile!r}; the profiles are {', '.join([DEFAULT, *names()])}. "
+            f"If one is missing, install the lab again: `make env`, or pip for a wheel."
+        )
+
+
 def prepare(profile: str, n: int) -> str:
     """Check that n engines can run in a profile, install its settings, and return IPython's name for it.
 
     Raise ClusterError or labkit.hosts.HostsError if the profile does not exist or is not ready for n engines.
     """
+    check(profile)
     if profile == DEFAULT:
         return "default"
-    if profile not in names():
-        raise ClusterError(
-            f"there is no profile {profile!r}; the profiles are {', '.join([DEFAULT, *names()])}. "
-            f"If one is missing, install the lab again: `make env`, or pip for a wheel."
-        )
     if profile == "hosts" and (up := len(hosts.running().hosts)) < n:
         raise ClusterError(
             f"{n} ranks do not fit on {up} hosts: each host runs one rank. "

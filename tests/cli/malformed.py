@@ -237,7 +237,7 @@ def one(random: Random, run: Mapping[str, str]) -> Case:
             [(), ("run",), ("train",), ("lab",), ("export",), ("bench", "step"), ("hosts", "up")]
         )
         return Case(
-            (*command, random.choice(["--nonsense", "--ou", "-z", "--out=", "--json=", "--", "--no-lr"]))
+            (*command, random.choice(["--nonsense", "--ou", "-z", "--out=", "--json=", "---", "--no-lr"]))
         )
 
     def a_file() -> Case:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import errno
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from labkit import cli
-from labkit.cli.course import copies, release, solutions
+from labkit.cli.course import copies, folders, release, solutions
 from labkit.exercises import catalogue
 from labkit.exercises.reference import reference_text
 from labkit.exercises.source import is_stub
@@ -231,28 +232,31 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path, monkeypatch: p
 def test_a_course_on_a_full_disk_is_complete_or_absent(
     command: list[Any], there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Writing fails at the first file, at the second, and at a later one."""
+    """Writing fails at each file, among them the one that is not a copy."""
     module, *options = command
     folder = tmp_path / "course" / "students"
     folder.mkdir(parents=True) if there else tmp_path.joinpath("course").mkdir()
     before, written = sorted(tmp_path.rglob("*")), 0
-    write = Path.write_bytes
+    write, flush = Path.write_bytes, os.fsync
+    files = {Path("01_a.ipynb"): b"{}", Path("docs", "b.md"): b"", Path("02_c.ipynb"): b"{}"}
 
-    def full(path: Path, content: bytes) -> int:
+    def until_full(path: str | None) -> None:
         nonlocal written
         written += 1
         if written == last:
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        return write(path, content)
+            raise OSError(errno.ENOSPC, "No space left on device", path)
 
-    monkeypatch.setattr(Path, "write_bytes", full)
-    for last in (1, 2, 30):  # noqa: B007
+    def run() -> Any:
+        return CliRunner().invoke(cli.main, [module.__name__.rpartition(".")[2], *options, str(folder)])
+
+    monkeypatch.setattr(folders, "contents", lambda *_, **__: files)
+    monkeypatch.setattr(Path, "write_bytes", lambda path, data: (until_full(str(path)), write(path, data)))
+    monkeypatch.setattr(os, "fsync", lambda file: (until_full(None), flush(file)))
+    for last in range(1, len(files) + 1 + (command != [release])):  # noqa: B007
         written = 0
-        done = CliRunner().invoke(cli.main, [module.__name__.rpartition(".")[2], *options, str(folder)])
+        done = run()
         assert done.exit_code == 2 and "No space left" in done.output, done.output
         assert sorted(tmp_path.rglob("*")) == before
-    monkeypatch.undo()
-    assert (
-        CliRunner().invoke(cli.main, [module.__name__.rpartition(".")[2], *options, str(folder)]).exit_code
-        == 0
-    )
+    last = 0
+    assert run().exit_code == 0
+    assert {path.name for path in files} <= {path.name for path in folder.rglob("*")}
