@@ -17,6 +17,7 @@ from collections.abc import Mapping
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+LONGEST_S = 1e9  # as long as `time.sleep` can wait on every system
 BANDWIDTHS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
@@ -34,7 +35,7 @@ def parse_size(text: str) -> int:
 def parse_time(text: str) -> float:
     """Return the seconds in a text such as "50us", "50µs", "5ms" or "2s". Raise ValueError for any other."""
     seconds = _parse(text.replace("µ", "u").replace("μ", "u"), TIMES)
-    if seconds is None:
+    if seconds is None or seconds > LONGEST_S:
         raise ValueError(f"expected a time such as 50us, 5ms or 2s, got {text!r}")
     return seconds
 

@@ -32,6 +32,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 EXPECTED = (
     "expected RANK:KIND=AMOUNT such as 3:slow-processor=3, 3:slow-link=100mbit, 3:jitter=5ms or 3:pause=2s@10"
 )
+MOST = 1_000_000  # times slower: with a digit too many, a step would never end
 
 T = TypeVar("T")
 
@@ -68,10 +69,12 @@ def parse(text: str) -> Bottleneck:
         raise ValueError(f"{EXPECTED}, got {text!r}")
     rank, kind, amount = int(parts[1]), parts[2], parts[3]
     factor = float(amount) if re.fullmatch(r"\d+(\.\d+)?", amount) else 0.0
+    if factor > MOST:
+        factor = 0.0
     if kind == "slow-processor":
         if factor < 1:
             raise ValueError(
-                f"expected how many times longer rank {rank} takes to compute, 1 or more, got {amount!r}"
+                f"expected how many times longer rank {rank} takes to compute, 1 to {MOST:,}, got {amount!r}"
             )
         return Bottleneck(rank, "slow-processor", factor=factor)
     if kind == "slow-link":
