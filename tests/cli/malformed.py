@@ -68,7 +68,7 @@ SLOWED += (
     "-1:jitter=5ms",
     "0:slow-link=²",
 )
-LINKS = *BANDWIDTHS[:-2], "1gbit+", "1gbit+x", f"1gbit+{LONG}s", "+5ms", "1gbit+5ms+5ms"
+LINKS = *BANDWIDTHS[:-2], "1gbit+", "1gbit+x", f"1gbit+{LONG}s", "+", "1gbit+5ms+5ms"
 NEW_PLACES = "", "x" * 300, "x/" * 3000 + "x", "file/x", "/dev/null/x"
 TRAIN = "train", "--out", "out", "--iterations", "1"
 
