@@ -42,7 +42,7 @@ c.JupyterHub.load_roles = [
 ]
 
 # Passwords and cells must not cross the network unencrypted, and this file has no certificate: listen on this
-# machine alone, behind a web server with TLS. Or set ssl_key and ssl_cert, and then another address here.
+# machine alone, behind a web server with TLS. To listen on another address, set ssl_key and ssl_cert first.
 c.JupyterHub.bind_url = "http://127.0.0.1:8000"
 
 # Every account of this machine may log in, with its password.

@@ -49,9 +49,7 @@ def started(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
         launcher = f"srun --mpi={environment.get('SLURM_MPI_TYPE') or 'none'}"
     if not re.fullmatch("[0-9]{1,9}", count) or not int(count):
         name = next(name for name in COUNTS if name in environment)
-        raise SettingError(
-            f"the environment variable {name}={count} is not the number of ranks that it should be"
-        )
+        raise SettingError(f"the environment variable {name}={count} is not a valid number of ranks")
     return launcher, int(count)
 
 

@@ -209,7 +209,7 @@ def test_what_lies_beside_the_environment_or_in_it_stays(place: Place) -> None:
         (place.folder.parent / f".venv.{suffix}").mkdir()
         (place.folder.parent / f".venv.{suffix}" / "thesis.tex").touch()
     before = contents(place.folder.parent)
-    assert "the lab has not made it" in place.make(code=1)
+    assert "the lab did not make it" in place.make(code=1)
     assert contents(place.folder.parent) == before
     shutil.rmtree(place.folder.parent / ".venv.old")
     place.make()

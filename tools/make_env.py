@@ -97,10 +97,10 @@ def check_is_ours(folder: Path, *, whole: bool = False) -> None:
     )
     if names - {NEW_STAMP} and not made_from(folder):
         sys.exit(
-            f"{folder} is not empty, and the lab has not made it, so it stays. Choose a new folder: VENV=…"
+            f"{folder} is not empty, and the lab did not make it. Choose another folder, new or empty: VENV=…"
         )
     if whole and names - PARTS:
-        sys.exit(f"{folder} holds what the lab has not put there: {', '.join(sorted(names - PARTS))}.")
+        sys.exit(f"{folder} holds files that the lab did not put there: {', '.join(sorted(names - PARTS))}.")
 
 
 def remove(folder: Path) -> None:
@@ -141,9 +141,7 @@ def main(folder: Path, mpi: str, add: str, removing: bool) -> int:
     old = folder.with_name(f"{folder.name}.old")
     check_is_ours(folder)
     if old.exists() and not made_from(old):
-        sys.exit(
-            f"{old} would be in the way, and the lab has not made it. Rename it, or choose another folder."
-        )
+        sys.exit(f"{old} is in the way, and the lab did not make it. Rename it, or choose another folder.")
     have = made_from(folder)
     want = wanted(folder, have if finished(have) or not old.exists() else made_from(old), mpi, add)
     if have == want and not old.exists() and not removing:

@@ -1,4 +1,4 @@
-"""Print the median times of connect(), of an empty cell and of an exchange: the price of what a cell does.
+"""Print the median times of connect(), of an empty cell and of an exchange: the cost of what a cell does.
 
 Run `.venv/bin/python tools/time_cells.py [rounds]` in the folders of two versions, and compare.
 """

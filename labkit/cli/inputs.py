@@ -22,10 +22,10 @@ NAMED = f"{__name__}.NAMED"  # the paths that the user has named, in a click con
 
 
 class InputError(click.UsageError):
-    """A file, a folder or a variable of the user's cannot be used: one line, exit status 2."""
+    """A file, folder or variable that the user gave cannot be used: one line, exit status 2."""
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print the error without the command's usage, which is right."""
+        """Print the error without the command's usage: the user called the command correctly."""
         click.ClickException.show(self, file)
 
 
@@ -77,7 +77,7 @@ class Whole(click.IntRange):
 
 
 class Finite(click.FloatRange):
-    """A range of numbers that excludes NaN and infinity, which pass every comparison or none."""
+    """A range of numbers that excludes NaN and infinity, which comparisons with a bound let through."""
 
     name = "number"
 
@@ -97,7 +97,7 @@ class Place(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not os.fspath(value):
-            self.fail("expected a path, got an empty text.", param, ctx)
+            self.fail("expected a path, got an empty string.", param, ctx)
         path = super().convert(value, param, ctx)
         if ctx:
             ctx.meta.setdefault(NAMED, []).append(path)

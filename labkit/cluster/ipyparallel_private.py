@@ -109,7 +109,7 @@ def call_before_use(
 
 
 def has_failed(future: Any) -> bool:
-    """Return whether what a future of a message stands for has ended in an error."""
+    """Return whether the work that a message's future stands for has ended in an error."""
     try:
         return isinstance(future.result(), Exception)  # ipyparallel returns an engine's exception as a result
     except Exception:

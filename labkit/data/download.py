@@ -19,7 +19,7 @@ from urllib3.exceptions import HTTPError
 
 BLOCK = 1 << 16
 TIMEOUTS_S = (10, 30)  # for the connection; for the next bytes
-# A server that sends less, in a time or in so many connections one after the other, would keep us for days.
+# With a server that sends less, in WITHIN_S or in each of CONNECTIONS in a row, a download would take days.
 LEAST_BYTES, WITHIN_S, CONNECTIONS = 1 << 16, 60.0, 5
 PARTIAL, UNSATISFIABLE = 206, 416
 
@@ -70,7 +70,7 @@ class ResumingDownloader:
             self._arrived, self._since = 0, monotonic()
         elif monotonic() - self._since > WITHIN_S:
             raise requests.RequestException(
-                f"only {self._arrived} bytes came in {WITHIN_S:g} s; what has come is kept for the next try"
+                f"only {self._arrived} bytes came in {WITHIN_S:g} s; the partial file is kept for next time"
             )
 
     def _resume(self, url: str, received: int, bar: tqdm) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-MEMORY_BYTES = 4 << 30  # of addresses, for the judge: results are a student's, and can be large
+MEMORY_BYTES = 4 << 30  # of address space, for the judge: a student's results can be large
 MOST_WORDS = 2000  # characters of a finding
 MOST_TEXTS = 3  # in one job on ranks: each case opens a communicator, of which about 60 can be watched
 

@@ -40,7 +40,7 @@ class Kept(NamedTuple):
 
     comm: MPI.Comm
     members: tuple[int, ...]
-    others: tuple[int, ...]  # only of an inter-communicator
+    others: tuple[int, ...]  # only of an intercommunicator
     channel: Channel | None
     companions: dict[int, tuple[MPI.Intracomm, Callable[[], object]]]
 
@@ -65,7 +65,7 @@ def is_due_on_any_rank() -> bool:
 def renew(world: MPI.Intracomm, names: dict[str, Any]) -> None:
     """Give each communicator a fresh handle, and deal with what was left on the old one. Collective.
 
-    `names`: those of the session. A communicator that is not watched, such as an inter-communicator, is
+    `names`: those of the session. A communicator that is not watched, such as an intercommunicator, is
     renewed if the same name refers to it on all of its ranks. One that not all of its ranks have, because its
     cell failed while it was made, becomes `COMM_NULL`.
     """

@@ -1,4 +1,4 @@
-"""What has to be equal on all ranks in a collective, and whether a rank's buffers hold what it was given."""
+"""Check what must be equal on all ranks in a collective, and that a rank's buffers hold what it was given."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Watch:
         self.waiting: dict[int, Waiting] = {}  # what threads of this process wait for
         self.posted: Waiting | None = None  # the one of these in the slot
         self.callers: set[int] = {threading.main_thread().ident or 0}  # threads that have waited in MPI
-        self.strangers = _threads()  # that do not belong to the program or cell
+        self.strangers = _threads()  # threads of neither the program nor the cell
         self.channels: list[Any] = []  # of class Channel, which imports this module
         self.rows_opened = 0  # as rank 0 of a communicator
         self.free_rows: list[int] = []

@@ -1,4 +1,4 @@
-"""Programs after MPI-CorrBench, a public benchmark of MPI errors that nobody here wrote.
+"""Programs modelled on MPI-CorrBench, a public and independent benchmark of MPI errors.
 
 Its C programs call MPI once or twice, and pass one wrong argument or leave out one call; without an argument
 on the command line they are wrong, with one they are right. The tables follow them: a template, the values of

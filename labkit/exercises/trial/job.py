@@ -162,7 +162,7 @@ class _Call:
 
 
 def pack_each(arguments: tuple[Any, ...]) -> list[Any]:
-    """Return the arguments as JSON can hold them, one by one: one that cannot be sent affects no other."""
+    """Return each argument as JSON can hold it; an argument that cannot be sent affects no other."""
     return [pack(argument.as_data() if hasattr(argument, "as_data") else argument) for argument in arguments]
 
 

@@ -80,7 +80,7 @@ class Trial:
     stacks: list[str]  # of each rank at the end of its time; empty otherwise
     report: dict[str, Any] | None  # of a hang, or of a rank that died
     status: int | None  # None if the job was ended
-    excess: str  # why it was ended before its time, of what it wrote too much; empty otherwise
+    excess: str  # what it did too much of, if it was ended for that; empty otherwise
     output: str  # all of the job's, for errors of the check
     printed: str  # what the student's code has printed
     unreadable: str = ""  # why the records cannot be used
@@ -186,7 +186,7 @@ def clean_environment() -> dict[str, str]:
     """Return what a judge and a job get of this process's environment, with the settings of a rank."""
     kept = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith("LC_")}
     if site.ENABLE_USER_SITE:
-        kept["PYTHONUSERBASE"] = site.getuserbase()  # it depends on HOME, which is another one in a job
+        kept["PYTHONUSERBASE"] = site.getuserbase()  # it depends on HOME, which differs in a job
     return {**env.one_machine(kept), **kept, **env.ONE_THREAD, **env.OPEN_MPI}
 
 

@@ -9,14 +9,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-MEMORY_BYTES = 768 << 20  # of addresses, for each process, beyond what it has when the student's code begins
+MEMORY_BYTES = 768 << 20  # of address space, for each process, beyond what it has when the code begins
 FILE_BYTES = 64 << 20  # of each file; also of a job's folder
 OPEN_FILES = 512
 PROCESSES = 256  # besides those that the user has already; in a sandbox, there are none
 
 
 def limit(cpu_s: float, processes: int) -> None:
-    """Limit what this process, and each that it starts, may use. No process but root's can go back.
+    """Limit what this process, and each that it starts, may use. Only root can raise the limits again.
 
     - `cpu_s`: seconds of computing from now on.
     - `processes`: how many processes and threads this user may have; root may have any number.
@@ -27,7 +27,7 @@ def limit(cpu_s: float, processes: int) -> None:
         resource.RLIMIT_NOFILE: OPEN_FILES,
         resource.RLIMIT_CORE: 0,
     }
-    if sys.platform == "linux":  # elsewhere, nothing says cheaply what is in use
+    if sys.platform == "linux":  # other systems have no cheap way to read the present use
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limits[resource.RLIMIT_AS] = pages * resource.getpagesize() + MEMORY_BYTES
         limits[resource.RLIMIT_NPROC] = processes
@@ -38,7 +38,7 @@ def limit(cpu_s: float, processes: int) -> None:
 
 
 def processes() -> int:
-    """Return how many processes and threads this user may have, who has some already."""
+    """Return how many processes and threads this user may have, including the present ones."""
     count = PROCESSES
     for entry in os.listdir("/proc") if sys.platform == "linux" else ():
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""A communicator of which all collectives run on a ring of messages, so that their bytes can be counted.
+"""A communicator whose collectives all run on a ring of messages, so that their bytes can be counted.
 
 It stands alone: a job that does not need it is not shown labkit's ring, which other exercises ask for.
 """

@@ -1,4 +1,4 @@
-"""Run a command that cannot reach this machine: what submissions run in, when an instructor grades them.
+"""Run a command so that it cannot reach this machine. Submissions run in it when an instructor grades them.
 
     python sandbox.py SETTINGS COMMAND …
 

@@ -74,7 +74,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _reduced(path: Path, wanted: set[str]) -> ast.Module:
-    """Return the lines of a package that import what is wanted of it; all lines if they do not suffice."""
+    """Return the lines of a package that import the names wanted of it; all lines if those do not suffice."""
     tree = ast.parse(path.read_bytes())
     imported = {alias.asname or alias.name: alias for alias in _aliases(tree)}
     own = {name for name in wanted - imported.keys() - {"", ALL} if _path(f"{_name(path)}.{name}") is None}

@@ -76,7 +76,7 @@ def _size(name: str, arguments: list[Any]) -> int:
 
 
 def on_links(bytes_per_s: float, latency_s: float, slower: float, slow_rank: Mapping[int, int]) -> Wrap:
-    """Return a `wrap`: emulated links, of which that of rank `slow_rank[p]` is slower by a factor."""
+    """Return a `wrap`: emulated links; the link of rank `slow_rank[p]` is slower by a factor."""
     return partial(_on_links, (bytes_per_s, latency_s), slower, slow_rank)
 
 

@@ -70,7 +70,7 @@ unfinished: list[MPI.Request] = []
 # Requests of cells that have failed. The session may still refer to them.
 _left_sends: list[MPI.Request] = []
 _left_receives: list[MPI.Request] = []
-_left_collectives: list[MPI.Request] = []  # which MPI cannot cancel
+_left_collectives: list[MPI.Request] = []  # MPI cannot cancel them
 _ALONE = [object()]  # refers to an object that nothing else refers to
 
 

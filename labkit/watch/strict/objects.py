@@ -57,7 +57,7 @@ def forget(made: Any) -> None:
 
 
 def never_freed(rank: int, only_lost: bool) -> list[Finding]:
-    """Return a remark for each line whose objects were never freed; MPI frees them when it ends.
+    """Return a remark for each line whose objects were never freed; MPI frees them at its end.
 
     `only_lost`: only objects that no variable refers to. Another one may have the same handle.
     """

@@ -312,7 +312,7 @@ def free_mem(mem: MPI.buffer) -> None:
         held = window.tomemory()
         if held is not None and held.nbytes and 0 <= held.address - mem.address < mem.nbytes:
             raise StrictError(
-                f"rank {window.comm.rank}: Free_mem was given the memory of a window that is not freed "
+                f"rank {window.comm.rank}: Free_mem was given the memory of a window that has not been freed "
                 f"({here()})"
             )
     _free_mem(mem)

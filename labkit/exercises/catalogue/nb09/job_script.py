@@ -220,7 +220,7 @@ def recorded(record):
 
 
 def process_of(job, command):
-    """Return the first process below this one that runs the command: in a sandbox, it is not its child."""
+    """Return the first descendant that runs the command: in a sandbox, it is not a direct child."""
     left = [psutil.Process(job.pid)]
     for each in left:
         with suppress(psutil.Error):  # it has just ended

@@ -23,7 +23,7 @@ REDUCING = "Reduce", "Allreduce", "Scan", "Exscan"
 
 
 class StrictCollectives(StrictBase):
-    """Collectives with counts for each rank, and those that return a request.
+    """Collectives with per-rank counts, and those that return a request.
 
     Other blocking ones are compared by every watched communicator.
     """
