@@ -261,6 +261,22 @@ ATTACKS: dict[str, Attack] = {
         words="BlockingIOError",
         possible=NUMBERS,
     ),
+    "starts 700 processes in user namespaces": Attack(
+        "import ctypes, os, time",
+        "ends = os.pipe()\n"
+        "for _ in range(7):\n"
+        "    if os.fork() == 0:\n"
+        "        ctypes.CDLL(None).unshare(0x10000000)\n"
+        "        try:\n"
+        "            for _ in range(100):\n"
+        "                if os.fork() == 0: time.sleep(30); os._exit(0)\n"
+        "        except OSError as error: os.write(ends[1], type(error).__name__.encode() + b'\\n')\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+        "os.close(ends[1]); os.set_blocking(ends[0], False); raise OSError(os.read(ends[0], 15))",
+        words="BlockingIOError",
+        possible=NUMBERS,
+    ),
     "opens 1,000 files": Attack(
         body="files = [open('/dev/null') for _ in range(1000)]", words="Too many open files"
     ),
