@@ -45,6 +45,7 @@ LONGER = {  # one idea each
     TESTS / "exercises/hostile.py": 350,
     TESTS / "train/checks/resuming.py": 310,
     TOP / "train/experiment/running.py": 340,
+    TOP / "watch/flight_recorder/text.py": 320,
     TOP / "watch/wait.py": 400,
     TOP / "watch/strict/windows.py": 360,
     TESTS / "corpus/after_corrbench.py": 330,

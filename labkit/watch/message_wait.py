@@ -26,6 +26,7 @@ class MessageWait(Waiting):
 
     origin = ""  # the line that made the request
     is_circular = True  # whether this wait can be part of a circle of messages
+    failed_polls = 0  # by a rank that polls in a loop of its own
     waited_for: Sequence[MPI.Request] = ()  # not counted as other messages under way
 
     def __init__(  # noqa: PLR0917
@@ -51,6 +52,7 @@ class MessageWait(Waiting):
         slot.message_operation, slot.message_peer, slot.message_tag = self.operation, self.peer, self.tag
         slot.message_purpose = fit(self.purpose, PURPOSE_BYTES)
         slot.message_origin = fit(self.origin, ORIGIN_BYTES)
+        slot.message_polls = self.failed_polls
         if self.purpose or not self.is_circular or watch.is_threaded():
             slot.message_number = 0
         else:

@@ -189,18 +189,29 @@ class Watch:
         finally:
             if announced:
                 del self.waiting[thread]
-                self._withdraw(waiting)
+                self.withdraw(waiting)
+
+    def look(self, waiting: Waiting, waited: float) -> None:
+        """Note that this rank waits, although it polls itself; raise HangError if that cannot end."""
+        self._post(waiting)
+        if reason := self._reason_to_stop(waiting, waited):
+            waiting.is_over = True
+            try:
+                self._raise(reason, waiting)
+            finally:
+                self.withdraw(waiting)
 
     def _post(self, waiting: Waiting) -> None:
         """Note in the slot that this rank waits, if all of its threads do that use MPI."""
         if not self.all_threads_wait():
-            self._withdraw(waiting)
+            self.withdraw(waiting)
         elif self.posted is None:
             self.posted = waiting
             self.slot.waiting_since_s = waiting.since_s
             waiting.announce()
 
-    def _withdraw(self, waiting: Waiting) -> None:
+    def withdraw(self, waiting: Waiting) -> None:
+        """Note that this rank does not wait any more; keep what an error is about for the others."""
         if self.posted is waiting:
             self.posted = None
             self.slot.waiting_since_s = 0.0

@@ -42,6 +42,17 @@ def test_a_message_of_a_hang_does_not_reach_the_corrected_cell(shared: Kernel) -
     assert printed(shared, cell.format("new", "left")) == [f"('new', {(rank - 1) % 4})" for rank in range(4)]
 
 
+def test_a_rank_that_polls_for_ever_is_reported_and_does_not_receive_later(shared: Kernel) -> None:
+    said = shared.run(
+        "%%px\nx = np.zeros(1)\nold = comm.isend('old', right, 4)\nrequest = comm.Irecv(x, left, 3)\n"
+        "while not (request.Test() or comm.Iprobe(left, 5) or comm.improbe(left, 5)):\n    pass"
+    )
+    assert re.search(r"rank \d has called (Test|Iprobe|improbe) [\d,]{5,} times without success", said), said
+    assert printed(shared, "r = comm.isend(rank, right)\nprint(comm.recv(source=left))\nr.wait()") == [
+        *"3012"
+    ]
+
+
 def test_a_send_before_an_error_does_not_reach_the_corrected_cell(shared: Kernel) -> None:
     fault = "x = np.full(4, 10.0 + rank)\nrequest = comm.Isend(x, right, 5)\n1 / 0"
     assert "ZeroDivisionError" in shared.run(f"%%px\n{fault}")

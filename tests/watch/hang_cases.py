@@ -88,6 +88,33 @@ HANGS = {
         "half = comm.Split(rank % 2)\nif rank != 3:\n    half.Barrier()",
         [r"rank 3 never joined", r"rank 1 is waiting in Barrier"],
     ),
+    "Iprobe in a loop": (
+        "if rank:\n    comm.deadline_s = 0.3\n    while not comm.Iprobe(source=0, tag=5):\n        pass",
+        [
+            r"rank \d has called Iprobe [\d,]{5,} times without success: no matching send from rank 0 "
+            r"\(tag 5\)",
+            r"rank \d has called Iprobe [\d,]+ times without success and is waiting "
+            r"for a message \(from rank 0, tag 5\) at cell line [45]: `",
+            r"rank 0 has returned from the cell",
+        ],
+    ),
+    "Test in a loop on all ranks": (
+        "import numpy as np\nx, request = np.ones(3), None\nrequest = comm.Irecv(x, (rank + 1) % size, 4)\n"
+        "while not request.Test():\n    pass",
+        [
+            r"rank \d has called Test [\d,]{5,} times without success and is waiting for its Irecv "
+            r"\(from rank \d, tag 4\), started at cell line 4: `.*at cell line [56]: `",
+        ],
+    ),
+    "testing any request while another rank waits in a collective": (
+        "from mpi4py import MPI\nif rank:\n"
+        "    requests = [comm.irecv(source=0, tag=tag) for tag in (1, 2)]\n"
+        "    while not MPI.Request.testany(requests)[1]:\n        pass\ncomm.Barrier()",
+        [
+            r"rank 0 .*is waiting in Barrier \(#1\) at cell line 7",
+            r"called Test [\d,]{5,} times without success",
+        ],
+    ),
     "a circle of receives": (
         "comm.deadline_s = 60\nleft = (rank - 1) % size\ngot = comm.recv(source=left, tag=3)\n",
         [
@@ -95,4 +122,30 @@ HANGS = {
             r"rank 2 is waiting in recv \(from rank 1, tag 3\) at cell line 4: `got = comm.recv",
         ],
     ),
+}
+
+# Rank 0 waits for longer than the deadline, until the others have worked for 5 s.
+POLLS_BETWEEN = """import time
+alone = comm.Split(rank)
+if rank:
+    x, end = np.empty(1), time.monotonic() + 5
+    request, a = comm.Irecv(x, 0, 8), np.ones((120, 120))
+    while time.monotonic() < end:
+        {}
+    comm.send(1, dest=0)
+    request.Wait()
+    print(int(x[0]) + 3)
+else:
+    for source in range(1, size):
+        comm.recv(source=source)
+    for dest in range(1, size):
+        comm.Send(np.ones(1), dest, 8)
+    print(4)"""
+
+# What a rank does besides polls -> the line.
+WORKING = {
+    "computes": "a = a @ a / 120; request.Test(); comm.Iprobe(0, 7)",
+    "sleeps": "time.sleep(0.001); request.Test()",
+    "sends and receives": "comm.sendrecv(1, dest=rank, source=rank); request.Test(); comm.iprobe(0, 7)",
+    "joins collectives": "comm.Iprobe(0, 7); alone.allreduce(1)",
 }

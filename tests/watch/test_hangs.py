@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from tests.cluster_fixtures import Kernel, Start, World, wait_until
 from tests.conftest import thorough
-from tests.watch.hang_cases import HANGS, SCHEDULE
+from tests.watch.hang_cases import HANGS, POLLS_BETWEEN, SCHEDULE, WORKING
 
 pytestmark = pytest.mark.clusters
 
@@ -69,6 +69,12 @@ def test_a_hang_ends_the_cell_with_a_report_that_names_the_rank(shared: Kernel, 
         assert re.search(pattern, said), said
     assert said.count("HangError") == 1, said  # shown once, however many ranks raised it
     recover(what, took, shared)
+
+
+@pytest.mark.parametrize("work", WORKING)
+def test_a_rank_that_works_between_its_polls_is_not_reported(shared: Kernel, work: str) -> None:
+    said = shared.run(f"%%px\n{POLLS_BETWEEN.format(WORKING[work])}")
+    assert numbers(said) == "4\n" * 4, said
 
 
 @pytest.mark.parametrize("which", ["comm", thorough("MPI.Intracomm(comm)")])

@@ -123,6 +123,7 @@ class Slot(ctypes.Structure):
         ("has_receives", ctypes.c_int64),
         ("message_purpose", ctypes.c_char * PURPOSE_BYTES),  # what it is part of; empty: the caller's own
         ("message_origin", ctypes.c_char * ORIGIN_BYTES),  # the line that made the request; empty: no request
+        ("message_polls", ctypes.c_int64),  # without success, by a rank that polls itself; 0: it does not
         ("confirmed", ctypes.c_int64),  # see circle.confirmation
         ("only_compares", ctypes.c_int64),  # whether it makes no rendezvous: see labkit.watch.comparing
         ("writes_stack", ctypes.c_int64),  # whether it answers the signal (see stacks.py)

@@ -74,6 +74,7 @@ NONBLOCKING_COLLECTIVES = (
     *(f"Ineighbor_{name}" for name in _NEIGHBORS),
     *(f"Neighbor_{name}_init" for name in _NEIGHBORS),
 )
+PROBES = ("Iprobe", "iprobe", "Improbe", "improbe")
 SENDS = ("Send", "Ssend", "send", "ssend", *NONBLOCKING_SENDS)
 OPERATIONS = {
     name: number
@@ -81,7 +82,7 @@ OPERATIONS = {
         (
             *(*COLLECTIVES, *MESSAGES, "probe", "mprobe"),
             *(*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES, "Isendrecv", "Isendrecv_replace"),
-            *(*NONBLOCKING_COLLECTIVES, "Wait"),
+            *(*NONBLOCKING_COLLECTIVES, "Wait", *PROBES),
         )
     )
 }

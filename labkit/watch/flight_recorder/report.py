@@ -75,6 +75,7 @@ class MessageWait:
     tag: int | None
     purpose: str = ""  # what it is part of, such as a schedule; empty for a message of the student's own
     origin: str = ""  # the line of the non-blocking call that made the request; empty for a blocking call
+    polls: int = 0  # without success, by a rank that calls Iprobe or Test in a loop; 0 for other calls
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,7 @@ def _waiting(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState
             tag=slot.message_tag if slot.message_tag >= 0 else None,
             purpose=_text(slot.message_purpose),
             origin=_text(slot.message_origin),
+            polls=slot.message_polls,
         )
         return replace(seen, activity=Activity.WAITING_FOR_MESSAGE, place=_text(slot.place), message=message)
     if not seen.calls:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from labkit.watch.flight_recorder.circle import circle
 from labkit.watch.flight_recorder.groups import groups, ranks_in_short, ranks_on_hosts
-from labkit.watch.flight_recorder.opcodes import NONBLOCKING_COLLECTIVES, SENDS
+from labkit.watch.flight_recorder.opcodes import NONBLOCKING_COLLECTIVES, PROBES, SENDS
 from labkit.watch.flight_recorder.report import (
     Activity,
     CallRecord,
@@ -107,8 +107,10 @@ def _unmatched(report: Report, rank: RankState) -> str:
         return f"rank {rank.rank} is waiting for a request that does not complete."
     missing = f"receive on {peer}" if message.operation in SENDS else f"send from {peer}"
     purpose = f" for {message.purpose}" if message.purpose else ""
-    waiting = f"waiting {'for its' if message.origin else 'in'} {message.operation}"
-    return f"rank {rank.rank} is {waiting}{purpose}: no matching {missing}{tag}."
+    waiting = f"is waiting {'for its' if message.origin else 'in'} {message.operation}"
+    if message.operation in PROBES:
+        waiting = f"has called {_polls(message)}"
+    return f"rank {rank.rank} {waiting}{purpose}: no matching {missing}{tag}."
 
 
 def _not_in(operation: str, report: Report) -> str:
@@ -186,6 +188,8 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
         before = f"called {_call(rank.calls[0])} and " if len(rank.calls) > 1 else ""
         return f"{before}{be} waiting in {call.operation} ({details}){elsewhere}{at}"
     if rank.message is not None:
+        if rank.message.polls:
+            be = f"{'have' if many else 'has'} called {_polls(rank.message)} and {be}"
         return f"{be} waiting {_waited_for(rank, rank.message)}{at}"
     if report.number == 0:
         return _verb(rank, many)
@@ -208,6 +212,12 @@ def _call(call: CallRecord) -> str:
     return f"{call.operation} as collective #{call.number}" + (f" ({details})" if details else "")
 
 
+def _polls(message: MessageWait) -> str:
+    """Return `Iprobe 1,203,411 times without success`."""
+    call = message.operation if message.operation in PROBES else "Test"
+    return f"{call} {message.polls:,} times without success"
+
+
 def _waited_for(rank: RankState, message: MessageWait) -> str:
     """Return `in Recv (from rank 2, tag 7)`, or for a request, the call that made it and its line."""
     origin = message.origin
@@ -219,6 +229,8 @@ def _waited_for(rank: RankState, message: MessageWait) -> str:
     tag = "" if message.tag is None else f", tag {message.tag}"
     purpose = f" for {message.purpose}" if message.purpose else ""
     own = f"for its {message.operation}" if origin else f"in {message.operation}"
+    if message.operation in PROBES:
+        own = "for a message"
     return f"{own} ({direction} {peer}{tag}){started}{purpose}"
 
 

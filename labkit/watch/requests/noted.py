@@ -14,10 +14,12 @@ from labkit.watch.flight_recorder.opcodes import (
     NONBLOCKING_COLLECTIVES,
     NONBLOCKING_RECEIVES,
     NONBLOCKING_SENDS,
+    PROBES,
 )
 from labkit.watch.rendezvous import Channel, ChannelComm
 from labkit.watch.requests import under_way
 from labkit.watch.requests.polled import PolledRequest, polled
+from labkit.watch.requests.polls import counting_probe
 from labkit.watch.requests.under_way import KEPT, RawRequest, receives, sends
 from labkit.watch.requests.unreceived import balance, note
 from labkit.watch.requests.waits import NO_PEER
@@ -147,6 +149,10 @@ def _collective(name: str) -> Callable[..., Any]:
     return like_mpi4py(start, name)
 
 
+def _inner(name: str) -> Callable[..., Any]:
+    return lambda self, *call: getattr(super(NotedRequests, self), name)(*call)
+
+
 def _losing(name: str, kind: under_way.UnderWay) -> Callable[..., Any]:
     def start(self: NotedRequests, *arguments: Any, **named: Any) -> Any:
         if name == "Bsend":
@@ -166,3 +172,6 @@ for _name in NONBLOCKING_COLLECTIVES:
 for _kind, _names in (sends, "Bsend bsend"), (receives, "Mprobe mprobe Improbe improbe"):
     for _name in _names.split():
         setattr(NotedRequests, _name, _losing(_name, _kind))
+for _name in PROBES:
+    _probe = vars(NotedRequests).get(_name) or _inner(_name)
+    setattr(NotedRequests, _name, counting_probe(_name, _probe))

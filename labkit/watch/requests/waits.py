@@ -58,6 +58,15 @@ def set_default(watch: Watch | None, deadline_s: float) -> None:
     _watch, _deadline_s = watch, deadline_s
 
 
+def watch_of(requests: Sequence[MPI.Request]) -> tuple[Watch | None, float]:
+    """Return what watches a wait for requests, and its deadline in seconds."""
+    made = [each for each in map(made_by, requests) if each]
+    channels = [each.comm._channel for each in made if isinstance(each.comm._channel, Channel)]
+    return channels[0].watch if channels else _watch, max(
+        (each.comm.deadline_s for each in made), default=_deadline_s
+    )
+
+
 def wait_for(
     is_done: Callable[[], bool], requests: Sequence[MPI.Request], needs_all: bool = True, depth: int = 2
 ) -> None:
@@ -66,14 +75,11 @@ def wait_for(
     `needs_all`: whether the wait is for all of them, or for any. `depth`: frames between this one and the
     caller's. An error cancels the receives.
     """
-    made = [each for each in map(made_by, requests) if each]
-    channels = [each.comm._channel for each in made if isinstance(each.comm._channel, Channel)]
-    watch = channels[0].watch if channels else _watch
+    watch, deadline_s = watch_of(requests)
     if watch is None:
         while not is_done():
             waiting.yield_core()
         return
-    deadline_s = max((each.comm.deadline_s for each in made), default=_deadline_s)
     try:
         watch.wait(is_done, RequestWait(watch, deadline_s, requests, sys._getframe(depth), needs_all))
     except BaseException:

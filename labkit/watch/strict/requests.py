@@ -8,6 +8,7 @@ from typing import Any, Literal
 from mpi4py import MPI
 
 from labkit.watch.requests.polled import PolledRequest, like, note
+from labkit.watch.requests.polls import count_tests
 from labkit.watch.requests.under_way import RawPrequest, RawRequest
 from labkit.watch.requests.waits import wait_for
 from labkit.watch.strict.findings import Category, Finding, add
@@ -223,5 +224,6 @@ class StrictPrequest(StrictRequest, RawPrequest):
     free = Free
 
 
+count_tests(StrictRequest)
 like(StrictRequest, RawRequest)
 like(StrictPrequest, RawPrequest)

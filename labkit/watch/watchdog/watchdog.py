@@ -14,6 +14,7 @@ from labkit.watch.flight_recorder.opcodes import OPERATION_NAMES, SCHEDULES
 from labkit.watch.flight_recorder.report import Reason, Report
 from labkit.watch.machines.publishing import publish
 from labkit.watch.machines.wishes import Wish
+from labkit.watch.requests.polls import polls
 from labkit.watch.wait import Watch
 from labkit.watch.watchdog.deadlock import Suspicion
 from labkit.watch.watchdog.mpi_calls import mpi_call
@@ -70,6 +71,7 @@ class Watchdog(threading.Thread):
 
     def sample(self, now: float) -> None:
         """Note which MPI call the main thread is inside, and since when."""
+        polls.sample(self.watch, now)
         has_moved = self.progress.has_moved()
         if has_moved or now - self.sampled_s > GAP_S or self.slot.cell_state != CellState.RUNNING:
             self.since_s, self.call, self.report = now, None, None

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from mpi4py import MPI
 
+from labkit.watch.requests.polls import counting_probe
 from labkit.watch.signature import check_message
 from labkit.watch.strict import requests_made
 from labkit.watch.strict.communicator.base import StrictBase
@@ -161,6 +162,7 @@ class StrictMessages(StrictBase):
             status.Set_elements(MPI.BYTE, header.signature.nbytes)
         return header is not None
 
+    Iprobe = counting_probe("Iprobe", Iprobe)
     iprobe = Iprobe
 
     def Improbe(
