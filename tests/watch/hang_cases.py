@@ -129,7 +129,7 @@ POLLS_BETWEEN = """import time
 alone = comm.Split(rank)
 if rank:
     x, end = np.empty(1), time.monotonic() + 5
-    request, a = comm.Irecv(x, 0, 8), np.ones((120, 120))
+    request, a = comm.Irecv(x, 0, 8), np.ones((300, 300))
     while time.monotonic() < end:
         {}
     comm.send(1, dest=0)
@@ -144,7 +144,7 @@ else:
 
 # What a rank does besides polls -> the line.
 WORKING = {
-    "computes": "a = a @ a / 120; request.Test(); comm.Iprobe(0, 7)",
+    "computes": "a = a @ a / 300; request.Test(); comm.Iprobe(0, 7)",
     "sleeps": "time.sleep(0.001); request.Test()",
     "sends and receives": "comm.sendrecv(1, dest=rank, source=rank); request.Test(); comm.iprobe(0, 7)",
     "joins collectives": "comm.Iprobe(0, 7); alone.allreduce(1)",

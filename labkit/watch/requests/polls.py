@@ -24,7 +24,7 @@ from labkit.watch.wait import Watch
 CERTAIN_S = 1.0  # of nothing but polls, before the rank counts as waiting
 GAP_S = 1.0  # after a longer gap between two samples, the time between them is unknown
 # A rank that computes or sleeps between its polls makes fewer, or spends more time on each.
-LEAST_PER_S, LEAST_PER_SAMPLE, MOST_CPU_S = 2_000, 100, 50e-6
+LEAST_PER_S, LEAST_PER_SAMPLE, MOST_CPU_S = 2_000, 100, 20e-6
 
 
 class ProbeWait(MessageWait):
