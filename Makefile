@@ -16,7 +16,7 @@ test: test-env  ## make the environment, run the tests, the notebooks among them
 	@"$(VENV)/bin/python" -m pytest -n 2 $(TESTS)
 
 test-all: test-env  ## the same with the thorough tests, which find little that the others miss
-	@"$(VENV)/bin/python" -m pytest -n 2 -m "not browser and not slurm and not grading and not exercises" $(TESTS)
+	@"$(VENV)/bin/python" -m pytest -n 2 -m "not browser and not slurm and not grading and (thorough or not exercises)" $(TESTS)
 
 test-clusters: test-env  ## start, kill and take over clusters of engines; hangs in notebooks; hosts on this machine
 	@"$(VENV)/bin/python" -m pytest -n 2 -m "clusters and not thorough" $(TESTS)
@@ -34,7 +34,7 @@ test-grading: test-env  ## release, submit, grade and return notebooks with nbgr
 	@"$(VENV)/bin/python" -m pytest -m grading tests/grading
 
 exercises: test-env  ## check every reference, every wrong answer and hostile code: docs/exercises.md
-	@"$(VENV)/bin/python" -m pytest -n 2 -m exercises tests/exercises tests/cli/test_course_copies.py
+	@"$(VENV)/bin/python" -m pytest -n 2 -m "exercises and not thorough" tests/exercises tests/cli/test_course_copies.py
 
 corpus: test-env  ## run the corpus of MPI errors in strict mode and print the table: docs/corpus.md
 	@"$(VENV)/bin/python" -m tests.corpus.run_corpus
