@@ -27,6 +27,7 @@ class Operation:
     place = ""
     may_be_freed = False  # whether a program may free its request while it is under way
     was_cancelled = False
+    is_known_complete = False  # to the program, by Get_status
 
     def advance(self) -> bool:
         """Make progress without waiting; return whether the call is complete."""

@@ -64,8 +64,10 @@ class StrictRequest(PolledRequest):
         return (True, self._end(status)) if call.advance() else (False, None)
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
-        call = _call_of(self)
-        return call.advance() if call is not None else bool(RawRequest.Get_status(self, status))
+        if (call := _call_of(self)) is None:
+            return bool(RawRequest.Get_status(self, status))
+        call.is_known_complete = call.advance()
+        return call.is_known_complete
 
     get_status = Get_status
 
@@ -84,12 +86,13 @@ class StrictRequest(PolledRequest):
         call = _call_of(self)
         if call is not None:
             self.call = None
+            # A message may have arrived by chance: what counts is whether the program can know.
+            if not (call.may_be_freed or call.was_cancelled or call.is_known_complete):
+                text = f"the request of {call.operation} was freed before it was waited for"
+                add(Finding(Category.REQUEST_LIFECYCLE, text, call.place, MPI.COMM_WORLD.rank))
             if call.advance():
                 call.finish(None)
             else:
-                if not call.may_be_freed:
-                    text = f"the request of {call.operation} was freed before it was waited for"
-                    add(Finding(Category.REQUEST_LIFECYCLE, text, call.place, MPI.COMM_WORLD.rank))
                 go_on(call)
         if RawRequest.__bool__(self):
             RawRequest.Free(self)

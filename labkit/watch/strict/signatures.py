@@ -132,7 +132,8 @@ def check_dtype(call: str, rank: int, buffer: Any, datatype: MPI.Datatype) -> No
     """Report a datatype that is not the dtype of its array.
 
     No error: bytes of any array, any datatype for an array of bytes, two floats for a complex number, and
-    integers of the other sign.
+    integers of the other sign. Another width of the same kind is a remark: programs that use MPI.INT for
+    small numbers in an array of int64 give the right results where the low bytes come first.
     """
     held, (name, _) = getattr(buffer, "dtype", None), base_of(datatype)
     if not isinstance(held, np.dtype) or held.itemsize == 1 or held.kind not in "iufc" or name in ANY_TYPE:
@@ -147,4 +148,5 @@ def check_dtype(call: str, rank: int, buffer: Any, datatype: MPI.Datatype) -> No
     if not (is_same or is_half or has_no_datatype):
         what = datatype.Get_name() or f"a datatype of {given}"
         text = f"{call} was given {what} for an array of {held}"
-        add(Finding(Category.PARAMETER_MATCHING, text, here(), rank))
+        is_remark = held.kind == given.kind or {held.kind, given.kind} == {"i", "u"}
+        add(Finding(Category.PARAMETER_MATCHING, text, here(), rank, is_remark))
