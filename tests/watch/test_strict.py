@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.watch import HANG_EXIT_CODE, STRICT_EXIT_CODE
+from labkit.watch import STRICT_EXIT_CODE
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 STRICT = "-m", "labkit.watch", "--strict"
