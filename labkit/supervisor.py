@@ -165,18 +165,20 @@ def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: leftovers
     return known
 
 
-def files_to_remove(role: str, watched: int, command: int) -> list[str]:
-    """Return the files to remove after the command, of this pid, has ended."""
+def files_to_remove(role: str, watched: int, command: int, *, stopped: bool = False) -> list[str]:
+    """Return the files to remove after the command, of this pid, has ended; `stopped` by a signal to us."""
     cluster = leftovers.files_of_this_cluster()
     controller = controller_pid()
     if controller not in (None, os.getpid(), watched) and alive(controller):
         cluster = {}  # a new cluster has taken the name, and the files are its own
-    files = cluster if role == "controller" else {}
-    if role in ("controller", "engines", "job") and not alive(
-        watched
-    ):  # the starter cannot read our output or clean up any more
+    files, logs = cluster if role == "controller" else {}, []
+    # A starter that has ended cannot read our output or clean up. One that stops its controller needs
+    # neither log, and waits for our end: remove them now, as Jupyter may kill it before it removes them.
+    if role in ("controller", "engines", "job") and (
+        not alive(watched) or (stopped and role == "controller")
+    ):
         files = {**cluster, "log": own_log()}
-    logs = leftovers.engine_logs_of_this_cluster() if role == "controller" and not alive(watched) else []
+        logs = leftovers.engine_logs_of_this_cluster() if role == "controller" else []
     # A controller's sockets for engines on hosts (labkit.cluster.engine.socket_controller).
     hosts = os.environ.get("LABKIT_HOSTS") or f"/tmp/allreducelab-hosts-{os.getuid()}"
     return [*files.values(), *logs, *glob.glob(f"{hosts}/{command}:*")]
@@ -190,7 +192,11 @@ def main(arguments: list[str]) -> int:
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
+    stopped = False
+
     def stop(signum: int, frame: object) -> None:
+        nonlocal stopped
+        stopped = True
         raise SystemExit(128 + signum)
 
     for signum in STOP_SIGNALS:
@@ -212,7 +218,7 @@ def main(arguments: list[str]) -> int:
         end_tree(command, known, files, GRACE_S[role])
         leftovers.sweep(files, command.pid)
         # Last: engines that end after their controller's supervisor has removed the files write one more.
-        leftovers.remove(files_to_remove(role, pid, command.pid))
+        leftovers.remove(files_to_remove(role, pid, command.pid, stopped=stopped))
         if role == "jupyter" and not alive(pid):  # otherwise the starter shows what the log in it says
             shutil.rmtree(os.environ["JUPYTER_RUNTIME_DIR"], ignore_errors=True)
     code = command.returncode

@@ -39,20 +39,34 @@ def test_files_of_a_new_cluster_of_the_same_name_are_kept(tmp_path: Path, succes
     assert [file.exists() for file in files] == [successor, successor]
 
 
-def test_a_log_of_engines_that_ended_before_their_killed_kernel_is_removed(tmp_path: Path) -> None:
+@pytest.mark.skipif(not LINUX, reason="elsewhere, no link names the file of an output")
+@pytest.mark.parametrize("end", ["killed", "stops its controller and is killed"])
+def test_the_logs_of_a_killed_kernel_are_removed(tmp_path: Path, end: str) -> None:
     """As on a busy server: Jupyter kills a kernel that has not stopped its cluster within seconds."""
     (tmp_path / "log").mkdir()
     own, others = (tmp_path / "log" / f"ipengine-{name}-7-8.log" for name in ("notebook-1", "notebook-12"))
     for log in (own, others):
         log.write_text("")
+    controllers = tmp_path / "log" / "ipcontroller-notebook-1-7.log"
     kernel = subprocess.Popen(["sleep", "60"])
     supervisor = supervised("controller")
     supervisor[-1] = str(kernel.pid)
     environment = {**os.environ, "IPP_PROFILE_DIR": str(tmp_path), "IPP_CLUSTER_ID": "notebook-1"}
-    with subprocess.Popen([*supervisor, "sleep", "60"], env=environment):
+    try:
+        with (
+            controllers.open("wb") as log,
+            subprocess.Popen([*supervisor, "sh", "-c", "echo; sleep 60"], env=environment, stdout=log) as job,
+        ):
+            wait_until(lambda: controllers.read_bytes() == b"\n", "the controller runs", 20)
+            if end == "killed":
+                kernel.kill()
+                kernel.wait()
+            else:
+                job.terminate()  # while the kernel lives
+    finally:
         kernel.kill()
         kernel.wait()
-    assert not own.exists() and others.exists()
+    assert not own.exists() and not controllers.exists() and others.exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere another process adopts orphans")
