@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterable
 if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from labkit.processes import LINUX, alive, descendants, parents
+from mpiwatch import FLIGHT_RECORDER
+from mpiwatch.processes import LINUX, alive, descendants, parents
 
 SHM = "/dev/shm"
 SHARED = SHM, "/tmp"
@@ -34,7 +35,6 @@ NAMES = (
     *("mpich_shm_", "mpich_shar_tmp", "ucx_shm_posix_", "sm_segment.", "vader_segment.", "osc_sm."),
     *("osc_rdma.", "fi_shm_", "psm2_shm", "hydra_hwloc_xmlfile_"),
 )
-FLIGHT_RECORDER = "labkit-flight-recorder-"  # followed by its creator's pid (labkit.watch.flight_recorder)
 IN_CREATE = 0x100  # from <sys/inotify.h>
 LOOK_S = 0.2
 Inode = tuple[int, int]  # the device and the number of a file on it

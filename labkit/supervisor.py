@@ -38,8 +38,9 @@ import time
 if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from labkit import env, leftovers
-from labkit.processes import LINUX, alive, descendants, die_with_parent
+from labkit import leftovers
+from mpiwatch import env
+from mpiwatch.processes import LINUX, alive, descendants, die_with_parent
 
 GRACE_S = {
     "controller": 2.0,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labkit.children import ChildError, run_child
-from labkit.processes import alive
+from mpiwatch.processes import alive
 from tests.cluster_fixtures import wait_until
 
 # A child that starts a process of its own, then says the pids of both and never ends.

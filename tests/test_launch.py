@@ -1,4 +1,4 @@
-"""labkit.launch recognises worlds of one rank by the variables that launchers set."""
+"""mpiwatch.launch recognises worlds of one rank by the variables that launchers set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.launch import as_typed, is_first, node_name, started, world_of_one
+from mpiwatch.launch import as_typed, is_first, node_name, started, world_of_one
 
 SRUN = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}
 PMI2 = {**SRUN, "SLURM_MPI_TYPE": "pmi2", "PMI_SIZE": "4", "PMI_RANK": "2"}

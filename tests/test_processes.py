@@ -1,4 +1,4 @@
-"""labkit.processes: which processes live, who started them, and that children end with their parents."""
+"""mpiwatch.processes: which processes live, who started them, and that children end with their parents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from labkit import supervisor
-from labkit.processes import LINUX, alive, cores, descendants, wait_until_read
+from mpiwatch.processes import LINUX, alive, cores, descendants, wait_until_read
 from tests.cluster_fixtures import wait_until
 
 
@@ -49,7 +49,7 @@ def test_descendants_include_grandchildren() -> None:
 def test_a_child_ends_with_its_killed_parent() -> None:
     program = (
         "import os, signal\n"
-        "from labkit.processes import die_with_parent\n"
+        "from mpiwatch.processes import die_with_parent\n"
         "parent = os.getpid()\n"
         "if os.fork() == 0:\n"
         "    die_with_parent(signal.SIGKILL, parent)\n"

@@ -1,4 +1,4 @@
-"""The structure of labkit: no room reaches up, no circles, rooms and files small enough to survey."""
+"""The structure of labkit and mpiwatch: who may import whom, and how many lines a room may have."""
 
 from __future__ import annotations
 
@@ -16,84 +16,132 @@ import pytest
 
 import labkit
 
-TOP = Path(labkit.__file__).parent
-TESTS = Path(__file__).parent
+ROOT = Path(labkit.__file__).parent.parent
+TOPS = ROOT / "mpiwatch", ROOT / "labkit"
 
-# From the bottom to the top. Modules beside the rooms (labkit/files.py …) import no room at all.
+# From the bottom to the top. Modules beside the rooms (labkit/files.py …) import mpiwatch alone.
 ROOMS = [
-    "nn",
-    "data",
-    "reports",
-    "schedules",
-    "hosts",
-    "comm",
-    "train",
-    "watch",
-    "cluster",
-    "doctor",
-    "bench",
-    "exercises",
-    "plots",
-    "cli",
+    "mpiwatch",
+    "labkit",
+    "labkit.nn",
+    "labkit.data",
+    "labkit.reports",
+    "labkit.schedules",
+    "labkit.hosts",
+    "labkit.comm",
+    "labkit.train",
+    "labkit.cluster",
+    "labkit.doctor",
+    "labkit.bench",
+    "labkit.exercises",
+    "labkit.plots",
+    "labkit.cli",
 ]
-WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts", "watch/flight_recorder"]
-MOST_FILES, MOST_LINES = 13, 300
-LONGER = {  # one idea each
-    TESTS / "cluster_fixtures.py": 320,
-    TOP / "watch/flight_recorder/layout.py": 310,
-    TESTS / "test_make_env.py": 330,
-    TESTS / "exercises/hostile.py": 350,
-    TESTS / "train/checks/resuming.py": 310,
-    TOP / "train/experiment/running.py": 340,
-    TOP / "watch/flight_recorder/text.py": 320,
-    TOP / "watch/wait.py": 400,
-    TOP / "watch/strict/windows.py": 360,
-    TESTS / "corpus/after_corrbench.py": 330,
+WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts"]
+
+# The lines that a room may have, with comments and docstrings. These numbers only ever fall: a change that
+# adds lines to a full room takes something away first.
+MOST_LINES = {
+    "mpiwatch": 10_490,
+    "labkit": 770,  # beside the rooms
+    "labkit/nn": 1_890,
+    "labkit/data": 1_270,
+    "labkit/reports": 420,
+    "labkit/schedules": 1_070,
+    "labkit/hosts": 740,
+    "labkit/comm": 3_340,
+    "labkit/train": 3_870,
+    "labkit/cluster": 3_390,
+    "labkit/doctor": 820,
+    "labkit/bench": 1_330,
+    "labkit/exercises": 9_670,
+    "labkit/plots": 1_400,
+    "labkit/cli": 2_480,
+    "tests": 29_800,
+}
+MOST_FILES, MOST_PACKAGES = 377, 52
+
+# Pairs of packages that import each other; this list only ever gets shorter.
+MUTUAL: set[tuple[str, str]] = {
+    ("labkit.cli", "labkit.cli.course"),
+    ("labkit.cluster", "labkit.cluster.cells"),
+    ("labkit.cluster", "labkit.cluster.engine"),
+    ("labkit.cluster", "labkit.cluster.slurm"),
+    ("labkit.comm.averaging", "labkit.comm.tuning"),
+    ("labkit.data", "labkit.data.formats"),
+    ("labkit.exercises", "labkit.exercises.catalogue"),
+    ("labkit.exercises", "labkit.exercises.trial"),
+    ("labkit.nn", "labkit.nn.ops"),
+    ("labkit.train", "labkit.train.checkpoints"),
+    ("mpiwatch", "mpiwatch.flight_recorder"),
+    ("mpiwatch", "mpiwatch.machines"),
+    ("mpiwatch", "mpiwatch.program"),
+    ("mpiwatch", "mpiwatch.requests"),
+    ("mpiwatch", "mpiwatch.watchdog"),
+    ("mpiwatch.machines", "mpiwatch.watchdog"),
+    ("mpiwatch.strict", "mpiwatch.strict.communicator"),
 }
 
 MODULES = {
-    ".".join(("labkit", *path.relative_to(TOP).with_suffix("").parts)).removesuffix(".__init__"): path
-    for path in TOP.rglob("*.py")
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for top in TOPS
+    for path in top.rglob("*.py")
 }
 FILES = {path: name for name, path in MODULES.items()}
-FOLDERS = sorted({path.parent for path in MODULES.values()})
 PACKAGES = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
 
 
 def imported(path: Path) -> set[str]:
-    """Return every labkit or mpi4py module that the file imports, at the top or inside a function."""
+    """Return every module of ours or mpi4py that the file imports, at the top or inside a function."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= {name for name in inner if name in MODULES} or {node.module}
+            names |= {name for name in inner if name in MODULES}
+            if not inner <= MODULES.keys():
+                names.add(node.module)
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-    return {name for name in names if name.split(".")[0] in ("labkit", "mpi4py")}
+    return {name for name in names if name.split(".")[0] in ("labkit", "mpiwatch", "mpi4py")}
 
 
 def room_of(module: str) -> str:
-    """Return the module's room; an empty text for a module beside the rooms."""
-    _, *parts = module.split(".")
-    return parts[0] if parts and parts[0] in ROOMS else ""
+    """Return the name of the room that a module is in."""
+    first_two = ".".join(module.split(".")[:2])
+    return first_two if first_two in ROOMS else module.split(".", maxsplit=1)[0]
+
+
+def package_of(module: str) -> str:
+    return module if module in PACKAGES else module.rpartition(".")[0]
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_no_room_reaches_up(module: str) -> None:
-    if module.startswith("labkit.__main__"):
+    if module == "labkit.__main__":
         return
-    height = ROOMS.index(room_of(module)) if room_of(module) else -1
-    above = [
-        name for name in imported(MODULES[module]) if room_of(name) and ROOMS.index(room_of(name)) > height
-    ]
-    assert above == []
+    own = room_of(module)
+    names = {name for name in imported(MODULES[module]) if not name.startswith("mpi4py")}
+    above = {name for name in names if ROOMS.index(room_of(name)) > ROOMS.index(own)}
+    assert above == set()
 
 
 @pytest.mark.parametrize("room", WITHOUT_MPI)
 def test_rooms_without_mpi_do_not_import_it(room: str) -> None:
-    files = list((TOP / room).rglob("*.py"))
+    files = list((ROOT / "labkit" / room).rglob("*.py"))
     assert files
     assert [path for path in files if any(name.startswith("mpi4py") for name in imported(path))] == []
+
+
+def test_no_two_packages_import_each_other() -> None:
+    """At any depth. That a package's face hands on the names of its own modules does not count."""
+    edges = {
+        (package_of(module), package_of(name))
+        for module, path in MODULES.items()
+        for name in imported(path) & MODULES.keys()
+        if module != "labkit.__main__" and not (module in PACKAGES and name.startswith(f"{module}."))
+    }
+    mutual = {tuple(sorted(edge)) for edge in edges if edge[0] != edge[1] and edge[::-1] in edges}
+    assert mutual - MUTUAL == set(), "packages that import each other"
 
 
 def test_no_import_circles() -> None:
@@ -111,37 +159,39 @@ def test_no_import_circles() -> None:
     assert left == {}
 
 
-@pytest.mark.parametrize(
-    "folder",
-    FOLDERS,
-    ids=lambda path: str(path.relative_to(TOP.parent)),
-)
-def test_a_room_has_few_files(folder: Path) -> None:
-    limit = MOST_FILES + (folder in (TOP, TOP / "watch", TOP / "cli"))  # with __main__.py
-    assert len(list(folder.glob("*.py"))) <= limit
+def lines_by_room() -> Counter[str]:
+    lines: Counter[str] = Counter()
+    for path in [*MODULES.values(), *(ROOT / "tests").rglob("*.py")]:
+        parts = path.relative_to(ROOT).parts
+        room = "/".join(parts[:2]) if parts[0] == "labkit" and len(parts) > 2 else parts[0]
+        lines[room] += len(path.read_text().splitlines())
+    return lines
 
 
-def test_files_are_short() -> None:
-    def too_long(path: Path) -> bool:
-        return len(path.read_text().splitlines()) > LONGER.get(path, MOST_LINES)
+def test_each_room_keeps_to_its_budget_of_lines() -> None:
+    lines = lines_by_room()
+    assert lines.keys() == MOST_LINES.keys()
+    assert {room: number for room, number in lines.items() if number > MOST_LINES[room]} == {}
 
-    files = [*TOP.rglob("*.py"), *TESTS.rglob("*.py")]
-    assert [path for path in files if too_long(path)] == []
+
+def test_there_are_few_files_and_packages() -> None:
+    assert len(MODULES) <= MOST_FILES
+    assert len(PACKAGES) <= MOST_PACKAGES
 
 
 def test_something_other_than_a_test_uses_every_module() -> None:
     """Another module imports it or names it (`python -m …`), or a notebook, an example or a setting does."""
-    root = TOP.parent
     outside = [
-        *root.glob("cluster_profiles/*/*.py"),
-        *root.glob("notebooks/*.ipynb"),
-        *root.glob("examples/*"),
+        *ROOT.glob("cluster_profiles/*/*.py"),
+        *ROOT.glob("notebooks/*.ipynb"),
+        *ROOT.glob("examples/*"),
     ]
     names: Counter[str] = Counter()  # in how many files each module is named
-    for path in [*MODULES.values(), root / "pyproject.toml", *outside]:
+    for path in [*MODULES.values(), ROOT / "pyproject.toml", *outside]:
         text = path.read_text()
-        named = set(re.findall(r"\blabkit(?:\.\w+)+", text)) | (imported(path) if path in FILES else set())
-        for package, listed in re.findall(r"\bfrom (labkit[\w.]*) import ([\w, ]+)", text):
+        named = set(re.findall(r"\b(?:labkit|mpiwatch)(?:\.\w+)+", text))
+        named |= imported(path) if path in FILES else set()
+        for package, listed in re.findall(r"\bfrom ((?:labkit|mpiwatch)[\w.]*) import ([\w, ]+)", text):
             named |= {f"{package}.{name.split()[0]}" for name in listed.split(",") if name.strip()}
         names.update(named - {FILES.get(path)})
     modules = [name for name, path in MODULES.items() if not path.name.startswith("__")]

@@ -12,9 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit import env, leftovers
-from labkit.processes import LINUX
+from labkit import leftovers
 from labkit.supervisor import supervised
+from mpiwatch import env
+from mpiwatch.processes import LINUX
 from tests.cluster_fixtures import wait_until
 
 

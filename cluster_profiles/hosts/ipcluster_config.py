@@ -6,8 +6,8 @@ connect(profile="hosts") copies this file to the IPython profile of that name, f
 
 import sys
 
-from labkit import env
 from labkit.supervisor import supervised
+from mpiwatch import env
 
 c = get_config()  # noqa: F821  (given by traitlets)
 

@@ -6,8 +6,8 @@ and JupyterLab's cluster panel read it, in any home folder and profile.
 
 import sys
 
-from labkit import env
 from labkit.supervisor import supervised
+from mpiwatch import env
 
 c = get_config()  # noqa: F821  (given by traitlets)
 

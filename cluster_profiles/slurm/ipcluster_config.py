@@ -7,9 +7,9 @@ labkit/cluster/slurm/settings.py describes the file that says what to ask SLURM 
 
 import sys
 
-from labkit import env
 from labkit.cluster.slurm.settings import controller_address, load
 from labkit.supervisor import supervised
+from mpiwatch import env
 
 c = get_config()  # noqa: F821  (given by traitlets)
 

@@ -16,9 +16,9 @@ from mpi4py import MPI
 
 from labkit.bench.rows import Row, rows_of
 from labkit.units import KIB, MIB, format_size
-from labkit.watch.communicators import watch
-from labkit.watch.comparing import ComparingChannel
-from labkit.watch.rendezvous import Channel
+from mpiwatch.communicators import watch
+from mpiwatch.comparing import ComparingChannel
+from mpiwatch.rendezvous import Channel
 
 # Bytes of an Allreduce → consecutive calls that are timed together.
 SIZES = {KIB: 100, MIB: 10, 16 * MIB: 2}

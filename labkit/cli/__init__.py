@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from labkit import __version__, env
+from labkit import __version__
 from labkit.cli.inputs import one_line
 from labkit.cli.ranks import usage_errors_once
+from mpiwatch import env
 
 # Each command's module and help line. The help lines stand here, so that `labkit --help` imports no module.
 COMMANDS = {

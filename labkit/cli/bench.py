@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labkit import env
 from labkit.cli.collectives import collectives, progress
 from labkit.cli.inputs import MOST_RANKS, Finite, Whole
 from labkit.cli.ranks import (
@@ -24,6 +23,7 @@ from labkit.cli.ranks import (
     on_ranks,
     under_mpiexec,
 )
+from mpiwatch import env
 
 if TYPE_CHECKING:
     from labkit.bench import Row

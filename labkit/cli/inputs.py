@@ -13,7 +13,7 @@ from typing import IO, Any
 import click
 
 from labkit.files import UNFINISHED
-from labkit.launch import SettingError
+from mpiwatch.launch import SettingError
 
 MOST = 1_000_000_000  # nothing that the lab counts is larger
 MOST_RANKS = 1024  # on one machine: a number with a digit too many must not exhaust its processes

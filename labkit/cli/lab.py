@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labkit.cli.inputs import MOST_RANKS, InputError, Place, Whole, one_line
-from labkit.env import PROFILE, RANKS
+from labkit.cluster.profiles import PROFILE, RANKS
 
 if TYPE_CHECKING:
     from labkit.cli.jupyterlab import JupyterLab

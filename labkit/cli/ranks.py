@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labkit import env
 from labkit.children import ChildError, run_child
-from labkit.processes import print_error
+from mpiwatch import env
+from mpiwatch.processes import print_error
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import ipyparallel
 
-    from labkit.watch.flight_recorder.report import Report
+    from mpiwatch.flight_recorder.report import Report
 
 __all__ = ["connect", "last_hang"]
 

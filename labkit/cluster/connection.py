@@ -19,12 +19,12 @@ from labkit.cluster.engine.setup import install_comm
 from labkit.cluster.engines import ANSWER_S, NoAnswer, end_engines, launcher_of, wait_for_ranks
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.ownership import Claim, Owner
+from labkit.cluster.profiles import PROFILE, RANKS
 from labkit.cluster.slurm.notebook import Job
 from labkit.cluster.starting import client_of, find_or_start
 from labkit.cluster.world import RankInfo, check_world
-from labkit.env import PROFILE, RANKS
-from labkit.watch.flight_recorder.layout import CellState
-from labkit.wording import counted, ranks_phrase
+from mpiwatch.flight_recorder.layout import CellState
+from mpiwatch.wording import counted, ranks_phrase
 
 ANSWER_ORPHAN_S = 0.5  # like ANSWER_S, for engines whose notebook has exited, before their cell is inspected
 NAMES_SHOWN = 6

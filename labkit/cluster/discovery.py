@@ -16,7 +16,7 @@ import psutil
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster import profiles
 from labkit.cluster.ownership import Claim
-from labkit.processes import alive
+from mpiwatch.processes import alive
 
 # A cluster that a notebook starts is named after its kernel: no other notebook uses it. Machines may share a
 # home folder, so the machine is part of the name.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labkit.wording import wrapped
+from mpiwatch.wording import wrapped
 
 
 class ClusterError(RuntimeError):

@@ -24,8 +24,8 @@ from IPython import get_ipython
 
 from labkit.cluster.errors import ClusterError
 from labkit.leftovers import cluster_files
-from labkit.processes import start_time
-from labkit.watch.flight_recorder.layout import CellState, FlightRecorder
+from mpiwatch.flight_recorder.layout import CellState, FlightRecorder
+from mpiwatch.processes import start_time
 
 # A kernel that tests the lock holds it for a moment. A kernel that lost its engines by force holds it until
 # its cell ends.
@@ -37,7 +37,7 @@ POLL_S = 0.01
 class Owner:
     """The notebook kernel that uses the engines, and the path of their flight recorder.
 
-    `started` is from labkit.processes.start_time: another process may have the pid later. `notebook` is the
+    `started` is from mpiwatch.processes.start_time: another process may have the pid later. `notebook` is the
     notebook's path, if the kernel knows it.
     """
 

@@ -12,6 +12,8 @@ from labkit import hosts
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.slurm.settings import load
 
+# What `labkit lab` and connect() take the number of ranks and the profile from, before anything else.
+RANKS, PROFILE = "LABKIT_RANKS", "LABKIT_PROFILE"
 DEFAULT = "mpi"
 FILE = "ipcluster_config.py"
 INSTALLED = Path(sys.prefix, "share", "labkit", "cluster_profiles")

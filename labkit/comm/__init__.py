@@ -4,6 +4,7 @@ Unless its docstring says otherwise, a function is collective: all ranks of the 
 same order.
 """
 
+import mpiwatch
 from labkit.comm.averaging.aggregate import AGGREGATES
 from labkit.comm.averaging.algorithms import (
     ALGORITHMS,
@@ -22,7 +23,6 @@ from labkit.comm.data.scatter import scatter
 from labkit.comm.data.shared_set import SharedSet, fetch
 from labkit.comm.emulation.communicator import EmulatedComm
 from labkit.comm.emulation.links import Link, parse_link
-from labkit.comm.errors import CollectiveError, raise_together
 from labkit.comm.output import print_by_rank
 from labkit.comm.running.communicators import (
     HalvingDoublingComm,
@@ -36,7 +36,10 @@ from labkit.comm.running.counting import CountedTraffic, CountingComm
 from labkit.comm.running.executor import run
 from labkit.comm.running.reference import run_reference
 from labkit.comm.tuning.auto import auto, choose
-from labkit.comm.waiting import sleeping_barrier
+from mpiwatch.errors import CollectiveError, raise_together
+from mpiwatch.waiting import sleeping_barrier
+
+mpiwatch.wrappers.append("labkit.comm")
 
 __all__ = [
     "AGGREGATES",

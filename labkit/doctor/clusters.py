@@ -14,7 +14,7 @@ from typing import Any
 
 from labkit.doctor import versions
 from labkit.doctor.findings import Finding, fault, note, ok
-from labkit.wording import counted
+from mpiwatch.wording import counted
 
 
 def settings(prefix: str = sys.prefix) -> Finding:

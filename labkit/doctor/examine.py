@@ -6,11 +6,12 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from labkit import env, leftovers
+from labkit import leftovers
 from labkit.doctor import clusters, machine, mpi, versions
 from labkit.doctor.findings import Finding, note
 from labkit.doctor.trials import Outcome, Trial, start_probe
-from labkit.processes import cores
+from mpiwatch import env
+from mpiwatch.processes import cores
 
 RANKS = 4  # the number that the notebooks use
 

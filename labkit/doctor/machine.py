@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from labkit import env
 from labkit.doctor.findings import Finding, fault, note, ok
 from labkit.doctor.trials import Outcome
 from labkit.leftovers import SHM
 from labkit.units import MIB
-from labkit.wording import counted
+from mpiwatch import env
+from mpiwatch.wording import counted
 
 # Per rank, measured with four ranks and large messages: MPICH 5.0 takes 5.3 MiB, and a signal kills it if it
 # finds less; Open MPI 5.0 reserves up to 16 MiB.

@@ -10,11 +10,11 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from labkit import env
 from labkit.doctor.findings import Finding, fault, note, ok
 from labkit.doctor.trials import Outcome
 from labkit.doctor.versions import MPIS, bound_of
-from labkit.wording import counted
+from mpiwatch import env
+from mpiwatch.wording import counted
 
 # Variables that make mpi4py load another library than the environment's own.
 LIBRARY_VARIABLES = ("MPI4PY_LIBMPI", "MPI4PY_MPIABI")

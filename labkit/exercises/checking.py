@@ -17,7 +17,7 @@ from labkit.exercises.judging import Verdict
 from labkit.exercises.reference import is_reference, reference_function, reference_text
 from labkit.exercises.source import cell_text, is_stub
 from labkit.exercises.trial.launching import EXTRA_S, START_S, clean_environment, scratch_folder
-from labkit.wording import COLUMNS, counted, wrapped
+from mpiwatch.wording import COLUMNS, counted, wrapped
 
 PRINTED_LINES = 10
 PRINTED_COLUMNS = COLUMNS - len("[stdout:0] ")  # with which `%%px` marks what rank 0 prints

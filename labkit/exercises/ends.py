@@ -11,8 +11,8 @@ from typing import Any
 from labkit.exercises.exercise import Case
 from labkit.exercises.trial.launching import HANG_S, Trial
 from labkit.exercises.trial.transport import CELL
-from labkit.watch.flight_recorder.report import Activity, Reason, Report
-from labkit.watch.flight_recorder.text import rank_lines, title
+from mpiwatch.flight_recorder.report import Activity, Reason, Report
+from mpiwatch.flight_recorder.text import rank_lines, title
 
 SHOWN_GROUPS = 3
 

@@ -13,7 +13,7 @@ from labkit.exercises.ends import CheckFailed
 from labkit.exercises.exercise import Case, Exercise, Outcome
 from labkit.exercises.trial.launching import Trial
 from labkit.exercises.trial.transport import Foreign, pack, unpack
-from labkit.wording import ranks_phrase
+from mpiwatch.wording import ranks_phrase
 
 Results = list[list[Outcome]]  # of each case, of each rank
 Wrong = dict[int, tuple[list[Any], list[str | None]]]  # expected results and differences, by case

@@ -8,7 +8,7 @@ from html import escape
 
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise
-from labkit.wording import counted
+from mpiwatch.wording import counted
 
 STATES = {"done": "done", "tried": "tried", "": "not yet"}
 MARKS = {"done": "✔", "tried": "…", "": " "}

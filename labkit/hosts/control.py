@@ -16,7 +16,7 @@ from pathlib import Path
 from labkit.hosts import links
 from labkit.hosts.namespaces import FOLDER, TOKEN
 from labkit.hosts.state import Host, HostsError, State, folder, load, sweep
-from labkit.processes import start_time
+from mpiwatch.processes import start_time
 
 START_S = 30.0  # for the hosts to come up
 ALTERNATIVE = "An emulated link, which waits as a slow network would, works on every system."

@@ -34,7 +34,7 @@ from labkit.hosts.namespaces import (
     mount,
 )
 from labkit.hosts.state import Host, State, folder
-from labkit.processes import PR_SET_PDEATHSIG, die_with_parent, start_time
+from mpiwatch.processes import PR_SET_PDEATHSIG, die_with_parent, start_time
 
 OWNER_POLL_S = 0.5
 

@@ -12,12 +12,12 @@ import shlex
 import sys
 from typing import NoReturn
 
-from labkit import env
 from labkit.hosts import links
 from labkit.hosts.control import running
 from labkit.hosts.namespaces import FOLDER, PREFIX, TOKEN, enter
 from labkit.hosts.state import HostsError, State, folder
-from labkit.processes import die_with_parent
+from mpiwatch import env
+from mpiwatch.processes import die_with_parent
 
 # Both MPIs need these to use the network: hosts on one machine can reach each other's memory, and MPICH would
 # use it. Settings of an MPI that is not in use do no harm.

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from labkit.hosts.namespaces import FOLDER, TOKEN, inode
-from labkit.processes import start_time
+from mpiwatch.processes import start_time
 
 POLL_S = 0.01
 TERM_S = 1.0  # from SIGTERM to SIGKILL

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from labkit.watch.flight_recorder.report import Report
-from labkit.watch.flight_recorder.table import Status, table
-from labkit.watch.flight_recorder.text import title
+from mpiwatch.flight_recorder.report import Report
+from mpiwatch.flight_recorder.table import Status, table
+from mpiwatch.flight_recorder.text import title
 
 # Not the colours of ranks, which have rows here: grey, yellow, vermilion of Okabe and Ito, 2008.
 COLOURS = {Status.DONE: "#DDDDDD", Status.WAITING: "#F0E442", Status.ABSENT: "#D55E00"}

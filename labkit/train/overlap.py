@@ -25,12 +25,13 @@ from time import perf_counter, sleep
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import Algorithm, Started, startable, waiting
+from labkit.comm import Algorithm, Started, startable
 from labkit.comm.averaging.algorithms import in_shared_memory
 from labkit.comm.averaging.startable import fixed
 from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback
 from labkit.train.gradients import Overlap, StepTimes, Transfer
+from mpiwatch import waiting
 
 # The helper thread naps between bursts of polls. In one poll, MPICH takes about 64 KiB from a connection, and
 # at 1 Gbit/s twice as much arrives in a millisecond: with one poll per nap, the naps would set the pace.

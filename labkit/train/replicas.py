@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from labkit.comm import CollectiveError
 from labkit.nn import Model
-from labkit.wording import ranks_phrase
+from mpiwatch.wording import ranks_phrase
 
 Buffers = Literal["average", "broadcast", "leave"]
 BUFFERS: tuple[Buffers, ...] = get_args(Buffers)

@@ -10,7 +10,7 @@ import sys
 import psutil
 import pytest
 
-from labkit.processes import LINUX
+from mpiwatch.processes import LINUX
 from tests.cluster_fixtures import Kernel, Start, World, is_mpiexec
 
 pytestmark = [

@@ -10,7 +10,7 @@ import pytest
 from labkit.cluster.cells import output
 from labkit.cluster.cells.live_view import SAMPLED_PART, LiveView
 from labkit.cluster.cells.rerun import RUNS_SHOWN, SetupCells
-from labkit.watch.flight_recorder.report import Activity, CallRecord, RankState
+from mpiwatch.flight_recorder.report import Activity, CallRecord, RankState
 
 
 @dataclass

@@ -26,7 +26,7 @@ from typing import Any
 import mpi4py
 import numpy as np
 
-from labkit.watch import HANG_EXIT_CODE
+from mpiwatch import HANG_EXIT_CODE
 from tests.corpus.all_programs import corpus
 from tests.corpus.program import CATEGORIES, Program
 

@@ -16,13 +16,13 @@ from time import sleep
 
 from mpi4py import MPI
 
-from labkit.watch.communicators import resume, watch_world
-from labkit.watch.errors import HangError
-from labkit.watch.flight_recorder.layout import CellState
-from labkit.watch.requests import under_way
-from labkit.watch.strict import ending, findings, objects
-from labkit.watch.strict.communicator.comm import StrictComm
-from labkit.watch.strict.exchange import exchanges, progress
+from mpiwatch.communicators import resume, watch_world
+from mpiwatch.errors import HangError
+from mpiwatch.flight_recorder.layout import CellState
+from mpiwatch.requests import under_way
+from mpiwatch.strict import ending, findings, objects
+from mpiwatch.strict.communicator.comm import StrictComm
+from mpiwatch.strict.exchange import exchanges, progress
 
 meeting = MPI.COMM_WORLD.Dup()
 is_strict = sys.argv[3] == "strict"

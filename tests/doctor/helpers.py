@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from labkit import env
 from labkit.doctor.trials import start_probe
+from mpiwatch import env
 
 MPIEXEC = Path(env.mpiexec())
 OPEN_MPI = not env.is_mpich(env.mpiexec())

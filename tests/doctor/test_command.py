@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit import env
 from labkit.doctor.findings import Finding
-from labkit.processes import cores
+from mpiwatch import env
+from mpiwatch.processes import cores
 from tests.doctor.helpers import CLEAN, MPIEXEC, OPEN_MPI, add_package, library
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from labkit import env
 from labkit.doctor import machine
 from labkit.doctor.trials import Trial, start_probe
-from labkit.processes import cores
+from mpiwatch import env
+from mpiwatch.processes import cores
 from tests.doctor.helpers import CLEAN, LINUX
 
 needs_root = pytest.mark.skipif(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from labkit import env
 from labkit.doctor import trials
 from labkit.doctor.trials import Trial
-from labkit.processes import alive
+from mpiwatch import env
+from mpiwatch.processes import alive
 from tests.cluster_fixtures import wait_until
 from tests.doctor.helpers import CLEAN, MPIEXEC
 

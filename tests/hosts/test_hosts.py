@@ -20,7 +20,7 @@ from labkit import hosts
 from labkit.hosts import control
 from labkit.hosts.namespaces import FOLDER, TOKEN
 from labkit.hosts.state import State, load
-from labkit.processes import start_time
+from mpiwatch.processes import start_time
 from tests.cluster_fixtures import wait_until
 from tests.conftest import thorough
 from tests.hosts.conftest import Run
@@ -212,7 +212,7 @@ def test_programs_run_from_an_environment_whose_path_has_a_space(labkit_hosts: R
     assert up.returncode == 0, up.stderr
     # Each rank says which mpiexec started it, and which environment it is in.
     program = (
-        "import sys; from mpi4py import MPI; from labkit.env import mpiexec; "
+        "import sys; from mpi4py import MPI; from mpiwatch.env import mpiexec; "
         "print(MPI.COMM_WORLD.allreduce(1), mpiexec(), sys.prefix, sep='|', flush=True)"
     )
     command = [spaced, "-m", "labkit.hosts.mpi", spaced, "-c", program]

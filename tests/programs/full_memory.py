@@ -14,8 +14,8 @@ import tempfile
 from mpi4py import MPI
 
 from labkit.comm import CollectiveError
-from labkit.watch.communicators import watch
-from labkit.watch.errors import HangError
+from mpiwatch.communicators import watch
+from mpiwatch.errors import HangError
 
 world = MPI.COMM_WORLD
 if world.rank == 0 and MPI.get_vendor()[0] == "MPICH":

@@ -14,8 +14,8 @@ from mpi4py import MPI
 
 from labkit.comm import run
 from labkit.schedules import ring_allreduce
-from labkit.watch.communicators import resume, watch
-from labkit.watch.errors import HangError
+from mpiwatch.communicators import resume, watch
+from mpiwatch.errors import HangError
 
 raw, world = MPI.Intracomm(MPI.COMM_WORLD), watch()
 rank, size = world.rank, world.size

@@ -3,8 +3,8 @@
 import numpy as np
 from mpi4py import MPI
 
-from labkit.watch.communicators import resume, watch
-from labkit.watch.errors import HangError
+from mpiwatch.communicators import resume, watch
+from mpiwatch.errors import HangError
 
 comm = watch()
 comm.deadline_s = 0.3

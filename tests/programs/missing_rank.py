@@ -12,8 +12,8 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit import comm as lab
-from labkit.comm import waiting
 from labkit.schedules import ring_allreduce
+from mpiwatch import waiting
 
 world = MPI.COMM_WORLD
 everyone = world.Dup()  # its messages cannot be taken for those of a call that failed

@@ -35,7 +35,7 @@ from labkit.comm import (
     RootComm,
     TreeComm,
 )
-from labkit.watch.communicators import WatchedComm, watch
+from mpiwatch.communicators import WatchedComm, watch
 
 WORLD, SELF = MPI.COMM_WORLD, MPI.COMM_SELF
 MODULES = (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from labkit.watch.machines import opening
+from mpiwatch.machines import opening
 
 ranks = int(sys.argv[1])
 opening.machine = lambda: (f"machine {MPI.COMM_WORLD.rank // ranks}",)

@@ -12,9 +12,9 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from labkit.watch.communicators import watch
-from labkit.watch.errors import HangError
-from labkit.watch.flight_recorder.layout import CellState
+from mpiwatch.communicators import watch
+from mpiwatch.errors import HangError
+from mpiwatch.flight_recorder.layout import CellState
 
 FAULTS = ("skips", "operation", "count", "root", "dtype", "reduction", "raises", "loops")
 ROOTED = ("Bcast", "Reduce", "Gather", "bcast", "gather")

@@ -15,9 +15,9 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import CountingComm
-from labkit.watch.communicators import watch
-from labkit.watch.errors import HangError
-from labkit.watch.flight_recorder.layout import CellState
+from mpiwatch.communicators import watch
+from mpiwatch.errors import HangError
+from mpiwatch.flight_recorder.layout import CellState
 
 raw = MPI.COMM_WORLD
 world = watch()

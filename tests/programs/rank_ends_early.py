@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from labkit.watch.communicators import watch
-from labkit.watch.errors import HangError
+from mpiwatch.communicators import watch
+from mpiwatch.errors import HangError
 
 comm = watch()
 comm.Barrier()

@@ -12,9 +12,9 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import sleeping_barrier
-from labkit.watch.communicators import resume, watch
-from labkit.watch.errors import HangError
-from labkit.watch.requests.polled import replace_requests
+from mpiwatch.communicators import resume, watch
+from mpiwatch.errors import HangError
+from mpiwatch.requests.polled import replace_requests
 
 raw = MPI.COMM_WORLD.Dup()
 comm = watch()

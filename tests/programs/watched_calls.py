@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from labkit.watch.communicators import WatchedComm, resume, watch
+from mpiwatch.communicators import WatchedComm, resume, watch
 
 raw, watched = MPI.COMM_WORLD, watch()
 rank, size = raw.rank, raw.size

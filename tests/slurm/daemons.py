@@ -12,7 +12,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from labkit.processes import alive
+from mpiwatch.processes import alive
 
 STOP_S, POLL_S = 5.0, 0.05
 CPUS = 4  # on each node, possibly more than the machine has

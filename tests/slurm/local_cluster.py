@@ -24,8 +24,8 @@ from pathlib import Path
 
 import psutil
 
-from labkit.processes import alive
 from labkit.supervisor import supervised
+from mpiwatch.processes import alive
 from tests.slurm import daemons
 from tests.slurm.daemons import PATH, POLL_S, names
 

@@ -97,7 +97,7 @@ def refuses_clients_without_the_key(file: Path) -> None:
 def test_a_hang_is_reported_to_a_notebook_that_shares_no_memory_with_the_ranks(
     world: World, slurm: LocalCluster
 ) -> None:
-    world.env["LABKIT_SEPARATE_MACHINES"] = "1"  # each node counts as a machine of its own
+    world.env["MPIWATCH_SEPARATE_MACHINES"] = "1"  # each node counts as a machine of its own
     kernel = Kernel(world)
     try:
         assert "on n1, n2, n3, n4;" in kernel.run(CONNECT)
@@ -109,7 +109,7 @@ def test_a_hang_is_reported_to_a_notebook_that_shares_no_memory_with_the_ranks(
         )
         assert "Barrier" in kernel.run("import labkit.cluster\nprint(labkit.cluster.last_hang())")
     finally:
-        del world.env["LABKIT_SEPARATE_MACHINES"]
+        del world.env["MPIWATCH_SEPARATE_MACHINES"]
         kernel.end()
     wait_until(lambda: not slurm.jobs(), "the queue is empty", 60)
 

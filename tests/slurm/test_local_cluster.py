@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.processes import alive
+from mpiwatch.processes import alive
 from tests.cluster_fixtures import wait_until
 from tests.slurm import local_cluster
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit import env
+from mpiwatch import env
 from tests.cluster_fixtures import wait_until
 from tests.slurm.local_cluster import LocalCluster
 

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit import env
 from labkit.nn import mlp
 from labkit.train import load_run
 from labkit.train.experiment.comparison import Row, as_text
@@ -25,6 +24,7 @@ from labkit.train.experiment.iterations import PARTS, load_iterations
 from labkit.train.experiment.presets import PRESETS
 from labkit.train.experiment.run_record import write_json
 from labkit.train.experiment.settings import RECIPES, complete, fault
+from mpiwatch import env
 
 Ends = list[tuple[list[int], str]]
 RunCommands = Callable[..., Ends]

@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit import env, leftovers
-from labkit.processes import LINUX
+from labkit import leftovers
+from mpiwatch import env
+from mpiwatch.processes import LINUX
 
 DEADLINE_S = 60
 

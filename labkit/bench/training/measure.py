@@ -25,7 +25,7 @@ from labkit.bench.training.rows import core_limit, scaling_rows, scaling_table, 
 from labkit.comm import sleeping_barrier
 from labkit.data import local_batches
 from labkit.nn import MODELS
-from labkit.processes import cores
+from mpiwatch.processes import cores
 
 Report = Callable[[str], None]
 

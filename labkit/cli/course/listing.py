@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from labkit.exercises.exercise import Exercise
-from labkit.wording import counted
+from mpiwatch.wording import counted
 
 HEAD = """\
 # The exercises

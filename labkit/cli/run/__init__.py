@@ -14,13 +14,12 @@ from pathlib import Path
 
 import click
 
-from labkit import env
 from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
 from labkit.cli.ranks import mpiexec, under_mpiexec
-from labkit.launch import started
-from labkit.leftovers import FLIGHT_RECORDER
 from labkit.supervisor import supervised
-from labkit.watch.program.options import DEADLINE_S, Options, command_line
+from mpiwatch import FLIGHT_RECORDER, env
+from mpiwatch.launch import started
+from mpiwatch.program.options import DEADLINE_S, Options, command_line
 
 ENDINGS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
@@ -64,13 +63,13 @@ def command(  # noqa: PLR0917
     """Run an mpi4py program, unchanged, and report a hang: labkit run -n 4 program.py.
 
     The exit code is the program's own, 86 after a hang, 87 if --strict found errors, and 128 + the signal if
-    a signal killed a rank. With another launcher: srun -n 4 python -m labkit.watch program.py.
+    a signal killed a rank. With another launcher: srun -n 4 python -m mpiwatch program.py.
     """
     launcher, count = started()
     if under_mpiexec() or (launcher.startswith("srun") and count > 1):
         raise click.UsageError(
             "a launcher has already started this process as a rank. Replace `labkit run` by "
-            "`python -m labkit.watch`."
+            "`python -m mpiwatch`."
         )
     with _record(json) as record:
         options = Options((program, *arguments), is_module, deadline_s, strict, str(record))

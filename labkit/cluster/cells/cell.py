@@ -22,12 +22,12 @@ from labkit.cluster.errors import CellHung, CellStopped, RankDied
 from labkit.cluster.ownership import Claim
 from labkit.cluster.slurm.notebook import Job
 from labkit.cluster.world import RankInfo
-from labkit.watch import HANG_EXIT_CODE
-from labkit.watch.flight_recorder.layout import FlightRecorder
-from labkit.watch.flight_recorder.report import Activity, Reason, Report
-from labkit.watch.flight_recorder.snapshot import take_snapshot
-from labkit.watch.flight_recorder.text import render
-from labkit.wording import ranks_phrase
+from mpiwatch import HANG_EXIT_CODE
+from mpiwatch.flight_recorder.layout import FlightRecorder
+from mpiwatch.flight_recorder.report import Activity, Reason, Report
+from mpiwatch.flight_recorder.snapshot import take_snapshot
+from mpiwatch.flight_recorder.text import render
+from mpiwatch.wording import ranks_phrase
 
 ADVICE = (
     "Run the cell with `connect()` again: it starts new engines and lists the cells to run again, "

@@ -12,7 +12,7 @@ from ipyparallel.error import RemoteError, TaskAborted
 
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.errors import CellFailed, CellHung
-from labkit.wording import ranks_phrase
+from mpiwatch.wording import ranks_phrase
 
 CONSEQUENCES = (
     "HangError",
@@ -85,7 +85,7 @@ def split(name: str, message: str, traceback: str) -> tuple[str, str]:
 def unreceived_line(found: Iterable[tuple[list[Any], list[Any]]]) -> str:
     """Return a line about messages that no rank has received; empty if there are none.
 
-    `found`: what labkit.watch.requests.unreceived.look has returned on each rank.
+    `found`: what mpiwatch.requests.unreceived.look has returned on each rank.
     """
     arrived: list[Any] = []
     lines: dict[Any, str] = {}

@@ -15,8 +15,8 @@ from IPython.display import clear_output, publish_display_data
 
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.cells.cell import Ranks
-from labkit.watch.flight_recorder.report import Activity, CallRecord, RankState
-from labkit.wording import counted, duration, ranks_phrase
+from mpiwatch.flight_recorder.report import Activity, CallRecord, RankState
+from mpiwatch.wording import counted, duration, ranks_phrase
 
 # Set where outputs are compared (nbval). Then show nothing that depends on the load of the machine.
 NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")

@@ -19,7 +19,7 @@ from labkit.cluster.cells.cell import POLL_S, Ranks
 from labkit.cluster.cells.failures import error_of, failures, failures_in, hang_report
 from labkit.cluster.cells.rerun import SetupCells, identity
 from labkit.cluster.cells.text import cell_number, engine_text
-from labkit.watch.flight_recorder.report import Report
+from mpiwatch.flight_recorder.report import Report
 
 
 class RankMagics(ParallelMagics):

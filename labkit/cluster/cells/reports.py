@@ -10,7 +10,7 @@ from pathlib import Path
 import ipyparallel as ipp
 
 from labkit.leftovers import cluster_files
-from labkit.watch.flight_recorder.report import Reason, Report
+from mpiwatch.flight_recorder.report import Reason, Report
 
 
 class Reports:

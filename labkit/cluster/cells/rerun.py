@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from labkit.wording import runs
+from mpiwatch.wording import runs
 
 RUNS_SHOWN = 6  # of consecutive cells; a longer list is hard to read
 

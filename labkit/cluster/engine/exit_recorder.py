@@ -15,7 +15,7 @@ import sys
 
 from labkit.hosts.namespaces import TOKEN
 from labkit.leftovers import files_of_this_cluster
-from labkit.processes import die_with_parent, die_with_proxy
+from mpiwatch.processes import die_with_parent, die_with_proxy
 
 FORWARDED = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2
 

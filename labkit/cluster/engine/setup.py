@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from labkit.cluster.world import RankInfo
-from labkit.launch import node_name
+from mpiwatch.launch import node_name
 
 GIVEN = ("comm", "rank", "size", "np")
 # The names that ipyparallel defines while it runs a function.
@@ -31,7 +31,7 @@ def rank_info() -> RankInfo:
 
 def label_cells(shell: Any) -> None:
     """Make tracebacks name a cell by its number in the notebook; this engine counts its own cells."""
-    from labkit.watch.flight_recorder.source import cell_number  # noqa: PLC0415
+    from mpiwatch.flight_recorder.source import cell_number  # noqa: PLC0415
 
     own_label = type(shell.compile).format_code_name
 
@@ -56,15 +56,15 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     from IPython import get_ipython  # noqa: PLC0415
 
     from labkit.leftovers import files_of_this_cluster  # noqa: PLC0415
-    from labkit.watch import renewal  # noqa: PLC0415
-    from labkit.watch.communicators import watch_world  # noqa: PLC0415
-    from labkit.watch.flight_recorder.layout import CellState  # noqa: PLC0415
-    from labkit.watch.wait import Watch  # noqa: PLC0415
+    from mpiwatch import renewal  # noqa: PLC0415
+    from mpiwatch.communicators import watch_world  # noqa: PLC0415
+    from mpiwatch.flight_recorder.layout import CellState  # noqa: PLC0415
+    from mpiwatch.wait import Watch  # noqa: PLC0415
 
     comm = watch_world(deadline_s=deadline_s, keep=True)
     renewal.prepare(comm)
     if strict:
-        from labkit.watch.strict import ending  # noqa: PLC0415
+        from mpiwatch.strict import ending  # noqa: PLC0415
 
         comm = ending.begin(comm)
     shell = get_ipython()
@@ -88,7 +88,7 @@ def renew_comm() -> None:
     from IPython import get_ipython  # noqa: PLC0415
     from mpi4py import MPI  # noqa: PLC0415
 
-    from labkit.watch import renewal  # noqa: PLC0415
+    from mpiwatch import renewal  # noqa: PLC0415
 
     renewal.renew(MPI.COMM_WORLD, get_ipython().user_ns)
 
@@ -97,7 +97,7 @@ def unreceived_messages() -> tuple[list[Any], list[Any]]:
     """Return the messages that wait to be received on this rank, and the last ones that it has sent."""
     from mpi4py import MPI  # noqa: PLC0415
 
-    from labkit.watch.requests import unreceived  # noqa: PLC0415
+    from mpiwatch.requests import unreceived  # noqa: PLC0415
 
     return unreceived.look(MPI.COMM_WORLD.watch)  # type: ignore[attr-defined]
 
@@ -120,10 +120,10 @@ def clear_names(shell: Any) -> list[str]:
 
 def record_cells(shell: Any, watch: Any) -> None:
     """Record in the flight recorder when code that a client runs on this engine begins and ends."""
-    from labkit.watch import renewal  # noqa: PLC0415
-    from labkit.watch.flight_recorder.layout import CellState  # noqa: PLC0415
-    from labkit.watch.flight_recorder.source import describe  # noqa: PLC0415
-    from labkit.watch.requests import unreceived  # noqa: PLC0415
+    from mpiwatch import renewal  # noqa: PLC0415
+    from mpiwatch.flight_recorder.layout import CellState  # noqa: PLC0415
+    from mpiwatch.flight_recorder.source import describe  # noqa: PLC0415
+    from mpiwatch.requests import unreceived  # noqa: PLC0415
 
     streams = {"stdout": sys.stdout, "stderr": sys.stderr}
     for stream in streams.values():
@@ -137,7 +137,7 @@ def record_cells(shell: Any, watch: Any) -> None:
         for name, stream in streams.items():
             if getattr(getattr(sys, name), "closed", True):
                 setattr(sys, name, stream)  # without it, no later cell could run
-        strict = sys.modules.get("labkit.watch.strict.ending")
+        strict = sys.modules.get("mpiwatch.strict.ending")
         if strict is not None and (left := strict.end_cell()):
             print(left)
         watch.slot.balance = 0 if strict is not None else unreceived.balance[0]  # it has findings of its own

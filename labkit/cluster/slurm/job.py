@@ -17,7 +17,6 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from labkit import env
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.slurm import queue
 from labkit.cluster.slurm.queue import JobState
@@ -25,6 +24,7 @@ from labkit.cluster.slurm.script import batch_script
 from labkit.cluster.slurm.settings import load
 from labkit.files import atomic_write
 from labkit.leftovers import files_of_this_cluster
+from mpiwatch import env
 
 FAST_S, SLOW_S = 0.5, 2.0  # between two queries: in the first FAST_FOR_S of a state, and later
 FAST_FOR_S = 10.0

@@ -17,7 +17,7 @@ from labkit.cluster.slurm import queue
 from labkit.cluster.slurm.queue import JobState
 from labkit.cluster.slurm.settings import load
 from labkit.leftovers import cluster_files
-from labkit.wording import duration, ranks_phrase
+from mpiwatch.wording import duration, ranks_phrase
 
 REFUSED = "REFUSED"  # the state in the file `job` if sbatch did not accept the job
 END_S = 4.0  # how long to wait for SLURM's reason after a job's ranks are gone

@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.averaging.allreduce import Algorithm, mpi_allreduce
-from labkit.comm.errors import raise_faults
+from mpiwatch.errors import raise_faults
 
 
 def average(

@@ -13,14 +13,14 @@ from typing import cast
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import waiting
 from labkit.comm.averaging.aggregate import add_up
 from labkit.comm.averaging.segments import SharedSegments
-from labkit.comm.errors import raise_together
 from labkit.comm.running.executor import steps
-from labkit.comm.waiting import Pending, Waits, complete
-from labkit.comm.wrapper import CommWrapper
 from labkit.schedules import chunk_bounds, ring_allreduce
+from mpiwatch import waiting
+from mpiwatch.errors import raise_together
+from mpiwatch.waiting import Pending, Waits, complete
+from mpiwatch.wrapper import CommWrapper
 
 NAME = "shared-memory"
 BARRIERS = 3  # the column of a rank's counter in its node's table

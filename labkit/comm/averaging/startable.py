@@ -17,7 +17,6 @@ from time import sleep
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import waiting
 from labkit.comm.averaging.aggregate import add_up
 from labkit.comm.averaging.algorithms import ALGORITHMS, Averaging
 from labkit.comm.averaging.allgather import kept_rows
@@ -25,8 +24,9 @@ from labkit.comm.averaging.allreduce import Algorithm
 from labkit.comm.averaging.shared_memory import SharedMemory, shared_memory
 from labkit.comm.running import executor
 from labkit.comm.tuning.auto import auto, choose
-from labkit.comm.waiting import Pending, Waits
 from labkit.schedules import ALLREDUCE, ring_allgather
+from mpiwatch import waiting
+from mpiwatch.waiting import Pending, Waits
 
 Steps = Callable[[MPI.Intracomm, np.ndarray, float], Iterator[Waits]]
 
@@ -154,7 +154,7 @@ class Started:
         """Go on until the gradient is averaged.
 
         If a rank is missing, raise a HangError on a watched communicator, otherwise a TimeoutError after
-        `labkit.comm.waiting.DEADLINE_S` seconds. Both name the algorithm, the label and the missing rank.
+        `mpiwatch.waiting.DEADLINE_S` seconds. Both name the algorithm, the label and the missing rank.
         """
         polls = 0
 

@@ -12,8 +12,8 @@ from time import monotonic, sleep
 from mpi4py import MPI
 
 from labkit.comm import tags
-from labkit.comm.errors import raise_together
-from labkit.wording import ranks_phrase
+from mpiwatch.errors import raise_together
+from mpiwatch.wording import ranks_phrase
 
 TIMEOUT_S = 120.0  # without a heartbeat; a download itself gives up earlier on a silent server
 HEARTBEAT_S = 1.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.errors import CollectiveError
 from labkit.data import Scheme, shards
+from mpiwatch.errors import CollectiveError
 
 
 def scatter(comm: MPI.Intracomm, array: np.ndarray | None, scheme: Scheme = shards.contiguous) -> np.ndarray:

@@ -12,9 +12,9 @@ from mpi4py import MPI
 from labkit import data
 from labkit.comm.data.once import once_per_node
 from labkit.comm.data.scatter import scatter
-from labkit.comm.errors import raise_together
-from labkit.comm.waiting import sleeping_barrier
 from labkit.data import Scheme
+from mpiwatch.errors import raise_together
+from mpiwatch.waiting import sleeping_barrier
 
 Samples = tuple[np.ndarray, np.ndarray]
 

@@ -23,9 +23,9 @@ from mpi4py import MPI
 
 from labkit.comm.emulation.links import Link, describe
 from labkit.comm.emulation.ports import POLL_S, Ports
-from labkit.comm.errors import raise_together
-from labkit.comm.message import is_in_place, nbytes
-from labkit.comm.wrapper import CommWrapper
+from mpiwatch.errors import raise_together
+from mpiwatch.message import is_in_place, nbytes
+from mpiwatch.wrapper import CommWrapper
 
 # Methods that are neither bookkeeping nor can be delayed.
 REFUSED = (

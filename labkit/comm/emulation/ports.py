@@ -12,8 +12,8 @@ from mpi4py import MPI
 
 from labkit.comm.clock import offset, one_machine
 from labkit.comm.emulation.links import Link
-from labkit.comm.waiting import yield_core
-from labkit.comm.wrapper import CommWrapper
+from mpiwatch.waiting import yield_core
+from mpiwatch.wrapper import CommWrapper
 
 POLL_S = 1e-4  # between polls for a message
 PROGRESS_S = 1e-3  # the longest sleep: MPI makes progress on other messages only when it is called

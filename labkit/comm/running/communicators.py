@@ -12,12 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import waiting
-from labkit.comm.errors import raise_faults
-from labkit.comm.message import flat, is_in_place
 from labkit.comm.running.counting import CountingComm
 from labkit.comm.running.executor import before_schedule, run_together
-from labkit.comm.wrapper import CommWrapper
 from labkit.schedules import (
     Schedule,
     halving_doubling,
@@ -26,6 +22,10 @@ from labkit.schedules import (
     root_allreduce,
     tree_allreduce,
 )
+from mpiwatch import waiting
+from mpiwatch.errors import raise_faults
+from mpiwatch.message import flat, is_in_place
+from mpiwatch.wrapper import CommWrapper
 
 _OPS = ("SUM", "PROD", "MAX", "MIN", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR")
 _OPS_OF_KIND = {"i": 10, "u": 10, "f": 4, "c": 2}  # how many of _OPS work, by dtype.kind

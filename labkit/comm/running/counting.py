@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.message import nbytes
-from labkit.comm.wrapper import CommWrapper, like_mpi4py
+from mpiwatch.message import nbytes
+from mpiwatch.wrapper import CommWrapper, like_mpi4py
 
 MESSAGES = "messages"  # sent outside any schedule
 

@@ -9,12 +9,13 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import tags, waiting
+from labkit.comm import tags
 from labkit.comm.running.counting import CountingComm
 from labkit.comm.running.plan import RECEIVE, RECEIVE_TEMPORARY, REDUCE, SEND, WAIT, Plan, Step, plan
-from labkit.comm.waiting import Waits, yield_core
-from labkit.comm.wrapper import CommWrapper
 from labkit.schedules import Schedule
+from mpiwatch import waiting
+from mpiwatch.waiting import Waits, yield_core
+from mpiwatch.wrapper import CommWrapper
 
 SEGMENT_BYTES = 768 << 10  # several fit in a core's cache; shorter segments cost more calls than they hide
 _POLLS = range(256)  # before a wait is handed over to `waiting`, which reads the clock
@@ -40,7 +41,7 @@ def run(
     Shapes: array (n,), contiguous and writable, the same n and dtype on all ranks; this is not checked here.
 
     Collective. A rank that never joins is reported: on a watched communicator as a hang report, otherwise as
-    a TimeoutError on the ranks that wait, after `labkit.comm.waiting.DEADLINE_S` seconds.
+    a TimeoutError on the ranks that wait, after `mpiwatch.waiting.DEADLINE_S` seconds.
     """
     before_schedule(comm, schedule, array)
     run_together(comm, schedule, array, op, segment_bytes)

@@ -18,16 +18,16 @@ from functools import cache
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import waiting
 from labkit.comm.averaging.allreduce import FIXED, Algorithm
 from labkit.comm.averaging.shared_memory import shared_array
 from labkit.comm.emulation.communicator import EmulatedComm
-from labkit.comm.errors import CollectiveError
 from labkit.comm.tuning import costs, kept, timing
 from labkit.comm.tuning.costs import LIBRARY, SHARED_MEMORY, TREND_FROM, Choice
 from labkit.comm.tuning.timing import Allreduce, Times
-from labkit.comm.wrapper import CommWrapper
 from labkit.units import format_size
+from mpiwatch import waiting
+from mpiwatch.errors import CollectiveError
+from mpiwatch.wrapper import CommWrapper
 
 SECONDS = 1.5  # for the rounds at one size, unless FEWEST rounds take longer
 FEWEST = 3

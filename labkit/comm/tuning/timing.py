@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.errors import CollectiveError, raise_together
 from labkit.units import format_size
+from mpiwatch.errors import CollectiveError, raise_together
 
 ITEM = np.dtype(np.float32).itemsize
 Times = dict[int, dict[str, float]]  # bytes → algorithm → median time in seconds

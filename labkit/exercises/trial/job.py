@@ -195,7 +195,7 @@ class _OneProcess:
 
 
 class _Ranks(_OneProcess):
-    """A rank of a job on MPI ranks, which `labkit.watch` watches."""
+    """A rank of a job on MPI ranks, which `mpiwatch` watches."""
 
     def __init__(self) -> None:
         from mpi4py import MPI
@@ -259,7 +259,7 @@ class _Ranks(_OneProcess):
         """Let ranks that wait for this one know that it does not come."""
         if self.watch is None:
             return
-        from labkit.watch.flight_recorder.layout import CellState
+        from mpiwatch.flight_recorder.layout import CellState
 
         state = CellState.RAISED if error else CellState.RETURNED
         self.watch.end_cell(state, error["type"] if error else "")

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from labkit import env
 from labkit.children import end
 from labkit.exercises.exercise import Case
 from labkit.exercises.trial import sandbox, transport, visible
 from labkit.exercises.trial.limits import FILE_BYTES, PROCESSES, processes
 from labkit.supervisor import supervised
-from labkit.watch.program.options import Options, command_line
+from mpiwatch import env
+from mpiwatch.program.options import Options, command_line
 
 START_S = 60.0  # for all ranks to start; a second on an idle machine
 EXTRA_S = 50.0  # beyond a deadline, for ranks that sleep or wait for a core
@@ -164,7 +164,7 @@ def _modules(task: Task) -> list[str]:
     """Return the modules of labkit with which a job begins: its program, and what the exercise gives it."""
     content = pickle.dumps((task.cases, task.wrap, task.digest))  # with the modules' names
     given = [name.decode() for name in set(re.findall(rb"labkit(?:\.\w+)+", content))]
-    return [JOB, *given, *["labkit.watch.__main__"] * task.on_ranks]
+    return [JOB, *given, *["mpiwatch.__main__"] * task.on_ranks]
 
 
 def _by_text(trial: Trial) -> list[Trial]:

@@ -9,7 +9,7 @@ from typing import Any
 from mpi4py import MPI
 
 from labkit.comm import CountingComm
-from labkit.comm.wrapper import CommWrapper, like_mpi4py
+from mpiwatch.wrapper import CommWrapper, like_mpi4py
 
 
 class Calls:

@@ -34,7 +34,6 @@ from typing import Any, NoReturn
 if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
     sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from labkit import env
 from labkit.hosts.namespaces import (
     MOUNT,
     MS_BIND,
@@ -47,7 +46,8 @@ from labkit.hosts.namespaces import (
     leave,
     mount,
 )
-from labkit.processes import LINUX, PR_SET_PDEATHSIG
+from mpiwatch import env
+from mpiwatch.processes import LINUX, PR_SET_PDEATHSIG
 
 # From <linux/sched.h>, <sys/mount.h>, <linux/mount.h>, <sys/prctl.h> and <linux/sockios.h>.
 IPC, PID = 0x08000000, 0x20000000

@@ -44,7 +44,7 @@ def at_most(calls: int, nbytes: int, finding: str) -> Wrap:
 
 
 def _at_most(calls: int, nbytes: int, finding: str, comm: Any, case: Case) -> Any:
-    from labkit.comm.wrapper import CommWrapper
+    from mpiwatch.wrapper import CommWrapper
 
     class Limited(CommWrapper):
         large = 0
@@ -126,7 +126,7 @@ def _noting_class() -> Any:
     """Return the class of a communicator that notes which part of which array is averaged, and when."""
     from mpi4py import MPI
 
-    from labkit.comm.wrapper import CommWrapper
+    from mpiwatch.wrapper import CommWrapper
 
     class NotedRequest(MPI.Request):
         """A request that notes when it is tested and waited for."""

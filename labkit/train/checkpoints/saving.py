@@ -18,7 +18,7 @@ from labkit.train.checkpoints import file as checkpoint_file
 from labkit.train.checkpoints.progress import Progress, dealt
 from labkit.train.checkpoints.signals import Signals
 from labkit.train.replicas import mean_buffers
-from labkit.wording import ranks_phrase
+from mpiwatch.wording import ranks_phrase
 
 
 @dataclass

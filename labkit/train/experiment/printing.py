@@ -15,7 +15,7 @@ from labkit.comm import print_by_rank
 from labkit.nn import Model
 from labkit.train.callbacks import ALL, Callback, Epoch, Iteration
 from labkit.train.experiment.progress import Progress
-from labkit.wording import ranks_phrase
+from mpiwatch.wording import ranks_phrase
 
 OVER_100 = (
     "A contribution over 100 %: the ranks' gradients point in different directions, so their sum is\n"

@@ -23,12 +23,12 @@ import numpy as np
 from mpi4py import MPI
 
 import labkit
-from labkit.env import ONE_THREAD
 from labkit.files import atomic_write, locked, remove_unfinished
-from labkit.launch import node_name
 from labkit.nn import MODELS, Model, load_model, save_model
-from labkit.processes import cores
 from labkit.train.callbacks import Epoch
+from mpiwatch.env import ONE_THREAD
+from mpiwatch.launch import node_name
+from mpiwatch.processes import cores
 
 BLAS_THREADS = (*ONE_THREAD, "VECLIB_MAXIMUM_THREADS")
 IN_RUN_JSON = (

@@ -21,12 +21,12 @@ from labkit.comm import (
     run,
     shared_memory,
     startable,
-    waiting,
 )
 from labkit.comm.averaging.shared_memory import SharedMemory
 from labkit.schedules import ring_allreduce
-from labkit.watch.communicators import resume, watch
-from labkit.watch.errors import HangError
+from mpiwatch import waiting
+from mpiwatch.communicators import resume, watch
+from mpiwatch.errors import HangError
 
 FIXED = {name: steps for name, steps in STARTABLE.items() if name != "auto"}  # auto measures first
 SIZES = 0, 1, 2, 5, 1003

@@ -15,8 +15,8 @@ from labkit.data import strided
 from labkit.nn import SGD, Model, mlp
 from labkit.train import Batches, Buckets, Contributions, Straggler, train
 from labkit.train.overlap import Overlapped
-from labkit.watch.communicators import resume, watch
-from labkit.watch.errors import HangError
+from mpiwatch.communicators import resume, watch
+from mpiwatch.errors import HangError
 from tests.raising import error_on_every_rank
 
 SMALL = Buckets(bytes=1000, first_bytes=100)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.exercises.exercise import Case, Exercise
-from labkit.watch.flight_recorder.report import (
+from mpiwatch.flight_recorder.report import (
     Activity,
     CallRecord,
     MessageWait,

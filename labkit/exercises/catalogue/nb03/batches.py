@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.exercises.calls import collectives_with
 from labkit.exercises.exercise import Case, Exercise
-from labkit.wording import counted
+from mpiwatch.wording import counted
 
 if TYPE_CHECKING:
     from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI

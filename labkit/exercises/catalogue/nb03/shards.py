@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise
-from labkit.wording import counted
+from mpiwatch.wording import counted
 
 # mypy: disable-error-code="no-untyped-def"
 

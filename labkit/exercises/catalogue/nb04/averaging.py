@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.exercises.calls import COLLECTIVES, SUMS
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.wording import counted
+from mpiwatch.wording import counted
 
 
 def average_by_allgather(comm, gradient, weight):  # type: ignore[no-untyped-def]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.wording import counted
+from mpiwatch.wording import counted
 
 
 def fit_cost(nbytes, seconds):  # type: ignore[no-untyped-def]

@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.exercises.calls import COLLECTIVES
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.wording import counted
+from mpiwatch.wording import counted
 
 PRELUDE = '''\
 import numpy as np

@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit import schedules
 from labkit.exercises.exercise import Case, Exercise
-from labkit.wording import counted
+from mpiwatch.wording import counted
 
 # mypy: disable-error-code="no-untyped-def"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise
 from labkit.exercises.trial.wraps import at_most
-from labkit.wording import counted
+from mpiwatch.wording import counted
 
 
 def accumulate(comm, micro_batches, total):  # type: ignore[no-untyped-def]

@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
 from labkit.exercises.trial.wraps import at_most
-from labkit.wording import counted
+from mpiwatch.wording import counted
 
 PRELUDE = "import hashlib\n\nimport numpy as np\nfrom mpi4py import MPI"
 

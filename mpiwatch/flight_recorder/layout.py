@@ -1,0 +1,309 @@
+"""The flight recorder's memory, shared by the ranks of one machine: each rank notes a call before making it.
+
+Reading it needs no progress of MPI, so it shows where every rank is even when none of them moves: the ranks
+read it, and so does a notebook's kernel. Each rank has a slot (process, cell, the last calls). Each
+communicator has a row with one word per rank: the epoch, the number of the call, and a hash of what is
+called. Ranks with equal words have reached the same call. When nothing is wrong, comparing the words is the
+whole cost of a call.
+
+A hang report opens a new epoch. Words of an older epoch no longer count, so no rank has to be told where the
+others are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import glob
+import mmap
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from struct import Struct
+from time import monotonic, sleep
+
+from mpiwatch import FLIGHT_RECORDER
+from mpiwatch.flight_recorder.report import Report
+from mpiwatch.processes import alive
+
+HISTORY_CALLS = 32  # that a slot keeps
+ROWS_PER_RANK = 64  # communicators that a rank may open as their rank 0
+FILE_BYTES, NAME_BYTES, PURPOSE_BYTES, HOST_BYTES = 32, 32, 64, 64  # fields of text, with their final zero
+ORIGIN_BYTES = 128  # the same
+PLACE_BYTES = ERROR_BYTES = 512
+MEMBERS_BYTES = 128
+# A report in JSON never needs more: JSON writes a byte of text as at most 6 characters ("\u0001"), so the
+# place, the error, the purpose, the origin and the host of a rank take at most 6 * 1275, and each of its 32
+# calls takes 6 * 62 for two names and less than 350 for the rest: 31,000 in all. A test fills every field:
+# see tests/mpiwatch/test_recorder.py.
+REPORT_BYTES_PER_RANK = 32 << 10
+LOCK_POLL_S = 0.01
+
+# A word, from the top: 12 bits epoch, 28 bits number of the call, 1 bit "gave up", 23 bits hash.
+EPOCH_SHIFT, NUMBER_SHIFT, GAVE_UP, HASH_MASK = 52, 24, 1 << 23, (1 << 23) - 1
+NUMBER_MASK = (1 << 28) - 1
+
+
+class CellState(IntEnum):
+    """Whether a rank's cell (or program) is running, and how it ended. EXITED: the process is ending."""
+
+    RUNNING, RETURNED, RAISED, EXITED = range(4)
+
+
+class Death(IntEnum):
+    """Whether a rank is known to have died. UNREACHABLE: the connection to its machine was lost."""
+
+    NONE, DIED, UNREACHABLE = range(3)
+
+
+# A slot's `joined_word` if ranks that share no memory made the last call, without a rendezvous.
+NO_RENDEZVOUS = (1 << 64) - 1
+
+
+class WaitingIn(IntEnum):
+    """What a rank is waiting in."""
+
+    NOTHING, COLLECTIVE, MESSAGE = range(3)
+
+
+class Call(ctypes.Structure):
+    """A collective, as noted before it is called. -1 stands for what does not apply or is not known."""
+
+    _fields_ = (
+        *(
+            (name, ctypes.c_int64)
+            for name in ("number", "row", "operation", "root", "count", "dtype", "reduction", "line")
+        ),
+        ("file", ctypes.c_char * FILE_BYTES),
+        ("schedule", ctypes.c_char * NAME_BYTES),  # its name; empty for the MPI library's own operations
+    )
+
+
+CALL_BODY = Struct(f"=7q{FILE_BYTES}s{NAME_BYTES}s")  # a Call without its number
+NUMBERED_CALL = Struct(f"=q{CALL_BODY.size}s")  # a Call, written at once
+assert NUMBERED_CALL.size == ctypes.sizeof(Call)
+
+
+class Slot(ctypes.Structure):
+    """A rank: what it runs, waits in, and has called."""
+
+    _fields_ = (
+        ("pid", ctypes.c_int64),
+        ("machine", ctypes.c_int64),  # the number of the rank's machine
+        ("has_died", ctypes.c_int64),  # a Death, which the rank's own machine sees and tells the others
+        (
+            "has_exited",
+            ctypes.c_int64,
+        ),  # its exit code, from its parent (mpiwatch.program)
+        ("exit_code", ctypes.c_int64),
+        ("has_left", ctypes.c_int64),  # whether its parent is ready to end after a report
+        ("cell_state", ctypes.c_int64),  # a CellState
+        ("cell_state_since_s", ctypes.c_double),  # on the clock that all processes share
+        ("cells_started", ctypes.c_int64),
+        ("balance", ctypes.c_int64),  # messages that the last cell sent, minus those that it received
+        ("calls_before_cell", ctypes.c_int64),  # on the world's communicator
+        ("joined_word", ctypes.c_uint64),  # of the last call that this rank has seen all ranks reach
+        ("waiting_in", ctypes.c_int64),  # a WaitingIn
+        ("waiting_since_s", ctypes.c_double),  # on the clock that all processes share, like the next two
+        ("mpi_call_since_s", ctypes.c_double),  # since when the main thread has been inside one; 0: it is not
+        ("sampled_s", ctypes.c_double),  # when the rank's watchdog last sampled the main thread
+        ("mpi_call", ctypes.c_char * NAME_BYTES),  # one that is not watched
+        ("message_operation", ctypes.c_int64),
+        ("message_peer", ctypes.c_int64),
+        ("message_tag", ctypes.c_int64),
+        ("message_number", ctypes.c_int64),  # counts the waits in blocking messages; 0 for a schedule's
+        (
+            "has_sends",
+            ctypes.c_int64,
+        ),  # whether non-blocking sends are under way besides, when the wait begins
+        ("has_receives", ctypes.c_int64),
+        ("message_purpose", ctypes.c_char * PURPOSE_BYTES),  # what it is part of; empty: the caller's own
+        ("message_origin", ctypes.c_char * ORIGIN_BYTES),  # the line that made the request; empty: no request
+        ("message_polls", ctypes.c_int64),  # without success, by a rank that polls itself; 0: it does not
+        ("confirmed", ctypes.c_int64),  # see circle.confirmation
+        ("only_compares", ctypes.c_int64),  # whether it makes no rendezvous: see mpiwatch.comparing
+        ("writes_stack", ctypes.c_int64),  # whether it answers the signal (see stacks.py)
+        ("calls_noted", ctypes.c_int64),
+        ("host", ctypes.c_char * HOST_BYTES),  # the machine's name, if there are several machines
+        ("place", ctypes.c_char * PLACE_BYTES),  # the student's line at which the rank waits
+        ("error", ctypes.c_char * ERROR_BYTES),
+        ("wanted_in", ctypes.c_int64),  # 1 + the epoch in which the rank asks the hub for a report; see
+        ("wanted_reason", ctypes.c_int64),  # mpiwatch.machines.wishes
+        ("wanted_deadline_s", ctypes.c_double),
+        ("wanted_reporter", ctypes.c_int64),
+        ("members", ctypes.c_ubyte * MEMBERS_BYTES),  # the communicator used last, a bit for each rank
+        ("history", Call * HISTORY_CALLS),
+    )
+
+
+class Head(ctypes.Structure):
+    """What stands above the slots."""
+
+    _fields_ = (
+        ("size", ctypes.c_int64),
+        ("epoch", ctypes.c_int64),
+        ("first_number", ctypes.c_int64),  # calls of this epoch count on from here: no number is used twice
+        ("report_bytes", ctypes.c_int64),  # of the last report; 0 before the first
+        ("machine", ctypes.c_int64),  # the number of the machine whose memory this is
+        ("shown_by", ctypes.c_int64),  # 1 + the rank whose parent shows the report of a program; 0: none yet
+        ("is_shown", ctypes.c_int64),
+        ("hub", ctypes.c_int64),  # 1 + the rank that makes the reports for all machines; 0 without one
+    )
+
+
+def _own(path: str, flags: int) -> int:
+    """Open an existing file of this user's; another user may have put a link to any file in its place."""
+    file = os.open(path, (flags & ~os.O_CREAT) | os.O_NOFOLLOW)
+    if os.fstat(file).st_uid != os.getuid():
+        os.close(file)
+        raise PermissionError(errno.EPERM, "belongs to another user", path)
+    return file
+
+
+class FlightRecorder:
+    """The flight recorder at `path`, opened by this process."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.file = open(path, "r+b", opener=_own)  # noqa: SIM115  (open for as long as the recorder is)
+        self.stacks = open(f"{path}-stack", "a+b", buffering=0, opener=_own)  # noqa: SIM115
+        self.memory = mmap.mmap(self.file.fileno(), 0)
+        self.head = Head.from_buffer(self.memory)
+        self.size: int = self.head.size
+        self.slots = (Slot * self.size).from_buffer(self.memory, ctypes.sizeof(Head))
+        self.report_offset = ctypes.sizeof(Head) + self.size * ctypes.sizeof(Slot)
+        self.words_offset = self.report_offset + (self.size + 1) * REPORT_BYTES_PER_RANK
+        self.words = memoryview(self.memory)[self.words_offset :].cast("Q")
+        self._thread_lock = threading.Lock()
+        self.reports = ""  # the file to which this process appends the reports that it publishes
+
+    @staticmethod
+    def create(size: int) -> str:
+        """Create an empty flight recorder for `size` ranks; return its path."""
+        words = size * ROWS_PER_RANK * (size + 1)
+        slots = size * ctypes.sizeof(Slot) + (size + 1) * REPORT_BYTES_PER_RANK
+        total = ctypes.sizeof(Head) + slots + 8 * words
+        error: OSError | None = None
+        for folder in dict.fromkeys(["/dev/shm"] * (sys.platform == "linux") + [tempfile.gettempdir()]):
+            try:
+                handle, path = tempfile.mkstemp(prefix=f"{FLIGHT_RECORDER}{os.getpid()}-", dir=folder)
+            except OSError as full:
+                error = full
+                continue
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    # Written, not left sparse: a full disk is an error here, and not a SIGBUS later.
+                    file.write(bytes(Head(size=size)) + bytes(total - ctypes.sizeof(Head)))
+                # A new file, or an error: all users of the machine can write to these folders. Only its owner
+                # may read it, whatever the umask.
+                os.close(os.open(f"{path}-stack", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                return path
+            except OSError as full:
+                error = full
+                os.unlink(path)
+        raise OSError(f"cannot create {total} bytes of shared memory: {error}") from error
+
+    def remove(self) -> None:
+        """Remove the files; processes that have them open keep the memory."""
+        for path in glob.glob(f"{glob.escape(self.path)}*"):
+            os.unlink(path)
+
+    @contextmanager
+    def locked(self, timeout_s: float | None = None) -> Iterator[None]:
+        """Keep the other processes out; raise TimeoutError after `timeout_s`, if given.
+
+        The operating system releases the lock of a process that dies. The lock is not reentrant.
+        """
+        with self._thread_lock:
+            self._lock(timeout_s)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self.file, fcntl.LOCK_UN)
+
+    def _lock(self, timeout_s: float | None) -> None:
+        if timeout_s is None:
+            fcntl.lockf(self.file, fcntl.LOCK_EX)
+            return
+        deadline = monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except (BlockingIOError, PermissionError):
+                if monotonic() > deadline:
+                    raise TimeoutError(
+                        f"another process has held the flight recorder for more than {timeout_s:g} s"
+                    ) from None
+                sleep(LOCK_POLL_S)
+
+    def publish(self, report: Report, first_number: int | None = None) -> None:
+        """Leave a report for all processes, and open a new epoch. The caller holds the lock.
+
+        `first_number`: calls on all machines count on from this number; None if there is one machine.
+        """
+        text = report.to_json()
+        end = self.report_offset + len(text)
+        assert end <= self.words_offset, f"a report of {len(text)} bytes for {self.size} ranks"
+        self.head.report_bytes = 0  # if this process is killed here, there is no report, and not half of one
+        self.memory[self.report_offset : end] = text
+        self.head.report_bytes = len(text)
+        self.head.first_number = self.highest_number() if first_number is None else first_number
+        self.head.epoch += 1
+        if self.reports:
+            # One write per line, so that the lines of several processes do not mix.
+            file = os.open(self.reports, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            os.write(file, text + b"\n")
+            os.close(file)
+
+    def highest_number(self) -> int:
+        """Return the highest number of a call in any row."""
+        return max((word >> NUMBER_SHIFT & NUMBER_MASK for word in self.words), default=0)
+
+    def last_report(self) -> Report | None:
+        """Return the last report, if there is one. Takes the lock."""
+        with self.locked():
+            text = self.memory[self.report_offset : self.report_offset + self.head.report_bytes]
+        return Report.from_json(text) if text else None
+
+    def is_alive(self, rank: int) -> bool:
+        """Return whether a rank's process is alive; if it is on another machine, whether that one says so."""
+        slot = self.slots[rank]
+        return not slot.has_died and (slot.machine != self.head.machine or alive(slot.pid))
+
+    def set_cell_state(self, rank: int, state: CellState, error: str = "") -> None:
+        """Note that a rank's cell has started, returned or raised."""
+        slot = self.slots[rank]
+        slot.error = fit(error, ERROR_BYTES)
+        slot.cells_started += state == CellState.RUNNING
+        slot.cell_state_since_s = monotonic()
+        slot.cell_state = state
+
+    def last_calls(self, rank: int) -> list[Call]:
+        """Return the last calls that a rank has noted, oldest first."""
+        slot = self.slots[rank]
+        noted = slot.calls_noted
+        return [slot.history[i % HISTORY_CALLS] for i in range(max(0, noted - HISTORY_CALLS), noted)]
+
+    def slot_offset(self, rank: int) -> int:
+        """Return the offset in memory, in bytes, at which a rank's slot starts."""
+        return ctypes.sizeof(Head) + rank * ctypes.sizeof(Slot)
+
+    def lead_index(self, row: int) -> int:
+        """Return the index in `words` of the word of the rank that made a row's last call first."""
+        return self.size * ROWS_PER_RANK * self.size + row
+
+    def history_offset(self, rank: int) -> int:
+        """Return the offset in memory, in bytes, at which a rank's history starts."""
+        return self.slot_offset(rank) + Slot.history.offset
+
+
+def fit(text: str, size: int) -> bytes:
+    """Return a text in UTF-8 for a field of `size` bytes, cut between characters if it is too long."""
+    encoded = text.encode(errors="backslashreplace")  # lone surrogates stand for bytes that are not UTF-8
+    return encoded[: size - 1].decode(errors="ignore").encode()

@@ -1,0 +1,103 @@
+"""Tell from the launcher's environment variables what started this process. Standard library only.
+
+If a launcher belongs to another MPI library than the program, or if `srun` has the wrong `--mpi`, each
+process becomes a world of one rank, does all of the work, and exits with status 0.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+
+from mpiwatch import env
+from mpiwatch.processes import print_error
+
+FIRST_S = 2.0  # for the first rank's message: some launchers end all ranks as soon as one has failed
+
+COUNTS = {  # variables with the number of ranks, and the launcher that sets each; the innermost comes first
+    "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
+    "PMI_SIZE": "MPICH's mpiexec",
+    "SLURM_STEP_NUM_TASKS": "srun",
+    "SLURM_NTASKS": "SLURM's batch script",
+}
+# How each MPI library's ranks are started under SLURM without its own mpiexec.
+SRUN = {"MPICH": "srun --mpi=pmi2", "Open MPI": "srun --mpi=pmix"}
+
+
+class SettingError(ValueError):
+    """An environment variable has a value that cannot be used."""
+
+
+def node_name(host: str) -> str:
+    """Return SLURM's name for the node that this rank runs on; without SLURM, the name `host`."""
+    return os.environ.get("SLURMD_NODENAME") or host
+
+
+def started(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
+    """Return the launcher that started this process and its number of ranks; `("", 1)` without a launcher.
+
+    Raise SettingError if the launcher's variable is not a number.
+    """
+    count, launcher = next(
+        ((environment[name], launcher) for name, launcher in COUNTS.items() if name in environment), ("1", "")
+    )
+    if launcher == "srun" or (launcher == COUNTS["PMI_SIZE"] and "SLURM_MPI_TYPE" in environment):
+        launcher = f"srun --mpi={environment.get('SLURM_MPI_TYPE') or 'none'}"
+    if not re.fullmatch("[0-9]{1,9}", count) or not int(count):
+        name = next(name for name in COUNTS if name in environment)
+        raise SettingError(f"the environment variable {name}={count} is not a valid number of ranks")
+    return launcher, int(count)
+
+
+def is_first(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the launcher's rank of this process is 0; in a world of one, MPI's rank always is."""
+    names = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+    return next((environment[name] for name in names if name in environment), "0") == "0"
+
+
+def world_of_one(size: int, library: str, mpiexec: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return why this rank must not go on: its launcher started several ranks, but its world has only one.
+
+    Return an empty text if all is well. `size`: the size of MPI.COMM_WORLD. `library`: the name in
+    MPI.get_vendor(). `mpiexec`: the path of the library's own mpiexec.
+    """
+    launcher, count = started(environment)
+    if size != 1 or count == 1:
+        return ""
+    others = f"`{srun}` or " if (srun := SRUN.get(library)) else ""
+    inside = " inside the allocation" if "SLURM_JOB_ID" in environment else ""
+    if launcher == COUNTS["SLURM_NTASKS"]:
+        found = f"this is one process in a SLURM job of {count} tasks, and nothing has started the others"
+    else:
+        named = f"`{launcher}`" if launcher.startswith("srun") else launcher  # a command, or a description
+        found = (
+            f"{named} has started {count} processes, but each is an MPI world of one rank: "
+            f"{library} does not understand this launcher"
+        )
+    return f"{found}. Start the ranks with {others}`{mpiexec} -n {count}`{inside}."
+
+
+def as_typed(program: str) -> str:
+    """Return the shortest text by which a shell in this folder finds the program: its name or a path."""
+    name = os.path.basename(program)
+    return name if shutil.which(name) == program else min(program, os.path.relpath(program), key=len)
+
+
+def refuse_world_of_one(command: str, size: int, library: str) -> None:
+    """Exit with status 2 if a launcher has started several ranks and MPI knows only this one.
+
+    The launcher's first rank prints why. `command`: the command that refuses. `size` and `library`: as in
+    `world_of_one`.
+    """
+    why = world_of_one(size, library, as_typed(env.mpiexec()))
+    if not why:
+        return
+    if is_first():
+        print_error(f"{command}: {why}\n")
+    else:
+        time.sleep(FIRST_S)
+    sys.exit(2)

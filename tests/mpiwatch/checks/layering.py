@@ -1,0 +1,123 @@
+"""A communicator made from a stack of wrappers around a watched one does what each of its wrappers does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from labkit.comm import CountingComm, RingComm, run
+from labkit.schedules import ring_allreduce, tree_allreduce
+from mpiwatch.communicators import resume, watch
+from mpiwatch.errors import HangError
+
+DEADLINE_S = 17.0  # not the default: it must come from the stack
+
+
+def stacks() -> Iterator[RingComm | CountingComm]:
+    """Yield a ring that is counted and watched, wrapped in both orders."""
+    for inner, outer in ((CountingComm, RingComm), (RingComm, CountingComm)):
+        own = outer(inner(watch().Dup()))
+        own.deadline_s = DEADLINE_S
+        yield own
+
+
+def made(own: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
+    """Yield what each method makes from a stack; free it before the next."""
+    group = own.Get_group()
+    methods: tuple[Callable[[], MPI.Intracomm], ...] = (
+        own.Dup,
+        own.Clone,
+        lambda: own.Dup().Dup(),
+        lambda: own.Split(own.rank % 2, -own.rank),
+        lambda: own.Split(0).Split(own.rank % 2),
+        lambda: own.Split_type(MPI.COMM_TYPE_SHARED),
+        lambda: own.Create(group),
+        lambda: own.Create_group(group),
+    )
+    for make in methods:
+        part = make()
+        yield part
+        part.Free()
+    group.Free()
+
+
+def check_all_that_is_made_from_a_watched_stack_counts_and_runs_the_ring(comm: MPI.Intracomm) -> None:
+    for own in stacks():
+        for part in made(own):
+            assert isinstance(part, RingComm) and isinstance(part, CountingComm)
+            assert part.watch is not None and part.deadline_s == DEADLINE_S
+            own.counts.reset()
+            ranks = np.full(3, comm.rank)
+            part.Allreduce(MPI.IN_PLACE, ranks)
+            members = MPI.Group.Translate_ranks(part.group, None, comm.group)
+            np.testing.assert_array_equal(ranks, sum(members))
+            assert own.counts.calls["ring_allreduce"] == 1
+        own.Free()
+
+
+def check_a_grid_made_from_a_stack_is_watched(comm: MPI.Intracomm) -> None:
+    for own in stacks():
+        line = own.Create_cart([comm.size], [True])
+        assert line.Get_cart_rank([comm.rank]) == line.rank
+        assert line.watch is not None and line.deadline_s == DEADLINE_S
+        mismatch_on(line)
+        line.Free()
+        own.Free()
+
+
+def check_what_is_made_from_a_watched_stack_reports_a_mismatch(comm: MPI.Intracomm) -> None:
+    for own in stacks():
+        for part in made(own):
+            mismatch_on(part)
+            comm.Barrier()  # no rank goes on in a part of its own while another reports there
+        own.Free()
+
+
+def check_a_schedule_on_a_watched_stack_is_compared_under_its_name(comm: MPI.Intracomm) -> None:
+    for own in stacks():
+        last = own.rank == own.size - 1
+        try:
+            run(own, ring_allreduce(own.size), np.ones(3 + last))
+        except HangError as error:
+            assert own.size > 1 and "different counts" in str(error), error
+            assert "is waiting in ring_allreduce (#" in str(error) and ", 4 float64)" in str(error), error
+        else:
+            assert own.size == 1
+        MPI.COMM_WORLD.Barrier()
+        resume()
+        MPI.COMM_WORLD.Barrier()
+        array = np.ones(5)
+        run(own, ring_allreduce(own.size), array)
+        np.testing.assert_array_equal(array, own.size)
+        own.Free()
+
+
+def check_a_schedule_on_an_unwatched_communicator_ends_with_a_report(comm: MPI.Intracomm) -> None:
+    world, last = watch(), comm.rank == comm.size - 1
+    before, world.deadline_s = world.deadline_s, 0.5
+    if comm.size > 1 and not last:
+        with pytest.raises(HangError, match="wait"):
+            run(comm, tree_allreduce(comm.size), np.ones(3))
+    world.deadline_s = before
+    MPI.COMM_WORLD.Barrier()
+    resume()
+    MPI.COMM_WORLD.Barrier()
+    assert world.allreduce(1) == comm.size
+
+
+def mismatch_on(part: MPI.Intracomm) -> None:
+    """Check that calls that differ are an error on all ranks, and that the next call works again."""
+    last = part.rank == part.size - 1
+    try:
+        part.Bcast(np.ones(3 + last), root=0)
+    except HangError as error:
+        assert part.size > 1 and "with different counts" in str(error), error
+    else:
+        assert part.size == 1
+    MPI.COMM_WORLD.Barrier()
+    resume()
+    MPI.COMM_WORLD.Barrier()
+    assert part.allreduce(1) == part.size

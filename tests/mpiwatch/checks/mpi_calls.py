@@ -1,0 +1,259 @@
+"""Find the MPI call that a rank is inside, in the middle of the call, for every way to write a call."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import math
+import pickle
+import select
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType, SimpleNamespace, TracebackType
+from typing import Any
+
+import mpi4py
+import numpy as np
+from mpi4py import MPI
+
+from mpiwatch.watchdog import mpi_calls
+
+SEEN: list[str] = []
+
+
+def look(*arguments: Any, **named: Any) -> Any:
+    """Note which MPI call the caller is inside. A hook in the arguments calls this during the call."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    assert frame is not None
+    SEEN.append(mpi_calls.mpi_call(frame)[0])
+    raise Looked
+
+
+class Looked(Exception):
+    """Ends the call after it has been inspected."""
+
+
+class Hook:
+    """An argument that a function of mpi4py inspects: its caller is then inside the call."""
+
+    @property
+    def __array_interface__(self) -> Any:
+        return look()
+
+    @property
+    def __dlpack__(self) -> Any:
+        return look()
+
+    def __index__(self) -> int:
+        return look()  # type: ignore[no-any-return]
+
+    def __bool__(self) -> bool:
+        return look()  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Any:
+        return look()
+
+    def __len__(self) -> int:
+        return look()  # type: ignore[no-any-return]
+
+    def __reduce__(self) -> Any:
+        return look()
+
+    def __call__(self, *arguments: Any) -> Any:
+        return look()
+
+    def __fspath__(self) -> str:
+        return look()  # type: ignore[no-any-return]
+
+    @property
+    def _as_parameter_(self) -> Any:
+        return look()
+
+
+SETUP = """
+class Holder:
+    def __init__(self):
+        self.comm = comm
+        self.runs = 0
+        self.list = [comm, comm]
+    @property
+    def trap(self):
+        assert self.runs == 0, "a property was run by the watchdog"
+        self.runs += 1
+        return comm
+    def method(self):
+        self.comm.Bcast(a, b)
+holder = Holder()
+bound = comm.Bcast
+unbound = MPI.Comm.Bcast
+partial = functools.partial(comm.Bcast, root=b)
+reqs = [MPI.REQUEST_NULL, MPI.REQUEST_NULL]
+by_name = {"world": comm}
+i = 1
+yes = True
+"""
+
+FORMS = {
+    "comm.Bcast(a, b)": "Bcast",
+    "comm.Bcast(a, root=b)": "Bcast",
+    "comm.Bcast(a, buf=b)": "Bcast",
+    "comm.Bcast(*[a, b])": "Bcast",
+    "comm.Bcast(*[a], **{'root': b})": "Bcast",
+    "x = comm.Bcast(a, b)": "Bcast",
+    "x = 1 + comm.bcast(b)": "bcast",
+    "bound(a, b)": "Bcast",
+    "bound(a, root=b)": "Bcast",
+    "unbound(comm, a, b)": "Bcast",
+    "partial(a)": "Bcast",
+    "MPI.Comm.Bcast(comm, a, b)": "Bcast",
+    "MPI.COMM_WORLD.Bcast(a, b)": "Bcast",
+    "mpi4py.MPI.COMM_WORLD.Bcast(a, b)": "Bcast",
+    "holder.comm.Bcast(a, b)": "Bcast",
+    "holder.list[i].Bcast(a, b)": "Bcast",
+    "holder.list[-1].Bcast(a, b)": "Bcast",
+    "holder.list[i - 1].Bcast(a, b)": "Bcast",
+    "by_name['world'].Bcast(a, b)": "Bcast",
+    "by_name['wor' + 'ld'].Bcast(a, b)": "Bcast",
+    "holder.method()": "Bcast",
+    "(comm\n  .Bcast(\n    a,\n    root=b,\n))": "Bcast",
+    "(other := comm).Bcast(a, b)": "Bcast",
+    "comm.Bcast(a, b if yes else None)": "Bcast",
+    "comm.Bcast(a, [None, b][1] if len([y for y in (1, 2) if y]) else None)": "Bcast",
+    "comm.Bcast(a, None or b)": "Bcast",
+    "comm.Bcast(a, (lambda: b)())": "Bcast",
+    "comm.Bcast(a, [c for c in [b]][0])": "Bcast",
+    "comm.Bcast(a, max([b], key=id))": "Bcast",
+    "comm.Bcast(a, root={'a': b}['a'] if 0 < i < 2 else 1)": "Bcast",
+    "comm.Bcast(a, f'{i}' and b)": "Bcast",
+    "comm.allgather(b)": "allgather",
+    "comm.Allreduce(b, b)": "Allreduce",
+    "comm.Isend(b, 0).Wait()": "Isend",
+    "[comm.Bcast(a, b) for _ in range(2)]": "Bcast",
+    "list(map(lambda c: c.Bcast(a, b), holder.list))": "Bcast",
+    "(lambda: comm.Bcast(a, b))()": "Bcast",
+    "with contextlib.nullcontext(comm) as inside:\n    inside.Bcast(a, b)": "Bcast",
+    "for c in holder.list:\n    c.Bcast(a, b)": "Bcast",
+    "while yes:\n    comm.Bcast(a, b)": "Bcast",
+    "try:\n    1 / 0\nexcept ZeroDivisionError:\n    comm.Bcast(a, b)": "Bcast",
+    "try:\n    pass\nfinally:\n    comm.Bcast(a, b)": "Bcast",
+    "if rank == 0: comm.Bcast(a, b)": "Bcast",
+    "if comm.Bcast(a, b): pass": "Bcast",
+    "def f(c, k=0):\n    z = 3\n    return c.Bcast(a, root=k)\nf(comm, b)": "Bcast",
+    "def f():\n    c = comm\n    def g():\n        return c.Bcast(a, b)\n    return g()\nf()": "Bcast",
+    "def f():\n    global made\n    made = comm\n    made.Bcast(a, b)\nf()": "Bcast",
+    "def f(*a, **k):\n    return comm.Bcast(*a, **k)\nf(a, root=b)": "Bcast",
+    "def f():\n    yield comm.Bcast(a, b)\nnext(f())": "Bcast",
+    "def f():\n    from mpi4py import MPI as M\n    M.COMM_WORLD.Bcast(a, b)\nf()": "Bcast",
+    "class C:\n    comm.Bcast(a, b)": "Bcast",
+    "comm.Bcast(a, b); time.sleep(0)": "Bcast",
+    "MPI.Request.Waitall(b)": "Waitall",
+    "MPI.Request.Waitany(b)": "Waitany",
+    "reqs[0].Waitall(b)": "Waitall",
+    "MPI.Win.Allocate(b)": "Allocate",
+    "MPI.Win.Create(b, comm=comm)": "Create",
+    "MPI.File.Open(comm, b)": "Open",
+    "comm.Probe(b)": "Probe",
+    "comm.Split(b)": "Split",
+    "comm.Create_cart(b)": "Create_cart",
+    "comm.Dup().Bcast(a, b)": "Bcast",
+    "MPI.Intracomm(comm).Bcast(a, b)": "Bcast",
+    "lib.MPI_Barrier(b)": "MPI_Barrier",
+    "barrier = lib.MPI_Barrier; barrier(b)": "MPI_Barrier",
+    # These are not calls of MPI, or not certain to be:
+    "time.sleep(b)": "",
+    "lib.abs(b)": "",
+    "np.ones(b)": "",
+    "np.linalg.svd(b)": "",
+    "list(b)": "",
+    "sorted([1, 2], key=b)": "",
+    "[].__class__(b)": "",
+    "threading.Event().wait(b)": "",
+    "threading.Lock().acquire(True, b)": "",
+    "select.select([], [], b)": "",
+    "math.sqrt(b)": "",
+    "range(b)": "",
+    "comm.rank and 0 or math.floor(b)": "",
+    "holder.trap.Bcast(a, b)": "",
+    "(comm if yes else holder.comm).Bcast(a, b)": "",
+    "getattr(comm, 'Bcast')(b)": "",
+    "x = [comm.rank, math.floor(b)]": "",
+    "math.floor(b); comm.Barrier()": "",
+    "comm.Get_rank(); math.floor(b)": "",
+    "comm.allreduce(math.floor(b))": "",
+    "pickle.dumps(b)": "",
+}
+
+
+def names() -> dict[str, Any]:
+    library = ctypes.CDLL(None)
+    library_of_mpi = ctypes.CDLL(MPI.__file__)
+    library.MPI_Barrier = library_of_mpi.MPI_Barrier  # type: ignore[assignment]
+    return {
+        **{
+            "MPI": MPI,
+            "comm": MPI.COMM_SELF,
+            "a": np.ones(1),
+            "b": Hook(),
+            "np": np,
+            "functools": functools,
+            "rank": 0,
+        },
+        **{"lib": library, "contextlib": contextlib, "math": math, "pickle": pickle, "select": select},
+        **{"threading": threading, "time": time, "mpi4py": mpi4py},
+    }
+
+
+def looked(code: str, in_function: bool) -> str | None:
+    """Return which MPI call was seen while some code ran; None if that ran a property."""
+    text = f"{SETUP}{code}"
+    if in_function:
+        text = "def whole():\n" + "".join(f"    {line}\n" for line in text.splitlines()) + "whole()"
+    SEEN.clear()
+    try:
+        exec(compile(text, "<string>", "exec"), names())
+    except Looked:
+        return SEEN[0]
+    except AssertionError:
+        return None
+    except Exception as error:
+        return seen_at(error.__traceback__)
+    return "nothing has looked"
+
+
+def traceback_entries(entry: TracebackType | None) -> Iterator[TracebackType]:
+    while entry is not None:
+        yield entry
+        entry = entry.tb_next
+
+
+def seen_at(entry: TracebackType | None) -> str:
+    """Return which MPI call has raised an error."""
+    own = [each for each in traceback_entries(entry) if each.tb_frame.f_code.co_filename == "<string>"]
+    entry = own[-1]
+    frame = entry.tb_frame
+    stand_in: Any = SimpleNamespace(
+        f_code=frame.f_code,
+        f_lasti=entry.tb_lasti,
+        f_locals=frame.f_locals,
+        f_globals=frame.f_globals,
+        f_builtins=frame.f_builtins,
+        f_back=None,
+    )
+    return mpi_calls.mpi_call(stand_in)[0]
+
+
+def check_the_call_of_each_form(comm: MPI.Intracomm) -> None:
+    """A call is recognised in every form, and nothing else is taken for one."""
+    wrong = {}
+    for code, expected in FORMS.items():
+        for in_function in (False, True):
+            if in_function and "class C" in code:
+                continue  # in a class body, a name of the function around it
+            if (found := looked(code, in_function)) != expected:
+                wrong[code, in_function] = found
+    assert not wrong, "\n".join(f"{where}: {found!r}" for where, found in wrong.items())

@@ -1,0 +1,281 @@
+"""Programs that know nothing of the lab, run by `labkit run` and `python -m mpiwatch`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mpiwatch.processes import alive
+from mpiwatch.program.options import Options, command_line, parse
+from mpiwatch.program.parent import Parent
+from tests.conftest import kill_tree, thorough
+from tests.programs import random_programs
+
+LABKIT = [sys.executable, "-m", "labkit", "run"]
+LIMIT_S = 300.0  # for a job that hangs although it should not
+P = 3
+RUN_ALL = "import runpy, sys\nfor each in sys.argv[1:]:\n    runpy.run_path(each, run_name='__main__')\n"
+
+
+def run(*words: object, code: int | None = 0) -> str:
+    """Run a command to its end, check its exit code, and return what it has printed."""
+    job = subprocess.Popen(
+        list(map(str, words)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    try:
+        output, _ = job.communicate(timeout=LIMIT_S)
+    finally:
+        if job.poll() is None:
+            kill_tree(job)
+    assert code in (None, job.returncode), output
+    return output
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Any:
+    """A function that writes a program and returns its path."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "program.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_the_command_line_of_a_rank_is_read_as_it_was_written() -> None:
+    for options in (
+        Options(("a.py", "--deadline", "x", "-m")),
+        Options(("package.module", "1"), is_module=True, deadline_s=0.1, strict=True, json="/a b"),
+    ):
+        assert parse(command_line(options)[3:]) == options
+
+
+def test_a_program_sees_what_python_would_show_it(program: Any, tmp_path: Path) -> None:
+    path = program(
+        "import sys, pickle\nclass A: pass\npickle.loads(pickle.dumps(A()))\n"
+        "print(__name__, __file__, sys.argv, sys.path[0], sys.modules['__main__'].A is A, sys.stdin.read())\n"
+        "1 / 0\n"
+    )
+    plain, watched = (
+        subprocess.run(
+            [sys.executable, *words, path.name, "-x"],
+            cwd=tmp_path,
+            input="in",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for words in ((), ("-m", "mpiwatch"))
+    )
+    assert plain.stdout == watched.stdout
+    assert plain.stderr == watched.stderr
+    assert plain.returncode == watched.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import mpi4py\nmpi4py.rc.initialize = False\nfrom mpi4py import MPI\nMPI.Init()\n"
+        "assert type(MPI.COMM_WORLD).__name__ == 'WatchedComm'\nMPI.COMM_WORLD.Barrier()\nMPI.Finalize()",
+        "import mpi4py\nmpi4py.rc.threads = False\nfrom mpi4py import MPI\n"
+        "assert MPI.Query_thread() == MPI.THREAD_SINGLE\nassert MPI.COMM_WORLD.allreduce(1) == 1",
+        "import multiprocessing\nif __name__ == '__main__':\n    from mpi4py import MPI\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n        assert pool.map(abs, [-1])",
+    ],
+    ids=["MPI.Init", "threads", "spawn"],
+)
+def test_programs_that_use_mpi_in_their_own_way(program: Any, text: str) -> None:
+    assert run(sys.executable, "-m", "mpiwatch", program(text)) == ""
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "cause"),
+    [
+        (
+            "os.kill(os.getpid(), signal.SIGSEGV)",
+            139,
+            "rank 1 of 3 was killed by SIGSEGV (segmentation fault).",
+        ),
+        pytest.param(
+            *("os._exit(5)", 5, "rank 1 of 3 ended with exit code 5 in the middle of its program"),
+            marks=pytest.mark.thorough,
+        ),
+        ("raise ValueError('mine')", 86, "it raised ValueError: mine at program.py line 8: `raise Val"),
+        ("sys.exit(4)", 86, "never joined #2: it has ended its program"),
+        pytest.param("comm.Abort(9)", 9, "", marks=pytest.mark.thorough),
+    ],
+)
+def test_the_rank_that_ends_is_named(program: Any, tmp_path: Path, fault: str, code: int, cause: str) -> None:
+    path = program(
+        "import os, signal, sys\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\ncomm.Barrier()\n"
+        # The report shows the ranks at the moment when one ends: the others must be in the barrier by then.
+        "calls = comm.watch.recorder.last_calls\n"
+        "while comm.rank == 1 and any(calls(other)[-1].number < 2 for other in (0, 2)): pass\n"
+        f"if comm.rank == 1:\n    {fault}\nprint('printed', flush=False)\ncomm.Barrier()\n"
+    )
+    file = tmp_path / "report.json"
+    said = run(*LABKIT, "-n", P, "--deadline", 1, "--json", file, path, code=code)
+    assert cause in said
+    if cause:
+        assert said.count("printed") == P - 1, said  # although it was still in a buffer
+        assert "ranks 0, 2 are" in said and "program.py line 10: `comm.Barrier()`" in said
+        assert said.count("rank 1 of 3") <= 1, said  # shown once
+        content = json.loads(file.read_text())
+        assert content["exit_code"] == code
+        assert [rank["rank"] for rank in content["report"]["ranks"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mode", [(), ("--strict",)], ids=["plain", "strict"])
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("Allreduce", "comm.Allreduce([x, n, MPI.DOUBLE], [y, n, MPI.DOUBLE])"),
+        ("Igather", "comm.Igather([x, n], z, root=0).Wait()"),
+        ("Send", "comm.Send([x, n], 0) if comm.rank == 1 else comm.Recv(x, 1) if comm.rank == 0 else None"),
+        ("Recv_init", "r = comm.Recv_init([x, n], 0); comm.rank == 0 and comm.Send(x, 1)"),
+        ("Get", "w = MPI.Win.Create(y, 8, comm=comm); w.Fence(); w.Get([x, n], 0); w.Fence(); w.Free()"),
+    ],
+)
+def test_a_call_with_more_than_its_array_holds_is_an_error_and_no_rank_hangs(
+    program: Any, mode: tuple[str, ...], name: str, call: str
+) -> None:
+    path = program(
+        "import numpy as np\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\n"
+        "n = 9 if comm.rank == 1 else 4\nx, y, z = np.zeros(4), np.zeros(4), np.zeros(4 * comm.size)\n"
+        f"{call}\n"
+    )
+    output = run(*LABKIT, *mode, "-n", P, "--deadline", 5, path, code=None)
+    assert f"ValueError: rank 1: {name} was given 9 × " in output
+    assert "a buffer that holds 32 bytes (4 float64)" in output
+
+
+def test_exit_codes_of_a_program_without_a_fault_are_kept(program: Any, tmp_path: Path) -> None:
+    path = program("import sys\nfrom mpi4py import MPI\nsys.exit(7 * (MPI.COMM_WORLD.rank == 1))")
+    file = tmp_path / "report.json"
+    assert "rank" not in run(*LABKIT, "-n", P, "--json", file, path, code=7)
+    content = json.loads(file.read_text())
+    assert [content[key] for key in ("exit_code", "exit_codes", "report")] == [7, [0, 7, 0], None]
+
+
+UNCONNECTED = (  # without these variables, MPI does not find the launcher
+    "import os\nfor name in list(os.environ):\n"
+    "    if name in ('PMI_FD', 'PMI_PORT') or name.startswith('PMIX_'):\n        del os.environ[name]\n"
+    "from mpi4py import MPI\nprint('has run')"
+)
+
+
+def test_worlds_of_one_rank_are_refused(program: Any) -> None:
+    said = run(*LABKIT, "-n", P, program(UNCONNECTED), code=2)
+    assert f"has started {P} processes, but each is an MPI world of one rank" in said
+    assert said.count("python -m mpiwatch:") == 1 and "has run" not in said
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_worlds_of_one_rank_are_refused_under_srun(
+    program: Any, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"STEP_NUM_TASKS": P, "PROCID": rank, "MPI_TYPE": "none"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    said = run(sys.executable, "-m", "mpiwatch", program(UNCONNECTED), code=2)
+    assert ("`srun --mpi=none` has started 3 processes" in said) == (rank == 0), said
+    assert "has run" not in said
+    assert "Replace `labkit run` by `python -m mpiwatch`" in run(*LABKIT, program(UNCONNECTED), code=2)
+
+
+def random_case(folder: Path, first: int, last: int) -> dict[str, Any]:
+    random_programs.main(str(folder), first, last, P, 1.0)
+    found: dict[str, Any] = json.loads((folder / "faults.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("last", [6, thorough(46)])
+def test_random_programs_without_a_fault_run_without_a_report(tmp_path: Path, last: int) -> None:
+    """Seeds divisible by ten have a rank that computes or sleeps for three deadlines."""
+    random_case(tmp_path, 0, last)
+    (tmp_path / "all.py").write_text(RUN_ALL)
+    files = [tmp_path / f"{seed}.py" for seed in range(last)]
+    assert run(*LABKIT, "-n", P, "--deadline", 1, tmp_path / "all.py", *files) == ""
+
+
+@pytest.mark.parametrize("seed", [3, 5, 6, 8, *map(thorough, range(20, 30))])
+def test_a_fault_in_a_random_program_is_reported_with_its_rank(tmp_path: Path, seed: int) -> None:
+    fault = random_case(tmp_path, seed, seed + 1)[str(seed)]
+    file = tmp_path / "report.json"
+    said = run(*LABKIT, "-n", P, "--deadline", 1, "--json", file, tmp_path / f"{seed}-faulty.py", code=86)
+    ranks = {rank["rank"]: rank for rank in json.loads(file.read_text())["report"]["ranks"]}
+    culprit = fault["rank"]
+    is_awaited = any(rank["message"] and rank["message"]["peer"] == culprit for rank in ranks.values())
+    others = [_doing(state) for rank, state in ranks.items() if rank != culprit]
+    assert is_awaited or (culprit in ranks and _doing(ranks[culprit]) not in others), f"{fault}\n{said}"
+
+
+def _doing(rank: dict[str, Any]) -> str:
+    last = {**rank["calls"][-1], "line": 0} if rank["calls"] else None
+    return json.dumps([rank["activity"], rank["place"], rank["error"], rank["message"], last])
+
+
+@pytest.fixture
+def endless(program: Any) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    path = program(
+        "import time\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\nwhile True:\n    time.sleep(0.1)"
+    )
+    job = subprocess.Popen([*LABKIT, "-n", str(P), path], start_new_session=True, text=True)
+    yield job, path
+    if job.poll() is None:
+        kill_tree(job)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, thorough(signal.SIGINT)])
+def test_nothing_runs_when_labkit_run_has_been_ended(
+    endless: tuple[subprocess.Popen[str], Path], signum: signal.Signals
+) -> None:
+    job, path = endless
+    wait_until(lambda: len(using(path)) > 2 * P)
+    os.kill(job.pid, signum)
+    job.wait(LIMIT_S)
+    wait_until(lambda: not using(path))
+
+
+def using(path: Path) -> list[psutil.Process]:
+    return [each for each in psutil.process_iter(["cmdline"]) if str(path) in (each.info["cmdline"] or ())]
+
+
+def wait_until(condition: Any) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_the_parent_sends_no_signal_to_the_pid_of_a_program_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By then, the pid may be another process's."""
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    wait_until(lambda: not alive(child))
+    here, there = socket.socketpair()
+    with here, there, tempfile.TemporaryFile() as stack:
+        parent = Parent(child, here, stack, Options(("program.py",)))
+        assert parent._ended() == 0
+        monkeypatch.setattr(os, "kill", lambda pid, signum: pytest.fail(f"signal {signum} to {pid}"))
+        parent._forward(signal.SIGTERM, None)
+    assert parent.was_told_to_end

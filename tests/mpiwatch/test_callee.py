@@ -1,0 +1,38 @@
+"""Which function a frame is calling, read from the bytecode."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from mpiwatch.watchdog.callee import callee
+
+
+class Looking:
+    """Has a method that inspects its caller, whose variables still exist, as in a call of MPI."""
+
+    def method(self, *arguments: Any) -> bool:
+        return callee(sys._getframe(1)) is Looking.method
+
+
+IN_COMPREHENSIONS = (
+    "all([c.method(a) for c in objects])",
+    "all({c.method(b) for c in objects})",
+    "all(c.method(a, b) for c in objects)",
+    "all(c.method(a, b) for c in [objects[0]] for d in objects)",
+    "all({1: c.method() for c in objects}.values())",
+    "all(map(lambda c: c.method(a), objects))",
+    "all([objects[i].method([b for b in (1, 2)]) for i in range(2)])",
+)
+
+
+@pytest.mark.parametrize("code", IN_COMPREHENSIONS)
+@pytest.mark.parametrize(
+    "text", ["result = {}", "def f(objects, a, b):\n    return {}\nresult = f(objects, a, b)"]
+)
+def test_a_call_in_a_comprehension(code: str, text: str) -> None:
+    namespace: dict[str, Any] = {"objects": [Looking(), Looking()], "a": 1, "b": 2}
+    exec(text.format(code), namespace)
+    assert namespace["result"]

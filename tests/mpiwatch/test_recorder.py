@@ -1,0 +1,161 @@
+"""The flight recorder: reports of any size reach other processes whole; waiting for the lock can time out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mpiwatch.flight_recorder.layout import (
+    ERROR_BYTES,
+    FILE_BYTES,
+    HISTORY_CALLS,
+    NAME_BYTES,
+    PLACE_BYTES,
+    PURPOSE_BYTES,
+    REPORT_BYTES_PER_RANK,
+    Call,
+    FlightRecorder,
+    WaitingIn,
+    fit,
+)
+from mpiwatch.flight_recorder.opcodes import DTYPE_NAMES, OPERATIONS, REDUCTIONS
+from mpiwatch.flight_recorder.report import Reason, Report
+from mpiwatch.flight_recorder.snapshot import take_snapshot
+from mpiwatch.flight_recorder.source import file_label, student_line
+
+
+def fill(recorder: FlightRecorder, character: str) -> Report:
+    """Return the largest report: every field of every rank is full, of one character as far as it is text."""
+    text = character * ERROR_BYTES
+    operation = OPERATIONS[max(OPERATIONS, key=len)]
+    dtype = max(DTYPE_NAMES, key=lambda number: len(DTYPE_NAMES[number]))
+    reduction = REDUCTIONS.index(max(REDUCTIONS, key=len))
+    huge = (1 << 63) - 1
+    for slot in recorder.slots:
+        slot.calls_noted = HISTORY_CALLS
+        slot.waiting_in = WaitingIn.MESSAGE
+        slot.message_operation, slot.message_peer, slot.message_tag = operation, huge, huge
+        slot.message_purpose = fit(text, PURPOSE_BYTES)
+        slot.place, slot.error = fit(text, PLACE_BYTES), fit(text, ERROR_BYTES)
+        for i in range(HISTORY_CALLS):
+            numbers = ((1 << 28) - 1, huge, operation, huge, huge, dtype, reduction, huge)
+            slot.history[i] = Call(*numbers, file=fit(text, FILE_BYTES), schedule=fit(text, NAME_BYTES))
+    report = take_snapshot(recorder, Reason.TIMED_OUT, 1e300 / 3, range(recorder.size), 0)
+    # No rank of these has an error: add what a rank that raised would have.
+    error = recorder.slots[0].error.decode()
+    return replace(report, ranks=tuple(replace(rank, error=error) for rank in report.ranks))
+
+
+@pytest.mark.parametrize("character", ["x", '"', "\x01", "é", "漢", "🙂"])
+@pytest.mark.parametrize("recorder", [1, 64], indirect=True)
+def test_the_largest_report_reaches_other_processes_whole(recorder: FlightRecorder, character: str) -> None:
+    report = fill(recorder, character)
+    assert len(report.to_json()) < recorder.size * REPORT_BYTES_PER_RANK
+    words = bytes(recorder.memory[recorder.words_offset :])
+    with recorder.locked():
+        recorder.publish(report)
+    assert FlightRecorder(recorder.path).last_report() == report
+    assert bytes(recorder.memory[recorder.words_offset :]) == words
+
+
+def test_links_of_other_users_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All users can write to /dev/shm and /tmp, and see the name of a new file there."""
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    make = tempfile.mkstemp
+
+    def watched(**options: str) -> tuple[int, str]:
+        handle, path = make(**{**options, "dir": str(tmp_path)})
+        os.symlink(victim, f"{path}-stack")
+        return handle, path
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkstemp", watched)
+        with pytest.raises(OSError, match=r"cannot create \d+ bytes of shared memory: .*File exists.*-stack"):
+            FlightRecorder.create(1)
+    path = FlightRecorder.create(1)
+    os.unlink(f"{path}-stack")
+    os.symlink(victim, f"{path}-stack")
+    with pytest.raises(OSError, match="symbolic links"):
+        FlightRecorder(path)
+    os.unlink(f"{path}-stack")
+    os.unlink(path)
+    assert victim.read_text() == "kept" and not list(tmp_path.glob("mpiwatch-flight-recorder-*[!k]"))
+
+
+def test_a_report_is_never_read_while_it_is_written(recorder: FlightRecorder) -> None:
+    program = """
+import sys
+from mpiwatch.flight_recorder.layout import FlightRecorder
+from mpiwatch.flight_recorder.report import Activity, RankState, Reason, Report
+recorder = FlightRecorder(sys.argv[1])
+for length in range(1, 2000):
+    with recorder.locked():
+        ranks = tuple(RankState(rank, Activity.RUNNING, "x" * (length % 500)) for rank in range(3))
+        recorder.publish(Report(Reason.STOPPED, float(length), ranks))
+"""
+    with subprocess.Popen([sys.executable, "-c", program, recorder.path]) as writer:
+        seen = set()
+        while writer.poll() is None:
+            if (report := recorder.last_report()) is not None:
+                seen.add(report.deadline_s)
+                assert {len(rank.place) for rank in report.ranks} == {report.deadline_s % 500}
+    assert writer.returncode == 0 and seen
+
+
+def test_a_process_killed_while_it_publishes_leaves_no_half_report(recorder: FlightRecorder) -> None:
+    memory = recorder.memory
+
+    class Killed(BaseException):
+        pass
+
+    class Halfway:
+        def __setitem__(self, where: slice, text: bytes) -> None:
+            memory[where.start : where.start + len(text) // 2] = text[: len(text) // 2]
+            raise Killed
+
+    epoch = recorder.head.epoch
+    recorder.memory = Halfway()  # type: ignore[assignment]
+    with pytest.raises(Killed), recorder.locked():
+        recorder.publish(Report(Reason.STOPPED, 2.0))
+    recorder.memory = memory
+    assert recorder.last_report() is None and recorder.head.epoch == epoch
+
+
+def test_waiting_for_the_lock_can_time_out(recorder: FlightRecorder) -> None:
+    program = """
+import sys
+from mpiwatch.flight_recorder.layout import FlightRecorder
+with FlightRecorder(sys.argv[1]).locked():
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+    command = [sys.executable, "-c", program, recorder.path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"locked\n"
+        with (
+            pytest.raises(TimeoutError, match="has held the flight recorder"),
+            recorder.locked(0.05),
+        ):
+            pass
+    with recorder.locked(60.0):  # the holder has ended
+        pass
+
+
+def test_text_that_does_not_fit_is_cut_between_characters() -> None:
+    assert fit("é" * 100, 32) == "é".encode() * 15
+    assert file_label("/home/" + "ü" * 40 + ".py").decode() == "ü" * 15
+    assert fit("\udcff", 32) == b"\\udcff"  # a byte of a file's name that is not UTF-8
+    assert student_line([]) == ""
+
+
+def test_only_the_owner_can_read_it(recorder: FlightRecorder) -> None:
+    files = list(Path(recorder.path).parent.glob(f"{Path(recorder.path).name}*"))
+    assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o600"}
+    assert len(files) == 2

@@ -1,0 +1,297 @@
+"""A hang report as data, text, table and figure, made from what a flight recorder holds."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from labkit.plots.hang import hang
+from mpiwatch.flight_recorder.layout import (
+    HISTORY_CALLS,
+    Call,
+    CellState,
+    FlightRecorder,
+    WaitingIn,
+)
+from mpiwatch.flight_recorder.opcodes import OPERATIONS
+from mpiwatch.flight_recorder.report import (
+    Activity,
+    CallRecord,
+    MessageWait,
+    Mismatch,
+    RankState,
+    Reason,
+    Report,
+)
+from mpiwatch.flight_recorder.snapshot import mismatch, take_snapshot
+from mpiwatch.flight_recorder.table import Entry, Status, table
+from mpiwatch.flight_recorder.text import advice, rank_lines, render, title
+
+FLOAT32, SUM = 11, 0
+LINES = [
+    "comm.allreduce(mask | other)",
+    "x = 1 | 2; time.sleep(100)",
+    """print('single', "double", f"{x!r:>{width}}", "%s %(name)d" % {})""",
+    "comm.bcast('\\n\\t\\\\')",
+    "größe = 'é' + '漢字' + '🙂'; print(größe)  # ✓ – · “quoted”",
+    "plt.title('$x_1 | x_2$')",
+    "",
+]
+
+
+def note(recorder: FlightRecorder, rank: int, number: int, operation: str, **details: int) -> None:
+    """Note a call of a collective, as `meet` does."""
+    slot = recorder.slots[rank]
+    known = {"root": -1, "count": -1, "dtype": -1, "reduction": -1, "line": 3 + number, **details}
+    slot.history[slot.calls_noted % HISTORY_CALLS] = Call(
+        number=number, row=0, operation=OPERATIONS[operation], file=b"cell", **known
+    )
+    slot.calls_noted += 1
+
+
+def rank_1_raised(recorder: FlightRecorder) -> Report:
+    """Return the report when rank 1 of three raised between the first and the second collective."""
+    for rank, slot in enumerate(recorder.slots):
+        note(recorder, rank, 1, "Bcast", count=10, dtype=FLOAT32, root=0)
+        if rank != 1:
+            note(recorder, rank, 2, "Allreduce", count=10, dtype=FLOAT32, reduction=SUM)
+            slot.waiting_in = WaitingIn.COLLECTIVE
+            slot.place = b"cell line 5: `comm.Allreduce(x, y)`"
+    recorder.set_cell_state(1, CellState.RAISED, "ZeroDivisionError: division by zero")
+    return take_snapshot(recorder, Reason.RANK_ENDED, 2.0, range(3), 0)
+
+
+def a_report(*ranks: RankState, reason: Reason = Reason.TIMED_OUT, communicator: int | None = 0) -> Report:
+    return Report(reason, 2.0, ranks, communicator, reporter=0)
+
+
+def a_call(number: int = 1, operation: str = "Barrier") -> CallRecord:
+    return CallRecord(0, number, operation, None, None, None, None, "cell", 3)
+
+
+WAITING_ACTIVITIES = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE)
+WAITING = RankState(0, Activity.WAITING_IN_COLLECTIVE, calls=(a_call(),))
+
+
+def test_the_text_names_the_missing_rank_and_what_it_did(recorder: FlightRecorder) -> None:
+    assert render(rank_1_raised(recorder)).splitlines() == [
+        "rank 1 never joined collective #2 (Allreduce, 10 float32, SUM).",
+        "  ranks 0, 2 are waiting in Allreduce (#2, 10 float32, SUM) at cell line 5: `comm.Allreduce(x, y)`",
+        "  rank 1 finished collective #1 (Bcast, cell line 4) but never joined #2: "
+        "it raised ZeroDivisionError: division by zero",
+        "",
+        "          #1 Bcast  #2 Allreduce",
+        "  rank 0  ✓         waiting",
+        "  rank 1  ✓         – raised",
+        "  rank 2  ✓         waiting",
+        "",
+        "No data has moved and the ranks are ready: fix the cell and run it again.",
+    ]
+
+
+def test_the_figure_shows_the_table(recorder: FlightRecorder) -> None:
+    report = rank_1_raised(recorder)
+    done, waiting = Entry(Status.DONE, "done"), Entry(Status.WAITING, "waiting")
+    assert table(report).columns == ["#1 Bcast", "#2 Allreduce"]
+    assert table(report).rows == {
+        0: [done, waiting],
+        1: [done, Entry(Status.ABSENT, "raised")],
+        2: [done, waiting],
+    }
+    figure = hang(report)
+    figure.savefig(io.BytesIO())
+    axes = figure.axes[0]
+    assert [text.get_text() for text in axes.texts] == [
+        *("done", "waiting", "done", "raised", "done", "waiting")
+    ]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1", "rank 2"]
+    assert axes.get_title().lower() == title(report).lower()
+
+
+def test_a_rank_that_has_not_started_the_cell_is_not_said_to_have_returned(recorder: FlightRecorder) -> None:
+    for rank in range(3):
+        recorder.set_cell_state(rank, CellState.RUNNING)
+        recorder.set_cell_state(rank, CellState.RETURNED)
+    for rank, count in [(0, 10), (2, 11)]:
+        recorder.set_cell_state(rank, CellState.RUNNING)
+        recorder.slots[rank].calls_before_cell = 6
+        recorder.slots[rank].waiting_in = WaitingIn.COLLECTIVE
+        note(recorder, rank, 7, "Allreduce", count=count, dtype=FLOAT32)
+    report = take_snapshot(recorder, Mismatch.COUNT, 2.0, range(3), 0)
+    assert [title(report), *rank_lines(report)] == [
+        "Collective mismatch: the ranks called collective #1 with different counts.",
+        "  rank 0 is waiting in Allreduce (#1, 10 float32)",
+        "  rank 2 is waiting in Allreduce (#1, 11 float32)",
+        "  rank 1 never joined #1: it has not started the cell",
+    ]
+    assert table(report).rows[1] == [Entry(Status.ABSENT, "not started")]
+    assert table(report).rows[2] == [Entry(Status.WAITING, "waiting in Allreduce (11 float32)")]
+
+
+@pytest.mark.parametrize("recorder", [2], indirect=True)
+def test_calls_of_earlier_cells_do_not_name_a_column(recorder: FlightRecorder) -> None:
+    for rank in range(2):
+        note(recorder, rank, 1, "Bcast")
+        recorder.set_cell_state(rank, CellState.RUNNING)
+        recorder.slots[rank].calls_before_cell = 1
+    note(recorder, 1, 2, "Barrier")
+    recorder.slots[1].waiting_in = WaitingIn.COLLECTIVE
+    recorder.set_cell_state(0, CellState.RETURNED)
+    report = take_snapshot(recorder, Reason.RANK_ENDED, 2.0, range(2), 1)
+    assert table(report).columns == ["#1 Barrier"]
+    assert rank_lines(report)[1] == "  rank 0 never joined #1: it has returned from the cell"
+
+
+@pytest.mark.parametrize("recorder", [2], indirect=True)
+def test_a_rank_that_has_just_called_is_shown_with_the_ranks_in_the_same_call(
+    recorder: FlightRecorder,
+) -> None:
+    for rank in range(2):
+        note(recorder, rank, 1, "Barrier", line=3)
+    recorder.slots[1].waiting_in = WaitingIn.COLLECTIVE
+    recorder.slots[1].place = b"cell line 3: `comm.Barrier()`"
+    report = take_snapshot(recorder, Reason.STOPPED, 2.0, range(2), None)
+    assert render(report).splitlines()[:2] == [
+        "What the ranks were doing when they were stopped:",
+        "  ranks 0, 1 are waiting in Barrier (#1) at cell line 3: `comm.Barrier()`",
+    ]
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("activity", list(Activity))
+@pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.INTERRUPTED])
+def test_a_student_line_is_quoted_as_it_is(reason: Reason, activity: Activity, line: str) -> None:
+    place = f"cell line 3: `{line}`"
+    raised, blocked = activity is Activity.RAISED, activity is Activity.WAITING_FOR_MESSAGE
+    rank = RankState(
+        1,
+        activity,
+        place="" if raised else place,
+        error=f"ValueError: {line}" if raised else "",
+        message=MessageWait("recv", 0, None) if blocked else None,
+        calls=(a_call(),),
+    )
+    report = a_report(WAITING, rank, replace(rank, rank=2), reason=reason)
+    assert Report.from_json(report.to_json()) == report
+    shows_place = activity in (*WAITING_ACTIVITIES, Activity.IN_MPI_CALL, Activity.RUNNING)
+    assert render(report).count(f" at {place}\n") == shows_place
+    assert render(report).count(f"raised ValueError: {line}\n") == raised
+
+
+def test_a_report_of_an_interrupted_rank() -> None:
+    report = Report(Reason.INTERRUPTED, 0.0, reporter=2)
+    assert Report.from_json(report.to_json()) == report
+    assert render(report) == "rank 2 was interrupted while it was waiting."
+
+
+def test_a_rank_that_joined_too_late_is_no_missing_rank() -> None:
+    report = a_report(WAITING, replace(WAITING, rank=1))
+    assert title(report) == "All ranks joined collective #1 (Barrier), but not within 2 s."
+    assert advice(report) == ["Run the cell again, or allow more time: `rc = connect(n=2, deadline_s=60)`."]
+
+
+@pytest.mark.parametrize(
+    ("rank", "one", "many"),
+    [
+        (
+            RankState(1, Activity.RUNNING, "cell line 2: `pass`"),
+            "it is at cell line 2: `pass`",
+            "they are at",
+        ),
+        (RankState(1, Activity.RUNNING), "it is running", "they are running"),
+        (
+            RankState(1, Activity.IN_MPI_CALL, "cell line 4", mpi_call="Waitall"),
+            "it is in Waitall at cell line 4",
+            "they are in Waitall at cell line 4",
+        ),
+        (
+            RankState(1, Activity.RETURNED),
+            "it has returned from the cell",
+            "they have returned from the cell",
+        ),
+        (
+            RankState(1, Activity.RAISED, error="KeyError: 1"),
+            "it raised KeyError: 1",
+            "they raised KeyError: 1",
+        ),
+        (RankState(1, Activity.NOT_STARTED), "it has not started the cell", "they have not started the cell"),
+        (RankState(1, Activity.EXITED), "it has ended its program", "they have ended their programs"),
+        (RankState(1, Activity.DEAD), "it has died", "they have died"),
+        (RankState(1, Activity.UNRESPONSIVE), "it does not respond", "they do not respond"),
+    ],
+)
+def test_each_activity_of_one_rank_and_of_several(rank: RankState, one: str, many: str) -> None:
+    assert rank_lines(a_report(WAITING, rank))[1] == f"  rank 1 never joined #1: {one}"
+    lines = rank_lines(a_report(WAITING, rank, replace(rank, rank=2)))
+    assert len(lines) == 2 and lines[1].startswith(f"  ranks 1, 2 never joined #1: {many}")
+
+
+@pytest.mark.parametrize(
+    ("message", "expected_title", "line"),
+    [
+        (
+            MessageWait("recv", 3, 7),
+            "rank 0 is waiting in recv: no matching send from rank 3 (tag 7).",
+            "  rank 0 is waiting in recv (from rank 3, tag 7) at cell line 2",
+        ),
+        (
+            MessageWait("Ssend", 1, None),
+            "rank 0 is waiting in Ssend: no matching receive on rank 1.",
+            "  rank 0 is waiting in Ssend (to rank 1) at cell line 2",
+        ),
+        (
+            MessageWait("Probe", None, None),
+            "rank 0 is waiting in Probe: no matching send from any rank.",
+            "  rank 0 is waiting in Probe (from any rank) at cell line 2",
+        ),
+    ],
+)
+def test_a_report_about_a_message(message: MessageWait, expected_title: str, line: str) -> None:
+    waiting = RankState(0, Activity.WAITING_FOR_MESSAGE, "cell line 2", message=message)
+    report = a_report(RankState(1, Activity.RUNNING), waiting, communicator=None)
+    assert title(report) == expected_title
+    assert rank_lines(report) == [line, "  rank 1 is running"]
+    assert advice(report)[-1] == (
+        "The ranks are ready: fix the cell and run it again. Messages that this cell has sent cannot reach "
+        "a later cell."
+    )
+    assert table(report).columns == [] and hang(report).axes[0].get_title().lower() == expected_title.lower()
+
+
+def test_ranks_that_wait_for_the_same_message_share_a_line() -> None:
+    message = MessageWait("recv", 0, None)
+    first = RankState(1, Activity.WAITING_FOR_MESSAGE, message=message, calls=(a_call(1),))
+    second = replace(first, rank=2, calls=(a_call(1), a_call(2)))
+    lines = rank_lines(a_report(replace(WAITING, calls=(a_call(3),)), first, second))
+    assert lines == [
+        "  ranks 1, 2 are waiting in recv (from rank 0)",
+        "  rank 0 is waiting in Barrier (#3)",
+    ]
+
+
+def test_a_rank_of_a_stopped_cell_has_not_joined_yet() -> None:
+    behind = RankState(1, Activity.RUNNING, "cell line 4", calls=(a_call(1),))
+    report = a_report(replace(WAITING, calls=(a_call(2),)), behind, reason=Reason.STOPPED)
+    assert rank_lines(report)[1] == (
+        "  rank 1 finished collective #1 (Barrier, cell line 3) but has not joined #2: it is at cell line 4"
+    )
+
+
+def test_a_slow_rank_is_given_a_way_to_take_longer() -> None:
+    report = a_report(WAITING, RankState(1, Activity.RUNNING), RankState(2, Activity.RETURNED))
+    assert advice(report)[0] == (
+        "If rank 1 is only slow, allow more time: `rc = connect(n=3, deadline_s=60)`, "
+        "or `comm.deadline_s = 60` in a `%%px` cell."
+    )
+    assert "`rc = connect(n=4, deadline_s=300)`" in advice(replace(report, deadline_s=100, world_size=4))[0]
+
+
+@pytest.mark.parametrize("field", list(Mismatch))
+def test_calls_that_differ_in_one_field_are_a_mismatch_of_that_field(field: Mismatch) -> None:
+    known = {"operation": 3, "root": 0, "count": 10, "dtype": FLOAT32, "reduction": SUM}
+    name = field.name.lower()
+    one, other = Call(**known), Call(**{**known, name: known[name] + 1})
+    assert mismatch(one, one) is None and mismatch(one, other) is field
+    assert f"different {name}s" in title(replace(a_report(WAITING), mismatch=field))

@@ -1,0 +1,208 @@
+"""Strict mode: a whole program, from its command line to its exit code, and correct calls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mpiwatch import STRICT_EXIT_CODE
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+STRICT = "-m", "mpiwatch", "--strict"
+HEAD = """import os, sys, threading
+import numpy as np
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+"""
+# Correct programs, and what each rank prints.
+CORRECT = {
+    "futures": (
+        "from mpi4py.futures import MPICommExecutor\n"
+        "with MPICommExecutor(comm, root=0) as executor:\n"
+        "    if executor is not None:\n"
+        "        assert list(executor.map(abs, range(-20, 0))) == list(range(20, 0, -1))\n"
+        "print('all is well')\n",
+        "all is well",
+    ),
+    "finalize": ("comm.Barrier()\nMPI.Finalize()\nprint('all is well')\n", "all is well"),
+    "keywords": (
+        "request = comm.issend(obj=rank, dest=1 - rank, tag=2)\n"
+        "assert comm.recv(source=1 - rank, tag=2) == 1 - rank\n"
+        "request.wait()\n"
+        "if rank == 0:\n    comm.ssend(obj=1, dest=1)\nelse:\n    comm.recv(buf=None, source=0)\n"
+        "print('all is well')\n",
+        "all is well",
+    ),
+    "threads": (
+        "sent, taken = np.arange(100_000), np.zeros(100_000, np.int64)\n"
+        "receiving = threading.Thread(target=comm.Recv, args=(taken, rank, 3))\n"
+        "receiving.start()\n"
+        "sending = threading.Timer(1.0, comm.Send, args=(sent, rank, 3))\n"
+        "sending.start()\n"
+        "sending.join()\n"
+        "receiving.join()\n"
+        "print((sent == taken).all())\n",
+        "True",
+    ),
+    "server": (
+        "def serve():\n"
+        "    for _ in range(4 * size):\n"
+        "        status = MPI.Status()\n"
+        "        number = comm.recv(source=MPI.ANY_SOURCE, tag=1, status=status)\n"
+        "        comm.ssend(number + 1, dest=status.source, tag=2)\n"
+        "if rank == 0:\n"
+        "    server = threading.Thread(target=serve)\n"
+        "    server.start()\n"
+        "for number in range(4):\n"
+        "    comm.ssend(number, dest=0, tag=1)\n"
+        "    assert comm.recv(source=0, tag=2) == number + 1\n"
+        "comm.Barrier()\n"
+        "if rank == 0:\n"
+        "    server.join()\n"
+        "print('all is well')\n",
+        "all is well",
+    ),
+    "long-lived": (
+        "class Case:\n    comm = comm.Dup()\nrequest = comm.Send_init(np.zeros(4), dest=0)\n"
+        "assert request != MPI.REQUEST_NULL\nprint('all is well')\n",
+        "all is well",
+    ),
+}
+
+
+@pytest.fixture
+def run_text(run: Run, tmp_path: Path) -> Run:
+    """Run a program that is given as text on two ranks."""
+
+    def run_text(text: str, *options: str) -> subprocess.CompletedProcess[str]:
+        program = tmp_path / "program.py"
+        program.write_text(HEAD + text)
+        return run(2, *options, program)
+
+    return run_text
+
+
+def test_a_program_lists_what_it_leaves_behind(run: Run, programs: Path, tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    done = run(2, *STRICT, "--json", str(record), programs / "leaves_things_behind.py")
+    assert "Strict mode found 3 errors:" in done.stdout and "Strict mode has a remark:" in done.stdout
+    for line in (
+        "call matching: rank 1: the message was never received: isend of a pickled object of ",
+        "request lifecycle: rank 0: the request of Irecv from rank 1, tag 3 was never waited for (leaves_",
+        "request lifecycle: rank 0: the request of isend to rank 1, tag 4 was never waited for (leaves_",
+        "resource leak: ranks 0, 1: the communicator was never freed (leaves_things_behind.py line 7: `half",
+    ):
+        assert f"  {line}" in done.stdout
+    assert done.returncode == STRICT_EXIT_CODE
+    written = json.loads(record.read_text())
+    assert written["exit_code"] == STRICT_EXIT_CODE and len(written["findings"]) == 5
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_correct_program_ends_with_its_own_exit_code(run_text: Run, name: str) -> None:
+    text, line = CORRECT[name]
+    done = run_text(text, *STRICT, "--deadline", "20")
+    assert done.stdout.count(line) == 2 and "Strict mode found" not in done.stdout, done.stdout
+    assert done.returncode == 0, done.stdout
+    assert ("Strict mode has 2 remarks:" in done.stdout) == (name == "long-lived")
+
+
+def test_communicators_that_are_never_freed_are_counted_in_a_remark(run_text: Run) -> None:
+    done = run_text("for _ in range(3):\n    other = comm.Dup()\nsys.exit(3)\n", *STRICT)
+    assert "resource leak: ranks 0, 1: 3 communicators were never freed (program.py line 7" in done.stdout
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize("call", ["comm.allreduce(1)", "comm.send(1, dest=1 - rank)"])
+def test_a_forked_child_that_calls_mpi_gets_an_error(run_text: Run, call: str) -> None:
+    forks = (
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    try:\n"
+        f"        {call}\n"
+        "    except RuntimeError as error:\n"
+        "        print(error, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "print('sum', comm.allreduce(1), flush=True)\n"
+    )
+    done = run_text(forks, *STRICT)
+    assert done.returncode == 0 and done.stdout.count("sum 2") == 2, done.stdout
+    for rank in range(2):
+        assert f"a forked child of rank {rank} called MPI, which only" in done.stdout
+
+
+@pytest.mark.parametrize("options", [("-m", "mpiwatch"), STRICT])
+def test_two_threads_in_collectives_on_one_communicator_are_named(
+    run_text: Run, options: tuple[str, ...]
+) -> None:
+    both = (
+        "def add(value):\n"
+        "    for _ in range(2000):\n"
+        "        comm.allreduce(value)\n"
+        "threads = [threading.Thread(target=add, args=(value,)) for value in range(2)]\n"
+        "for each in threads:\n    each.start()\n"
+        "for each in threads:\n    each.join()\n"
+    )
+    done = run_text(both, *options)
+    assert done.returncode != 0, done.stdout  # MPICH's mpiexec may return a code of its own
+    assert "called collectives on one communicator at once." in done.stdout
+    assert "program.py line 8" in done.stdout and "`comm.Dup()`" in done.stdout
+    own = both.replace("comm.allreduce", "comms[value].allreduce")
+    done = run_text("comms = [comm.Dup(), comm.Dup()]\n" + own, *options)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.thorough
+def test_every_call_gives_the_result_of_mpi4pys_own(run: Run, programs: Path) -> None:
+    done = run(3, "-m", "mpiwatch", "--strict", programs / "watched_calls.py")
+    assert "all calls compared" in done.stdout
+
+
+DTYPES_AND_WINDOWS = """import numpy as np
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+x, y = np.zeros(4, "i"), np.zeros(4, "i")
+def attempt(call, *arguments):
+    try:
+        call(*arguments)
+    except Exception as error:
+        print(error, flush=True)
+comm.Bcast([np.zeros(4, "c16"), 8, MPI.DOUBLE])
+comm.Bcast([x, 16, MPI.BYTE])
+comm.Bcast([x, 4, MPI.UNSIGNED])
+comm.Bcast([bytearray(32), 4, MPI.DOUBLE])
+window = MPI.Win.Create(x, 4, comm=comm)
+window.Fence()
+window.Put([y, 2, MPI.INT], comm.rank, [2, 2, MPI.INT])
+if comm.rank == 1:
+    attempt(window.Put, [y, 4, MPI.INT], 0, [1, 4, MPI.INT])
+    attempt(window.Rget, [y, 4, MPI.INT], 0, -1)
+window.Fence()
+window.Free()
+memory = MPI.Alloc_mem(16)
+window = MPI.Win.Create(memory, 4, comm=comm)
+if comm.rank == 1:
+    attempt(MPI.Free_mem, memory)
+window.Free()
+MPI.Free_mem(memory)
+comm.Allreduce([x, 4, MPI.FLOAT], [y, 4, MPI.FLOAT])
+"""
+
+
+def test_datatypes_are_compared_with_arrays_and_accesses_with_windows(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(DTYPES_AND_WINDOWS)
+    done = run(2, "-m", "mpiwatch", "--strict", path)
+    assert "rank 1: Put uses bytes 4 to 20 of rank 0's window, which holds 16 bytes (" in done.stdout
+    assert "rank 1: Rget uses bytes -4 to 12 of rank 0's window, which holds 16 bytes (" in done.stdout
+    found = "rank 1: Free_mem was given the memory of a window that has not been freed (program.py"
+    assert found in done.stdout
+    found = "parameter matching: ranks 0, 1: Allreduce was given MPI_FLOAT for an array of int32 (program.py"
+    assert "Strict mode found an error:" in done.stdout and found in done.stdout
+    assert done.returncode == STRICT_EXIT_CODE
