@@ -25,10 +25,11 @@ def test_engines_end_with_a_killed_kernel(
 ) -> None:
     """One rank is in a deadlock, one computes, one is idle."""
     kernel = new_kernel()
-    kernel.run(CONNECT.format(n=3))
+    said = kernel.run(CONNECT.format(n=3))
+    assert "3 ranks, one MPI world" in said, said
     here = f"open(f'{tmp_path}/rank{{rank}}', 'w').close()"
-    kernel.run(f"%%px --noblock\n{here}\n{RAW_DEADLOCK}\nwhile rank == 1:\n    pass")
-    wait_until(lambda: len(list(tmp_path.glob("rank*"))) == 3, "all ranks in the cell")
+    said = kernel.run(f"%%px --noblock\n{here}\n{RAW_DEADLOCK}\nwhile rank == 1:\n    pass")
+    wait_until(lambda: len(list(tmp_path.glob("rank*"))) == 3, f"all ranks in the cell: {said}")
     kernel.manager.signal_kernel(signal.SIGKILL)
     world.wait_until_empty()
 

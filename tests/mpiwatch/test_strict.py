@@ -205,4 +205,4 @@ def test_datatypes_are_compared_with_arrays_and_accesses_with_windows(run: Run, 
     assert found in done.stdout
     found = "parameter matching: ranks 0, 1: Allreduce was given MPI_FLOAT for an array of int32 (program.py"
     assert "Strict mode found an error:" in done.stdout and found in done.stdout
-    assert done.returncode == STRICT_EXIT_CODE
+    assert done.returncode != 0  # MPICH's mpiexec may return a code of its own
