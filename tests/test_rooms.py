@@ -54,10 +54,10 @@ MOST_LINES = {
     "labkit/cluster": 3_390,
     "labkit/doctor": 820,
     "labkit/bench": 1_330,
-    "labkit/exercises": 9_670,
+    "labkit/exercises": 9_830,
     "labkit/plots": 1_400,
     "labkit/cli": 2_480,
-    "tests": 29_800,
+    "tests": 29_640,
 }
 MOST_FILES, MOST_PACKAGES = 377, 52
 
@@ -70,7 +70,6 @@ MUTUAL: set[tuple[str, str]] = {
     ("labkit.comm.averaging", "labkit.comm.tuning"),
     ("labkit.data", "labkit.data.formats"),
     ("labkit.exercises", "labkit.exercises.catalogue"),
-    ("labkit.exercises", "labkit.exercises.trial"),
     ("labkit.nn", "labkit.nn.ops"),
     ("labkit.train", "labkit.train.checkpoints"),
     ("mpiwatch", "mpiwatch.flight_recorder"),
@@ -194,8 +193,9 @@ def test_something_other_than_a_test_uses_every_module() -> None:
         for package, listed in re.findall(r"\bfrom ((?:labkit|mpiwatch)[\w.]*) import ([\w, ]+)", text):
             named |= {f"{package}.{name.split()[0]}" for name in listed.split(",") if name.strip()}
         names.update(named - {FILES.get(path)})
+    of_notebooks = "labkit.exercises.nb"  # check finds these by name
     modules = [name for name, path in MODULES.items() if not path.name.startswith("__")]
-    assert [name for name in modules if not names[name]] == []
+    assert [name for name in modules if not names[name] and not name.startswith(of_notebooks)] == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)

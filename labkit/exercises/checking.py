@@ -14,9 +14,9 @@ from labkit.children import ChildError, run_child
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise
 from labkit.exercises.judging import Verdict
+from labkit.exercises.launching import EXTRA_S, START_S, clean_environment, scratch_folder
 from labkit.exercises.reference import is_reference, reference_function, reference_text
 from labkit.exercises.source import cell_text, is_stub
-from labkit.exercises.trial.launching import EXTRA_S, START_S, clean_environment, scratch_folder
 from mpiwatch.wording import COLUMNS, counted, wrapped
 
 PRINTED_LINES = 10
@@ -73,7 +73,7 @@ def hint(function: Callable[..., Any] | str) -> None:
 def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Verdict:
     """Return the verdict on a cell's text, from a process of its own that runs the job and judges it.
 
-    With `sandboxed`, the job runs in a sandbox (`labkit.exercises.trial.sandbox`).
+    With `sandboxed`, the job runs in a sandbox (`labkit.exercises.sandbox`).
     """
     limit = 2 * START_S + exercise.deadline_s + EXTRA_S
     with scratch_folder() as folder:

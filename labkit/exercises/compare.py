@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.trial.transport import Foreign
+from labkit.exercises.transport import Foreign
 from mpiwatch.wording import counted
 
 ROUNDINGS = 1024  # the tolerance, in units of the dtype's rounding, relative to the largest value

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from labkit.exercises.exercise import Case
-from labkit.exercises.trial.launching import HANG_S, Trial
-from labkit.exercises.trial.transport import CELL
+from labkit.exercises.launching import HANG_S, Trial
+from labkit.exercises.transport import CELL
 from mpiwatch.flight_recorder.report import Activity, Reason, Report
 from mpiwatch.flight_recorder.text import rank_lines, title
 

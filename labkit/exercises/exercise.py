@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
@@ -38,6 +41,10 @@ class Outcome(NamedTuple):
     calls: tuple[str, ...] = ()
 
 
+Code = str | Mapping[str, str]  # the text of a cell, or what is replaced in the reference's text, and by what
+CAUGHT = "…"  # stands before words of a finding that the check makes without knowing the mistake
+
+
 @dataclass(frozen=True)
 class Exercise:
     """One exercise. Its name is that of the function to write: `reference.__name__`.
@@ -57,6 +64,14 @@ class Exercise:
     `digest(result)`, if given, turns a result that cannot be sent to another process into one that can, in
     the process that made it: `list` for a generator.
 
+    `mistakes` maps the sentence that explains a plausible mistake, such as "db sums over the outputs; sum
+    over the samples", to the cell as a student would write it: its text, or what to replace in the text of
+    the reference. If the student's result is wrong, the job runs the mistakes on the same cases; if results
+    are equal, the sentence is the finding. (If several explain as many cases, the first is named.) A key that
+    starts with "…" is not a sentence but words of the finding that the check makes by itself: an error, a
+    hang, a forbidden call, traffic, a difference. The check does not run such a mistake; `make exercises`
+    does.
+
     `suspects` maps the description of a plausible mistake, a sentence such as "db sums over the outputs; sum
     over the samples", to a function of the case that returns what that mistake would produce on each rank. If
     the student's result is wrong and equals such a result, the sentence is the finding.
@@ -74,15 +89,14 @@ class Exercise:
     """
 
     reference: Callable[..., Any]
-    notebook: str  # its number, as in its file's name: "05"
     title: str
     difficulty: int  # 1 (a formula to type) … 5 (an idea to find)
     minutes: int
-    points: int
     cases: Callable[[], Sequence[Case]]
     expected: Callable[[Case], Sequence[Any]] | None
-    suspects: Mapping[str, Callable[[Case], Sequence[Any]]]
     hints: tuple[str, ...]
+    mistakes: Mapping[str, Code] = field(default_factory=dict)
+    suspects: Mapping[str, Callable[[Case], Sequence[Any]]] = field(default_factory=dict)
     look: Callable[[Case, Sequence[Outcome]], str | None] = lambda case, outcomes: None
     on_ranks: bool = False
     result_in: int | None = None
@@ -98,3 +112,36 @@ class Exercise:
     def name(self) -> str:
         """Return the function's name, which is the exercise's too."""
         return self.reference.__name__
+
+    @property
+    def notebook(self) -> str:
+        """Return the notebook's number, which is in its file's name as in that of the exercises: "05"."""
+        return self.reference.__module__.partition(".nb")[2][:2]
+
+    @property
+    def points(self) -> int:
+        """Return the points of an exercise that is done: one for five minutes."""
+        return max(1, round(self.minutes / 5))
+
+    @property
+    def text(self) -> str:
+        """Return the reference's source text, without the comments that linters read."""
+        text = textwrap.dedent(inspect.getsource(self.reference))
+        return re.sub(r"[ \t]*# (type: ignore|noqa)\b.*", "", text)
+
+    def mistaken(self, finding: str) -> str:
+        """Return the cell that makes a mistake. Raise ValueError if the reference lacks what it changes."""
+        code = self.mistakes[finding]
+        if isinstance(code, str):
+            return code
+        text = self.text
+        for old, new in code.items():
+            if old not in text:
+                raise ValueError(f"{self.name}, {finding!r}: the reference does not hold {old!r}")
+            text = text.replace(old, new)
+        return text
+
+    @property
+    def recognised(self) -> list[str]:
+        """Return the sentences of the mistakes that the check recognises by their results."""
+        return [finding for finding in self.mistakes if not finding.startswith(CAUGHT)]

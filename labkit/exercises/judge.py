@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import numpy as np
 from labkit.exercises.compare import ROUNDINGS, difference, names_of_parts
 from labkit.exercises.ends import CheckFailed
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.exercises.trial.launching import Trial
-from labkit.exercises.trial.transport import Foreign, pack, unpack
+from labkit.exercises.launching import Job, Trial
+from labkit.exercises.transport import Foreign, Unreadable, pack, unpack
 from mpiwatch.wording import ranks_phrase
+
+MISTAKES_S = 5.0  # for the known mistakes to run; a fraction of a second on an idle machine
 
 Results = list[list[Outcome]]  # of each case, of each rank
 Wrong = dict[int, tuple[list[Any], list[str | None]]]  # expected results and differences, by case
@@ -21,6 +24,14 @@ Wrong = dict[int, tuple[list[Any], list[str | None]]]  # expected results and di
 
 def outcomes(trial: Trial, cases: Sequence[Case]) -> Results:
     """Return what the ranks of a complete job did. Raise CheckFailed if a record is missing."""
+    found = _by_case_and_rank(trial)
+    try:
+        return [[found[number, rank] for rank in range(case.ranks)] for number, case in enumerate(cases)]
+    except KeyError as missing:
+        raise CheckFailed(f"the job wrote no result for case and rank {missing}") from None
+
+
+def _by_case_and_rank(trial: Trial) -> dict[tuple[int, int], Outcome]:
     found: dict[tuple[int, int], Outcome] = {}
     for rank, records in enumerate(trial.records):
         for record in records:
@@ -28,13 +39,35 @@ def outcomes(trial: Trial, cases: Sequence[Case]) -> Results:
                 arguments = tuple(map(unpack, record["arguments"]))
                 counts = (tuple(record[name]) for name in ("sent", "messages", "calls"))
                 found[record["case"], rank] = Outcome(unpack(record["result"]), arguments, *counts)
-    try:
-        return [[found[number, rank] for rank in range(case.ranks)] for number, case in enumerate(cases)]
-    except KeyError as missing:
-        raise CheckFailed(f"the job wrote no result for case and rank {missing}") from None
+    return found
 
 
-def judge(exercise: Exercise, cases: Sequence[Case], outcomes: Results) -> str | None:
+class MistakesMade:
+    """What an exercise's known mistakes return: the job that runs the student's code runs them when asked."""
+
+    def __init__(self, job: Job, exercise: Exercise, cases: Sequence[Case]) -> None:
+        self.job, self.exercise, self.cases = job, exercise, cases
+        self._results: list[dict[int, list[Outcome]]] = [{} for _ in exercise.recognised]
+        self._have_run: set[int] = set()
+
+    def on(self, numbers: Sequence[int]) -> list[dict[int, list[Outcome]]]:
+        """Return what each mistake does, by case and rank; nothing for a case in which it does not return."""
+        new = [number for number in numbers if number not in self._have_run]
+        texts = [self.exercise.mistaken(each) for each in self.exercise.recognised]
+        self._have_run.update(new)
+        if new and texts and self.job.is_running:
+            with suppress(OSError, Unreadable):  # then none of them is recognised
+                trials = self.job.run(texts, new, MISTAKES_S)
+                for results, trial in zip(self._results, trials, strict=False):
+                    found = _by_case_and_rank(trial)
+                    for number in new:
+                        ranks = range(self.cases[number].ranks)
+                        if all((number, rank) in found for rank in ranks):
+                            results[number] = [found[number, rank] for rank in ranks]
+        return self._results
+
+
+def judge(exercise: Exercise, cases: Sequence[Case], outcomes: Results, mistakes: MistakesMade) -> str | None:
     """Return the finding on the outcomes of all cases; None if the function is correct."""
     for by_rank in outcomes:
         for rank, outcome in enumerate(by_rank):
@@ -46,7 +79,7 @@ def judge(exercise: Exercise, cases: Sequence[Case], outcomes: Results) -> str |
                 )
     wrong: Wrong = {} if exercise.expected is None else _wrong(exercise, cases, outcomes)
     if wrong:
-        return _explain(exercise, cases, outcomes, wrong)
+        return _explain(exercise, cases, outcomes, wrong, mistakes)
     for case, by_rank in zip(cases, outcomes, strict=True):
         if changed := _changed(exercise, case, by_rank):
             return f"{_with(case)}: {changed}"
@@ -114,31 +147,54 @@ def _explain(
     cases: Sequence[Case],
     outcomes: Results,
     wrong: Wrong,
+    mistakes: MistakesMade,
 ) -> str:
     """Return the mistake that explains the wrong results best, or what is wrong in the smallest case."""
-    explained = {}
+    explained: list[tuple[int, str]] = []
     for sentence, produce in exercise.suspects.items():
-        explained[sentence] = sum(
-            _explains(exercise, produce, cases[number], outcomes[number], expected)
-            for number, (expected, _) in wrong.items()
-        )
+        produced = {number: _produced(produce, cases[number]) for number in wrong}
+        explained.append((_explained(exercise, cases, outcomes, wrong, produced), sentence))
+    for sentence, by_case in zip(exercise.recognised, mistakes.on(sorted(wrong)), strict=True):
+        produced = {
+            number: [result_of(exercise, each) for each in by_rank] for number, by_rank in by_case.items()
+        }
+        explained.append((_explained(exercise, cases, outcomes, wrong, produced), sentence))
     number = min(wrong)
     case, (_, found) = cases[number], wrong[number]
-    best = max(explained, key=lambda sentence: explained[sentence], default="")
-    if best and explained[best]:
-        return f"{_with(case)}: {best}"
+    most, sentence = max(explained, key=lambda each: each[0], default=(0, ""))
+    if most:
+        return f"{_with(case)}: {sentence}"
     ranks = [rank for rank, each in enumerate(found) if each]
     text = f"{_with(case)}{_on(ranks, case, exercise)}: {found[ranks[0]]}"
     changed = _changed(exercise, case, outcomes[number])
     return f"{text}. Also, {changed}" if changed else text
 
 
-def _explains(exercise: Exercise, produce: Any, case: Case, by_rank: list[Outcome], right: list[Any]) -> bool:
-    """Tell whether a mistake produces these results, wherever its results are not the right ones."""
+def _produced(produce: Any, case: Case) -> list[Any]:
     try:
-        produced = list(produce(case))
+        return list(produce(case))
     except Exception:  # the mistake cannot be made in this case
-        return False
+        return []
+
+
+def _explained(
+    exercise: Exercise,
+    cases: Sequence[Case],
+    outcomes: Results,
+    wrong: Wrong,
+    produced: dict[int, list[Any]],
+) -> int:
+    """Return how many of the wrong cases a mistake explains, which produces these results in each."""
+    return sum(
+        _explains(exercise, cases[number], outcomes[number], produced.get(number, []), expected)
+        for number, (expected, _) in wrong.items()
+    )
+
+
+def _explains(
+    exercise: Exercise, case: Case, by_rank: list[Outcome], produced: list[Any], right: list[Any]
+) -> bool:
+    """Tell whether a mistake produces these results, wherever its results are not the right ones."""
     seen, tolerance = False, _tolerance(exercise, case)
     for outcome, mistaken, expected in zip(by_rank, produced, right, strict=False):
         got = result_of(exercise, outcome)

@@ -16,7 +16,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.exercises.exercise import Case
+    from labkit.exercises.judge import MistakesMade
+    from labkit.exercises.launching import Trial
 
 MEMORY_BYTES = 4 << 30  # of address space, for the judge: a student's results can be large
 MOST_WORDS = 2000  # characters of a finding
@@ -44,47 +49,55 @@ def verdicts(name: str, texts: Sequence[str], folder: Path, deadline_s: float | 
 
     mpi4py.rc.initialize = False
     from labkit.exercises import catalogue, ends, judge  # noqa: PLC0415
-    from labkit.exercises.trial.launching import Task, Trial, run_job  # noqa: PLC0415
-
-    def judged(trial: Trial, text: str) -> Verdict:
-        found = ends.finding(trial, text, cases, limit_s, exercise.on_ranks)
-        if found is None:
-            found = judge.judge(exercise, cases, judge.outcomes(trial, cases))
-        return Verdict(found is None, (found or "")[:MOST_WORDS], len(cases), printed=trial.printed)
+    from labkit.exercises.launching import Job, Task  # noqa: PLC0415
 
     made: list[Verdict] = []
     while len(made) < len(texts):
-        left = texts[len(made) :]
         try:
             exercise = catalogue.find(name)
-            left = left[:MOST_TEXTS] if exercise.on_ranks else left
+            left = texts[len(made) :][: MOST_TEXTS if exercise.on_ranks else None]
             limit_s = exercise.deadline_s if deadline_s is None else deadline_s
             cases = list(exercise.cases())
             if not cases:
                 raise ends.CheckFailed("the exercise has no cases")
-            ranks = max(case.ranks for case in cases) if exercise.on_ranks else 1
             task = Task(
                 name=name,
                 prelude=exercise.prelude,
                 cases=tuple(cases),
                 wrap=exercise.wrap,
                 digest=exercise.digest,
-                texts=tuple(left),
-                ranks=ranks,
+                texts=len(left),
+                ranks=max(case.ranks for case in cases) if exercise.on_ranks else 1,
                 on_ranks=exercise.on_ranks,
                 deadline_s=limit_s,
             )
-            job = folder / f"job-{len(made)}"
-            job.mkdir()
-            trials = run_job(job, task)
+            at = folder / f"job-{len(made)}"
+            at.mkdir()
+            with Job(at, task) as job:
+                mistakes = judge.MistakesMade(job, exercise, cases)
+                for text in left:
+                    (trial,) = job.run([text], range(len(cases)))
+                    made.append(_judged(trial, text, cases, limit_s, mistakes))
+                    if not job.is_running:
+                        break
         except Exception as error:
             return [*made, *[_failed(error)] * (len(texts) - len(made))]
-        for trial, text in zip(trials, left, strict=False):
-            try:
-                made.append(judged(trial, text))
-            except Exception as error:
-                made.append(_failed(error))
     return made
+
+
+def _judged(
+    trial: Trial, text: str, cases: Sequence[Case], limit_s: float, mistakes: MistakesMade
+) -> Verdict:
+    from labkit.exercises import ends, judge  # noqa: PLC0415
+
+    exercise = mistakes.exercise
+    try:
+        found = ends.finding(trial, text, cases, limit_s, exercise.on_ranks)
+        if found is None:
+            found = judge.judge(exercise, cases, judge.outcomes(trial, cases), mistakes)
+    except Exception as error:
+        return _failed(error)
+    return Verdict(found is None, (found or "")[:MOST_WORDS], len(cases), printed=trial.printed)
 
 
 def _failed(error: Exception) -> Verdict:
@@ -96,7 +109,7 @@ def _failed(error: Exception) -> Verdict:
 
 def main(folder: Path) -> None:
     """Judge the request in the folder."""
-    from labkit.exercises.trial import sandbox  # noqa: PLC0415
+    from labkit.exercises import sandbox  # noqa: PLC0415
 
     answer = os.dup(sys.stdout.fileno())  # no process that this one starts inherits the new descriptor
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

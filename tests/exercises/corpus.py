@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from labkit.exercises import catalogue
 from labkit.exercises.judging import Verdict, verdicts
+from labkit.exercises.launching import scratch_folder
 from labkit.exercises.reference import reference_text
-from labkit.exercises.trial.launching import scratch_folder
 from tests.exercises import wrong
 
 
@@ -38,7 +38,12 @@ def references() -> list[Answer]:
 
 def wrong_answers() -> list[Answer]:
     modules = [info.name for info in pkgutil.iter_modules(wrong.__path__)]
-    return [
+    listed = [
+        Answer(name, finding.lstrip("… "), exercise.mistaken(finding))
+        for name, exercise in catalogue.exercises().items()
+        for finding in exercise.mistakes
+    ]
+    return listed + [
         Answer(*entry)
         for module in modules
         for entry in importlib.import_module(f"{wrong.__name__}.{module}").WRONG

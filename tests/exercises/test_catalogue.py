@@ -88,7 +88,6 @@ def test_an_exercise_is_complete(name: str) -> None:
     exercise = EXERCISES[name]
     assert len(exercise.hints) >= LEAST_HINTS
     assert 1 <= exercise.difficulty <= 5
-    assert exercise.points == max(1, round(exercise.minutes / 5))
     assert (inspect.getdoc(exercise.reference) or "").strip()
     wrong = Counter(answer.name for answer in wrong_answers())
     assert wrong[name] >= LEAST_WRONG_ANSWERS

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labkit.exercises.compare import difference, names_of_parts
-from labkit.exercises.trial.transport import Foreign
+from labkit.exercises.transport import Foreign
 from labkit.schedules import Transfer, ring_allreduce
 
 A = np.arange(6.0).reshape(2, 3)

@@ -14,11 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.exercises import catalogue, checking, judging
+from labkit.exercises import catalogue, checking, judging, launching, sandbox
 from labkit.exercises.catalogue.nb09.job_script import job_script
 from labkit.exercises.judging import Verdict
 from labkit.exercises.reference import reference_text
-from labkit.exercises.trial import launching, sandbox
 from tests.conftest import thorough
 from tests.exercises import corpus, hostile
 
@@ -166,7 +165,7 @@ def test_a_system_without_namespaces_is_named(monkeypatch: pytest.MonkeyPatch) -
 AS_AN_ORDINARY_USER = """
 import sys
 from labkit.exercises import catalogue, checking
-from labkit.exercises.trial import sandbox
+from labkit.exercises import sandbox
 if why := sandbox.refusal():
     print(f"REFUSED {why}")
 for text in sys.argv[1:] * (not why):
@@ -220,6 +219,7 @@ def test_a_job_is_not_told_of_the_references(name: str) -> None:
     exercise = catalogue.find(name)
     given = pickle.dumps((list(exercise.cases()), exercise.wrap, exercise.digest))
     assert b"catalogue" not in given
+    assert b"exercises.nb" not in given
 
 
 def first_of_each_notebook() -> list[object]:

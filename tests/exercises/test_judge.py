@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ import pytest
 from labkit.exercises import judge
 from labkit.exercises.ends import CheckFailed
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.exercises.trial.launching import Trial
-from labkit.exercises.trial.transport import pack
+from labkit.exercises.launching import Trial
+from labkit.exercises.transport import pack
 
 CASES = [
     Case(f"{n} values, p = {p}", tuple((np.arange(n) + float(rank),) for rank in range(p)))
@@ -37,14 +37,11 @@ def summed(case: Case) -> list[Any]:
 def exercise(**changes: Any) -> Exercise:
     fields: dict[str, Any] = {
         "reference": mean,
-        "notebook": "04",
         "title": "A mean",
         "difficulty": 1,
         "minutes": 5,
-        "points": 1,
         "cases": lambda: CASES,
         "expected": right,
-        "suspects": {"the sum is not divided by p": summed},
         "hints": ("one", "two"),
         "on_ranks": True,
     }
@@ -54,7 +51,29 @@ def exercise(**changes: Any) -> Exercise:
 Produce = Callable[[Case], Sequence[Any]]
 
 
-def finding(produce: Produce, calls: tuple[str, ...] = (), doubled: int | None = None, **changes: Any) -> str:
+class Made:
+    """What mistakes return in all cases, without a job that runs them."""
+
+    def __init__(self, mistakes: Sequence[Produce]) -> None:
+        self.mistakes = mistakes
+
+    def on(self, numbers: Sequence[int]) -> list[dict[int, list[Outcome]]]:
+        return [
+            {number: [Outcome(result, (result,)) for result in produce(CASES[number])] for number in numbers}
+            for produce in self.mistakes
+        ]
+
+
+SUMMED = {"the sum is not divided by p": summed}
+
+
+def finding(
+    produce: Produce,
+    calls: tuple[str, ...] = (),
+    doubled: int | None = None,
+    mistakes: Mapping[str, Produce] = SUMMED,
+    **changes: Any,
+) -> str:
     """Return the finding on a function that returns `produce(case)` and doubles the argument of one rank."""
     by_case = []
     for case in CASES:
@@ -64,30 +83,31 @@ def finding(produce: Produce, calls: tuple[str, ...] = (), doubled: int | None =
             after = 2 * x + 1 if rank == doubled else x
             outcomes.append(Outcome(result, (after,), (8,) * case.ranks, (1,) * case.ranks, calls))
         by_case.append(outcomes)
-    return judge.judge(exercise(**changes), CASES, by_case) or ""
+    each = exercise(mistakes=dict.fromkeys(mistakes, ""), **changes)
+    return judge.judge(each, CASES, by_case, Made(list(mistakes.values()))) or ""
 
 
 def test_right_results_have_no_finding() -> None:
     assert finding(right) == ""
 
 
-def test_a_suspect_that_produces_the_results_is_the_finding() -> None:
+def test_the_mistake_that_returns_the_same_is_the_finding() -> None:
     assert finding(summed) == "with 1 values, p = 2: the sum is not divided by p"
 
 
-def test_a_suspect_that_explains_more_cases_comes_first() -> None:
+def test_a_mistake_that_explains_more_cases_comes_first() -> None:
     first_only = lambda case: summed(case) if case.ranks == 2 else right(case)  # noqa: E731
-    text = finding(summed, suspects={"only p = 2": first_only, "every p": summed})
+    text = finding(summed, mistakes={"only p = 2": first_only, "every p": summed})
     assert text.endswith("every p")
 
 
-def test_a_suspect_that_does_not_produce_the_results_is_not_named() -> None:
+def test_a_mistake_that_returns_something_else_is_not_named() -> None:
     text = finding(lambda case: [x * 3 + 1 for x in right(case)])
     assert text == "with 1 values, p = 1, on rank 0: result[0] is 1, expected 0"
 
 
-def test_a_suspect_that_fails_is_not_named() -> None:
-    text = finding(summed, suspects={"never": lambda case: [1 / 0]})
+def test_a_mistake_without_a_result_is_not_named() -> None:
+    text = finding(summed, mistakes={"never": lambda case: []})
     assert "never" not in text
     assert "expected" in text
 
@@ -111,7 +131,7 @@ def test_one_part_of_a_tuple_is_enough_to_recognise_a_mistake() -> None:
     text = finding(
         lambda case: [(x, x * 9 + 4) for x in summed(case)],
         expected=lambda case: [(x, x) for x in right(case)],
-        suspects={
+        mistakes={
             "first part": lambda case: [(x, y) for x, y in zip(summed(case), right(case), strict=True)]
         },
     )
@@ -131,7 +151,7 @@ def test_a_changed_argument_is_added_to_a_wrong_result() -> None:
 
 
 def test_the_result_can_be_an_argument() -> None:
-    text = finding(right, result_in=0)
+    text = finding(right, result_in=0, mistakes={})
     assert text == "with 1 values, p = 2, on rank 0: x[0] is 0, expected 0.5"
 
 
@@ -154,10 +174,10 @@ def test_without_expected_results_look_alone_judges() -> None:
 def test_a_number_computed_from_float32_is_compared_to_rounding_of_float32() -> None:
     case = Case("float32", ((np.ones(3, np.float32),),))
     outcomes = [[Outcome(1.0 + 1e-6, case.arguments[0])]]
-    each = exercise(expected=lambda case: [1.0], on_ranks=False, suspects={})
-    assert judge.judge(each, [case], outcomes) is None
+    each = exercise(expected=lambda case: [1.0], on_ranks=False)
+    assert judge.judge(each, [case], outcomes, Made([])) is None
     double = Case("float64", ((np.ones(3),),))
-    assert judge.judge(each, [double], outcomes)
+    assert judge.judge(each, [double], outcomes, Made([]))
 
 
 def test_an_error_of_the_check_is_raised() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from labkit.exercises.compare import difference
-from labkit.exercises.trial.transport import Foreign, Unreadable, Writer, pack, read, read_bytes, unpack
+from labkit.exercises.transport import Foreign, Unreadable, Writer, pack, read, read_bytes, unpack
 from labkit.schedules import ring_allreduce
 
 

@@ -20,10 +20,9 @@ from nbgrader.api import Gradebook
 from traitlets.log import get_logger
 
 from labkit.cli.course import copies
-from labkit.exercises import catalogue
+from labkit.exercises import catalogue, sandbox
 from labkit.exercises.checking import grade_text
 from labkit.exercises.source import is_stub
-from labkit.exercises.trial import sandbox
 
 
 class CheckExercises(preprocessors.NbGraderPreprocessor):

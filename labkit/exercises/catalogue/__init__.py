@@ -1,4 +1,4 @@
-"""All exercises, notebook by notebook: each module `nb*` of this room exports `EXERCISES`."""
+"""All exercises, notebook by notebook: those that the modules `nb*` of this room define, in their order."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 from labkit.exercises.exercise import Exercise
 
+ROOM = Path(__path__[0]).parent
+
 
 class UnknownExercise(LookupError):
     """There is no exercise of this name."""
@@ -16,9 +18,10 @@ class UnknownExercise(LookupError):
 
 def modules() -> list[str]:
     """Return the names of the modules that hold exercises, sorted."""
-    return [
-        f"{__name__}.{info.name}" for info in pkgutil.iter_modules(__path__) if info.name.startswith("nb")
-    ]
+    room = __name__.rpartition(".")[0]
+    found = [(info.name, room) for info in pkgutil.iter_modules([str(ROOM)])]
+    found += [(info.name, __name__) for info in pkgutil.iter_modules(__path__)]
+    return [f"{place}.{name}" for name, place in sorted(found) if name.startswith("nb")]
 
 
 @cache
@@ -43,7 +46,7 @@ def find(name: str) -> Exercise:
 def module_of(name: str) -> str:
     """Return the module that holds an exercise. Raise UnknownExercise if there is none."""
     for module in modules():
-        stem = Path(__path__[0]) / module.rpartition(".")[2]
+        stem = ROOM.joinpath(*module.split(".")[2:])
         files = sorted(stem.glob("*.py")) if stem.is_dir() else [stem.with_suffix(".py")]
         text = "".join(file.read_text(encoding="utf-8") for file in files)
         if f"def {name}(" in text and any(exercise.name == name for exercise in _of(module)):
@@ -52,5 +55,6 @@ def module_of(name: str) -> str:
 
 
 def _of(module: str) -> list[Exercise]:
-    found: list[Exercise] = importlib.import_module(module).EXERCISES
-    return found
+    loaded = importlib.import_module(module)
+    found = [each for each in vars(loaded).values() if isinstance(each, Exercise)]
+    return found or list(loaded.EXERCISES)

@@ -111,11 +111,9 @@ def _any_communicator(report: dict[str, Any], missing: list[int], operation: str
 EXERCISES = [
     Exercise(
         reference=missing_ranks,
-        notebook="00",
         title="Read a hang report",
         difficulty=3,
         minutes=10,
-        points=2,
         cases=_report_cases,
         expected=_missing,
         suspects={

@@ -128,11 +128,9 @@ def _broadcast_traffic(case: Case, outcomes: Sequence[Outcome]) -> str | None:
 EXERCISES = [
     Exercise(
         reference=my_items,
-        notebook="00",
         title="Which items are mine?",
         difficulty=1,
         minutes=5,
-        points=1,
         cases=_item_cases,
         expected=_items,
         suspects={
@@ -163,11 +161,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=shift_right,
-        notebook="00",
         title="A neighbour exchange that cannot deadlock",
         difficulty=2,
         minutes=10,
-        points=2,
         on_ranks=True,
         cases=_shift_cases,
         expected=lambda case: _from(case, -1),
@@ -190,11 +186,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=broadcast,
-        notebook="00",
         title="Broadcast by hand",
         difficulty=2,
         minutes=10,
-        points=2,
         on_ranks=True,
         cases=_broadcast_cases,
         expected=lambda case: _rows_of(case, lambda rank, root: root),

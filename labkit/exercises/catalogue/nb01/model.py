@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from labkit import nn
+from labkit.exercises import wraps
 from labkit.exercises.catalogue.nb01.layers import exercise
 from labkit.exercises.exercise import Case
-from labkit.exercises.trial import wraps
 from labkit.nn import flat as nn_flat
 from labkit.nn.ops import (
     linear,

@@ -182,11 +182,9 @@ IM2COL = "import numpy as np\n\n\n" + inspect.getsource(im2col)
 EXERCISES = [
     Exercise(
         reference=im2col,
-        notebook="02",
         title="The windows of an image as a matrix",
         difficulty=3,
         minutes=15,
-        points=3,
         cases=_conv_cases("x k"),
         expected=_rows(lambda windows: windows.transpose(0, 1, 2, 4, 5, 3)),
         suspects={
@@ -224,11 +222,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=conv_forward,
-        notebook="02",
         title="Convolution as one matrix product",
         difficulty=2,
         minutes=10,
-        points=2,
         cases=_conv_cases("x w b"),
         expected=lambda case: [ops.conv2d(*case.arguments[0])],
         suspects={
@@ -259,11 +255,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=conv_backward,
-        notebook="02",
         title="The backward pass of a convolution",
         difficulty=4,
         minutes=25,
-        points=5,
         cases=_conv_cases("dy x w"),
         expected=lambda case: [ops.conv2d_backward(*case.arguments[0])],
         suspects={

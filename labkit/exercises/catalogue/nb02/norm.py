@@ -89,11 +89,9 @@ def _norm_gradients(change: Callable[..., Sequence[np.ndarray]]) -> Callable[[Ca
 EXERCISES = [
     Exercise(
         reference=batch_norm,
-        notebook="02",
         title="Batch norm",
         difficulty=1,
         minutes=5,
-        points=1,
         cases=_norm_cases(with_dy=False),
         expected=lambda case: [
             ops.batch_norm(x, gamma, beta, *ops.batch_statistics(x)) for x, gamma, beta in case.arguments
@@ -119,11 +117,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=batch_norm_backward,
-        notebook="02",
         title="The backward pass of batch norm",
         difficulty=4,
         minutes=20,
-        points=4,
         cases=_norm_cases(with_dy=True),
         expected=lambda case: [
             ops.batch_norm_backward(dy, x, gamma, *ops.batch_statistics(x)) for dy, x, gamma in case.arguments

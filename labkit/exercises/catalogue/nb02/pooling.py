@@ -127,11 +127,9 @@ def _without_edges(case: Case) -> Sequence[Any]:
 EXERCISES = [
     Exercise(
         reference=max_pool,
-        notebook="02",
         title="Max pooling",
         difficulty=2,
         minutes=10,
-        points=2,
         cases=_images(with_dy=False),
         expected=lambda case: [ops.maxpool(*case.arguments[0])],
         suspects={
@@ -153,11 +151,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=max_pool_backward,
-        notebook="02",
         title="The backward pass of max pooling",
         difficulty=3,
         minutes=15,
-        points=3,
         cases=_images(with_dy=True),
         expected=lambda case: [
             ops.maxpool_backward(dy, x, ops.maxpool(x, k), k) for dy, x, k in case.arguments

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from labkit.exercises import wraps
 from labkit.exercises.exercise import Case, Exercise
-from labkit.exercises.trial import wraps
 
 CHANNEL = (0, 2, 3)  # the axes that share a channel
 
@@ -95,11 +95,9 @@ def _unbiased(x: list[np.ndarray]) -> Any:
 EXERCISES = [
     Exercise(
         reference=global_statistics,
-        notebook="02",
         title="Statistics of the global batch",
         difficulty=3,
         minutes=15,
-        points=3,
         cases=_statistics_cases,
         expected=_of_ranks(_over_all),
         suspects={

@@ -63,11 +63,9 @@ def _last_dropped(n: int, batch: int, step: int, rank: int, size: int) -> tuple[
 
 STEP_BOUNDS = Exercise(
     reference=step_bounds,
-    notebook="03",
     title="This rank's part of each global batch",
     difficulty=3,
     minutes=15,
-    points=3,
     cases=_step_cases,
     expected=_step_bounds,
     suspects={
@@ -129,11 +127,9 @@ def _each_label_from_rank_0(labels: np.ndarray, rank: int, size: int) -> np.ndar
 
 STRATIFIED_SHARD = Exercise(
     reference=stratified_shard,
-    notebook="03",
     title="Every label on every rank",
     difficulty=2,
     minutes=10,
-    points=2,
     cases=_stratified_cases,
     expected=_stratified,
     suspects={
@@ -228,11 +224,9 @@ def _mean_of_known(tables: list[np.ndarray]) -> np.ndarray:
 
 ACCURACY_BY_LABEL = Exercise(
     reference=accuracy_by_label,
-    notebook="03",
     title="The accuracy of each label, over all ranks",
     difficulty=3,
     minutes=15,
-    points=3,
     cases=_accuracy_cases,
     expected=_accuracy(lambda tables: np.divide(*np.sum(tables, axis=0)[:2])),
     suspects={

@@ -38,11 +38,9 @@ def _of_bounds(mistake: Callable[[int, int], Any]) -> Callable[[Case], Sequence[
 
 SHARD_BOUNDS = Exercise(
     reference=shard_bounds,
-    notebook="03",
     title="Cut n samples into p shards",
     difficulty=2,
     minutes=10,
-    points=2,
     cases=lambda: [
         _bounds_case(*c) for c in ((4, 2), (3, 1), (11, 4), (10, 3), (5, 5), (2, 4), (1438, 4), (1000, 7))
     ],
@@ -106,11 +104,9 @@ def _of_order(mistake: Callable[[int, int, int, int, int], Any]) -> Callable[[Ca
 
 SHUFFLED_SHARD = Exercise(
     reference=shuffled_shard,
-    notebook="03",
     title="A shuffle that all ranks agree on",
     difficulty=2,
     minutes=10,
-    points=2,
     cases=_shuffled_cases,
     expected=_shuffled,
     suspects={
@@ -220,11 +216,9 @@ def _in_order(case: Case) -> Sequence[Any]:
 
 BLOCK_SHUFFLED_SHARD = Exercise(
     reference=block_shuffled_shard,
-    notebook="03",
     title="Shuffle blocks, not samples",
     difficulty=3,
     minutes=15,
-    points=3,
     cases=_block_cases,
     expected=_of_blocks(),
     suspects={

@@ -196,11 +196,9 @@ def _look_tree(case: Case, outcomes: Sequence[Outcome]) -> str | None:
 EXERCISES = [
     Exercise(
         reference=average_by_allgather,
-        notebook="04",
         title="Average by all-gather",
         difficulty=2,
         minutes=10,
-        points=2,
         cases=_cases,
         expected=_mean,
         suspects=UNWEIGHTED,
@@ -216,11 +214,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=average_by_root,
-        notebook="04",
         title="Average through a root",
         difficulty=2,
         minutes=10,
-        points=2,
         cases=_cases,
         expected=_mean,
         suspects={
@@ -247,11 +243,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=average_by_tree,
-        notebook="04",
         title="Average along a tree, for any number of ranks",
         difficulty=3,
         minutes=20,
-        points=4,
         cases=_cases,
         expected=_mean,
         suspects={

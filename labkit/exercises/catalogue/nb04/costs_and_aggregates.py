@@ -189,11 +189,9 @@ def _look_residual(case: Case, outcomes: Sequence[Outcome]) -> str | None:
 EXERCISES = [
     Exercise(
         reference=fit_cost,
-        notebook="04",
         title="Fit latency and bandwidth to your measurements",
         difficulty=3,
         minutes=15,
-        points=3,
         cases=_fit_cases,
         expected=lambda case: [_fit(case, 1)],
         suspects={
@@ -215,11 +213,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=trimmed_mean,
-        notebook="04",
         title="The trimmed mean",
         difficulty=2,
         minutes=10,
-        points=2,
         cases=_rows_cases,
         expected=_trimmed,
         suspects={
@@ -250,11 +246,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=top_k,
-        notebook="04",
         title="Send only the k largest entries, and remember the rest",
         difficulty=3,
         minutes=15,
-        points=3,
         cases=_top_k_cases,
         expected=_sent,
         suspects={

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.exercises import wraps
 from labkit.exercises.exercise import Case, Exercise
-from labkit.exercises.trial import wraps
 from mpiwatch.wording import counted
 
 if TYPE_CHECKING:
@@ -55,11 +55,9 @@ def _loss_cases() -> Sequence[Case]:
 
 TIME_TO_LOSS = Exercise(
     reference=time_to_loss,
-    notebook="06",
     title="The time to a loss",
     difficulty=1,
     minutes=5,
-    points=1,
     cases=_loss_cases,
     expected=_instead(_first_time),
     suspects={
@@ -129,11 +127,9 @@ def _rest_to(rank_of: Callable[[np.ndarray], int]) -> Results:
 
 SIZES_BY_SPEED = Exercise(
     reference=sizes_by_speed,
-    notebook="06",
     title="Shards by speed",
     difficulty=2,
     minutes=10,
-    points=2,
     cases=_speed_cases,
     expected=_instead(lambda n, speeds: _sizes(n, speeds.tolist())),
     suspects={
@@ -227,11 +223,9 @@ def _epoch(
 
 LOCAL_SGD_EPOCH = Exercise(
     reference=local_sgd_epoch,
-    notebook="06",
     title="Local SGD",
     difficulty=3,
     minutes=20,
-    points=4,
     cases=_epoch_cases,
     expected=_epoch(),
     suspects={

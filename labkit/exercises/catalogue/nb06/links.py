@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from labkit.exercises import wraps
 from labkit.exercises.exercise import Case, Exercise
-from labkit.exercises.trial import wraps
 
 # mypy: disable-error-code="no-untyped-def"
 
@@ -69,11 +69,9 @@ def _above_mean(seconds: np.ndarray) -> list[int]:
 
 SLOW_LINKS = Exercise(
     reference=slow_links,
-    notebook="06",
     title="Which link is slow?",
     difficulty=2,
     minutes=10,
-    points=2,
     cases=_slow_cases,
     expected=_slow,
     suspects={
@@ -155,11 +153,9 @@ def _own_only(times: np.ndarray, rank: int) -> np.ndarray:
 
 TIME_PAIRS = Exercise(
     reference=time_pairs,
-    notebook="06",
     title="Time every pair of ranks",
     difficulty=4,
     minutes=20,
-    points=4,
     cases=lambda: [
         Case(f"{p} ranks, a slow link at rank {slow}", ((NBYTES,),) * p) for p, slow in SLOW_RANK.items()
     ],

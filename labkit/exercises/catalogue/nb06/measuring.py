@@ -62,11 +62,9 @@ def _changed(**mistakes: Callable[[int, int, int], int]) -> Results:
 
 SENT_BY_RANK = Exercise(
     reference=sent_by_rank,
-    notebook="06",
     title="What goes through the slow link",
     difficulty=2,
     minutes=10,
-    points=2,
     cases=_sent_cases,
     expected=_sent,
     suspects={
@@ -161,11 +159,9 @@ def _diagnosis_cases() -> Sequence[Case]:
 
 DIAGNOSE = Exercise(
     reference=diagnose,
-    notebook="06",
     title="Straggler or slow link?",
     difficulty=3,
     minutes=20,
-    points=4,
     cases=_diagnosis_cases,
     expected=_diagnoses(),
     suspects={

@@ -202,11 +202,9 @@ _PLAN_SUSPECTS = {
 EXERCISES = [
     Exercise(
         reference=completed,
-        notebook="07",
         title="When is the gradient complete?",
         difficulty=2,
         minutes=10,
-        points=2,
         cases=_completed_cases,
         expected=_expected_completed,
         suspects={
@@ -240,11 +238,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=bucket_plan,
-        notebook="07",
         title="The bucket plan",
         difficulty=3,
         minutes=15,
-        points=3,
         cases=_plan_cases,
         expected=None,
         suspects={},

@@ -82,11 +82,9 @@ def _late_begin(computing: Spans, transfers: Spans) -> float:
 EXERCISES = [
     Exercise(
         reference=exposed_seconds,
-        notebook="07",
         title="Exposed communication",
         difficulty=2,
         minutes=10,
-        points=2,
         cases=_exposed_cases,
         expected=_expected_exposed,
         suspects={

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.exercises import wraps
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.exercises.trial import wraps
 
 if TYPE_CHECKING:
     from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
@@ -128,11 +128,9 @@ def _fault_of_mean(grads: np.ndarray, p: int) -> str | None:
 EXERCISES = [
     Exercise(
         reference=average_overlapped,
-        notebook="07",
         title="Averaging during the backward pass",
         difficulty=4,
         minutes=20,
-        points=4,
         cases=_overlap_cases,
         expected=None,
         suspects={},

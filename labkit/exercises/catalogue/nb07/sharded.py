@@ -105,11 +105,9 @@ def _look_at_velocity(case: Case, outcomes: Sequence[Outcome]) -> str | None:
 EXERCISES = [
     Exercise(
         reference=sharded_step,
-        notebook="07",
         title="A sharded optimiser (ZeRO-1)",
         difficulty=4,
         minutes=25,
-        points=5,
         cases=_sharded_cases,
         expected=lambda case: _every_rank(case, _stepped(case)),
         suspects={

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise
-from labkit.exercises.trial.wraps import at_most
+from labkit.exercises.wraps import at_most
 from mpiwatch.wording import counted
 
 
@@ -89,11 +89,9 @@ def _without_last(case: Case) -> np.ndarray:
 EXERCISES = [
     Exercise(
         reference=accumulate,
-        notebook="08",
         title="Gradient accumulation",
         difficulty=3,
         minutes=15,
-        points=3,
         cases=_cases,
         expected=_total(_mean),
         suspects={

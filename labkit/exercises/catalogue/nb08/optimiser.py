@@ -112,11 +112,9 @@ def _warmed(step: int, peak: float, warm_up: int, then: float, start: int = 1) -
 EXERCISES = [
     Exercise(
         reference=momentum_step,
-        notebook="08",
         title="SGD with momentum and weight decay",
         difficulty=2,
         minutes=10,
-        points=2,
         cases=_step_cases,
         expected=_step(lambda w, v, g, momentum, decay: momentum * v + g + decay * w),
         suspects={
@@ -157,11 +155,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=warm_up_cosine,
-        notebook="08",
         title="Warm-up and cosine",
         difficulty=2,
         minutes=10,
-        points=2,
         cases=_rate_cases,
         expected=_rates(_rate),
         suspects={

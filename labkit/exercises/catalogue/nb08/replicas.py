@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.exercises.trial.wraps import at_most
+from labkit.exercises.wraps import at_most
 from mpiwatch.wording import counted
 
 PRELUDE = "import hashlib\n\nimport numpy as np\nfrom mpi4py import MPI"
@@ -141,11 +141,9 @@ def _look_at_bits(case: Case, outcomes: Sequence[Outcome]) -> str | None:
 EXERCISES = [
     Exercise(
         reference=weights_equal,
-        notebook="08",
         title="Do all ranks have the same weights?",
         difficulty=2,
         minutes=10,
-        points=2,
         cases=_weights_cases,
         expected=_equal,
         suspects={
@@ -174,11 +172,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=average_buffers,
-        notebook="08",
         title="Average the buffers",
         difficulty=2,
         minutes=10,
-        points=2,
         cases=_buffers_cases,
         expected=_of_rows(lambda rows, samples: (rows * samples).sum(axis=0) / samples.sum()),
         suspects={

@@ -175,11 +175,9 @@ def _largest(parts: list[np.ndarray]) -> list[float]:
 EXERCISES = [
     Exercise(
         reference=wait_for_graph,
-        notebook="09",
         title="Who waits for whom?",
         difficulty=3,
         minutes=15,
-        points=3,
         cases=_reports,
         expected=_on(_graph),
         suspects={
@@ -219,11 +217,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=spread,
-        notebook="09",
         title="Mend the program",
         difficulty=3,
         minutes=15,
-        points=3,
         cases=_wires,
         expected=lambda case: [_serial(*case.arguments[0])] * case.ranks,
         suspects={

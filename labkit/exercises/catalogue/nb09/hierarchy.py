@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.exercises.trial.ring import on_a_ring
+from labkit.exercises.ring import on_a_ring
 
 if TYPE_CHECKING:
     from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
@@ -116,11 +116,9 @@ def _look(case: Case, outcomes: Sequence[Outcome]) -> str | None:
 EXERCISES = [
     Exercise(
         reference=hierarchical_average,
-        notebook="09",
         title="A hierarchical average",
         difficulty=4,
         minutes=25,
-        points=5,
         cases=_cases,
         expected=lambda case: _all(case, np.mean(_arrays(case), axis=0)),
         tolerance=1e-5,

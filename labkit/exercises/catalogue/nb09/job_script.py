@@ -17,11 +17,11 @@ from pathlib import Path
 
 import psutil
 
+from labkit.exercises import sandbox
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.exercises.trial import sandbox
-from labkit.exercises.trial.launching import scratch_folder
-from labkit.exercises.trial.limits import PROCESSES, limit, processes
-from labkit.exercises.trial.transport import read_bytes
+from labkit.exercises.launching import scratch_folder
+from labkit.exercises.limits import PROCESSES, limit, processes
+from labkit.exercises.transport import read_bytes
 from labkit.supervisor import supervised
 
 CPU_S = 60.0  # of a script; it waits most of the time
@@ -268,11 +268,9 @@ def _look(case: Case, outcomes: Sequence[Outcome]) -> str | None:
 EXERCISES = [
     Exercise(
         reference=job_script,
-        notebook="09",
         title="The job script",
         difficulty=4,
         minutes=40,
-        points=8,
         cases=lambda: [Case("this script", ((),))],
         expected=None,
         suspects={},

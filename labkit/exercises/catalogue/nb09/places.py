@@ -77,11 +77,9 @@ def _by_local_rank(nodes: list[str]) -> list[int]:
 EXERCISES = [
     Exercise(
         reference=places,
-        notebook="09",
         title="The local rank",
         difficulty=1,
         minutes=10,
-        points=2,
         cases=_cases,
         expected=_on(_expected_places),
         suspects={
@@ -112,11 +110,9 @@ EXERCISES = [
     ),
     Exercise(
         reference=ring_order,
-        notebook="09",
         title="The order of the ring",
         difficulty=2,
         minutes=10,
-        points=2,
         cases=_cases,
         expected=_on(_expected_order),
         suspects={

@@ -70,11 +70,9 @@ def _computation(change: Callable[[int, float, str], float]) -> Callable[[Case],
 EXERCISES = [
     Exercise(
         reference=predicted_step,
-        notebook="09",
         title="Predict the time of a step",
         difficulty=3,
         minutes=15,
-        points=3,
         cases=_cases,
         expected=lambda case: [_step(case)],
         tolerance=1e-6,

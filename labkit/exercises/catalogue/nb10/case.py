@@ -82,11 +82,9 @@ def _missed(case: Case, outcomes: Sequence[Outcome]) -> str | None:
 
 REFEREE = Exercise(
     reference=referee,
-    notebook="10",
     title="Find the fault in any report",
     difficulty=5,
     minutes=40,
-    points=8,
     cases=_referee_cases,
     expected=None,
     suspects={},

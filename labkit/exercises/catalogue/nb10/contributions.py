@@ -47,11 +47,9 @@ def _of(mistake: Callable[[np.ndarray, np.ndarray], Any]) -> Callable[[Case], Se
 
 SIGNED_CONTRIBUTIONS = Exercise(
     reference=signed_contributions,
-    notebook="10",
     title="Contributions that add up to 100 %",
     difficulty=2,
     minutes=10,
-    points=2,
     cases=_cases,
     expected=_of(lambda g, s: np.einsum("rn,n->r", g, s) / np.sum(s**2)),
     suspects={

@@ -92,11 +92,9 @@ def _p_gathered(case: Case) -> Sequence[Any]:
 
 AVERAGING_SECONDS = Exercise(
     reference=averaging_seconds,
-    notebook="10",
     title="The cost of two averaging algorithms",
     difficulty=3,
     minutes=15,
-    points=3,
     cases=_cases,
     expected=_seconds,
     suspects={

@@ -79,11 +79,9 @@ def _within(totals: np.ndarray, percentages: np.ndarray, limit: float) -> np.nda
 
 POSSIBLE_TOTALS = Exercise(
     reference=possible_totals,
-    notebook="10",
     title="Which totals fit the percentages?",
     difficulty=2,
     minutes=10,
-    points=2,
     cases=_cases,
     expected=_totals,
     suspects={

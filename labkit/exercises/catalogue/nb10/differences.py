@@ -85,11 +85,9 @@ def _unresampled(case: Case) -> Sequence[Any]:
 
 CONFIDENCE_INTERVAL = Exercise(
     reference=confidence_interval,
-    notebook="10",
     title="How sure is a difference?",
     difficulty=3,
     minutes=15,
-    points=3,
     cases=_cases,
     expected=_of(),
     suspects={

@@ -1,9 +1,10 @@
-"""The program of a job: run one or several cells of students, and call their function on every case.
+"""The program of a job: run cells of students, and call their function on cases.
 
-    python -m labkit.exercises.trial.job FOLDER
+    python -m labkit.exercises.job FOLDER
 
-The folder holds `task`. Each rank writes what happens to a file of its own: it judges nothing. It knows no
-expected result, and imports no module that holds one.
+The folder holds `task`, and gets the judge's requests, one after the other: texts of cells, and the cases
+to try them on. Each rank writes what happens to a file of its own: it judges nothing. It knows no expected
+result, and imports no module that holds one.
 """
 
 # ruff: noqa: PLC0415 (imports inside functions: a job without ranks does not load MPI)
@@ -13,6 +14,8 @@ from __future__ import annotations
 import copy
 import faulthandler
 import io
+import itertools
+import json
 import linecache
 import os
 import pickle
@@ -25,10 +28,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from labkit.exercises.exercise import Case
-from labkit.exercises.trial.limits import limit
-from labkit.exercises.trial.transport import CELL, MAX_PRINTED, Writer, pack
+from labkit.exercises.limits import limit
+from labkit.exercises.transport import CELL, MAX_PRINTED, Writer, pack
 
 MAX_TEXT = 300
+POLL_S = 0.005  # between two looks for the next request
 
 
 def main(folder: Path) -> None:
@@ -46,16 +50,15 @@ def main(folder: Path) -> None:
 def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess, writer: Writer) -> None:
     failed = True
     try:
-        cases_by_text: list[list[Case]] = [pickle.loads(task["cases"]) for _ in task["texts"]]
+        cases: list[Case] = pickle.loads(task["cases"])
         call = _Call(task, writer, ranks)
-        name = task["name"]
-        ranks.prepare(case.ranks if task["on_ranks"] else 1 for case in cases_by_text[0])
+        ranks.prepare(case.ranks if task["on_ranks"] else 1 for case in cases)
         stacks = (folder / f"rank-{ranks.rank}.stack").open("wb")
         for signum in (signal.SIGALRM, signal.SIGPROF):
             faulthandler.register(signum, file=stacks, all_threads=True)
         namespace: dict[str, Any] = {"__name__": "exercise"}
         exec(compile(task["prelude"], "<prelude>", "exec"), namespace)
-        limit(len(task["texts"]) * task["deadline_s"] + task["extra_s"], task["processes"])
+        limit(task["texts"] * task["deadline_s"] + task["extra_s"], task["processes"])
         failed = False
     except Exception as error:
         writer.write(check=_describe(error))
@@ -63,24 +66,47 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess, writer: Writer)
         return
     sys.stdout = _Printed(sys.stdout, folder / f"rank-{ranks.rank}.printed")
     sys.stderr = _Printed(sys.stderr, folder / f"rank-{ranks.rank}.printed")
-    for text, cases in zip(task["texts"], cases_by_text, strict=True):
-        writer.write(cell=True)
-        # In the rank's own time: on a busy server, a correct function takes many times as long.
-        signal.setitimer(signal.ITIMER_PROF, task["deadline_s"])
-        signal.setitimer(signal.ITIMER_REAL, task["deadline_s"] + task["extra_s"])
-        call.error = None
-        function = _define(text, name, dict(namespace), writer)
-        for number, case in enumerate(cases):
-            if ranks.any_failed(function is None or call.failed):
-                break
-            if ranks.begin(case) and function is not None:
-                call(function, number, case)
-            ranks.end(call.error)
-        ranks.any_failed(False)
-        writer.write(end=True)
-    for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
-        signal.setitimer(timer, 0)
-    (folder / f"rank-{ranks.rank}.done").touch()  # MPI_Finalize may wait for messages that nobody receives
+    for number in itertools.count():
+        request = _wait_for(folder / f"request-{number}")
+        if not request["texts"]:  # the last one
+            break
+        for text in request["texts"]:
+            writer.write(cell=True)
+            # In the rank's own time: on a busy server, a correct function takes many times as long.
+            signal.setitimer(signal.ITIMER_PROF, task["deadline_s"])
+            signal.setitimer(signal.ITIMER_REAL, task["deadline_s"] + task["extra_s"])
+            _try(text, request, task, call, dict(namespace))
+            writer.write(end=True)
+            for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+                signal.setitimer(timer, 0)
+        (folder / f"rank-{ranks.rank}.done-{number}").touch()
+
+
+def _wait_for(path: Path) -> dict[str, Any]:
+    """Wait asleep for a request of the judge, and return it."""
+    while not path.exists():
+        time.sleep(POLL_S)
+    request: dict[str, Any] = json.loads(path.read_bytes())
+    return request
+
+
+def _try(
+    text: str, request: dict[str, Any], task: dict[str, Any], call: _Call, namespace: dict[str, Any]
+) -> None:
+    """Define the function and call it on the request's cases, until it raises an error."""
+    ranks = call.ranks
+    ranks.used.clear()
+    cases = pickle.loads(task["cases"])
+    call.error = None
+    function = _define(text, task["name"], namespace, call.writer)
+    for number in request["cases"]:
+        if ranks.any_failed(function is None or call.failed):
+            return
+        if ranks.begin(cases[number]) and function is not None:
+            call(function, number, cases[number])
+        ranks.end(call.error)
+    if not ranks.any_failed(call.failed) and request["free"]:
+        ranks.free()
 
 
 def _define(text: str, name: str, namespace: dict[str, Any], writer: Writer) -> Callable[..., Any] | None:
@@ -171,6 +197,9 @@ class _OneProcess:
 
     rank = 0
 
+    def __init__(self) -> None:
+        self.used: list[Any] = []  # communicators of the present text
+
     def prepare(self, sizes: Iterator[int] | Any) -> None:
         """Make the communicators of the cases."""
 
@@ -193,6 +222,11 @@ class _OneProcess:
     def end(self, error: dict[str, Any] | None) -> None:
         """Note that the case has ended on this rank."""
 
+    def free(self) -> None:
+        """Free the communicators of a text that has left nothing behind: only so many can be watched."""
+        for comm in self.used:
+            comm.Free()
+
 
 class _Ranks(_OneProcess):
     """A rank of a job on MPI ranks, which `mpiwatch` watches."""
@@ -200,8 +234,9 @@ class _Ranks(_OneProcess):
     def __init__(self) -> None:
         from mpi4py import MPI
 
-        from labkit.exercises.trial import recording
+        from labkit.exercises import recording
 
+        super().__init__()
         self.recording = recording
         self.world: Any = MPI.COMM_WORLD
         self.watch = getattr(self.world, "watch", None)
@@ -239,6 +274,7 @@ class _Ranks(_OneProcess):
 
     def communicator(self, case: Case, wrap: Callable[[Any, Case], Any] | None) -> tuple[Any, ...]:
         comm = self.comms[case.ranks].Dup()
+        self.used.append(comm)
         if wrap is not None:
             comm = wrap(comm, case)
         self.counted.reset()

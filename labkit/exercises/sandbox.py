@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
-    sys.path.append(str(Path(__file__).resolve().parents[3]))
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from labkit.hosts.namespaces import (
     MOUNT,
@@ -92,7 +92,7 @@ def command(words: Sequence[str], folder: Path, read_only: Sequence[Path] = ()) 
     """Return the command line that runs a command in a sandbox, if one is in use."""
     if not in_use:
         return list(words)
-    package = Path(__file__).resolve().parents[2]
+    package = Path(__file__).resolve().parents[1]
     needed = [Path(sys.prefix), Path(sys.base_prefix), *read_only]
     if package.parent.name in ("site-packages", "dist-packages"):
         needed.append(package.parent)

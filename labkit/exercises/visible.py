@@ -1,4 +1,4 @@
-"""The part of labkit that a job in a sandbox sees: the modules that it imports, and no others.
+"""The part of labkit and mpiwatch that a job in a sandbox sees: the modules that it imports, and no others.
 
 The rest holds the references, and functions that do an exercise by themselves.
 """
@@ -11,12 +11,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]
+TOPS = "labkit", "mpiwatch"
 ALL = "*"
 
 
 def copy_modules(roots: list[str], prelude: str, folder: Path) -> None:
-    """Copy these modules of labkit, and all that they and the prelude import of it, to a folder.
+    """Copy these modules, and all of labkit and mpiwatch that they and the prelude import, to a folder.
 
     Of a package, what no other module imports from it stays behind.
     """
@@ -39,7 +40,7 @@ def copy_modules(roots: list[str], prelude: str, folder: Path) -> None:
     for module, wanted in names.items():
         path = _path(module)
         assert path is not None
-        target = folder / path.relative_to(TOP.parent)
+        target = folder / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.name == "__init__.py":
             target.write_text(ast.unparse(_reduced(path, wanted)))
@@ -53,24 +54,24 @@ def copy_modules(roots: list[str], prelude: str, folder: Path) -> None:
 
 
 def _path(module: str) -> Path | None:
-    """Return a module's file; None if labkit has no such module."""
-    place = TOP.parent.joinpath(*module.split("."))
+    """Return the file of a module of labkit or mpiwatch; None if there is no such module."""
+    place = ROOT.joinpath(*module.split("."))
     found = [path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()]
-    return found[0] if found and module.split(".", maxsplit=1)[0] == TOP.name else None
+    return found[0] if found and module.split(".", maxsplit=1)[0] in TOPS else None
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the modules of labkit that are imported, with the names that are imported from them."""
+    """Yield the modules of ours that are imported, with the names that are imported from them."""
     left: list[ast.AST] = [tree]
     while left:
         node = left.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             continue
         left += ast.iter_child_nodes(node)
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == TOP.name:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in TOPS:
             yield from ((node.module, alias.name) for alias in node.names)
         elif isinstance(node, ast.Import):
-            yield from ((alias.name, ALL) for alias in node.names if alias.name.split(".")[0] == TOP.name)
+            yield from ((alias.name, ALL) for alias in node.names if alias.name.split(".")[0] in TOPS)
 
 
 def _reduced(path: Path, wanted: set[str]) -> ast.Module:
@@ -96,4 +97,4 @@ def _aliases(tree: ast.Module) -> Iterator[ast.alias]:
 
 
 def _name(path: Path) -> str:
-    return ".".join(path.parent.relative_to(TOP.parent).parts)
+    return ".".join(path.parent.relative_to(ROOT).parts)

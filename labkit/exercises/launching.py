@@ -1,0 +1,326 @@
+"""Start a job on this machine, watch its time and its output, and collect what its ranks have written."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import secrets
+import shutil
+import site
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from labkit.children import end
+from labkit.exercises import sandbox, transport, visible
+from labkit.exercises.exercise import Case
+from labkit.exercises.limits import FILE_BYTES, PROCESSES, processes
+from labkit.supervisor import supervised
+from mpiwatch import env
+from mpiwatch.program.options import Options, command_line
+
+START_S = 60.0  # for all ranks to start; a second on an idle machine
+EXTRA_S = 50.0  # beyond a deadline, for ranks that sleep or wait for a core
+END_S = 1.0  # from the first rank's stack, or from the last request, until the job is ended
+HANG_S = 3.0  # a wait for a message this long is reported
+OUTPUT_BYTES = 1 << 20  # a job that prints more is ended
+KEPT_BYTES = 1 << 14
+POLL_S = 0.02
+STACK_BYTES = 1 << 18  # read of a stack, or of a report
+JOB = "labkit.exercises.job"
+MOST_FILES = 1000  # in a job's folder
+# Variables that reach a job. Others may hold an instructor's secrets; with a launcher's, a new job would try
+# to join an old one.
+KEPT = {
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "TZ",
+    "LANG",
+    "LANGUAGE",
+    "LD_LIBRARY_PATH",
+    "DYLD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "PYTHONUSERBASE",
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a job runs: the function `name`, which each of at most `texts` cells defines, on cases.
+
+    `prelude`, `wrap` and `digest` are the exercise's. A rank that has computed for `deadline_s` on one text
+    ends the job. So does one that has not come to its end EXTRA_S later: it sleeps, or cores are busy.
+    """
+
+    name: str
+    prelude: str
+    cases: tuple[Case, ...]
+    wrap: Callable[[Any, Case], Any] | None
+    digest: Callable[[Any], Any] | None
+    texts: int
+    ranks: int
+    on_ranks: bool
+    deadline_s: float
+
+
+@dataclass
+class Trial:
+    """What a job did with one text. `records` holds each rank's records in order."""
+
+    records: list[list[dict[str, Any]]]
+    stacks: list[str]  # of each rank at the end of its time; empty otherwise
+    report: dict[str, Any] | None  # of a hang, or of a rank that died
+    status: int | None  # None if the job was ended
+    excess: str  # what it did too much of, if it was ended for that; empty otherwise
+    output: str  # all of the job's, for errors of the check
+    printed: str  # what the student's code has printed
+    unreadable: str = ""  # why the records cannot be used
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether each rank has come to the end."""
+        return all(records and records[-1].get("end") for records in self.records)
+
+
+@dataclass
+class _Output:
+    """The beginning of what a job prints, read by a thread."""
+
+    stream: Any
+    kept: bytes = b""
+    count: int = 0
+    thread: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def text(self) -> str:
+        """Return what was kept."""
+        return self.kept.decode(errors="replace")
+
+    def _read(self) -> None:
+        with suppress(OSError, ValueError):
+            while chunk := self.stream.read1(1 << 16):
+                self.count += len(chunk)
+                if len(self.kept) < KEPT_BYTES:
+                    self.kept += chunk[: KEPT_BYTES - len(self.kept)]
+                if self.count > OUTPUT_BYTES:
+                    time.sleep(POLL_S)  # the job is about to be ended
+
+
+class Job:
+    """A job on this machine, which runs students' cells and their function; a context manager.
+
+    The folder must be empty. Raise OSError if the job cannot be started.
+    """
+
+    def __init__(self, folder: Path, task: Task) -> None:
+        self.task, self.folder = task, folder / "job"
+        (self.folder / "work").mkdir(parents=True)
+        about = {**vars(task), "cases": pickle.dumps(task.cases), "extra_s": EXTRA_S}
+        about["processes"] = PROCESSES if sandbox.in_use else processes()
+        (self.folder / "task").write_bytes(pickle.dumps(about))
+        self.report = self.folder / "report.json"
+        words = JOB, str(self.folder)
+        if task.on_ranks:
+            watched = command_line(Options(words, True, HANG_S, json=str(self.report)))
+            command = [*_mpiexec(), "-n", str(task.ranks), *watched]
+        else:
+            command = [sys.executable, "-m", *words]
+        environment = {**clean_environment(), "HOME": str(self.folder / "work")}
+        if sandbox.in_use:
+            modules = folder / "modules"
+            visible.copy_modules(_modules(task), task.prelude, modules)
+            environment |= {"PYTHONPATH": str(modules), "TMPDIR": "/tmp"}
+            command = sandbox.command(command, self.folder, [modules])
+        self.requests = 0
+        self.records_read = [0] * task.ranks
+        self.printed_read = [0] * task.ranks
+        self.limit_s = START_S  # besides the time that a request may take
+        self.directory = os.open(self.folder, os.O_RDONLY)
+        self.process = subprocess.Popen(
+            [*supervised("child"), *command],
+            cwd=self.folder / "work",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.output = _Output(self.process.stdout)
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError, subprocess.TimeoutExpired):
+            if self.is_running:
+                self._request([], [])
+                self.process.wait(END_S)  # MPI_Finalize may wait for messages that nobody receives
+        self._end()
+        os.close(self.directory)
+
+    def run(self, texts: Sequence[str], cases: Sequence[int], limit_s: float | None = None) -> list[Trial]:
+        """Run cells with these texts, and their function on the cases of these numbers.
+
+        Return one trial for each text. A text that ends the job is the last one with a trial. `limit_s` is
+        given for known mistakes: the job is ended if they take longer, and their communicators are freed.
+        """
+        self._request(texts, cases, free=limit_s is not None)
+        if limit_s is None:
+            limit_s = self.limit_s + len(texts) * self.task.deadline_s + EXTRA_S
+        self.limit_s = 0.0
+        status, is_done = self._wait(limit_s)
+        if not is_done:
+            self._end()
+        is_full_now = status is None and not is_done and is_full(self.folder)
+        excess = "prints" if self.output.count > OUTPUT_BYTES else "writes" * is_full_now
+        trial = Trial([], [], None, status, excess, self.output.text(), "")
+        for rank in range(self.task.ranks):
+            path = self.folder / f"rank-{rank}"
+            try:
+                records = transport.read(path)
+                trial.records.append(records[self.records_read[rank] :])
+                self.records_read[rank] = len(records)
+            except transport.Unreadable as error:
+                trial.records.append([])
+                trial.unreadable = str(error)
+            trial.stacks.append(_text(path.with_suffix(".stack"), STACK_BYTES))
+            printed = _text(path.with_suffix(".printed"), 4 * transport.MAX_PRINTED)
+            lines = printed[self.printed_read[rank] :].splitlines()
+            self.printed_read[rank] = len(printed)
+            start = f"rank {rank}: " if self.task.on_ranks else ""
+            trial.printed += "".join(f"{start}{line}\n" for line in lines)
+        with suppress(ValueError, AttributeError):
+            trial.report = json.loads(_text(self.report, STACK_BYTES) or "{}").get("report")
+        return _by_text(trial)
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the job can run more texts."""
+        return self.process.poll() is None
+
+    def _request(self, texts: Sequence[str], cases: Sequence[int], free: bool = False) -> None:
+        """Write the next request. The student's code may have put links into the folder: follow none."""
+        content = json.dumps({"texts": list(texts), "cases": list(cases), "free": free}).encode()
+        name, new = f"request-{self.requests}", f"new-{secrets.token_hex(8)}"
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=self.directory)
+        with open(file, "wb") as stream:
+            stream.write(content)
+        os.rename(new, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+        self.requests += 1
+
+    def _wait(self, limit_s: float) -> tuple[int | None, bool]:
+        """Wait for the end of the last request or of the job, but not longer than it may take.
+
+        Return the job's exit status, or None, and whether the request has come to its end.
+        """
+        end_at = time.monotonic() + limit_s
+        stacks = [self.folder / f"rank-{rank}.stack" for rank in range(self.task.ranks)]
+        done = [self.folder / f"rank-{rank}.done-{self.requests - 1}" for rank in range(self.task.ranks)]
+        is_ending = False
+        while self.process.poll() is None:
+            if all(path.exists() for path in done):
+                return None, True
+            if not is_ending and any(map(_size, stacks)):
+                is_ending = True
+                end_at = time.monotonic() + END_S
+            if time.monotonic() > end_at or self.output.count > OUTPUT_BYTES or is_full(self.folder):
+                return None, False
+            time.sleep(POLL_S)
+        return self.process.returncode, False
+
+    def _end(self) -> None:
+        end(self.process)
+        self.output.thread.join(1)
+
+
+def _modules(task: Task) -> list[str]:
+    """Return the modules with which a job begins: its program, and what the exercise gives it."""
+    content = pickle.dumps((task.cases, task.wrap, task.digest))  # with the modules' names
+    given = [name.decode() for name in set(re.findall(rb"(?:labkit|mpiwatch)(?:\.\w+)+", content))]
+    return [JOB, *given, *["mpiwatch.__main__"] * task.on_ranks]
+
+
+def _by_text(trial: Trial) -> list[Trial]:
+    """Return the trial of each text. How the job has ended belongs to the last."""
+    parts: list[list[list[dict[str, Any]]]] = []
+    for records in trial.records:
+        mine: list[list[dict[str, Any]]] = [[]]
+        for record in records:
+            if "cell" in record and mine[-1]:
+                mine.append([])
+            mine[-1].append(record)
+        parts.append(mine)
+    count = max(map(len, parts))
+    ended = [Trial([each[number] for each in parts], [], None, 0, "", "", "") for number in range(count - 1)]
+    return [*ended, replace(trial, records=[each[count - 1] if len(each) == count else [] for each in parts])]
+
+
+def clean_environment() -> dict[str, str]:
+    """Return what a judge and a job get of this process's environment, with the settings of a rank."""
+    kept = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith("LC_")}
+    if site.ENABLE_USER_SITE:
+        kept["PYTHONUSERBASE"] = site.getuserbase()  # it depends on HOME, which differs in a job
+    return {**env.one_machine(kept), **kept, **env.ONE_THREAD, **env.OPEN_MPI}
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Give a new folder, and remove it with all that a student's code has left there."""
+    folder = tempfile.mkdtemp(prefix="labkit-exercise-")
+    try:
+        yield Path(folder)
+    finally:
+        with suppress(RecursionError):  # folders in folders in folders
+            shutil.rmtree(folder, ignore_errors=True)
+        if os.path.lexists(folder):
+            for words in ("chmod", "-R", "u+rwX"), ("rm", "-rf"):
+                subprocess.run([*words, folder], stderr=subprocess.DEVNULL, check=False)
+
+
+def _mpiexec() -> list[str]:
+    mpiexec = env.mpiexec()
+    return [mpiexec, "-launcher", "fork"] if env.is_mpich(mpiexec) else [mpiexec]
+
+
+def is_full(folder: Path) -> bool:
+    """Tell whether a job has written more to its folder than it may, or hides what it has written."""
+    size, count, left = 0, 0, [str(folder)]
+    while left and size <= FILE_BYTES and count <= MOST_FILES:
+        try:
+            for entry in os.scandir(left.pop()):
+                count += 1
+                size += 512 * entry.stat(follow_symlinks=False).st_blocks
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(entry.path)
+        except PermissionError:
+            return True
+        except OSError:  # it has just been removed
+            pass
+    return bool(left) or size > FILE_BYTES or count > MOST_FILES
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
+def _text(path: Path, most: int) -> str:
+    try:
+        return transport.read_bytes(path, most).decode(errors="replace")
+    except transport.Unreadable:
+        return ""

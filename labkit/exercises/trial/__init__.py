@@ -1,1 +1,0 @@
-"""Run a student's function in a job of its own, and bring back as data what it did."""
