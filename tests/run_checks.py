@@ -24,8 +24,7 @@ from types import CodeType
 from _pytest.assertion.rewrite import rewrite_asserts
 from mpi4py import MPI
 
-from labkit.comm import sleeping_barrier
-from labkit.comm.tuning import auto
+from labkit.comm import auto, sleeping_barrier
 
 
 class RewritingLoader(SourceFileLoader):

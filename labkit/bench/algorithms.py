@@ -17,8 +17,8 @@ import psutil
 from mpi4py import MPI
 
 from labkit.bench.pytorch import is_installed
-from labkit.comm import ALGORITHMS, allocate_gradient, auto, run, shared_array, shared_memory, tags
-from labkit.comm.tuning.timing import Allreduce, Sum, print_progress
+from labkit.comm import ALGORITHMS, run, shared_array, tags
+from labkit.comm.timing import Allreduce, Sum, print_progress
 from labkit.schedules import hierarchical
 
 TIMEOUT = timedelta(seconds=60)  # for the ranks to find one another, and for each all_reduce
@@ -42,7 +42,7 @@ def allreduce_algorithms(comm: MPI.Intracomm) -> Iterator[dict[str, Allreduce]]:
         if 1 < len(set(nodes)) < comm.size:
             schedule = hierarchical(comm.size, nodes)
             found["hierarchical"] = Allreduce(lambda comm, array, weight: run(comm, schedule, array))
-        found["shared-memory-copied"] = Allreduce(shared_memory, _private_array)
+        found["shared-memory-copied"] = Allreduce(ALGORITHMS["shared-memory"], _private_array)
         yield found
 
 
@@ -76,7 +76,7 @@ def ring_by_hand(comm: MPI.Intracomm, array: np.ndarray, weight: float = 1.0) ->
 
 def _array_of_auto(comm: MPI.Intracomm, n: int) -> np.ndarray | None:
     """Return n entries where the algorithm that `auto` chooses is fastest; None if any will do."""
-    return allocate_gradient(auto, comm, n, np.dtype(np.float32))
+    return ALGORITHMS["auto"].allocate(comm, n, np.dtype(np.float32))
 
 
 def _private_array(comm: MPI.Intracomm, n: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from labkit import units
 from labkit.bench.rows import Row, rows_of
-from labkit.comm.tuning.timing import Times
+from labkit.comm.timing import Times
 
 SIZES = tuple(4**k for k in range(1, 14))  # 4 B … 64 MiB
 BASELINES = "mpi-allreduce", "gloo", "hand-written"

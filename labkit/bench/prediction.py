@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkit.bench.rows import Row
-from labkit.comm.tuning.timing import ITEM, Times
+from labkit.comm.timing import ITEM, Times
 from labkit.schedules import ALLREDUCE, FittedModel, Measurement, fit_cost_model
 from labkit.units import KIB, format_size
 

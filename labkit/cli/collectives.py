@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from labkit.bench.prediction import Prediction
-    from labkit.comm.tuning.timing import Times
+    from labkit.comm.timing import Times
 
 MOST_BYTES = 4 << 30
 DEADLINE_S = 900.0  # a complete run takes about a minute
@@ -106,8 +106,8 @@ def _run(
     from labkit.bench import prediction, table
     from labkit.bench.algorithms import allreduce_algorithms
     from labkit.comm import raise_together, sleeping_barrier
-    from labkit.comm.tuning.auto import choose, refit_costs
-    from labkit.comm.tuning.timing import measure
+    from labkit.comm.auto import choose, refit_costs
+    from labkit.comm.timing import measure
 
     raise_together(comm, _unwritable(plot) if plot and comm.rank == 0 else None)
     hosts = len(set(comm.allgather(MPI.Get_processor_name())))
@@ -159,6 +159,6 @@ def _draw(path: Path, times: Times, predicted: Prediction | None) -> None:
 
 def progress(comm: MPI.Intracomm) -> Callable[[str], None]:
     """Return a function that prints a line about the progress, at most every two seconds."""
-    from labkit.comm.tuning.timing import progress
+    from labkit.comm.timing import progress
 
     return progress(comm)

@@ -5,26 +5,23 @@ same order.
 """
 
 import mpiwatch
-from labkit.comm.averaging.aggregate import AGGREGATES
-from labkit.comm.averaging.algorithms import (
+from labkit.comm.aggregate import AGGREGATES
+from labkit.comm.auto import choose
+from labkit.comm.averaging import (
     ALGORITHMS,
+    Averages,
     Averaging,
-    algorithm,
     allocate_gradient,
+    average,
+    check_before_averaging,
     gradient_factor,
 )
-from labkit.comm.averaging.allgather import allgather, mpi_allgather
-from labkit.comm.averaging.allreduce import Algorithm, mpi_allreduce
-from labkit.comm.averaging.average import average, check_before_averaging
-from labkit.comm.averaging.shared_memory import shared_array, shared_memory
-from labkit.comm.averaging.startable import STARTABLE, Started, startable
-from labkit.comm.data.once import once_per_node
-from labkit.comm.data.scatter import scatter
-from labkit.comm.data.shared_set import SharedSet, fetch
-from labkit.comm.emulation.communicator import EmulatedComm
-from labkit.comm.emulation.links import Link, parse_link
+from labkit.comm.counting import CountedTraffic, CountingComm
+from labkit.comm.datasets import SharedSet, fetch, once_per_node, scatter
+from labkit.comm.emulation import EmulatedComm, Link, parse_link
 from labkit.comm.output import print_by_rank
-from labkit.comm.running.communicators import (
+from labkit.comm.running import run
+from labkit.comm.scheduled import (
     HalvingDoublingComm,
     RecursiveDoublingComm,
     RingComm,
@@ -32,10 +29,7 @@ from labkit.comm.running.communicators import (
     ScheduledComm,
     TreeComm,
 )
-from labkit.comm.running.counting import CountedTraffic, CountingComm
-from labkit.comm.running.executor import run
-from labkit.comm.running.reference import run_reference
-from labkit.comm.tuning.auto import auto, choose
+from labkit.comm.shared_memory import shared_array
 from mpiwatch.errors import CollectiveError, raise_together
 from mpiwatch.waiting import sleeping_barrier
 
@@ -44,8 +38,7 @@ mpiwatch.wrappers.append("labkit.comm")
 __all__ = [
     "AGGREGATES",
     "ALGORITHMS",
-    "STARTABLE",
-    "Algorithm",
+    "Averages",
     "Averaging",
     "CollectiveError",
     "CountedTraffic",
@@ -58,28 +51,19 @@ __all__ = [
     "RootComm",
     "ScheduledComm",
     "SharedSet",
-    "Started",
     "TreeComm",
-    "algorithm",
-    "allgather",
     "allocate_gradient",
-    "auto",
     "average",
     "check_before_averaging",
     "choose",
     "fetch",
     "gradient_factor",
-    "mpi_allgather",
-    "mpi_allreduce",
     "once_per_node",
     "parse_link",
     "print_by_rank",
     "raise_together",
     "run",
-    "run_reference",
     "scatter",
     "shared_array",
-    "shared_memory",
     "sleeping_barrier",
-    "startable",
 ]

@@ -21,7 +21,7 @@ from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
-from labkit.comm.emulation.links import Link, parse_link
+from labkit.comm import Link, parse_link
 from labkit.nn import Model
 from labkit.schedules import CostModel, Network
 from labkit.train.callbacks import Callback

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import Algorithm
+from labkit.comm import Averages
 from labkit.nn import Model
 
 Finished = Callable[[int], None]
@@ -97,7 +97,7 @@ class AfterBackward:
 
     overlap = Overlap()
 
-    def __init__(self, comm: MPI.Intracomm, grads: np.ndarray, algorithm: Algorithm) -> None:
+    def __init__(self, comm: MPI.Intracomm, grads: np.ndarray, algorithm: Averages) -> None:
         self._comm, self._grads, self._algorithm = comm, grads, algorithm
         self._fraction = 0.0
         self.times = StepTimes(0.0, 0.0, 0.0)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from mpi4py import MPI
 
-from labkit.comm import Algorithm, check_before_averaging, mpi_allreduce, raise_together
+from labkit.comm import ALGORITHMS, Averages, check_before_averaging, raise_together
 from labkit.nn import Model, sgd_step
 from labkit.train.batches import Batches
 from labkit.train.callbacks import Callback
@@ -26,7 +26,7 @@ def local_sgd(
     epochs: int,
     lr: float,
     every: int,
-    algorithm: Algorithm = mpi_allreduce,
+    algorithm: Averages = ALGORITHMS["mpi"],
     callbacks: Sequence[Callback] = (),
 ) -> list[float]:
     """Train `model` on the ranks' shards, average its parameters `every` so many steps; return the losses.

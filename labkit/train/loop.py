@@ -16,12 +16,13 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import (
-    Algorithm,
+    ALGORITHMS,
+    Averages,
+    Averaging,
     CollectiveError,
     allocate_gradient,
     check_before_averaging,
     gradient_factor,
-    mpi_allreduce,
     raise_together,
 )
 from labkit.nn import Classifier, Model, sgd_step
@@ -79,7 +80,7 @@ def train(
     epochs: int,
     lr: float | Callable[[int], float],
     optimizer: Optimizer | None = None,
-    algorithm: Algorithm = mpi_allreduce,
+    algorithm: Averages = ALGORITHMS["mpi"],
     buckets: Buckets | None = None,
     accumulate: int = 1,
     buffers: Buffers = "average",
@@ -93,12 +94,12 @@ def train(
     Every rank starts from rank 0's parameters and buffers. `lr` is a number or a function of the step's
     number (from 0, over all epochs), such as those in `labkit.nn.lr_schedules`. `optimizer` is made for this
     model's parameters (`nn.SGD(model.params, momentum=0.9)`); the default is plain gradient descent.
-    `algorithm` is one of `labkit.comm.ALGORITHMS`, one made by `labkit.comm.algorithm`, or a function of your
-    own; with `shared_memory` the model's gradients lie in shared memory until `train` returns. `callbacks`
+    `algorithm` is one of `labkit.comm.ALGORITHMS`, another `labkit.comm.Averaging`, or a function of your
+    own; with "shared-memory" the model's gradients lie in shared memory until `train` returns. `callbacks`
     measure contributions (`Contributions`), record a `Timeline` or make a rank slow (`Straggler`).
 
     - buckets: average the gradient bucket by bucket while the backward pass goes on (`bucket_cap_mb` of
-      PyTorch's DDP). The algorithm must be one that can be started (`labkit.comm.STARTABLE`).
+      PyTorch's DDP). The algorithm must be a `labkit.comm.Averaging`.
     - accumulate: cut each local batch into so many micro-batches, and average once per step
       (gradient accumulation, `no_sync` in PyTorch).
     - buffers: what happens to the ranks' buffers at the end of each epoch (`synchronise_buffers`).
@@ -182,7 +183,7 @@ def gather(comm: MPI.Intracomm, rows: list[Epoch]) -> list[Epoch]:
 
 @contextmanager
 def _averaging(
-    comm: MPI.Intracomm, model: Model, algorithm: Algorithm, buckets: Buckets | None
+    comm: MPI.Intracomm, model: Model, algorithm: Averages, buckets: Buckets | None
 ) -> Iterator[StepAveraging]:
     """Return what averages the gradients of the steps, with the gradients where the algorithm works fastest.
 
@@ -192,10 +193,8 @@ def _averaging(
     place = allocate_gradient(algorithm, comm, before.size, before.dtype)
     if place is not None:
         model.move_gradients(place)
-    averaging: StepAveraging
-    if buckets is None:
-        averaging = AfterBackward(comm, model.grads, algorithm)
-    else:
+    averaging: StepAveraging = AfterBackward(comm, model.grads, algorithm)
+    if buckets is not None and isinstance(algorithm, Averaging):
         averaging = Overlapped(comm, model.grads, algorithm, buckets)
     try:
         yield averaging

@@ -25,9 +25,8 @@ from time import perf_counter, sleep
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import Algorithm, Started, startable
-from labkit.comm.averaging.algorithms import in_shared_memory
-from labkit.comm.averaging.startable import fixed
+from labkit.comm import Averages, Averaging
+from labkit.comm.running import Steps, Wait
 from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback
 from labkit.train.gradients import Overlap, StepTimes, Transfer
@@ -35,8 +34,8 @@ from mpiwatch import waiting
 
 # The helper thread naps between bursts of polls. In one poll, MPICH takes about 64 KiB from a connection, and
 # at 1 Gbit/s twice as much arrives in a millisecond: with one poll per nap, the naps would set the pace.
-NAP_S = 1e-3
-POLLS = 16
+NAP_S, POLLS = 1e-3, 16
+POLLS_AWAKE, POLL_S = 200, 1e-4  # of the main thread, which naps between polls when a bucket takes long
 
 
 class Overlapped:
@@ -54,15 +53,14 @@ class Overlapped:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, grads: np.ndarray, algorithm: Algorithm, buckets: Buckets
+        self, comm: MPI.Intracomm, grads: np.ndarray, averaging: Averaging, buckets: Buckets
     ) -> None:
         self.plan = buckets.plan(grads.size, grads.itemsize)
         largest = max((stop - start for start, stop in self.plan.bounds), default=0)
-        algorithm = fixed(algorithm, comm, largest * grads.itemsize)
-        self._steps = startable(algorithm)
+        self._averaging = averaging.for_size(comm, largest * grads.itemsize)
         # Between the ranks of a node, shared memory needs no messages, and between nodes it has communicators
         # of its own; and its buffers belong to the communicator that they were made with.
-        needs_none = comm.size == 1 or in_shared_memory(algorithm) is not None
+        needs_none = comm.size == 1 or self._averaging.algorithm == "shared-memory"
         self._messages = None if needs_none else _messages(comm)
         self._comm = comm if self._messages is None or self._messages.comm is None else self._messages.comm
         self._grads = grads
@@ -82,8 +80,8 @@ class Overlapped:
     def _reset(self, fraction: float) -> None:
         self._fraction = fraction
         self._complete: list[float] = []  # when each bucket was completed by the backward pass
-        self._current: Started | None = None
-        self._began = 0.0
+        self._current: Steps | None = None  # averages a bucket
+        self._waits_for: Wait | None = None
         self.transfers: list[Transfer] = []  # of this step, in the order of the buckets
         self.layers: list[tuple[int, float]] = []  # what `finished` was told in this step, and when
 
@@ -111,15 +109,14 @@ class Overlapped:
         if self._helper is not None:
             self._helper.hand_over()
         while self._go_on():
-            assert self._current is not None
-            self._current.wait()
+            waiting.wait(self._over, self._pending)
         self.times = StepTimes(ready, ready, perf_counter())
 
     def close(self) -> None:
         if self._helper is not None:
             self._helper.end()
         if self._current is not None:  # there was an error
-            self._current.cancel()
+            self._current.close()
             if self._messages is not None:
                 self._messages.comm = None  # its messages may still be under way
 
@@ -132,16 +129,31 @@ class Overlapped:
                     return False
                 self._began = perf_counter()
                 part = self._grads[slice(*self.plan.bounds[number])]
-                label = f"bucket {number + 1} of {len(self.plan)}"
-                self._current = Started(self._comm, part, self._fraction, self._steps, label)
-            if not self._current.test():
+                self._current = self._averaging.steps(self._comm, part, self._fraction)
+                self._polls = 0
+            if self._waits_for is not None and not self._waits_for[0]():
                 return True
-            self.transfers.append(Transfer(number, self._complete[number], self._began, perf_counter()))
-            self._current = None
+            self._waits_for = next(self._current, None)
+            if self._waits_for is None:
+                self.transfers.append(Transfer(number, self._complete[number], self._began, perf_counter()))
+                self._current = None
+
+    def _over(self) -> bool:
+        """Return whether the current bucket can go on; leave the core to ranks that still compute."""
+        self._polls += 1
+        if self._polls > POLLS_AWAKE:
+            sleep(POLL_S)
+        return self._waits_for is None or self._waits_for[0]()
+
+    def _pending(self) -> waiting.Pending:
+        """Return what the current bucket waits for."""
+        assert self._waits_for is not None
+        missing, number = self._waits_for[1](), len(self.transfers) + 1
+        return missing._replace(operation=f"{missing.operation} (bucket {number} of {len(self.plan)})")
 
 
 def why_no_overlap(
-    buckets: Buckets | None, algorithm: Algorithm, average_after_step: bool, callbacks: Sequence[Callback]
+    buckets: Buckets | None, algorithm: Averages, average_after_step: bool, callbacks: Sequence[Callback]
 ) -> str | None:
     """Return why a run with these settings cannot average bucket by bucket; None if it can, or need not."""
     if buckets is None:
@@ -154,10 +166,8 @@ def why_no_overlap(
         )
     if average_after_step:
         return "expected no buckets with average_after_step: they average before each rank's own step"
-    try:
-        startable(algorithm)
-    except ValueError as error:
-        return str(error)
+    if not isinstance(algorithm, Averaging):
+        return f"expected an algorithm of labkit.comm (a labkit.comm.Averaging) with buckets, got {algorithm}"
     return None
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.comm.tuning.costs import (
+from labkit.comm.auto import (
     LARGEST,
     affordable,
-    choose,
     predict,
+    rank,
     sizes_around,
     worth_measuring,
 )
@@ -38,12 +38,11 @@ def test_costs_are_straight_lines_between_measured_sizes_in_log_log_coordinates(
 
 
 def test_the_library_is_chosen_unless_another_algorithm_is_faster_by_the_margin() -> None:
-    assert choose(TIMES, 1024, "").name == "mpi"
-    assert choose(TIMES, MIB, "").name == "shared-memory"
-    assert choose(TIMES, MIB, "").without("shared-memory").name == "ring"
+    assert rank(TIMES, 1024, "").name == "mpi"
+    assert rank(TIMES, MIB, "").name == "shared-memory"
     for ring, chosen in (9.7 * US, "mpi"), (9.5 * US, "ring"):
-        assert choose({64: {"ring": ring, "mpi": 10 * US}}, 64, "").name == chosen
-    text = str(choose(TIMES, 1024, "measured today"))
+        assert rank({64: {"ring": ring, "mpi": 10 * US}}, 64, "").name == chosen
+    text = str(rank(TIMES, 1024, "measured today"))
     assert text == "auto: mpi for 1 KiB, predicted 10 µs; next ring, 40 µs (measured today)"
 
 

@@ -1,7 +1,7 @@
 """Cells that hang, each with patterns of the report that it must end with."""
 
 SCHEDULE = """from mpi4py import MPI
-from labkit.comm import RingComm, algorithm, run
+from labkit.comm import ALGORITHMS, RingComm, run
 from labkit.schedules import ring_allreduce
 x = np.ones(10)
 """
@@ -73,7 +73,7 @@ HANGS = {
         ],
     ),
     "an algorithm that one rank never joins": (
-        f'{SCHEDULE}if rank != 2:\n    algorithm("ring")(comm, x, 0.25)',
+        f'{SCHEDULE}if rank != 2:\n    ALGORITHMS["ring"](comm, x, 0.25)',
         [r"rank 2 never joined collective #1 \(ring_allreduce"],
     ),
     "a schedule on an unwatched communicator": (

@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit import comm as lab
+from labkit.comm.running import complete
 from labkit.schedules import ring_allreduce
 from mpiwatch import waiting
 
@@ -21,14 +22,14 @@ used = lab.RingComm(world.Dup())
 used.Allreduce(MPI.IN_PLACE, np.ones(10))
 x = np.ones(10)
 shared = world.Dup()
-lab.shared_memory(shared, x, 0.25)
+lab.ALGORITHMS["shared-memory"](shared, x, 0.25)
 calls = {
     "run": lambda comm: lab.run(comm, ring_allreduce(comm.size), x),
-    "algorithm": lambda comm: lab.algorithm("ring")(comm, x, 1 / comm.size),
+    "algorithm": lambda comm: lab.Averaging("ring", "mean")(comm, x, 1 / comm.size),
     "RingComm": lambda comm: lab.RingComm(comm).Allreduce(MPI.IN_PLACE, x),
     "used RingComm": lambda comm: used.Allreduce(MPI.IN_PLACE, x),
-    "started": lambda comm: lab.Started(comm, x, 1.0, lab.STARTABLE["ring"], "bucket 1 of 2").wait(),
-    "shared memory": lambda comm: lab.shared_memory(shared, x, 1.0),
+    "started": lambda comm: complete(lab.ALGORITHMS["ring"].steps(comm, x, 1.0)),
+    "shared memory": lambda comm: lab.ALGORITHMS["shared-memory"](shared, x, 1.0),
 }
 waiting.DEADLINE_S = float(sys.argv[1])
 for name, call in calls.items():

@@ -9,13 +9,13 @@ from time import sleep
 
 from mpi4py import MPI
 
-from labkit.comm import algorithm, shared_array, shared_memory
+from labkit.comm import ALGORITHMS, Averaging, shared_array
 
 comm = MPI.COMM_WORLD
 gradient = shared_array(comm, 1 << 20)
 gradient[...] = comm.rank
-shared_memory(comm, gradient, 1.0)
-algorithm("shared-memory", "mean")(comm, gradient.copy(), 0.0)
+ALGORITHMS["shared-memory"](comm, gradient, 1.0)
+Averaging("shared-memory", "mean")(comm, gradient.copy(), 0.0)
 assert gradient[-1] == sum(range(comm.size))
 if comm.rank == 0:
     maps = Path("/proc/self/maps")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from labkit.comm.emulation.links import Link, describe, parse_link
+from labkit.comm.emulation import Link, describe, parse_link
 from labkit.schedules import ring_allreduce, simulate
 from labkit.train.bottleneck import KINDS, Bottleneck, check, factors, links, network, parse
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from labkit.comm import Algorithm, CollectiveError, Link, algorithm, parse_link, raise_together
+from labkit.comm import Averaging, CollectiveError, Link, parse_link, raise_together
 from labkit.nn import SGD, Model
 from labkit.nn.lr_schedules import LRSchedule, constant, cosine, linear_scaling, step_decay
 from labkit.train import bottleneck
@@ -39,10 +39,10 @@ def bottlenecks(
     return found, links
 
 
-def averaging(settings: Mapping[str, Any]) -> Algorithm:
+def averaging(settings: Mapping[str, Any]) -> Averaging:
     """Return the averaging function. Raise CollectiveError, the same on all ranks, if there is none."""
     try:
-        return algorithm(settings["algorithm"], settings["aggregate"])
+        return Averaging(settings["algorithm"], settings["aggregate"])
     except ValueError as error:
         raise CollectiveError(f"--algorithm and --aggregate: {error}") from None
 

@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import (
-    Algorithm,
+    Averages,
     CollectiveError,
     EmulatedComm,
     Link,
@@ -120,7 +120,7 @@ def _run(
     settings: Mapping[str, Any],
     *,
     before: Before,
-    parts: tuple[list[Bottleneck], list[Link] | None, Algorithm],
+    parts: tuple[list[Bottleneck], list[Link] | None, Averages],
     out: Path,
     ordered: bool,
     draw: Callable[[Path, Results], None],

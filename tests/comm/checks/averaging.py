@@ -9,8 +9,8 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.cli.train.options import AGGREGATE, ALGORITHM
-from labkit.comm import AGGREGATES, ALGORITHMS, algorithm, average, raise_together
-from labkit.comm.averaging.allgather import kept_rows
+from labkit.comm import AGGREGATES, ALGORITHMS, Averaging, average, raise_together
+from labkit.comm.algorithms import kept_rows
 from tests.raising import error_on_every_rank
 
 SIZES = (0, 1, 2, 7, 1002, 2 * 32_768 + 6)  # from fewer values than ranks to more than one block
@@ -41,7 +41,7 @@ def check_every_algorithm_gives_the_result_of_one_rank_with_all_gradients(comm: 
         for aggregate, each in factors.items():
             every = gradients(comm.size, 7, np.float32)
             mine = every[comm.rank].copy()
-            average(comm, mine, weights[comm.rank], algorithm(name, aggregate))
+            average(comm, mine, weights[comm.rank], Averaging(name, aggregate))
             assert_close(mine, each @ every.astype(np.float64), every)
 
 
@@ -58,21 +58,21 @@ def check_the_median_and_the_trimmed_mean_are_those_of_all_gradients(comm: MPI.I
         every = gradients(comm.size, n, np.float64 if n % 2 else np.float32)
         every[-1] *= 1e6  # a faulty rank
         mine = every[comm.rank].copy()
-        average(comm, mine, comm.rank + 1, algorithm(name, "median"))
+        average(comm, mine, comm.rank + 1, Averaging(name, "median"))
         np.testing.assert_allclose(mine, np.median(every, axis=0), rtol=1e-6)
         mine = every[comm.rank].copy()
-        average(comm, mine, comm.rank + 1, algorithm(name, "trimmed-mean"))
+        average(comm, mine, comm.rank + 1, Averaging(name, "trimmed-mean"))
         kept = np.sort(every, axis=0)[1:-1] if comm.size > 2 else every
         assert_close(mine, kept.mean(axis=0, dtype=np.float64), kept)
     mine = np.full(3, np.nan if comm.rank == 0 else 1, np.float32)
-    average(comm, mine, 1, algorithm("allgather", "median"))
+    average(comm, mine, 1, Averaging("allgather", "median"))
     assert np.isnan(mine).all()
 
 
 def check_a_rank_without_samples_is_left_out_of_the_median(comm: MPI.Intracomm) -> None:
     for aggregate in ("median", "trimmed-mean"):
         mine = np.full(3, 8.0 if comm.rank == 0 else 1e6, np.float32)
-        average(comm, mine, 1 if comm.rank == 0 else 0, algorithm("allgather", aggregate))
+        average(comm, mine, 1 if comm.rank == 0 else 0, Averaging("allgather", aggregate))
         np.testing.assert_array_equal(mine, 8)
 
 
@@ -85,7 +85,7 @@ def check_an_algorithm_that_cannot_compute_a_median_says_why(comm: MPI.Intracomm
         for aggregate in AGGREGATES:
             possible = aggregate not in ("median", "trimmed-mean") or name in ("allgather", "mpi-allgather")
             try:
-                algorithm(name, aggregate)
+                Averaging(name, aggregate)
             except ValueError as error:
                 assert not possible and name in str(error) and aggregate in str(error), error
                 assert "adds gradients up" in str(error) and "use 'allgather' or 'mpi-allgather'" in str(
@@ -95,7 +95,7 @@ def check_an_algorithm_that_cannot_compute_a_median_says_why(comm: MPI.Intracomm
                 assert possible, (name, aggregate)
     for names, words in (("star", "mean"), "one of mpi, mpi-allgather"), (("ring", "mode"), "one of sum"):
         try:
-            algorithm(*names)
+            Averaging(*names)
         except ValueError as error:
             assert words in str(error), error
         else:
@@ -115,7 +115,7 @@ def check_a_rank_without_samples_does_not_count(comm: MPI.Intracomm) -> None:
 
 
 def check_average_changes_the_array_in_place_even_a_slice(comm: MPI.Intracomm) -> None:
-    for each in (*ALGORITHMS.values(), algorithm("allgather", "median")):
+    for each in (*ALGORITHMS.values(), Averaging("allgather", "median")):
         whole = np.full(9, comm.rank, np.float64)
         average(comm, whole[3:6], samples=1, algorithm=each)
         np.testing.assert_array_equal(whole[:3], comm.rank)

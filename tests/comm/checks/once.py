@@ -10,8 +10,7 @@ from unittest import mock
 
 from mpi4py import MPI
 
-from labkit.comm import once_per_node
-from labkit.comm.data import once
+from labkit.comm import datasets, once_per_node
 from tests.raising import error_on_every_rank
 
 
@@ -63,7 +62,7 @@ def check_ranks_wait_as_long_as_they_receive_heartbeats(comm: MPI.Intracomm) -> 
         while monotonic() < end:
             heartbeat()
 
-    with mock.patch.object(once, "HEARTBEAT_S", 0.02):
+    with mock.patch.object(datasets, "HEARTBEAT_S", 0.02):
         once_per_node(comm, work, timeout_s=1.5)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest import mock
 
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import CollectiveError, CountingComm, shared_array
-from labkit.comm.averaging.shared_memory import SharedMemory
+from labkit.comm import ALGORITHMS, CollectiveError, CountingComm, shared_array
 
 # The node of each rank: all on one, alternating between two, in pairs, rank 0 alone, each rank alone.
 NODES: tuple[Callable[[int], int], ...] = (
@@ -21,16 +22,21 @@ NODES: tuple[Callable[[int], int], ...] = (
 )
 
 
-def on(node: Callable[[int], int]) -> SharedMemory:
-    return SharedMemory(group=lambda comm: comm.Split(node(comm.rank), comm.rank))
+@contextmanager
+def on_nodes(comm: MPI.Intracomm, node: Callable[[int], int]) -> Iterator[MPI.Intracomm]:
+    """Yield a duplicate of the communicator whose ranks share memory with those of the same node only."""
+    own = comm.Dup()
+    split = lambda comm: comm.Split(node(comm.rank), comm.rank)  # noqa: E731
+    with mock.patch("labkit.comm.shared_memory.by_node", split):
+        yield own
 
 
-def assert_averages(comm: MPI.Intracomm, shared_memory: SharedMemory, gradient: np.ndarray) -> None:
+def assert_averages(comm: MPI.Intracomm, gradient: np.ndarray) -> None:
     """Check twice that the gradient becomes the weighted sum, with the same bits on all ranks."""
     for again in range(2):
         every = np.random.default_rng([again, gradient.size]).normal(size=(comm.size, gradient.size))
         gradient[...] = every[comm.rank]
-        shared_memory(comm, gradient, 0.5 + comm.rank)
+        ALGORITHMS["shared-memory"](comm, gradient, 0.5 + comm.rank)
         expected = (0.5 + np.arange(comm.size)) @ every.astype(gradient.dtype)
         eps = np.finfo(gradient.dtype).eps
         np.testing.assert_allclose(gradient, expected, rtol=0, atol=100 * comm.size**2 * eps)
@@ -39,28 +45,28 @@ def assert_averages(comm: MPI.Intracomm, shared_memory: SharedMemory, gradient: 
 
 def check_shared_memory_on_any_nodes_leaves_the_weighted_sum(comm: MPI.Intracomm) -> None:
     for node in NODES:
-        shared_memory = on(node)
-        for n, dtype in ((comm.size - 1, np.float64), (33_001, np.float32)):
-            assert_averages(comm, shared_memory, np.empty(n, dtype))  # copied into shared memory and back
-            whole = shared_memory.array(comm, n + 7, dtype)
-            whole[...] = -1
-            assert_averages(comm, shared_memory, whole[3 : 3 + n])
-            assert (whole[:3] == -1).all() and (whole[3 + n :] == -1).all()
+        with on_nodes(comm, node) as own:
+            for n, dtype in ((comm.size - 1, np.float64), (33_001, np.float32)):
+                assert_averages(own, np.empty(n, dtype))  # copied into shared memory and back
+                whole = shared_array(own, n + 7, dtype)
+                whole[...] = -1
+                assert_averages(own, whole[3 : 3 + n])
+                assert (whole[:3] == -1).all() and (whole[3 + n :] == -1).all()
 
 
 def check_gradients_of_which_only_some_are_in_shared_memory(comm: MPI.Intracomm) -> None:
     for node in NODES:
-        shared_memory = on(node)
-        inside = shared_memory.array(comm, 103)
-        assert_averages(comm, shared_memory, inside[:100] if comm.rank % 2 else np.empty(100, np.float32))
-        start = comm.rank % 3  # all in shared memory, at different places
-        assert_averages(comm, shared_memory, inside[start : start + 100])
+        with on_nodes(comm, node) as own:
+            inside = shared_array(own, 103)
+            assert_averages(own, inside[:100] if comm.rank % 2 else np.empty(100, np.float32))
+            start = comm.rank % 3  # all in shared memory, at different places
+            assert_averages(own, inside[start : start + 100])
 
 
 def check_messages_between_nodes_are_counted(comm: MPI.Intracomm) -> None:
-    counting = CountingComm(comm.Dup())
-    every_rank_a_node = on(lambda rank: rank)
-    every_rank_a_node(counting, np.ones(1200, np.float32), 1.0)
+    with on_nodes(comm, lambda rank: rank) as own:
+        counting = CountingComm(own)
+        ALGORITHMS["shared-memory"](counting, np.ones(1200, np.float32), 1.0)
     known = {row.name: int(row.sent.sum()) for row in counting.traffic() if row.sent is not None}
     assert known == ({"ring_allreduce": 2 * (comm.size - 1) * 4800} if comm.size > 1 else {}), known
     counting.Free()

@@ -12,20 +12,11 @@ from unittest import mock
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import (
-    ALGORITHMS,
-    CountingComm,
-    EmulatedComm,
-    Link,
-    allocate_gradient,
-    auto,
-    choose,
-    shared_memory,
-)
-from labkit.comm.tuning import auto as tuned
-from labkit.comm.tuning import kept, timing
+from labkit.comm import ALGORITHMS, CountingComm, EmulatedComm, Link, choose, cost_cache, timing
+from labkit.comm import auto as tuned
 
 SMALL, LARGE = 1024, 2048  # bytes
+auto = ALGORITHMS["auto"]
 FLOAT = np.dtype(np.float32)
 
 
@@ -42,9 +33,8 @@ def costs_in_a_new_folder(comm: MPI.Intracomm) -> Iterator[list[int]]:
     with tempfile.TemporaryDirectory() as folder:
         with (
             mock.patch.dict(os.environ, LABKIT_COSTS=folder),  # on rank 0 only: the others' folders differ
-            mock.patch.object(tuned, "_measured", {}),
-            mock.patch.object(tuned, "_chosen", {}),
-            mock.patch.object(tuned, "_last_comm", None),
+            mock.patch.object(cost_cache, "_in_memory", {}),
+            mock.patch.object(tuned, "_last", tuned.NONE),
             mock.patch.object(timing, "one_pass", one_pass),
         ):
             yield measured
@@ -53,11 +43,11 @@ def costs_in_a_new_folder(comm: MPI.Intracomm) -> Iterator[list[int]]:
 
 def plant(comm: MPI.Intracomm, by_size: dict[int, dict[str, float]]) -> None:
     """Keep these costs (s) on every rank; only those of rank 0 count."""
-    place = kept.place_of(comm)
+    place = cost_cache.place_of(comm)
     backwards = {
         size: dict(zip(times, reversed(times.values()), strict=True)) for size, times in by_size.items()
     }
-    assert kept.save(place, by_size if comm.rank == 0 else backwards, "today") == ""
+    assert cost_cache.save(place, by_size if comm.rank == 0 else backwards, "today") == ""
 
 
 def check_auto_uses_the_algorithm_with_the_lowest_cost_on_rank_0(comm: MPI.Intracomm) -> None:
@@ -70,13 +60,13 @@ def check_auto_uses_the_algorithm_with_the_lowest_cost_on_rank_0(comm: MPI.Intra
         plant(comm, {SMALL: fast, LARGE: slow})
         called: list[str] = []
         fixed = {
-            name: lambda *given, name=name, real=real: (called.append(name), real(*given))  # type: ignore[misc]
+            name: lambda *given, name=name, real=real: (called.append(name), real(*given))[1]  # type: ignore[misc]
             for name, real in tuned.FIXED.items()
         }
         with mock.patch.object(tuned, "FIXED", fixed):
             for again in range(3):
                 for nbytes, expected in (SMALL, "ring"), (LARGE, "shared-memory"):
-                    gradient = allocate_gradient(auto, comm, nbytes // 4, FLOAT)
+                    gradient = auto.allocate(comm, nbytes // 4, FLOAT)
                     assert (gradient is None) == (expected == "ring")
                     gradient = np.zeros(nbytes // 4, FLOAT) if gradient is None else gradient
                     for weight in 1.0, 0.5:
@@ -104,21 +94,21 @@ def check_costs_are_measured_once_and_again_only_if_they_are_damaged_or_on_reque
         def measured_for(nbytes: int, own_memory: bool = False) -> list[int]:
             measured.clear()
             if not own_memory:
-                tuned._measured.clear()  # as in a new process
+                cost_cache._in_memory.clear()  # as in a new process
             assert choose(comm, nbytes).nbytes == nbytes
             return measured
 
         assert measured_for(SMALL) == [SMALL]
         assert measured_for(SMALL) == []
         assert measured_for(SMALL + 4) == [LARGE]
-        path = kept.place_of(comm).path()
-        for damaged in b"", b'{"place": {}}', b"[1]", path.read_bytes()[:-9] if comm.rank == 0 else b"":
+        path = cost_cache.path_of(cost_cache.place_of(comm))
+        for damaged in b"", b'{"place": ""}', b"[1]", path.read_bytes()[:-9] if comm.rank == 0 else b"":
             comm.Barrier()
             if comm.rank == 0:
                 path.write_bytes(damaged)
             assert measured_for(SMALL) == [SMALL], damaged
         text = path.read_text() if comm.rank == 0 else ""
-        for ours, foreign in ('"shared memory"', '"10 links"'), ("e-05", "e-0x"), (": 0.", ": -0."):
+        for ours, foreign in ("shared memory", "10 links"), ("e-05", "e-0x"), (": 0.", ": -0."):
             comm.Barrier()
             if comm.rank == 0:
                 path.write_text(text.replace(ours, foreign))
@@ -174,9 +164,9 @@ def check_a_freed_communicator_leaves_no_choice_behind(comm: MPI.Intracomm) -> N
     with costs_in_a_new_folder(comm):
         own = comm.Dup()
         auto(own, np.ones(SMALL // 4, np.float32), 1.0)
-        assert tuned._chosen and tuned._last_comm is own
+        assert list(tuned._decided(own).values()) and tuned._last[0] is own
         own.Free()
-        assert not tuned._chosen and tuned._last_comm is None
+        assert not tuned._decided(comm.Dup())
 
 
 def check_without_room_in_shared_memory_auto_takes_another_algorithm(comm: MPI.Intracomm) -> None:
@@ -185,6 +175,6 @@ def check_without_room_in_shared_memory_auto_takes_another_algorithm(comm: MPI.I
     with costs_in_a_new_folder(comm):
         plant(comm, {SMALL: {"shared-memory": 1e-5, "tree": 2e-5, "mpi": 3e-5}})
         full = lambda nbytes: "too little" if nbytes >= SMALL else None  # noqa: E731
-        with mock.patch("labkit.comm.averaging.segments._no_room", full):
-            assert allocate_gradient(auto, comm, SMALL // 4, FLOAT) is None
-        assert tuned._algorithm(comm, SMALL) is ALGORITHMS["tree"] is not shared_memory
+        with mock.patch("labkit.comm.shared_memory._no_room", full):
+            assert auto.allocate(comm, SMALL // 4, FLOAT) is None
+        assert auto.for_size(comm, SMALL) == ALGORITHMS["tree"]

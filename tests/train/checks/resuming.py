@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from labkit.comm import ALGORITHMS, SharedSet, mpi_allreduce
+from labkit.comm import ALGORITHMS, SharedSet
 from labkit.data import Augmentation
 from labkit.nn import SGD, Model, lr_schedules, mlp, softmax_regression
 from labkit.nn.image_layers import BatchNorm, Conv2D
@@ -302,5 +302,5 @@ def check_a_run_that_diverges_keeps_its_last_checkpoint(comm: MPI.Intracomm) -> 
 
 def poison(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
     """Make the averaged gradient infinite."""
-    mpi_allreduce(comm, gradient, weight)
+    ALGORITHMS["mpi"](comm, gradient, weight)
     gradient[...] = np.inf

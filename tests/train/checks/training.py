@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import ALGORITHMS, algorithm
+from labkit.comm import ALGORITHMS, Averaging
 from labkit.data import contiguous, linear, strided
 from labkit.nn import SGD, Model, linear_regression, softmax_regression
 from labkit.train import Batches, Contributions, gather, train
@@ -75,7 +75,7 @@ def check_a_sum_multiplies_the_learning_rate_by_the_number_of_ranks(comm: MPI.In
     summed, twin = linear_regression(), linear_regression()
     lr = 0.1 / comm.size
     callbacks = [Contributions()]
-    by_sum = algorithm("ring", "sum")
+    by_sum = Averaging("ring", "sum")
     rows = train(comm, summed, batches, epochs=3, lr=lr, algorithm=by_sum, callbacks=callbacks)
     averaged = train(comm, twin, batches, epochs=3, lr=0.1, callbacks=callbacks)
     assert_same_weights(summed, twin)

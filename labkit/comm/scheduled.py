@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.running.counting import CountingComm
-from labkit.comm.running.executor import before_schedule, run_together
+from labkit.comm.counting import CountingComm
+from labkit.comm.running import complete, steps
 from labkit.schedules import (
     Schedule,
     halving_doubling,
@@ -54,7 +54,7 @@ class ScheduledComm(CommWrapper):
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         schedule = type(self).schedule(self.size)
-        before_schedule(self, schedule, None)
+        self._before_schedule(schedule.name, None)
         own = self._messages
         if own is None or self._attempt != waiting.attempt():
             own = self._messages = self._duplicate(schedule)
@@ -71,7 +71,7 @@ class ScheduledComm(CommWrapper):
         assert received is not None
         if sent is not None:
             received[:] = sent
-        run_together(own, schedule, received, op)
+        complete(steps(own, schedule, received, op))
 
     def _duplicate(self, schedule: Schedule) -> Any:
         """Return a duplicate, made when all ranks are here: Dup itself has no deadline.

@@ -1,28 +1,37 @@
-"""Plans: the steps of one rank that carry out a schedule, made once per schedule and size, then only walked.
+"""Running a schedule on MPI ranks: first a plan of this rank's steps, then one generator that walks it.
 
-Large chunks are cut into segments, so that transfers overlap: while one segment is being added, the next one
-is on its way. A segment is sent on as soon as everything it depends on has been added, and its receive is
-posted a little ahead of its turn. A rank sends the values that it held before the round; if the round also
-changes these values, the change waits until they have been sent.
+A plan is made once per schedule and size. Large chunks are cut into segments, so that transfers overlap:
+while one segment is being added, the next one is on its way. A segment is sent on as soon as everything it
+depends on has been added, and its receive is posted a little ahead of its turn. A rank sends the values that
+it held before the round; if the round also changes these values, the change waits until they have been sent.
 
 No plan can deadlock, whatever the schedule. A rank processes messages in the order of the rounds, so a
 message of round k waits only for messages of earlier rounds. A change waits only for messages of its own
 round or earlier ones, and the receives of one round that could wait for each other are all posted before the
-plan waits for the first of them. `reference.py` does the same without segments and is meant to be read first.
+plan waits for the first of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
+from mpi4py import MPI
 
+from labkit.comm import tags
+from labkit.comm.counting import CountingComm
 from labkit.schedules import Schedule, chunk_bounds
+from mpiwatch import waiting
+from mpiwatch.waiting import Over, Pending
+from mpiwatch.wrapper import CommWrapper
 
+SEGMENT_BYTES = 768 << 10  # several fit in a core's cache; shorter segments cost more calls than they hide
 AHEAD = 2  # receives posted at a time, so that one segment is added while the next is on its way
 
 
@@ -189,3 +198,149 @@ def _steps(sends: list[_Message], receives: list[_Message]) -> Plan:
                 steps.append((REDUCE if now.reduce else COPY, now.start, now.stop, 0, now.slot, 0))
                 free.append(now.slot)
     return Plan(steps, numbers, slots * width)
+
+
+# What a generator yields where it would wait for other ranks: a test whether the wait is over, and a function
+# that describes what it waits for. Whoever drives it goes on when the test has returned True.
+Wait = tuple[Over, Callable[[], Pending]]
+Steps = Generator[Wait, None, None]
+
+_PLANS_KEPT = 256
+
+_plans: dict[tuple[int, int, int, int], tuple[Schedule, Plan]] = {}  # by id(schedule), rank, n, segment
+_spare: list[np.ndarray] = []  # temporaries to be used again: the system has already given us their pages
+
+
+def run(
+    comm: MPI.Intracomm,
+    schedule: Schedule,
+    array: np.ndarray,
+    op: MPI.Op = MPI.SUM,
+    segment_bytes: int = SEGMENT_BYTES,
+) -> None:
+    """Carry out the schedule on every rank's array, in place.
+
+    Messages are sent from and received into the array itself; only values to be added pass through a
+    temporary of about two segments. `op` has to be commutative: contributions are added in the order in which
+    they arrive.
+
+    Shapes: array (n,), contiguous and writable, the same n and dtype on all ranks; this is not checked here.
+
+    Collective. A rank that never joins is reported: on a watched communicator as a hang report, otherwise as
+    a TimeoutError on the ranks that wait, after `mpiwatch.waiting.DEADLINE_S` seconds.
+    """
+    complete(steps(comm, schedule, array, op, segment_bytes, blocking=True))
+
+
+def complete(steps: Steps) -> None:
+    """Run a generator to its end; wherever it yields, wait."""
+    try:
+        for over, pending in steps:
+            waiting.wait(over, pending)
+    except BaseException:
+        steps.close()
+        raise
+
+
+def steps(
+    comm: MPI.Intracomm,
+    schedule: Schedule,
+    array: np.ndarray,
+    op: MPI.Op = MPI.SUM,
+    segment_bytes: int = SEGMENT_BYTES,
+    *,
+    blocking: bool = False,
+) -> Steps:
+    """Do what `run` does, as a generator that yields wherever `run` waits.
+
+    `blocking`: the caller completes it at once. Then, on a watched communicator, all ranks first wait until
+    each has made this call; otherwise other calls may go on at the same time, with other tags.
+    """
+    send, receive = _messages_of(comm, schedule, array, blocking)
+    todo, messages, values = _plan(schedule, comm.rank, array.size, max(1, segment_bytes // array.itemsize))
+    if not messages:
+        return
+    store = _store(values * array.itemsize)
+    temporary = store[: values * array.itemsize].view(array.dtype)
+    requests = [MPI.REQUEST_NULL] * messages
+    tag = (tags.SCHEDULE if blocking else tags.STARTED) + waiting.attempt() % 1000
+    plain = op == MPI.SUM and array.dtype.kind in "iufc"
+    try:
+        for do, start, stop, peer, slot, number in todo:
+            if do is SEND:
+                requests[number] = send(array[start:stop], peer, tag)
+            elif do is WAIT:
+                arrived = requests[number].Test
+                if not arrived():
+                    yield arrived, partial(_pending, comm, schedule, todo, number)
+            elif do is REDUCE:
+                _add(array[start:stop], temporary[slot : slot + stop - start], op, plain)
+            elif do is RECEIVE:
+                requests[number] = receive(array[start:stop], peer, tag)
+            elif do is RECEIVE_TEMPORARY:
+                requests[number] = receive(temporary[slot : slot + stop - start], peer, tag)
+            else:
+                array[start:stop] = temporary[slot : slot + stop - start]
+        if not MPI.Request.Testall(requests):
+            for number, request in enumerate(requests):  # one by one: each has the whole deadline
+                yield request.Test, partial(_pending, comm, schedule, todo, number)
+    except BaseException:  # an interrupt, say: no message may arrive in memory that is the caller's again
+        _cancel(requests)
+        raise
+    _spare.append(store)
+
+
+def _messages_of(
+    comm: MPI.Intracomm, schedule: Schedule, array: np.ndarray, blocking: bool
+) -> tuple[Callable[..., MPI.Request], Callable[..., MPI.Request]]:
+    """Return the methods that start a send and a receive."""
+    if not isinstance(comm, CommWrapper):
+        return comm.Isend, comm.Irecv
+    if blocking:
+        comm._before_schedule(schedule.name, array)
+    send, receive = comm._schedule_messages()
+    return (comm.counts.of_schedule(schedule.name, send) if isinstance(comm, CountingComm) else send), receive
+
+
+def _store(size: int) -> np.ndarray:
+    """Return memory for a temporary: at least so many bytes."""
+    store = _spare.pop() if _spare else np.empty(0, np.uint8)
+    return store if store.size >= size else np.empty(size, np.uint8)
+
+
+def _plan(schedule: Schedule, rank: int, n: int, segment: int) -> Plan:
+    """Return the plan for these arguments, made at the first call."""
+    key = id(schedule), rank, n, segment
+    known = _plans.get(key)
+    if known is None:
+        if len(_plans) >= _PLANS_KEPT:
+            _plans.clear()
+        # The schedule is kept with its plan, so that no other one can get its id.
+        known = _plans[key] = schedule, plan(schedule, rank, n, segment)
+    return known[1]
+
+
+def _add(own: np.ndarray, received: np.ndarray, op: MPI.Op, plain: bool) -> None:
+    if plain:
+        np.add(own, received, own)  # up to four times as fast as MPI libraries are
+    else:
+        op.Reduce_local(received, own)
+
+
+def _pending(comm: MPI.Intracomm, schedule: Schedule, todo: list[Step], message: int) -> Pending:
+    """Return which peer this message comes from or goes to."""
+    do, peer = next(
+        (do, peer)
+        for do, _, _, peer, _, number in todo
+        if number == message and do in (SEND, RECEIVE, RECEIVE_TEMPORARY)
+    )
+    receives, sends = ([], [peer]) if do is SEND else ([peer], [])
+    return Pending(comm, schedule.name, receives, sends)
+
+
+def _cancel(requests: list[MPI.Request]) -> None:
+    if MPI.Is_finalized():  # a generator that was never finished is closed when the interpreter ends
+        return
+    for request in requests:
+        if request != MPI.REQUEST_NULL:
+            request.Cancel()

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -21,6 +20,8 @@ from mpiwatch.message import nbytes
 from mpiwatch.wrapper import CommWrapper, like_mpi4py
 
 MESSAGES = "messages"  # sent outside any schedule
+
+Method = Callable[..., Any]
 
 
 class CountedTraffic(NamedTuple):
@@ -72,14 +73,18 @@ class Counts:
             self.sent[name] = np.zeros((2, self.size), np.int64)
         self.sent[name][:, dest] += 1, size
 
-    @contextmanager
-    def under(self, name: str) -> Iterator[None]:
-        """Count what this thread sends under this name."""
-        before, self._names.name = getattr(self._names, "name", MESSAGES), name
-        try:
-            yield
-        finally:
-            self._names.name = before
+    def of_schedule(self, name: str, send: Method) -> Method:
+        """Count a run of a schedule; return `send` as a function that counts under the schedule's name."""
+        self.calls[name] += 1
+
+        def send_under_name(*message: Any) -> Any:
+            self._names.name = name
+            try:
+                return send(*message)
+            finally:
+                self._names.name = MESSAGES
+
+        return send_under_name
 
 
 class CountingComm(CommWrapper):
@@ -141,9 +146,6 @@ class CountingComm(CommWrapper):
     def _count(self, dest: int, message: Any, size: Callable[[Any], int]) -> None:
         if dest != MPI.PROC_NULL:
             self.counts.add(self._first_ranks()[dest], size(message))
-
-
-Method = Callable[..., Any]
 
 
 def _counting(name: str, size: Callable[[Any], int]) -> Method:

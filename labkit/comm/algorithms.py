@@ -1,0 +1,137 @@
+"""The all-reduce algorithms: each is one generator, which blocking calls complete and buckets drive.
+
+An algorithm takes a communicator, this rank's flat gradient, the factor of this rank's gradient, and whether
+the caller completes it at once (`blocking`). It yields wherever it would wait for another rank (see
+`labkit.comm.running.Steps`) and leaves the sum of all ranks' gradients, each times its factor, in the
+gradient. Shapes: gradient (n,), contiguous, the same n and float dtype on all ranks. All of them are
+collective. None of them checks its arguments: `check_before_averaging` does, once before a loop.
+
+Most of them multiply the gradient by its factor first. Then the mean is a plain sum, one collective on one
+buffer. The alternative, a last entry that carries the number of samples, would need a copy of every gradient.
+
+An allgather needs memory of p·n values. A communicator keeps this memory for its next allgather, because new
+memory is expensive: the system zeroes each page when it is first written. It is freed with the communicator,
+or when a call needs more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm.aggregate import add_up
+from labkit.comm.running import Steps, Wait, steps
+from labkit.comm.shared_memory import shared_memory
+from labkit.schedules import ALLREDUCE, ring_allgather
+from mpiwatch.waiting import Pending
+
+Algorithm = Callable[[MPI.Intracomm, np.ndarray, float, bool], Steps]
+
+_NO_WAITS: tuple[Wait, ...] = ()
+ENDED: Steps = (wait for wait in _NO_WAITS)  # nothing to wait for, without the cost of a new generator
+
+
+def mpi(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
+    """Sum by one call of the MPI library, which chooses the algorithm itself.
+
+    Its blocking call is faster than the other one, and may add in another order.
+    """
+    if factor != 1.0:
+        gradient *= gradient.dtype.type(factor)
+    if blocking:
+        comm.Allreduce(MPI.IN_PLACE, gradient)
+        return ENDED
+    return _library(comm, "Iallreduce", comm.Iallreduce(MPI.IN_PLACE, gradient))
+
+
+def _scheduled(name: str) -> Algorithm:
+    def algorithm(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
+        if factor != 1.0:  # a plain sum needs no pass over the memory
+            gradient *= gradient.dtype.type(factor)
+        return steps(comm, ALLREDUCE[name](comm.size), gradient, blocking=blocking)
+
+    return algorithm
+
+
+def _by_allgather(name: str) -> Algorithm:
+    def algorithm(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
+        rows = kept_rows(comm, gradient)
+        np.multiply(gradient, gradient.dtype.type(factor), out=rows[comm.rank])
+        yield from GATHER[name](comm, rows, blocking)
+        add_up(rows, np.ones(comm.size, gradient.dtype), gradient)
+
+    return algorithm
+
+
+def _gather_by_ring(comm: MPI.Intracomm, rows: np.ndarray, blocking: bool) -> Steps:
+    return steps(comm, ring_allgather(comm.size), rows.reshape(-1), blocking=blocking)
+
+
+def _gather_by_mpi(comm: MPI.Intracomm, rows: np.ndarray, blocking: bool) -> Steps:
+    if blocking:
+        comm.Allgather(MPI.IN_PLACE, rows)
+        return ENDED
+    return _library(comm, "Iallgather", comm.Iallgather(MPI.IN_PLACE, rows))
+
+
+# How every rank gets every gradient, by the name of the algorithm: fill rows, (p, n), with each rank's own.
+GATHER: dict[str, Callable[[MPI.Intracomm, np.ndarray, bool], Steps]] = {
+    "allgather": _gather_by_ring,
+    "mpi-allgather": _gather_by_mpi,
+}
+
+# By name: the MPI library's own algorithms, the lab's schedules, and shared memory, which sends no messages.
+# They do always the same; `auto` chooses among them.
+FIXED: dict[str, Algorithm] = {
+    "mpi": mpi,
+    "mpi-allgather": _by_allgather("mpi-allgather"),
+    "allgather": _by_allgather("allgather"),
+    **{name: _scheduled(name) for name in ALLREDUCE},
+    "shared-memory": shared_memory,
+}
+
+
+def of_all_gradients(name: str, aggregate: Callable[[list[np.ndarray], np.ndarray], None]) -> Algorithm:
+    """Return the algorithm that gathers by GATHER[name] and leaves this aggregate of all ranks' gradients.
+
+    In place of a factor it takes a weight, and leaves out the gradients of ranks with weight 0.
+    """
+
+    def algorithm(comm: MPI.Intracomm, gradient: np.ndarray, weight: float, blocking: bool) -> Steps:
+        weights = np.empty((comm.size, 1))
+        weights[comm.rank] = weight
+        yield from GATHER[name](comm, weights, blocking)
+        rows = kept_rows(comm, gradient)
+        rows[comm.rank] = gradient
+        yield from GATHER[name](comm, rows, blocking)
+        aggregate([row for row, weight in zip(rows, weights, strict=True) if weight > 0], gradient)
+
+    return algorithm
+
+
+def kept_rows(comm: MPI.Intracomm, gradient: np.ndarray) -> np.ndarray:
+    """Return the communicator's memory for the gradients of all ranks, (p, n), of any content."""
+    nbytes = comm.size * gradient.nbytes
+    kept: Any = comm.Get_attr(_key())
+    if kept is None or kept.size < nbytes:
+        if kept is not None:
+            comm.Delete_attr(_key())  # so that the old memory is freed before more is allocated
+        kept = np.empty(nbytes, np.uint8)
+        comm.Set_attr(_key(), kept)
+    return kept[:nbytes].view(gradient.dtype).reshape(comm.size, gradient.size)
+
+
+@cache
+def _key() -> int:
+    """Return the key under which a communicator keeps its memory."""
+    return MPI.Comm.Create_keyval()
+
+
+def _library(comm: MPI.Intracomm, operation: str, request: MPI.Request) -> Steps:
+    """Wait for a request of the MPI library, which hides which rank is missing."""
+    if not request.Test():
+        yield request.Test, lambda: Pending(comm, operation, [], [])

@@ -1,0 +1,170 @@
+"""Averaging gradients over ranks.
+
+Each rank's gradient is the mean over its own samples, so the mean over ranks has to weight each gradient by
+its number of samples. Then p ranks with a part of the batch each compute the same as one rank with all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm.aggregate import AGGREGATES, FACTORS, ROBUST
+from labkit.comm.algorithms import FIXED, GATHER, Algorithm, of_all_gradients
+from labkit.comm.auto import auto, chosen, chosen_array
+from labkit.comm.running import Steps, complete
+from labkit.comm.shared_memory import NAME as SHARED_MEMORY
+from labkit.comm.shared_memory import shared_array
+from mpiwatch.errors import raise_faults
+
+# Whatever averages a gradient in place, given this rank's weight: an `Averaging`, or a function of your own.
+Averages = Callable[[MPI.Intracomm, np.ndarray, float], None]
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """An all-reduce algorithm together with what it computes: one of ALGORITHMS and one of AGGREGATES.
+
+    Call it with a communicator, this rank's flat gradient and this rank's weight (its fraction of the samples
+    in the global batch): it leaves the aggregate in the gradient, on every rank. Collective.
+
+    The sum and the means multiply each rank's gradient by a factor: 1, 1/p (also for a rank without samples)
+    or its weight. The median and the trimmed mean use no weights: every rank counts the same, except that a
+    rank without samples has no gradient and is left out; they need an algorithm that gathers all gradients.
+    """
+
+    algorithm: str = "mpi"
+    aggregate: str = "weighted"
+    _begin: Algorithm = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in (*FIXED, AUTO):
+            raise ValueError(
+                f"expected an all-reduce algorithm, one of {', '.join((*FIXED, AUTO))}, "
+                f"got {self.algorithm!r}"
+            )
+        if self.aggregate not in AGGREGATES:
+            raise ValueError(f"expected an aggregate, one of {', '.join(AGGREGATES)}, got {self.aggregate!r}")
+        if self.aggregate in ROBUST and self.algorithm not in GATHER:
+            able = " or ".join(map(repr, GATHER))
+            raise ValueError(
+                f"{self.algorithm!r} cannot compute the {self.aggregate}: it adds gradients up on their way, "
+                f"so no rank ever holds all of them; use {able}"
+            )
+
+        object.__setattr__(self, "_begin", self._algorithm())
+
+    def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
+        complete(self._begin(comm, gradient, weight, True))
+
+    def steps(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Steps:
+        """Return a generator that averages; it yields wherever it would wait (see `labkit.comm.running`).
+
+        Until it has ended, leave the gradient alone, and start no other one on this communicator.
+        """
+        return self._begin(comm, gradient, weight, False)
+
+    def _algorithm(self) -> Algorithm:
+        """Return the algorithm that takes a weight instead of a factor; found once, to call it fast."""
+        if self.aggregate in ROBUST:
+            return of_all_gradients(self.algorithm, ROBUST[self.aggregate])
+        algorithm = auto if self.algorithm == AUTO else FIXED[self.algorithm]
+        if self.aggregate == "weighted":
+            return algorithm
+        return lambda comm, gradient, weight, blocking: algorithm(
+            comm, gradient, self.factor(weight, comm.size), blocking
+        )
+
+    def factor(self, weight: float, p: int) -> float:
+        """Return what this rank's gradient is multiplied by; for the median, as for a plain mean."""
+        return FACTORS.get(self.aggregate, FACTORS["mean"])(weight, p)
+
+    def for_size(self, comm: MPI.Intracomm, nbytes: int) -> Averaging:
+        """Return what `auto` chooses for gradients of `nbytes` bytes; any other as it is. Collective."""
+        return Averaging(chosen(comm, nbytes), self.aggregate) if self.algorithm == AUTO else self
+
+    def allocate(self, comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | None:
+        """Return n zeros in the memory in which this is fastest; None if any will do. Collective."""
+        if comm.size == 1:
+            return None
+        if self.algorithm == AUTO:
+            return chosen_array(comm, n, dtype)
+        return shared_array(comm, n, dtype) if self.algorithm == SHARED_MEMORY else None
+
+
+# By name: the weighted mean by each algorithm.
+ALGORITHMS = {name: Averaging(name) for name in (*FIXED, AUTO)}
+
+
+def average(
+    comm: MPI.Intracomm, gradient: np.ndarray, samples: float, algorithm: Averages = ALGORITHMS["mpi"]
+) -> None:
+    """Leave the mean of all ranks' gradients, weighted by their numbers of samples, in `gradient`.
+
+    `samples` is the number of samples that this rank's gradient is the mean of; other units work if all ranks
+    use the same one. Shapes: gradient (n,), contiguous, writable, float32 or float64, the same n and dtype on
+    all ranks.
+
+    Collective. Raise CollectiveError on every rank, before any gradient changes, if a gradient cannot be
+    averaged.
+    """
+    total = check_before_averaging(comm, gradient, samples)
+    algorithm(comm, gradient, samples / total)
+
+
+def check_before_averaging(comm: MPI.Intracomm, gradient: np.ndarray, samples: float) -> float:
+    """Check that the gradients of all ranks can be averaged; return the samples of all ranks together.
+
+    Collective; costs one small allgather. Raise CollectiveError on every rank if a gradient cannot be
+    averaged; the message names the rank, what was expected and what it got.
+    """
+    fault = _fault(gradient, samples)
+    size_and_dtype = "" if fault else f"{gradient.size} values of {gradient.dtype}"
+    gathered = comm.allgather((fault, size_and_dtype, samples))
+    faults, sizes_and_dtypes, all_samples = zip(*gathered, strict=True)
+    raise_faults(faults)
+    expected = sizes_and_dtypes[0]
+    raise_faults(
+        [
+            None if got == expected else f"expected a gradient of {expected} as on rank 0, got {got}"
+            for got in sizes_and_dtypes
+        ]
+    )
+    total = float(sum(all_samples))
+    raise_faults(
+        ["expected samples on at least one rank, got 0 on every rank" if total == 0 else None] * comm.size
+    )
+    return total
+
+
+def _fault(gradient: np.ndarray, samples: float) -> str | None:
+    """Return why this gradient cannot be averaged in place, or None if it can."""
+    if not isinstance(gradient, np.ndarray):
+        return f"expected the gradient as a NumPy array, got {type(gradient).__name__}"
+    if gradient.dtype not in (np.float32, np.float64):
+        return f"expected a gradient of float32 or float64, got {gradient.dtype}"
+    if gradient.ndim != 1 or not gradient.flags.c_contiguous:
+        return (
+            "expected a flat, contiguous gradient, got "
+            f"shape {gradient.shape}, {'' if gradient.flags.c_contiguous else 'not '}contiguous"
+        )
+    if not gradient.flags.writeable:
+        return "expected a writable gradient, got a read-only one"
+    if not (np.isfinite(samples) and samples >= 0):
+        return f"expected 0 or more samples, got {samples}"
+    return None
+
+
+def gradient_factor(algorithm: Averages, weight: float, p: int) -> float:
+    """Return what an algorithm multiplies this rank's gradient by: its weight, unless it says otherwise."""
+    return algorithm.factor(weight, p) if isinstance(algorithm, Averaging) else weight
+
+
+def allocate_gradient(algorithm: Averages, comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | None:
+    """Return n zeros in the memory in which this algorithm is fastest; None if any will do. Collective."""
+    return algorithm.allocate(comm, n, dtype) if isinstance(algorithm, Averaging) else None

@@ -1,1 +1,0 @@
-"""Averaging gradients over ranks: the algorithms, and what they compute."""

@@ -1,0 +1,483 @@
+"""Emulated links: a communicator that delays messages as a slower network would.
+
+It is for machines on which `labkit hosts` cannot make a real network, and for links that do not exist. As in
+the simulator (`labkit.schedules.simulator`), a message of n bytes takes α + βn with the larger α and β of its
+two ends. A rank's port carries one message at a time in each direction, so a second message that is sent or
+received has to wait for the first. A message travels while its ranks compute. It starts when it is sent, even
+if its receive is not posted yet, as on a network with enough buffers.
+
+The sender lets a timestamp follow each message, on a communicator for timestamps only: the time at which its
+port began to send. From the timestamps, in the order of sending, the receiver's port computes when each
+message arrives, and the receive completes no earlier. Waiting ranks sleep until the last fraction of a
+millisecond.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter, sleep
+from typing import Any, Literal
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm.clock import offset, one_machine
+from labkit.units import format_bandwidth, format_time, parse_bandwidth, parse_time
+from mpiwatch.errors import raise_together
+from mpiwatch.message import is_in_place, nbytes
+from mpiwatch.waiting import yield_core
+from mpiwatch.wrapper import CommWrapper
+
+POLL_S = 1e-4  # between polls for a message
+PROGRESS_S = 1e-3  # the longest sleep: MPI makes progress on other messages only when it is called
+YIELD_S = 2e-4  # the end of a wait in which this rank only yields, since sleep() sleeps too long
+
+# Methods that are neither bookkeeping nor can be delayed.
+REFUSED = (
+    *("Bsend", "Ibsend", "Rsend", "Irsend", "Isendrecv", "Sendrecv_replace", "Isendrecv_replace"),
+    *("Mprobe", "Improbe", "Send_init", "Ssend_init", "Bsend_init", "Rsend_init", "Recv_init"),
+    *("Psend_init", "Precv_init", "Scan", "Exscan", "Alltoallv", "Alltoallw", "Reduce_scatter"),
+    *("Allgatherv", "Gatherv", "Scatterv"),
+    *("Iallgatherv", "Ialltoall", "Ialltoallv", "Ialltoallw", "Ibcast"),
+    *("Ireduce", "Ireduce_scatter", "Ireduce_scatter_block", "Igather", "Igatherv", "Iscatter"),
+    *("Iscatterv", "Iscan", "Iexscan", "Allreduce_init", "Allgather_init", "Bcast_init", "Reduce_init"),
+    *("Create_cart", "Create_graph", "Create_dist_graph"),
+    *("Create_dist_graph_adjacent", "Idup", "Dup_with_info", "Idup_with_info"),
+)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A rank's link to all others: `bytes_per_s` in each direction, and `latency_s` (α) for every message.
+
+    The default is a link without delay.
+    """
+
+    bytes_per_s: float = math.inf
+    latency_s: float = 0.0
+
+    @property
+    def s_per_byte(self) -> float:
+        """Return the inverse bandwidth β, in seconds per byte."""
+        return 1 / self.bytes_per_s
+
+    def slower(self, factor: float) -> Link:
+        """Return a link with `factor` times the latency and 1/`factor` of the bandwidth."""
+        return Link(self.bytes_per_s / factor, self.latency_s * factor)
+
+    def __str__(self) -> str:
+        """Return what `parse_link` reads: "1gbit+50us"; "no delay" for the default."""
+        if self == Link():
+            return "no delay"
+        bandwidth = "" if self.bytes_per_s == math.inf else format_bandwidth(8 * self.bytes_per_s)
+        return bandwidth + (f"+{format_time(self.latency_s)}" if self.latency_s else "")
+
+
+def parse_link(text: str) -> Link:
+    """Return the link in a text such as "1gbit", "100mbit+1ms" or "+50us"; raise ValueError for any other."""
+    bandwidth, plus, latency = text.partition("+")
+    try:
+        bits_per_s = parse_bandwidth(bandwidth) if bandwidth or not plus else math.inf
+        return Link(bits_per_s / 8, parse_time(latency) if plus else 0.0)
+    except ValueError:
+        raise ValueError(
+            "expected a bandwidth such as 100mbit or 1gbit, or bandwidth and latency such as 1gbit+50us, "
+            f"got {text!r}"
+        ) from None
+
+
+def describe(links: Sequence[Link]) -> str:
+    """Return the links of all ranks in one phrase: "1gbit, rank 3 100mbit"."""
+    usual = max(links, key=links.count)
+    exceptions = [f"rank {rank} {link}" for rank, link in enumerate(links) if link != usual]
+    return ", ".join([str(usual), *exceptions])
+
+
+class EmulatedComm(CommWrapper):
+    """A communicator around another one whose messages take time on emulated links.
+
+    `links` is one link for all ranks, or a sequence with one link for each rank. Making one is collective.
+
+    Send, Isend, Ssend, Issend, Recv, Irecv and Sendrecv are delayed, and with them schedules
+    (`labkit.comm.run`). The MPI library sends the messages of its own collectives unseen. So these are done
+    without delay, and then all ranks wait for as long as the best known algorithms would take from the moment
+    the last rank joined: ⌈log₂ p⌉ latencies (twice as many for Allreduce), and the bytes that have to pass a
+    port, at the slowest port. Of n bytes in the whole array these are 2(p-1)/p·n for Allreduce, (p-1)/p·n for
+    Allgather, Alltoall and Reduce_scatter_block, n for Bcast and Reduce; for Gather and Scatter (p-1)/p·n at
+    the root and n/p elsewhere. Iallreduce and Iallgather take as long as Allreduce and Allgather, and one
+    that is started before another has completed begins after it.
+
+    Barriers and methods that pickle objects (lower case) take no emulated time, since in the lab they do
+    bookkeeping. Methods that can neither be delayed nor count as bookkeeping raise NotImplementedError.
+
+    `MPI.Request.Waitall` and similar functions bypass Python and do not wait for the link; the next call on
+    the communicator waits instead. `request.Wait()` and `request.Test()` are exact.
+    """
+
+    copies_requests = True
+    links: list[Link]
+    _ports: Ports
+
+    def __new__(cls, comm: MPI.Intracomm | None = None, links: Link | Sequence[Link] = ()) -> Any:
+        """Put emulated links around `comm`; raise CollectiveError on every rank if they do not fit."""
+        made = super().__new__(cls, comm)
+        if comm is None:
+            return made
+        made.links = [links] * comm.size if isinstance(links, Link) else list(links)
+        given = [(link.latency_s, link.bytes_per_s) for link in made.links]
+        fault = None
+        if len(given) != comm.size:
+            fault = f"expected a link for each of the {comm.size} ranks, got {len(given)}"
+        elif given != MPI.Intracomm.bcast(comm, given):
+            fault = "expected the same links as on rank 0"
+        raise_together(MPI.Intracomm(comm), fault)
+        made._ports = Ports(made, made.links)
+        return made
+
+    @property
+    def emulated(self) -> str:
+        """Return the links in one phrase, to be shown with every measurement made on them."""
+        return f"emulated links: {describe(self.links)}"
+
+    def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
+        self._ports.catch_up()
+        return self._ports.send(super().Isend(buf, dest, tag), nbytes(buf), dest, tag)
+
+    def Issend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
+        self._ports.catch_up()
+        return self._ports.send(super().Issend(buf, dest, tag), nbytes(buf), dest, tag)
+
+    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+        self.Isend(buf, dest, tag).Wait()
+
+    def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        self.Issend(buf, dest, tag).Wait()
+
+    def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
+        self._ports.catch_up()
+        return self._ports.receive(super().Irecv(buf, source, tag), source, tag)
+
+    def Recv(
+        self,
+        buf: Any,
+        source: int = MPI.ANY_SOURCE,
+        tag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> None:
+        self.Irecv(buf, source, tag).Wait(status)
+
+    def Sendrecv(  # noqa: PLR0917 (mpi4py's own)
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> None:
+        receiving = self.Irecv(recvbuf, source, recvtag)
+        sending = self.Isend(sendbuf, dest, sendtag)
+        receiving.Wait(status)
+        sending.Wait()
+
+    def Barrier(self) -> None:
+        """Wait, asleep, until all ranks have called this. Takes no emulated time."""
+        self._ports.catch_up()
+        request = super().Ibarrier()
+        while not request.Test():
+            sleep(POLL_S)
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        call = super().Allreduce
+        size = 2 * self._part * nbytes(recvbuf)
+        self._delay(lambda: call(sendbuf, recvbuf, op), size, latencies=2)
+
+    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
+        self._ports.catch_up()
+        seconds = self._seconds(2 * self._part * nbytes(recvbuf), latencies=2)
+        return self._ports.collective(super().Iallreduce(sendbuf, recvbuf, op), seconds)
+
+    def Iallgather(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
+        self._ports.catch_up()
+        seconds = self._seconds(self._part * nbytes(recvbuf, self.size))
+        return self._ports.collective(super().Iallgather(sendbuf, recvbuf), seconds)
+
+    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        call = super().Reduce_scatter_block
+        whole = recvbuf if is_in_place(sendbuf) else sendbuf
+        size = self._part * nbytes(whole, self.size)
+        self._delay(lambda: call(sendbuf, recvbuf, op), size)
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        call = super().Allgather
+        self._delay(lambda: call(sendbuf, recvbuf), self._part * nbytes(recvbuf, self.size))
+
+    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+        call = super().Alltoall
+        self._delay(lambda: call(sendbuf, recvbuf), self._part * nbytes(recvbuf, self.size))
+
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        call = super().Bcast
+        self._delay(lambda: call(buf, root), nbytes(buf))
+
+    def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
+        call = super().Reduce
+        size = nbytes(recvbuf if is_in_place(sendbuf) else sendbuf)
+        self._delay(lambda: call(sendbuf, recvbuf, op, root), size)
+
+    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        call = super().Gather
+        size = nbytes(recvbuf, self.size) / self.size if is_in_place(sendbuf) else nbytes(sendbuf)
+        self._delay(lambda: call(sendbuf, recvbuf, root), size, root=root)
+
+    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+        call = super().Scatter
+        size = nbytes(sendbuf, self.size) / self.size if is_in_place(recvbuf) else nbytes(recvbuf)
+        self._delay(lambda: call(sendbuf, recvbuf, root), size, root=root)
+
+    @property
+    def _part(self) -> float:
+        return (self.size - 1) / self.size
+
+    def _delay(
+        self, collective: Callable[[], object], size: float, *, latencies: int = 1, root: int | None = None
+    ) -> None:
+        """Do a collective; return after the time that it takes from when all ranks have called it."""
+        self.Barrier()
+        due = self._ports.now() + self._seconds(size, latencies, root)
+        collective()
+        self._ports.sleep_until(due)
+
+    def _seconds(self, size: float, latencies: int = 1, root: int | None = None) -> float:
+        """Return the time that `size` bytes need at a port (at the root p-1 times), with latencies."""
+        if self.size == 1:
+            return 0.0
+        latency = max(link.latency_s for link in self.links)
+        sizes = [size * (self.size - 1 if rank == root else 1) for rank in range(self.size)]
+        transfer_s = [n * link.s_per_byte for n, link in zip(sizes, self.links, strict=True)]
+        return latencies * math.ceil(math.log2(self.size)) * latency + max(transfer_s)
+
+    def _derived(self, new: Any, is_ready: bool = True) -> None:
+        super()._derived(new, is_ready)
+        new.links = [self.links[rank] for rank in MPI.Intracomm.allgather(new, self.rank)]
+        new._ports = Ports(new, new.links)
+
+    def Free(self) -> None:
+        self._ports.free()
+        super().Free()
+
+
+class EmulatedRequest(MPI.Request):
+    """A message on an emulated link. It completes at `due` (seconds, on rank 0's clock), not before."""
+
+    def __new__(cls, request: MPI.Request, ports: Ports, *envelope: Any) -> EmulatedRequest:
+        """Take over the request of the message itself, which is sent without delay."""
+        return super().__new__(cls, request)
+
+    def __init__(
+        self, request: MPI.Request, ports: Ports, source: int = -1, tag: int = -1, due: float | None = None
+    ) -> None:
+        self.ports, self.source, self.tag, self.due = ports, source, tag, due
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Wait, asleep, until the message completes."""
+        while not self.has_due_time():
+            sleep(POLL_S)
+        assert self.due is not None
+        self.ports.sleep_until(self.due)
+        while not super().Test(status):
+            sleep(POLL_S)
+        return True
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Return whether the message has completed."""
+        return self.has_due_time() and self.due <= self.ports.now() and super().Test(status)  # type: ignore[operator]
+
+    def Get_status(self, status: MPI.Status | None = None) -> bool:
+        """Return whether the message has completed, and keep the request."""
+        return self.has_due_time() and self.due <= self.ports.now() and super().Get_status(status)  # type: ignore[operator]
+
+    def has_due_time(self) -> bool:
+        """Return whether it is known when the message completes."""
+        if self.due is None:
+            self.ports.update()
+        return self.due is not None
+
+    def has_arrived(self) -> bool:
+        """Return whether the message itself, without its delay, has arrived."""
+        if not self:  # MPI's own Waitall has completed it
+            return True
+        status = MPI.Status()
+        if not super().Get_status(status):
+            return False
+        self.source, self.tag = status.Get_source(), status.Get_tag()
+        return True
+
+
+class EmulatedCollective(EmulatedRequest):
+    """A non-blocking collective of the MPI library, which takes `seconds` from when all ranks have called it.
+
+    `called`: an Iallreduce of the latest time at which a rank called it, or could begin because its ports
+    were free. `before`: the collective that was started before this one, or None.
+    """
+
+    def __init__(
+        self,
+        request: MPI.Request,
+        ports: Ports,
+        called: tuple[MPI.Request, np.ndarray],
+        seconds: float,
+        before: EmulatedCollective | None,
+    ) -> None:
+        super().__init__(request, ports)
+        self.called, self.time = called
+        self.seconds, self.before = seconds, before
+
+    def has_due_time(self) -> bool:
+        """Return whether all ranks have called it."""
+        if self.due is not None:
+            return True
+        if self.before is not None and not self.before.has_due_time():
+            return False
+        if not self.called.Test():
+            return False
+        began = self.time[0] if self.before is None else max(self.time[0], self.before.due)
+        self.due, self.before = self.ports.occupy(float(began) + self.seconds), None
+        return True
+
+
+class Ports:
+    """The two ports of a rank, one to send and one to receive. Making them is collective."""
+
+    def __init__(self, comm: MPI.Intracomm, links: Sequence[Link]) -> None:
+        self.rank, self.links = comm.rank, links
+        self._timestamps = MPI.Intracomm(comm).Dup()  # a plain one, which does not count timestamps
+        self._offset = 0.0 if one_machine(self._timestamps) else offset(self._timestamps)
+        self._sending_timestamps: list[tuple[MPI.Request, np.ndarray]] = []
+        self._forget()
+        if isinstance(comm, CommWrapper):
+            comm._renew_with(self._timestamps, self._forget)
+
+    def _forget(self) -> None:
+        """Forget all messages: both ports are free, and the timestamps still to be received are lost."""
+        self._sending_until = self._receiving_until = -math.inf
+        self._unknown: list[EmulatedRequest] = []  # receives whose due time is not known yet
+        # Source, tag and due time of messages that are not matched to a receive yet.
+        self._due: list[tuple[int, int, float]] = []
+        self._arrived: list[EmulatedRequest] = []  # receives whose message has arrived, not waited for yet
+        self._last_collective: EmulatedCollective | None = None
+
+    def send(self, request: MPI.Request, size: float, dest: int, tag: int) -> MPI.Request:
+        """Start to send a message of `size` bytes; return the request that completes when it is sent."""
+        if dest == MPI.PROC_NULL:
+            return request
+        began = max(self.now(), self._sending_until)
+        self._sending_until = began + self._takes(dest, size)
+        stamp = np.array([began, size])
+        unsent = [pair for pair in self._sending_timestamps if not pair[0].Test()]
+        self._sending_timestamps = [*unsent, (self._timestamps.Isend(stamp, dest, tag), stamp)]
+        return EmulatedRequest(request, self, dest, tag, self._sending_until)
+
+    def receive(self, request: MPI.Request, source: int, tag: int) -> MPI.Request:
+        """Return the request that completes when the message has arrived."""
+        if source == MPI.PROC_NULL:
+            return request
+        self._unknown.append(EmulatedRequest(request, self, source, tag))
+        return self._unknown[-1]
+
+    def collective(self, request: MPI.Request, seconds: float) -> MPI.Request:
+        """Return the request that completes `seconds` after all ranks have called this collective."""
+        time = np.array([max(self.now(), self._sending_until, self._receiving_until)])
+        called = self._timestamps.Iallreduce(MPI.IN_PLACE, time, MPI.MAX), time
+        before = self._last_collective
+        self._last_collective = EmulatedCollective(request, self, called, seconds, before)
+        return self._last_collective
+
+    def occupy(self, until: float) -> float:
+        """Keep both ports busy until then."""
+        self._sending_until = max(self._sending_until, until)
+        self._receiving_until = max(self._receiving_until, until)
+        return until
+
+    def free(self) -> None:
+        """Free the communicator of the timestamps."""
+        self._timestamps.Free()
+
+    def now(self) -> float:
+        """Return the time (s) on rank 0's clock."""
+        return perf_counter() + self._offset
+
+    def sleep_until(self, due: float) -> None:
+        """Sleep until `due`, and let MPI make progress on messages meanwhile."""
+        while (left := due - self.now()) > 0:
+            if left > YIELD_S:
+                sleep(min(left - YIELD_S / 2, PROGRESS_S))
+                self._timestamps.Iprobe()
+            else:
+                yield_core()
+
+    def update(self) -> None:
+        """Set the due times of the receives whose messages have arrived."""
+        self._receive_timestamps()
+        arrived = [request for request in self._unknown if request.has_arrived()]
+        for request in arrived:
+            while (due := self._claim(request)) is None:  # it was sent right after the message
+                self._receive_timestamps()
+            request.due = due
+        self._unknown = [request for request in self._unknown if request.due is None]
+        self._arrived += arrived
+
+    def _receive_timestamps(self) -> None:
+        """Compute the due times of messages, also of those without a receive, in the order of sending."""
+        status, sent = MPI.Status(), []
+        while self._timestamps.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
+            stamp, source, tag = np.empty(2), status.Get_source(), status.Get_tag()
+            self._timestamps.Recv(stamp, source, tag)
+            sent.append((*stamp.tolist(), source, tag))
+        for began, size, source, tag in sorted(sent):
+            self._receiving_until = max(began, self._receiving_until) + self._takes(source, size)
+            self._due.append((source, tag, self._receiving_until))
+
+    def _claim(self, request: EmulatedRequest) -> float | None:
+        """Return when the message that a request received is due; None if its timestamp has not arrived."""
+        for index, (source, tag, due) in enumerate(self._due):
+            if request.source in {source, MPI.ANY_SOURCE} and request.tag in {tag, MPI.ANY_TAG}:
+                del self._due[index]
+                return due
+        return None
+
+    def _takes(self, peer: int, size: float) -> float:
+        """Return for how long (s) a message keeps both ports busy: α + βn, each of the slower end."""
+        if peer == self.rank:
+            return 0.0
+        ends = self.links[self.rank], self.links[peer]
+        return max(end.latency_s for end in ends) + size * max(end.s_per_byte for end in ends)
+
+    def catch_up(self) -> None:
+        """Wait until the messages have arrived that MPI.Request.Waitall and the like completed too early."""
+        if self._unknown:
+            self.update()
+        if self._arrived:
+            completed = [request for request in self._arrived if not request]
+            self._arrived = [request for request in self._arrived if request]
+            for request in completed:
+                assert request.due is not None
+                self.sleep_until(request.due)
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    def refuse(self: EmulatedComm, *given: object, **named: object) -> None:
+        raise NotImplementedError(
+            f"{name} cannot be delayed on an emulated link: expected {', '.join(sorted(DELAYED))}, "
+            "or a schedule of the lab"
+        )
+
+    return refuse
+
+
+DELAYED = [name for name in vars(EmulatedComm) if name[0].isupper() and name != "Free"]
+for _name in REFUSED:
+    setattr(EmulatedComm, _name, _refusing(_name))

@@ -1,1 +1,0 @@
-"""Emulated links: communicators whose messages take as long as on a slower network."""

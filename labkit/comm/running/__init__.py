@@ -1,1 +1,0 @@
-"""Running schedules on ranks, and counting their traffic."""
