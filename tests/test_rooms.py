@@ -49,7 +49,7 @@ MOST_LINES = {
     "labkit/reports": 420,
     "labkit/schedules": 1_070,
     "labkit/hosts": 740,
-    "labkit/comm": 2_905,
+    "labkit/comm": 2_889,
     "labkit/train": 3_870,
     "labkit/cluster": 3_390,
     "labkit/doctor": 820,
@@ -59,7 +59,7 @@ MOST_LINES = {
     "labkit/cli": 2_480,
     "tests": 29_640,
 }
-MOST_FILES, MOST_PACKAGES = 377, 52
+MOST_FILES, MOST_PACKAGES = 358, 45
 
 # Pairs of packages that import each other; this list only ever gets shorter.
 MUTUAL: set[tuple[str, str]] = {

@@ -83,7 +83,10 @@ def auto(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: boo
 def chosen(comm: MPI.Intracomm, nbytes: int) -> str:
     """Return the algorithm for gradients of `nbytes` bytes, as decided at the first call. Collective."""
     global _last  # noqa: PLW0603
-    name = _decided(comm).get(_key(comm, nbytes)) or _decide(comm, nbytes, choose(comm, nbytes).name)
+    decisions = _decisions(comm)
+    if nbytes not in decisions:
+        decisions[nbytes] = choose(comm, nbytes).name
+    name = decisions[nbytes]
     if type(comm) is MPI.Intracomm:
         _last = comm, nbytes, FIXED[name]
     return name
@@ -94,6 +97,7 @@ def chosen_array(comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | N
 
     If there is too little shared memory, decide for the next best algorithm.
     """
+    global _last
     nbytes, array = n * np.dtype(dtype).itemsize, None
     name, *others = [name for name, _ in choose(comm, nbytes).ranked]
     if name == SHARED_MEMORY:
@@ -101,7 +105,7 @@ def chosen_array(comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | N
             array = shared_array(comm, n, dtype)
         except CollectiveError:
             name = others[0]
-    _decide(comm, nbytes, name)
+    _decisions(comm)[nbytes], _last = name, NONE
     return array
 
 
@@ -128,10 +132,10 @@ def refit_costs(comm: MPI.Intracomm) -> None:
     """Forget all costs known for these ranks, so that they are measured anew when needed. Collective."""
     global _last  # noqa: PLW0603
     place = cost_cache.place_of(comm)
-    _decided(comm).clear()
+    _decisions(comm).clear()
     _last = NONE
     if comm.rank == 0:
-        cost_cache.forget(place)
+        cost_cache.save(place, {}, "")
     MPI.Intracomm(comm).Barrier()
 
 
@@ -242,28 +246,18 @@ def _now() -> str:
     return f"{when} on a busy machine (load {load:.1f})" if load > 2 * cores else when
 
 
-def _decide(comm: MPI.Intracomm, nbytes: int, name: str) -> str:
-    global _last  # noqa: PLW0603
-    _last = NONE
-    _decided(comm)[_key(comm, nbytes)] = name
-    return name
+def _decisions(comm: MPI.Intracomm) -> dict[int, str]:
+    """Return the algorithms decided on by size (bytes), which the communicator keeps.
 
-
-def _decided(comm: MPI.Intracomm) -> dict[tuple[object, ...], str]:
-    """Return what was decided on a communicator, which keeps it: the algorithms by `_key`."""
-    known = comm.Get_attr(_keyval())
-    if not isinstance(known, dict):
-        known = {}
-        comm.Set_attr(_keyval(), known)
-    return known
-
-
-def _key(comm: MPI.Intracomm, nbytes: int) -> tuple[object, ...]:
-    """Return the key of a decision. Wrappers share what the communicator inside keeps.
-
-    After a hang has been reported, some ranks may have decided and others not, so they start afresh.
+    Wrappers share what the communicator inside keeps, except emulated links. After a hang has been reported,
+    some ranks may have decided and others not, so they start afresh.
     """
-    return nbytes, getattr(comm, "emulated", ""), waiting.attempt()
+    kept = comm.Get_attr(_keyval())
+    if not isinstance(kept, dict):
+        kept = {}
+        comm.Set_attr(_keyval(), kept)
+    known: dict[int, str] = kept.setdefault((getattr(comm, "emulated", ""), waiting.attempt()), {})
+    return known
 
 
 @cache

@@ -7,7 +7,8 @@ its number of samples. Then p ranks with a part of the batch each compute the sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from mpi4py import MPI
@@ -40,7 +41,6 @@ class Averaging:
 
     algorithm: str = "mpi"
     aggregate: str = "weighted"
-    _begin: Algorithm = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.algorithm not in (*FIXED, AUTO):
@@ -57,8 +57,6 @@ class Averaging:
                 f"so no rank ever holds all of them; use {able}"
             )
 
-        object.__setattr__(self, "_begin", self._algorithm())
-
     def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
         complete(self._begin(comm, gradient, weight, True))
 
@@ -69,7 +67,8 @@ class Averaging:
         """
         return self._begin(comm, gradient, weight, False)
 
-    def _algorithm(self) -> Algorithm:
+    @cached_property
+    def _begin(self) -> Algorithm:
         """Return the algorithm that takes a weight instead of a factor; found once, to call it fast."""
         if self.aggregate in ROBUST:
             return of_all_gradients(self.algorithm, ROBUST[self.aggregate])

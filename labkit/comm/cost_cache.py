@@ -78,15 +78,6 @@ def save(place: str, times: Times, measured: str) -> str:
     return ""
 
 
-def forget(place: str) -> None:
-    """Delete the costs kept for a place."""
-    _in_memory.pop(place, None)
-    try:
-        path_of(place).unlink(missing_ok=True)
-    except OSError:  # `save` will say that the folder cannot be written to
-        return
-
-
 def path_of(place: str) -> Path:
     """Return the file for the costs of a place, whether it exists or not."""
     chosen = os.environ.get(FOLDER)

@@ -164,9 +164,9 @@ def check_a_freed_communicator_leaves_no_choice_behind(comm: MPI.Intracomm) -> N
     with costs_in_a_new_folder(comm):
         own = comm.Dup()
         auto(own, np.ones(SMALL // 4, np.float32), 1.0)
-        assert list(tuned._decided(own).values()) and tuned._last[0] is own
+        assert list(tuned._decisions(own)) == [SMALL] and tuned._last[0] is own
         own.Free()
-        assert not tuned._decided(comm.Dup())
+        assert not tuned._decisions(comm.Dup())
 
 
 def check_without_room_in_shared_memory_auto_takes_another_algorithm(comm: MPI.Intracomm) -> None:
