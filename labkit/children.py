@@ -31,7 +31,7 @@ def run_child(
     status is not 0.
     """
     job = subprocess.Popen(
-        [*supervised("child"), *command],
+        [*supervised(), *command],
         env=None if environment is None else dict(environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE if capture else None,
@@ -58,7 +58,7 @@ def end(job: subprocess.Popen[Any]) -> None:
     if job.poll() is None:
         job.terminate()
         try:
-            job.wait(GRACE_S["child"] + 5)
+            job.wait(GRACE_S + 5)
         except subprocess.TimeoutExpired:
             job.kill()
             job.wait()

@@ -1,7 +1,7 @@
 """Find and remove what a killed cluster or MPI job leaves behind. Standard library only.
 
-Ranks that are killed cannot remove their shared-memory segments, and a killed controller cannot remove the
-files that describe its cluster. The supervisor removes both; `labkit doctor` reports what is still there.
+Ranks that are killed cannot remove their shared-memory segments. Their supervisor does; `labkit doctor`
+reports what is still there.
 
 All programs of a machine share /dev/shm and /tmp, and a file's name does not tell which program made it. So
 the files of a job are those that appear while it runs and that one of its processes has open or mapped.
@@ -40,45 +40,11 @@ LOOK_S = 0.2
 Inode = tuple[int, int]  # the device and the number of a file on it
 
 
-def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:
-    """Return the paths of the files that describe an ipyparallel cluster and its ranks.
-
-    ipyparallel writes `cluster`, `client`, `engine` and `engines`; the lab writes `owner` (the notebook that
-    uses the engines), `exits` (how each rank ended), `reports` (hang reports, one line of JSON each) and
-    `job` (the state of the engines' SLURM job).
-    """
-    security, log = f"{profile_dir}/security", f"{profile_dir}/log"
-    controller = f"{security}/ipcontroller-{cluster_id}" if cluster_id else f"{security}/ipcontroller"
-    return {
-        "cluster": f"{security}/cluster-{cluster_id}.json",
-        "client": f"{controller}-client.json",
-        "engine": f"{controller}-engine.json",
-        "engines": f"{log}/engines{cluster_id}.json",
-        "owner": f"{log}/owner-{cluster_id}",
-        "exits": f"{log}/exits-{cluster_id}",
-        "reports": f"{log}/reports-{cluster_id}",
-        "job": f"{log}/job-{cluster_id}",
-    }
-
-
-def files_of_this_cluster() -> dict[str, str]:
-    """Return the cluster_files of the cluster that this process belongs to."""
-    # ipyparallel sets both variables for the controllers and engines that it starts.
-    return cluster_files(os.environ.get("IPP_PROFILE_DIR", ""), os.environ.get("IPP_CLUSTER_ID", ""))
-
-
-def engine_logs_of_this_cluster() -> list[str]:
-    """Return the log files of engines of the cluster that this process belongs to, if it has an id.
-
-    A kernel that was killed while it stopped its engines has left their log, and the controller ends last.
-    """
-    folder, id_ = os.environ.get("IPP_PROFILE_DIR", ""), os.environ.get("IPP_CLUSTER_ID", "")
-    return glob.glob(f"{glob.escape(folder)}/log/ipengine-{id_}-*.log") if id_ else []
-
-
 def remove(paths: list[str]) -> None:
-    """Remove files that may be gone already."""
+    """Remove files and folders that may be gone already."""
     for path in paths:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.unlink(path)
 

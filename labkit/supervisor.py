@@ -1,14 +1,10 @@
 """Run a command that ends when another process ends, together with everything the command has started.
 
-    python supervisor.py ROLE STARTER COMMAND [ARGUMENT …]
+    python supervisor.py GRACE [--remove FOLDER] STARTER COMMAND [ARGUMENT …]
 
-STARTER is the pid of the process that starts this program. ROLE is one of
-
-- `controller`: end with STARTER, and remove the files that describe the cluster;
-- `engines`: end with the cluster's controller, whichever process started the engines;
-- `job`: the same for engines that are a SLURM job, with enough time to cancel it;
-- `jupyter`: end with STARTER, allow more time for cleaning up, and remove JupyterLab's runtime folder;
-- `child`: end with STARTER, and allow more time for cleaning up.
+STARTER is the pid of the process that starts this program, and that the command ends with. GRACE is how many
+seconds the command has after SIGTERM to clean up; then SIGKILL ends all that is left of it. FOLDER is removed
+if STARTER has ended and cannot do it. labkit.cluster.supervisor is this program for the parts of a cluster.
 
 A cluster is a tree of about twenty processes (controller, mpiexec, ranks, their nannies). Jupyter ends a
 notebook's kernel with SIGKILL, which no handler can catch; without a supervisor the tree would live on, at
@@ -25,15 +21,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import glob
-import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -42,50 +36,27 @@ from labkit import leftovers
 from mpiwatch import env
 from mpiwatch.processes import LINUX, alive, descendants, die_with_parent
 
-GRACE_S = {
-    "controller": 2.0,
-    "engines": 2.0,
-    "jupyter": 10.0,
-    "child": 10.0,
-    "job": 35.0,
-}  # from SIGTERM to SIGKILL; ipyparallel has 5 s
+GRACE_S = 10.0  # from SIGTERM to SIGKILL, unless the caller says otherwise
 KILLED_S = 20.0  # for killed processes to be gone, on a busy machine; until then their segments are in use
 POLL_S = 0.3  # between looks at orphans; and at processes, where the system cannot report their end
 PR_SET_CHILD_SUBREAPER = 36  # from <sys/prctl.h>
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def supervised(role: str) -> list[str]:
-    """Return the first words of a command line; the command that follows ends with this process."""
-    # -I -S: ignore the user's environment and site-packages, so that the supervisor starts quickly.
-    return [sys.executable, "-I", "-S", os.path.abspath(__file__), role, str(os.getpid())]
+def supervised(grace_s: float = GRACE_S, *, remove: str = "") -> list[str]:
+    """Return the first words of a command line; the command that follows ends with this process.
+
+    After SIGTERM it has `grace_s` seconds to clean up. The folder `remove` is removed after it if this
+    process has ended by then.
+    """
+    options = ["--remove", remove] if remove else []
+    return run_by_path(__file__, str(grace_s), *options, str(os.getpid()))
 
 
-def own_log() -> str:
-    """Return the log file that this program writes its output to, or an empty string."""
-    with contextlib.suppress(OSError):
-        path = os.readlink("/proc/self/fd/1")
-        return path if path.endswith(".log") else ""
-    return ""
-
-
-def controller_pid() -> int | None:
-    """Return the pid of the cluster's controller, or of its supervisor; None without a whole cluster file."""
-    path = leftovers.files_of_this_cluster()["cluster"]
-    with contextlib.suppress(OSError, ValueError, KeyError), open(path) as file:
-        return int(json.load(file)["controller"]["state"]["pid"])
-    return None
-
-
-def watched_pid(role: str, starter: int) -> int:
-    """Return the pid of the process to end with."""
-    if role in ("engines", "job"):
-        # Engines without a controller of their own (`ipcluster engines`) end with their starter.
-        for _ in range(10):
-            if controller := controller_pid():
-                return controller
-            time.sleep(0.02)  # ipyparallel writes the file in place: it may be incomplete
-    return starter
+def run_by_path(file: str, *arguments: str) -> list[str]:
+    """Return the words that start a program which needs the standard library alone."""
+    # -I -S: ignore the user's environment and site-packages, so that the program starts quickly.
+    return [sys.executable, "-I", "-S", os.path.abspath(file), *arguments]
 
 
 def reap() -> None:
@@ -166,33 +137,21 @@ def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: leftovers
     return known
 
 
-def files_to_remove(role: str, watched: int, command: int, *, stopped: bool = False) -> list[str]:
-    """Return the files to remove after the command, of this pid, has ended; `stopped` by a signal to us."""
-    cluster = leftovers.files_of_this_cluster()
-    controller = controller_pid()
-    if controller not in (None, os.getpid(), watched) and alive(controller):
-        cluster = {}  # a new cluster has taken the name, and the files are its own
-    files, logs = cluster if role == "controller" else {}, []
-    # A starter that has ended cannot read our output or clean up. One that stops its controller needs
-    # neither log, and waits for our end: remove them now, as Jupyter may kill it before it removes them.
-    if role in ("controller", "engines", "job") and (
-        not alive(watched) or (stopped and role == "controller")
-    ):
-        files = {**cluster, "log": own_log()}
-        logs = leftovers.engine_logs_of_this_cluster() if role == "controller" else []
-    # A controller's sockets for engines on hosts (labkit.cluster.engine.socket_controller).
-    hosts = os.environ.get("LABKIT_HOSTS") or f"/tmp/allreducelab-hosts-{os.getuid()}"
-    return [*files.values(), *logs, *glob.glob(f"{hosts}/{command}:*")]
+def supervise(
+    command_line: list[str],
+    watched: int,
+    grace_s: float,
+    death_signal: int,
+    left_files: Callable[[int, bool], list[str]],
+) -> int:
+    """Run a command until it or the process `watched` ends; return the command's exit status.
 
-
-def main(arguments: list[str]) -> int:
-    """Run the command line; return its exit status."""
-    role, starter, *command_line = arguments
-    pid = watched_pid(role, int(starter))
-    death_signal = signal.SIGTERM if role == "job" else env.end_signal(command_line[0])
+    `death_signal`: the signal that the command gets if this process is killed. `left_files` returns the paths
+    of the files and folders to remove in the end; it gets the command's pid, and whether a signal to this
+    process has ended it.
+    """
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-
     stopped = False
 
     def stop(signum: int, frame: object) -> None:
@@ -202,28 +161,37 @@ def main(arguments: list[str]) -> int:
 
     for signum in STOP_SIGNALS:
         signal.signal(signum, stop)
-    if role == "controller":
-        # Files of a controller that a power cut ended: engines must not read them.
-        cluster = leftovers.files_of_this_cluster()
-        leftovers.remove([cluster["client"], cluster["engine"]])
     me, files = os.getpid(), leftovers.JobFiles()
     command = subprocess.Popen(command_line, preexec_fn=lambda: die_with_parent(death_signal, me))  # noqa: PLW1509
     for signum in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, lambda received, frame: command.send_signal(received))
     known: set[int] = set()
     try:
-        known = wait_for_either(command, pid, files)
+        known = wait_for_either(command, watched, files)
     finally:
         for signum in STOP_SIGNALS:
             signal.signal(signum, signal.SIG_IGN)
-        end_tree(command, known, files, GRACE_S[role])
+        end_tree(command, known, files, grace_s)
         leftovers.sweep(files, command.pid)
         # Last: engines that end after their controller's supervisor has removed the files write one more.
-        leftovers.remove(files_to_remove(role, pid, command.pid, stopped=stopped))
-        if role == "jupyter" and not alive(pid):  # otherwise the starter shows what the log in it says
-            shutil.rmtree(os.environ["JUPYTER_RUNTIME_DIR"], ignore_errors=True)
+        leftovers.remove(left_files(command.pid, stopped))
     code = command.returncode
     return code if code >= 0 else 128 - code
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line; return its exit status."""
+    grace_s, *arguments = arguments
+    folders = []
+    if arguments[0] == "--remove":
+        _, folder, *arguments = arguments
+        folders.append(folder)
+    starter, *command = int(arguments[0]), *arguments[1:]
+
+    def left_files(pid: int, stopped: bool) -> list[str]:
+        return [] if alive(starter) else folders  # a starter that lives shows what the log in a folder says
+
+    return supervise(command, starter, float(grace_s), env.end_signal(command[0]), left_files)
 
 
 if __name__ == "__main__":

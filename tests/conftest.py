@@ -52,7 +52,7 @@ def started(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> Ite
     The job ends with the block, and with this process if that is killed.
     """
     command = [
-        *supervised("child"),
+        *supervised(),
         *before,
         env.mpiexec(),
         "-n",

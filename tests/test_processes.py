@@ -69,7 +69,7 @@ def test_at_least_one_core() -> None:
 
 
 def test_the_supervisor_imports_only_the_standard_library_and_labkit() -> None:
-    command = [*supervisor.supervised("child"), "true"]
+    command = [*supervisor.supervised(), "true"]
     done = subprocess.run(
         [command[0], "-X", "importtime", *command[1:]], check=False, capture_output=True, text=True
     )

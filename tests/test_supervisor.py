@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from labkit import leftovers
+from labkit.cluster import supervisor as cluster_supervisor
 from labkit.supervisor import supervised
 from mpiwatch import env
 from mpiwatch.processes import LINUX
@@ -27,7 +28,7 @@ def test_files_of_a_new_cluster_of_the_same_name_are_kept(tmp_path: Path, succes
     environment = {**os.environ, "IPP_PROFILE_DIR": str(tmp_path), "IPP_CLUSTER_ID": ""}
     read_a_line = [sys.executable, "-c", "print(flush=True); input()"]
     job = subprocess.Popen(
-        [*supervised("controller"), *read_a_line],
+        [*cluster_supervisor.supervised("controller"), *read_a_line],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -50,7 +51,7 @@ def test_the_logs_of_a_killed_kernel_are_removed(tmp_path: Path, end: str) -> No
         log.write_text("")
     controllers = tmp_path / "log" / "ipcontroller-notebook-1-7.log"
     kernel = subprocess.Popen(["sleep", "60"])
-    supervisor = supervised("controller")
+    supervisor = cluster_supervisor.supervised("controller")
     supervisor[-1] = str(kernel.pid)
     environment = {**os.environ, "IPP_PROFILE_DIR": str(tmp_path), "IPP_CLUSTER_ID": "notebook-1"}
     try:
@@ -74,7 +75,7 @@ def test_the_logs_of_a_killed_kernel_are_removed(tmp_path: Path, end: str) -> No
 def test_an_orphan_that_ends_is_no_zombie_while_the_command_runs() -> None:
     """As engines whose kernel has ended: `connect()` in the next kernel waits until they are gone."""
     job = subprocess.Popen(
-        [*supervised("child"), "sh", "-c", "sh -c 'sleep 0.1 & echo $!'; read line"],
+        [*supervised(), "sh", "-c", "sh -c 'sleep 0.1 & echo $!'; read line"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -104,7 +105,7 @@ def test_files_of_other_programs_survive_a_job_although_they_are_named_like_mpis
         if when == "before":
             write()
         job = subprocess.Popen(
-            [*supervised("child"), env.mpiexec(), "-n", "2", sys.executable, "-c", script],
+            [*supervised(), env.mpiexec(), "-n", "2", sys.executable, "-c", script],
             env={**os.environ, **env.settings()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -128,7 +129,7 @@ def test_ranks_that_are_killed_as_soon_as_mpi_has_begun_leave_no_segment() -> No
         "MPI.COMM_WORLD.Barrier(); os.kill(os.getpid(), 9)"
     )
     before = set(os.listdir(leftovers.SHM))
-    command = [*supervised("child"), env.mpiexec(), "-n", "2", sys.executable, "-c", script]
+    command = [*supervised(), env.mpiexec(), "-n", "2", sys.executable, "-c", script]
     done = subprocess.run(
         command, env={**os.environ, **env.settings()}, capture_output=True, text=True, timeout=60, check=False
     )

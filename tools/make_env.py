@@ -294,7 +294,7 @@ def run(command: list[str], log: Path, env: dict[str, str]) -> None:
     with log.open("a") as file:
         print(f"\n$ {' '.join(command)}", file=file, flush=True)
         process = subprocess.Popen(
-            [*supervised("child"), *command],
+            [*supervised(), *command],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

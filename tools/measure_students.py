@@ -66,7 +66,13 @@ class Student:
         self.env["LABKIT_PROGRESS"] = f"{home}/progress.json"
         options = [f"--ServerApp.root_dir={home}", "--ServerApp.log_level=ERROR", "--no-browser"]
         options += ["--KernelManager.transport=ipc", "--allow-root"]
-        command = [*supervised("jupyter"), sys.executable, "-m", "jupyterlab", *options]
+        command = [
+            *supervised(remove=own["JUPYTER_RUNTIME_DIR"]),
+            sys.executable,
+            "-m",
+            "jupyterlab",
+            *options,
+        ]
         home.mkdir(exist_ok=True)
         with (home / "jupyterlab.log").open("w") as log:
             self.server = subprocess.Popen(command, env=self.env, cwd=home, stdout=log, stderr=log)
@@ -174,12 +180,12 @@ def kind(process: psutil.Process) -> str:
     """Return which part of a student's processes one is."""
     words = process.cmdline()
     # The exit recorder starts the engine, and the engine its nanny: all three have one command line.
-    recorder = "labkit.cluster.engine.exit_recorder"
+    recorder = "labkit.cluster.engine"
     if words[1:3] == ["-m", recorder]:
         above = [each.cmdline()[1:3] for each in process.parents()[:2]]
         return ("exit recorders", "engines", "nannies")[above.count(["-m", recorder])]
     names = {"supervisor.py": "supervisors", "jupyterlab": "JupyterLab server", "ipykernel": "kernel"}
-    names |= {"engine.controller": "controller", "mpiexec": "mpiexec", "hydra": "mpiexec", "prte": "mpiexec"}
+    names |= {"cluster.controller": "controller", "mpiexec": "mpiexec", "hydra": "mpiexec", "prte": "mpiexec"}
     line = " ".join(words)
     return next((name for word, name in names.items() if word in line), line[:60])
 

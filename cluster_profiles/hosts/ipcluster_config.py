@@ -6,7 +6,7 @@ connect(profile="hosts") copies this file to the IPython profile of that name, f
 
 import sys
 
-from labkit.supervisor import supervised
+from labkit.cluster.supervisor import supervised
 from mpiwatch import env
 
 c = get_config()  # noqa: F821  (given by traitlets)
@@ -14,8 +14,5 @@ c = get_config()  # noqa: F821  (given by traitlets)
 c.MPILauncher.mpi_cmd = [*supervised("engines"), sys.executable, "-m", "labkit.hosts.mpi"]
 # Leave out the variables that the profile `mpi` sets for ranks of one machine.
 c.MPILauncher.environment = env.settings()
-c.SupervisedControllerLauncher.controller_cmd = [
-    sys.executable,
-    "-m",
-    "labkit.cluster.engine.socket_controller",
-]
+# The controller is in another network than the engines, which reach it through the file system.
+c.SupervisedControllerLauncher.controller_args.append("--IPController.engine_transport=ipc")

@@ -6,7 +6,7 @@ and JupyterLab's cluster panel read it, in any home folder and profile.
 
 import sys
 
-from labkit.supervisor import supervised
+from labkit.cluster.supervisor import supervised
 from mpiwatch import env
 
 c = get_config()  # noqa: F821  (given by traitlets)
@@ -17,11 +17,11 @@ c.Cluster.n = 4
 # This environment's mpiexec. Another MPI's would start n worlds of one rank.
 c.MPILauncher.mpi_cmd = [*supervised("engines"), env.mpiexec()]
 # Each engine has an exit recorder as its parent, which tells which rank died first.
-c.EngineLauncher.engine_cmd = [sys.executable, "-m", "labkit.cluster.engine.exit_recorder"]
+c.EngineLauncher.engine_cmd = [sys.executable, "-m", "labkit.cluster.engine"]
 # These ranks need no network, which also saves Open MPI a second of looking for a fast one.
 c.MPILauncher.environment = {**env.settings(), **env.one_machine()}
 c.Cluster.controller_launcher_class = "supervised"
-c.SupervisedControllerLauncher.controller_cmd = [sys.executable, "-m", "labkit.cluster.engine.controller"]
+c.SupervisedControllerLauncher.controller_cmd = [sys.executable, "-m", "labkit.cluster.controller"]
 
 # An engine registers only after a heartbeat: the default period of 3 s would be most of a cluster's start. An
 # engine counts as lost after 5 s without one, since a laptop can be busy for that long; its nanny reports a

@@ -5,4 +5,4 @@ Installed as etc/ipython/ipython_kernel_config.py of the environment, for any ho
 
 c = get_config()  # noqa: F821  (given by traitlets)
 
-c.InteractiveShellApp.extensions.append("labkit.cluster.placeholder")
+c.InteractiveShellApp.extensions.append("labkit.cluster")

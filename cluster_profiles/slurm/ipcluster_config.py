@@ -2,18 +2,18 @@
 
 connect(profile="slurm") copies this file to the IPython profile `slurm`; after that, `ipcluster start
 --profile=slurm` works, too. ipcluster reads it after the settings of cluster_profiles/mpi.
-labkit/cluster/slurm/settings.py describes the file that says what to ask SLURM for.
+labkit/cluster/slurm.py describes the file that says what to ask SLURM for.
 """
 
 import sys
 
-from labkit.cluster.slurm.settings import controller_address, load
-from labkit.supervisor import supervised
+from labkit.cluster.slurm import controller_address, load
+from labkit.cluster.supervisor import supervised
 from mpiwatch import env
 
 c = get_config()  # noqa: F821  (given by traitlets)
 
-c.MPILauncher.mpi_cmd = [*supervised("job"), sys.executable, "-m", "labkit.cluster.slurm.job"]
+c.MPILauncher.mpi_cmd = [*supervised("job"), sys.executable, "-m", "labkit.cluster.slurm"]
 # Leave out the variables that the profile `mpi` sets for ranks of one machine.
 c.MPILauncher.environment = env.settings()
 # Cancelling a job takes longer than ending processes on this machine.

@@ -42,7 +42,7 @@ class JupyterLab:
         own = {"JUPYTER_TOKEN": self._token, "JUPYTER_RUNTIME_DIR": str(folder)}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*supervised("jupyter"), sys.executable, "-m", "jupyterlab", *options],
+                [*supervised(remove=str(folder)), sys.executable, "-m", "jupyterlab", *options],
                 env={**os.environ, **own},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

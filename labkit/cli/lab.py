@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labkit.cli.inputs import MOST_RANKS, InputError, Place, Whole, one_line
-from labkit.cluster.profiles import PROFILE, RANKS
+from labkit.cluster import PROFILE, RANKS
 
 if TYPE_CHECKING:
     from labkit.cli.jupyterlab import JupyterLab
@@ -55,27 +55,27 @@ def command(ranks: int, folder: Path, copy_only: bool) -> None:
     import ipyparallel as ipp  # noqa: PLC0415  (--help must not wait for it)
 
     from labkit.cli import jupyterlab  # noqa: PLC0415
-    from labkit.cluster import connect, discovery, profiles  # noqa: PLC0415
+    from labkit.cluster import clusters, connect  # noqa: PLC0415
     from labkit.cluster.errors import ClusterError  # noqa: PLC0415
 
-    profile = os.environ.get(PROFILE) or profiles.DEFAULT
+    profile = os.environ.get(PROFILE) or clusters.DEFAULT_PROFILE
     with one_line(ClusterError):
-        profiles.check(profile)
+        clusters.check_profile(profile)
     _prepare(folder)
-    has_engines = profile == profiles.DEFAULT
+    has_engines = profile == clusters.DEFAULT_PROFILE
     click.echo(f"Starting JupyterLab{f' and {ranks} MPI ranks' * has_engines} …")
     # After Ctrl-C, asyncio would warn about tasks that have not finished.
     logging.getLogger("asyncio").addHandler(logging.NullHandler())
     cluster = None
     if has_engines:
-        # Kernels of this JupyterLab try to connect to these engines first (see labkit.cluster.discovery).
-        os.environ[discovery.CHOSEN] = f"{discovery.LAB}{discovery.THIS_PROCESS}"
+        # Kernels of this JupyterLab try to connect to these engines first (see labkit.cluster.clusters).
+        os.environ[clusters.CHOSEN] = f"{clusters.LAB}{clusters.THIS_PROCESS}"
         cluster = ipp.Cluster(
             n=ranks,
-            cluster_id=os.environ[discovery.CHOSEN],
+            cluster_id=os.environ[clusters.CHOSEN],
             profile="default",
             parent=None,
-            log=discovery.quiet,
+            log=clusters.quiet,
         )
     with jupyterlab.started(folder / FIRST) as lab:
         try:
@@ -95,7 +95,7 @@ def command(ranks: int, folder: Path, copy_only: bool) -> None:
             lab.process.terminate()  # ends while the engines do
             if cluster:
                 if Path(cluster.cluster_file).exists():  # it names engines started since by kernels
-                    discovery.attach(Path(cluster.cluster_file)).stop_engines_sync()
+                    clusters.attach(Path(cluster.cluster_file)).stop_engines_sync()
                 cluster.stop_engines_sync()  # before the controller, which waits for its engines
                 cluster.stop_controller_sync()
 

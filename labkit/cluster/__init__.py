@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import ipyparallel
@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from mpiwatch.flight_recorder.report import Report
 
 __all__ = ["connect", "last_hang"]
+
+# The environment variables that `labkit lab` and connect() take the number of ranks and the profile from,
+# before anything else.
+RANKS, PROFILE = "LABKIT_RANKS", "LABKIT_PROFILE"
 
 
 def connect(
@@ -71,6 +75,17 @@ def connect(
 
 def last_hang() -> Report | None:
     """Return the report of this notebook's last hang, for `labkit.plots.hang`; None if no cell hung."""
-    from labkit.cluster.cells import magics  # noqa: PLC0415  (see connect)
+    from labkit.cluster import magics  # noqa: PLC0415  (see connect)
 
     return magics.last_hang()
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Let `%%px` say what to do in a kernel that starts: it has no engines yet.
+
+    cluster_profiles/mpi/ipython_kernel_config.py loads this package into each kernel of the environment. It
+    imports nothing of ipyparallel: a kernel must not start later for it.
+    """
+    from labkit.cluster import errors  # noqa: PLC0415  (see connect)
+
+    errors.refuse_cells(shell, errors.NO_ENGINES)

@@ -7,26 +7,34 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from uuid import uuid4
 
 import ipyparallel as ipp
+import psutil
+from ipyparallel.cluster.launcher import EngineLauncher
+from ipyparallel.error import NoEnginesRegistered, RemoteError
 from IPython import get_ipython
+from IPython.display import publish_display_data
 
+from labkit.cluster import PROFILE, RANKS, clusters, errors, slurm
 from labkit.cluster import ipyparallel_private as private
-from labkit.cluster import placeholder, starting
-from labkit.cluster.cells.cell import Ranks, pending
-from labkit.cluster.cells.magics import activate
-from labkit.cluster.engine.setup import install_comm
-from labkit.cluster.engines import ANSWER_S, NoAnswer, end_engines, launcher_of, wait_for_ranks
+from labkit.cluster.clusters import client_of, find_or_start
+from labkit.cluster.engine_setup import RankInfo, install_comm, rank_info
 from labkit.cluster.errors import ClusterError
+from labkit.cluster.live_view import NONINTERACTIVE
+from labkit.cluster.magics import activate
 from labkit.cluster.ownership import Claim, Owner
-from labkit.cluster.profiles import PROFILE, RANKS
-from labkit.cluster.slurm.notebook import Job
-from labkit.cluster.starting import client_of, find_or_start
-from labkit.cluster.world import RankInfo, check_world
+from labkit.cluster.ranks import Ranks, kill_engines, pending, wait_until
+from labkit.cluster.supervisor import cluster_files
 from mpiwatch.flight_recorder.layout import CellState
-from mpiwatch.wording import counted, ranks_phrase
+from mpiwatch.wording import counted, duration, ranks_phrase
 
-ANSWER_ORPHAN_S = 0.5  # like ANSWER_S, for engines whose notebook has exited, before their cell is inspected
+POLL_S = 0.02
+ANSWER_S = 5.0  # for an idle engine to answer; it takes milliseconds
+ANSWER_ORPHAN_S = 0.5  # the same for engines whose notebook has exited, before their cell is inspected
+ANNOUNCE_S = 1.5  # until a line says that engines are starting
+RECONNECT_S = 2.0  # how long a client waits for missing engines before another one replaces it
+NEVER_S = 1.0  # a job counts as unable to start if its reason lasts this long
 NAMES_SHOWN = 6
 last_claim: Claim | None = None  # of this kernel's last connect()
 
@@ -67,7 +75,7 @@ def connect(
     except BaseException:
         cancel_pending_job()
         if (shell := get_ipython()) is not None:
-            placeholder.install(shell, placeholder.FAILED)
+            errors.refuse_cells(shell, errors.NOT_CONNECTED)
         raise
     keep(claim, recorder)
     if text := take_over_text(claim.loser, cleared, idle=not take_over):
@@ -85,12 +93,12 @@ def connect(
 
 def cancel_pending_job() -> None:
     """Stop this kernel's cluster if its engines are a SLURM job that is still pending."""
-    cluster = starting.own_cluster
-    if cluster is None or not (job := Job(cluster)).is_slurm:
+    cluster = clusters.own_cluster
+    if cluster is None or not (job := slurm.Job(cluster)).is_slurm:
         return
     state = job.state()
     if state is None or state.is_pending:
-        starting.stop_own_cluster()
+        clusters.stop_own_cluster()
         if state is not None:
             print(f"SLURM job {state.job} has been cancelled.")
 
@@ -165,7 +173,7 @@ def install(  # noqa: PLR0917
 def keep(claim: Claim, recorder: str) -> None:
     """Keep the engines until this process ends, or connects to others."""
     global last_claim  # noqa: PLW0603
-    claim.write(recorder)
+    claim.note_recorder(recorder)
     atexit.register(claim.release)
     if last_claim is not None and last_claim.file != claim.file:
         last_claim.release()
@@ -219,3 +227,188 @@ def stop_cell_of(notebook: str, ranks: Ranks, result: ipp.AsyncResult) -> list[R
     stuck = ranks_phrase(pending(result)).capitalize()
     print(f"{stuck} did not respond to an interrupt; new engines replace all.")
     return None
+
+
+class NoAnswer(ClusterError):
+    """Engines are registered but busy; `result` will hold their answers to `client`."""
+
+    def __init__(self, n: int, waited_s: float, client: ipp.Client, result: ipp.AsyncResult) -> None:
+        super().__init__(
+            f"{n} engines are registered, but not all answered within {waited_s:.0f} s: they are computing, "
+            f"or waiting in a collective that a rank never called. Wait, or replace the engines with "
+            f"`rc = connect(n={n}, restart=True)`."
+        )
+        self.client, self.result = client, result
+
+
+def wait_for_ranks(
+    cluster: ipp.Cluster,
+    client: ipp.Client,
+    n: int,
+    deadline: float,
+    *,
+    revive: bool,
+    answer_s: float = ANSWER_S,
+) -> tuple[ipp.Client, list[RankInfo]]:
+    """Wait until n ranks answer; return a client of theirs and what they report, by engine id.
+
+    The client may be a new one: a client does not learn of engines that register while it connects, so a
+    client that misses engines for RECONNECT_S is replaced. With `revive`, dead engines are started again.
+    The time that a SLURM job waits in the queue does not count.
+
+    Raise NoAnswer if engines that were there before do not answer within `answer_s`, ClusterError if not all
+    n engines are up by the deadline, which is a time of time.monotonic().
+    """
+    queue = PendingLine(slurm.Job(cluster), silent=NONINTERACTIVE)
+    reconnect = time.monotonic() + RECONNECT_S
+    wait, waited = min(RECONNECT_S, answer_s), 0.0
+    is_announced = NONINTERACTIVE or get_ipython() is None
+    announce = time.monotonic() + ANNOUNCE_S
+    while time.monotonic() < deadline:
+        deadline += queue.seconds()
+        if not is_announced and time.monotonic() > announce and not queue.is_pending:
+            is_announced = True
+            print(f"Waiting for {n} engines …", flush=True)
+        if len(client.ids) >= n:
+            try:
+                result = client[:].apply_async(rank_info)
+                return client, result.get(wait)
+            except (RemoteError, NoEnginesRegistered):
+                pass  # engines that have just died may still be registered
+            except TimeoutError:
+                # Send again: a message to an engine that has registered but not yet reached the queue is
+                # lost. Engines that were here before may be busy; new ones are only slow.
+                waited += wait
+                if revive and waited >= answer_s and are_engines_running(cluster):
+                    raise NoAnswer(n, waited, client, result) from None
+        elif not client.ids and not are_engines_running(cluster):
+            if not revive:
+                break
+            cluster.stop_engines_sync()
+            cluster.start_engines_sync(n)
+            revive = False
+        elif time.monotonic() > reconnect:
+            if revive and has_lost_a_rank(cluster):
+                end_engines(cluster, client, deadline)
+            client.close()
+            client = clusters.client_of(cluster)
+            reconnect = time.monotonic() + RECONNECT_S
+        time.sleep(POLL_S)
+    if why := queue.job.failure():
+        raise ClusterError(why)
+    output = "".join(map(last_output, private.engine_sets(cluster)))
+    registered = len(client.ids)
+    if cluster is clusters.own_cluster and not 0 < registered < n:
+        clusters.stop_own_cluster()  # its controller may be at fault: the next call starts another
+    silent = ", but not all of them answered" if registered >= n else ""
+    raise ClusterError(
+        f"{registered} of {n} engines came up{silent}. `labkit doctor` in a terminal finds the usual causes."
+        f"{output}"
+    )
+
+
+def end_engines(cluster: ipp.Cluster, client: ipp.Client, deadline: float) -> None:
+    """End all engines, even those that do not respond, and wait until the controller has noticed."""
+    kill_engines(client)
+    wait_until(lambda: not (client.ids and are_engines_running(cluster)), deadline - time.monotonic())
+    cluster.stop_engines_sync()
+    wait_until(lambda: not client.ids, deadline - time.monotonic())
+
+
+def are_engines_running(cluster: ipp.Cluster) -> bool:
+    """Return whether a set of engines is up or clusters."""
+    for engines in private.engine_sets(cluster):
+        process = private.process_of(engines)
+        # Without a process on this machine, trust what the launcher reports.
+        if engines.running if process is None else clusters.is_running(process):
+            return True
+    return False
+
+
+def has_lost_a_rank(cluster: ipp.Cluster) -> bool:
+    """Return whether a rank of the running engines has died. MPI then usually ends the others, not always."""
+    processes = [private.process_of(engines) for engines in private.engine_sets(cluster)]
+    try:
+        died = os.stat(cluster_files(cluster.profile_dir, cluster.cluster_id)["exits"]).st_mtime
+        return any(process is not None and died > process.create_time() for process in processes)
+    except (OSError, psutil.Error):
+        return False
+
+
+def last_output(engines: EngineLauncher) -> str:
+    """Return the last lines that mpiexec wrote, without the engines' log."""
+    lines = [line for line in engines.get_output().splitlines() if line and "[IPEngine" not in line]
+    return "\nThe last lines that mpiexec wrote:\n" + "\n".join(lines[-20:]) if lines else ""
+
+
+def launcher_of(cluster: ipp.Cluster) -> str:
+    """Return what started the engines: the path of an mpiexec, or the name of the launcher's class."""
+    found = [private.mpiexec_of(engines) for engines in private.engine_sets(cluster)]
+    return next(filter(None, found), cluster.engine_launcher_class.__name__)
+
+
+def check_world(infos: Sequence[RankInfo], launcher: str) -> None:
+    """Raise ClusterError unless the engines form one MPI world with engine id = rank.
+
+    `infos` holds the engines' reports, by engine id. `launcher` says what started the engines: the path of an
+    mpiexec, or the name of a launcher without one.
+    """
+    n = len(infos)
+    if n > 1 and all(info.size == 1 for info in infos):
+        raise ClusterError(
+            f"the {n} engines are {n} MPI worlds of one rank each, not one world of {n}. {launcher} started "
+            f"them and does not belong to {infos[0].library}, the MPI that mpi4py uses. Stop this cluster "
+            f"(`ipcluster stop`, or the cluster panel), then run the cell with `connect()` again: it starts "
+            f"engines with this environment's mpiexec."
+        )
+    for engine, info in enumerate(infos):
+        if info.size != n or info.rank != engine:
+            raise ClusterError(
+                f"engine {engine} is rank {info.rank} of {info.size}; expected rank {engine} of {n}. "
+                f"Start all engines at once with `ipcluster start --engines=MPI -n {n}`."
+            )
+
+
+class PendingLine:
+    """The line in a notebook that says that a job is pending, and for how long."""
+
+    def __init__(self, job: slurm.Job, *, silent: bool) -> None:
+        self.job, self.silent = job, silent
+        self.display_id = uuid4().hex
+        self.shown = ""
+        self.began = self.last = time.monotonic()
+        self.is_pending = False
+
+    def seconds(self) -> float:
+        """Return how long the job has been pending since the last call; update the line. Call it often.
+
+        Raise ClusterError if the job can never start, or has been pending longer than the settings allow.
+        """
+        now = time.monotonic()
+        passed, self.last = now - self.last, now
+        state = self.job.state()
+        if state is None or not state.is_pending:
+            if self.shown and self.is_pending and state is not None:
+                self.show(f"{state}; it was pending for {duration(now - self.began)}.")
+            self.is_pending = False
+            return 0.0
+        self.is_pending = True
+        limit_s = 60 * float(slurm.load().pending)
+        never = state.never_starts and now - self.began > NEVER_S
+        if never or now - self.began > limit_s:
+            why = (
+                "It can never start: ask for fewer ranks or nodes, or less time"
+                if never
+                else f"The setting `pending` allows {limit_s / 60:g} minutes"
+            )
+            raise ClusterError(f"{state}, for {duration(now - self.began)}. {why}.")
+        if now - self.began > 1.0:
+            self.show(f"{state}; {duration(now - self.began)} so far. The stop button cancels the job.")
+        return passed
+
+    def show(self, line: str) -> None:
+        """Replace the line shown."""
+        if self.silent or get_ipython() is None or line == self.shown:
+            return
+        update, self.shown = bool(self.shown), line
+        publish_display_data({"text/plain": line}, transient={"display_id": self.display_id}, update=update)

@@ -1,10 +1,20 @@
-"""What `connect()` and `%%px` raise in a notebook. IPython shows each as one message, without a traceback."""
+"""What `connect()` and `%%px` raise in a notebook, and `%%px` in a notebook without engines.
+
+IPython shows each error as one message, without a traceback.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from mpiwatch.wording import wrapped
+
+NO_ENGINES = "there are no engines yet: run the notebook's cell with `connect()` first."
+NOT_CONNECTED = (
+    "this notebook has no engines, because `connect()` failed. Do what its message says, then run its cell "
+    "again."
+)
 
 
 class ClusterError(RuntimeError):
@@ -56,3 +66,15 @@ class CellStopped(KeyboardInterrupt):
 
 def _with_tracebacks(message: str, tracebacks: Sequence[str]) -> list[str]:
     return [wrapped(message), *(line for traceback in tracebacks for line in ("", traceback))]
+
+
+def refuse_cells(shell: Any, message: str) -> None:
+    """Let `%%px` and its relatives raise ClusterError with this message until `connect()` replaces them."""
+
+    def px(line: str, cell: str | None = None) -> None:
+        """Run a cell on the ranks, after `connect()`."""
+        raise ClusterError(message)
+
+    shell.register_magic_function(px, "line_cell", "px")
+    for name in ("autopx", "pxconfig", "pxresult"):
+        shell.register_magic_function(px, "line", name)

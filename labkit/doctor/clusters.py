@@ -36,20 +36,20 @@ def stale_files(folders: Iterable[Path] | None = None) -> Finding:
     Skip clusters whose controller may run on another machine (with the same home folder, or in a batch job).
     """
     # Imported here because it imports ipyparallel, which takes a second, while trials are running.
-    from labkit.cluster import discovery, ipyparallel_private  # noqa: PLC0415
+    from labkit.cluster import clusters, ipyparallel_private  # noqa: PLC0415
+    from labkit.cluster.supervisor import cluster_files  # noqa: PLC0415
 
     files = []
     for folder in folders if folders is not None else ipyparallel_private.profile_dirs():
         security = folder / "security"
         for path in sorted(security.glob("cluster-*.json")):
-            name = discovery.id_of(path)
-            client = security / (f"ipcontroller-{name}-client.json" if name else "ipcontroller-client.json")
+            client = cluster_files(str(folder), clusters.id_of(path))["client"]
             state = read_json(path)
-            local = is_on_this_machine(read_json(client), default=True)
+            local = is_on_this_machine(read_json(Path(client)), default=True)
             if (
                 local
                 and ipyparallel_private.controller_pid(state) is not None
-                and not discovery.is_controller_running(state)
+                and not clusters.is_controller_running(state)
             ):
                 files.append(path)
         for path in sorted(security.glob("ipcontroller*.json")):

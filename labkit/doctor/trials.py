@@ -46,7 +46,7 @@ class Trial:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            [*supervised("child"), *command],
+            [*supervised(), *command],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -65,7 +65,7 @@ class Trial:
                     with suppress(psutil.NoSuchProcess):
                         process.kill()
             try:  # the supervisor ends after its command
-                output, _ = self._process.communicate(timeout=GRACE_S["child"] + 5)
+                output, _ = self._process.communicate(timeout=GRACE_S + 5)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 output = ""

@@ -150,7 +150,7 @@ class Job:
         self.limit_s = START_S  # besides the time that a request may take
         self.directory = os.open(self.folder, os.O_RDONLY)
         self.process = subprocess.Popen(
-            [*supervised("child"), *command],
+            [*supervised(), *command],
             cwd=self.folder / "work",
             env=environment,
             stdin=subprocess.DEVNULL,

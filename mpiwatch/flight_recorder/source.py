@@ -35,7 +35,7 @@ def is_cell(file: str) -> bool:
 
 def cell_number(file: str) -> str:
     """Return the number of a cell in its notebook; empty if its first line does not say it."""
-    found = re.match(r"\s*# cell \[(\d+)\]", _line(file, 1))
+    found = re.match(r"\s*# cell \[(\d+)\]", _line(file, 1))  # see labkit/cluster/magics.py
     return found[1] if found else ""
 
 

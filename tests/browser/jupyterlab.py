@@ -116,7 +116,7 @@ def a_lab(folder: Path) -> Iterator[Lab]:
     output = folder / "output"
     with output.open("w") as file:
         process = subprocess.Popen(
-            [*supervised("child"), sys.executable, "-m", "labkit", "lab"],
+            [*supervised(), sys.executable, "-m", "labkit", "lab"],
             cwd=work,
             env=env,
             stdin=subprocess.DEVNULL,

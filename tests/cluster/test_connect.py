@@ -22,7 +22,7 @@ pytestmark = pytest.mark.clusters
 
 __all__ = ["kernel", "world"]
 CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
-EXIT_RECORDER = ["-m", "labkit.cluster.engine.exit_recorder"]
+EXIT_RECORDER = ["-m", "labkit.cluster.engine"]
 SHOW_NAMES = "%px print(rank, size, comm.rank, np.__name__)"
 
 

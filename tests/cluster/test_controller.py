@@ -7,7 +7,7 @@ import socket
 import pytest
 import zmq
 
-from labkit.cluster.engine.controller import Controller
+from labkit.cluster.controller import Controller
 
 
 def test_only_the_listener_can_use_a_chosen_port() -> None:

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.cluster.cells.failures import split
-from labkit.cluster.cells.text import engine_text
+from labkit.cluster.failures import split
+from labkit.cluster.magics import engine_text
 from tests.cluster_fixtures import Kernel, World
 
 pytestmark = pytest.mark.clusters

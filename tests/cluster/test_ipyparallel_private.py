@@ -30,10 +30,9 @@ from ipyparallel.error import CompositeError, RemoteError
 from IPython.core.interactiveshell import InteractiveShell
 
 from labkit.cluster import ipyparallel_private as private
-from labkit.cluster.cells.failures import Failure, failures_in
-from labkit.cluster.cells.magics import RankMagics
-from labkit.cluster.engine.controller import Controller
-from labkit.cluster.engine.socket_controller import SocketController
+from labkit.cluster.controller import Controller
+from labkit.cluster.failures import Failure, failures_in
+from labkit.cluster.magics import RankMagics
 
 
 def test_profile_folders_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +114,7 @@ def test_a_cluster_file_names_the_controller_and_the_number_of_engines() -> None
 def test_the_controller_asks_for_ports_and_addresses_through_the_replaced_methods() -> None:
     for own, original in (
         (Controller.next_port, IPController.next_port),
-        (SocketController.construct_url, IPController.construct_url),
+        (Controller.construct_url, IPController.construct_url),
     ):
         assert list(inspect.signature(own).parameters) == list(inspect.signature(original).parameters)
     source = inspect.getsource(IPController)
@@ -123,7 +122,7 @@ def test_the_controller_asks_for_ports_and_addresses_through_the_replaced_method
 
 
 def test_the_engine_starts_its_nanny_through_the_replaced_function() -> None:
-    assert "start_nanny" in app.IPEngine.start_nanny.__code__.co_names  # labkit/cluster/engine/main.py
+    assert "start_nanny" in app.IPEngine.start_nanny.__code__.co_names  # labkit/cluster/engine.py
     # The nanny reads a pickled dict from its standard input, and prints its address.
     source = inspect.getsource(nanny.main)
     assert "pickle.load" in source and "sys.stdin" in source

@@ -133,7 +133,7 @@ def test_a_line_among_other_output_has_no_view_that_would_delete_it(kernel: Kern
 
 def test_a_view_that_cannot_be_made_does_not_matter(kernel: Kernel) -> None:
     kernel.run(
-        "import labkit.cluster.cells.live_view as live_view\n"
+        "import labkit.cluster.live_view as live_view\n"
         "working, live_view.LiveView.bundle = live_view.LiveView.bundle, None"
     )
     said = kernel.run("%%px --progress-after 0.2\ntime.sleep(0.5)\nprint(rank)")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from labkit.cluster import discovery, ownership
+from labkit.cluster import clusters, ownership
 from labkit.cluster.ownership import Claim
 
 
@@ -27,6 +27,6 @@ def test_a_clock_that_is_set_does_not_end_an_owner(tmp_path: Path, monkeypatch: 
 
 
 def test_clusters_of_two_machines_with_one_home_folder_have_two_names() -> None:
-    assert f"notebook-{socket.gethostname()}-{os.getpid()}" == discovery.OWN
-    assert discovery.belongs_to_another(f"notebook-another-host-{os.getpid()}")
-    assert not discovery.belongs_to_another(discovery.OWN)
+    assert f"notebook-{socket.gethostname()}-{os.getpid()}" == clusters.OWN
+    assert clusters.belongs_to_another(f"notebook-another-host-{os.getpid()}")
+    assert not clusters.belongs_to_another(clusters.OWN)

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from labkit.cluster import profiles
+from labkit.cluster import clusters
 from labkit.cluster.connection import chosen_by_environment
 from labkit.cluster.errors import ClusterError
-from labkit.cluster.slurm import settings as slurm_settings
-from labkit.cluster.slurm.queue import parse
-from labkit.cluster.slurm.script import batch_script
-from labkit.cluster.slurm.settings import Settings
+from labkit.cluster.slurm import Settings, batch_script, load, parse_settings
+from labkit.cluster.slurm import parse_job as parse
 
 
 def test_environment_variables_replace_the_arguments_of_connect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,9 +30,9 @@ def test_environment_variables_replace_the_arguments_of_connect(monkeypatch: pyt
 
 
 def test_settings_have_defaults_and_unknown_names_are_refused() -> None:
-    assert slurm_settings.parse("", "file") == Settings()
+    assert parse_settings("", "file") == Settings()
     text = "[slurm]\npartition = gpu  # the only one\nlauncher = srun --mpi=pmi2\n"
-    assert slurm_settings.parse(text, "file") == Settings(partition="gpu", launcher="srun --mpi=pmi2")
+    assert parse_settings(text, "file") == Settings(partition="gpu", launcher="srun --mpi=pmi2")
     for wrong, message in (
         ("partition = main", r"Expected lines as in:\n\[slurm\]"),
         ("[slurm]\npartitions = main", "'partitions', which the profile `slurm` does not know.*partition"),
@@ -43,21 +41,21 @@ def test_settings_have_defaults_and_unknown_names_are_refused() -> None:
         ("[slurm]\npending = long", "pending = long; expected a number of minutes"),
     ):
         with pytest.raises(ClusterError, match=f"(?s){message}"):
-            slurm_settings.parse(wrong, "file")
+            parse_settings(wrong, "file")
 
 
 def test_a_missing_file_means_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LABKIT_SLURM", str(tmp_path / "slurm.ini"))
-    assert slurm_settings.load() == Settings()
+    assert load() == Settings()
     (tmp_path / "slurm.ini").write_text("[slurm]\nnodes = 2\n")
-    assert slurm_settings.load().nodes == "2"
+    assert load().nodes == "2"
 
 
 def test_without_slurm_connect_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(profiles, "names", lambda: ["hosts", "slurm"])
+    monkeypatch.setattr(clusters, "profiles", lambda: ["hosts", "slurm"])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError, match="this machine has no `sbatch`"):
-        profiles.prepare("slurm", 4)
+        clusters.prepare_profile("slurm", 4)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_take_over_ends_a_running_cell(first: Kernel, second: Kernel, tmp_path: 
     assert is_one_line(first.run("%px rank"), f"{SECOND} (kernel process {second.pid}) has the engines now")
     assert "cluster started" in first.run("rc = connect(2, own=True)")
     assert "this notebook's cluster" in first.run("rc = connect(2)")
-    first.run("from labkit.cluster import starting\nstarting.stop_own_cluster()")
+    first.run("from labkit.cluster import clusters\nclusters.stop_own_cluster()")
 
 
 def test_engines_of_a_restarted_kernel_are_cleared(first: Kernel, second: Kernel) -> None:

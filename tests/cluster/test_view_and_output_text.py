@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.cluster.cells import output
-from labkit.cluster.cells.live_view import SAMPLED_PART, LiveView
-from labkit.cluster.cells.rerun import RUNS_SHOWN, SetupCells
+from labkit.cluster import output
+from labkit.cluster.live_view import SAMPLED_PART, LiveView
+from labkit.cluster.magics import RUNS_SHOWN, SetupCells
 from mpiwatch.flight_recorder.report import Activity, CallRecord, RankState
 
 
@@ -104,7 +104,7 @@ def test_a_rank_that_calls_or_prints_in_a_loop_does_not_stand_still() -> None:
 
 def test_ranks_that_do_not_answer_are_asked_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("labkit.cluster.cells.live_view.monotonic", lambda: clock[0])
+    monkeypatch.setattr("labkit.cluster.live_view.monotonic", lambda: clock[0])
     view = view_of([FakeFuture("")], [])
 
     def slow(lock_timeout_s: float) -> None:

@@ -138,9 +138,7 @@ def test_the_stop_button_ends_the_cell_and_shows_where_the_ranks_were(
 
 
 def test_a_cell_can_be_stopped_even_if_the_report_fails(shared: Kernel, tmp_path: Path) -> None:
-    shared.run(
-        "import labkit.cluster.cells.cell as cell\nworking, cell.take_snapshot = cell.take_snapshot, None"
-    )
+    shared.run("import labkit.cluster.ranks as cell\nworking, cell.take_snapshot = cell.take_snapshot, None")
     message = shared.start(f"%%px\nimport time\nopen(f'{tmp_path}/{{rank}}', 'w').close()\ntime.sleep(100)")
     wait_until(lambda: len(os.listdir(tmp_path)) == 4, "all ranks in the cell")
     shared.manager.interrupt_kernel()
@@ -163,7 +161,7 @@ def test_a_killed_process_ends_the_cell_and_is_named(shared: Kernel, tmp_path: P
             command = " ".join(process.cmdline())
             if process.pid != shared.pid and (
                 victim == "the whole cluster"
-                or (victim == "the controller" and "-m labkit.cluster.engine.controller" in command)
+                or (victim == "the controller" and "-m labkit.cluster.controller" in command)
             ):
                 process.kill()
     if victim == "an engine":

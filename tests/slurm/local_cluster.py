@@ -117,7 +117,7 @@ def running(nodes: int = 4) -> Iterator[LocalCluster]:
     remove_folders_of_killed_clusters()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     keeper = subprocess.Popen(
-        [*supervised("child"), sys.executable, "-m", "tests.slurm.local_cluster", "keep", folder, str(nodes)],
+        [*supervised(), sys.executable, "-m", "tests.slurm.local_cluster", "keep", folder, str(nodes)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],

@@ -97,7 +97,7 @@ def _record(path: Path | None) -> Iterator[Path]:
 def _run(words: list[str]) -> int:
     """Run a command in this terminal; return its exit status. The command ends with this process."""
     environment = {**os.environ, **env.one_machine(spawns=True)}
-    job = subprocess.Popen([*supervised("child"), *words], env=environment)
+    job = subprocess.Popen([*supervised(), *words], env=environment)
     received: list[int] = []
 
     def end(signum: int, frame: object) -> None:

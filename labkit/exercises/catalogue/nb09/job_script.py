@@ -177,7 +177,7 @@ def _faults_of_runs(script, trial):
         warned = run_folder == "old"
         command = ["bash", str(trial / "job.sh"), str(trial / run_folder)]
         job = subprocess.Popen(
-            [*supervised("child"), *sandbox.command(command, trial)],
+            [*supervised(), *sandbox.command(command, trial)],
             env={**common, "SLURM_NTASKS": tasks, "CODE": str(code), "WAITS": "yes" * warned},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

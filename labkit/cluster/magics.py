@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,12 +16,14 @@ from ipyparallel.error import NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 
 from labkit.cluster import ipyparallel_private as private
-from labkit.cluster.cells import live_view, output
-from labkit.cluster.cells.cell import POLL_S, Ranks
-from labkit.cluster.cells.failures import error_of, failures, failures_in, hang_report
-from labkit.cluster.cells.rerun import SetupCells, identity
-from labkit.cluster.cells.text import cell_number, engine_text
+from labkit.cluster import live_view, output
+from labkit.cluster.failures import error_of, failures, failures_in, hang_report
+from labkit.cluster.ranks import Ranks
 from mpiwatch.flight_recorder.report import Report
+from mpiwatch.wording import runs
+
+POLL_S = 0.05  # between two looks at a cell that runs
+RUNS_SHOWN = 6  # of consecutive cells; a longer list is hard to read
 
 
 class RankMagics(ParallelMagics):
@@ -170,3 +174,85 @@ def last_hang() -> Report | None:
         return None
     recorder = magics.ranks.recorder
     return recorder.last_report() if recorder is not None else magics.ranks.reports.last()
+
+
+class SetupCells:
+    """The cells that have defined names on the ranks, with their numbers as the notebook shows them now."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}  # by the cell's id, or by its text where cells have no id
+
+    def started(self, key: str, deleted: list[str]) -> None:
+        """Forget the number that a cell had before this run, and the cells that the user has deleted."""
+        for gone in (key, *deleted):
+            self.numbers.pop(gone, None)
+
+    def succeeded(self, key: str, number: int, text: str) -> None:
+        """Remember a cell that has ended without an error on all ranks, if it defines names."""
+        if defines_names(text):
+            self.numbers[key] = number
+
+    def phrase(self) -> str:
+        """Return the cells as text: `the %%px cells [3], [5] to [8]`; empty if there are none."""
+        found = runs(self.numbers.values())
+        if len(found) > RUNS_SHOWN:
+            return f"all %%px cells from [{found[0][0]}] to [{found[-1][-1]}], except those that failed,"
+        texts = [f"[{run[0]}]" + f" to [{run[-1]}]" * (len(run) > 1) for run in found]
+        return f"the %%px cell{'s' * (len(self.numbers) > 1)} {', '.join(texts)}" if texts else ""
+
+
+def defines_names(text: str) -> bool:
+    """Return whether a cell defines or imports something that later cells may need."""
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:  # magics
+        return True
+    statements = (
+        ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.With
+    )  # fmt: skip
+    return any(isinstance(node, statements) for node in body)
+
+
+def identity(shell: Any, text: str) -> tuple[str, list[str]]:
+    """Return the id of the cell that runs, or its text if it has no id, and the ids of deleted cells."""
+    parent: dict[str, Any] = getattr(shell, "get_parent", dict)() or {}
+    metadata = parent.get("metadata") or {}
+    return str(metadata.get("cellId") or text), list(metadata.get("deletedCells") or [])
+
+
+def engine_text(shell: Any, options: str, body: str) -> str:
+    """Return what the ranks run for a cell `%%px options` with this body.
+
+    JupyterLab counts the lines of a cell from its first line, which is the one with `%%px`. A comment takes
+    the place of that line (IPython would strip an empty one), so that tracebacks, hang reports and the flight
+    recorder all count as JupyterLab does.
+    """
+    comment = f"# cell [{cell_number(shell)}]: %%px {options}".rstrip()
+    return _below(comment, lines_above(shell, body), body)
+
+
+def _below(comment: str, above: int, body: str) -> str:
+    """Return a text with as many comment lines on top as there are lines above it in the notebook's cell."""
+    if body.lstrip().startswith("%%"):
+        # Another cell magic, which must come first. Some count lines from their own; the body of others may
+        # not be Python.
+        head, _, rest = body.lstrip().partition("\n")
+        above += body[: body.index(head)].count("\n")
+        is_python = re.match(r"%%(time|timeit|capture|prun)\b", head)
+        return f"{head}\n{_below(comment, above + 1, rest)}" if is_python else body
+    # IPython dedents an indented cell by the indentation of its first line.
+    indent = re.match(r"(?:[ \t]*\n)*([ \t]*)", body)[1]  # type: ignore[index]
+    return "\n".join([indent + comment, *[f"{indent}#"] * (above - 1), body])
+
+
+def cell_number(shell: Any) -> int:
+    """Return the number that the notebook shows for the cell that runs."""
+    return len(shell.user_ns.get("In", ())) - 1
+
+
+def lines_above(shell: Any, body: str) -> int:
+    """Return the number of lines of the notebook's cell above the body of its `%%px`: at least 1."""
+    parent: dict[str, Any] = getattr(shell, "get_parent", dict)() or {}
+    whole = str((parent.get("content") or {}).get("code", "")).rstrip()
+    above = whole.removesuffix(body.rstrip())
+    return max(1, above.count("\n")) if above != whole else 1

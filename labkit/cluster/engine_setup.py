@@ -7,14 +7,25 @@ import os
 import re
 import socket
 import sys
+from dataclasses import dataclass
 from typing import Any
 
-from labkit.cluster.world import RankInfo
 from mpiwatch.launch import node_name
 
 GIVEN = ("comm", "rank", "size", "np")
 # The names that ipyparallel defines while it runs a function.
 IN_USE = re.compile(r"_[0-9a-f]{8}_.*_(f|args|kwargs|result)$")
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """What a rank reports about itself; `library` is the MPI library that its mpi4py has loaded."""
+
+    rank: int
+    size: int
+    pid: int
+    host: str
+    library: str
 
 
 def rank_info() -> RankInfo:
@@ -55,7 +66,7 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     import numpy as np  # noqa: PLC0415  (only on the engine, where BLAS finds its settings)
     from IPython import get_ipython  # noqa: PLC0415
 
-    from labkit.leftovers import files_of_this_cluster  # noqa: PLC0415
+    from labkit.cluster.supervisor import files_of_this_cluster  # noqa: PLC0415
     from mpiwatch import renewal  # noqa: PLC0415
     from mpiwatch.communicators import watch_world  # noqa: PLC0415
     from mpiwatch.flight_recorder.layout import CellState  # noqa: PLC0415

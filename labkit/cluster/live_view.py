@@ -14,7 +14,7 @@ import ipyparallel as ipp
 from IPython.display import clear_output, publish_display_data
 
 from labkit.cluster import ipyparallel_private as private
-from labkit.cluster.cells.cell import Ranks
+from labkit.cluster.ranks import Ranks
 from mpiwatch.flight_recorder.report import Activity, CallRecord, RankState
 from mpiwatch.wording import counted, duration, ranks_phrase
 

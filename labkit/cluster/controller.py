@@ -1,15 +1,19 @@
 """An ipyparallel controller that loses none of its ports to other programs while it starts.
 
-    python -m labkit.cluster.engine.controller [OPTION …]
+    python -m labkit.cluster.controller [OPTION …]
 
 The options are ipyparallel's. Its controller asks the system for about sixteen free ports, releases them, and
 starts child processes that listen on them about a second later. If another program gets a port in between,
 its listener is missing, without any message: without the heartbeat's listener, engines wait half a minute and
 end.
+
+With the option `--IPController.engine_transport=ipc`, engines reach the controller through the file system:
+engines on hosts (`labkit hosts`) have another network. Clients connect as usual.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Any
 from uuid import uuid4
@@ -20,7 +24,7 @@ from ipyparallel.controller.app import IPController
 class Controller(IPController):
     """Keep each chosen port bound until the controller ends.
 
-    Replaces IPController.next_port, which is not documented (see tests/cluster/test_ipyparallel_private.py).
+    Replaces methods of IPController that are not documented (see tests/cluster/test_ipyparallel_private.py).
     """
 
     def __init__(self, **settings: object) -> None:
@@ -48,6 +52,20 @@ class Controller(IPController):
             raise OSError(error.errno, f"{error.strerror} (port {port})") from None
         self._bound.append(bound)
         return port
+
+    def _engine_ip_default(self) -> str:
+        """Name Unix sockets in the hosts' folder by this process; labkit.cluster.supervisor removes them."""
+        if self.engine_transport == "ipc":
+            from labkit.hosts.state import folder  # noqa: PLC0415  (other controllers start without it)
+
+            return str(folder() / str(os.getpid()))
+        return str(super()._engine_ip_default())
+
+    def construct_url(self, kind: str, channel: str, index: Any = None) -> str:
+        """Return a channel's address; before a socket's number, engines write a colon, not a hyphen."""
+        url: str = super().construct_url(kind, channel, index)
+        head, separator, number = url.rpartition("-")
+        return f"{head}:{number}" if separator and url.startswith("ipc:") else url
 
 
 if __name__ == "__main__":

@@ -6,22 +6,23 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ipyparallel as ipp
 from ipyparallel.error import NoEnginesRegistered
 from IPython import get_ipython
 
-from labkit.cluster import discovery
+from labkit.cluster import clusters
 from labkit.cluster import ipyparallel_private as private
-from labkit.cluster.cells.exits import exits_file, first_exit
-from labkit.cluster.cells.failures import failures, hang_report, tracebacks, unreceived_line
-from labkit.cluster.cells.reports import Reports, stuck_in_mpi
-from labkit.cluster.engine.setup import renew_comm, unreceived_messages
+from labkit.cluster.engine_setup import RankInfo, renew_comm, unreceived_messages
 from labkit.cluster.errors import CellHung, CellStopped, RankDied
+from labkit.cluster.failures import failures, hang_report, tracebacks, unreceived_line
 from labkit.cluster.ownership import Claim
-from labkit.cluster.slurm.notebook import Job
-from labkit.cluster.world import RankInfo
+from labkit.cluster.slurm import Job
+from labkit.cluster.supervisor import cluster_files
 from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.flight_recorder.layout import FlightRecorder
 from mpiwatch.flight_recorder.report import Activity, Reason, Report
@@ -33,7 +34,7 @@ ADVICE = (
     "Run the cell with `connect()` again: it starts new engines and lists the cells to run again, "
     "because the ranks' variables are gone."
 )
-POLL_S = 0.05
+POLL_S = 0.02
 CONTROLLER_POLL_S = 0.5
 HANG_GRACE_S = 0.3  # from the first HangError until the ranks still in the cell are interrupted
 INTERRUPT_S = 2.0  # from the interrupt until the engines are ended
@@ -59,8 +60,9 @@ class Ranks:
         self.client = client
         self.pids = {info.pid: info.rank for info in infos}
         self.hosts = {info.rank: info.host for info in infos}
-        self.exits = exits_file(cluster)
-        self.reports = Reports(cluster)
+        files = cluster_files(cluster.profile_dir, cluster.cluster_id)
+        self.exits = Path(files["exits"])
+        self.reports = Reports(Path(files["reports"]))
         self.job = Job(cluster)
         self.claim = claim
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
@@ -96,7 +98,7 @@ class Ranks:
         self.is_renewal_due, self.epoch = False, self.epoch_now()
         try:
             result = self.client[:].apply_async(renew_comm)
-            done_in_time = wait(result, RENEWAL_S)
+            done_in_time = result.wait(RENEWAL_S)
         except BaseException:  # an interrupt
             self.is_renewal_due = True
             raise
@@ -129,11 +131,11 @@ class Ranks:
         if self.recorder is None or not sum(slot.balance for slot in self.recorder.slots):
             return ""
         asked = self.client[:].apply_async(unreceived_messages)
-        return unreceived_line(asked.get()) if wait(asked, UNRECEIVED_S) and not failures(asked) else ""
+        return unreceived_line(asked.get()) if asked.wait(UNRECEIVED_S) and not failures(asked) else ""
 
     def check_controller(self) -> None:
         """Raise RankDied if the controller has ended: no answer would ever arrive."""
-        if self.controller is not None and not discovery.is_running(self.controller):
+        if self.controller is not None and not clusters.is_running(self.controller):
             raise RankDied(f"the cluster's controller has ended, and the engines with it. {ADVICE}")
 
     def death(self) -> RankDied | CellHung | None:
@@ -143,7 +145,7 @@ class Ranks:
         ranks = sorted(self.pids.values())
         if set(self.client.ids) == set(ranks):
             return None
-        self.wait_until_no_engine()
+        wait_until(lambda: not self.client.ids, NOTICE_S)
         first = first_exit(self.exits, self.pids)
         report = self.reports.last()
         if first is not None and first.code == HANG_EXIT_CODE and report is not None:
@@ -155,12 +157,6 @@ class Ranks:
             return RankDied(f"{ranks_phrase(gone)} ended. {ADVICE}")
         others = ", and MPI ended the other ranks with it" if len(ranks) > 1 else ""
         return RankDied(f"{first}{others}. {ADVICE}")
-
-    def wait_until_no_engine(self) -> None:
-        """Wait until the controller has noticed the end of every engine, for at most NOTICE_S."""
-        deadline = time.monotonic() + NOTICE_S
-        while self.client.ids and time.monotonic() < deadline:
-            time.sleep(0.02)
 
     def end_if_hung(self, result: ipp.AsyncResult) -> None:
         """End a cell in which a rank has raised HangError, if it does not end by itself. Call it repeatedly.
@@ -174,7 +170,7 @@ class Ranks:
             self.end_if_job_ends(now)
         report = self.reports.of_this_cell()
         text = hang_report(failures(result)) if report is None else render(report)
-        if text is None or wait(result, HANG_GRACE_S):
+        if text is None or result.wait(HANG_GRACE_S):
             return
         if report is not None and not set(pending(result)).isdisjoint(stuck_in_mpi(report)):
             self.end(stuck_text(report))
@@ -198,7 +194,7 @@ class Ranks:
             self.lost_since = now
         elif now - self.lost_since > LOST_S:
             kill_engines(self.client)
-            self.wait_until_no_engine()
+            wait_until(lambda: not self.client.ids, NOTICE_S)
             if (died := self.death()) is not None:
                 raise died
 
@@ -235,7 +231,7 @@ class Ranks:
         before = self.places()
         # Only once: a second interrupt could hit a rank while it handles the first, and its answer be lost.
         self.client.send_signal("SIGINT", targets=pending(result), block=False)
-        if wait(result, INTERRUPT_S):
+        if result.wait(INTERRUPT_S):
             return True
         now = self.places()
         stuck = [rank for rank in pending(result) if now.get(rank) == before.get(rank)]
@@ -254,7 +250,7 @@ class Ranks:
         """End all engines, even those that do not respond, and wait until the controller has noticed."""
         self.ended_because = reason
         kill_engines(self.client)
-        self.wait_until_no_engine()
+        wait_until(lambda: not self.client.ids, NOTICE_S)
 
 
 def stuck_text(report: Report) -> str:
@@ -268,14 +264,80 @@ def kill_engines(client: ipp.Client) -> None:
         client.send_signal(signal.SIGKILL, block=False)
 
 
-def wait(result: ipp.AsyncResult, seconds: float) -> bool:
-    """Wait until a cell has ended on all ranks, for at most so many seconds; return whether it has."""
-    end = time.monotonic() + seconds
-    while not result.wait(POLL_S) and time.monotonic() < end:
-        pass
-    return bool(result.done())
-
-
 def pending(result: ipp.AsyncResult) -> list[int]:
     """Return the engines that have not ended the cell."""
     return [engine for engine, future in private.futures(result).items() if not future.done()]
+
+
+def wait_until(condition: Callable[[], object], seconds: float) -> None:
+    """Wait until a condition holds, for at most so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+@dataclass(frozen=True)
+class RankExit:
+    """How a rank ended; `code` is its exit code, or minus the number of the signal that killed it.
+
+    The ranks' exit recorders write it (labkit.cluster.engine).
+    """
+
+    rank: int
+    code: int
+
+    def __str__(self) -> str:
+        if self.code < 0:
+            return f"rank {self.rank} was killed by signal {-self.code} ({signal.Signals(-self.code).name})"
+        return f"rank {self.rank} ended with exit code {self.code}"
+
+
+def first_exit(file: Path, ranks: Mapping[int, int]) -> RankExit | None:
+    """Return which rank ended first, or None if none did. `ranks` gives the rank of each process id."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    for line in lines:
+        pid, code = map(int, line.split())
+        if pid in ranks:
+            return RankExit(ranks[pid], code)
+    return None
+
+
+class Reports:
+    """Reads the hang reports that the ranks of a cluster append to a file from now on.
+
+    The notebook can read the file on another machine than the ranks', and after the ranks have ended.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.start = self.cell_start = self._size()
+
+    def begin_cell(self) -> None:
+        """Note that a cell starts: later reports are about this cell."""
+        self.cell_start = self._size()
+
+    def of_this_cell(self) -> Report | None:
+        """Return the last report since the cell started; None if there is none."""
+        return self._last_since(self.cell_start)
+
+    def last(self) -> Report | None:
+        """Return the last report; None if there is none."""
+        return self._last_since(self.start)
+
+    def _last_since(self, start: int) -> Report | None:
+        if self._size() <= start:
+            return None
+        with self.file.open("rb") as file:
+            file.seek(start)
+            lines = file.read().splitlines(keepends=True)
+        reports = [Report.from_json(line) for line in lines if line.endswith(b"\n")]
+        return next((each for each in reports[::-1] if each.reason is not Reason.INTERRUPTED), None)
+
+    def _size(self) -> int:
+        return self.file.stat().st_size if self.file.exists() else 0
+
+
+def stuck_in_mpi(report: Report | None) -> list[int]:
+    """Return the ranks that a report has found inside an MPI call that nothing can interrupt."""
+    ranks = report.ranks if report is not None else ()
+    return [rank.rank for rank in ranks if rank.mpi_call]

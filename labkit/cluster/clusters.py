@@ -1,0 +1,213 @@
+"""The clusters of this machine: find those that run, start and stop this notebook's own, in a chosen profile.
+
+A profile says where the ranks run. The lab installs settings for each, which IPython knows by the same name;
+`mpi` is IPython's default profile.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ipyparallel as ipp
+import psutil
+from ipyparallel.cluster.launcher import LocalControllerLauncher
+from IPython.paths import get_ipython_dir
+
+from labkit.cluster import ipyparallel_private as private
+from labkit.cluster import slurm
+from labkit.cluster.errors import ClusterError
+from labkit.cluster.ownership import Claim
+from labkit.cluster.supervisor import cluster_files, supervised
+from labkit.leftovers import remove
+from mpiwatch.processes import alive
+
+DEFAULT_PROFILE = "mpi"
+SETTINGS = "ipcluster_config.py"
+INSTALLED = Path(sys.prefix, "share", "labkit", "cluster_profiles")
+# A cluster that a notebook starts is named after its kernel: no other notebook uses it. Machines may share a
+# home folder, so the machine is part of the name.
+THIS_PROCESS = f"{socket.gethostname()}-{os.getpid()}"
+OWN = f"notebook-{THIS_PROCESS}"
+# `labkit lab` sets this environment variable to the id of its cluster, for the kernels of its JupyterLab.
+CHOSEN = "LABKIT_CLUSTER"
+LAB = "lab-"  # followed by THIS_PROCESS of `labkit lab`
+CONTROLLERS = {"ipyparallel.controller", "labkit.cluster.controller"}
+
+quiet = logging.getLogger("labkit.cluster")
+quiet.addHandler(logging.NullHandler())
+quiet.propagate = False
+
+own_cluster: ipp.Cluster | None = None  # the cluster that this kernel has started
+
+
+class SupervisedControllerLauncher(LocalControllerLauncher):
+    """Start a controller that ends with its starter, even if SIGKILL ends that process.
+
+    Not with `ipcluster start --daemonize` and `Cluster(shutdown_atexit=False)`: that controller stays.
+    """
+
+    def find_args(self) -> list[str]:
+        command = super().find_args()
+        return [*supervised("controller"), *command] if self.parent.shutdown_atexit else command
+
+
+def find_or_start(n: int, profile: str, only_own: bool) -> tuple[ipp.Cluster, str, bool]:
+    """Return a cluster for n engines, a phrase that says where it comes from, and whether it is new."""
+    global own_cluster  # noqa: PLW0603
+    ipython_profile = prepare_profile(profile, n)
+    found = list(running(profile))
+    if own_cluster is not None and (Path(own_cluster.cluster_file), n) in found:
+        return own_cluster, "this notebook's cluster", False
+    path = None if only_own else preferred(path for path, size in found if size == n)
+    if path is not None:
+        return attach(path), f"cluster found running: {path.stem.removesuffix('-')}", False
+    stop_own_cluster()  # if there is one, it has another size, or its controller has died
+    own_cluster = ipp.Cluster(n=n, cluster_id=OWN, profile=ipython_profile, parent=None, log=quiet)
+    own_cluster.start_cluster_sync()
+    atexit.register(stop_own_cluster)
+    return own_cluster, "cluster started; it ends with this notebook", True
+
+
+def client_of(cluster: ipp.Cluster) -> ipp.Client:
+    """Return a client once the controller is up; raise ClusterError if the controller has ended."""
+    try:
+        return cluster.connect_client_sync()
+    except RuntimeError:  # the controller ended while ipyparallel waited for it
+        last = [line for line in cluster.controller.get_output().splitlines() if line][-1:]
+        if cluster is own_cluster:
+            stop_own_cluster()
+        raise ClusterError(
+            f"the cluster's controller has ended{': '.join(['', *last])}. Call connect() again: it takes "
+            f"other ports, unless your ipcontroller_config.py sets them."
+        ) from None
+
+
+def stop_own_cluster() -> None:
+    """Stop this kernel's cluster, engines first: a controller waits for engines that nobody stopped."""
+    global own_cluster  # noqa: PLW0603
+    atexit.unregister(stop_own_cluster)
+    if own_cluster is not None:
+        own_cluster.stop_engines_sync()
+        own_cluster.stop_controller_sync()
+        # A controller that was killed leaves these files, and the next one has the same name.
+        files = cluster_files(own_cluster.profile_dir, own_cluster.cluster_id)
+        remove([files["client"], files["engine"]])
+        own_cluster = None
+
+
+def is_controller_running(state: dict[str, Any]) -> bool:
+    """Return whether the controller in a cluster file runs, and its pid is not another program's by now."""
+    pid = private.controller_pid(state)
+    try:
+        return pid is not None and not CONTROLLERS.isdisjoint(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return False
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Return whether a process runs, and its pid is not another process's by now; a zombie does not run."""
+    return process.is_running() and alive(process.pid)
+
+
+def running(profile: str) -> Iterator[tuple[Path, int | None]]:
+    """Yield the cluster file and the number of engines of each running cluster that this notebook may use."""
+    paths = [path for folder in private.profile_dirs() for path in folder.glob("security/cluster-*.json")]
+    for path in sorted(paths, key=lambda path: (id_of(path) != os.environ.get(CHOSEN), path)):
+        if profile_of(path) != profile or belongs_to_another(id_of(path)):
+            continue
+        try:
+            state = json.loads(path.read_text())
+        except (OSError, ValueError):  # just removed, or not written completely yet
+            continue
+        if is_controller_running(state):
+            yield path, private.size_of(state)
+
+
+def belongs_to_another(cluster_id: str) -> bool:
+    """Return whether a cluster ends with another notebook, or with a JupyterLab that is not this kernel's."""
+    chosen = os.environ.get(CHOSEN, cluster_id)  # outside of `labkit lab`, as in VS Code, any will do
+    return (cluster_id.startswith("notebook-") and cluster_id != OWN) or (
+        cluster_id.startswith(LAB) and cluster_id != chosen
+    )
+
+
+def preferred(paths: Iterable[Path]) -> Path | None:
+    """Return the cluster file whose engines this notebook should use; None if there is none.
+
+    The engines that it uses already come first, then free ones, then those that another notebook holds
+    without running a cell on them, then busy ones. Of equals, the first is preferred.
+    """
+    return min(paths, key=lambda path: claim(path).state(), default=None)
+
+
+def claim(path: Path) -> Claim:
+    """Return this notebook's claim on the cluster that a cluster file describes."""
+    return Claim(str(path.parent.parent), id_of(path))
+
+
+def id_of(path: Path) -> str:
+    """Return the id of the cluster that a cluster file describes; empty for a plain `ipcluster start`."""
+    return path.stem.removeprefix("cluster-")
+
+
+def attach(path: Path) -> ipp.Cluster:
+    """Return the cluster that a cluster file describes, without taking charge of its end."""
+    return private.attach(path, parent=None, log=quiet)
+
+
+def profiles() -> list[str]:
+    """Return the names of the profiles, the default one first."""
+    return [DEFAULT_PROFILE, *sorted(path.parent.name for path in INSTALLED.glob(f"*/{SETTINGS}"))]
+
+
+def check_profile(profile: str) -> None:
+    """Raise ClusterError unless the profile exists."""
+    if profile not in profiles():
+        raise ClusterError(
+            f"there is no profile {profile!r}; the profiles are {', '.join(profiles())}. "
+            f"If one is missing, install the lab again: `make env`, or pip for a wheel."
+        )
+
+
+def prepare_profile(profile: str, n: int) -> str:
+    """Check that n engines can run in a profile, install its settings, and return IPython's name for it.
+
+    Raise ClusterError or labkit.hosts.HostsError if the profile does not exist or is not ready for n engines.
+    """
+    check_profile(profile)
+    if profile == DEFAULT_PROFILE:
+        return "default"
+    if profile == "hosts":
+        from labkit import hosts  # noqa: PLC0415  (`ipcluster` loads this module, and should not wait for it)
+
+        if (up := len(hosts.running().hosts)) < n:
+            raise ClusterError(
+                f"{n} ranks do not fit on {up} hosts: each host runs one rank. "
+                f"Run `labkit hosts down`, then `labkit hosts up --n {n}`."
+            )
+    if profile == "slurm":
+        slurm.load()  # report a wrong setting here rather than as a controller that does not start
+        if not shutil.which("sbatch"):
+            raise ClusterError(
+                "the profile `slurm` needs SLURM's commands, and this machine has no `sbatch`. Run the "
+                "notebook on the cluster's login node, or leave the profile out."
+            )
+    folder = Path(get_ipython_dir(), f"profile_{profile}")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SETTINGS).write_text((INSTALLED / profile / SETTINGS).read_text())
+    return profile
+
+
+def profile_of(cluster_file: Path) -> str:
+    """Return the lab's name for the profile that a cluster file belongs to."""
+    name = cluster_file.parent.parent.name.removeprefix("profile_")
+    return name if name in profiles() else DEFAULT_PROFILE

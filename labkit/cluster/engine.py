@@ -1,0 +1,103 @@
+"""An ipyparallel engine whose end is recorded, and that starts sooner.
+
+    mpiexec -n 4 python -m labkit.cluster.engine --mpi …
+
+Each rank is two processes. When one rank dies, MPI ends all of them within milliseconds, and mpiexec does not
+tell which died first (MPICH names the first process of the world in any case). Only the parent of a rank gets
+its exit status. So the process that mpiexec starts is an exit recorder, and the engine is its child. mpiexec
+learns of a death when the recorder ends in turn, that is after the record is written.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+from typing import Any
+
+from labkit.cluster.supervisor import files_of_this_cluster
+from labkit.hosts.namespaces import TOKEN
+from mpiwatch.processes import die_with_parent, die_with_proxy
+
+FORWARDED = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2
+
+
+def main() -> None:
+    """Run an engine; append a line with its pid and exit code to the cluster's file of exits."""
+    recorder = os.getpid()
+    die_with_proxy()
+    child = os.fork()
+    if child == 0:
+        die_with_parent(signal.SIGKILL, recorder)
+        run_engine()
+        sys.exit()
+
+    for signum in FORWARDED:
+        signal.signal(signum, lambda received, frame: os.kill(child, received))
+    _, status = os.waitpid(child, 0)
+    for signum in FORWARDED:  # the child's pid may be another process's by now
+        signal.signal(signum, signal.SIG_IGN)
+    code = os.waitstatus_to_exitcode(status)
+    # One write per line, so that the lines of several ranks do not mix.
+    file = os.open(files_of_this_cluster()["exits"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(file, f"{child} {code}\n".encode())
+    os.close(file)
+    if TOKEN in os.environ or "SLURM_JOB_ID" in os.environ:
+        # Between several hosts MPICH reports a rank that a signal killed, but not one with an exit code.
+        os.kill(recorder, signal.SIGKILL)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def run_engine() -> None:
+    """Run an ipyparallel engine; the command line is ipyparallel's.
+
+    A nanny is the process that relays signals to an engine and reports its end. ipyparallel starts it as a
+    new program, which imports all of ipyparallel once more: for four engines on two cores that is a third of
+    the time in which a cluster starts. A fork has everything imported.
+    """
+    from ipyparallel.engine import app  # noqa: PLC0415  (the exit recorder stays small)
+
+    app.start_nanny = fork_nanny()  # now, before MPI, threads and sockets exist
+    app.main()
+
+
+def fork_nanny() -> Any:
+    """Fork a process that waits to become the nanny; return a replacement for ipyparallel's `start_nanny`.
+
+    `app.start_nanny` and the pickled arguments that `nanny.main` reads from its standard input are private to
+    ipyparallel (see tests/cluster/test_ipyparallel_private.py).
+    """
+    from ipyparallel.engine import nanny  # noqa: PLC0415
+
+    arguments_out, arguments_in = os.pipe()
+    url_out, url_in = os.pipe()
+    if os.fork() == 0:
+        os.setsid()  # signals of the terminal are not meant for the nanny
+        os.dup2(arguments_out, 0)
+        os.dup2(url_in, 1)
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115  (line-buffered: it sends one line)
+        # Close all other files, above all the socket by which mpiexec notices that a rank ends.
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        try:
+            nanny.main()
+        finally:
+            os._exit(0)
+    os.close(arguments_out)
+    os.close(url_in)
+
+    def start_nanny(**arguments: Any) -> tuple[str, Any]:
+        with open(arguments_in, "wb") as file:
+            pickle.dump({**arguments, "pid": os.getpid()}, file)
+        # It stays open until the engine ends, which is how the nanny notices.
+        pipe = open(url_out, encoding="utf-8")  # noqa: SIM115
+        url = pipe.readline().strip()
+        if not url:
+            raise RuntimeError("the engine's nanny did not start")
+        return url, pipe
+
+    return start_nanny
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,503 @@
+"""The profile `slurm`: submit a notebook's engines as one SLURM job, and query, watch and cancel the job.
+
+    python -m labkit.cluster.slurm -n RANKS PROGRAM …
+
+replaces `mpiexec` and represents the job as a process on this machine. It submits the job, ends when the job
+ends, and cancels the job on SIGTERM, which its supervisor sends when the cluster's controller has ended. It
+writes the job's state to the cluster's file `job`, which the notebook reads.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from platformdirs import user_config_path
+
+from labkit.cluster.errors import ClusterError
+from labkit.cluster.supervisor import cluster_files, files_of_this_cluster
+from labkit.files import atomic_write
+from mpiwatch import env
+from mpiwatch.wording import ranks_phrase
+
+if TYPE_CHECKING:
+    import ipyparallel as ipp
+
+FILE = "LABKIT_SLURM"  # environment variable with the path of the file with the settings
+SECTION = "slurm"
+EXAMPLE = "[slurm]\npartition = main\ntime = 2:00:00"
+ANSWER_S = 30.0  # for slurmctld, which may be busy
+NOT_STARTED = {"PENDING", "CONFIGURING", "REQUEUED", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD"}
+ACTIVE = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
+# States that tell why a job ended; FAILED and COMPLETED only follow from what a rank did.
+CAUSES = {
+    "CANCELLED": "was cancelled",
+    "TIMEOUT": "has reached its time limit of {limit}",
+    "DEADLINE": "has reached its deadline",
+    "NODE_FAIL": "has lost a node",
+    "PREEMPTED": "was preempted by another job",
+    "OUT_OF_MEMORY": "ran out of memory",
+    "BOOT_FAIL": "ended because a node did not boot",
+    "REVOKED": "was revoked",
+}
+# With these reasons, a pending job would wait forever.
+NEVER = (
+    "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "AccountNotAllowed",
+    "QOSNotAllowed",
+)  # fmt: skip
+NODE_WORDS = ("DOWN", "NOT_RESPONDING", "FAIL")
+SLURMD_PORT = "6818"  # SLURM's default
+CONNECT_S = 1.0
+REFUSED = "REFUSED"  # the state in the file `job` if sbatch did not accept the job
+END_S = 4.0  # how long to wait for SLURM's reason after a job's ranks are gone
+FAST_S, SLOW_S = 0.5, 2.0  # between two queries: in the first FAST_FOR_S of a state, and later
+FAST_FOR_S = 10.0
+POLL_S = 0.25  # between two looks at the file of exits
+MPI_GRACE_S = 1.0  # how long MPI has to end the other ranks after one has ended
+SOFT_S = 2.0  # from SIGTERM to SIGKILL for a job's ranks; SLURM's KillWait is half a minute
+CANCEL_S = 30.0  # how long a cancelled job may take to leave the queue
+LAST_LINES = 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings in the file; SLURM chooses where a setting is empty.
+
+    `launcher` starts the ranks inside the job: this environment's `mpiexec`, or SLURM's `srun --mpi=pmi2` or
+    `srun --mpi=pmix`. `pending` is how many minutes a job may wait in the queue. `controller` is the address
+    at which the nodes reach this machine. `options` are further options of sbatch.
+    """
+
+    partition: str = ""
+    account: str = ""
+    time: str = "1:00:00"
+    nodes: str = ""
+    launcher: str = "mpiexec"
+    options: str = ""
+    pending: str = "60"
+    controller: str = ""
+
+
+def load() -> Settings:
+    """Return the settings. Raise ClusterError if the file is wrong."""
+    path = Path(os.environ.get(FILE) or user_config_path("allreduce-lab") / "slurm.ini")
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        text = ""
+    except OSError as error:
+        raise ClusterError(f"cannot read {path}: {error.strerror}") from None
+    return parse_settings(text, str(path))
+
+
+def parse_settings(text: str, path: str) -> Settings:
+    """Return the settings in the text of a file. Raise ClusterError if it is wrong."""
+    parser = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#",))
+    try:
+        parser.read_string(text, path)
+    except configparser.Error as error:
+        raise ClusterError(f"{error}. Expected lines as in:\n{EXAMPLE}") from None
+    known = [field.name for field in fields(Settings)]
+    wrong = [name for name in parser.sections() if name != SECTION]
+    given = dict(parser[SECTION]) if parser.has_section(SECTION) else {}
+    wrong += [name for name in given if name not in known]
+    if wrong:
+        raise ClusterError(
+            f"{path} has {wrong[0]!r}, which the profile `slurm` does not know. Expected a section "
+            f"[{SECTION}] with any of {', '.join(known)}."
+        )
+    lines = [name for name, value in given.items() if "\n" in value]
+    if lines:
+        raise ClusterError(f"{path} has {lines[0]} on several lines; expected one line for each setting.")
+    settings = Settings(**given)
+    if not re.fullmatch(r"\d+(\.\d+)?", settings.pending):
+        raise ClusterError(f"{path} has pending = {settings.pending}; expected a number of minutes")
+    return settings
+
+
+def controller_address(settings: Settings) -> str:
+    """Return the address at which this machine's controller is reachable from the nodes.
+
+    The default is this machine's address in the network of SLURM's own controller.
+    """
+    return settings.controller or address_towards(slurm_controller()) or socket.gethostname()
+
+
+def slurm_controller() -> str:
+    """Return the address of the machine where slurmctld runs; empty if SLURM does not answer."""
+    try:
+        shown = run(["scontrol", "show", "config"], check=False).stdout
+    except ClusterError:
+        return ""
+    found = re.search(r"^SlurmctldHost\[0\]\s*=\s*([^\s(]+)(?:\(([^)]+)\))?", shown, re.MULTILINE)
+    return (found[2] or found[1]) if found else ""
+
+
+def address_towards(host: str) -> str:
+    """Return the address of this machine from which it reaches a host; empty if the host is unknown."""
+    if not host:
+        return ""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def batch_script(settings: Settings, n: int, program: Sequence[str], mpiexec: str, log: str) -> str:
+    """Return a batch script that starts n ranks of a program as one MPI world.
+
+    `mpiexec`: path of this environment's mpiexec. `log`: path of the job's output file.
+    """
+    options = [
+        "--job-name=allreduce-lab",
+        f"--ntasks={n}",
+        f"--output={log}",
+        "--export=ALL",
+        "--no-requeue",  # the notebook starts new engines itself
+        *(f"--{name}={value}" for name in ("partition", "account", "time", "nodes")
+          if (value := getattr(settings, name))),
+        *shlex.split(settings.options),
+    ]  # fmt: skip
+    launcher, *launcher_options = shlex.split(settings.launcher)
+    if launcher == "mpiexec":
+        launcher = mpiexec
+    elif launcher == "srun":
+        # Without this option, the other ranks wait forever for a rank that has died.
+        launcher_options.insert(0, "--kill-on-bad-exit=1")
+    lines = [
+        "#!/bin/sh",
+        *(f"#SBATCH {shlex.quote(option)}" for option in options),
+        f"exec {shlex.join([launcher, *launcher_options, '-n', str(n), *program])}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What SLURM says about a job. `state` and `reason` are SLURM's words; `nodes` is a list such as n[1-4].
+
+    `signal` is the signal that ended the batch script. `rank_ended`: a rank ended while the job ran, and that
+    ended the job.
+    """
+
+    job: str
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    start: str = ""
+    limit: str = ""
+    signal: int = 0
+    rank_ended: bool = False
+
+    @property
+    def is_pending(self) -> bool:
+        """Return whether the job is waiting for its nodes."""
+        return self.state in NOT_STARTED
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the job has ended, or SLURM no longer knows it."""
+        return self.state not in NOT_STARTED | ACTIVE
+
+    @property
+    def is_ending(self) -> bool:
+        """Return whether SLURM is ending the job's processes, or has ended them."""
+        return self.state == "COMPLETING" or self.is_over
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the job's own program has failed."""
+        return self.state == "FAILED" or (self.state == "COMPLETING" and self.reason == "NonZeroExitCode")
+
+    @property
+    def never_starts(self) -> bool:
+        """Return whether the job is pending for a reason that will not go away."""
+        return self.is_pending and self.reason.startswith(NEVER)
+
+    @property
+    def cause(self) -> str:
+        """Return the sentence about the job's end if SLURM knows its cause; otherwise empty."""
+        state = self.state
+        if state == "COMPLETING":  # SLURM shows the final state only when all of the job's processes are gone
+            state = {"TimeLimit": "TIMEOUT"}.get(
+                self.reason, "CANCELLED" if self.signal == signal.SIGTERM else ""
+            )
+        known = "" if self.rank_ended else CAUSES.get(state, "")
+        return f"SLURM job {self.job} {known.format(limit=self.limit)}" if known else ""
+
+    def __str__(self) -> str:
+        if self.is_pending:
+            when = f"; expected start {self.start}" if self.start not in ("", "N/A", "Unknown") else ""
+            reason = f": {self.reason}" if self.reason not in ("", "None") else ""
+            return f"SLURM job {self.job} is pending{reason}{when}"
+        if not self.is_over:
+            return f"SLURM job {self.job} runs on {self.nodes}"
+        return self.cause or f"SLURM job {self.job} has ended ({self.state.lower() or 'unknown'})"
+
+
+def parse_job(job: str, answer: str) -> JobState:
+    """Return the state in the output of `scontrol show job`; an unknown job has ended."""
+    words = dict(word.partition("=")[::2] for word in answer.split())
+    number = words.get("ExitCode", "").partition(":")[2]
+    return JobState(
+        job,
+        words.get("JobState", ""),
+        words.get("Reason", ""),
+        words.get("NodeList", ""),
+        words.get("StartTime", ""),
+        words.get("TimeLimit", ""),
+        int(number) if number.isdigit() else 0,
+    )
+
+
+def ask(job: str) -> JobState:
+    """Return the state of a job. Raise ClusterError if SLURM does not answer."""
+    # SLURM remembers an ended job for some minutes (MinJobAge), which is enough here; sacct may be absent.
+    answer = run(["scontrol", "--oneliner", "show", "job", job], check=False)
+    if answer.returncode and "Invalid job id" not in answer.stderr:
+        raise ClusterError(f"`scontrol show job` failed: {answer.stderr.strip()}")
+    return parse_job(job, answer.stdout)
+
+
+def submit(script: str) -> str:
+    """Submit a batch script; return the job's id. Raise ClusterError with SLURM's message on refusal."""
+    answer = run(["sbatch", "--parsable"], script)
+    return answer.stdout.strip().partition(";")[0]
+
+
+def cancel(job: str, *options: str) -> None:
+    """Cancel a job, or send it a signal. Do nothing if the job has ended."""
+    run(["scancel", "--quiet", *options, job], check=False)
+
+
+def lost_nodes(nodes: Collection[str]) -> list[str]:
+    """Return the nodes of a job that SLURM calls down or that do not answer.
+
+    SLURM itself notices a lost node only after SlurmdTimeout, five minutes by default, so this function
+    connects to the port of each node's slurmd. If it reaches none, it assumes a firewall and reports no
+    silent node.
+    """
+    answer = run(["scontrol", "--oneliner", "show", "node", ",".join(sorted(nodes))], check=False).stdout
+    lost, silent = [], []
+    for line in answer.splitlines():
+        words = dict(word.partition("=")[::2] for word in line.split())
+        if any(word in words.get("State", "") for word in NODE_WORDS):
+            lost.append(words["NodeName"])
+        elif not _answers(words.get("NodeAddr", ""), words.get("Port", SLURMD_PORT)):
+            silent.append(words["NodeName"])
+    return lost + (silent if len(lost + silent) < len(nodes) else [])
+
+
+def _answers(host: str, port: str) -> bool:
+    try:
+        with socket.create_connection((host, int(port)), timeout=CONNECT_S):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def run(command: list[str], given: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run one of SLURM's commands. Raise ClusterError if it is missing or, with `check`, if it fails."""
+    try:
+        done = subprocess.run(
+            command, input=given, capture_output=True, text=True, timeout=ANSWER_S, check=False
+        )
+    except FileNotFoundError:
+        raise ClusterError(
+            f"there is no `{command[0]}` on this machine. Use the profile `slurm` where SLURM's commands are "
+            f"installed, such as on a cluster's login node"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise ClusterError(f"SLURM did not answer `{command[0]}` within {ANSWER_S:.0f} s") from None
+    if check and done.returncode:
+        text = done.stderr.strip().replace(f"{command[0]}: error: ", "")
+        raise ClusterError(f"SLURM refused the job: {text}")
+    return done
+
+
+class Job:
+    """The SLURM job of a cluster's engines; without a job, its properties are empty."""
+
+    def __init__(self, cluster: ipp.Cluster) -> None:
+        self.file = Path(cluster_files(cluster.profile_dir, cluster.cluster_id)["job"])
+        self.is_slurm = Path(cluster.profile_dir).name == "profile_slurm"
+
+    def state(self) -> JobState | None:
+        """Return the job's last state in the cluster's file `job`; None if there is none."""
+        if not self.is_slurm:
+            return None
+        try:
+            return JobState(**json.loads(self.file.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def failure(self) -> str:
+        """Return why there are no engines if SLURM refused the job or the job has ended; else empty."""
+        state = self.state()
+        if state is None or not state.is_over:
+            return ""
+        return state.reason if state.state == REFUSED else f"{state}."
+
+    @property
+    def is_ending(self) -> bool:
+        """Return whether SLURM has begun to end the job."""
+        state = self.state()
+        return state is not None and state.is_ending
+
+    def cause_of_end(self, hosts: Mapping[int, str]) -> str:
+        """Return why the ranks on these hosts have ended if SLURM knows it or a node is lost; else empty."""
+        deadline = time.monotonic() + END_S
+        while (last := self.state()) is not None and not last.rank_ended:
+            try:
+                state = ask(last.job)
+                if state.cause:
+                    return state.cause
+                lost = lost_nodes(set(hosts.values()))
+            except ClusterError as error:
+                return f"the engines have ended, and {error}"
+            if lost:
+                ranks = [rank for rank, host in hosts.items() if host in lost]
+                return (
+                    f"SLURM job {last.job} has lost node{'s' * (len(lost) > 1)} {', '.join(lost)} with "
+                    f"{ranks_phrase(ranks)}: SLURM's daemon there does not answer"
+                )
+            if state.is_over or time.monotonic() > deadline:
+                return ""
+            time.sleep(POLL_S)
+        return ""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job to its end; return 0 if it ended without an error."""
+    if arguments[:1] != ["-n"]:
+        sys.exit(__doc__)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    if os.environ.get(env.OVERSUBSCRIBE) == env.OPEN_MPI[env.OVERSUBSCRIBE]:
+        # With this setting, Open MPI would put all ranks on the first node. SLURM has counted the cores.
+        del os.environ[env.OVERSUBSCRIBE]
+    files = files_of_this_cluster()
+    log = f"{files['job']}-%j.out"
+    exits = Path(files["exits"])
+    exits_before = size(exits)
+    job = ""
+    try:
+        # Block signals: one that arrives before sbatch answers would lose the job's id.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        script = batch_script(load(), int(arguments[1]), arguments[2:], env.mpiexec(), log)
+        job = submit(script)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+        last = watch(job, Path(files["job"]), exits, exits_before)
+        print(tail(Path(log.replace("%j", job))), flush=True)
+        return int(last.state != "COMPLETED")
+    except ClusterError as error:
+        print(error, flush=True)
+        write_state(Path(files["job"]), JobState(job, "REFUSED", str(error)))
+        return 1
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if job:
+            cancel_and_wait(job)
+            Path(log.replace("%j", job)).unlink(missing_ok=True)
+
+
+def watch(job: str, file: Path, exits: Path, exits_before: int) -> JobState:
+    """Write the job's state to a file whenever it changes, until the job ends; return the last state."""
+    last, since, next_question = JobState(job, "PENDING"), time.monotonic(), 0.0
+    kill_at = float("inf")
+    write_state(file, last)
+    while not last.is_over:
+        now = time.monotonic()
+        # When a rank ends, end the others too, whatever the launcher does.
+        is_first = not last.rank_ended and has_rank_ended(exits, exits_before)
+        if now >= next_question or is_first:
+            state = ask(job)
+            rank_ended = last.rank_ended or (is_first and (state.state == "RUNNING" or state.has_failed))
+            state = replace(state, rank_ended=rank_ended)
+            if is_first and rank_ended:
+                kill_at = now + MPI_GRACE_S
+            if state.is_ending and not last.is_ending:
+                kill_at = min(kill_at, now + SOFT_S)
+            if state != last:
+                write_state(file, state)
+                last, since = state, now
+            next_question = now + (FAST_S if now - since < FAST_FOR_S else SLOW_S)
+        if now > kill_at:
+            cancel(job, "--full", "--signal=KILL")
+            kill_at = now + SOFT_S
+        time.sleep(POLL_S)
+    return last
+
+
+def has_rank_ended(exits: Path, before: int) -> bool:
+    """Return whether a rank has ended since the file of exits had this size, and not by SIGTERM.
+
+    SLURM and launchers send SIGTERM to end ranks.
+    """
+    try:
+        with exits.open("rb") as file:
+            file.seek(before)
+            first = file.readline().split()
+    except OSError:
+        return False
+    return len(first) > 1 and int(first[1]) != -signal.SIGTERM
+
+
+def cancel_and_wait(job: str) -> None:
+    """Cancel the job, and wait until it has left the"""
+    began = time.monotonic()
+    is_killed = False
+    state = ask(job)
+    if not state.is_over:
+        cancel(job)
+    while not state.is_over and time.monotonic() - began < CANCEL_S:
+        if not is_killed and time.monotonic() - began > SOFT_S:
+            cancel(job, "--full", "--signal=KILL")
+            is_killed = True
+        time.sleep(POLL_S)
+        state = ask(job)
+
+
+def write_state(file: Path, state: JobState) -> None:
+    """Write a state to the file that the notebook reads."""
+    with atomic_write(file) as out:
+        out.write(json.dumps(asdict(state)).encode())
+
+
+def size(file: Path) -> int:
+    """Return a file's size in bytes; 0 if there is no such file."""
+    try:
+        return os.stat(file).st_size
+    except OSError:
+        return 0
+
+
+def tail(file: Path) -> str:
+    """Return the last lines of the job's output."""
+    try:
+        return "\n".join(file.read_text(errors="replace").splitlines()[-LAST_LINES:])
+    except OSError:
+        return ""
+
+
+def _stop(signum: int, frame: object) -> None:
+    raise SystemExit(128 + signum)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,148 @@
+"""The files of a cluster, and the supervisor that removes them when the cluster's controller or engines end.
+
+    python supervisor.py ROLE STARTER COMMAND [ARGUMENT …]
+
+runs COMMAND as labkit.supervisor does. STARTER is the pid of the process that starts this program, and ROLE
+is one of
+
+- `controller`: end with STARTER, and remove the files that describe the cluster;
+- `engines`: end with the cluster's controller, whichever process started the engines;
+- `job`: the same for engines that are a SLURM job, with enough time to cancel it.
+
+Like labkit.supervisor it is run by path and imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import signal
+import sys
+import time
+
+if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from labkit import leftovers
+from labkit.supervisor import run_by_path, supervise
+from mpiwatch import env
+from mpiwatch.processes import alive
+
+GRACE_S = {"controller": 2.0, "engines": 2.0, "job": 35.0}  # from SIGTERM to SIGKILL; ipyparallel has 5 s
+
+
+def supervised(role: str) -> list[str]:
+    """Return the first words of a command line; the command that follows ends as its role says."""
+    return run_by_path(__file__, role, str(os.getpid()))
+
+
+def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:
+    """Return the paths of the files that describe an ipyparallel cluster and its ranks.
+
+    ipyparallel writes `cluster`, `client`, `engine` and `engines`; the lab writes `owner` (the notebook that
+    uses the engines), `exits` (how each rank ended), `reports` (hang reports, one line of JSON each) and
+    `job` (the state of the engines' SLURM job).
+    """
+    security, log = f"{profile_dir}/security", f"{profile_dir}/log"
+    controller = f"{security}/ipcontroller-{cluster_id}" if cluster_id else f"{security}/ipcontroller"
+    return {
+        "cluster": f"{security}/cluster-{cluster_id}.json",
+        "client": f"{controller}-client.json",
+        "engine": f"{controller}-engine.json",
+        "engines": f"{log}/engines{cluster_id}.json",
+        "owner": f"{log}/owner-{cluster_id}",
+        "exits": f"{log}/exits-{cluster_id}",
+        "reports": f"{log}/reports-{cluster_id}",
+        "job": f"{log}/job-{cluster_id}",
+    }
+
+
+def files_of_this_cluster() -> dict[str, str]:
+    """Return the cluster_files of the cluster that this process belongs to."""
+    # ipyparallel sets both variables for the controllers and engines that it starts.
+    return cluster_files(os.environ.get("IPP_PROFILE_DIR", ""), os.environ.get("IPP_CLUSTER_ID", ""))
+
+
+def engine_logs_of_this_cluster() -> list[str]:
+    """Return the log files of engines of the cluster that this process belongs to, if it has an id.
+
+    A kernel that was killed while it stopped its engines has left their log, and the controller ends last.
+    """
+    folder, id_ = os.environ.get("IPP_PROFILE_DIR", ""), os.environ.get("IPP_CLUSTER_ID", "")
+    return glob.glob(f"{glob.escape(folder)}/log/ipengine-{id_}-*.log") if id_ else []
+
+
+def sockets_of(controller: int) -> list[str]:
+    """Return the sockets that a controller of engines on hosts has made (labkit.cluster.controller)."""
+    if os.path.basename(os.environ.get("IPP_PROFILE_DIR", "")) != "profile_hosts":
+        return []
+    from labkit.hosts.state import folder  # noqa: PLC0415  (it takes time to import, and few clusters need it)
+
+    return glob.glob(f"{folder()}/{controller}:*")
+
+
+def own_log() -> list[str]:
+    """Return the log file that this program writes its output to, if that is known."""
+    with contextlib.suppress(OSError):
+        path = os.readlink("/proc/self/fd/1")
+        return [path] if path.endswith(".log") else []
+    return []
+
+
+def controller_pid() -> int | None:
+    """Return the pid of the cluster's controller, or of its supervisor; None without a whole cluster file."""
+    # labkit.cluster.ipyparallel_private reads the same entry.
+    path = files_of_this_cluster()["cluster"]
+    with contextlib.suppress(OSError, ValueError, KeyError), open(path) as file:
+        return int(json.load(file)["controller"]["state"]["pid"])
+    return None
+
+
+def watched_pid(role: str, starter: int) -> int:
+    """Return the pid of the process to end with."""
+    if role != "controller":
+        # Engines without a controller of their own (`ipcluster engines`) end with their starter.
+        for _ in range(10):
+            if controller := controller_pid():
+                return controller
+            time.sleep(0.02)  # ipyparallel writes the file in place: it may be incomplete
+    return starter
+
+
+def files_to_remove(role: str, watched: int, command: int, *, stopped: bool = False) -> list[str]:
+    """Return the files to remove after the command, of this pid, has ended; `stopped` by a signal to us."""
+    # A starter that has ended cannot read our output or clean up. One that stops its controller needs
+    # neither log, and waits for our end: remove them now, as Jupyter may kill it before it removes them.
+    unread = not alive(watched) or (stopped and role == "controller")
+    found = sockets_of(command) + (own_log() if unread else [])
+    successor = controller_pid()
+    if successor not in (None, os.getpid(), watched) and alive(successor):
+        return found  # a new cluster has taken the name, and the files are its own
+    if unread or role == "controller":
+        found += files_of_this_cluster().values()
+    if unread and role == "controller":
+        found += engine_logs_of_this_cluster()
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line; return its exit status."""
+    role, starter, *command = arguments
+    watched = watched_pid(role, int(starter))
+    if role == "controller":
+        # Files of a controller that a power cut ended: engines must not read them.
+        cluster = files_of_this_cluster()
+        leftovers.remove([cluster["client"], cluster["engine"]])
+    return supervise(
+        command,
+        watched,
+        GRACE_S[role],
+        signal.SIGTERM if role == "job" else env.end_signal(command[0]),
+        lambda pid, stopped: files_to_remove(role, watched, pid, stopped=stopped),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
