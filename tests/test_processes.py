@@ -76,7 +76,7 @@ def test_the_supervisor_imports_only_the_standard_library_and_labkit() -> None:
     assert done.returncode == 0
     imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()[1:]]
     others = {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names)
-    assert others == {"labkit"}
+    assert others == {"labkit", "mpiwatch"}
 
 
 def test_wait_until_read_waits_for_the_reader_of_a_pipe_until_the_deadline() -> None:

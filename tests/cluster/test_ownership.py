@@ -15,10 +15,11 @@ from labkit.cluster.ownership import Claim
 
 
 def test_a_clock_that_is_set_does_not_end_an_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership, "get_ipython", lambda: SimpleNamespace(user_ns={}))
+    shell = SimpleNamespace(user_ns={}, events=SimpleNamespace(register=lambda event, function: None))
+    monkeypatch.setattr(ownership, "get_ipython", lambda: shell)
     (tmp_path / "log").mkdir()
     claim = Claim(str(tmp_path), "")
-    claim.write("")
+    assert claim.take(by_force=False)
     created = psutil.Process.create_time
     # psutil computes this time from that of the system's start, which moves with the clock.
     monkeypatch.setattr(psutil.Process, "create_time", lambda process: created(process) + 2)
