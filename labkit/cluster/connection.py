@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 import ipyparallel as ipp
-import psutil
 from ipyparallel.cluster.launcher import EngineLauncher
 from ipyparallel.error import NoEnginesRegistered, RemoteError
 from IPython import get_ipython
@@ -40,17 +39,47 @@ last_claim: Claim | None = None  # of this kernel's last connect()
 
 
 def connect(
-    n: int,
+    n: int = 4,
     *,
-    profile: str,
-    restart: bool,
-    take_over: bool,
-    own: bool,
-    deadline_s: float,
-    strict: bool,
-    timeout: float,
+    profile: str = "mpi",
+    restart: bool = False,
+    take_over: bool = False,
+    own: bool = False,
+    deadline_s: float = 20.0,
+    strict: bool = False,
+    timeout: float = 120.0,
 ) -> ipp.Client:
-    """Do what labkit.cluster.connect documents."""
+    """Return a client of `n` engines that form one MPI world, engine id = rank, and set up `%%px` for them.
+
+    Attach to a running cluster of `n` engines, restart its engines if they have died, or start a cluster that
+    ends with this notebook's kernel. Every engine gets `comm`, `rank`, `size` and `np`. `comm` is watched: if
+    a rank never calls a collective, all ranks raise an error that says why.
+
+    One notebook at a time uses the engines. Of several clusters of `n` engines, this notebook takes the one
+    that it has used already, else a free one, and the cluster of `labkit lab` before others. If other
+    notebooks hold all of them, it takes over the engines of a notebook that runs no cell on them. That
+    notebook then raises an error at each use of its ranks, until it calls `connect()` again. The ranks keep
+    their variables only if this kernel was the last to use them; otherwise these are cleared.
+
+    The environment variables LABKIT_RANKS and LABKIT_PROFILE replace `n` and `profile`, so that a notebook
+    runs unchanged on other machines.
+
+    - `n`: the number of ranks, at least 1; it may exceed the number of cores.
+    - `profile`: where the ranks run: `mpi` is this machine; `hosts` is the hosts with shaped links that
+      `labkit hosts up` creates, one rank on each; `slurm` is a job of the cluster that this machine belongs
+      to, with the settings in ~/.config/allreduce-lab/slurm.ini (see docs/slurm.md).
+    - `restart`: end the engines that are there, even those that do not respond, and start new ones.
+    - `take_over`: take the engines over even from a notebook that runs a cell on them; the cell is stopped.
+    - `own`: start a cluster for this notebook alone, whatever else runs.
+    - `deadline_s`: how long a rank waits in a call of `comm` before it reports a hang, in seconds.
+    - `strict`: let each send wait for its receive, compare messages with their receives, and list at the end
+      of a cell what it has left behind (see docs/strict.md). Strict mode lasts until the engines end.
+    - `timeout`: how long to wait for the engines, in seconds.
+
+    Raise `labkit.hosts.HostsError` if the profile is `hosts` and no hosts are up, and
+    `labkit.cluster.errors.ClusterError` if the engines did not start, do not answer, do not form one world of
+    `n` ranks, or run a cell of another notebook.
+    """
     try:
         n, profile, chosen = chosen_by_environment(n, profile)
         if n < 1:
@@ -316,7 +345,7 @@ def end_engines(cluster: ipp.Cluster, client: ipp.Client, deadline: float) -> No
 
 
 def are_engines_running(cluster: ipp.Cluster) -> bool:
-    """Return whether a set of engines is up or clusters."""
+    """Return whether a set of engines is up or starting."""
     for engines in private.engine_sets(cluster):
         process = private.process_of(engines)
         # Without a process on this machine, trust what the launcher reports.
@@ -327,12 +356,8 @@ def are_engines_running(cluster: ipp.Cluster) -> bool:
 
 def has_lost_a_rank(cluster: ipp.Cluster) -> bool:
     """Return whether a rank of the running engines has died. MPI then usually ends the others, not always."""
-    processes = [private.process_of(engines) for engines in private.engine_sets(cluster)]
-    try:
-        died = os.stat(cluster_files(cluster.profile_dir, cluster.cluster_id)["exits"]).st_mtime
-        return any(process is not None and died > process.create_time() for process in processes)
-    except (OSError, psutil.Error):
-        return False
+    # Starting engines removes the file (labkit.cluster.supervisor).
+    return os.path.exists(cluster_files(cluster.profile_dir, cluster.cluster_id)["exits"])
 
 
 def last_output(engines: EngineLauncher) -> str:

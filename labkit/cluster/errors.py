@@ -17,55 +17,46 @@ NOT_CONNECTED = (
 )
 
 
-class ClusterError(RuntimeError):
-    """The engines are not what the lab needs. The message says why, and what to do."""
+class ShownError(BaseException):
+    """An error that IPython shows as its message, and below it the tracebacks of the ranks that caused it."""
+
+    name = ""  # stands before the message
+
+    def __init__(self, message: str, tracebacks: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.tracebacks = tracebacks
 
     def _render_traceback_(self) -> list[str]:  # IPython calls this
-        return [wrapped(f"ClusterError: {self}")]
+        message = f"{self.name}: {self}" if self.name else str(self)
+        return [wrapped(message), *(line for traceback in self.tracebacks for line in ("", traceback))]
 
 
-class RankDied(RuntimeError):
+class ClusterError(ShownError, RuntimeError):
+    """The engines are not what the lab needs. The message says why, and what to do."""
+
+    name = "ClusterError"
+
+
+class RankDied(ShownError, RuntimeError):
     """A rank died, and MPI ended the others with it."""
 
-    def _render_traceback_(self) -> list[str]:
-        return [wrapped(f"RankDied: {self}")]
+    name = "RankDied"
 
 
-class CellFailed(RuntimeError):
-    """Ranks raised errors. The message has a line for each distinct one; `tracebacks` are shown below it."""
-
-    def __init__(self, message: str, tracebacks: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.tracebacks = tracebacks
-
-    def _render_traceback_(self) -> list[str]:
-        return _with_tracebacks(str(self), self.tracebacks)
+class CellFailed(ShownError, RuntimeError):
+    """Ranks raised errors. The message has a line for each distinct one, which names it."""
 
 
-class CellHung(RuntimeError):
+class CellHung(ShownError, RuntimeError):
     """The ranks raised a HangError, shown once here, above the tracebacks of the errors that caused it."""
 
-    def __init__(self, report: str, tracebacks: Sequence[str] = ()) -> None:
-        super().__init__(report)
-        self.tracebacks = tracebacks
-
-    def _render_traceback_(self) -> list[str]:
-        return _with_tracebacks(f"HangError: {self}", self.tracebacks)
+    name = "HangError"
 
 
-class CellStopped(KeyboardInterrupt):
+class CellStopped(ShownError, KeyboardInterrupt):
     """The user stopped the cell. The message says what each rank was doing."""
 
-    def __init__(self, message: str, tracebacks: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.tracebacks = tracebacks
-
-    def _render_traceback_(self) -> list[str]:
-        return _with_tracebacks(f"KeyboardInterrupt: {self}", self.tracebacks)
-
-
-def _with_tracebacks(message: str, tracebacks: Sequence[str]) -> list[str]:
-    return [wrapped(message), *(line for traceback in tracebacks for line in ("", traceback))]
+    name = "KeyboardInterrupt"
 
 
 def refuse_cells(shell: Any, message: str) -> None:

@@ -57,7 +57,7 @@ class RankMagics(ParallelMagics):
         block = self.view.block if block is None else block
         after_s = self.progress_after_seconds if progress_after is None else progress_after
         self.ranks.check()
-        self.ranks.reports.begin_cell()
+        self.ranks.begin_cell()
         number, (key, deleted) = cell_number(self.shell), identity(self.shell, cell)
         self.setup_cells.started(key, deleted)
         # Cache the cell under the name that it has on the engines, for reports that quote its lines.
@@ -167,13 +167,10 @@ def text_of_error(ranks: Ranks, error: RemoteError) -> list[str] | None:
 
 
 def last_hang() -> Report | None:
-    """Return the report of the last hang; None if no cell hung, or if its ranks are gone."""
+    """Return the report of this notebook's last hang, for `labkit.plots.hang`; None if no cell hung."""
     shell = get_ipython()
     magics = shell.magics_manager.registry.get("RankMagics") if shell is not None else None
-    if magics is None:
-        return None
-    recorder = magics.ranks.recorder
-    return recorder.last_report() if recorder is not None else magics.ranks.reports.last()
+    return magics.ranks.last_report() if magics is not None else None
 
 
 class SetupCells:

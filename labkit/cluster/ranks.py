@@ -62,7 +62,8 @@ class Ranks:
         self.hosts = {info.rank: info.host for info in infos}
         files = cluster_files(cluster.profile_dir, cluster.cluster_id)
         self.exits = Path(files["exits"])
-        self.reports = Reports(Path(files["reports"]))
+        self.reports = Path(files["reports"])
+        self.cell_start = 0  # the size of `reports` when the last cell began
         self.job = Job(cluster)
         self.claim = claim
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
@@ -138,6 +139,21 @@ class Ranks:
         if self.controller is not None and not clusters.is_running(self.controller):
             raise RankDied(f"the cluster's controller has ended, and the engines with it. {ADVICE}")
 
+    def begin_cell(self) -> None:
+        """Note that a cell starts: later reports are about this cell."""
+        self.cell_start = size(self.reports)
+
+    def last_report(self, since: int = 0) -> Report | None:
+        """Return the last hang report that a rank has appended to the cluster's file after this place in it.
+
+        The notebook can read the file on another machine than the ranks', and after the ranks have ended.
+        """
+        if size(self.reports) <= since:
+            return None
+        lines = self.reports.read_bytes()[since:].splitlines(keepends=True)
+        found = [Report.from_json(line) for line in lines if line.endswith(b"\n")]
+        return next((each for each in reversed(found) if each.reason is not Reason.INTERRUPTED), None)
+
     def death(self) -> RankDied | CellHung | None:
         """Return the error to raise if a rank has ended, after waiting until all of them have."""
         if self.ended_because:
@@ -147,7 +163,7 @@ class Ranks:
             return None
         wait_until(lambda: not self.client.ids, NOTICE_S)
         first = first_exit(self.exits, self.pids)
-        report = self.reports.last()
+        report = self.last_report()
         if first is not None and first.code == HANG_EXIT_CODE and report is not None:
             return CellHung(f"{render(report)}\n{stuck_text(report)}")
         if cause := self.job.cause_of_end(self.hosts):
@@ -168,7 +184,7 @@ class Ranks:
             self.controller_checked = now
             self.check_controller()
             self.end_if_job_ends(now)
-        report = self.reports.of_this_cell()
+        report = self.last_report(since=self.cell_start)
         text = hang_report(failures(result)) if report is None else render(report)
         if text is None or result.wait(HANG_GRACE_S):
             return
@@ -253,6 +269,11 @@ class Ranks:
         wait_until(lambda: not self.client.ids, NOTICE_S)
 
 
+def stuck_in_mpi(report: Report) -> list[int]:
+    """Return the ranks that a report has found inside an MPI call that nothing can interrupt."""
+    return [rank.rank for rank in report.ranks if rank.mpi_call]
+
+
 def stuck_text(report: Report) -> str:
     """Return the sentence that says why the engines were ended after a hang."""
     return f"{ranks_phrase(stuck_in_mpi(report))} could not leave MPI: the engines were ended. {ADVICE}"
@@ -267,6 +288,11 @@ def kill_engines(client: ipp.Client) -> None:
 def pending(result: ipp.AsyncResult) -> list[int]:
     """Return the engines that have not ended the cell."""
     return [engine for engine, future in private.futures(result).items() if not future.done()]
+
+
+def size(file: Path) -> int:
+    """Return a file's size in bytes; 0 if there is no such file."""
+    return file.stat().st_size if file.exists() else 0
 
 
 def wait_until(condition: Callable[[], object], seconds: float) -> None:
@@ -300,44 +326,3 @@ def first_exit(file: Path, ranks: Mapping[int, int]) -> RankExit | None:
         if pid in ranks:
             return RankExit(ranks[pid], code)
     return None
-
-
-class Reports:
-    """Reads the hang reports that the ranks of a cluster append to a file from now on.
-
-    The notebook can read the file on another machine than the ranks', and after the ranks have ended.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.start = self.cell_start = self._size()
-
-    def begin_cell(self) -> None:
-        """Note that a cell starts: later reports are about this cell."""
-        self.cell_start = self._size()
-
-    def of_this_cell(self) -> Report | None:
-        """Return the last report since the cell started; None if there is none."""
-        return self._last_since(self.cell_start)
-
-    def last(self) -> Report | None:
-        """Return the last report; None if there is none."""
-        return self._last_since(self.start)
-
-    def _last_since(self, start: int) -> Report | None:
-        if self._size() <= start:
-            return None
-        with self.file.open("rb") as file:
-            file.seek(start)
-            lines = file.read().splitlines(keepends=True)
-        reports = [Report.from_json(line) for line in lines if line.endswith(b"\n")]
-        return next((each for each in reports[::-1] if each.reason is not Reason.INTERRUPTED), None)
-
-    def _size(self) -> int:
-        return self.file.stat().st_size if self.file.exists() else 0
-
-
-def stuck_in_mpi(report: Report | None) -> list[int]:
-    """Return the ranks that a report has found inside an MPI call that nothing can interrupt."""
-    ranks = report.ranks if report is not None else ()
-    return [rank.rank for rank in ranks if rank.mpi_call]

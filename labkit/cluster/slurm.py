@@ -393,7 +393,6 @@ def main(arguments: list[str]) -> int:
     files = files_of_this_cluster()
     log = f"{files['job']}-%j.out"
     exits = Path(files["exits"])
-    exits_before = size(exits)
     job = ""
     try:
         # Block signals: one that arrives before sbatch answers would lose the job's id.
@@ -401,7 +400,7 @@ def main(arguments: list[str]) -> int:
         script = batch_script(load(), int(arguments[1]), arguments[2:], env.mpiexec(), log)
         job = submit(script)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
-        last = watch(job, Path(files["job"]), exits, exits_before)
+        last = watch(job, Path(files["job"]), exits)
         print(tail(Path(log.replace("%j", job))), flush=True)
         return int(last.state != "COMPLETED")
     except ClusterError as error:
@@ -416,7 +415,7 @@ def main(arguments: list[str]) -> int:
             Path(log.replace("%j", job)).unlink(missing_ok=True)
 
 
-def watch(job: str, file: Path, exits: Path, exits_before: int) -> JobState:
+def watch(job: str, file: Path, exits: Path) -> JobState:
     """Write the job's state to a file whenever it changes, until the job ends; return the last state."""
     last, since, next_question = JobState(job, "PENDING"), time.monotonic(), 0.0
     kill_at = float("inf")
@@ -424,7 +423,7 @@ def watch(job: str, file: Path, exits: Path, exits_before: int) -> JobState:
     while not last.is_over:
         now = time.monotonic()
         # When a rank ends, end the others too, whatever the launcher does.
-        is_first = not last.rank_ended and has_rank_ended(exits, exits_before)
+        is_first = not last.rank_ended and has_rank_ended(exits)
         if now >= next_question or is_first:
             state = ask(job)
             rank_ended = last.rank_ended or (is_first and (state.state == "RUNNING" or state.has_failed))
@@ -444,15 +443,10 @@ def watch(job: str, file: Path, exits: Path, exits_before: int) -> JobState:
     return last
 
 
-def has_rank_ended(exits: Path, before: int) -> bool:
-    """Return whether a rank has ended since the file of exits had this size, and not by SIGTERM.
-
-    SLURM and launchers send SIGTERM to end ranks.
-    """
+def has_rank_ended(exits: Path) -> bool:
+    """Return whether a rank has ended, and not by SIGTERM: SLURM and launchers send it to end ranks."""
     try:
-        with exits.open("rb") as file:
-            file.seek(before)
-            first = file.readline().split()
+        first = exits.read_text().partition("\n")[0].split()
     except OSError:
         return False
     return len(first) > 1 and int(first[1]) != -signal.SIGTERM
@@ -477,14 +471,6 @@ def write_state(file: Path, state: JobState) -> None:
     """Write a state to the file that the notebook reads."""
     with atomic_write(file) as out:
         out.write(json.dumps(asdict(state)).encode())
-
-
-def size(file: Path) -> int:
-    """Return a file's size in bytes; 0 if there is no such file."""
-    try:
-        return os.stat(file).st_size
-    except OSError:
-        return 0
 
 
 def tail(file: Path) -> str:

@@ -131,10 +131,10 @@ def main(arguments: list[str]) -> int:
     """Run the command line; return its exit status."""
     role, starter, *command = arguments
     watched = watched_pid(role, int(starter))
-    if role == "controller":
-        # Files of a controller that a power cut ended: engines must not read them.
-        cluster = files_of_this_cluster()
-        leftovers.remove([cluster["client"], cluster["engine"]])
+    files = files_of_this_cluster()
+    # Engines must not read the files of a controller that a power cut ended, and the exits of the engines
+    # before them are not theirs.
+    leftovers.remove([files["client"], files["engine"]] if role == "controller" else [files["exits"]])
     return supervise(
         command,
         watched,

@@ -20,8 +20,8 @@ import pytest
 from labkit.cli import jupyterlab
 from labkit.cli.course.folders import ORIGINALS
 from labkit.cli.lab import command
+from labkit.cluster import PROFILE, RANKS
 from labkit.cluster.clusters import CHOSEN
-from mpiwatch.env import PROFILE, RANKS
 from tests.cluster.lab_session import Server, ServerKernel
 from tests.cluster_fixtures import DEADLINE_S, World, wait_until
 
