@@ -10,9 +10,11 @@ by SIGKILL.
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,19 +22,62 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from labkit.supervisor import supervised
 from mpiwatch.processes import alive
-from tests.slurm import daemons
-from tests.slurm.daemons import PATH, POLL_S, names
 
 PACKAGES = "slurm-wlm munge libpmi2-0 libpmix-dev"  # as in .ci/run
 PREFIX = "allreducelab-slurm-"  # of the folder's name, before the pid of the process that made it
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
-START_S, STOP_S, JOBS_S = 60.0, 40.0, 10.0
+START_S, STOP_S, JOBS_S, DAEMONS_S, POLL_S = 60.0, 40.0, 10.0, 5.0, 0.05
+# The folders of the daemons may be missing in a user's PATH.
+PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+CPUS = 4  # on each node, possibly more than the machine has
+CONFIGURATION = """\
+ClusterName=lab
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser={user}
+SlurmdUser={user}
+SlurmctldPort={port}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/munge.socket
+CredType=cred/munge
+# Listen only on the loopback interface.
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+MpiDefault=none
+ReturnToService=2
+# Nodes may declare more CPUs than the machine has.
+SlurmdParameters=config_overrides
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
+MailProg=/bin/true
+PlugStackConfig={folder}/plugstack.conf
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/run/slurmctld.pid
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdSpoolDir={folder}/spool/%n
+# PMIx needs one folder for each slurmd of a machine.
+TmpFS={folder}/tmp/%n
+SlurmdPidFile={folder}/run/slurmd.%n.pid
+SlurmdLogFile={folder}/log/slurmd.%n.log
+SlurmctldTimeout=30
+SlurmdTimeout=15
+KillWait=2
+# One minute is the shortest time limit of a job, so SLURM must end the job without a grace minute.
+OverTimeLimit=0
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+"""
 
 
 @dataclass(frozen=True)
@@ -82,7 +127,7 @@ class LocalCluster:
 
     def start_node(self, name: str) -> None:
         """Start a lost node again, and wait until it is idle. It ends with the cluster."""
-        subprocess.run(["slurmd", "-N", name], env=daemons.environment(self.folder), check=True)
+        subprocess.run(["slurmd", "-N", name], env=environment_of(self.folder), check=True)
         self.wait_until_idle()
 
     def wait_until_idle(self) -> None:
@@ -127,7 +172,7 @@ def running(nodes: int = 4) -> Iterator[LocalCluster]:
         assert keeper.stdout is not None
         if keeper.stdout.readline() != "ready\n":
             raise RuntimeError("SLURM did not start; its messages are above")
-        yield LocalCluster(folder, names(nodes))
+        yield LocalCluster(folder, node_names(nodes))
     finally:
         keeper.terminate()
         keeper.communicate(timeout=STOP_S)
@@ -138,19 +183,97 @@ def keep(folder: Path, nodes: int) -> None:
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        daemons.start(folder, nodes)
-        LocalCluster(folder, names(nodes)).wait_until_idle()
+        start_daemons(folder, nodes)
+        LocalCluster(folder, node_names(nodes)).wait_until_idle()
         print("ready", flush=True)
         while True:
             time.sleep(3600)
     except Exception:
-        print(daemons.logs(folder), file=sys.stderr, flush=True)
+        print(logs(folder), file=sys.stderr, flush=True)
         raise
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         end_jobs(LocalCluster(folder, ()))
-        daemons.stop(folder)
+        stop_daemons(folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def start_daemons(folder: Path, nodes: int) -> None:
+    """Write the configuration, and start the daemons."""
+    for name in ("munge", "state", "run", "log", "spool", "tmp"):
+        (folder / name).mkdir(0o755)
+    for name in node_names(nodes):
+        (folder / "tmp" / name).mkdir()
+        (folder / "tmp" / name).chmod(0o1777)
+    folder.chmod(0o755)
+    ports = free_ports(nodes + 1)
+    host = socket.gethostname().partition(".")[0]
+    (folder / "plugstack.conf").touch()
+    (folder / "slurm.conf").write_text(
+        CONFIGURATION.format(
+            folder=folder,
+            host=host,
+            user=getpass.getuser(),
+            port=ports[0],
+            nodes="\n".join(
+                f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} "
+                "RealMemory=2000 State=UNKNOWN"
+                for name, port in zip(node_names(nodes), ports[1:], strict=True)
+            ),
+        )
+    )
+    run = partial(subprocess.run, env=environment_of(folder), stdout=subprocess.DEVNULL, check=True)
+    munge = folder / "munge"
+    key = munge / "key"
+    key.touch(0o600)
+    key.write_bytes(os.urandom(128))
+    run(
+        [
+            "munged", "--key-file", key, "--socket", munge / "munge.socket", "--pid-file", munge / "pid",
+            "--log-file", munge / "log", "--seed-file", munge / "seed",
+        ],
+    )  # fmt: skip
+    run(["slurmctld", "-c"])
+    for name in node_names(nodes):
+        run(["slurmd", "-N", name])
+
+
+def stop_daemons(folder: Path) -> None:
+    """End the daemons. The supervisor kills those that are left after DAEMONS_S."""
+    files = [*folder.glob("run/*.pid"), folder / "munge" / "pid"]
+    pids = [int(text) for file in files if file.exists() and (text := file.read_text().strip())]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    end = time.monotonic() + DAEMONS_S
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(POLL_S)
+
+
+def node_names(nodes: int) -> tuple[str, ...]:
+    """Return the names of the nodes."""
+    return tuple(f"n{number}" for number in range(1, nodes + 1))
+
+
+def environment_of(folder: Path) -> dict[str, str]:
+    return {**os.environ, "PATH": PATH, "SLURM_CONF": str(folder / "slurm.conf")}
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that no program uses now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def logs(folder: Path) -> str:
+    """Return the last lines of each daemon's log."""
+    return "\n".join(
+        f"{log.name}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-5:])
+        for log in [*folder.glob("log/*"), *folder.glob("munge/log")]
+    )
 
 
 def end_jobs(cluster: LocalCluster) -> None:
