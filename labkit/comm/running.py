@@ -1,4 +1,4 @@
-"""Running a schedule on MPI ranks: first a plan of this rank's steps, then one generator that walks it.
+"""Running a schedule on MPI ranks: first a plan of this rank's instructions, then a generator follows it.
 
 A plan is made once per schedule and size. Large chunks are cut into segments, so that transfers overlap:
 while one segment is being added, the next one is on its way. A segment is sent on as soon as everything it
@@ -36,7 +36,7 @@ AHEAD = 2  # receives posted at a time, so that one segment is added while the n
 
 
 class Do(Enum):
-    """What a step does with its segment, the values start … stop-1 of the array."""
+    """What an instruction does with its segment, the values start … stop-1 of the array."""
 
     SEND = auto()  # start to send the segment to rank `peer`
     RECEIVE = auto()  # start to receive it from rank `peer`, into the array
@@ -46,16 +46,16 @@ class Do(Enum):
     COPY = auto()  # replace the segment by the values in the temporary
 
 
-Step = tuple[Do, int, int, int, int, int]  # what to do, start, stop, peer, slot, number of the message
+Instruction = tuple[Do, int, int, int, int, int]  # what to do, start, stop, peer, slot, number of the message
 
 
 SEND, RECEIVE, RECEIVE_TEMPORARY, WAIT, REDUCE, COPY = Do
 
 
 class Plan(NamedTuple):
-    """The steps of one rank. Messages without a WAIT step are waited for at the end."""
+    """The instructions of one rank. Messages without a WAIT are waited for at the end."""
 
-    steps: list[Step]
+    instructions: list[Instruction]
     messages: int
     temporary: int  # the number of values that the temporary holds
 
@@ -76,13 +76,13 @@ class _Message:
 
 
 def plan(schedule: Schedule, rank: int, n: int, segment: int) -> Plan:
-    """Return the steps by which `rank` carries out the schedule on n values.
+    """Return the instructions by which `rank` carries out the schedule on n values.
 
     A segment has at most `segment` values, except that a message always has at least one.
     """
     sends, receives = _messages(schedule, rank, n, segment)
     _order(sends, receives)
-    return _steps(sends, receives)
+    return _instructions(sends, receives)
 
 
 def _messages(schedule: Schedule, rank: int, n: int, segment: int) -> tuple[list[_Message], list[_Message]]:
@@ -155,9 +155,9 @@ def _order(sends: list[_Message], receives: list[_Message]) -> None:
         receive.post = ready = max(ready, post)
 
 
-def _steps(sends: list[_Message], receives: list[_Message]) -> Plan:
-    """Return the steps in their order."""
-    steps: list[Step] = []
+def _instructions(sends: list[_Message], receives: list[_Message]) -> Plan:
+    """Return the instructions in their order."""
+    instructions: list[Instruction] = []
     numbers = 0
     finished: set[int] = set()
     free: list[int] = []
@@ -170,11 +170,11 @@ def _steps(sends: list[_Message], receives: list[_Message]) -> Plan:
         for blocker in message.blockers:
             if blocker not in finished:
                 finished.add(blocker)
-                steps.append((WAIT, 0, 0, 0, 0, sends[blocker].number))
+                instructions.append((WAIT, 0, 0, 0, 0, sends[blocker].number))
 
     for processed in range(len(receives) + 1):
         while send and send.post <= processed:
-            steps.append((SEND, send.start, send.stop, send.peer, 0, numbers))
+            instructions.append((SEND, send.start, send.stop, send.peer, 0, numbers))
             send.number, numbers = numbers, numbers + 1
             send = next(to_send, None)
         while receive and receive.post <= processed:
@@ -187,17 +187,17 @@ def _steps(sends: list[_Message], receives: list[_Message]) -> Plan:
             else:
                 wait_for_blockers(receive)
                 do = RECEIVE
-            steps.append((do, receive.start, receive.stop, receive.peer, receive.slot, numbers))
+            instructions.append((do, receive.start, receive.stop, receive.peer, receive.slot, numbers))
             receive.number, numbers = numbers, numbers + 1
             receive = next(to_receive, None)
         if processed < len(receives):
             now = receives[processed]
-            steps.append((WAIT, 0, 0, 0, 0, now.number))
+            instructions.append((WAIT, 0, 0, 0, 0, now.number))
             if now.in_temporary:
                 wait_for_blockers(now)
-                steps.append((REDUCE if now.reduce else COPY, now.start, now.stop, 0, now.slot, 0))
+                instructions.append((REDUCE if now.reduce else COPY, now.start, now.stop, 0, now.slot, 0))
                 free.append(now.slot)
-    return Plan(steps, numbers, slots * width)
+    return Plan(instructions, numbers, slots * width)
 
 
 # What a generator yields where it would wait for other ranks: a test whether the wait is over, and a function
@@ -327,7 +327,7 @@ def _add(own: np.ndarray, received: np.ndarray, op: MPI.Op, plain: bool) -> None
         op.Reduce_local(received, own)
 
 
-def _pending(comm: MPI.Intracomm, schedule: Schedule, todo: list[Step], message: int) -> Pending:
+def _pending(comm: MPI.Intracomm, schedule: Schedule, todo: list[Instruction], message: int) -> Pending:
     """Return which peer this message comes from or goes to."""
     do, peer = next(
         (do, peer)

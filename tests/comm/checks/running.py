@@ -218,9 +218,9 @@ def walk(schedule: Schedule, n: int, segment: int, early: bool) -> list[np.ndarr
         return end["done"]
 
     def step(rank):  # type: ignore[no-untyped-def]
-        if at[rank] >= len(plans[rank].steps):
+        if at[rank] >= len(plans[rank].instructions):
             return all([go(end) for end in ends[rank]]) and "over"
-        do, start_, stop, peer, slot, number = plans[rank].steps[at[rank]]
+        do, start_, stop, peer, slot, number = plans[rank].instructions[at[rank]]
         own, other = arrays[rank][start_:stop], temporaries[rank][slot : slot + stop - start_]
         if do is SEND:
             start(rank, number, "send", peer, own)
