@@ -1,47 +1,174 @@
 """Watched communicators: if a rank never joins a collective, the others raise an error instead of hanging.
 
-Before each blocking collective, its ranks make a rendezvous in shared memory (see rendezvous.py): each notes
-what it is about to call and waits, in Python, until all others have made the same call. Only then do they
-call the MPI library's own collective. It can no longer hang, and no data moves if the calls differ. The cost
-is that every collective synchronises, which MPI permits. Blocking messages use their non-blocking
-counterparts, which are polled.
-
-In all other respects, a watched communicator is mpi4py's own, with the same handle.
+Collectives begin with a rendezvous (see collectives.py). Blocking messages use their non-blocking
+counterparts, which are polled (see messages.py). In all other respects, a watched communicator is mpi4py's
+own, with the same handle.
 """
 
 from __future__ import annotations
 
 import atexit
 import math
+import os
+import socket
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
+from mpi4py.MPI import Win as RawWin
 
 import mpiwatch
 from mpiwatch import waiting
-from mpiwatch.arrays import WatchedArrays
-from mpiwatch.comparing import new_channel
-from mpiwatch.flight_recorder.layout import CellState
-from mpiwatch.flight_recorder.opcodes import OPERATIONS, UNKNOWN
-from mpiwatch.machines.hub import Hub
-from mpiwatch.machines.opening import open_recorder
-from mpiwatch.machines.serving import Server, serve_here
-from mpiwatch.message_wait import MessageWait
-from mpiwatch.messages import WatchedMessages
-from mpiwatch.objects import WatchedObjects
-from mpiwatch.rendezvous import Channel, NoChannel
+from mpiwatch.collectives import Channel, NoChannel, WatchedArrays, WatchedObjects
+from mpiwatch.errors import raise_together
+from mpiwatch.launch import node_name
+from mpiwatch.machines import START_S, Hub, Listener, Server, addresses, find_hub, serve_here, server_of
+from mpiwatch.message import check_message, signature
+from mpiwatch.messages import NotedRequests, WatchedMessages
+from mpiwatch.opcodes import OPERATIONS, UNKNOWN
+from mpiwatch.recorder import HOST_BYTES, CellState, FlightRecorder, fit
 from mpiwatch.renewal import drain
-from mpiwatch.requests.noted import NotedRequests
-from mpiwatch.requests.polled import replace_requests
-from mpiwatch.requests.waits import set_default
-from mpiwatch.signature import signature
-from mpiwatch.wait import Watch
-from mpiwatch.watchdog.watchdog import OnDeadlock, Watchdog, end_process
-from mpiwatch.windows import CheckedWin
+from mpiwatch.requests import LikeMpi4py, like, replace_requests, set_default
+from mpiwatch.waiting import MessageWait, Watch
+from mpiwatch.watchdog import OnDeadlock, Watchdog, end_process
+from mpiwatch.wrapper import like_mpi4py
+
+# Access -> how many of its first arguments are buffers; the next one is the target's rank.
+ACCESSES = {
+    **dict.fromkeys(("Put", "Get", "Accumulate", "Rput", "Rget", "Raccumulate"), 1),
+    **dict.fromkeys(("Get_accumulate", "Rget_accumulate", "Fetch_and_op"), 2),
+    "Compare_and_swap": 3,
+}
+
+
+class CheckedWin(RawWin, metaclass=LikeMpi4py):
+    """An `MPI.Win` whose accesses raise an error before MPI reads or writes beyond an origin's array."""
+
+
+def check_access(call: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Raise ValueError if the buffer of an access, on the rank that makes it, is given more than it holds."""
+    buffers = ACCESSES[call]
+    given = [*arguments, *named.values()]
+    peer = named.get("target_rank", arguments[buffers] if len(arguments) > buffers else 0)
+    for buffer in given[:buffers]:
+        check_message(MPI.COMM_WORLD, call, buffer, peer)
+
+
+def _checked(name: str) -> Callable[..., Any]:
+    def access(self: CheckedWin, *arguments: Any, **named: Any) -> Any:
+        check_access(name, arguments, named)
+        return getattr(RawWin, name)(self, *arguments, **named)
+
+    return like_mpi4py(access, name, RawWin)
+
+
+for _name in ACCESSES:
+    if hasattr(RawWin, _name):
+        setattr(CheckedWin, _name, _checked(_name))
+like(CheckedWin, RawWin)
+
+
+# If set to 1, hosts that network namespaces make on one machine share no flight recorder, like real ones.
+SEPARATE = "MPIWATCH_SEPARATE_MACHINES"
+POLL_S = 0.01
+
+Opened = tuple[FlightRecorder, list[int], Server | None]
+
+
+def open_recorder(world: MPI.Intracomm, keep: bool) -> Opened | None:
+    """Create a flight recorder on each machine, and connect the machines. Collective.
+
+    Return this rank's recorder, the machine of each rank, and on the first rank of each of several machines,
+    the thread to start. Return None if not all ranks of a machine see its recorder, or if a machine cannot
+    reach rank 0's. With `keep`, the files stay.
+    """
+    names = world.allgather(machine())
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    machines = [numbers[name] for name in names]
+    mine = machines[world.rank]
+    is_first = machines.index(mine) == world.rank
+    path, fault = "", None
+    if is_first:
+        try:
+            path = FlightRecorder.create(world.size)
+        except OSError as error:
+            fault = str(error)
+    raise_together(world, fault)
+    path = world.allgather(path)[machines.index(mine)]
+    # Each container on a machine has its own files.
+    if not world.allreduce(os.path.exists(path), MPI.LAND):
+        if is_first:
+            FlightRecorder(path).remove()
+        return None
+    recorder = FlightRecorder(path)
+    hosts = world.allgather(node_name(socket.gethostname()))
+    if is_first:
+        recorder.head.machine = mine
+        for slot, number, host in zip(recorder.slots, machines, hosts, strict=True):
+            slot.machine = number
+            slot.host = fit(host, HOST_BYTES) if len(numbers) > 1 else b""
+        recorder.head.hub = len(numbers) > 1
+    server = connect(world, recorder, machines) if len(numbers) > 1 else None
+    is_watched = world.bcast(server is not None or len(numbers) == 1)
+    world.Barrier()
+    if is_first and not (keep and is_watched):
+        recorder.remove()  # the memory exists as long as a rank uses it
+    if not is_watched:
+        if server is not None:
+            server.close()
+        return None
+    return recorder, machines, server
+
+
+def connect(world: MPI.Intracomm, recorder: FlightRecorder, machines: list[int]) -> Server | None:
+    """Return the thread that connects this machine with the others, on its first rank. Collective.
+
+    On rank 0, return None if a machine cannot be connected.
+    """
+    listener = Listener() if world.rank == 0 else None
+    where = world.bcast((addresses(), listener.port, listener.key) if listener else None)
+    mine = machines[world.rank]
+    connection, fault = None, ""
+    if mine and machines.index(mine) == world.rank:
+        connection, fault = find_hub(where, mine)
+    faults = world.allgather(fault)
+    if listener is None:
+        return server_of(recorder, {0: connection}) if connection else None
+    expected, deadline = set(machines) - {0}, monotonic() + START_S
+    failed = [f"rank {rank} cannot reach rank 0 ({why})" for rank, why in enumerate(faults) if why]
+    fault = "".join(failed[:1])
+    while not fault and expected - set(listener.admitted):
+        sleep(POLL_S)
+        fault = "a machine has not connected" if monotonic() > deadline else ""
+    listener.close()
+    if fault:
+        for each in listener.admitted.values():
+            each.close()
+        warnings.warn(f"The ranks are not watched: {fault}.", stacklevel=2)
+        return None
+    return server_of(recorder, dict(listener.admitted))
+
+
+def machine() -> tuple[str, ...]:
+    """Return a name that is equal for processes that see each other and share memory.
+
+    It is not the host's name: hosts that network namespaces make have different names.
+    """
+    try:
+        apart = []
+        if os.environ.get(SEPARATE, "") == "1":
+            # The nodes of a SLURM made for tests are on one machine and share its network.
+            apart = [os.readlink("/proc/self/ns/net"), os.environ.get("SLURMD_NODENAME", "")]
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        return boot, os.readlink("/proc/self/ns/pid"), *apart
+    except OSError:  # not Linux
+        return (socket.gethostname(),)
+
 
 PATIENCE = 5.0  # how many deadlines engines wait for a rank that computes
 
@@ -87,7 +214,7 @@ class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages)
         depth, frame = 2, sys._getframe(1)
         while frame.f_back and frame.f_globals.get("__name__", "").startswith(tuple(mpiwatch.wrappers)):
             depth, frame = depth + 1, frame.f_back
-        self._channel.rendezvous(name, self.deadline_s, UNKNOWN, count, dtype, UNKNOWN, depth - 1)
+        self._channel.begin_collective(name, self.deadline_s, UNKNOWN, count, dtype, UNKNOWN, depth - 1)
 
     def _derived(self, new: Any, is_ready: bool = True) -> None:
         super()._derived(new, is_ready)
@@ -104,7 +231,7 @@ class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages)
                     stacklevel=5,
                 )
             return
-        new._channel = new_channel(channel.watch, int(row[0]), new, _world_ranks(new))
+        new._channel = Channel(channel.watch, int(row[0]), new, _world_ranks(new))
 
     def _close(self, name: str) -> None:
         channel = self._channel
@@ -119,13 +246,13 @@ Serve = Callable[[Server, Callable[[], object]], None]
 _world: WatchedComm | None = None  # this process's
 
 
-def watch(keep: bool = False, serve: Serve = serve_here, *, only_compares: bool = False) -> WatchedComm:
+def watch(keep: bool = False, serve: Serve = serve_here, *, waits: bool = True) -> WatchedComm:
     """Return the world's communicator, watched; always the same object. The first call is collective.
 
     From then on, ranks that wait for a message of a schedule on a communicator that is not watched end with a
     hang report, too.
 
-    With `only_compares`, ranks compare their collectives but do not wait for each other before a collective.
+    Unless it `waits`, ranks compare their collectives but do not wait for each other before a collective.
     With `keep`, the flight recorder's files stay for other processes to read, and the caller's launcher
     removes them. Ranks of several machines share no memory: `serve` starts the thread that connects a machine
     with the others (see mpiwatch.machines).
@@ -135,7 +262,7 @@ def watch(keep: bool = False, serve: Serve = serve_here, *, only_compares: bool 
         world = MPI.COMM_WORLD
         made: WatchedComm = WatchedComm(world)
         made.__module__ = "mpi4py.MPI"  # where pickle looks for its name
-        channel = _open_world(world, keep, serve, only_compares)
+        channel = _open_world(world, keep, serve, waits)
         if channel is not None:
             made._channel = channel
             atexit.register(drain, channel.watch)
@@ -170,7 +297,7 @@ def watch_world(
     - `serve`: see `watch`.
     """
     global _watchdog  # noqa: PLW0603
-    world = watch(keep, serve, only_compares=in_program and not strict)
+    world = watch(keep, serve, waits=strict or not in_program)
     world.deadline_s = deadline_s
     set_default(world.watch, deadline_s)
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010  (mpi4py's stubs declare it final)
@@ -233,7 +360,7 @@ def _world_ranks(comm: MPI.Intracomm) -> list[int]:
     return [int(rank) for rank in ranks]
 
 
-def _open_world(world: MPI.Intracomm, keep: bool, serve: Serve, only_compares: bool) -> Channel | None:
+def _open_world(world: MPI.Intracomm, keep: bool, serve: Serve, waits: bool) -> Channel | None:
     """Create flight recorders, and return the world's row in them; None if the ranks cannot be watched."""
 
     def progress() -> object:
@@ -251,5 +378,5 @@ def _open_world(world: MPI.Intracomm, keep: bool, serve: Serve, only_compares: b
         watch_.new_row()  # before any rank writes into it
     world.Barrier()
     watch_.slot.cell_state = CellState.RUNNING
-    watch_.slot.only_compares = only_compares
-    return new_channel(watch_, 0, world, list(range(world.size)))
+    watch_.waits = waits
+    return Channel(watch_, 0, world, list(range(world.size)))

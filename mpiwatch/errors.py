@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch.flight_recorder.report import Report
-from mpiwatch.flight_recorder.text import render
 from mpiwatch.message import nbytes, what_it_holds
+from mpiwatch.report import Report, render
 from mpiwatch.wording import ranks_phrase
 
 
@@ -42,7 +41,7 @@ def raise_faults(faults: Sequence[str | None]) -> None:
 class HangError(CollectiveError):
     """A collective or message that cannot complete; every rank that waits raises it, with the same report.
 
-    `report` (a `mpiwatch.flight_recorder.report.Report`) is the message as data. No data has moved in the
+    `report` (a `mpiwatch.report.Report`) is the message as data. No data has moved in the
     collective, and the communicators can be used again: in the next cell, or after
     `mpiwatch.communicators.resume()`.
     """

@@ -1,19 +1,22 @@
-"""Tell from the launcher's environment variables what started this process. Standard library only.
+"""How the ranks of a program are started: the launcher, and the command line of a watched program.
 
-If a launcher belongs to another MPI library than the program, or if `srun` has the wrong `--mpi`, each
-process becomes a world of one rank, does all of the work, and exits with status 0.
+The launcher's environment variables tell what started this process. If a launcher belongs to another MPI
+library than the program, or if `srun` has the wrong `--mpi`, each process becomes a world of one rank, does
+all of the work, and exits with status 0. Nothing here needs more than the standard library.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from mpiwatch import env
+from mpiwatch import HANG_EXIT_CODE, env
 from mpiwatch.processes import print_error
 
 FIRST_S = 2.0  # for the first rank's message: some launchers end all ranks as soon as one has failed
@@ -26,6 +29,11 @@ COUNTS = {  # variables with the number of ranks, and the launcher that sets eac
 }
 # How each MPI library's ranks are started under SLURM without its own mpiexec.
 SRUN = {"MPICH": "srun --mpi=pmi2", "Open MPI": "srun --mpi=pmix"}
+
+# Ranks count as stuck only if all of them have been inside one MPI call for this long, each without a line of
+# Python in between. Few calls take a minute, even with a slow disk or network.
+DEADLINE_S = 60.0
+NAME = "python -m mpiwatch"
 
 
 class SettingError(ValueError):
@@ -101,3 +109,58 @@ def refuse_world_of_one(command: str, size: int, library: str) -> None:
     else:
         time.sleep(FIRST_S)
     sys.exit(2)
+
+
+@dataclass(frozen=True)
+class Options:
+    """A program and how to watch it.
+
+    `words`: the program's path or module, and its own arguments. `command`: the command that runs it, for
+    messages.
+    """
+
+    words: tuple[str, ...]
+    is_module: bool = False
+    deadline_s: float = DEADLINE_S
+    strict: bool = False
+    json: str | None = None
+    command: str = NAME
+
+
+def command_line(options: Options) -> list[str]:
+    """Return the command line that runs one rank of the program; `parse` is the inverse."""
+    words = [sys.executable, "-m", "mpiwatch", "--deadline", f"{options.deadline_s!r}"]
+    words += ["--strict"] * options.strict
+    words += [] if options.json is None else ["--json", options.json]
+    return [*words, *["-m"] * options.is_module, *options.words]
+
+
+def findings_file(json: str) -> str:
+    """Return the path of the file that hands strict mode's findings from the program to its parent."""
+    return f"{json}.strict"
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Return the options in a command line's arguments; on a usage error, print it and exit with status 2."""
+    parser = argparse.ArgumentParser(
+        prog=NAME,
+        description="Run an mpi4py program on the ranks that mpiexec or srun has started, and watch them. "
+        "A hang is reported on standard error, "
+        f"and the job ends with exit code {HANG_EXIT_CODE}.",
+    )
+    parser.add_argument("--deadline", type=_seconds, default=DEADLINE_S, metavar="S", help="seconds [60]")
+    parser.add_argument("--strict", action="store_true", help="let sends wait for their receives")
+    parser.add_argument("--json", metavar="FILE", help="write the report and the exit codes to a file")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module")
+    parser.add_argument("program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    found = parser.parse_args(arguments)
+    words = found.program, *found.arguments
+    return Options(words, found.is_module, found.deadline, found.strict, found.json)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise ValueError
+    return value

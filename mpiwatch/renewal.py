@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from mpiwatch.flight_recorder.layout import ROWS_PER_RANK, CellState
-from mpiwatch.rendezvous import Channel, NoChannel
-from mpiwatch.requests import under_way
-from mpiwatch.wait import NAP_S, Watch
+from mpiwatch import under_way
+from mpiwatch.collectives import Channel, NoChannel
+from mpiwatch.recorder import ROWS_PER_RANK, CellState
+from mpiwatch.waiting import NAP_S, Watch
 from mpiwatch.wrapper import CommWrapper
 
 DRAIN_S = 2.0  # for the messages of a failed cell to arrive, at the end of the program

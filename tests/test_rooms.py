@@ -42,7 +42,7 @@ WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts"]
 # The lines that a room may have, with comments and docstrings. These numbers only ever fall: a change that
 # adds lines to a full room takes something away first.
 MOST_LINES = {
-    "mpiwatch": 10_490,
+    "mpiwatch": 9_954,
     "labkit": 700,  # beside the rooms
     "labkit/nn": 1_890,
     "labkit/data": 1_270,
@@ -59,7 +59,7 @@ MOST_LINES = {
     "labkit/cli": 2_480,
     "tests": 29_640,
 }
-MOST_FILES, MOST_PACKAGES = 358, 45
+MOST_FILES, MOST_PACKAGES = 302, 37
 
 # Pairs of packages that import each other; this list only ever gets shorter.
 MUTUAL: set[tuple[str, str]] = {
@@ -68,12 +68,6 @@ MUTUAL: set[tuple[str, str]] = {
     ("labkit.exercises", "labkit.exercises.catalogue"),
     ("labkit.nn", "labkit.nn.ops"),
     ("labkit.train", "labkit.train.checkpoints"),
-    ("mpiwatch", "mpiwatch.flight_recorder"),
-    ("mpiwatch", "mpiwatch.machines"),
-    ("mpiwatch", "mpiwatch.program"),
-    ("mpiwatch", "mpiwatch.requests"),
-    ("mpiwatch", "mpiwatch.watchdog"),
-    ("mpiwatch.machines", "mpiwatch.watchdog"),
     ("mpiwatch.strict", "mpiwatch.strict.communicator"),
 }
 
@@ -128,12 +122,15 @@ def test_rooms_without_mpi_do_not_import_it(room: str) -> None:
 
 
 def test_no_two_packages_import_each_other() -> None:
-    """At any depth. That a package's face hands on the names of its own modules does not count."""
+    """At any depth. That a package's face hands on the names of its own modules does not count.
+
+    Nor does `__main__`, which nothing imports: it stands above all packages.
+    """
     edges = {
         (package_of(module), package_of(name))
         for module, path in MODULES.items()
         for name in imported(path) & MODULES.keys()
-        if module != "labkit.__main__" and not (module in PACKAGES and name.startswith(f"{module}."))
+        if not module.endswith("__main__") and not (module in PACKAGES and name.startswith(f"{module}."))
     }
     mutual = {tuple(sorted(edge)) for edge in edges if edge[0] != edge[1] and edge[::-1] in edges}
     assert mutual - MUTUAL == set(), "packages that import each other"

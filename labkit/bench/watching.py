@@ -16,9 +16,8 @@ from mpi4py import MPI
 
 from labkit.bench.rows import Row, rows_of
 from labkit.units import KIB, MIB, format_size
+from mpiwatch.collectives import Channel
 from mpiwatch.communicators import watch
-from mpiwatch.comparing import ComparingChannel
-from mpiwatch.rendezvous import Channel
 
 # Bytes of an Allreduce → consecutive calls that are timed together.
 SIZES = {KIB: 100, MIB: 10, 16 * MIB: 2}
@@ -32,7 +31,7 @@ def measure(rounds: int = 11) -> list[Row]:
     raw, watched = MPI.COMM_WORLD, watch()
     compared = watched.Dup()  # as in a program
     if isinstance(channel := compared._channel, Channel):
-        compared._channel = ComparingChannel(channel.watch, channel.row, compared, channel.members)
+        compared._channel = Channel(channel.watch, channel.row, compared, channel.members, waits=False)
 
     def barrier_first(*arguments: Any) -> None:
         raw.Barrier()

@@ -25,7 +25,7 @@ from labkit.cluster.magics import activate
 from labkit.cluster.ownership import Claim, Owner
 from labkit.cluster.ranks import Ranks, kill_engines, pending, wait_until
 from labkit.cluster.supervisor import cluster_files
-from mpiwatch.flight_recorder.layout import CellState
+from mpiwatch.recorder import CellState
 from mpiwatch.wording import counted, duration, ranks_phrase
 
 POLL_S = 0.02

@@ -42,7 +42,7 @@ def rank_info() -> RankInfo:
 
 def label_cells(shell: Any) -> None:
     """Make tracebacks name a cell by its number in the notebook; this engine counts its own cells."""
-    from mpiwatch.flight_recorder.source import cell_number  # noqa: PLC0415
+    from mpiwatch.source import cell_number  # noqa: PLC0415
 
     own_label = type(shell.compile).format_code_name
 
@@ -69,8 +69,8 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     from labkit.cluster.supervisor import files_of_this_cluster  # noqa: PLC0415
     from mpiwatch import renewal  # noqa: PLC0415
     from mpiwatch.communicators import watch_world  # noqa: PLC0415
-    from mpiwatch.flight_recorder.layout import CellState  # noqa: PLC0415
-    from mpiwatch.wait import Watch  # noqa: PLC0415
+    from mpiwatch.recorder import CellState  # noqa: PLC0415
+    from mpiwatch.waiting import Watch  # noqa: PLC0415
 
     comm = watch_world(deadline_s=deadline_s, keep=True)
     renewal.prepare(comm)
@@ -108,9 +108,9 @@ def unreceived_messages() -> tuple[list[Any], list[Any]]:
     """Return the messages that wait to be received on this rank, and the last ones that it has sent."""
     from mpi4py import MPI  # noqa: PLC0415
 
-    from mpiwatch.requests import unreceived  # noqa: PLC0415
+    from mpiwatch.messages import unreceived  # noqa: PLC0415
 
-    return unreceived.look(MPI.COMM_WORLD.watch)  # type: ignore[attr-defined]
+    return unreceived(MPI.COMM_WORLD.watch)  # type: ignore[attr-defined]
 
 
 def clear_names(shell: Any) -> list[str]:
@@ -131,17 +131,16 @@ def clear_names(shell: Any) -> list[str]:
 
 def record_cells(shell: Any, watch: Any) -> None:
     """Record in the flight recorder when code that a client runs on this engine begins and ends."""
-    from mpiwatch import renewal  # noqa: PLC0415
-    from mpiwatch.flight_recorder.layout import CellState  # noqa: PLC0415
-    from mpiwatch.flight_recorder.source import describe  # noqa: PLC0415
-    from mpiwatch.requests import unreceived  # noqa: PLC0415
+    from mpiwatch import renewal, under_way  # noqa: PLC0415
+    from mpiwatch.recorder import CellState  # noqa: PLC0415
+    from mpiwatch.source import describe  # noqa: PLC0415
 
     streams = {"stdout": sys.stdout, "stderr": sys.stderr}
     for stream in streams.values():
         stream.close = stream.flush  # type: ignore[method-assign]  # a closed one cannot be opened again
 
     def begin() -> None:
-        unreceived.balance[0] = 0
+        under_way.balance[0] = 0
         watch.begin_cell()
 
     def end(error: BaseException | None) -> None:
@@ -151,7 +150,7 @@ def record_cells(shell: Any, watch: Any) -> None:
         strict = sys.modules.get("mpiwatch.strict.ending")
         if strict is not None and (left := strict.end_cell()):
             print(left)
-        watch.slot.balance = 0 if strict is not None else unreceived.balance[0]  # it has findings of its own
+        watch.slot.balance = 0 if strict is not None else under_way.balance[0]  # it has findings of its own
         renewal.is_due = renewal.is_due or error is not None
         state = CellState.RETURNED if error is None else CellState.RAISED
         watch.end_cell(state, describe(error) if error else "")

@@ -85,7 +85,7 @@ def split(name: str, message: str, traceback: str) -> tuple[str, str]:
 def unreceived_line(found: Iterable[tuple[list[Any], list[Any]]]) -> str:
     """Return a line about messages that no rank has received; empty if there are none.
 
-    `found`: what mpiwatch.requests.unreceived.look has returned on each rank.
+    `found`: what mpiwatch.messages.unreceived has returned on each rank.
     """
     arrived: list[Any] = []
     lines: dict[Any, str] = {}

@@ -23,8 +23,8 @@ from IPython import get_ipython
 
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.supervisor import cluster_files
-from mpiwatch.flight_recorder.layout import CellState, FlightRecorder
 from mpiwatch.processes import start_time
+from mpiwatch.recorder import CellState, FlightRecorder
 
 LOCK_S = 1.0  # how long to wait for the lock of a kernel that stands still; it holds it for microseconds
 POLL_S = 0.01

@@ -24,10 +24,9 @@ from labkit.cluster.ownership import Claim
 from labkit.cluster.slurm import Job
 from labkit.cluster.supervisor import cluster_files
 from mpiwatch import HANG_EXIT_CODE
-from mpiwatch.flight_recorder.layout import FlightRecorder
-from mpiwatch.flight_recorder.report import Activity, Reason, Report
-from mpiwatch.flight_recorder.snapshot import take_snapshot
-from mpiwatch.flight_recorder.text import render
+from mpiwatch.recorder import FlightRecorder
+from mpiwatch.report import Activity, Reason, Report, render
+from mpiwatch.snapshot import take_snapshot
 from mpiwatch.wording import ranks_phrase
 
 ADVICE = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpiwatch.flight_recorder import opcodes
+from mpiwatch import opcodes
 
 # All that move data between all ranks: blocking, non-blocking and persistent, of arrays and of objects.
 COLLECTIVES = tuple(

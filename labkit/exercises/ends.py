@@ -11,8 +11,7 @@ from typing import Any
 from labkit.exercises.exercise import Case
 from labkit.exercises.launching import HANG_S, Trial
 from labkit.exercises.transport import CELL
-from mpiwatch.flight_recorder.report import Activity, Reason, Report
-from mpiwatch.flight_recorder.text import rank_lines, title
+from mpiwatch.report import Activity, Reason, Report, rank_lines, title
 
 SHOWN_GROUPS = 3
 

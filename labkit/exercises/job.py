@@ -295,7 +295,7 @@ class _Ranks(_OneProcess):
         """Let ranks that wait for this one know that it does not come."""
         if self.watch is None:
             return
-        from mpiwatch.flight_recorder.layout import CellState
+        from mpiwatch.recorder import CellState
 
         state = CellState.RAISED if error else CellState.RETURNED
         self.watch.end_cell(state, error["type"] if error else "")

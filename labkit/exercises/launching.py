@@ -26,7 +26,7 @@ from labkit.exercises.exercise import Case
 from labkit.exercises.limits import FILE_BYTES, PROCESSES, processes
 from labkit.supervisor import supervised
 from mpiwatch import env
-from mpiwatch.program.options import Options, command_line
+from mpiwatch.launch import Options, command_line
 
 START_S = 60.0  # for all ranks to start; a second on an idle machine
 EXTRA_S = 50.0  # beyond a deadline, for ranks that sleep or wait for a core

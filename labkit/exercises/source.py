@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from mpiwatch.flight_recorder.source import is_cell
+from mpiwatch.source import is_cell
 
 
 def cell_text(function: Callable[..., Any]) -> str:

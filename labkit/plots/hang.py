@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from mpiwatch.flight_recorder.report import Report
-from mpiwatch.flight_recorder.table import Status, table
-from mpiwatch.flight_recorder.text import title
+from mpiwatch.report import Report, Status, table, title
 
 # Not the colours of ranks, which have rows here: grey, yellow, vermilion of Okabe and Ito, 2008.
 COLOURS = {Status.DONE: "#DDDDDD", Status.WAITING: "#F0E442", Status.ABSENT: "#D55E00"}

@@ -11,8 +11,8 @@ from mpi4py import MPI
 
 from mpiwatch import communicators, message
 from mpiwatch.communicators import WatchedComm
-from mpiwatch.flight_recorder.layout import CellState
-from mpiwatch.requests.polled import replace_requests
+from mpiwatch.recorder import CellState
+from mpiwatch.requests import replace_requests
 from mpiwatch.strict import findings, objects, regions, requests_made
 from mpiwatch.strict.communicator import base
 from mpiwatch.strict.communicator.comm import StrictComm

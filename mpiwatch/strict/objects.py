@@ -12,8 +12,8 @@ from mpi4py import MPI
 from mpi4py.MPI import Datatype as RawDatatype  # mpi4py's own, also after `replace_classes`
 
 import mpiwatch
-from mpiwatch.flight_recorder.source import student_line_of
-from mpiwatch.requests.polled import LikeMpi4py, like
+from mpiwatch.requests import LikeMpi4py, like
+from mpiwatch.source import student_line_of
 from mpiwatch.strict.findings import Category, Finding
 
 

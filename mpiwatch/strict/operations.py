@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch.requests.under_way import RawRequest
 from mpiwatch.strict import regions
 from mpiwatch.strict.exchange import Exchange, Header, Posted, lock, progress
 from mpiwatch.strict.findings import StrictError
 from mpiwatch.strict.signatures import Signature, misfit, of_message, of_object
+from mpiwatch.under_way import RawRequest
 
 # Size of a collective's header, which all ranks exchange: of the call, and of each time in its clock.
 CALL_BYTES, TIME_BYTES = 1024, 10

@@ -7,12 +7,10 @@ from typing import Any, Literal
 
 from mpi4py import MPI
 
-from mpiwatch.requests.polled import PolledRequest, like, note
-from mpiwatch.requests.polls import count_tests
-from mpiwatch.requests.under_way import RawPrequest, RawRequest
-from mpiwatch.requests.waits import wait_for
+from mpiwatch.requests import PolledRequest, count_tests, like, note, wait_for
 from mpiwatch.strict.findings import Category, Finding, add
 from mpiwatch.strict.operations import Operation, Starter, go_on
+from mpiwatch.under_way import RawPrequest, RawRequest
 
 
 class StrictRequest(PolledRequest):

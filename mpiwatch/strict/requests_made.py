@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from mpiwatch.requests import under_way
+from mpiwatch import under_way
 from mpiwatch.strict.exchange import Exchange
 from mpiwatch.strict.findings import Category, Finding, add
 from mpiwatch.strict.objects import is_own_call

@@ -14,17 +14,16 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.MPI import Win as RawWin
 
-from mpiwatch.flight_recorder.opcodes import UNKNOWN
-from mpiwatch.message import parse
-from mpiwatch.requests.polled import LikeMpi4py, like
-from mpiwatch.signature import check_message
+from mpiwatch.communicators import ACCESSES, check_access
+from mpiwatch.message import check_message, parse
+from mpiwatch.opcodes import UNKNOWN
+from mpiwatch.requests import LikeMpi4py, like
 from mpiwatch.strict import objects, regions
 from mpiwatch.strict.accesses import Access, parts_of, report_conflicts
 from mpiwatch.strict.communicator.comm import StrictComm
 from mpiwatch.strict.findings import Category, Finding, StrictError, add
 from mpiwatch.strict.objects import free_types, here, with_own_types
 from mpiwatch.strict.signatures import of_message
-from mpiwatch.windows import ACCESSES, check_access
 
 
 class Pending(NamedTuple):
@@ -63,7 +62,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         return objects.track(self, "window")
 
     def _join(self, name: str) -> None:
-        self.comm._channel.rendezvous(
+        self.comm._channel.begin_collective(
             f"Win.{name}", self.comm.deadline_s, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, depth=3
         )
 
@@ -326,7 +325,7 @@ def _maker(name: str, position: int) -> Any:
     def make(cls: type[StrictWin], *arguments: Any, **named: Any) -> Any:
         comm = named.get("comm", arguments[position + 2] if len(arguments) > position + 2 else MPI.COMM_SELF)
         if isinstance(comm, StrictComm) and comm != MPI.COMM_NULL and comm._exchange is not None:
-            comm._channel.rendezvous(
+            comm._channel.begin_collective(
                 f"Win.{name}", comm.deadline_s, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, depth=2
             )
             unit = named.get("disp_unit", arguments[position] if len(arguments) > position else 1)

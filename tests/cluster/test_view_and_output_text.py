@@ -10,7 +10,7 @@ import pytest
 from labkit.cluster import output
 from labkit.cluster.live_view import SAMPLED_PART, LiveView
 from labkit.cluster.magics import RUNS_SHOWN, SetupCells
-from mpiwatch.flight_recorder.report import Activity, CallRecord, RankState
+from mpiwatch.report import Activity, CallRecord, RankState
 
 
 @dataclass

@@ -16,10 +16,10 @@ from time import sleep
 
 from mpi4py import MPI
 
+from mpiwatch import under_way
 from mpiwatch.communicators import resume, watch_world
 from mpiwatch.errors import HangError
-from mpiwatch.flight_recorder.layout import CellState
-from mpiwatch.requests import under_way
+from mpiwatch.recorder import CellState
 from mpiwatch.strict import ending, findings, objects
 from mpiwatch.strict.communicator.comm import StrictComm
 from mpiwatch.strict.exchange import exchanges, progress

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpiwatch.flight_recorder.layout import FlightRecorder
+from mpiwatch.recorder import FlightRecorder
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
+from mpiwatch.launch import Options, command_line, parse
+from mpiwatch.parent import Parent
 from mpiwatch.processes import alive
-from mpiwatch.program.options import Options, command_line, parse
-from mpiwatch.program.parent import Parent
 from tests.conftest import kill_tree, thorough
 from tests.programs import random_programs
 

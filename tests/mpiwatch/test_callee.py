@@ -1,13 +1,14 @@
-"""Which function a frame is calling, read from the bytecode."""
+"""Which function a frame is calling, found from the bytecode's positions."""
 
 from __future__ import annotations
 
+import linecache
 import sys
 from typing import Any
 
 import pytest
 
-from mpiwatch.watchdog.callee import callee
+from mpiwatch.watchdog import callee
 
 
 class Looking:
@@ -34,5 +35,7 @@ IN_COMPREHENSIONS = (
 )
 def test_a_call_in_a_comprehension(code: str, text: str) -> None:
     namespace: dict[str, Any] = {"objects": [Looking(), Looking()], "a": 1, "b": 2}
-    exec(text.format(code), namespace)
+    source = text.format(code)
+    linecache.cache["<called>"] = len(source), None, source.splitlines(keepends=True), "<called>"
+    exec(compile(source, "<called>", "exec"), namespace)
     assert namespace["result"]

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mpiwatch.flight_recorder.circle import Wait, stuck_ranks
-from mpiwatch.flight_recorder.opcodes import SENDS
-from mpiwatch.flight_recorder.report import Activity, MessageWait, RankState, Reason, Report
-from mpiwatch.flight_recorder.text import advice, title
+from mpiwatch.deadlock import Blocked, stuck_ranks
+from mpiwatch.opcodes import SENDS
+from mpiwatch.report import Activity, MessageRecord, RankState, Reason, Report, advice, title
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def test_a_circle_of_messages_is_named(calls: str, expected: str) -> None:
         RankState(
             rank,
             Activity.WAITING_FOR_MESSAGE,
-            message=MessageWait(name, None if peer == "-1" else int(peer), 0),
+            message=MessageRecord(name, None if peer == "-1" else int(peer), 0),
         )
         for rank, (name, peer) in enumerate(call.split() for call in calls.split(", "))
     ]
@@ -75,7 +74,7 @@ def test_ranks_are_stuck_if_no_other_rank_can_end_their_wait(calls: str, stuck: 
     for rank, call in enumerate(calls.split(", ")):
         if call != "-":
             name, peer, *besides = call.split()
-            waiting[rank] = Wait(int(peer), name in SENDS, "+sends" in besides, "+receives" in besides, 1)
+            waiting[rank] = Blocked(int(peer), name in SENDS, "+sends" in besides, "+receives" in besides, 1)
     assert stuck_ranks(waiting, 3) == stuck
 
 

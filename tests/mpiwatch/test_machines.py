@@ -13,17 +13,34 @@ from typing import NamedTuple
 
 import pytest
 
-from mpiwatch.flight_recorder.layout import Call, CellState, Death, FlightRecorder, WaitingIn, fit
-from mpiwatch.flight_recorder.members import read_members, write_members
-from mpiwatch.flight_recorder.opcodes import OPERATIONS
-from mpiwatch.flight_recorder.report import Activity, Mismatch, Reason
-from mpiwatch.flight_recorder.text import render
-from mpiwatch.machines.connection import Connection, Kind, introduce
-from mpiwatch.machines.hub import Hub
-from mpiwatch.machines.meeting import Door, addresses, find_hub
-from mpiwatch.machines.relay import Relay
-from mpiwatch.machines.slots import raw_slot, with_times_moved, write_slot
-from mpiwatch.machines.wishes import Wish, read_wish, write_wish
+from mpiwatch.machines import (
+    Connection,
+    Hub,
+    Kind,
+    Listener,
+    Relay,
+    addresses,
+    find_hub,
+    introduce,
+    raw_slot,
+    with_times_moved,
+    write_slot,
+)
+from mpiwatch.opcodes import OPERATIONS
+from mpiwatch.recorder import (
+    Call,
+    CellState,
+    Death,
+    FlightRecorder,
+    ReportRequest,
+    WaitingIn,
+    fit,
+    read_members,
+    read_request,
+    write_members,
+    write_request,
+)
+from mpiwatch.report import Activity, Mismatch, Reason, render
 from tests.cluster_fixtures import wait_until
 
 MACHINES = [0, 0, 1, 1]  # of ranks 0 to 3
@@ -102,7 +119,7 @@ def test_a_report_is_made_of_all_machines_and_published_on_all(two: Two) -> None
         slot.message_peer, slot.message_number, slot.place = (rank + 1) % 4, 1, b"x.py line %d" % rank
     two.there.words[0] = 9 << 24  # the highest number of a call is there
     wait_until(lambda: bool(two.here.slots[3].message_number), "rank 3's wait at the hub")
-    write_wish(two.there.slots[3], 0, Wish(Reason.TIMED_OUT, 2.0, [0, 1, 2, 3], 3))
+    write_request(two.there.slots[3], 0, ReportRequest(Reason.TIMED_OUT, 2.0, [0, 1, 2, 3], 3))
     wait_until(lambda: two.here.head.epoch == two.there.head.epoch == 1, "the report on both machines")
     report = two.here.last_report()
     assert report is not None and report == two.there.last_report()
@@ -118,7 +135,7 @@ def test_a_machine_that_cannot_be_reached_is_named(two: Two) -> None:
     two.relay.connection.socket.shutdown(socket.SHUT_RDWR)
     wait_until(lambda: bool(two.here.slots[3].has_died), "the loss at the hub")
     assert two.here.is_alive(2) and not two.here.is_alive(3)  # rank 2 has ended as it should
-    write_wish(two.here.slots[0], 0, Wish(Reason.RANK_ENDED, 2.0, [0, 1, 2, 3], 0))
+    write_request(two.here.slots[0], 0, ReportRequest(Reason.RANK_ENDED, 2.0, [0, 1, 2, 3], 0))
     wait_until(lambda: two.here.head.epoch == 1, "a report without the machine")
     report = two.here.last_report()
     assert report is not None and report.ranks[3].activity is Activity.UNREACHABLE
@@ -138,20 +155,20 @@ def test_a_rank_that_dies_is_seen_by_its_own_machine(two: Two) -> None:
 
 
 def test_only_relays_with_the_key_are_admitted() -> None:
-    door = Door()
+    listener = Listener()
     with ExitStack() as stack:
-        stack.callback(door.close)
-        silent = stack.enter_context(socket.create_connection(("127.0.0.1", door.port)))
-        connection, fault = find_hub((["127.0.0.1"], door.port, bytes(32)), 1)
-        assert connection is None and fault and not door.admitted
+        stack.callback(listener.close)
+        silent = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port)))
+        connection, fault = find_hub((["127.0.0.1"], listener.port, bytes(32)), 1)
+        assert connection is None and fault and not listener.admitted
         # A client that sends nothing does not block the others, and the relay tries every address.
-        connection, fault = find_hub((["255.255.255.255", *addresses()], door.port, door.key), 1)
+        connection, fault = find_hub((["255.255.255.255", *addresses()], listener.port, listener.key), 1)
         assert connection is not None, fault
         stack.callback(connection.close)
-        wait_until(lambda: set(door.admitted) == {1}, "the relay")
-        stack.callback(door.admitted[1].close)
+        wait_until(lambda: set(listener.admitted) == {1}, "the relay")
+        stack.callback(listener.admitted[1].close)
         silent.sendall(b"\0" * 1000)
-        assert set(door.admitted) == {1}
+        assert set(listener.admitted) == {1}
 
 
 def test_a_program_in_place_of_the_hub_is_refused() -> None:
@@ -181,10 +198,10 @@ def test_frames_arrive_whole_however_they_are_cut() -> None:
 
 @pytest.mark.parametrize("why", [*Reason, *Mismatch])
 def test_a_wish_survives_writing_and_reading(recorder: FlightRecorder, why: Reason | Mismatch) -> None:
-    wish = Wish(why, 2.5, [0, 2], 2)
-    write_wish(recorder.slots[2], 4, wish)
-    assert read_wish(recorder.slots[2], 4, 3) == wish
-    assert read_wish(recorder.slots[2], 5, 3) is None  # it was about an earlier epoch
+    request = ReportRequest(why, 2.5, [0, 2], 2)
+    write_request(recorder.slots[2], 4, request)
+    assert read_request(recorder.slots[2], 4, 3) == request
+    assert read_request(recorder.slots[2], 5, 3) is None  # it was about an earlier epoch
 
 
 @pytest.mark.parametrize("size", [1, 9, 1024, 1025])

@@ -9,11 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from labkit.plots.hang import hang
-from mpiwatch.flight_recorder.layout import Call, CellState, Death, FlightRecorder, Slot, WaitingIn
-from mpiwatch.flight_recorder.opcodes import OPERATIONS
-from mpiwatch.flight_recorder.report import Mismatch, Reason, Report
-from mpiwatch.flight_recorder.snapshot import take_snapshot
-from mpiwatch.flight_recorder.text import rank_lines, render, title
+from mpiwatch.opcodes import OPERATIONS
+from mpiwatch.recorder import Call, CellState, Death, FlightRecorder, Slot, WaitingIn
+from mpiwatch.report import Mismatch, Reason, Report, rank_lines, render, title
+from mpiwatch.snapshot import take_snapshot
 
 RANKS, LINES, CHARACTERS = 256, 40, 250
 FLOAT32, SUM = 11, 0

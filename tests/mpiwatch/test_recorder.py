@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mpiwatch.flight_recorder.layout import (
+from mpiwatch.opcodes import DTYPE_NAMES, OPERATIONS, REDUCTIONS
+from mpiwatch.recorder import (
     ERROR_BYTES,
     FILE_BYTES,
     HISTORY_CALLS,
@@ -24,10 +25,9 @@ from mpiwatch.flight_recorder.layout import (
     WaitingIn,
     fit,
 )
-from mpiwatch.flight_recorder.opcodes import DTYPE_NAMES, OPERATIONS, REDUCTIONS
-from mpiwatch.flight_recorder.report import Reason, Report
-from mpiwatch.flight_recorder.snapshot import take_snapshot
-from mpiwatch.flight_recorder.source import file_label, student_line
+from mpiwatch.report import Reason, Report
+from mpiwatch.snapshot import take_snapshot
+from mpiwatch.source import file_label, student_line
 
 
 def fill(recorder: FlightRecorder, character: str) -> Report:
@@ -92,8 +92,8 @@ def test_links_of_other_users_are_not_followed(tmp_path: Path, monkeypatch: pyte
 def test_a_report_is_never_read_while_it_is_written(recorder: FlightRecorder) -> None:
     program = """
 import sys
-from mpiwatch.flight_recorder.layout import FlightRecorder
-from mpiwatch.flight_recorder.report import Activity, RankState, Reason, Report
+from mpiwatch.recorder import FlightRecorder
+from mpiwatch.report import Activity, RankState, Reason, Report
 recorder = FlightRecorder(sys.argv[1])
 for length in range(1, 2000):
     with recorder.locked():
@@ -131,7 +131,7 @@ def test_a_process_killed_while_it_publishes_leaves_no_half_report(recorder: Fli
 def test_waiting_for_the_lock_can_time_out(recorder: FlightRecorder) -> None:
     program = """
 import sys
-from mpiwatch.flight_recorder.layout import FlightRecorder
+from mpiwatch.recorder import FlightRecorder
 with FlightRecorder(sys.argv[1]).locked():
     print("locked", flush=True)
     sys.stdin.read()

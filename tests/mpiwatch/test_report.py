@@ -8,26 +8,25 @@ from dataclasses import replace
 import pytest
 
 from labkit.plots.hang import hang
-from mpiwatch.flight_recorder.layout import (
-    HISTORY_CALLS,
-    Call,
-    CellState,
-    FlightRecorder,
-    WaitingIn,
-)
-from mpiwatch.flight_recorder.opcodes import OPERATIONS
-from mpiwatch.flight_recorder.report import (
+from mpiwatch.opcodes import OPERATIONS
+from mpiwatch.recorder import HISTORY_CALLS, Call, CellState, FlightRecorder, WaitingIn
+from mpiwatch.report import (
     Activity,
     CallRecord,
-    MessageWait,
+    Entry,
+    MessageRecord,
     Mismatch,
     RankState,
     Reason,
     Report,
+    Status,
+    advice,
+    rank_lines,
+    render,
+    table,
+    title,
 )
-from mpiwatch.flight_recorder.snapshot import mismatch, take_snapshot
-from mpiwatch.flight_recorder.table import Entry, Status, table
-from mpiwatch.flight_recorder.text import advice, rank_lines, render, title
+from mpiwatch.snapshot import mismatch, take_snapshot
 
 FLOAT32, SUM = 11, 0
 LINES = [
@@ -170,7 +169,7 @@ def test_a_student_line_is_quoted_as_it_is(reason: Reason, activity: Activity, l
         activity,
         place="" if raised else place,
         error=f"ValueError: {line}" if raised else "",
-        message=MessageWait("recv", 0, None) if blocked else None,
+        message=MessageRecord("recv", 0, None) if blocked else None,
         calls=(a_call(),),
     )
     report = a_report(WAITING, rank, replace(rank, rank=2), reason=reason)
@@ -232,23 +231,23 @@ def test_each_activity_of_one_rank_and_of_several(rank: RankState, one: str, man
     ("message", "expected_title", "line"),
     [
         (
-            MessageWait("recv", 3, 7),
+            MessageRecord("recv", 3, 7),
             "rank 0 is waiting in recv: no matching send from rank 3 (tag 7).",
             "  rank 0 is waiting in recv (from rank 3, tag 7) at cell line 2",
         ),
         (
-            MessageWait("Ssend", 1, None),
+            MessageRecord("Ssend", 1, None),
             "rank 0 is waiting in Ssend: no matching receive on rank 1.",
             "  rank 0 is waiting in Ssend (to rank 1) at cell line 2",
         ),
         (
-            MessageWait("Probe", None, None),
+            MessageRecord("Probe", None, None),
             "rank 0 is waiting in Probe: no matching send from any rank.",
             "  rank 0 is waiting in Probe (from any rank) at cell line 2",
         ),
     ],
 )
-def test_a_report_about_a_message(message: MessageWait, expected_title: str, line: str) -> None:
+def test_a_report_about_a_message(message: MessageRecord, expected_title: str, line: str) -> None:
     waiting = RankState(0, Activity.WAITING_FOR_MESSAGE, "cell line 2", message=message)
     report = a_report(RankState(1, Activity.RUNNING), waiting, communicator=None)
     assert title(report) == expected_title
@@ -261,7 +260,7 @@ def test_a_report_about_a_message(message: MessageWait, expected_title: str, lin
 
 
 def test_ranks_that_wait_for_the_same_message_share_a_line() -> None:
-    message = MessageWait("recv", 0, None)
+    message = MessageRecord("recv", 0, None)
     first = RankState(1, Activity.WAITING_FOR_MESSAGE, message=message, calls=(a_call(1),))
     second = replace(first, rank=2, calls=(a_call(1), a_call(2)))
     lines = rank_lines(a_report(replace(WAITING, calls=(a_call(3),)), first, second))

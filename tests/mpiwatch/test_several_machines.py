@@ -13,7 +13,7 @@ import pytest
 from mpi4py import MPI
 
 from mpiwatch import HANG_EXIT_CODE
-from mpiwatch.machines.opening import SEPARATE
+from mpiwatch.communicators import SEPARATE
 from tests.conftest import thorough
 from tests.hosts.conftest import Run as RunHosts
 from tests.hosts.conftest import allowed, folder, labkit_hosts  # noqa: F401
@@ -124,12 +124,13 @@ def test_every_call_gives_the_result_of_mpi4pys_own(run: Run, programs: Path, p:
 def test_a_machine_that_cannot_reach_rank_0_is_named_and_nothing_hangs(run: Run, tmp_path: Path) -> None:
     program = tmp_path / "unreachable.py"
     program.write_text(
-        "from mpiwatch.machines import meeting, opening\n"
+        "from mpiwatch import communicators, machines\n"
         "from mpi4py import MPI\n"
         "from mpiwatch.communicators import watch\n"
         "rank = MPI.COMM_WORLD.rank\n"
-        "opening.machine, opening.addresses = lambda: (str(rank),), lambda: ['127.0.0.1']\n"
-        "meeting.admit = lambda sock, key: None  # as if behind a firewall\n"
+        "communicators.machine = lambda: (str(rank),)\n"
+        "communicators.addresses = lambda: ['127.0.0.1']\n"
+        "machines.admit = lambda sock, key: None  # as if behind a firewall\n"
         "comm = watch()\n"
         "assert comm.watch is None and comm.allreduce(1) == 2\n"
     )

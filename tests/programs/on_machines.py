@@ -11,10 +11,10 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from mpiwatch.machines import opening
+from mpiwatch import communicators
 
 ranks = int(sys.argv[1])
-opening.machine = lambda: (f"machine {MPI.COMM_WORLD.rank // ranks}",)
+communicators.machine = lambda: (f"machine {MPI.COMM_WORLD.rank // ranks}",)
 del sys.argv[:2]
 sys.path[0] = str(Path(sys.argv[0]).parent)
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from mpiwatch.communicators import watch
 from mpiwatch.errors import HangError
-from mpiwatch.flight_recorder.layout import CellState
+from mpiwatch.recorder import CellState
 
 FAULTS = ("skips", "operation", "count", "root", "dtype", "reduction", "raises", "loops")
 ROOTED = ("Bcast", "Reduce", "Gather", "bcast", "gather")

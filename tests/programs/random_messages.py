@@ -17,7 +17,7 @@ from mpi4py import MPI
 from labkit.comm import CountingComm
 from mpiwatch.communicators import watch
 from mpiwatch.errors import HangError
-from mpiwatch.flight_recorder.layout import CellState
+from mpiwatch.recorder import CellState
 
 raw = MPI.COMM_WORLD
 world = watch()

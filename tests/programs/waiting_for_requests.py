@@ -14,7 +14,7 @@ from mpi4py import MPI
 from labkit.comm import sleeping_barrier
 from mpiwatch.communicators import resume, watch
 from mpiwatch.errors import HangError
-from mpiwatch.requests.polled import replace_requests
+from mpiwatch.requests import replace_requests
 
 raw = MPI.COMM_WORLD.Dup()
 comm = watch()

@@ -18,8 +18,7 @@ from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
 from labkit.cli.ranks import mpiexec, under_mpiexec
 from labkit.supervisor import supervised
 from mpiwatch import FLIGHT_RECORDER, env
-from mpiwatch.launch import started
-from mpiwatch.program.options import DEADLINE_S, Options, command_line
+from mpiwatch.launch import DEADLINE_S, Options, command_line, started
 
 ENDINGS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 

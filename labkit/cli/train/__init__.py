@@ -15,9 +15,8 @@ import click
 from labkit.cli.ranks import ending_together, first_on_its_node, under_mpiexec
 from labkit.cli.train.options import TrainCommand, with_options
 from labkit.leftovers import sweep_after_this_job
-from mpiwatch.launch import refuse_world_of_one
-from mpiwatch.program.main import begin_watching
-from mpiwatch.program.options import Options
+from mpiwatch.launch import Options, refuse_world_of_one
+from mpiwatch.program import begin_watching
 
 NAME = "labkit train"
 # The deadline of PyTorch's process groups with Gloo. No epoch, checkpoint or emulated link keeps all ranks

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from mpiwatch.collectives import Channel
 from mpiwatch.communicators import WatchedComm
-from mpiwatch.flight_recorder.opcodes import OPERATION_NAMES
-from mpiwatch.rendezvous import Channel
-from mpiwatch.requests.polled import note
-from mpiwatch.signature import check_message
+from mpiwatch.message import check_message
+from mpiwatch.opcodes import OPERATION_NAMES
+from mpiwatch.requests import note
 from mpiwatch.strict import requests_made
 from mpiwatch.strict.exchange import Clock, Exchange, Traffic
 from mpiwatch.strict.findings import StrictError
@@ -61,9 +61,9 @@ class StrictBase(WatchedComm):
             return
         self._exchange = exchange = Exchange(self, channel.members, clock, traffic)
         self._renew_with(exchange.shadow, exchange.forget)
-        inner = channel.rendezvous
+        inner = channel.begin_collective
 
-        def rendezvous(
+        def begin_collective(
             operation: int | str,
             deadline_s: float,
             root: int,
@@ -79,7 +79,7 @@ class StrictBase(WatchedComm):
             if name not in ("Free", "Disconnect"):
                 _merge_clocks(exchange, name, root)
 
-        channel.rendezvous = rendezvous  # type: ignore[method-assign]
+        channel.begin_collective = begin_collective  # type: ignore[method-assign]
 
     def _check(self, peer: int, tag: int, receives: bool) -> None:
         if self == MPI.COMM_NULL:

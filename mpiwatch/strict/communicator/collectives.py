@@ -8,10 +8,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from mpiwatch.flight_recorder.opcodes import NONBLOCKING_COLLECTIVES
-from mpiwatch.message import is_in_place
-from mpiwatch.requests.waits import NO_PEER
-from mpiwatch.signature import arguments_of
+from mpiwatch.message import arguments_of, is_in_place
+from mpiwatch.opcodes import NONBLOCKING_COLLECTIVES
+from mpiwatch.requests import NO_PEER
 from mpiwatch.strict import requests_made
 from mpiwatch.strict.communicator.base import FROM_ROOT, TO_ROOT, StrictBase
 from mpiwatch.strict.objects import here

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch.requests.polls import counting_probe
-from mpiwatch.signature import check_message
+from mpiwatch.message import check_message
+from mpiwatch.requests import counting_probe
 from mpiwatch.strict import requests_made
 from mpiwatch.strict.communicator.base import StrictBase
 from mpiwatch.strict.exchange import lock

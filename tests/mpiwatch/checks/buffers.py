@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpiwatch.communicators import watch
-from mpiwatch.windows import CheckedWin
+from mpiwatch.communicators import CheckedWin, watch
 
 D = MPI.DOUBLE
 ROOTED = "Bcast", "Reduce", "Gather", "Gatherv", "Scatter", "Scatterv"

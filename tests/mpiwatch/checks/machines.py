@@ -7,8 +7,8 @@ from unittest import mock
 
 from mpi4py import MPI
 
-from mpiwatch.flight_recorder.layout import FlightRecorder
-from mpiwatch.machines.opening import open_recorder
+from mpiwatch.communicators import open_recorder
+from mpiwatch.recorder import FlightRecorder
 
 
 def check_ranks_that_do_not_see_the_recorder_are_not_watched(comm: MPI.Intracomm) -> None:

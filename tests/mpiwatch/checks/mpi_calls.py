@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import linecache
 import math
 import pickle
 import select
@@ -19,7 +20,7 @@ import mpi4py
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch.watchdog import mpi_calls
+from mpiwatch import watchdog
 
 SEEN: list[str] = []
 
@@ -30,7 +31,7 @@ def look(*arguments: Any, **named: Any) -> Any:
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     assert frame is not None
-    SEEN.append(mpi_calls.mpi_call(frame)[0])
+    SEEN.append(watchdog.mpi_call(frame)[0])
     raise Looked
 
 
@@ -214,6 +215,7 @@ def looked(code: str, in_function: bool) -> str | None:
     if in_function:
         text = "def whole():\n" + "".join(f"    {line}\n" for line in text.splitlines()) + "whole()"
     SEEN.clear()
+    linecache.cache["<string>"] = len(text), None, text.splitlines(keepends=True), "<string>"
     try:
         exec(compile(text, "<string>", "exec"), names())
     except Looked:
@@ -244,7 +246,7 @@ def seen_at(entry: TracebackType | None) -> str:
         f_builtins=frame.f_builtins,
         f_back=None,
     )
-    return mpi_calls.mpi_call(stand_in)[0]
+    return watchdog.mpi_call(stand_in)[0]
 
 
 def check_the_call_of_each_form(comm: MPI.Intracomm) -> None:

@@ -9,14 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.exercises.exercise import Case, Exercise
-from mpiwatch.flight_recorder.report import (
-    Activity,
-    CallRecord,
-    MessageWait,
-    RankState,
-    Reason,
-    Report,
-)
+from mpiwatch.report import Activity, CallRecord, MessageRecord, RankState, Reason, Report
 
 
 def missing_ranks(report):
@@ -52,7 +45,7 @@ def _report_cases() -> Sequence[Case]:
     def does(rank: int, activity: Activity, *operations: str, **fields: Any) -> RankState:
         return RankState(rank, activity, calls=_calls(*operations), **fields)
 
-    message = MessageWait("Recv", 0, 7)
+    message = MessageRecord("Recv", 0, 7)
     long, short = ("Bcast", "Barrier", "Allreduce"), ("Bcast", "Barrier")
     reports = {
         "4 ranks, one has returned from the cell": [

@@ -1,10 +1,10 @@
-"""The flight recorder's memory, shared by the ranks of one machine: each rank notes a call before making it.
+"""The flight recorder: what each rank last called, in memory that the ranks of one machine share.
 
-Reading it needs no progress of MPI, so it shows where every rank is even when none of them moves: the ranks
-read it, and so does a notebook's kernel. Each rank has a slot (process, cell, the last calls). Each
-communicator has a row with one word per rank: the epoch, the number of the call, and a hash of what is
-called. Ranks with equal words have reached the same call. When nothing is wrong, comparing the words is the
-whole cost of a call.
+Each rank notes a call before making it. Reading the notes needs no progress of MPI, so they show where every
+rank is even when none of them moves: the ranks read them, and so does a notebook's kernel. Nothing here loads
+MPI. Each rank has a slot (process, cell, the last calls). Each communicator has a row with one word per rank:
+the epoch, the number of the call, and a hash of what is called. Ranks with equal words have reached the same
+call. When nothing is wrong, comparing the words is the whole cost of a call.
 
 A hang report opens a new epoch. Words of an older epoch no longer count, so no rank has to be told where the
 others are.
@@ -21,15 +21,16 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from struct import Struct
 from time import monotonic, sleep
+from typing import NamedTuple
 
 from mpiwatch import FLIGHT_RECORDER
-from mpiwatch.flight_recorder.report import Report
 from mpiwatch.processes import alive
+from mpiwatch.report import Mismatch, Reason, Report
 
 HISTORY_CALLS = 32  # that a slot keeps
 ROWS_PER_RANK = 64  # communicators that a rank may open as their rank 0
@@ -126,14 +127,13 @@ class Slot(ctypes.Structure):
         ("message_origin", ctypes.c_char * ORIGIN_BYTES),  # the line that made the request; empty: no request
         ("message_polls", ctypes.c_int64),  # without success, by a rank that polls itself; 0: it does not
         ("confirmed", ctypes.c_int64),  # see circle.confirmation
-        ("only_compares", ctypes.c_int64),  # whether it makes no rendezvous: see mpiwatch.comparing
         ("writes_stack", ctypes.c_int64),  # whether it answers the signal (see stacks.py)
         ("calls_noted", ctypes.c_int64),
         ("host", ctypes.c_char * HOST_BYTES),  # the machine's name, if there are several machines
         ("place", ctypes.c_char * PLACE_BYTES),  # the student's line at which the rank waits
         ("error", ctypes.c_char * ERROR_BYTES),
         ("wanted_in", ctypes.c_int64),  # 1 + the epoch in which the rank asks the hub for a report; see
-        ("wanted_reason", ctypes.c_int64),  # mpiwatch.machines.wishes
+        ("wanted_reason", ctypes.c_int64),  # ReportRequest
         ("wanted_deadline_s", ctypes.c_double),
         ("wanted_reporter", ctypes.c_int64),
         ("members", ctypes.c_ubyte * MEMBERS_BYTES),  # the communicator used last, a bit for each rank
@@ -185,7 +185,7 @@ class FlightRecorder:
     @staticmethod
     def create(size: int) -> str:
         """Create an empty flight recorder for `size` ranks; return its path."""
-        words = size * ROWS_PER_RANK * (size + 1)
+        words = size * ROWS_PER_RANK * size
         slots = size * ctypes.sizeof(Slot) + (size + 1) * REPORT_BYTES_PER_RANK
         total = ctypes.sizeof(Head) + slots + 8 * words
         error: OSError | None = None
@@ -294,10 +294,6 @@ class FlightRecorder:
         """Return the offset in memory, in bytes, at which a rank's slot starts."""
         return ctypes.sizeof(Head) + rank * ctypes.sizeof(Slot)
 
-    def lead_index(self, row: int) -> int:
-        """Return the index in `words` of the word of the rank that made a row's last call first."""
-        return self.size * ROWS_PER_RANK * self.size + row
-
     def history_offset(self, rank: int) -> int:
         """Return the offset in memory, in bytes, at which a rank's history starts."""
         return self.slot_offset(rank) + Slot.history.offset
@@ -307,3 +303,46 @@ def fit(text: str, size: int) -> bytes:
     """Return a text in UTF-8 for a field of `size` bytes, cut between characters if it is too long."""
     encoded = text.encode(errors="backslashreplace")  # lone surrogates stand for bytes that are not UTF-8
     return encoded[: size - 1].decode(errors="ignore").encode()
+
+
+def write_members(slot: Slot, members: Iterable[int]) -> None:
+    """Store the members of a communicator, as ranks of the world."""
+    bits = sum(1 << rank for rank in set(members))
+    slot.members[:] = bits.to_bytes(max(MEMBERS_BYTES, bits.bit_length() // 8 + 1), "little")[:MEMBERS_BYTES]
+
+
+def read_members(slot: Slot, size: int) -> list[int]:
+    """Return the ranks that `write_members` stored; all ranks if it stored none or had too little room."""
+    bits = int.from_bytes(bytes(slot.members), "little")
+    members = [rank for rank in range(size) if bits >> rank & 1]
+    return members if members and size <= 8 * MEMBERS_BYTES else list(range(size))
+
+
+MISMATCHES = 100  # a Mismatch is stored as its value plus this
+
+
+class ReportRequest(NamedTuple):
+    """A request for a report; the fields are arguments of `take_snapshot`."""
+
+    why: Reason | Mismatch
+    deadline_s: float
+    members: list[int]
+    reporter: int
+
+
+def write_request(slot: Slot, epoch: int, request: ReportRequest) -> None:
+    """Ask for a report in this epoch."""
+    slot.wanted_deadline_s = request.deadline_s
+    slot.wanted_reporter = request.reporter
+    slot.wanted_reason = request.why.value + MISMATCHES * isinstance(request.why, Mismatch)
+    write_members(slot, request.members)
+    slot.wanted_in = epoch + 1  # written last: it makes the request valid
+
+
+def read_request(slot: Slot, epoch: int, size: int) -> ReportRequest | None:
+    """Return the report that a rank asks for in this epoch, if any."""
+    if slot.wanted_in != epoch + 1:
+        return None
+    number = slot.wanted_reason
+    why = Mismatch(number - MISMATCHES) if number > MISMATCHES else Reason(number)
+    return ReportRequest(why, slot.wanted_deadline_s, read_members(slot, size), slot.wanted_reporter)

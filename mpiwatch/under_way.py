@@ -1,10 +1,17 @@
-"""Track requests that are under way while a rank waits, and those that hangs have left behind."""
+"""Requests and messages of this process that are under way, or that a hang or a cell has left behind.
+
+Each rank counts the sends of its cell minus its receives, and notes the lines of its last sends. If the
+counts of all ranks do not add up to 0 when the cell has ended well, the notebook asks which messages have
+arrived but were not received.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from collections import deque
 from collections.abc import Collection
+from types import CodeType
 from typing import Any
 
 from mpi4py import MPI
@@ -128,3 +135,18 @@ def _is_only_handle(request: Any) -> bool:
     """Return whether no other object has this handle, which that object may have completed."""
     made = getattr(request, "made", None)  # None in strict mode, too, where calls have several handles
     return made is not None and not made[1].copies_requests and getattr(request, "call", None) is None
+
+
+SENDS_NOTED = 200
+
+# The operation, communicator, peer, tag, code and instruction of a call, as a request's `made` has them.
+Call = tuple[str, Any, int, int, CodeType, int]
+
+balance = [0]  # sends minus receives of the cell
+noted: deque[Call] = deque(maxlen=SENDS_NOTED)
+
+
+def note(call: Call) -> None:
+    """Note a send."""
+    balance[0] += 1
+    noted.append(call)

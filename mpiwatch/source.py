@@ -1,18 +1,27 @@
-"""A student's line, for reports: `cell line 4: comm.Barrier()`."""
+"""Where a rank is: a student's line, such as `cell line 4: comm.Barrier()`, and another process's stack.
+
+A process answers a signal with its stack, whatever it is doing, inside MPI or in a loop. The signal handler
+is faulthandler's, in C: it does not wait for the interpreter.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import linecache
 import os
 import re
+import signal
 import sys
 import sysconfig
 import traceback
 from collections.abc import Sequence
+from time import monotonic, sleep
 from types import CodeType, FrameType
+from typing import BinaryIO
 
 import mpiwatch
-from mpiwatch.flight_recorder.layout import FILE_BYTES, fit
+from mpiwatch.recorder import FILE_BYTES, fit
 
 MAX_LINE_CHARACTERS = 80
 _LIBRARIES = tuple(
@@ -94,3 +103,51 @@ def _line(file: str, line: int) -> str:
         same = [known for known in linecache.cache if is_cell(known) and os.path.basename(known) == name]
         text = linecache.getline(same[0], line).strip() if same else ""
     return text
+
+
+SIGNAL = signal.SIGUSR2
+ANSWER_TIMEOUT_S = 0.5
+SETTLED_S = 0.004  # an answer is written line by line: it is complete when nothing has followed for so long
+POLL_S = 0.0005
+
+
+def write_stack_on_signal(file: BinaryIO) -> None:
+    """From now on, write this process's stack to a file, opened for appending, when the signal arrives."""
+    with contextlib.suppress(ValueError):  # not the main thread
+        # An interpreter that ends puts back what was there before: by default, the signal kills the process.
+        signal.signal(SIGNAL, signal.SIG_IGN)
+    faulthandler.register(SIGNAL, file, all_threads=False)
+
+
+def request_stack(pid: int, file: BinaryIO) -> list[tuple[str, int]]:
+    """Return the frames of a process (file and line), innermost first; empty if it does not answer.
+
+    The caller holds the recorder's lock, because all processes answer into the same file.
+    """
+    os.ftruncate(file.fileno(), 0)
+    try:
+        os.kill(pid, SIGNAL)
+    except OSError:
+        return []
+    deadline = monotonic() + ANSWER_TIMEOUT_S
+    size, since = 0, monotonic()
+    while monotonic() < deadline and not (size and monotonic() - since > SETTLED_S):
+        sleep(POLL_S)
+        if (now := os.fstat(file.fileno()).st_size) != size:
+            size, since = now, monotonic()
+    return frames_in(file)
+
+
+def frames_in(file: BinaryIO) -> list[tuple[str, int]]:
+    """Return the frames (file and line), innermost first, of the last stack that faulthandler has written."""
+    text = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
+    return [(_unescaped(name), int(line)) for name, line in re.findall(r'File "(.*)", line (\d+) in ', text)]
+
+
+def _unescaped(name: str) -> str:
+    """Return a file's name as it was before faulthandler wrote it in ASCII."""
+    return re.sub(
+        r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))",
+        lambda escape: chr(int(next(filter(None, escape.groups())), 16)),
+        name,
+    )

@@ -1,13 +1,14 @@
-"""What every rank is doing, read from the flight recorder and the ranks' stacks."""
+"""What every rank is doing, read from the flight recorder and the ranks' stacks, and its publication."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
-from time import monotonic
+from time import monotonic, sleep
 
-from mpiwatch.flight_recorder.layout import (
+from mpiwatch.opcodes import DTYPE_NAMES, OPERATION_NAMES, REDUCTIONS, UNKNOWN
+from mpiwatch.recorder import (
     EPOCH_SHIFT,
     HISTORY_CALLS,
     NO_RENDEZVOUS,
@@ -18,23 +19,15 @@ from mpiwatch.flight_recorder.layout import (
     CellState,
     Death,
     FlightRecorder,
+    ReportRequest,
     Slot,
     WaitingIn,
     fit,
+    read_members,
+    write_request,
 )
-from mpiwatch.flight_recorder.members import read_members
-from mpiwatch.flight_recorder.opcodes import DTYPE_NAMES, OPERATION_NAMES, REDUCTIONS, UNKNOWN
-from mpiwatch.flight_recorder.report import (
-    Activity,
-    CallRecord,
-    MessageWait,
-    Mismatch,
-    RankState,
-    Reason,
-    Report,
-)
-from mpiwatch.flight_recorder.source import student_line
-from mpiwatch.flight_recorder.stacks import request_stack
+from mpiwatch.report import Activity, CallRecord, MessageRecord, Mismatch, RankState, Reason, Report
+from mpiwatch.source import request_stack, student_line
 
 FRESH_S = 2.0  # an older sample proves nothing: the rank may compute in C code that blocks its other threads
 EPOCH_MASK = (1 << (64 - EPOCH_SHIFT)) - 1
@@ -155,7 +148,7 @@ def _ended(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState:
 def _waiting(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState | None:
     """Return what a rank is waiting in, if it is waiting."""
     if slot.waiting_in == WaitingIn.MESSAGE:
-        message = MessageWait(
+        message = MessageRecord(
             OPERATION_NAMES[slot.message_operation],
             peer=slot.message_peer if slot.message_peer >= 0 else None,
             tag=slot.message_tag if slot.message_tag >= 0 else None,
@@ -264,3 +257,31 @@ def _record(call: Call) -> CallRecord:
 
 def _text(field: bytes) -> str:
     return field.decode(errors="replace")  # the rank may be writing the field at this moment
+
+
+POLL_S = 0.01
+
+
+def publish(  # noqa: PLR0917
+    recorder: FlightRecorder,
+    rank: int,
+    epoch: int,
+    request: ReportRequest,
+    progress: Callable[[], object],
+    patience_s: float = float("inf"),
+) -> None:
+    """Publish a report in this epoch, unless another rank does so first.
+
+    The hub answers late if rank 0 runs code that blocks other threads. Give up after `patience_s`.
+    `progress` lets MPI move messages.
+    """
+    deadline = monotonic() + patience_s
+    if recorder.head.hub:
+        write_request(recorder.slots[rank], epoch, request)
+    while recorder.head.hub and recorder.head.epoch == epoch and monotonic() < deadline:
+        progress()
+        sleep(POLL_S)
+    if not recorder.head.hub:
+        with recorder.locked():
+            if recorder.head.epoch == epoch:
+                recorder.publish(take_snapshot(recorder, *request))

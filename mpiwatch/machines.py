@@ -1,0 +1,677 @@
+"""Flight recorders of ranks on several machines: one on each, and relays that copy them to rank 0's.
+
+Machines share no memory. Each has a recorder with slots for all ranks of the world. A thread in the first
+rank of each machine, the relay, sends what changes in the slots of its ranks to a thread in rank 0, the hub,
+which writes it to rank 0's recorder. A report can then be made from one recorder, as on one machine. The hub
+sends it to the relays, which publish it on their machines.
+
+They are threads rather than processes so that they end with their rank, however it ends, and the other end of
+the connection sees it at once. If a rank's code blocks its other threads, it delays only these. In a program,
+they run in the rank's parent process, which outlives it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import hashlib
+import hmac
+import json
+import math
+import re
+import secrets
+import select
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from struct import Struct
+from time import monotonic, sleep
+
+from mpiwatch.deadlock import Suspicion, stuck_ranks, waits
+from mpiwatch.processes import alive
+from mpiwatch.recorder import CellState, Death, FlightRecorder, ReportRequest, Slot, read_request
+from mpiwatch.report import Mismatch, RankState, Reason, Report, rank_from_json, to_json
+from mpiwatch.snapshot import is_in_mpi_call, observe, take_snapshot
+
+HEADER = Struct("!IBd")  # length of what follows, a Kind, the sender's clock
+RECEIVED_BYTES = 1 << 16
+MOST_BYTES = 1 << 30  # of a frame; a larger length means that the bytes are not a frame
+MOST_WAITING_BYTES = 1 << 20  # if more is waiting to be sent, only frames that must arrive are added
+HANDSHAKE_S = 5.0
+DRIFT = 1e-4  # how fast clocks may drift apart, in seconds per second
+KEY_BYTES = NONCE_BYTES = MAC_BYTES = 32
+SETTLED_S = 0.02  # smaller changes of the offset are ignored, since they would change every time in a slot
+# The kernel notices within about 20 s that a machine is gone. For a busy process, its kernel answers.
+KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPALIVE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+USER_TIMEOUT_MS = 20_000
+
+
+class Kind(IntEnum):
+    """What a frame holds."""
+
+    SLOTS = 1  # relay to hub: changes in slots
+    STATES = 2  # hub to relay: what the ranks of other machines are doing
+    OBSERVE = 3  # hub to relay: tell me what your ranks are doing
+    OBSERVED = 4  # relay to hub: the answer
+    REPORT = 5  # hub to relay: publish this
+    PUBLISHED = 6  # relay to hub: the answer
+
+
+class Connection:
+    """One end of an admitted connection; none of its methods waits for the other end."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (*KEEP_ALIVE.items(), ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS)):
+            with suppress(OSError, AttributeError):  # not every system has every option
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self.arrived, self.leaving = bytearray(), bytearray()
+        self.offset_s = self.least_s = float("inf")
+        self.heard = monotonic()
+
+    def fileno(self) -> int:
+        """Return the socket's file descriptor, for `select`."""
+        return self.socket.fileno()
+
+    def send(self, kind: Kind, payload: bytes = b"") -> None:
+        """Send a frame, or keep it until the other end takes it. Raise OSError if the connection is lost."""
+        self.leaving += HEADER.pack(len(payload), kind, monotonic()) + payload
+        self.flush()
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether the other end is far behind in reading what was sent."""
+        return len(self.leaving) > MOST_WAITING_BYTES
+
+    def flush(self) -> None:
+        """Send what the other end can take now."""
+        with suppress(BlockingIOError):
+            while self.leaving:
+                del self.leaving[: self.socket.send(self.leaving)]
+
+    def receive(self) -> Iterator[tuple[Kind, bytes]]:
+        """Yield the frames that have arrived. Raise OSError if the connection has ended."""
+        has_ended = False
+        with suppress(BlockingIOError):
+            while not has_ended:
+                part = self.socket.recv(RECEIVED_BYTES)
+                self.arrived += part
+                has_ended = not part
+        while len(self.arrived) >= HEADER.size:
+            length, kind, sent = HEADER.unpack_from(self.arrived)
+            if length > MOST_BYTES:
+                raise ConnectionError(f"a frame of {length} bytes")
+            end = HEADER.size + length
+            if len(self.arrived) < end:
+                break
+            payload = bytes(self.arrived[HEADER.size : end])
+            del self.arrived[:end]
+            self._compare_clocks(sent)
+            yield Kind(kind), payload
+        if has_ended:
+            raise ConnectionError("the other end has closed the connection")
+
+    def _compare_clocks(self, sent: float) -> None:
+        """Estimate how far this machine's clock is ahead, from the frame with the shortest transit."""
+        now = monotonic()
+        self.least_s = min(now - sent, self.least_s + DRIFT * (now - self.heard))
+        self.heard = now
+        if not abs(self.offset_s - self.least_s) < SETTLED_S:
+            self.offset_s = self.least_s
+
+    def close(self) -> None:
+        """Close this end."""
+        self.socket.close()
+
+
+def admit(sock: socket.socket, key: bytes) -> int | None:
+    """Return the number of the machine that has connected; None if it does not prove that it has the key."""
+    sock.settimeout(HANDSHAKE_S)
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    try:
+        sock.sendall(nonce)
+        answer = _receive_exactly(sock, NONCE_BYTES + 4 + MAC_BYTES)
+        theirs, number, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:-MAC_BYTES], answer[-MAC_BYTES:]
+        if not hmac.compare_digest(proof, _proof(key, b"relay", nonce, number)):
+            return None
+        sock.sendall(_proof(key, b"hub", theirs))
+    except OSError:
+        return None
+    return int.from_bytes(number, "big")
+
+
+def introduce(sock: socket.socket, key: bytes, machine: int) -> None:
+    """Prove to the hub that this is the relay of a machine. Raise OSError if the other end is not the hub."""
+    sock.settimeout(HANDSHAKE_S)
+    theirs = _receive_exactly(sock, NONCE_BYTES)
+    nonce, number = secrets.token_bytes(NONCE_BYTES), machine.to_bytes(4, "big")
+    sock.sendall(nonce + number + _proof(key, b"relay", theirs, number))
+    if not hmac.compare_digest(_receive_exactly(sock, MAC_BYTES), _proof(key, b"hub", nonce)):
+        raise ConnectionError("another program answered in place of the hub")
+
+
+def _proof(key: bytes, *parts: bytes) -> bytes:
+    return hmac.new(key, b"".join(parts), hashlib.sha256).digest()
+
+
+def _receive_exactly(sock: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        part = sock.recv(size - len(received))
+        if not part:
+            raise ConnectionError("the connection was refused")
+        received += part
+    return received
+
+
+START_S = 30.0  # until all machines have connected
+CONNECT_S = 2.0  # for one address, which may lead nowhere and never answer
+
+
+class Listener:
+    """The socket on which the hub listens until all relays have connected."""
+
+    def __init__(self) -> None:
+        self.key = secrets.token_bytes(KEY_BYTES)
+        dual = socket.has_dualstack_ipv6()
+        try:
+            self.socket = _listen(dual)
+        except OSError:
+            self.socket = _listen(False)
+        self.port: int = self.socket.getsockname()[1]
+        self.admitted: dict[int, Connection] = {}
+        threading.Thread(target=self._admit_all, name="mpiwatch-hub-listener", daemon=True).start()
+
+    def _admit_all(self) -> None:
+        while True:
+            try:
+                sock, _ = self.socket.accept()
+            except OSError:  # closed
+                return
+            # A client that sends nothing must not keep the others out.
+            threading.Thread(target=self._admit, args=[sock], daemon=True).start()
+
+    def _admit(self, sock: socket.socket) -> None:
+        machine = admit(sock, self.key)
+        if machine is None or machine in self.admitted:
+            sock.close()
+        else:
+            self.admitted[machine] = Connection(sock)
+
+    def close(self) -> None:
+        """Stop listening."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)  # otherwise `accept` keeps waiting in its thread
+        self.socket.close()
+
+
+def _listen(dual: bool) -> socket.socket:
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    return socket.create_server(("", 0), family=family, backlog=1024, dualstack_ipv6=dual)
+
+
+def addresses() -> list[str]:
+    """Return the addresses of this machine; those that other machines cannot reach come last."""
+    found: list[str] = []
+    with suppress(OSError):  # Linux lists all of its addresses in these files
+        table = Path("/proc/net/fib_trie").read_text()
+        found += re.findall(r"-- ([\d.]+)\n +/32 host LOCAL", table)
+        rows = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
+        # An address of the scope "link" (0x20) is of no use without the name of the interface.
+        found += [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0])) for row in rows if row[3] != "20"]
+    if not found:
+        with suppress(OSError):
+            names = socket.getaddrinfo(socket.gethostname(), None)
+            found = [str(name[4][0]) for name in names if "%" not in str(name[4][0])]
+        found += ["127.0.0.1"]
+    return sorted(dict.fromkeys(found), key=lambda address: (address in ("127.0.0.1", "::1"), ":" in address))
+
+
+def find_hub(where: tuple[list[str], int, bytes], machine: int) -> tuple[Connection | None, str]:
+    """Connect to the hub as the relay of a machine; return the connection, or None and the errors.
+
+    `where`: the addresses of the hub's machine, its port and the key.
+    """
+    addresses, port, key = where
+    faults, deadline = [], monotonic() + START_S
+    for address in addresses:
+        if monotonic() > deadline:
+            break
+        try:
+            sock = socket.create_connection((address, port), CONNECT_S)
+        except OSError as error:
+            faults.append(f"{address}: {error.strerror or error}")
+            continue
+        try:
+            introduce(sock, key, machine)
+        except OSError as error:
+            sock.close()
+            faults.append(f"{address}: {error.strerror or error}")
+        else:
+            return Connection(sock), ""
+    return None, "; ".join(faults)
+
+
+PART = Struct("!IIH")  # rank, offset in its slot, length of the bytes that follow
+BLOCK_BYTES = 128
+SLOT_BYTES = ctypes.sizeof(Slot)
+STATE_BYTES = Slot.host.offset  # of a slot: the part that waits read, without names, lines and calls
+TIMES = [
+    getattr(Slot, name).offset for name, *_ in Slot._fields_ if name.endswith(("_since_s", "sampled_s"))
+]  # on the writer's clock; 0 for never
+_TIME = Struct("=d")
+
+
+class Changes:
+    """Finds what has changed in the slots of a machine's ranks since the last call."""
+
+    def __init__(self, recorder: FlightRecorder, ranks: Collection[int]) -> None:
+        self.recorder = recorder
+        self.sent = {rank: bytes(SLOT_BYTES) for rank in ranks}
+
+    def take(self) -> bytes:
+        """Return the parts that have changed; empty if nothing has."""
+        parts = []
+        for rank, before in self.sent.items():
+            now = raw_slot(self.recorder, rank)
+            if now == before:
+                continue
+            self.sent[rank] = now
+            for start in range(0, SLOT_BYTES, BLOCK_BYTES):
+                block = now[start : start + BLOCK_BYTES]
+                if block != before[start : start + BLOCK_BYTES]:
+                    parts.append(PART.pack(rank, start, len(block)) + block)
+        return b"".join(parts)
+
+
+class Mirror:
+    """Writes the slots of other machines' ranks to this machine's recorder, with times on its own clock."""
+
+    def __init__(self, recorder: FlightRecorder, ranks: Collection[int]) -> None:
+        self.recorder = recorder
+        self.raw = {rank: bytearray(raw_slot(recorder, rank)) for rank in ranks}
+
+    def apply(self, parts: bytes, offset_s: float) -> None:
+        """Write changed parts; `offset_s` is how far our clock is ahead of the sender's."""
+        touched = set()
+        for rank, start, block in _split(parts):
+            self.raw[rank][start : start + len(block)] = block
+            touched.add(rank)
+        for rank in touched:
+            write_slot(self.recorder, rank, with_times_moved(self.raw[rank], offset_s))
+
+
+def _split(parts: bytes) -> Iterator[tuple[int, int, bytes]]:
+    at = 0
+    while at < len(parts):
+        rank, start, length = PART.unpack_from(parts, at)
+        at += PART.size
+        yield rank, start, parts[at : at + length]
+        at += length
+
+
+def states_of(recorder: FlightRecorder, ranks: Iterable[int], now_s: float) -> bytes:
+    """Return the states of ranks for another machine, which takes them to be up to date."""
+    parts = []
+    for rank in ranks:
+        state = Slot.from_buffer_copy(raw_slot(recorder, rank))
+        if not is_in_mpi_call(state, now_s):  # its watchdog may only not have sampled it lately
+            state.mpi_call_since_s = 0.0
+        parts.append(PART.pack(rank, 0, STATE_BYTES) + bytes(state)[:STATE_BYTES])
+    return b"".join(parts)
+
+
+def write_states(recorder: FlightRecorder, parts: bytes, offset_s: float) -> None:
+    """Write the states of other machines' ranks; see `states_of`."""
+    for rank, _, state in _split(parts):
+        write_slot(recorder, rank, with_times_moved(bytearray(state), offset_s))
+
+
+def raw_slot(recorder: FlightRecorder, rank: int) -> bytes:
+    """Return a slot's bytes."""
+    start = recorder.slot_offset(rank)
+    return recorder.memory[start : start + SLOT_BYTES]
+
+
+def write_slot(recorder: FlightRecorder, rank: int, state: bytes) -> None:
+    """Write a slot, or the beginning of one."""
+    start = recorder.slot_offset(rank)
+    recorder.memory[start : start + len(state)] = state
+
+
+def with_times_moved(slot: bytearray, offset_s: float) -> bytes:
+    """Return a slot, or the beginning of one, with its times moved by `offset_s`."""
+    moved = bytearray(slot)
+    for at in TIMES:
+        if at < len(moved) and (time := _TIME.unpack_from(moved, at)[0]):
+            _TIME.pack_into(moved, at, time + offset_s)
+    return bytes(moved)
+
+
+TICK_S = 0.1  # between two samples of the slots
+STOP_S = 2.0
+DEATHS_S = 0.5  # between two checks of the processes
+FIRST_NUMBER = Struct("!q")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a machine's ranks are doing, and the highest number of a call that they have made."""
+
+    states: tuple[RankState, ...]
+    highest_number: int
+
+    def to_json(self) -> bytes:
+        """Return this object as JSON."""
+        return to_json(self)
+
+    @staticmethod
+    def from_json(text: bytes) -> Observed:
+        """Return the object that `to_json` has written."""
+        fields = json.loads(text)
+        return Observed(tuple(map(rank_from_json, fields["states"])), fields["highest_number"])
+
+
+class Relay(threading.Thread):
+    """Sends the hub the slots of this machine's ranks, and publishes the hub's reports."""
+
+    def __init__(self, recorder: FlightRecorder, connection: Connection) -> None:
+        super().__init__(name="mpiwatch-relay", daemon=True)
+        self.recorder, self.connection = recorder, connection
+        self.connections = {0: connection}  # by the number of the machine at the other end
+        machine = recorder.head.machine
+        self.ranks = [rank for rank, slot in enumerate(recorder.slots) if slot.machine == machine]
+        self.others = sorted(set(range(recorder.size)) - set(self.ranks))
+        self.changes = Changes(recorder, self.ranks)
+        self.next_check_s = 0.0
+        self.is_over = False
+
+    def run(self) -> None:
+        """Serve until `stop`, or until the hub is lost."""
+        try:
+            while not self.is_over:
+                self.exchange(TICK_S)
+            self.send_changes()
+        except OSError:
+            pass
+        except Exception:
+            traceback.print_exc(file=sys.stderr)  # the hub notices that this machine is gone and reports it
+        finally:
+            self.close()
+            self.lose_hub()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    def stop(self) -> None:
+        """Send the last changes, and end the thread."""
+        self.is_over = True
+        if self.is_alive():
+            self.join(STOP_S)
+
+    def exchange(self, timeout_s: float) -> None:
+        """Send changes in the slots, and handle the hub's frames. Raise OSError if the hub is lost."""
+        connection = self.connection
+        select.select([connection], [connection] if connection.leaving else [], [], timeout_s)
+        for kind, payload in connection.receive():
+            if kind is Kind.STATES:
+                write_states(self.recorder, payload, connection.offset_s)
+                for rank in self.others:
+                    self.recorder.slots[rank].sampled_s = monotonic()
+            elif kind is Kind.OBSERVE:
+                self.send_changes()
+                connection.send(Kind.OBSERVED, self.observed().to_json())
+            elif kind is Kind.REPORT:
+                self.publish(payload)
+                connection.send(Kind.PUBLISHED)
+        if monotonic() > self.next_check_s:
+            self.next_check_s = monotonic() + DEATHS_S
+            self.note_deaths()
+        if not connection.is_behind:
+            self.send_changes()
+        connection.flush()
+
+    def send_changes(self) -> None:
+        """Send the hub what has changed in the slots of this machine's ranks."""
+        if parts := self.changes.take():
+            self.connection.send(Kind.SLOTS, parts)
+
+    def observed(self) -> Observed:
+        """Return what this machine's ranks are doing."""
+        with self.recorder.locked():
+            states = tuple(observe(self.recorder, rank) for rank in self.ranks)
+            return Observed(states, self.recorder.highest_number())
+
+    def publish(self, payload: bytes) -> None:
+        """Publish a report of the hub on this machine."""
+        (number,) = FIRST_NUMBER.unpack_from(payload)
+        with self.recorder.locked():
+            self.recorder.publish(Report.from_json(payload[FIRST_NUMBER.size :]), number)
+
+    def note_deaths(self) -> None:
+        """Note which ranks of this machine have died, which only this machine can see."""
+        for rank in self.ranks:
+            slot = self.recorder.slots[rank]
+            has_started = slot.pid != 0
+            if (
+                has_started
+                and not slot.has_died
+                and slot.cell_state != CellState.EXITED
+                and not alive(slot.pid)
+            ):
+                slot.has_died = Death.DIED
+
+    def lose_hub(self) -> None:
+        """Mark all other machines' ranks as unreachable, and let this machine make its own reports."""
+        for rank in self.others:
+            slot = self.recorder.slots[rank]
+            if slot.cell_state != CellState.EXITED and not slot.has_died:
+                slot.has_died = Death.UNREACHABLE
+        self.recorder.head.hub = 0
+
+
+STATES_S = 0.25  # between two STATES frames
+ANSWER_S = 3.0  # how long to wait for a machine's observations, or for it to publish a report
+
+
+class Hub(threading.Thread):
+    """Serves the relays. `connections`: by the numbers of their machines."""
+
+    def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection]) -> None:
+        super().__init__(name="mpiwatch-hub", daemon=True)
+        self.recorder, self.connections = recorder, connections
+        self.ranks = {
+            machine: [rank for rank, slot in enumerate(recorder.slots) if slot.machine == machine]
+            for machine in connections
+        }
+        self.all_ranks = list(range(recorder.size))
+        self.mirrors = {machine: Mirror(recorder, ranks) for machine, ranks in self.ranks.items()}
+        self.answers: dict[int, bytes] = {}  # by machine
+        self.told: dict[int, tuple[float, ...]] = {}  # by rank
+        self.suspicion = Suspicion(recorder)
+        self.deadline_s: Callable[[], float] = lambda: math.inf  # before a deadlock is reported
+        self.tell_at = 0.0
+        self.is_over = False
+
+    def run(self) -> None:
+        """Serve until `stop`, or until all machines are lost."""
+        try:
+            while not self.is_over:
+                self.exchange(TICK_S)
+                if (now := monotonic()) > self.tell_at:
+                    self.tell_at = now + STATES_S
+                    self.tell_states(now)
+                if self.suspicion.is_certain(now, self.deadline_s()):
+                    self.report(ReportRequest(Reason.DEADLOCK, self.deadline_s(), self.all_ranks, 0))
+                if (request := self.next_request()) is not None:
+                    self.report(request)
+            self.tell_states(monotonic())
+        except Exception:
+            traceback.print_exc(file=sys.stderr)  # the relays notice that the hub is gone and report it
+        finally:
+            self.recorder.head.hub = 0  # the processes of this machine make their own reports again
+            self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connection in self.connections.values():
+            connection.close()
+
+    def stop(self) -> None:
+        """Send the relays the last states, and end the thread."""
+        self.is_over = True
+        if self.is_alive():
+            self.join(STOP_S)
+
+    def exchange(self, timeout_s: float) -> None:
+        """Read the frames that have arrived, and send those that the relays have not taken yet."""
+        machines = {connection.fileno(): machine for machine, connection in self.connections.items()}
+        behind = [connection.fileno() for connection in self.connections.values() if connection.leaving]
+        ready, writable, _ = select.select(list(machines), behind, [], timeout_s)
+        for file in {*ready, *writable}:
+            machine = machines[file]
+            connection = self.connections[machine]
+            try:
+                connection.flush()
+                for kind, payload in connection.receive():
+                    if kind is Kind.SLOTS:
+                        self.mirrors[machine].apply(payload, connection.offset_s)
+                    else:
+                        self.answers[machine] = payload
+            except OSError:
+                self.lose(machine)
+
+    def send(self, machine: int, kind: Kind, payload: bytes = b"") -> None:
+        """Send a frame to a machine; note if it is lost."""
+        try:
+            self.connections[machine].send(kind, payload)
+        except OSError:
+            self.lose(machine)
+
+    def lose(self, machine: int) -> None:
+        """Note that a machine can no longer be reached."""
+        self.connections.pop(machine).close()
+        for rank in self.ranks[machine]:
+            slot = self.recorder.slots[rank]
+            if slot.cell_state != CellState.EXITED and not slot.has_died:
+                slot.has_died = Death.UNREACHABLE
+
+    def tell_states(self, now: float) -> None:
+        """Send each machine what has changed in the states of other machines' ranks."""
+        changed = []
+        for rank, slot in enumerate(self.recorder.slots):
+            of_cell = slot.cell_state, slot.cells_started, slot.has_died, slot.has_exited
+            of_waits = slot.waiting_in, slot.message_number, slot.waiting_since_s, is_in_mpi_call(slot, now)
+            if self.told.get(rank) != (*of_cell, *of_waits):
+                self.told[rank] = *of_cell, *of_waits
+                changed.append(rank)
+        for machine, connection in tuple(self.connections.items()):
+            if not connection.is_behind:
+                others = [rank for rank in changed if rank not in self.ranks[machine]]
+                self.send(machine, Kind.STATES, states_of(self.recorder, others, now))
+
+    def next_request(self) -> ReportRequest | None:
+        """Return a report that a rank wants."""
+        epoch, size = self.recorder.head.epoch, self.recorder.size
+        requests = (read_request(slot, epoch, size) for slot in self.recorder.slots)
+        return next((request for request in requests if request is not None), None)
+
+    def report(self, request: ReportRequest) -> None:
+        """Publish a report on all other machines, then on this one."""
+        recorder = self.recorder
+        with recorder.locked():
+            observed = self.observed()
+            others = {state.rank: state for answer in observed for state in answer.states}
+            report = take_snapshot(recorder, *request._replace(why=self.reason(request)), observed=others)
+            number = max([recorder.highest_number(), *(answer.highest_number for answer in observed)])
+            self.ask(Kind.REPORT, FIRST_NUMBER.pack(number) + report.to_json())
+            recorder.publish(report, number)
+        self.tell_at = 0.0
+
+    def reason(self, request: ReportRequest) -> Reason | Mismatch:
+        """Return why the rank's wait cannot end. Only the hub can see a circle across machines."""
+        waiting = waits(self.recorder)
+        in_circle = request.reporter in waiting and request.reporter in stuck_ranks(
+            waiting, self.recorder.size
+        )
+        return Reason.CIRCLE if request.why is Reason.TIMED_OUT and in_circle else request.why
+
+    def observed(self) -> list[Observed]:
+        """Return what the ranks are doing on those other machines that answer."""
+        return [Observed.from_json(answer) for answer in self.ask(Kind.OBSERVE).values()]
+
+    def ask(self, kind: Kind, payload: bytes = b"") -> dict[int, bytes]:
+        """Send a frame to all machines; return the answers that arrive in time."""
+        self.answers.clear()
+        for machine in tuple(self.connections):
+            self.send(machine, kind, payload)
+        deadline = monotonic() + ANSWER_S
+        while set(self.connections) - set(self.answers) and monotonic() < deadline:
+            self.exchange(TICK_S)
+        return dict(self.answers)
+
+
+MOST_FILES = 250  # limit of the system for one message to another process
+MESSAGE_BYTES = 1 << 16
+POLL_S = 0.01
+
+Server = Hub | Relay
+
+
+def server_of(recorder: FlightRecorder, connections: dict[int, Connection]) -> Server:
+    """Return the thread that serves these connections, which are keyed by machine number."""
+    return Relay(recorder, connections[0]) if recorder.head.machine else Hub(recorder, connections)
+
+
+def serve_here(server: Server, progress: Callable[[], object]) -> None:
+    """Serve in this process. After its program has ended, it stays alive as long as other ranks need it.
+
+    `progress` lets MPI move messages.
+    """
+    atexit.register(_stay, server, progress)
+    server.start()
+
+
+def _stay(server: Server, progress: Callable[[], object]) -> None:
+    recorder = server.recorder
+    ranks = server.ranks if isinstance(server, Relay) else range(recorder.size)
+
+    def is_needed(rank: int) -> bool:
+        return recorder.slots[rank].cell_state != CellState.EXITED and recorder.is_alive(rank)
+
+    while server.is_alive() and any(map(is_needed, ranks)):
+        progress()
+        sleep(POLL_S)
+    server.stop()
+
+
+def hand_over(rank: int, recorder: FlightRecorder, server: Server | None, to: socket.socket) -> None:
+    """Pass the recorder and the connections to the process at the other end of a Unix socket."""
+    connections = server.connections if server is not None else {}
+    words = {"rank": rank, "recorder": recorder.path, "machines": list(connections)}
+    socket.send_fds(to, [json.dumps(words).encode()], [each.fileno() for each in connections.values()])
+
+
+def take_over(source: socket.socket) -> tuple[int, FlightRecorder, Server | None] | None:
+    """Return what `hand_over` has sent: a rank, its flight recorder and the server, if one runs here.
+
+    Return None if the other process has ended.
+    """
+    message, files, _, _ = socket.recv_fds(source, MESSAGE_BYTES, MOST_FILES)
+    if not message:
+        return None
+    words = json.loads(message)
+    recorder = FlightRecorder(words["recorder"])
+    connections = [Connection(socket.socket(fileno=file)) for file in files]
+    server = server_of(recorder, dict(zip(words["machines"], connections, strict=True))) if files else None
+    return words["rank"], recorder, server

@@ -1,1 +1,0 @@
-"""Requests: track which are under way, and wait for them so that a report can end the wait."""

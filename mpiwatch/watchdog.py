@@ -1,0 +1,385 @@
+"""The watchdog: a thread in each rank that notices when all unfinished ranks are stuck in MPI calls.
+
+It samples the main thread four times a second: has it executed any bytecode, and which MPI call is it inside?
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import dis
+import functools
+import inspect
+import linecache
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable
+from time import monotonic
+from types import CodeType, FrameType, MemberDescriptorType, ModuleType
+from typing import NamedTuple
+
+from mpi4py import MPI
+
+import mpiwatch
+from mpiwatch import HANG_EXIT_CODE
+from mpiwatch.deadlock import Suspicion
+from mpiwatch.opcodes import OPERATION_NAMES, SCHEDULES
+from mpiwatch.recorder import NAME_BYTES, NO_RENDEZVOUS, NUMBER_SHIFT, CellState, ReportRequest, fit
+from mpiwatch.report import Reason, Report
+from mpiwatch.requests import polls
+from mpiwatch.snapshot import publish
+from mpiwatch.waiting import Watch
+
+UNKNOWN = object()
+_CALLS = "CALL", "PRECALL", "CALL_KW", "CALL_FUNCTION_EX"
+_FOREIGN = ctypes.CFUNCTYPE(None).__mro__[1]  # the base class of ctypes' functions
+
+Results = Callable[[object], object]
+
+
+class Named(NamedTuple):
+    """An attribute that could not be looked up; only its name is known."""
+
+    name: str
+
+
+def callee(frame: FrameType, result_of: Results = lambda function: UNKNOWN) -> object:
+    """Return the function or method (as its class stores it) that a frame is calling, or UNKNOWN.
+
+    Python keeps the called function on a frame's stack, which cannot be read. So this function finds the call
+    in the source and evaluates its function again: names, attributes and items, but nothing that could run
+    the program's code. `result_of` returns an object with the attributes of the result of a function.
+    """
+    node = _called_expression(frame.f_code, frame.f_lasti)
+    return UNKNOWN if node is None else _evaluate(node, frame, result_of)
+
+
+@functools.lru_cache(maxsize=64)
+def _called_expression(code: CodeType, instruction: int) -> ast.expr | None:
+    """Return the expression of the function that an instruction calls; None if it is no call of the source.
+
+    No two calls end at the same place. They may seem to begin elsewhere: at an attribute on a later line.
+    """
+    while instruction > 0 and dis.opname[code.co_code[instruction]] == "CACHE":
+        instruction -= 2  # of the call before
+    if instruction < 0 or dis.opname[code.co_code[instruction]] not in _CALLS:
+        return None
+    _, line, _, column = list(code.co_positions())[instruction // 2]  # type: ignore[attr-defined,unused-ignore]
+    for node in ast.walk(_source(code.co_filename)):
+        if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) == (line, column):
+            return node.func
+    return None
+
+
+def _source(file: str) -> ast.AST:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # the file has been edited since
+        return ast.Module([], [])
+
+
+def _evaluate(node: ast.expr, frame: FrameType, result_of: Results) -> object:
+    """Return an expression's value; UNKNOWN if it is not certain."""
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name() | ast.NamedExpr(target=ast.Name()):
+            name = node.id if isinstance(node, ast.Name) else node.target.id
+            scopes = frame.f_locals, frame.f_globals, frame.f_builtins
+            return next((scope[name] for scope in scopes if name in scope), UNKNOWN)
+        case ast.Attribute():
+            return _attribute(_evaluate(node.value, frame, result_of), node.attr)
+        case ast.Subscript():
+            key = _evaluate(node.slice, frame, result_of)
+            return _item(_evaluate(node.value, frame, result_of), key)
+        case ast.Call():
+            return result_of(_evaluate(node.func, frame, result_of))
+    return UNKNOWN
+
+
+def _item(container: object, key: object) -> object:
+    """Return an item of a list, tuple or dict; any item if the key is unknown and all are of one type."""
+    if type(container) not in (list, tuple, dict):
+        return UNKNOWN
+    try:
+        if key is not UNKNOWN and type(key) in (int, str, bool):
+            return container[key]  # type: ignore[index]
+    except LookupError:
+        return UNKNOWN
+    values = list(container.values() if isinstance(container, dict) else container)  # type: ignore[call-overload]
+    return values[0] if len({type(value) for value in values}) == 1 else UNKNOWN
+
+
+def _attribute(value: object, name: str) -> object:
+    """Return an attribute as it is stored: a method as its class has it. Do not run properties."""
+    found: object = UNKNOWN
+    if value is not UNKNOWN and not isinstance(value, Named):
+        if isinstance(value, ModuleType):
+            found = vars(value).get(name, UNKNOWN)
+        else:
+            found = inspect.getattr_static(value, name, UNKNOWN)
+        if isinstance(found, MemberDescriptorType):
+            found = found.__get__(value)
+    if found is UNKNOWN:
+        return Named(name)
+    return found
+
+
+def is_foreign(function: object) -> bool:
+    """Return whether this is a shared library's function that ctypes calls."""
+    return isinstance(function, _FOREIGN)
+
+
+_CLASSES = tuple(value for value in vars(MPI).values() if isinstance(value, type))
+_METHODS = {
+    name: value for kind in _CLASSES for name, value in vars(kind).items() if not name.startswith("_")
+}
+_ANY_OBJECT = type("_AnyObject", (), dict(_METHODS))()  # has the methods of all mpi4py classes
+_PREFIXES = "MPI_", "PMPI_"
+
+
+def mpi_call(frame: FrameType | None) -> tuple[str, bool]:
+    """Return the name of the MPI call that an innermost frame is inside, and whether a wrapper made it.
+
+    The name is empty if the frame calls something else, or if that is not certain.
+    """
+    through_wrapper = False
+    while frame is not None:
+        name = call_name(callee(frame, _result_of))
+        if name or not _is_wrapper(frame.f_globals.get("__name__")):
+            return name, through_wrapper
+        frame, through_wrapper = frame.f_back, True
+    return "", through_wrapper
+
+
+def call_name(function: object) -> str:
+    """Return an MPI function's name; an empty text for any other function.
+
+    MPI functions include the lab's replacements for mpi4py's methods, and functions of C named `MPI_…`.
+    """
+    if isinstance(function, Named):
+        return _foreign_name(function.name)
+    if is_foreign(function):
+        return _foreign_name(getattr(function, "__name__", ""))
+    function = _unwrapped(function)
+    if function is UNKNOWN:
+        return ""
+    if isinstance(function, types.FunctionType):
+        is_method = _is_wrapper(function.__module__) and function.__name__ in _METHODS
+        return function.__name__ if is_method else ""
+    if type(function).__name__ == "cython_function_or_method" or isinstance(function, _BUILTIN):
+        module = getattr(function, "__module__", None) or getattr(_owner(function), "__module__", None)
+        return str(getattr(function, "__name__", "")) if module == "mpi4py.MPI" else ""
+    return ""
+
+
+_BUILTIN = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.WrapperDescriptorType,
+)
+
+
+def _owner(function: object) -> object:
+    return getattr(function, "__objclass__", None)
+
+
+def _foreign_name(name: str) -> str:
+    return name if name.startswith(_PREFIXES) else ""
+
+
+def _unwrapped(function: object) -> object:
+    while True:
+        if isinstance(function, types.MethodType | staticmethod | classmethod):
+            function = function.__func__
+        elif isinstance(function, functools.partial):
+            function = function.func
+        else:
+            return function
+
+
+def _is_wrapper(module: object) -> bool:
+    return isinstance(module, str) and module.startswith(tuple(mpiwatch.wrappers))
+
+
+def _result_of(function: object) -> object:
+    """Return a stand-in for the result of a call: MPI calls return MPI objects."""
+    is_class = isinstance(function, type) and issubclass(function, _CLASSES)
+    return _ANY_OBJECT if is_class or call_name(function) else UNKNOWN
+
+
+_UTSNAME_BYTES = 4096  # more than any system's `struct utsname` takes
+
+
+class BytecodeProbe:
+    """Detects whether the main thread has executed any bytecode.
+
+    Python lets C code ask the main thread to call a C function `int f(void *)` before one of its next
+    instructions (Py_AddPendingCall). While the main thread is inside one call of C code, the function is not
+    called. It must not be a Python function, or an interrupt that arrives during the call would be lost. This
+    class uses the C library's `uname`, which fills the memory at its argument.
+    """
+
+    def __init__(self) -> None:
+        self._answer = (ctypes.c_char * _UTSNAME_BYTES)()
+        self._function = ctypes.cast(ctypes.CDLL(None).uname, ctypes.c_void_p)
+        self._ask: Callable[..., int] = ctypes.pythonapi.Py_AddPendingCall
+        ctypes.pythonapi.Py_AddPendingCall.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        self._is_asked = False
+        _kept.append(self._answer)
+
+    def has_moved(self) -> bool:
+        """Return whether the main thread has executed bytecode since the last call that returned True."""
+        if self._is_asked and self._answer[0] == b"\0":
+            return False
+        self._answer[0] = b"\0"
+        self._is_asked = self._ask(self._function, ctypes.addressof(self._answer)) == 0
+        return True
+
+
+_kept: list[object] = []  # a pending call may still write to this memory after its owner is gone
+
+
+SAMPLE_S = 0.25
+SUSPICIOUS_SAMPLE_S = 0.05  # once this rank has been stuck for the deadline
+GAP_S = 1.0  # after a longer gap between two samples, the time between them is unknown
+GRACE_S = 0.5  # for a rank to leave an MPI call after a report, because the other ranks go on
+STOP_S = PUBLISH_S = 2.0
+
+OnDeadlock = Callable[[Report, int], None]
+
+
+def end_process(report: Report, rank: int) -> None:
+    """End this process at once: its main thread cannot be interrupted inside MPI."""
+    os._exit(HANG_EXIT_CODE)
+
+
+class Watchdog(threading.Thread):
+    """Notes in this rank's slot which MPI call its main thread is stuck in; publishes a deadlock's report.
+
+    The first rank to be certain publishes it. A rank that is still stuck GRACE_S later calls `on_deadlock`;
+    unless `in_program`, it also does so after the report of another hang. Ranks in watched calls raise the
+    report.
+    """
+
+    def __init__(
+        self, watch: Watch, deadline_s: Callable[[], float], on_deadlock: OnDeadlock, in_program: bool
+    ) -> None:
+        super().__init__(name="mpiwatch-watchdog", daemon=True)
+        self.watch, self.recorder, self.slot = watch, watch.recorder, watch.slot
+        self.deadline_s, self.on_deadlock, self.in_program = deadline_s, on_deadlock, in_program
+        self.main = threading.main_thread().ident
+        self.probe = BytecodeProbe()
+        self.is_over = threading.Event()
+        self.sampled_s = self.since_s = monotonic()
+        self.epoch = self.recorder.head.epoch  # when the main thread last moved
+        self.call: str | None = None  # the MPI call it has been inside since then; None if not known yet
+        self.suspicion = Suspicion(self.recorder)
+        self.report: tuple[Report, float] | None = None  # of a hang that this rank is stuck in; when seen
+
+    def stop(self) -> None:
+        """End the thread: this process is ending."""
+        self.is_over.set()
+        self.join(STOP_S)
+
+    def run(self) -> None:
+        """Sample until `stop` is called."""
+        while not self.is_over.wait(SUSPICIOUS_SAMPLE_S if self.is_late(monotonic()) else SAMPLE_S):
+            now = monotonic()
+            self.sample(now)
+            self.act(now)
+
+    def sample(self, now: float) -> None:
+        """Note which MPI call the main thread is inside, and since when."""
+        polls.sample(self.watch, now)
+        has_moved = self.probe.has_moved()
+        if has_moved or now - self.sampled_s > GAP_S or self.slot.cell_state != CellState.RUNNING:
+            self.since_s, self.call, self.report = now, None, None
+            self.epoch = self.recorder.head.epoch
+            self.slot.mpi_call_since_s = 0.0
+        elif self.call is None and not self.slot.waiting_since_s:
+            self.call = self.current_call(now)
+        if self.call:
+            self.slot.mpi_call_since_s = self.since_s
+        self.sampled_s = self.slot.sampled_s = now
+
+    def current_call(self, now: float) -> str | None:
+        """Return the MPI call that the main thread is in, and post its place; empty if there is none.
+
+        A collective that all ranks have joined ends by itself, unless their arguments do not fit: return None
+        as long as it may.
+        """
+        frame = sys._current_frames().get(self.main or 0)
+        name, is_wrapped = mpi_call(frame)
+        if not name:
+            return ""
+        if is_wrapped and self.has_joined(name) and not self.is_left_alone(now):
+            return None
+        self.slot.mpi_call = fit(name, NAME_BYTES)
+        self.watch.post_place(frame)
+        return name
+
+    def has_joined(self, name: str) -> bool:
+        """Return whether this rank's last watched collective has this name, and all its ranks began it."""
+        calls = self.recorder.last_calls(self.watch.rank)
+        if not calls or not (
+            self.slot.joined_word >> NUMBER_SHIFT == calls[-1].number
+            or (self.slot.joined_word == NO_RENDEZVOUS and self.watch.all_have_made(calls[-1]))
+        ):
+            return False
+        operation = calls[-1].operation
+        return operation >= SCHEDULES or OPERATION_NAMES[operation] == name
+
+    def is_left_alone(self, now: float) -> bool:
+        """Return whether another rank left this rank's last collective at least a deadline ago.
+
+        It has ended its cell since, or waits in a later call.
+        """
+        row = self.recorder.last_calls(self.watch.rank)[-1].row
+        members: list[int] = next((each.members for each in self.watch.channels if each.row == row), [])
+        for rank in members:
+            slot = self.recorder.slots[rank]
+            has_ended = slot.cell_state != CellState.RUNNING
+            since_s = slot.cell_state_since_s if has_ended else slot.waiting_since_s
+            if rank != self.watch.rank and since_s and now - since_s > self.deadline_s():
+                return True
+        return False
+
+    def is_late(self, now: float) -> bool:
+        """Return whether this rank has been stuck for the deadline, in an MPI call or a watched call."""
+        since_s = self.slot.waiting_since_s or self.slot.mpi_call_since_s
+        return bool(since_s) and now - since_s > self.deadline_s()
+
+    def act(self, now: float) -> None:
+        """Publish a deadlock; end this process if it stays in an MPI call after a report."""
+        if self.call and self.recorder.head.epoch != self.epoch:
+            if self.report is None:
+                self.heed_report(now)
+            elif now - self.report[1] > GRACE_S:
+                self.on_deadlock(self.report[0], self.watch.rank)
+        elif self.is_certain(now):
+            self.publish()
+
+    def heed_report(self, now: float) -> None:
+        """Note a report after which this rank must leave MPI; after any other, begin to wait anew."""
+        report = self.recorder.last_report()
+        assert report is not None
+        if report.reason is Reason.DEADLOCK or not (self.in_program or report.reason is Reason.INTERRUPTED):
+            self.report = report, now
+        else:
+            self.since_s, self.epoch = now, self.recorder.head.epoch
+
+    def is_certain(self, now: float) -> bool:
+        """Return whether all ranks are in a deadlock; on several machines, only the hub looks for one."""
+        if self.recorder.head.hub or not self.is_late(now):
+            return False
+        return self.suspicion.is_certain(now, self.deadline_s())
+
+    def publish(self) -> None:
+        """Publish the report, unless another rank has done so."""
+        ranks = list(range(self.recorder.size))
+        request = ReportRequest(Reason.DEADLOCK, self.deadline_s(), ranks, self.watch.rank)
+        publish(self.recorder, self.watch.rank, self.epoch, request, int, PUBLISH_S)
