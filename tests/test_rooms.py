@@ -68,7 +68,6 @@ MUTUAL: set[tuple[str, str]] = {
     ("labkit.exercises", "labkit.exercises.catalogue"),
     ("labkit.nn", "labkit.nn.ops"),
     ("labkit.train", "labkit.train.checkpoints"),
-    ("mpiwatch.strict", "mpiwatch.strict.communicator"),
 }
 
 MODULES = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import sleep
-from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -13,13 +12,10 @@ from mpiwatch import communicators, message
 from mpiwatch.communicators import WatchedComm
 from mpiwatch.recorder import CellState
 from mpiwatch.requests import replace_requests
-from mpiwatch.strict import findings, objects, regions, requests_made
-from mpiwatch.strict.communicator import base
-from mpiwatch.strict.communicator.comm import StrictComm
-from mpiwatch.strict.exchange import exchanges, progress
+from mpiwatch.strict import calls, findings
+from mpiwatch.strict.communicator import StrictComm
 from mpiwatch.strict.findings import Finding
-from mpiwatch.strict.requests import StrictPrequest, StrictRequest
-from mpiwatch.strict.signatures import check_dtype
+from mpiwatch.strict.memory import check_dtype
 from mpiwatch.strict.windows import StrictWin, free_mem
 
 NAP_S = 0.001
@@ -33,14 +29,14 @@ def begin(world: WatchedComm) -> StrictComm:
     if _world is not None or world.watch is None:
         return _world or StrictComm(world)
     watch = world.watch
-    base.begin_clock(world.rank, world.size)
+    calls.clock.begin(world.rank, world.size)
     _world = StrictComm(world)
     _world.begin()
     inner = watch.progress
-    watch.progress = lambda: progress(inner())
+    watch.progress = lambda: calls.progress(inner())
     communicators.replace_world(_world)
-    replace_requests(watch, world.deadline_s, StrictRequest, StrictPrequest)
-    objects.replace_classes()
+    replace_requests(watch, world.deadline_s, calls.StrictRequest, calls.StrictPrequest)
+    findings.replace_classes()
     message.on_list = check_dtype
     MPI.Free_mem = free_mem
     setattr(MPI, "Win", StrictWin)  # noqa: B010  (mpi4py's stubs declare it final)
@@ -55,70 +51,47 @@ def end_cell() -> str:
     """
     if _world is None:
         return ""
-    rank = _world.rank
-    for exchange in list(exchanges):
-        requests_made.report_leftovers(exchange)
-    found = [
-        *findings.take(),
-        *requests_made.never_completed(rank, only_lost=True),
-        *objects.never_freed(rank, only_lost=True),
-    ]
-    return findings.render(found)
+    _report_leftovers(only_lost=True)
+    return findings.render(findings.take())
 
 
-class Ending(NamedTuple):
-    """The findings about a program: on rank 0 those of all ranks, on other ranks their own.
+def end_program() -> tuple[list[Finding], bool]:
+    """Return the findings about the program, and whether all ranks have reached the end of their programs.
 
-    `is_complete`: whether all ranks have reached the end of their programs.
+    On rank 0, these are the findings of all ranks, on other ranks their own. Each rank calls this function
+    when its program has returned. The ranks wait for one another, as they would at the end of MPI. If one
+    hangs or has raised an error, each returns only its own findings.
     """
-
-    found: list[Finding]
-    is_complete: bool
-
-
-def end_program() -> Ending:
-    """Return the findings about the program.
-
-    Each rank calls this function when its program has returned. The ranks wait for one another, as they would
-    at the end of MPI. If one hangs or has raised an error, each returns only its own findings.
-    """
-    world = _world
-    if world is None or world._exchange is None or world.watch is None:
-        return Ending([], True)
-    world.watch.end_program()  # ranks that wait for this one learn that it has ended
-    if not _poll(world, MPI.Intracomm.Ibarrier(world._exchange.shadow).Test):
-        return Ending([*findings.take(), *requests_made.never_completed(world.rank, only_lost=False)], False)
-    return Ending(collect(world), True)
+    if _world is None or _world._exchange is None or _world.watch is None:
+        return [], True
+    _world.watch.end_program()  # ranks that wait for this one learn that it has ended
+    if _poll(_world, MPI.Intracomm.Ibarrier(_world._exchange.shadow).Test):
+        return collect(_world), True
+    calls.report_never_completed(only_lost=False)
+    return findings.take(), False
 
 
 def collect(world: StrictComm) -> list[Finding]:
     """Return the findings of all ranks on rank 0, and clear them. All ranks have reached their ends."""
     assert world._exchange is not None
-    shadow, rank, traffic = world._exchange.shadow, world.rank, base.traffic
-    sent = np.array([traffic.sent.get(each, 0) for each in range(world.size)])
+    shadow = world._exchange.shadow
+    sent = np.array([calls.headers_sent[rank] for rank in range(world.size)])
     coming = np.empty_like(sent)
     MPI.Intracomm.Alltoall(shadow, sent, coming)
-    _poll(world, lambda: all(traffic.received.get(each, 0) >= coming[each] for each in range(world.size)))
-    for exchange in list(exchanges):
-        requests_made.report_leftovers(exchange)
+    _poll(world, lambda: all(calls.headers_received[rank] >= number for rank, number in enumerate(coming)))
+    _report_leftovers(only_lost=False)
+    for exchange in list(calls.exchanges):
         exchange.discard()
-    found = [
-        *findings.take(),
-        *requests_made.never_completed(rank, only_lost=False),
-        *objects.never_freed(rank, only_lost=False),
-    ]
+    found = findings.take()
     everyone = MPI.Intracomm.gather(shadow, found)
     return found if everyone is None else [finding for theirs in everyone for finding in theirs]
 
 
-def forget_all() -> None:
-    """Clear the findings and all records of what the program has made."""
-    findings.take()
-    requests_made.never_completed(0, only_lost=False)
-    objects.never_freed(0, only_lost=False)
-    regions.forget_all()
-    base.traffic.sent.clear()
-    base.traffic.received.clear()
+def _report_leftovers(only_lost: bool) -> None:
+    for exchange in list(calls.exchanges):
+        exchange.report_leftovers()
+    calls.report_never_completed(only_lost)
+    findings.report_never_freed(only_lost)
 
 
 def _poll(world: StrictComm, is_done: Callable[[], bool]) -> bool:
@@ -126,7 +99,7 @@ def _poll(world: StrictComm, is_done: Callable[[], bool]) -> bool:
     watch = world.watch
     assert watch is not None
     while not is_done():
-        progress()
+        calls.progress()
         failed = any(slot.cell_state == CellState.RAISED for slot in watch.recorder.slots)
         if failed or watch.recorder.head.epoch != watch.epoch:
             return False

@@ -7,7 +7,9 @@ end. Therefore, the rank itself has made every change in its window's memory bet
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,19 +20,72 @@ from mpiwatch.communicators import ACCESSES, check_access
 from mpiwatch.message import check_message, parse
 from mpiwatch.opcodes import UNKNOWN
 from mpiwatch.requests import LikeMpi4py, like
-from mpiwatch.strict import objects, regions
-from mpiwatch.strict.accesses import Access, parts_of, report_conflicts
-from mpiwatch.strict.communicator.comm import StrictComm
-from mpiwatch.strict.findings import Category, Finding, StrictError, add
-from mpiwatch.strict.objects import free_types, here, with_own_types
-from mpiwatch.strict.signatures import of_message
+from mpiwatch.strict.calls import clock
+from mpiwatch.strict.findings import Category, StrictError, add, forget, here, track
+from mpiwatch.strict.memory import Parts, Region, free_types, of_message, overlap, parts_of, with_own_types
+
+STORE = "local store"  # a change of a window's memory by its own rank
+WRITES = ("Put", "Accumulate", STORE)
+ATOMIC = ("Accumulate", "Get_accumulate", "Fetch_and_op", "Compare_and_swap")
+
+
+@dataclass
+class Access:
+    """An access to `parts` of a rank's window. The ranks of the origin and the target are those of its group.
+
+    `began`, `ended`: when the program made it and completed it, on the origin's clock.
+    """
+
+    operation: str
+    target: int
+    parts: Parts
+    place: str
+    origin: int
+    epoch: str = "fence"  # or "exclusive" or "shared", for a lock, or "start"
+    began: tuple[int, ...] = ()
+    ended: int = 0
+
+    def conflicts(self, other: Access) -> bool:
+        """Return whether two accesses may touch the same bytes at once, and at least one of them writes."""
+        writes = self.operation in WRITES or other.operation in WRITES
+        both_atomic = self.operation in ATOMIC and other.operation in ATOMIC
+        may_conflict = self.target == other.target and writes and not both_atomic
+        return may_conflict and overlap(self.parts, other.parts) and self._may_be_at_once(other)
+
+    def _may_be_at_once(self, other: Access) -> bool:
+        if self.epoch == other.epoch == "fence":
+            return True
+        if self.origin != other.origin and "exclusive" in (self.epoch, other.epoch):
+            return False  # one after the other
+        return not (self._is_before(other) or other._is_before(self))
+
+    def _is_before(self, other: Access) -> bool:
+        """Return whether its epoch ended before the other's began, and the other's origin knew it."""
+        return bool(self.ended) and bool(other.began) and other.began[self.origin] >= self.ended
+
+
+def report_conflicts(accesses: Sequence[Access]) -> None:
+    """Report conflicting accesses to this rank's window."""
+    for pair in combinations(accesses, 2):
+        if pair[0].conflicts(pair[1]):
+            one, other = sorted(pair, key=lambda access: (access.operation == STORE, access.origin))
+            second = (
+                f"rank {other.origin} itself changes it"
+                if other.operation == STORE
+                else f"{other.operation} of rank {other.origin} ({other.place})"
+            )
+            text = (
+                f"{one.operation} of rank {one.origin} and {second} use the same memory of rank "
+                f"{one.target}'s window in one epoch"
+            )
+            add(Category.GLOBAL_CONCURRENCY, text, one.place)
 
 
 class Pending(NamedTuple):
-    """An access that the program has made: its target, the origin's memory and the call that issues it."""
+    """An access whose epoch has not ended: the origin's memory, and the call that issues it."""
 
-    target: int
-    region: regions.Region
+    access: Access
+    region: Region
     issue: Callable[[], None]
     types: list[MPI.Datatype]  # freed when the access has been issued
 
@@ -41,37 +96,30 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
     Windows that `_maker` does not make, such as those of Create_dynamic, are mpi4py's own.
     """
 
-    comm: StrictComm
+    comm: Any  # of strict mode
 
     def __new__(cls, win: RawWin | None = None) -> Any:
         return RawWin.__new__(RawWin, *(() if win is None else (win,)))
 
     def _opened(self, comm: Any, disp_unit: int) -> StrictWin:
-        self.comm = comm
-        shadow = comm._exchange.shadow
+        self.comm, self.exchange = comm, comm._exchange
         held = self.tomemory()
         mine = disp_unit, 0 if held is None else held.nbytes
-        self.units, self.sizes = zip(*shadow.allgather(mine), strict=True)  # in bytes, by rank
+        self.units, self.sizes = zip(*self.exchange.shadow.allgather(mine), strict=True)  # in bytes, by rank
         _open.append(self)
         self.pending: list[Pending] = []  # not issued
         self.issued: list[Pending] = []  # their epoch has not ended
         self.accesses: list[Access] = []
-        self.locks: dict[int, tuple[str, str]] = {}  # kind, line
+        self.locks: dict[int, tuple[str, str]] = {}  # kind, line; by rank, or -1 for all
         self.in_fence = self.in_start = False
         self.seen = b""
-        return objects.track(self, "window")
-
-    def _join(self, name: str) -> None:
-        self.comm._channel.begin_collective(
-            f"Win.{name}", self.comm.deadline_s, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, depth=3
-        )
+        return track(self, "window")
 
     def _memory(self) -> bytes:
         memory = self.tomemory()
         return b"" if memory is None else memory.tobytes()
 
     def _access(self, name: str, origin: Any, target: int, spec: Any, *op: MPI.Op) -> None:
-        place, rank = here(), self.comm._exchange.clock.rank  # type: ignore[union-attr]
         if target == MPI.PROC_NULL:
             return
         check_message(self.comm, name, origin, target)
@@ -80,29 +128,17 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         lock = self.locks.get(target) or self.locks.get(-1)
         if not (self.in_fence or lock or self.in_start):
             raise MPI.Exception(MPI.ERR_RMA_SYNC)
-        is_fence = not lock and self.in_fence
-        self.accesses.append(
-            Access(
-                name,
-                target,
-                self._checked_parts(name, origin, target, spec),
-                place,
-                self.comm.rank,
-                "fence" if is_fence else (lock[0] if lock else "start"),
-                () if is_fence else self._now(),
-            )
-        )
-        region = regions.begin(name, place, origin, name == "Get", rank)
+        epoch = lock[0] if lock else "fence" if self.in_fence else "start"
+        began = () if epoch == "fence" else tuple(clock.times[member] for member in self.exchange.members)
+        parts = self._checked_parts(name, origin, target, spec)
+        access = Access(name, target, parts, here(), self.comm.rank, epoch, began)
+        self.accesses.append(access)
+        region = Region(name, access.place, origin, is_written=name == "Get")
         spec, types = with_own_types(spec)
         issue = functools.partial(getattr(RawWin, name), self, region.message, target, spec, *op)
-        self.pending.append(Pending(target, region, issue, types))
+        self.pending.append(Pending(access, region, issue, types))
 
-    def _now(self) -> tuple[int, ...]:
-        exchange = self.comm._exchange
-        assert exchange is not None
-        return tuple(exchange.clock.times[member] for member in exchange.members)
-
-    def _checked_parts(self, name: str, origin: Any, target: int, spec: Any) -> tuple[tuple[int, int], ...]:
+    def _checked_parts(self, name: str, origin: Any, target: int, spec: Any) -> Parts:
         """Return the bytes of the target's window that an access touches; an error if it has fewer."""
         parts = self._parts(origin, target, spec)
         first, last = min((low for low, _ in parts), default=0), max((high for _, high in parts), default=0)
@@ -113,27 +149,25 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
             )
         return parts
 
-    def _parts(self, origin: Any, target: int, spec: Any) -> tuple[tuple[int, int], ...]:
-        """Return the bytes of the target's window that an access touches."""
-        unit = self.units[target]
-        held = of_message(origin).nbytes if origin is not None else unit
-        if spec is None:
-            return ((0, held),)
-        if not isinstance(spec, (list, tuple)):
-            return ((spec * unit, spec * unit + held),)
-        first = spec[0] * unit
-        if len(spec) > 1 and isinstance(spec[1], int):
-            datatype = spec[2] if len(spec) > 2 else parse(origin).datatype if origin is not None else None
+    def _parts(self, origin: Any, target: int, spec: Any) -> Parts:
+        place, *counted = spec if isinstance(spec, (list, tuple)) else (spec or 0,)
+        first = place * self.units[target]
+        if counted and isinstance(counted[0], int):
+            count = counted[0]
+            datatype = (
+                counted[1] if len(counted) > 1 else parse(origin).datatype if origin is not None else None
+            )
             if isinstance(datatype, str):
                 datatype = MPI.Datatype.fromcode(datatype)
-            if datatype is None:
-                return ((first, first + spec[1] * parse(origin).buffer.itemsize),)
-            return parts_of(datatype, spec[1], first)
+            if datatype is not None:
+                return parts_of(datatype, count, first)
+            return ((first, first + count * parse(origin).buffer.itemsize),)
+        held = of_message(origin).nbytes if origin is not None else self.units[target]
         return ((first, first + held),)
 
     def _issue(self, target: int = -1) -> None:
         """Issue the accesses to a rank, or to all ranks."""
-        now = [each for each in self.pending if target in (-1, each.target)]
+        now = [each for each in self.pending if target in (-1, each.access.target)]
         self.pending = [each for each in self.pending if each not in now]
         for each in now:
             each.region.check()
@@ -144,9 +178,9 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
     def _release(self, target: int = -1) -> None:
         """End the use of the origins' memory by accesses to a rank, or to all ranks."""
         for each in self.issued:
-            if target in (-1, each.target):
-                regions.end(each.region, check=False)
-        self.issued = [each for each in self.issued if target not in (-1, each.target)]
+            if target in (-1, each.access.target):
+                each.region.end(check=False)
+        self.issued = [each for each in self.issued if target not in (-1, each.access.target)]
 
     def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
         self._access("Put", origin, target_rank, target)
@@ -160,9 +194,8 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         self._access("Accumulate", origin, target_rank, target, op)
 
     def Fence(self, assertion: int = 0) -> None:
-        self._join("Fence")
-        if self.locks:
-            self._never_unlocked()
+        _join(self.comm, "Fence")
+        self._end_locks()
         stores = self._local_stores() if self.in_fence else []
         self._compare([each for each in self.accesses if each.epoch == "fence"] + stores)
         self.accesses = [each for each in self.accesses if each.epoch != "fence"]
@@ -173,31 +206,24 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         self.seen = self._memory() if self.in_fence else b""
 
     def _local_stores(self) -> list[Access]:
-        now = self._memory()
-        changed = np.flatnonzero(np.frombuffer(now, np.uint8) != np.frombuffer(self.seen, np.uint8))
-        rank = self.comm.rank
+        now = np.frombuffer(self._memory(), np.uint8)
+        changed = np.flatnonzero(now != np.frombuffer(self.seen, np.uint8))
         runs = np.split(changed, np.flatnonzero(np.diff(changed) > 1) + 1) if len(changed) else []
         parts = tuple((int(run[0]), int(run[-1]) + 1) for run in runs)
-        return [Access("local store", rank, parts, "", rank)] if parts else []
+        return [Access(STORE, self.comm.rank, parts, "", self.comm.rank)] if parts else []
 
     def _compare(self, mine: list[Access]) -> None:
         """Report conflicting accesses to this rank's window. Collective."""
-        exchange = self.comm._exchange
-        assert exchange is not None
-        found = exchange.shadow.allgather(mine)
-        here_ = [access for accesses in found for access in accesses if access.target == self.comm.rank]
-        report_conflicts(here_, exchange.clock.rank)
+        everyone = self.exchange.shadow.allgather(mine)
+        report_conflicts([each for theirs in everyone for each in theirs if each.target == self.comm.rank])
 
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         super().Lock(rank, lock_type, assertion)
-        self._locked(rank, "exclusive" if lock_type == MPI.LOCK_EXCLUSIVE else "shared")
+        self.locks[rank] = "exclusive" if lock_type == MPI.LOCK_EXCLUSIVE else "shared", here()
 
     def Lock_all(self, assertion: int = 0) -> None:
         super().Lock_all(assertion)
-        self._locked(-1, "shared")
-
-    def _locked(self, rank: int, kind: str) -> None:
-        self.locks[rank] = kind, here()
+        self.locks[-1] = "shared", here()
 
     def Unlock(self, rank: int) -> None:
         self._issue(rank)
@@ -214,7 +240,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
     def _completed(self, rank: int, only_here: bool = False) -> None:
         """Note that accesses to a rank, or to all (-1), have completed; `only_here`: at their origin."""
         self._release(rank)
-        ended = self.comm._exchange.clock.tick()  # type: ignore[union-attr]
+        ended = clock.tick()
         for access in self.accesses:
             if (
                 access.epoch in ("exclusive", "shared")
@@ -236,42 +262,37 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         self.accesses = [each for each in self.accesses if each.epoch != "start"]
 
     def Free(self) -> None:
-        self._join("Free")
-        if self.locks:
-            self._never_unlocked()
+        _join(self.comm, "Free")
+        self._end_locks()
         if self.pending:
-            operation = next(access for access in reversed(self.accesses))
-            add(
-                Finding(
-                    Category.EPOCH_LIFECYCLE,
-                    f"the window was freed before the epoch of its last {operation.operation} ended",
-                    operation.place,
-                    self.comm._exchange.clock.rank,  # type: ignore[union-attr]
-                )
-            )
+            last = self.pending[-1].access
+            text = f"the window was freed before the epoch of its last {last.operation} ended"
+            add(Category.EPOCH_LIFECYCLE, text, last.place)
         self._compare([each for each in self.accesses if each.epoch != "fence"])
         for each in self.pending:
-            regions.end(each.region, check=False)
+            each.region.end(check=False)
         self._release()
         self.pending = []
         _open[:] = [each for each in _open if each is not self]
-        objects.forget(self)
+        forget(self)
         super().Free()
 
-    def _never_unlocked(self) -> None:
+    def _end_locks(self) -> None:
+        """Report locks that were never unlocked, and unlock them."""
         for kind, place in self.locks.values():
-            add(
-                Finding(
-                    Category.EPOCH_LIFECYCLE,
-                    f"the {kind} lock of the window was never unlocked",
-                    place,
-                    self.comm._exchange.clock.rank,  # type: ignore[union-attr]
-                )
-            )
-        self._issue()
+            text = f"the {kind} lock of the window was never unlocked"
+            add(Category.EPOCH_LIFECYCLE, text, place)
+        if self.locks:
+            self._issue()
         for rank in list(self.locks):
             (RawWin.Unlock_all(self) if rank < 0 else RawWin.Unlock(self, rank))
         self.locks = {}
+
+
+def _join(comm: Any, name: str) -> None:
+    comm._channel.begin_collective(
+        f"Win.{name}", comm.deadline_s, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, depth=3
+    )
 
 
 def _flushing(name: str) -> Callable[..., None]:
@@ -285,24 +306,18 @@ def _flushing(name: str) -> Callable[..., None]:
 
 def _at_once(name: str) -> Callable[..., Any]:
     """Return a method whose result is available before the epoch ends."""
+    names = ["origin", *["result"] * (ACCESSES[name] - 1), "target_rank", "target"]
 
     def access(self: StrictWin, *arguments: Any, **named: Any) -> Any:
         check_access(name, arguments, named)
-        origin, *_, target, spec = _at_target(name, arguments, named)
+        given = dict(zip(names, arguments, strict=False)) | named
+        target, spec = given["target_rank"], given.get("target", given.get("target_disp", 0))
         if 0 <= target < self.comm.size:
-            self._checked_parts(name, origin, target, spec)
+            self._checked_parts(name, given.get("origin"), target, spec)
         self._issue()
         return getattr(RawWin, name)(self, *arguments, **named)
 
     return access
-
-
-def _at_target(name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, int, Any]:
-    """Return an access's origin, the target's rank and which part of its window it uses."""
-    names = ["origin", *["result"] * (ACCESSES[name] - 1), "target_rank", "target"]
-    given = dict(zip(names, arguments, strict=False)) | named
-    spec = given.get("target", given.get("target_disp", 0))
-    return given.get("origin"), given["target_rank"], spec
 
 
 def free_mem(mem: MPI.buffer) -> None:
@@ -321,23 +336,22 @@ _open: list[StrictWin] = []  # windows of this process
 _free_mem = MPI.Free_mem
 
 
-def _maker(name: str, position: int) -> Any:
+def _maker(name: str) -> Any:
     def make(cls: type[StrictWin], *arguments: Any, **named: Any) -> Any:
-        comm = named.get("comm", arguments[position + 2] if len(arguments) > position + 2 else MPI.COMM_SELF)
-        if isinstance(comm, StrictComm) and comm != MPI.COMM_NULL and comm._exchange is not None:
-            comm._channel.begin_collective(
-                f"Win.{name}", comm.deadline_s, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, depth=2
-            )
-            unit = named.get("disp_unit", arguments[position] if len(arguments) > position else 1)
-            made: StrictWin = RawWin.__new__(cls, getattr(RawWin, name)(*arguments, **named))
-            return made._opened(comm, unit)
-        return getattr(RawWin, name)(*arguments, **named)
+        # Each has the arguments (memory or size, disp_unit, info, comm).
+        comm = named.get("comm", arguments[3] if len(arguments) > 3 else MPI.COMM_SELF)
+        if comm == MPI.COMM_NULL or getattr(comm, "_exchange", None) is None:
+            return getattr(RawWin, name)(*arguments, **named)
+        _join(comm, name)
+        unit = named.get("disp_unit", arguments[1] if len(arguments) > 1 else 1)
+        made: StrictWin = RawWin.__new__(cls, getattr(RawWin, name)(*arguments, **named))
+        return made._opened(comm, unit)
 
     return classmethod(functools.wraps(getattr(RawWin, name))(make))
 
 
 for _name in "Create", "Allocate", "Allocate_shared":
-    setattr(StrictWin, _name, _maker(_name, 1))
+    setattr(StrictWin, _name, _maker(_name))
 for _name in "Flush", "Flush_all", "Flush_local", "Flush_local_all":
     setattr(StrictWin, _name, _flushing(_name))
 for _name in "Rput", "Rget", "Raccumulate", "Get_accumulate", "Fetch_and_op", "Compare_and_swap":

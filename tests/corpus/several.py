@@ -20,9 +20,8 @@ from mpiwatch import under_way
 from mpiwatch.communicators import resume, watch_world
 from mpiwatch.errors import HangError
 from mpiwatch.recorder import CellState
-from mpiwatch.strict import ending, findings, objects
-from mpiwatch.strict.communicator.comm import StrictComm
-from mpiwatch.strict.exchange import exchanges, progress
+from mpiwatch.strict import calls, ending, findings, memory
+from mpiwatch.strict.communicator import StrictComm
 
 meeting = MPI.COMM_WORLD.Dup()
 is_strict = sys.argv[3] == "strict"
@@ -52,14 +51,24 @@ def meet() -> None:
     """Wait until all ranks have reached the end of the program; meanwhile, drive messages."""
     arrived = meeting.Ibarrier()
     while not arrived.Test():
-        progress()
+        calls.progress()
         sleep(0.001)
 
 
+def forget_all() -> None:
+    """Clear what strict mode has found and noted of a program."""
+    calls.report_never_completed(only_lost=False)
+    findings.report_never_freed(only_lost=False)
+    findings.take()
+    memory.forget_regions()
+    calls.headers_sent.clear()
+    calls.headers_received.clear()
+
+
 for path in sys.argv[4:]:
-    kept = len(exchanges)
+    kept = len(calls.exchanges)
     comm = world.Dup()
-    objects.forget(comm)
+    findings.forget(comm)
     setattr(MPI, "COMM_WORLD", comm)  # noqa: B010
     ended = run(path)
     meet()
@@ -67,8 +76,8 @@ for path in sys.argv[4:]:
     resume()
     has_failed = any(each["how"] for each in everyone)
     found = ending.collect(world) if isinstance(world, StrictComm) and not has_failed else []
-    ending.forget_all()
-    del exchanges[kept:]
+    forget_all()
+    del calls.exchanges[kept:]
     under_way.sends.requests, under_way.receives.requests = [], []
     if world.rank == 0:
         row = {"path": path, "ranks": everyone, "findings": json.loads(findings.to_json(found))}

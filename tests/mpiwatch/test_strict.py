@@ -38,6 +38,17 @@ CORRECT = {
         "print('all is well')\n",
         "all is well",
     ),
+    "idup": (
+        "other, made = comm.Idup()\nmade.Wait()\n"
+        "taken = np.zeros(4)\n"
+        "request = other.Isend(np.full(4, float(rank)), dest=1 - rank)\n"
+        "other.Recv(taken, source=1 - rank)\n"
+        "request.Wait()\n"
+        "assert other.sendrecv(rank, 1 - rank, source=1 - rank) == 1 - rank == taken[3]\n"
+        "other.Free()\n"
+        "print('all is well')\n",
+        "all is well",
+    ),
     "threads": (
         "sent, taken = np.arange(100_000), np.zeros(100_000, np.int64)\n"
         "receiving = threading.Thread(target=comm.Recv, args=(taken, rank, 3))\n"

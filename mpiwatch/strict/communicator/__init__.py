@@ -1,1 +1,0 @@
-"""The communicator of strict mode."""
