@@ -27,13 +27,24 @@ import mpi4py
 import numpy as np
 
 from mpiwatch import HANG_EXIT_CODE
-from tests.corpus.all_programs import corpus
+from tests.corpus import after_corrbench, collectives, messages, others
 from tests.corpus.program import CATEGORIES, Program
 
 HERE = Path(__file__).parent
 DEADLINE_S = 1.0
 JOB_S = 240.0  # time limit of a job of a few programs, on a busy machine
 PROGRAMS_PER_JOB = 20
+
+
+def corpus(after_mpi_corrbench: bool = False) -> dict[str, Program]:
+    """Return all programs of our own, or those after MPI-CorrBench, by name."""
+    if after_mpi_corrbench:
+        made = [*after_corrbench.programs()]
+    else:
+        made = [*messages.programs(), *collectives.programs(), *others.programs()]
+    programs = {program.name: program for program in made}
+    assert len(programs) == len(made), "two programs have the same name"
+    return programs
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.corpus.all_programs import corpus
 from tests.corpus.program import CATEGORIES
-from tests.corpus.run_corpus import Outcome, run, table
+from tests.corpus.run_corpus import Outcome, corpus, run, table
 
 # Programs that finish, and what strict mode reports; empty for no report.
 ENDING = {
@@ -79,7 +78,7 @@ def test_the_corpus_is_large_and_a_third_of_it_is_correct() -> None:
 
 
 def test_the_programs_after_mpi_corrbench_are_many_and_do_not_know_the_lab() -> None:
-    programs = corpus(after_corrbench_=True).values()
+    programs = corpus(after_mpi_corrbench=True).values()
     assert len(programs) == 478 and sum(program.is_correct for program in programs) == 109
     for program in programs:
         compile(program.source, program.name, "exec")
