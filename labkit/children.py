@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labkit.supervisor import GRACE_S, supervised
+from mpiwatch.supervisor import GRACE_S, supervised
 
 
 class ChildError(RuntimeError):

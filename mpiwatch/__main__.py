@@ -1,10 +1,13 @@
-"""Run an mpi4py program with its ranks watched: mpiexec -n 4 python -m mpiwatch program.py."""
+"""Run an mpi4py program with its ranks watched: mpiwatch -n 4 program.py.
+
+With another launcher, each rank runs this module: mpiexec -n 4 python -m mpiwatch program.py.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mpiwatch.program import main
+from mpiwatch import program
 
 
 def load_strict_mode() -> Any:
@@ -14,5 +17,10 @@ def load_strict_mode() -> Any:
     return ending
 
 
+def main() -> None:
+    """Run the command line of `mpiwatch` and `python -m mpiwatch`."""
+    program.main(load_strict_mode)
+
+
 if __name__ == "__main__":
-    main(load_strict_mode)
+    main()

@@ -8,15 +8,21 @@ all of the work, and exits with status 0. Nothing here needs more than the stand
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from mpiwatch import HANG_EXIT_CODE, env
+from mpiwatch import FLIGHT_RECORDER, HANG_EXIT_CODE, env
 from mpiwatch.processes import print_error
 
 FIRST_S = 2.0  # for the first rank's message: some launchers end all ranks as soon as one has failed
@@ -34,6 +40,7 @@ SRUN = {"MPICH": "srun --mpi=pmi2", "Open MPI": "srun --mpi=pmix"}
 # Python in between. Few calls take a minute, even with a slow disk or network.
 DEADLINE_S = 60.0
 NAME = "python -m mpiwatch"
+ENDINGS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
 class SettingError(ValueError):
@@ -116,7 +123,7 @@ class Options:
     """A program and how to watch it.
 
     `words`: the program's path or module, and its own arguments. `command`: the command that runs it, for
-    messages.
+    messages. `ranks`: how many to start; 0 if a launcher has started this one.
     """
 
     words: tuple[str, ...]
@@ -125,6 +132,7 @@ class Options:
     strict: bool = False
     json: str | None = None
     command: str = NAME
+    ranks: int = 0
 
 
 def command_line(options: Options) -> list[str]:
@@ -144,10 +152,11 @@ def parse(arguments: Sequence[str]) -> Options:
     """Return the options in a command line's arguments; on a usage error, print it and exit with status 2."""
     parser = argparse.ArgumentParser(
         prog=NAME,
-        description="Run an mpi4py program on the ranks that mpiexec or srun has started, and watch them. "
-        "A hang is reported on standard error, "
+        description="Run an mpi4py program, unchanged, and watch its ranks: those that it starts (-n 4), or "
+        "those that mpiexec or srun has started. A hang is reported on standard error, "
         f"and the job ends with exit code {HANG_EXIT_CODE}.",
     )
+    parser.add_argument("-n", dest="ranks", type=_ranks, default=0, help="the number of ranks to start")
     parser.add_argument("--deadline", type=_seconds, default=DEADLINE_S, metavar="S", help="seconds [60]")
     parser.add_argument("--strict", action="store_true", help="let sends wait for their receives")
     parser.add_argument("--json", metavar="FILE", help="write the report and the exit codes to a file")
@@ -156,7 +165,10 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     found = parser.parse_args(arguments)
     words = found.program, *found.arguments
-    return Options(words, found.is_module, found.deadline, found.strict, found.json)
+    options = Options(words, found.is_module, found.deadline, found.strict, found.json, ranks=found.ranks)
+    if options.ranks and (launcher := launcher_of_ranks()):
+        parser.error(f"-n starts ranks, but {launcher} has already started this process as a rank")
+    return options
 
 
 def _seconds(text: str) -> float:
@@ -164,3 +176,59 @@ def _seconds(text: str) -> float:
     if not value > 0:
         raise ValueError
     return value
+
+
+def _ranks(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+def launcher_of_ranks() -> str:
+    """Return the launcher that has started this process as one of its ranks; empty if none has."""
+    launcher, count = started()
+    is_rank = not {"PMI_RANK", "PMIX_RANK"}.isdisjoint(os.environ)
+    return (launcher or "mpiexec") if is_rank or (launcher.startswith("srun") and count > 1) else ""
+
+
+def run(mpiexec: Sequence[str], options: Options) -> int:
+    """Start the ranks of a program in this terminal; return the job's exit code.
+
+    `mpiexec`: the first words of the command line, which start the ranks. They end with this process.
+    """
+    from mpiwatch.supervisor import supervised  # noqa: PLC0415  (a rank does not need it)
+
+    with _record(options.json) as record:
+        words = command_line(replace(options, json=str(record)))
+        environment = {**os.environ, **env.settings(), **env.one_machine(spawns=True)}
+        job = subprocess.Popen([*supervised(), *mpiexec, *words], env=environment)
+        received: list[int] = []
+
+        def end(signum: int, frame: object) -> None:
+            received.append(signum)
+            job.send_signal(signal.SIGTERM)  # the supervisor ends the ranks; a Ctrl-C reaches it, too
+
+        for signum in ENDINGS:
+            signal.signal(signum, end)
+        code = job.wait()
+        if received:
+            code = 128 + received[0]
+        # After one rank has failed, launchers return different codes.
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            code = int(json.loads(record.read_bytes())["exit_code"])
+    return code
+
+
+@contextlib.contextmanager
+def _record(path: str | None) -> Iterator[Path]:
+    """Yield the path of the file for the report and the exit codes: `path`, or a temporary file."""
+    if path is not None:
+        Path(path).unlink(missing_ok=True)
+        yield Path(path).absolute()
+        return
+    # If this process is killed, the supervisor finds the file by this name and removes it.
+    file, name = tempfile.mkstemp(prefix=f"{FLIGHT_RECORDER}{os.getpid()}-")
+    os.close(file)
+    yield Path(name)
+    Path(name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Run an unchanged mpi4py program with its ranks watched: `labkit run` and `python -m mpiwatch`.
+"""Run an unchanged mpi4py program with its ranks watched: `mpiwatch` and `python -m mpiwatch`.
 
 Each rank has two processes: the program and its parent (see parent.py). The parent outlives the program,
 names the rank if it dies, prints the report of a hang and ends the job.
@@ -17,6 +17,7 @@ import functools
 import io
 import os
 import runpy
+import shutil
 import signal
 import socket
 import sys
@@ -31,8 +32,8 @@ from time import sleep
 from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from mpiwatch import STRICT_EXIT_CODE
-from mpiwatch.launch import Options, findings_file, parse, refuse_world_of_one
+from mpiwatch import STRICT_EXIT_CODE, env
+from mpiwatch.launch import Options, findings_file, parse, refuse_world_of_one, run
 from mpiwatch.processes import die_with_parent, die_with_proxy
 
 if TYPE_CHECKING:
@@ -283,6 +284,8 @@ def main(load_strict: Callable[[], Any]) -> None:
     `load_strict`: returns the module of strict mode, which stands above this one.
     """
     options = parse(sys.argv[1:])
+    if options.ranks:
+        sys.exit(run_on_ranks(options))
     link = begin_watching(options, load_strict)
     try:
         run_script(options.words, options.is_module)
@@ -292,6 +295,15 @@ def main(load_strict: Callable[[], Any]) -> None:
         show_error(error)
         link.note_error(error)
         sys.exit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+
+
+def run_on_ranks(options: Options) -> int:
+    """Start the program's ranks with this environment's mpiexec; return the job's exit code."""
+    mpiexec = env.mpiexec()
+    if not shutil.which(mpiexec):
+        print("mpiwatch: there is no mpiexec to start ranks with: install MPI", file=sys.stderr)
+        return 2
+    return run([mpiexec, "-n", str(options.ranks)], options)
 
 
 def begin_watching(options: Options, load_strict: Callable[[], Any] | None = None) -> Link:

@@ -21,7 +21,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 from nbformat.v4 import output_from_msg
 
-from labkit import leftovers
+from mpiwatch import leftovers
 from tests.wrapped_errors import unwrapped
 
 DEADLINE_S = 150.0  # longer than that of connect(), whose error then says what it waited for

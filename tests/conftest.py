@@ -16,8 +16,8 @@ import psutil
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from labkit.supervisor import supervised
 from mpiwatch import env
+from mpiwatch.supervisor import supervised
 from tests.cluster_fixtures import ipcluster, kernel, new_kernel, world  # noqa: F401  (for every room's tests)
 
 # A job that takes longer counts as hanging; on an idle machine every job takes a few seconds.

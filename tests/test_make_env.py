@@ -190,7 +190,7 @@ def test_only_what_the_lab_has_made_is_changed_or_removed(place: Place, name: st
     for part in ("tools", "labkit", "mpiwatch"):
         (clone / part).mkdir(parents=True)
     modules = (f"mpiwatch/{name}.py" for name in ("__init__", "env", "processes"))
-    for path in ("tools/make_env.py", "labkit/__init__.py", "labkit/supervisor.py", *modules):
+    for path in ("tools/make_env.py", "labkit/__init__.py", "mpiwatch/supervisor.py", *modules):
         (clone / path).write_bytes((SCRIPT.parents[1] / path).read_bytes())
     for file in ("mydata/thesis.tex", "damaged/made-from.json", "clone/docs/page.md"):
         path = clone.parent / file

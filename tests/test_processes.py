@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from labkit import supervisor
+from mpiwatch import supervisor
 from mpiwatch.processes import LINUX, alive, cores, descendants, wait_until_read
 from tests.cluster_fixtures import wait_until
 

@@ -12,11 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit import leftovers
 from labkit.cluster import supervisor as cluster_supervisor
-from labkit.supervisor import supervised
-from mpiwatch import env
+from mpiwatch import env, leftovers
 from mpiwatch.processes import LINUX
+from mpiwatch.supervisor import supervised
 from tests.cluster_fixtures import wait_until
 
 

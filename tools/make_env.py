@@ -288,7 +288,7 @@ def run(command: list[str], log: Path, env: dict[str, str]) -> None:
 
     The command ends with this process, however this process ends.
     """
-    from labkit.supervisor import supervised  # noqa: PLC0415  (it needs a Python that is new enough)
+    from mpiwatch.supervisor import supervised  # noqa: PLC0415  (it needs a Python that is new enough)
 
     terminal, start = sys.stdout.isatty(), time.monotonic()
     with log.open("a") as file:

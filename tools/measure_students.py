@@ -32,7 +32,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 
 from labkit.exercises import catalogue
 from labkit.exercises.reference import reference_text
-from labkit.supervisor import supervised
+from mpiwatch.supervisor import supervised
 
 DEADLINE_S = 300.0
 IDLE_S = 20.0

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from labkit.supervisor import supervised
+from mpiwatch.supervisor import supervised
 
 START_S = 60.0  # how long JupyterLab may take to answer
 POLL_S = 0.1

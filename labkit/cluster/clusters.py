@@ -27,7 +27,7 @@ from labkit.cluster import slurm
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.ownership import Claim
 from labkit.cluster.supervisor import cluster_files, supervised
-from labkit.leftovers import remove
+from mpiwatch.leftovers import remove
 from mpiwatch.processes import alive
 
 DEFAULT_PROFILE = "mpi"

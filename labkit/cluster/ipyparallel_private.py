@@ -55,7 +55,7 @@ def process_of(launcher: Any) -> psutil.Process | None:
 def controller_pid(state: dict[str, Any]) -> int | None:
     """Return the process id of the controller that a cluster file describes, None if it has none."""
     # Cluster.to_dict() writes the file; a local launcher's state holds a pid, a batch system's a job id.
-    # labkit.supervisor reads the same entry.
+    # mpiwatch.supervisor reads the same entry.
     pid = ((state.get("controller") or {}).get("state") or {}).get("pid")
     return pid if isinstance(pid, int) else None
 

@@ -2,14 +2,14 @@
 
     python supervisor.py ROLE STARTER COMMAND [ARGUMENT …]
 
-runs COMMAND as labkit.supervisor does. STARTER is the pid of the process that starts this program, and ROLE
+runs COMMAND as mpiwatch.supervisor does. STARTER is the pid of the process that starts this program, and ROLE
 is one of
 
 - `controller`: end with STARTER, and remove the files that describe the cluster;
 - `engines`: end with the cluster's controller, whichever process started the engines;
 - `job`: the same for engines that are a SLURM job, with enough time to cancel it.
 
-Like labkit.supervisor it is run by path and imports the standard library alone.
+Like mpiwatch.supervisor it is run by path and imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ import time
 if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from labkit import leftovers
-from labkit.supervisor import run_by_path, supervise
-from mpiwatch import env
+from mpiwatch import env, leftovers
 from mpiwatch.processes import alive
+from mpiwatch.supervisor import run_by_path, supervise
 
 GRACE_S = {"controller": 2.0, "engines": 2.0, "job": 35.0}  # from SIGTERM to SIGKILL; ipyparallel has 5 s
 

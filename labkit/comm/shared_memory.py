@@ -22,11 +22,11 @@ from mpi4py import MPI
 
 from labkit.comm.aggregate import add_up
 from labkit.comm.running import Steps, steps
-from labkit.leftovers import SHM
 from labkit.schedules import chunk_bounds, ring_allreduce
 from labkit.units import approx_size
 from mpiwatch import waiting
 from mpiwatch.errors import raise_together
+from mpiwatch.leftovers import SHM
 from mpiwatch.waiting import Pending
 from mpiwatch.wrapper import CommWrapper
 

@@ -6,11 +6,10 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from labkit import leftovers
 from labkit.doctor import clusters, machine, mpi, versions
 from labkit.doctor.findings import Finding, note
 from labkit.doctor.trials import Outcome, Trial, start_probe
-from mpiwatch import env
+from mpiwatch import env, leftovers
 from mpiwatch.processes import cores
 
 RANKS = 4  # the number that the notebooks use

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from labkit.doctor.findings import Finding, fault, note, ok
 from labkit.doctor.trials import Outcome
-from labkit.leftovers import SHM
 from labkit.units import MIB
 from mpiwatch import env
+from mpiwatch.leftovers import SHM
 from mpiwatch.wording import counted
 
 # Per rank, measured with four ranks and large messages: MPICH 5.0 takes 5.3 MiB, and a signal kills it if it

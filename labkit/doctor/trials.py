@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from labkit.doctor.probe import MARK
-from labkit.supervisor import GRACE_S, supervised
+from mpiwatch.supervisor import GRACE_S, supervised
 
 DEADLINE_S = 30.0  # a trial takes one second on an idle machine, and several run at once
 

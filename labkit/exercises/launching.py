@@ -24,9 +24,9 @@ from labkit.children import end
 from labkit.exercises import sandbox, transport, visible
 from labkit.exercises.exercise import Case
 from labkit.exercises.limits import FILE_BYTES, PROCESSES, processes
-from labkit.supervisor import supervised
 from mpiwatch import env
 from mpiwatch.launch import Options, command_line
+from mpiwatch.supervisor import supervised
 
 START_S = 60.0  # for all ranks to start; a second on an idle machine
 EXTRA_S = 50.0  # beyond a deadline, for ranks that sleep or wait for a core

@@ -21,7 +21,7 @@ import nbformat
 import psutil
 import pytest
 
-from labkit.supervisor import supervised
+from mpiwatch.supervisor import supervised
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit import leftovers
 from labkit.doctor import clusters
+from mpiwatch import leftovers
 from tests.cluster_fixtures import Start, World, wait_until
 from tests.doctor.helpers import LINUX
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit import leftovers
-from mpiwatch import env
+from mpiwatch import env, leftovers
 from mpiwatch.processes import LINUX
 
 DEADLINE_S = 60

@@ -14,8 +14,8 @@ import click
 
 from labkit.cli.ranks import ending_together, first_on_its_node, under_mpiexec
 from labkit.cli.train.options import TrainCommand, with_options
-from labkit.leftovers import sweep_after_this_job
 from mpiwatch.launch import Options, refuse_world_of_one
+from mpiwatch.leftovers import sweep_after_this_job
 from mpiwatch.program import begin_watching
 
 NAME = "labkit train"

@@ -22,7 +22,7 @@ from labkit.exercises.exercise import Case, Exercise, Outcome
 from labkit.exercises.launching import scratch_folder
 from labkit.exercises.limits import PROCESSES, limit, processes
 from labkit.exercises.transport import read_bytes
-from labkit.supervisor import supervised
+from mpiwatch.supervisor import supervised
 
 CPU_S = 60.0  # of a script; it waits most of the time
 

@@ -4,14 +4,14 @@
 
 STARTER is the pid of the process that starts this program, and that the command ends with. GRACE is how many
 seconds the command has after SIGTERM to clean up; then SIGKILL ends all that is left of it. FOLDER is removed
-if STARTER has ended and cannot do it. labkit.cluster.supervisor is this program for the parts of a cluster.
+if STARTER has ended and cannot do it.
 
 A cluster is a tree of about twenty processes (controller, mpiexec, ranks, their nannies). Jupyter ends a
 notebook's kernel with SIGKILL, which no handler can catch; without a supervisor the tree would live on, at
 full speed if it is in a deadlock. This program starts COMMAND, waits until the command or the watched process
 has ended, ends the rest of the tree and removes what killed ranks leave behind.
 
-It is run by path and imports only the standard library and modules of labkit that do the same: every engine
+It is run by path and imports only the standard library and modules of mpiwatch that do the same: every engine
 waits for its start. On Linux the kernel makes it reliable: orphans of the tree become children of this
 process (PR_SET_CHILD_SUBREAPER), and the command gets a signal if this process itself is killed
 (PR_SET_PDEATHSIG). Elsewhere `ps` has to show the tree.
@@ -29,11 +29,10 @@ import sys
 import time
 from collections.abc import Callable
 
-if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
+if __name__ == "__main__":  # run by path with -I -S, Python does not know where mpiwatch is
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from labkit import leftovers
-from mpiwatch import env
+from mpiwatch import env, leftovers
 from mpiwatch.processes import LINUX, alive, descendants, die_with_parent
 
 GRACE_S = 10.0  # from SIGTERM to SIGKILL, unless the caller says otherwise

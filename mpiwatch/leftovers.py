@@ -21,7 +21,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 
-if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
+if __name__ == "__main__":  # run by path with -I -S, Python does not know where mpiwatch is
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from mpiwatch import FLIGHT_RECORDER

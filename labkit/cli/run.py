@@ -1,0 +1,63 @@
+"""`labkit run`: run an unchanged mpi4py program on ranks, and report a hang."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
+from labkit.cli.ranks import mpiexec, under_mpiexec
+from mpiwatch.launch import DEADLINE_S, Options, launcher_of_ranks, run
+
+
+@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.option(
+    "-n", "ranks", type=Whole(max=MOST_RANKS), default=4, show_default=True, help="MPI ranks to start."
+)
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=Finite(min=0, min_open=True),
+    default=DEADLINE_S,
+    show_default=True,
+    metavar="S",
+    help="Seconds after which ranks that are all waiting inside MPI count as stuck.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Also find errors that show only by chance, such as a reliance on buffered sends.",
+)
+@click.option(
+    "--json",
+    type=Place(writable_file=True),
+    metavar="FILE",
+    help="Write the report (if any) and the ranks' exit codes to a file.",
+)
+@click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module.")
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(  # noqa: PLR0917
+    ranks: int,
+    deadline_s: float,
+    strict: bool,
+    json: Path | None,
+    is_module: bool,
+    program: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run an mpi4py program, unchanged, and report a hang: labkit run -n 4 program.py.
+
+    The exit code is the program's own, 86 after a hang, 87 if --strict found errors, and 128 + the signal if
+    a signal killed a rank. With another launcher: srun -n 4 python -m mpiwatch program.py.
+    """
+    if under_mpiexec() or launcher_of_ranks():
+        raise click.UsageError(
+            "a launcher has already started this process as a rank. Replace `labkit run` by "
+            "`python -m mpiwatch`."
+        )
+    record = None if json is None else str(json)
+    options = Options((program, *arguments), is_module, deadline_s, strict, record)
+    sys.exit(run(mpiexec(ranks), options))
