@@ -11,7 +11,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, NoReturn
@@ -74,7 +74,6 @@ class Pending(NamedTuple):
 
 
 Over = Callable[[], bool]
-Waits = Callable[[], Pending]  # yielded by a generator that waits for messages, as a running schedule
 OnWait = Callable[[Over, Callable[[], Pending]], None]
 
 # A better way to wait, for all communicators of this process. It returns when its first argument returns
@@ -90,42 +89,10 @@ attempt: Callable[[], int] = int
 def wait(over: Over, pending: Callable[[], Pending]) -> None:
     """Return when `over()` is True; raise a TimeoutError that names the missing rank after DEADLINE_S.
 
-    `pending` is called only for the report.
+    `pending` is called only for the report. Time in which this process did not run (a laptop's sleep) does
+    not count.
     """
-    began = monotonic()
-    while True:
-        for _ in POLLS:
-            if over():
-                return
-            yield_core()
-        if monotonic() - began > HAND_OVER_S:
-            (on_wait or wait_until_deadline)(over, pending)
-            return
-
-
-def complete(steps: Iterator[Waits]) -> None:
-    """Carry out all steps of a generator that yields what it waits for, giving the core away meanwhile."""
-    waits: Waits | None = None
-
-    def over() -> bool:
-        nonlocal waits
-        waits = next(steps, None)
-        return waits is None
-
-    def pending() -> Pending:
-        assert waits is not None
-        return waits()
-
-    if not over():
-        wait(over, pending)
-
-
-def wait_until_deadline(over: Over, pending: Callable[[], Pending]) -> None:
-    """Go on polling; raise a TimeoutError when DEADLINE_S have passed.
-
-    Time in which this process did not run (a laptop's sleep) does not count.
-    """
-    waited, last = HAND_OVER_S, monotonic()
+    waited, last = 0.0, monotonic()
     while waited < DEADLINE_S:
         for _ in POLLS:
             if over():
@@ -134,6 +101,9 @@ def wait_until_deadline(over: Over, pending: Callable[[], Pending]) -> None:
         now = monotonic()
         waited += min(now - last, 1.0)
         last = now
+        if on_wait is not None and waited > HAND_OVER_S:
+            on_wait(over, pending)
+            return
     missing = pending()
     raise TimeoutError(
         f"rank {missing.comm.rank} waited {DEADLINE_S:g} s in {missing.operation} for {missing}. Expected "
