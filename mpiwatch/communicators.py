@@ -30,11 +30,11 @@ from mpiwatch.launch import node_name
 from mpiwatch.machines import START_S, Hub, Listener, Server, addresses, find_hub, serve_here, server_of
 from mpiwatch.message import check_message, signature
 from mpiwatch.messages import NotedRequests, WatchedMessages
-from mpiwatch.opcodes import OPERATIONS, UNKNOWN
+from mpiwatch.opcodes import UNKNOWN
 from mpiwatch.recorder import HOST_BYTES, CellState, FlightRecorder, fit
 from mpiwatch.renewal import drain
 from mpiwatch.requests import LikeMpi4py, like, replace_requests, set_default
-from mpiwatch.waiting import MessageWait, Watch
+from mpiwatch.waiting import Watch
 from mpiwatch.watchdog import OnDeadlock, Watchdog, end_process
 from mpiwatch.wrapper import like_mpi4py
 
@@ -231,7 +231,7 @@ class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages)
                     stacklevel=5,
                 )
             return
-        new._channel = Channel(channel.watch, int(row[0]), new, _world_ranks(new))
+        new._channel = Channel(channel.watch, int(row[0]), new, waiting.world_ranks(new))
 
     def _close(self, name: str) -> None:
         channel = self._channel
@@ -266,7 +266,8 @@ def watch(keep: bool = False, serve: Serve = serve_here, *, waits: bool = True) 
         if channel is not None:
             made._channel = channel
             atexit.register(drain, channel.watch)
-            waiting.on_wait, waiting.attempt = _Waiter(made, channel.watch), lambda: channel.watch.epoch
+            channel.watch.deadline_s = lambda: watch().deadline_s
+            waiting.watched = channel.watch
         _world = made
     return _world
 
@@ -305,9 +306,9 @@ def watch_world(
         replace_requests(world.watch, deadline_s)
         setattr(MPI, "Win", CheckedWin)  # noqa: B010
         world.watch.patience = math.inf if in_program else PATIENCE
-        _watchdog = Watchdog(world.watch, lambda: watch().deadline_s, on_deadlock, in_program)
+        _watchdog = Watchdog(world.watch, on_deadlock, in_program)
         if isinstance(world.watch.server, Hub):
-            world.watch.server.deadline_s = lambda: watch().deadline_s
+            world.watch.server.deadline_s = world.watch.deadline_s
         _watchdog.start()
         atexit.register(_watchdog.stop)
     return world
@@ -324,40 +325,6 @@ def resume() -> None:
     """Take part again after a HangError; each rank calls it, in any order. Cells do it by themselves."""
     if _world is not None and _world.watch is not None:
         _world.watch.resume()
-
-
-class _Waiter:
-    """Waits for the messages of schedules on communicators that are not watched (see mpiwatch.waiting)."""
-
-    def __init__(self, world: WatchedComm, watch_: Watch) -> None:
-        self.world, self.watch = world, watch_
-
-    def __call__(self, is_done: Callable[[], bool], pending: Callable[[], waiting.Pending]) -> None:
-        missing = pending()
-        members = _world_ranks(missing.comm)
-        peers = [members[rank] for rank in (*missing.receives, *missing.sends)]
-        operation = OPERATIONS["Recv" if missing.receives or not peers else "Send"]
-        peer = peers[0] if peers else -1
-        frame = sys._getframe(1)
-        wait = MessageWait(
-            self.watch,
-            members,
-            self.world.deadline_s,
-            operation,
-            peer,
-            -1,
-            frame,
-            purpose=missing.operation,
-        )
-        self.watch.wait(is_done, wait)
-
-
-def _world_ranks(comm: MPI.Intracomm) -> list[int]:
-    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
-    ranks = MPI.Group.Translate_ranks(group, None, world)
-    group.Free()
-    world.Free()
-    return [int(rank) for rank in ranks]
 
 
 def _open_world(world: MPI.Intracomm, keep: bool, serve: Serve, waits: bool) -> Channel | None:

@@ -2,7 +2,8 @@
 
 A wait starts as a loop that polls MPI and yields its core to any rank that needs it. Most messages arrive
 during this loop, which rarely reads the clock. A rank that has waited for much longer than a message takes
-hands over to `on_wait`; if no such function is installed, it goes on polling until the deadline.
+notes in the flight recorder what it waits for, and ends with a hang report if that cannot come. In a process
+that is not watched, it goes on polling until the deadline.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from mpi4py import MPI
 from mpiwatch import deadlock, errors, under_way
 from mpiwatch.machines import Server
 from mpiwatch.message import REDUCTIONS
-from mpiwatch.opcodes import DTYPES, SCHEDULES, UNKNOWN
+from mpiwatch.opcodes import DTYPES, OPERATIONS, SCHEDULES, UNKNOWN
 from mpiwatch.processes import cores
 from mpiwatch.recorder import (
     CALL_BODY,
@@ -74,23 +75,22 @@ class Pending(NamedTuple):
 
 
 Over = Callable[[], bool]
-OnWait = Callable[[Over, Callable[[], Pending]], None]
+watched: Watch | None = None  # of this process, once its world is watched
 
-# A better way to wait, for all communicators of this process. It returns when its first argument returns
-# True, or raises; its second argument describes what this rank waits for. `mpiwatch` installs one whose
-# error is a hang report.
-on_wait: OnWait | None = None
 
-# A number that is the same on all ranks and changes after each hang that `on_wait` reports. Schedules add it
-# to their tag, so that messages left over from a hang are never received.
-attempt: Callable[[], int] = int
+def attempt() -> int:
+    """Return a number that is the same on all ranks and changes after each hang that is reported.
+
+    Schedules add it to their tag, so that messages left over from a hang are never received.
+    """
+    return 0 if watched is None else watched.epoch
 
 
 def wait(over: Over, pending: Callable[[], Pending]) -> None:
-    """Return when `over()` is True; raise a TimeoutError that names the missing rank after DEADLINE_S.
+    """Return when `over()` is True; raise an error that names the missing rank if that takes too long.
 
-    `pending` is called only for the report. Time in which this process did not run (a laptop's sleep) does
-    not count.
+    It is a HangError in a watched process, else a TimeoutError after DEADLINE_S. `pending` is called only for
+    the report. Time in which this process did not run (a laptop's sleep) does not count.
     """
     waited, last = 0.0, monotonic()
     while waited < DEADLINE_S:
@@ -101,8 +101,8 @@ def wait(over: Over, pending: Callable[[], Pending]) -> None:
         now = monotonic()
         waited += min(now - last, 1.0)
         last = now
-        if on_wait is not None and waited > HAND_OVER_S:
-            on_wait(over, pending)
+        if waited > HAND_OVER_S and watched is not None:
+            watched.wait(over, schedule_wait(watched, pending(), sys._getframe(1)))
             return
     missing = pending()
     raise TimeoutError(
@@ -161,6 +161,7 @@ class Watch:
         self.before_error: Callable[[], object] = _do_nothing  # in a program, it does not return
         self.polls, self.pause = (POLLS, yield_core) if shared else (POLLS_ON_OWN_CORE, _do_nothing)
         self.waits = True  # whether a collective begins only when all ranks have called it
+        self.deadline_s: Callable[[], float] = lambda: DEADLINE_S  # the world's
         self.patience = 1.0  # how many deadlines to wait for a rank that computes
         self.waiting: dict[int, Waiting] = {}  # what threads of this process wait for
         self.posted: Waiting | None = None  # the one of these in the slot
@@ -558,3 +559,22 @@ class MessageWait(Waiting):
     def cannot_complete(self, patience_s: float) -> bool:
         peers = [self.peer] if self.peer >= 0 else [rank for rank in self.members if rank != self.watch.rank]
         return bool(peers) and all(self.watch.has_ended(peer, patience_s) for peer in peers)
+
+
+def schedule_wait(watch: Watch, missing: Pending, frame: FrameType) -> MessageWait:
+    """Return how to wait for the messages of a schedule, also on a communicator that is not watched."""
+    members = world_ranks(missing.comm)
+    peers = [members[rank] for rank in (*missing.receives, *missing.sends)]
+    operation = OPERATIONS["Recv" if missing.receives or not peers else "Send"]
+    peer = peers[0] if peers else -1
+    purpose = missing.operation
+    return MessageWait(watch, members, watch.deadline_s(), operation, peer, -1, frame, purpose=purpose)
+
+
+def world_ranks(comm: MPI.Intracomm) -> list[int]:
+    """Return the ranks of the world that are the members of a communicator."""
+    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    ranks = MPI.Group.Translate_ranks(group, None, world)
+    group.Free()
+    world.Free()
+    return [int(rank) for rank in ranks]

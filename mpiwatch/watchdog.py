@@ -265,12 +265,10 @@ class Watchdog(threading.Thread):
     report.
     """
 
-    def __init__(
-        self, watch: Watch, deadline_s: Callable[[], float], on_deadlock: OnDeadlock, in_program: bool
-    ) -> None:
+    def __init__(self, watch: Watch, on_deadlock: OnDeadlock, in_program: bool) -> None:
         super().__init__(name="mpiwatch-watchdog", daemon=True)
         self.watch, self.recorder, self.slot = watch, watch.recorder, watch.slot
-        self.deadline_s, self.on_deadlock, self.in_program = deadline_s, on_deadlock, in_program
+        self.deadline_s, self.on_deadlock, self.in_program = watch.deadline_s, on_deadlock, in_program
         self.main = threading.main_thread().ident
         self.probe = BytecodeProbe()
         self.is_over = threading.Event()
