@@ -54,12 +54,12 @@ MOST_LINES = {
     "labkit/cluster": 3_270,
     "labkit/doctor": 820,
     "labkit/bench": 1_330,
-    "labkit/exercises": 9_830,
+    "labkit/exercises": 9_712,
     "labkit/plots": 1_400,
     "labkit/cli": 2_480,
-    "tests": 29_640,
+    "tests": 29_215,
 }
-MOST_FILES, MOST_PACKAGES = 292, 35
+MOST_FILES, MOST_PACKAGES = 287, 34
 
 # Pairs of packages that import each other; this list only ever gets shorter.
 MUTUAL: set[tuple[str, str]] = {

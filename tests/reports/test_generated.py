@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from labkit import reports
-from labkit.exercises.catalogue.nb10.case import SEEDS, referee
+from labkit.exercises.nb10 import SEEDS, referee
 from labkit.reports.generated import faults
 from labkit.reports.generated.faults import KINDS, ON_ONE_RANK, answer
 from labkit.reports.generated.remarks import HOLDS, PLACES, remark
