@@ -45,6 +45,11 @@ ACCESSES = {
     "Compare_and_swap": 3,
 }
 
+# If set to 1, hosts that network namespaces make on one machine share no flight recorder, like real ones.
+SEPARATE = "MPIWATCH_SEPARATE_MACHINES"
+POLL_S = 0.01
+PATIENCE = 5.0  # how many deadlines engines wait for a rank that computes
+
 
 class CheckedWin(RawWin, metaclass=LikeMpi4py):
     """An `MPI.Win` whose accesses raise an error before MPI reads or writes beyond an origin's array."""
@@ -72,10 +77,6 @@ for _name in ACCESSES:
         setattr(CheckedWin, _name, _checked(_name))
 like(CheckedWin, RawWin)
 
-
-# If set to 1, hosts that network namespaces make on one machine share no flight recorder, like real ones.
-SEPARATE = "MPIWATCH_SEPARATE_MACHINES"
-POLL_S = 0.01
 
 Opened = tuple[FlightRecorder, list[int], Server | None]
 
@@ -168,9 +169,6 @@ def machine() -> tuple[str, ...]:
         return boot, os.readlink("/proc/self/ns/pid"), *apart
     except OSError:  # not Linux
         return (socket.gethostname(),)
-
-
-PATIENCE = 5.0  # how many deadlines engines wait for a rank that computes
 
 
 class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages):

@@ -51,6 +51,26 @@ SETTLED_S = 0.02  # smaller changes of the offset are ignored, since they would 
 KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPALIVE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 USER_TIMEOUT_MS = 20_000
 
+START_S = 30.0  # until all machines have connected
+CONNECT_S = 2.0  # for one address, which may lead nowhere and never answer
+PART = Struct("!IIH")  # rank, offset in its slot, length of the bytes that follow
+BLOCK_BYTES = 128
+SLOT_BYTES = ctypes.sizeof(Slot)
+STATE_BYTES = Slot.host.offset  # of a slot: the part that waits read, without names, lines and calls
+TIMES = [
+    getattr(Slot, name).offset for name, *_ in Slot._fields_ if name.endswith(("_since_s", "sampled_s"))
+]  # on the writer's clock; 0 for never
+_TIME = Struct("=d")
+TICK_S = 0.1  # between two samples of the slots
+STOP_S = 2.0
+DEATHS_S = 0.5  # between two checks of the processes
+FIRST_NUMBER = Struct("!q")
+STATES_S = 0.25  # between two STATES frames
+ANSWER_S = 3.0  # how long to wait for a machine's observations, or for it to publish a report
+MOST_FILES = 250  # limit of the system for one message to another process
+MESSAGE_BYTES = 1 << 16
+POLL_S = 0.01
+
 
 class Kind(IntEnum):
     """What a frame holds."""
@@ -173,10 +193,6 @@ def _receive_exactly(sock: socket.socket, size: int) -> bytes:
     return received
 
 
-START_S = 30.0  # until all machines have connected
-CONNECT_S = 2.0  # for one address, which may lead nowhere and never answer
-
-
 class Listener:
     """The socket on which the hub listens until all relays have connected."""
 
@@ -259,16 +275,6 @@ def find_hub(where: tuple[list[str], int, bytes], machine: int) -> tuple[Connect
         else:
             return Connection(sock), ""
     return None, "; ".join(faults)
-
-
-PART = Struct("!IIH")  # rank, offset in its slot, length of the bytes that follow
-BLOCK_BYTES = 128
-SLOT_BYTES = ctypes.sizeof(Slot)
-STATE_BYTES = Slot.host.offset  # of a slot: the part that waits read, without names, lines and calls
-TIMES = [
-    getattr(Slot, name).offset for name, *_ in Slot._fields_ if name.endswith(("_since_s", "sampled_s"))
-]  # on the writer's clock; 0 for never
-_TIME = Struct("=d")
 
 
 class Changes:
@@ -355,12 +361,6 @@ def with_times_moved(slot: bytearray, offset_s: float) -> bytes:
         if at < len(moved) and (time := _TIME.unpack_from(moved, at)[0]):
             _TIME.pack_into(moved, at, time + offset_s)
     return bytes(moved)
-
-
-TICK_S = 0.1  # between two samples of the slots
-STOP_S = 2.0
-DEATHS_S = 0.5  # between two checks of the processes
-FIRST_NUMBER = Struct("!q")
 
 
 @dataclass(frozen=True)
@@ -478,10 +478,6 @@ class Relay(threading.Thread):
             if slot.cell_state != CellState.EXITED and not slot.has_died:
                 slot.has_died = Death.UNREACHABLE
         self.recorder.head.hub = 0
-
-
-STATES_S = 0.25  # between two STATES frames
-ANSWER_S = 3.0  # how long to wait for a machine's observations, or for it to publish a report
 
 
 class Hub(threading.Thread):
@@ -620,10 +616,6 @@ class Hub(threading.Thread):
             self.exchange(TICK_S)
         return dict(self.answers)
 
-
-MOST_FILES = 250  # limit of the system for one message to another process
-MESSAGE_BYTES = 1 << 16
-POLL_S = 0.01
 
 Server = Hub | Relay
 

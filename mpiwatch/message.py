@@ -29,6 +29,29 @@ on_list: Callable[[str, int, Any, MPI.Datatype], None] | None = None
 
 NO_BUFFER = (type(None), MPI.InPlaceType, MPI.BottomType)
 
+# mpi4py's predefined operations are single objects. Operations that the caller has made are all alike here.
+REDUCTIONS = {id(getattr(MPI, name)): number for number, name in enumerate(opcodes.REDUCTIONS)}
+# Collective -> what the counts of its buffers are of; the buffer to send comes first.
+LAYOUTS = {
+    "bcast": (WHOLE,),
+    "reduce": (WHOLE, WHOLE),
+    "allreduce": (WHOLE, WHOLE),
+    "gather": (WHOLE, BLOCK),
+    "gatherv": (WHOLE, COUNTS),
+    "scatter": (BLOCK, WHOLE),
+    "scatterv": (COUNTS, WHOLE),
+    "allgather": (WHOLE, BLOCK),
+    "allgatherv": (WHOLE, COUNTS),
+    "alltoall": (BLOCK, BLOCK),
+    "alltoallv": (COUNTS, COUNTS),
+    "alltoallw": (TYPES, TYPES),
+    "reduce_scatter": (WHOLE, WHOLE),
+    "reduce_scatter_block": (BLOCK, WHOLE),
+    "scan": (WHOLE, WHOLE),
+    "exscan": (WHOLE, WHOLE),
+}
+TO_ROOT, FROM_ROOT = ("reduce", "gather", "gatherv"), ("scatter", "scatterv")
+
 
 class Message(NamedTuple):
     """The parts of a message argument; None stands for what it leaves out."""
@@ -269,31 +292,6 @@ def itemsize(buffer: Any) -> int:
     on_device = getattr(buffer, "__cuda_array_interface__", None)
     dtype = np.from_dlpack(buffer).dtype if on_device is None else np.dtype(on_device["typestr"])
     return dtype.itemsize
-
-
-# mpi4py's predefined operations are single objects. Operations that the caller has made are all alike here.
-REDUCTIONS = {id(getattr(MPI, name)): number for number, name in enumerate(opcodes.REDUCTIONS)}
-
-# Collective -> what the counts of its buffers are of; the buffer to send comes first.
-LAYOUTS = {
-    "bcast": (WHOLE,),
-    "reduce": (WHOLE, WHOLE),
-    "allreduce": (WHOLE, WHOLE),
-    "gather": (WHOLE, BLOCK),
-    "gatherv": (WHOLE, COUNTS),
-    "scatter": (BLOCK, WHOLE),
-    "scatterv": (COUNTS, WHOLE),
-    "allgather": (WHOLE, BLOCK),
-    "allgatherv": (WHOLE, COUNTS),
-    "alltoall": (BLOCK, BLOCK),
-    "alltoallv": (COUNTS, COUNTS),
-    "alltoallw": (TYPES, TYPES),
-    "reduce_scatter": (WHOLE, WHOLE),
-    "reduce_scatter_block": (BLOCK, WHOLE),
-    "scan": (WHOLE, WHOLE),
-    "exscan": (WHOLE, WHOLE),
-}
-TO_ROOT, FROM_ROOT = ("reduce", "gather", "gatherv"), ("scatter", "scatterv")
 
 
 def check_message(comm: MPI.Comm, call: str, buffer: Any, peer: int, blocks: int = 1) -> None:

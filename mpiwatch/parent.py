@@ -35,6 +35,12 @@ CAUSE_S = 0.5  # if MPI ends a rank because another has died, that one's parent 
 PUBLISH_S = 5.0  # how long a dead rank's parent waits for the hub's report
 SLEEP_S = 0.02
 
+# Signals that a launcher or a user sends to a rank. A terminal sends SIGINT to both processes.
+FORWARDED = signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT
+POLL_S = 0.25
+FLUSH_S = 1.0
+MESSAGE_BYTES = 1 << 16
+
 
 class Job:
     """The job, as the parent of one rank sees it."""
@@ -173,13 +179,6 @@ def _wait(is_done: Callable[[], bool], deadline_s: float) -> None:
     end = monotonic() + deadline_s
     while not is_done() and monotonic() < end:
         sleep(SLEEP_S)
-
-
-# Signals that a launcher or a user sends to a rank. A terminal sends SIGINT to both processes.
-FORWARDED = signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT
-POLL_S = 0.25
-FLUSH_S = 1.0
-MESSAGE_BYTES = 1 << 16
 
 
 class Parent:

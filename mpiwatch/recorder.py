@@ -49,6 +49,12 @@ LOCK_POLL_S = 0.01
 EPOCH_SHIFT, NUMBER_SHIFT, GAVE_UP, HASH_MASK = 52, 24, 1 << 23, (1 << 23) - 1
 NUMBER_MASK = (1 << 28) - 1
 
+# A slot's `joined_word` if ranks that share no memory made the last call, without a rendezvous.
+NO_RENDEZVOUS = (1 << 64) - 1
+CALL_BODY = Struct(f"=7q{FILE_BYTES}s{NAME_BYTES}s")  # a Call without its number
+NUMBERED_CALL = Struct(f"=q{CALL_BODY.size}s")  # a Call, written at once
+MISMATCHES = 100  # a Mismatch is stored as its value plus this
+
 
 class CellState(IntEnum):
     """Whether a rank's cell (or program) is running, and how it ended. EXITED: the process is ending."""
@@ -60,10 +66,6 @@ class Death(IntEnum):
     """Whether a rank is known to have died. UNREACHABLE: the connection to its machine was lost."""
 
     NONE, DIED, UNREACHABLE = range(3)
-
-
-# A slot's `joined_word` if ranks that share no memory made the last call, without a rendezvous.
-NO_RENDEZVOUS = (1 << 64) - 1
 
 
 class WaitingIn(IntEnum):
@@ -85,8 +87,6 @@ class Call(ctypes.Structure):
     )
 
 
-CALL_BODY = Struct(f"=7q{FILE_BYTES}s{NAME_BYTES}s")  # a Call without its number
-NUMBERED_CALL = Struct(f"=q{CALL_BODY.size}s")  # a Call, written at once
 assert NUMBERED_CALL.size == ctypes.sizeof(Call)
 
 
@@ -316,9 +316,6 @@ def read_members(slot: Slot, size: int) -> list[int]:
     bits = int.from_bytes(bytes(slot.members), "little")
     members = [rank for rank in range(size) if bits >> rank & 1]
     return members if members and size <= 8 * MEMBERS_BYTES else list(range(size))
-
-
-MISMATCHES = 100  # a Mismatch is stored as its value plus this
 
 
 class ReportRequest(NamedTuple):

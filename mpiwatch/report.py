@@ -16,6 +16,14 @@ from typing import Any
 from mpiwatch.opcodes import NONBLOCKING_COLLECTIVES, PROBES, SENDS
 from mpiwatch.wording import counted, ranks_phrase, runs
 
+MAX_GROUPS = 12  # groups in a report; each has a line
+MAX_RUNS = 8  # runs of consecutive ranks in a phrase
+MAX_HOSTS = 3  # hosts named in a phrase
+MAX_COLUMNS = 6
+MAX_ROWS = 16
+LONGER_S = 60.0  # the least deadline that the advice names
+MAX_CIRCLE = 8  # ranks of a circle that the title lists
+
 
 class Reason(Enum):
     """Why a report was made."""
@@ -188,9 +196,6 @@ def rank_from_json(fields: dict[str, Any]) -> RankState:
     return RankState(**fields)
 
 
-MAX_GROUPS = 12  # groups in a report; each has a line
-MAX_RUNS = 8  # runs of consecutive ranks in a phrase
-MAX_HOSTS = 3  # hosts named in a phrase
 WAITING = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE)
 
 Group = tuple[RankState, list[int]]
@@ -267,9 +272,6 @@ def ranks_on_hosts(report: Report, ranks: Collection[int]) -> str:
     named = f"host{'s' * (len(hosts) > 1)} {', '.join(hosts)}"
     return f"{phrase} ({named if len(hosts) <= MAX_HOSTS else f'{len(hosts)} hosts'})"
 
-
-MAX_COLUMNS = 6
-MAX_ROWS = 16
 
 _ABSENT_LABELS = {
     Activity.WAITING_IN_COLLECTIVE: "elsewhere",
@@ -400,8 +402,6 @@ def table_lines(report: Report) -> list[str]:
 _ENTRY = {Status.DONE: "✓", Status.WAITING: "{}", Status.ABSENT: "– {}"}
 
 
-LONGER_S = 60.0  # the least deadline that the advice names
-MAX_CIRCLE = 8  # ranks of a circle that the title lists
 STUCK = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE, Activity.IN_MPI_CALL)
 
 

@@ -27,6 +27,13 @@ from mpiwatch.under_way import RawPrequest, RawRequest
 from mpiwatch.waiting import POLLS, MessageWait, Watch
 from mpiwatch.wrapper import like_mpi4py
 
+NO_PEER = -99  # the peer of a collective
+CERTAIN_S = 1.0  # of nothing but polls, before the rank counts as waiting
+GAP_S = 1.0  # after a longer gap between two samples, the time between them is unknown
+# A rank that computes or sleeps between its polls makes fewer, or spends more time on each.
+LEAST_PER_S, LEAST_PER_SAMPLE, MOST_CPU_S = 2_000, 100, 20e-6
+_FLAGS = {"testall": 0, "Testany": 1, "testany": 1, "testsome": 0}  # where results have them; else they are
+
 
 class Made(NamedTuple):
     """The call that made a request; `peer` is a rank of `comm`, negative for any or none."""
@@ -47,9 +54,6 @@ class Made(NamedTuple):
     def line(self) -> str:
         """Return the line of the call."""
         return line_of(self.code, self.instruction)
-
-
-NO_PEER = -99  # the peer of a collective
 
 
 def made_by(request: Any) -> Made | None:
@@ -156,12 +160,6 @@ class RequestWait(MessageWait):
         return super().cannot_complete(patience_s)
 
 
-CERTAIN_S = 1.0  # of nothing but polls, before the rank counts as waiting
-GAP_S = 1.0  # after a longer gap between two samples, the time between them is unknown
-# A rank that computes or sleeps between its polls makes fewer, or spends more time on each.
-LEAST_PER_S, LEAST_PER_SAMPLE, MOST_CPU_S = 2_000, 100, 20e-6
-
-
 class ProbeWait(MessageWait):
     """Polling for a message in a loop of the caller's, which may end without one."""
 
@@ -262,9 +260,6 @@ def counting_probe(name: str, probe: Callable[..., Any]) -> Callable[..., Any]:
         return found
 
     return like_mpi4py(counted, name)
-
-
-_FLAGS = {"testall": 0, "Testany": 1, "testany": 1, "testsome": 0}  # where results have them; else they are
 
 
 def count_tests(requests: type[MPI.Request]) -> None:

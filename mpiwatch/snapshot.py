@@ -32,6 +32,8 @@ from mpiwatch.source import request_stack, student_line
 FRESH_S = 2.0  # an older sample proves nothing: the rank may compute in C code that blocks its other threads
 EPOCH_MASK = (1 << (64 - EPOCH_SHIFT)) - 1
 
+POLL_S = 0.01
+
 
 def mismatch(one: Call | CallRecord, other: Call | CallRecord) -> Mismatch | None:
     """Return in what two calls differ that should be the same; None if they fit together."""
@@ -257,9 +259,6 @@ def _record(call: Call) -> CallRecord:
 
 def _text(field: bytes) -> str:
     return field.decode(errors="replace")  # the rank may be writing the field at this moment
-
-
-POLL_S = 0.01
 
 
 def publish(  # noqa: PLR0917

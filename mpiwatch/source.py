@@ -28,6 +28,11 @@ _LIBRARIES = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")}
 )
 
+SIGNAL = signal.SIGUSR2
+ANSWER_TIMEOUT_S = 0.5
+SETTLED_S = 0.004  # an answer is written line by line: it is complete when nothing has followed for so long
+POLL_S = 0.0005
+
 
 def own_folders() -> tuple[str, ...]:
     """Return the folders of this package and of the libraries on top of it: see `mpiwatch.libraries`."""
@@ -103,12 +108,6 @@ def _line(file: str, line: int) -> str:
         same = [known for known in linecache.cache if is_cell(known) and os.path.basename(known) == name]
         text = linecache.getline(same[0], line).strip() if same else ""
     return text
-
-
-SIGNAL = signal.SIGUSR2
-ANSWER_TIMEOUT_S = 0.5
-SETTLED_S = 0.004  # an answer is written line by line: it is complete when nothing has followed for so long
-POLL_S = 0.0005
 
 
 def write_stack_on_signal(file: BinaryIO) -> None:

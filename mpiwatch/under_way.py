@@ -34,6 +34,9 @@ __all__ = [
 
 KEPT = 100
 
+_ALONE = [object()]  # refers to an object that nothing else refers to
+SENDS_NOTED = 200
+
 
 class UnderWay:
     """Requests that may not have completed. They hold their buffers, so only some are kept."""
@@ -78,7 +81,6 @@ unfinished: list[MPI.Request] = []
 _left_sends: list[MPI.Request] = []
 _left_receives: list[MPI.Request] = []
 _left_collectives: list[MPI.Request] = []  # MPI cannot cancel them
-_ALONE = [object()]  # refers to an object that nothing else refers to
 
 
 def has_unfinished() -> bool:
@@ -136,8 +138,6 @@ def _is_only_handle(request: Any) -> bool:
     made = getattr(request, "made", None)  # None in strict mode, too, where calls have several handles
     return made is not None and not made[1].copies_requests and getattr(request, "call", None) is None
 
-
-SENDS_NOTED = 200
 
 # The operation, communicator, peer, tag, code and instruction of a call, as a request's `made` has them.
 Call = tuple[str, Any, int, int, CodeType, int]

@@ -51,6 +51,20 @@ HAND_OVER_S = 0.05  # much longer than a segment takes between two ranks of one 
 
 yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
 
+ENDED_S = 2.0  # a rank that has ended its cell, and starts no other for so long, does not join any more
+INTERRUPT_S = 1.0  # how long a rank waits for its own interrupt after another rank was interrupted
+SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the report then shows them, too
+POLLS = range(100)  # of the other ranks' words, before the clock is read
+POLLS_ON_OWN_CORE = range(1000)  # the same, a few tenths of a millisecond, where each rank has its own core
+SPIN_S = 0.0005  # wait without sleeping; a collective of small arrays takes a tenth of this
+ABANDON_S = 2.0  # how long an interrupted rank waits for the hub
+INSPECT_S = 0.02  # between two inspections of what the other ranks do
+NAP_S = 0.001
+NOTES_KEPT = 1000
+# Before it is certain that no message is on its way: a poll moves at least one, and each rank can have only
+# some hundred of those that a finished Send has left with MPI.
+POLLS_WHILE_STUCK = 300
+
 
 class Pending(NamedTuple):
     """What this rank waits for: messages of `operation` on `comm`.
@@ -122,17 +136,6 @@ def sleeping_barrier(comm: MPI.Intracomm) -> None:
     while not request.Test():
         sleep(0.001)
 
-
-ENDED_S = 2.0  # a rank that has ended its cell, and starts no other for so long, does not join any more
-INTERRUPT_S = 1.0  # how long a rank waits for its own interrupt after another rank was interrupted
-SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the report then shows them, too
-POLLS = range(100)  # of the other ranks' words, before the clock is read
-POLLS_ON_OWN_CORE = range(1000)  # the same, a few tenths of a millisecond, where each rank has its own core
-SPIN_S = 0.0005  # wait without sleeping; a collective of small arrays takes a tenth of this
-ABANDON_S = 2.0  # how long an interrupted rank waits for the hub
-INSPECT_S = 0.02  # between two inspections of what the other ranks do
-NAP_S = 0.001
-NOTES_KEPT = 1000
 
 _do_nothing: Callable[[], object] = int  # no call is cheaper
 
@@ -474,11 +477,6 @@ class Waiting:
     def cannot_complete(self, patience_s: float) -> bool:
         """Tell whether a rank that is waited for ended at least `patience_s` ago."""
         return False
-
-
-# Before it is certain that no message is on its way: a poll moves at least one, and each rank can have only
-# some hundred of those that a finished Send has left with MPI.
-POLLS_WHILE_STUCK = 300
 
 
 class MessageWait(Waiting):

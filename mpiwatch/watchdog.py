@@ -38,6 +38,25 @@ _FOREIGN = ctypes.CFUNCTYPE(None).__mro__[1]  # the base class of ctypes' functi
 
 Results = Callable[[object], object]
 
+_CLASSES = tuple(value for value in vars(MPI).values() if isinstance(value, type))
+_METHODS = {
+    name: value for kind in _CLASSES for name, value in vars(kind).items() if not name.startswith("_")
+}
+_ANY_OBJECT = type("_AnyObject", (), dict(_METHODS))()  # has the methods of all mpi4py classes
+_PREFIXES = "MPI_", "PMPI_"
+_BUILTIN = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.WrapperDescriptorType,
+)
+_UTSNAME_BYTES = 4096  # more than any system's `struct utsname` takes
+SAMPLE_S = 0.25
+SUSPICIOUS_SAMPLE_S = 0.05  # once this rank has been stuck for the deadline
+GAP_S = 1.0  # after a longer gap between two samples, the time between them is unknown
+GRACE_S = 0.5  # for a rank to leave an MPI call after a report, because the other ranks go on
+STOP_S = PUBLISH_S = 2.0
+
 
 class Named(NamedTuple):
     """An attribute that could not be looked up; only its name is known."""
@@ -132,14 +151,6 @@ def is_foreign(function: object) -> bool:
     return isinstance(function, _FOREIGN)
 
 
-_CLASSES = tuple(value for value in vars(MPI).values() if isinstance(value, type))
-_METHODS = {
-    name: value for kind in _CLASSES for name, value in vars(kind).items() if not name.startswith("_")
-}
-_ANY_OBJECT = type("_AnyObject", (), dict(_METHODS))()  # has the methods of all mpi4py classes
-_PREFIXES = "MPI_", "PMPI_"
-
-
 def mpi_call(frame: FrameType | None) -> tuple[str, bool]:
     """Return the name of the MPI call that an innermost frame is inside, and whether a wrapper made it.
 
@@ -175,14 +186,6 @@ def call_name(function: object) -> str:
     return ""
 
 
-_BUILTIN = (
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.WrapperDescriptorType,
-)
-
-
 def _owner(function: object) -> object:
     return getattr(function, "__objclass__", None)
 
@@ -209,9 +212,6 @@ def _result_of(function: object) -> object:
     """Return a stand-in for the result of a call: MPI calls return MPI objects."""
     is_class = isinstance(function, type) and issubclass(function, _CLASSES)
     return _ANY_OBJECT if is_class or call_name(function) else UNKNOWN
-
-
-_UTSNAME_BYTES = 4096  # more than any system's `struct utsname` takes
 
 
 class BytecodeProbe:
@@ -242,12 +242,6 @@ class BytecodeProbe:
 
 _kept: list[object] = []  # a pending call may still write to this memory after its owner is gone
 
-
-SAMPLE_S = 0.25
-SUSPICIOUS_SAMPLE_S = 0.05  # once this rank has been stuck for the deadline
-GAP_S = 1.0  # after a longer gap between two samples, the time between them is unknown
-GRACE_S = 0.5  # for a rank to leave an MPI call after a report, because the other ranks go on
-STOP_S = PUBLISH_S = 2.0
 
 OnDeadlock = Callable[[Report, int], None]
 
