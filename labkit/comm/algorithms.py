@@ -31,8 +31,7 @@ from mpiwatch.waiting import Pending
 
 Algorithm = Callable[[MPI.Intracomm, np.ndarray, float, bool], Steps]
 
-_NO_WAITS: tuple[Wait, ...] = ()
-ENDED: Steps = (wait for wait in _NO_WAITS)  # nothing to wait for, without the cost of a new generator
+ENDED: Steps = (wait for wait in list[Wait]())  # nothing to wait for, without the cost of a new generator
 
 
 def mpi(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:

@@ -86,10 +86,9 @@ def chosen(comm: MPI.Intracomm, nbytes: int) -> str:
     decisions = _decisions(comm)
     if nbytes not in decisions:
         decisions[nbytes] = choose(comm, nbytes).name
-    name = decisions[nbytes]
     if type(comm) is MPI.Intracomm:
-        _last = comm, nbytes, FIXED[name]
-    return name
+        _last = comm, nbytes, FIXED[decisions[nbytes]]
+    return decisions[nbytes]
 
 
 def chosen_array(comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | None:

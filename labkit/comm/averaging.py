@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.aggregate import AGGREGATES, FACTORS, ROBUST
-from labkit.comm.algorithms import FIXED, GATHER, Algorithm, of_all_gradients
+from labkit.comm.algorithms import ENDED, FIXED, GATHER, Algorithm, of_all_gradients
 from labkit.comm.auto import auto, chosen, chosen_array
 from labkit.comm.running import Steps, complete
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
@@ -58,7 +58,9 @@ class Averaging:
             )
 
     def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
-        complete(self._begin(comm, gradient, weight, True))
+        steps = self._begin(comm, gradient, weight, True)
+        if steps is not ENDED:
+            complete(steps)
 
     def steps(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Steps:
         """Return a generator that averages; it yields wherever it would wait (see `labkit.comm.running`).
