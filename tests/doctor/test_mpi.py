@@ -69,4 +69,4 @@ def test_no_mpiexec_on_path_is_a_note() -> None:
 def test_an_old_python_is_a_fault() -> None:
     assert versions.python().status == "ok"
     found = versions.python("3.9.18")
-    assert found.status == "fault" and "3.9.18" in found.found and found.fix == "make lab PYTHON=python3.10"
+    assert found.status == "fault" and "3.9.18" in found.found and found.fix == "make lab PYTHON=python3.11"

@@ -14,7 +14,7 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def record(comm: MPI.Intracomm, settings: Mapping[str, Any]) -> dict[str, Any]:
             "hosts": list(hosts),
             "cores": list(cores_of_ranks),
             "blas_threads": list(threads_of_ranks),
-            "started": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "versions": {
                 "labkit": labkit.__version__,
                 "python": platform.python_version(),

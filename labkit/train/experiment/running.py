@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -332,5 +332,5 @@ def _save(out: Path, model: Model, results: Results, draw: Callable[[Path, Resul
     save_iterations(out / "iterations.csv", results.iterations)
     save_trace(out / "trace.json", results.steps, results.run)
     draw(out, results)
-    finished = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
     save_record(out, model, results.rows, {**results.run, "finished": finished})
