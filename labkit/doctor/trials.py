@@ -1,8 +1,17 @@
-"""Trials: commands run in a child process that ends at a deadline, or with this process."""
+"""What the checks work with: findings, and trials in child processes that end at a deadline.
+
+mpiexec -n 4 python -m labkit.doctor.trials world
+
+prints what each rank found, as one line of JSON.
+"""
+
+# ruff: noqa: PLC0415 (imports inside functions: each probe loads only what it examines)
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,12 +19,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
-
-from labkit.doctor.probe import MARK
-from mpiwatch.supervisor import GRACE_S, supervised
+from mpiwatch.processes import descendants
+from mpiwatch.supervisor import supervised
 
 DEADLINE_S = 30.0  # a trial takes one second on an idle machine, and several run at once
+MARK = "labkit-doctor: "  # begins the line of a probe
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check has found.
+
+    `status` is "ok"; "note" if the lab works, but something costs time or a command typed by hand would fail;
+    or "fault" if the lab does not work or computes wrong results. `why` says what harm it does, and `fix` how
+    to fix it, with one command where possible; both are empty if the status is "ok".
+    """
+
+    check: str
+    status: str
+    found: str
+    why: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,19 +84,77 @@ class Trial:
         try:
             output, _ = self._process.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
-            with suppress(psutil.NoSuchProcess):
-                for process in psutil.Process(self._process.pid).children(recursive=True):
-                    with suppress(psutil.NoSuchProcess):
-                        process.kill()
-            try:  # the supervisor ends after its command
-                output, _ = self._process.communicate(timeout=GRACE_S + 5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                output = ""
+            for pid in descendants(self._process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            output, _ = self._process.communicate()  # the supervisor ends after its command
             return Outcome(None, output)
         return Outcome(self._process.returncode, output)
 
 
 def start_probe(name: str, environment: Mapping[str, str], *launcher: str) -> Trial:
-    """Start a probe (labkit.doctor.probe) as one process, or by a launcher such as `mpiexec -n 4`."""
-    return Trial([*launcher, sys.executable, "-m", "labkit.doctor.probe", name], environment)
+    """Start a probe as one process, or by a launcher such as `mpiexec -n 4`."""
+    return Trial([*launcher, sys.executable, "-m", "labkit.doctor.trials", name], environment)
+
+
+def world() -> dict[str, Any]:
+    """Report this process's rank, the number of ranks, and the sum of a one from each."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    return {"rank": comm.rank, "size": comm.size, "sum": comm.allreduce(1)}
+
+
+def library() -> dict[str, Any]:
+    """Report which MPI library mpi4py loads, and from which file. Do not initialise MPI."""
+    import ctypes
+
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+
+    class Symbol(ctypes.Structure):  # Dl_info of <dlfcn.h>
+        _fields_ = (
+            ("file", ctypes.c_char_p),
+            ("base", ctypes.c_void_p),
+            ("name", ctypes.c_char_p),
+            ("at", ctypes.c_void_p),
+        )
+
+    symbol = Symbol()
+    function = ctypes.cast(ctypes.CDLL(MPI.__file__).MPI_Init, ctypes.c_void_p)
+    ctypes.CDLL(None).dladdr(function, ctypes.byref(symbol))
+    name, version = MPI.get_vendor()
+    return {
+        "name": name,
+        "version": ".".join(map(str, version)),
+        "file": (symbol.file or b"").decode(),
+    }
+
+
+def threads() -> dict[str, Any]:
+    """Report how many threads a matrix product uses: this one, and those that NumPy's BLAS starts."""
+    import psutil
+
+    process = psutil.Process()
+    before = process.num_threads()
+    import numpy as np
+
+    square = np.ones((512, 512))
+    square @ square
+    return {"threads": 1 + process.num_threads() - before}
+
+
+def host() -> dict[str, Any]:
+    """Report the address that this machine's name resolves to."""
+    import socket
+
+    return {"address": socket.getaddrinfo(socket.gethostname(), None)[0][4][0]}
+
+
+if __name__ == "__main__":
+    record = {"world": world, "library": library, "threads": threads, "host": host}[sys.argv[1]]()
+    # One write per line, so that the lines of several ranks do not mix.
+    sys.stdout.write(f"{MARK}{json.dumps(record)}\n")
+    sys.stdout.flush()

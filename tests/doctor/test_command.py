@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.doctor.findings import Finding
+from labkit.doctor.trials import Finding
 from mpiwatch import env
 from mpiwatch.processes import cores
 from tests.doctor.helpers import CLEAN, MPIEXEC, OPEN_MPI, add_package, library
@@ -52,7 +52,7 @@ def make_other_mpiexec(folder: Path) -> Path:
 def test_a_healthy_environment_has_no_fault() -> None:
     code, findings = doctor(**env.OPEN_MPI)
     assert code == 0
-    real = ("python", "packages", "mpi", "one mpi", "mpiexec", "engines", "root", "slots", "world", "threads")
+    real = ("packages", "mpi", "one mpi", "mpiexec", "engines", "root", "slots", "world", "threads")
     assert {name: findings[name].status for name in real} == dict.fromkeys(real, "ok")
     assert library()["version"] in findings["mpi"].found and str(MPIEXEC) in findings["mpiexec"].found
 

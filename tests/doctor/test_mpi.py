@@ -1,4 +1,4 @@
-"""The doctor's checks of MPI and of versions."""
+"""The doctor's checks of MPI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.doctor import mpi, trials, versions
+from labkit.doctor import mpi, trials
 from labkit.doctor.trials import Outcome, start_probe
 from tests.doctor.helpers import CLEAN, MPIEXEC, add_package, library
 
@@ -64,9 +64,3 @@ def test_a_library_from_outside_the_environment_is_a_fault(tmp_path: Path) -> No
 def test_no_mpiexec_on_path_is_a_note() -> None:
     found = mpi.mpiexec(None, "", library()["name"], CLEAN)
     assert (found.status, found.fix) == ("note", OWN_FIRST)
-
-
-def test_an_old_python_is_a_fault() -> None:
-    assert versions.python().status == "ok"
-    found = versions.python("3.9.18")
-    assert found.status == "fault" and "3.9.18" in found.found and found.fix == "make lab PYTHON=python3.11"
