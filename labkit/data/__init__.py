@@ -1,23 +1,32 @@
 """Data sets by name, and how to divide them into shards and local batches. No MPI."""
 
 from labkit.data.augmentation import Augmentation
-from labkit.data.batches import batches_by_index, local_batches
-from labkit.data.datasets import DATASETS, Dataset, cifar10, digits, linear, load, mnist
-from labkit.data.errors import FetchError, FormatError
-from labkit.data.fetching import fetch, is_cached
-from labkit.data.file_dataset import FileDataset, open_dataset
+from labkit.data.datasets import (
+    DATASETS,
+    Dataset,
+    FileDataset,
+    cifar10,
+    digits,
+    linear,
+    load,
+    mnist,
+    open_dataset,
+)
+from labkit.data.fetching import SOURCES, Source, cache, fetch, is_cached
+from labkit.data.files import FetchError, FormatError
 from labkit.data.shards import (
     SCHEMES,
     Scheme,
+    batches_by_index,
     by_label,
     contiguous,
+    local_batches,
     outlying,
     scheme,
     shuffled,
     strided,
     weighted,
 )
-from labkit.data.sources import SOURCES, Source, cache
 
 __all__ = [
     "DATASETS",

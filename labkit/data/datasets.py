@@ -1,20 +1,115 @@
-"""The data sets, each with a fixed split into training and test samples."""
+"""The data sets, embedded or in files, each with a fixed split into training and test samples."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from labkit.data.fetching import fetch
-from labkit.data.file_dataset import open_dataset
-from labkit.data.images import Shape, check_shape, enlarge
-from labkit.data.sources import SOURCES
+from labkit.data.fetching import SOURCES, fetch, folder, is_cached
+from labkit.data.files import FetchError, RowFile, read_rows
+
+Shape = tuple[int, ...]
+
+
+def check_shape(name: str, shape: Shape | None, image: Shape) -> Shape:
+    """Return the shape to convert each image to; flat if None. Raise ValueError, with all shapes, for others.
+
+    `image` is the data set's own (channels, height, width). Every image is available flat, too, and grey ones
+    as (1, 28, 28), (1, 32, 32) or, with three equal channels, (3, 32, 32).
+    """
+    flat = (math.prod(image),)
+    available = [flat, image, (1, 28, 28), (1, 32, 32), (3, 32, 32)] if image[0] == 1 else [flat, image]
+    shape = flat if shape is None else tuple(shape)
+    if shape not in available:
+        shapes = ", ".join(map(str, dict.fromkeys(available)))
+        raise ValueError(f"data set {name!r} has no shape {shape}; available: {shapes}")
+    return shape
+
+
+def enlarge(images: np.ndarray, side: int) -> np.ndarray:
+    """Return square images enlarged to side×side by bilinear interpolation.
+
+    Shapes: images (n, h, h) float32; result (n, side, side) float32, within the range of the input.
+    """
+    old = images.shape[-1]
+    # The centres of the new pixels in coordinates of the old ones, clipped at the edge.
+    centres = np.clip((np.arange(side) + 0.5) * old / side - 0.5, 0, old - 1)
+    left = np.minimum(centres.astype(int), old - 2)
+    weights = np.zeros((side, old), np.float32)
+    weights[np.arange(side), left] = 1 - (centres - left)
+    weights[np.arange(side), left + 1] = centres - left
+    return weights @ images @ weights.T
+
+
+def scaled(pixels: np.ndarray, image: Shape, shape: Shape) -> np.ndarray:
+    """Return images as float32 in 0 … 1, in another shape: padded with zeros on all sides, channels repeated.
+
+    Shapes: pixels (n, channels·height·width) uint8; image (channels, height, width); result (n, *shape).
+    """
+    values = np.divide(pixels, 255, dtype=np.float32)
+    if len(shape) == 1:
+        return values
+    values = values.reshape(-1, *image)
+    edge = (shape[1] - image[1]) // 2
+    if edge:  # MNIST at 32×32, the input size of LeNet-5
+        values = np.pad(values, ((0, 0), (0, 0), (edge, edge), (edge, edge)))
+    return np.broadcast_to(values, (len(values), *shape))
+
+
+@dataclass(frozen=True)
+class FileDataset:
+    """One split of a fetched data set; `image` is the shape of an image in the file, `shape` that returned.
+
+    Shape: labels (n,), int64.
+    """
+
+    files: Sequence[RowFile]
+    labels: np.ndarray
+    image: Shape
+    shape: Shape
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the images and labels of these samples; keep nothing else of the files in memory.
+
+        Shapes: indices (k,), in any order; x (k, *shape), float32 scaled from 0 … 255 to 0 … 1; y (k,),
+        int64. Raise IndexError for an index out of range.
+        """
+        indices = np.asarray(indices)
+        x = np.empty((len(indices), *self.shape), np.float32)
+        pixels = int(np.prod(self.image))
+        for positions, block in read_rows(self.files, indices):
+            x[positions] = scaled(block[:, -pixels:], self.image, self.shape)
+        return x, self.labels[indices]
+
+
+def open_dataset(name: str, split: str = "train", shape: Shape | None = None) -> FileDataset:
+    """Open a split ("train", "test") of "mnist" or "cifar10" after `fetch` or `labkit.comm.fetch`.
+
+    Read all labels now; `take` reads images. `shape` is that of one image, as in `load`; flat if None. Raise
+    FetchError if the data set is not in the cache, FormatError if a file is damaged.
+    """
+    if name not in SOURCES:
+        raise ValueError(f"no data set {name!r} in files; available: {', '.join(SOURCES)}")
+    source = SOURCES[name]
+    if split not in source.samples:
+        raise ValueError(f"data set {name!r} has no split {split!r}; available: {', '.join(source.samples)}")
+    shape = check_shape(name, shape, source.image)
+    if not is_cached(name):
+        raise FetchError(
+            f"the data set {name!r} is not in the cache; fetch it with: labkit data fetch {name}"
+        )
+    files, labels = source.read_split(folder(name), split)
+    return FileDataset(files, labels.astype(np.int64), source.image, shape)
+
 
 DIGITS = Path(__file__).with_name("digits.csv.gz")  # its source and licence: digits.txt
 DIGITS_SHA256 = "e31b7ccbf8cc2b158de948b1bb7a67bf39a856fb064b3aa8ef489f12a2dc4b63"

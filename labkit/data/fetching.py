@@ -1,19 +1,88 @@
-"""Fetch data sets into the cache: download, check and unpack them, so that no reader sees half a file."""
+"""The large data sets: their sources, the cache folder, and what is in it."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.data.errors import FetchError, FormatError
-from labkit.data.sources import SOURCES, Source, folder
+import numpy as np
+from platformdirs import user_cache_path
+
+from labkit.data import cifar_files, mnist_files
+from labkit.data.files import FetchError, FormatError, RowFile
 from labkit.files import UNFINISHED, atomic_write
+
+CACHE = "LABKIT_DATA"  # environment variable with the path of another cache folder
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set that has to be fetched.
+
+    `files` maps file names to the SHA-256 of the originals. Each address in `mirrors` holds all files; the
+    first is tried first. `samples` maps splits to numbers of samples. `image` is (channels, height, width).
+    `unpack` and `read_split` belong to the format (see labkit.data.mnist_files). In each row of a file, the
+    image comes last.
+    """
+
+    description: str
+    files: Mapping[str, str]
+    mirrors: tuple[str, ...]
+    samples: Mapping[str, int]
+    image: tuple[int, int, int]
+    unpack: Callable[[Path], list[Path]]
+    read_split: Callable[[Path, str], tuple[list[RowFile], np.ndarray]]
+
+
+SOURCES: dict[str, Source] = {
+    "mnist": Source(
+        description="70,000 handwritten digits, 28×28",
+        files={
+            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        },
+        mirrors=(
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
+        samples={"train": 60_000, "test": 10_000},
+        image=(1, mnist_files.SIDE, mnist_files.SIDE),
+        unpack=mnist_files.unpack,
+        read_split=mnist_files.read_split,
+    ),
+    "cifar10": Source(
+        description="60,000 colour photographs of ten classes, 3×32×32",
+        files={cifar_files.ARCHIVE: "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+        mirrors=("https://www.cs.toronto.edu/~kriz/",),
+        samples={"train": 50_000, "test": 10_000},
+        image=(3, 32, 32),
+        unpack=cifar_files.unpack,
+        read_split=cifar_files.read_split,
+    ),
+}
+
+
+def cache() -> Path:
+    """Return the folder with the fetched data sets: $LABKIT_DATA, or the user's cache folder."""
+    if chosen := os.environ.get(CACHE):
+        return Path(chosen)
+    return user_cache_path("allreduce-lab")  # as pooch.os_cache, without importing pooch on every rank
+
+
+def folder(name: str) -> Path:
+    """Return the folder of one data set in the cache, whether it exists or not."""
+    return cache() / name
+
 
 RECORD = "unpacked.json"  # written last: if it exists, the unpacked files are complete
 POLL_S = 0.1

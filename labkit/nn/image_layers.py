@@ -9,7 +9,7 @@ from labkit.nn.layer import Layer, Shape
 from labkit.nn.ops import im2col, winograd
 from labkit.nn.ops.convolution import ConvGeometry
 from labkit.nn.ops.pooling import pooled_shape
-from labkit.nn.workspace import Workspace
+from labkit.nn.ops.workspace import Workspace
 
 STATISTICS_MOMENTUM = 0.1  # weight of the newest batch in the running statistics; PyTorch's `momentum`
 WINOGRAD_FROM = 16  # input channels; with fewer, the change of basis costs more than it saves

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from labkit.nn import flat
-from labkit.nn.workspace import Workspace
+from labkit.nn.ops.workspace import Workspace
 
 Shape = tuple[int, ...]  # of one sample, without the batch axis
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.nn import flat, ops
 from labkit.nn.layer import Layer, Shape
-from labkit.nn.workspace import Workspace
+from labkit.nn.ops.workspace import Workspace
 
 
 class Model(ABC):

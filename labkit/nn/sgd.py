@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from labkit.nn.workspace import cache_blocks
+from labkit.nn.ops.workspace import cache_blocks
 
 
 def sgd_step(params: np.ndarray, grads: np.ndarray, lr: float) -> None:

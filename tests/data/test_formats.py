@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from labkit import data
 from labkit.data import FormatError
-from labkit.data.formats import idx
-from labkit.data.formats.gunzip import gunzip
+from labkit.data.files import gunzip
+from labkit.data.mnist_files import read
 from tests import made_sets
 from tests.made_sets import (
     archive,
@@ -91,7 +91,7 @@ def test_idx_files_of_all_six_types_are_read(code: int, dtype: str, tmp_path: Pa
     array = np.arange(-12, 12).reshape(2, 3, 4).astype(dtype)
     path = tmp_path / "array"
     path.write_bytes(struct.pack(">HBB3I", 0, code, 3, 2, 3, 4) + array.tobytes())
-    got = idx.read(path)
+    got = read(path)
     np.testing.assert_array_equal(got, array)
     assert got.dtype == np.dtype(dtype)
 
@@ -230,7 +230,7 @@ def test_damaged_idx_files_are_refused_or_read_completely(
     content = damaged(made_sets.idx(array), draw)
     path.write_bytes(content)
     try:
-        got = idx.read(path)
+        got = read(path)
     except FormatError as error:
         assert "offset" in str(error)
         return

@@ -9,7 +9,7 @@ import pytest
 
 from labkit.nn import numerical_gradient, ops, relative_error
 from labkit.nn.ops import im2col, winograd
-from labkit.nn.workspace import Workspace
+from labkit.nn.ops.workspace import Workspace
 
 Pair = tuple[Callable[..., np.ndarray], Callable[..., tuple[np.ndarray, ...]], list[tuple[int, ...]]]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from labkit.nn.ops.convolution import ConvGeometry
-from labkit.nn.workspace import Workspace
+from labkit.nn.ops.workspace import Workspace
 
 # From this many output channels on, y has its channels innermost in memory; with fewer, its width, since
 # loops along the width are then the longer ones.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from labkit.nn.workspace import cache_blocks
+from labkit.nn.ops.workspace import cache_blocks
 
 EPSILON = 1e-5  # avoids a division by 0 in a channel without variance
 

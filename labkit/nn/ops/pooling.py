@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from labkit.nn.workspace import cache_blocks
+from labkit.nn.ops.workspace import cache_blocks
 
 
 def _window_elements(x: np.ndarray, k: int) -> Iterator[np.ndarray]:

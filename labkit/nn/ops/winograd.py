@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from labkit.nn.ops.convolution import ConvGeometry
-from labkit.nn.workspace import Workspace, cache_blocks
+from labkit.nn.ops.workspace import Workspace, cache_blocks
 
 B = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
 G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])

@@ -1,9 +1,4 @@
-"""The IDX format of MNIST's files: one array per file.
-
-A file holds two zero bytes, one byte for the type, one byte for the number of dimensions, the size of each
-dimension (32 bits), and the values in row-major order; all numbers are big-endian.
-Source: Y. LeCun, C. Cortes, C. Burges, The MNIST database of handwritten digits, "The IDX file format".
-"""
+"""MNIST's files, in the IDX format."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.data.errors import FormatError
+from labkit.data.files import FormatError, RowFile, gunzip
 
 # The type of the values, by the third byte.
 TYPES: dict[int, np.dtype] = {
@@ -64,3 +59,45 @@ def read(path: Path) -> np.ndarray:
     with path.open("rb") as file:
         file.seek(header.start)
         return np.fromfile(file, header.dtype).reshape(header.shape)
+
+
+SIDE, CLASSES = 28, 10
+PREFIXES = {"train": "train", "test": "t10k"}  # of the file names, by split
+NAMES = [
+    f"{prefix}-{content}-ubyte" for prefix in PREFIXES.values() for content in ("images-idx3", "labels-idx1")
+]
+
+
+def unpack(folder: Path) -> list[Path]:
+    """Unpack the four files in the folder, and return the paths of the unpacked files."""
+    for name in NAMES:
+        gunzip(folder / f"{name}.gz", folder / name)
+    return [folder / name for name in NAMES]
+
+
+def read_split(folder: Path, split: str) -> tuple[list[RowFile], np.ndarray]:
+    """Return the image file of a split ("train", "test") and its labels, from unpacked files.
+
+    Each row is an image of 784 bytes. Shape: labels (n,), uint8. Raise FormatError if a file is damaged.
+    """
+    images, labels = (
+        folder / f"{PREFIXES[split]}-{content}-ubyte" for content in ("images-idx3", "labels-idx1")
+    )
+    image_header, label_header = read_header(images), read_header(labels)
+    if image_header.dtype != np.uint8 or image_header.shape[1:] != (SIDE, SIDE):
+        raise FormatError(
+            images, 2, f"unsigned bytes (n, {SIDE}, {SIDE})", f"{image_header.dtype} {image_header.shape}"
+        )
+    if label_header.dtype != np.uint8 or len(label_header.shape) != 1:
+        raise FormatError(labels, 2, "unsigned bytes (n,)", f"{label_header.dtype} {label_header.shape}")
+    n = image_header.shape[0]
+    if label_header.shape[0] != n:
+        raise FormatError(
+            labels, 4, f"{n} labels for the {n} images in {images.name}", str(label_header.shape[0])
+        )
+    values = read(labels)
+    wrong = np.flatnonzero(values >= CLASSES)
+    if len(wrong):
+        at = int(wrong[0])
+        raise FormatError(labels, label_header.start + at, f"a label 0 … {CLASSES - 1}", str(values[at]))
+    return [RowFile(images, image_header.start, SIDE * SIDE, n)], values

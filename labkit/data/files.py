@@ -1,18 +1,55 @@
-"""Read selected rows of large files.
-
-A memory map would take fewer lines, but every page it touches counts as memory of this process as long as the
-map exists: a rank that reads every fourth image would hold the whole file.
-"""
+"""Files of data sets: errors, decompression, and reading selected rows of large files."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from labkit.data.errors import FormatError
+from labkit.files import atomic_write
+
+
+class FormatError(ValueError):
+    """A file violates its format; the message has file, offset in bytes, what was expected and got."""
+
+    def __init__(self, path: Path, offset: int, expected: str, got: str) -> None:
+        super().__init__(f"{path.name}, offset {offset}: expected {expected}, got {got} ({path})")
+
+
+class FetchError(OSError):
+    """A data set is not in the cache and cannot be downloaded; the message says what to do instead."""
+
+
+BLOCK = 1 << 18  # packed bytes in memory at a time
+GZIP = zlib.MAX_WBITS | 16  # makes zlib read the header and check the CRC-32 and the length at the end
+
+
+def gunzip(packed: Path, unpacked: Path) -> None:
+    """Unpack a gzip file to `unpacked`, checked against its CRC-32; a damaged file leaves nothing there.
+
+    Raise FormatError, with the offset in the packed file. Memory use does not depend on the file's size.
+    """
+    stream = zlib.decompressobj(GZIP)
+    with packed.open("rb") as source, atomic_write(unpacked) as out:
+        offset = 0
+        while block := source.read(BLOCK):
+            if stream.eof:
+                raise FormatError(packed, offset, "the end of the file", "more bytes")
+            while block:
+                try:
+                    out.write(stream.decompress(block, 4 * BLOCK))
+                except zlib.error as error:
+                    raise FormatError(packed, offset, "valid gzip data", str(error)) from None
+                offset += len(block) - len(stream.unconsumed_tail) - len(stream.unused_data)
+                block = stream.unconsumed_tail
+            if stream.unused_data:
+                raise FormatError(packed, offset, "the end of the file", "more bytes")
+        if not stream.eof:
+            raise FormatError(packed, offset, "more gzip data", "the end of the file")
+
 
 READ_SIZE = 1 << 18  # bytes per read: small compared with a shard, large enough to amortise the call
 

@@ -1,9 +1,4 @@
-"""CIFAR-10, binary version: five files of training images and one of test images, in one archive.
-
-A file consists of rows of 3073 bytes: the label, 0 … 9, then 32×32 red values, row by row, then the green and
-the blue values.
-Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009; the data set's page.
-"""
+"""CIFAR-10's binary format."""
 
 from __future__ import annotations
 
@@ -13,9 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.data.errors import FormatError
-from labkit.data.formats.gunzip import gunzip
-from labkit.data.formats.rows import RowFile, read_rows
+from labkit.data.files import FormatError, RowFile, gunzip, read_rows
 from labkit.files import atomic_write
 
 ARCHIVE, INSIDE = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
