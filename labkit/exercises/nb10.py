@@ -15,8 +15,7 @@ import numpy as np
 
 from labkit import schedules
 from labkit.exercises.exercise import Case, Exercise
-from labkit.reports.generated.faults import figures
-from labkit.reports.generated.remarks import remark
+from labkit.reports.generated import figures, remark
 from labkit.schedules import CostModel
 
 # Exercise 10.1

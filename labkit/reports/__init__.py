@@ -1,7 +1,6 @@
 """The five students' reports: their figures as data; and generated reports with a planted fault. No MPI."""
 
 from labkit.reports.figures import TABLES, read
-from labkit.reports.generated.faults import KINDS
-from labkit.reports.generated.report import Unseen, unseen
+from labkit.reports.generated import KINDS, Unseen, unseen
 
 __all__ = ["KINDS", "TABLES", "Unseen", "read", "unseen"]

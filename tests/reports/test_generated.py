@@ -12,15 +12,13 @@ import pytest
 
 from labkit import reports
 from labkit.exercises.nb10 import SEEDS, referee
-from labkit.reports.generated import faults
-from labkit.reports.generated.faults import KINDS, ON_ONE_RANK, answer
-from labkit.reports.generated.remarks import HOLDS, PLACES, remark
-from labkit.reports.generated.report import ALGORITHMS
+from labkit.reports import generated
+from labkit.reports.generated import ALGORITHMS, HOLDS, KINDS, ON_ONE_RANK, PLACES, answer, remark
 
 MANY = range(200)
 FEW = range(80)  # each kind with several numbers of ranks
 
-figures = cache(faults.figures)
+figures = cache(generated.figures)
 
 
 def broken(f: dict[str, Any]) -> set[str]:
