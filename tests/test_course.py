@@ -11,7 +11,8 @@ import nbformat
 import pytest
 from click.testing import CliRunner
 
-from labkit.cli.course import copies, release
+from labkit.cli import release
+from labkit.cli.course import copies
 from labkit.exercises import catalogue
 
 ROOT = Path(__file__).parents[1]

@@ -35,8 +35,8 @@ COMMANDS = {
         "labkit.cli.train.checklist",
         "Hold a run's record against the checklist of docs/checklist.md.",
     ),
-    "release": ("labkit.cli.course.release", "Copy the notebooks for students: stubs and no outputs."),
-    "solutions": ("labkit.cli.course.solutions", "Copy the notebooks for instructors: with all solutions."),
+    "release": ("labkit.cli.release", "Copy the notebooks for students: stubs and no outputs."),
+    "solutions": ("labkit.cli.solutions", "Copy the notebooks for instructors: with all solutions."),
     "progress": ("labkit.cli.progress", "List the exercises and what is done."),
     "export": ("labkit.cli.export", "Write a notebook's %%px cells as a program for mpiexec."),
 }

@@ -19,7 +19,8 @@ from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from labkit import cli
-from labkit.cli.course import copies, folders, release, solutions
+from labkit.cli import release, solutions
+from labkit.cli.course import copies, folders
 from labkit.exercises import catalogue
 from labkit.exercises.reference import reference_text
 from labkit.exercises.source import is_stub

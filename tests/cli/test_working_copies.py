@@ -15,8 +15,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from labkit import __version__
 from labkit.cli import lab
-from labkit.cli.course.folders import ORIGINALS
-from labkit.cli.working_copies import update
+from labkit.cli.course.folders import ORIGINALS, update
 
 ROOT = Path(__file__).parents[2]
 OLD, NEW, MINE = "print('old')", "print('new')", "print('mine')"

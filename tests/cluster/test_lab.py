@@ -17,9 +17,8 @@ import click
 import pexpect
 import pytest
 
-from labkit.cli import jupyterlab
 from labkit.cli.course.folders import ORIGINALS
-from labkit.cli.lab import command
+from labkit.cli.lab import command, started, transport
 from labkit.cluster import PROFILE, RANKS
 from labkit.cluster.clusters import CHOSEN
 from tests.cluster.lab_session import Server, ServerKernel
@@ -179,7 +178,7 @@ def test_a_jupyterlab_that_fails_shows_its_last_messages(
 ) -> None:
     (tmp_path / "jupyter_server_config.json").write_text('{"ServerApp": {"port": "eight"}}')
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
-    with pytest.raises(click.ClickException) as failed, jupyterlab.started(Path(FIRST)) as lab:
+    with pytest.raises(click.ClickException) as failed, started(Path(FIRST)) as lab:
         lab.wait_until_it_serves()
     said = failed.value.format_message()
     assert said.startswith("JupyterLab ended with exit status 1.\n")
@@ -192,4 +191,4 @@ def test_a_jupyterlab_that_fails_shows_its_last_messages(
 def test_kernels_listen_on_tcp_where_no_socket_can_be_made(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
-    assert jupyterlab.transport(deep) == []
+    assert transport(deep) == []

@@ -1,4 +1,5 @@
-"""What a copy of a notebook holds: a student's stubs, an instructor's solutions, nbgrader's metadata.
+"""What a copy of a notebook holds: a student's stubs, an instructor's solutions, nbgrader's metadata; the
+list of exercises for instructors.
 
 An author marks an exercise by tags: a code cell `exercise` holds the stub, and the cell `check` after it is
 `name = check(name)`. Both may begin with `%%px`. Functions here change the notebook that they are given.
@@ -8,12 +9,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from labkit.exercises.exercise import Exercise
 from labkit.exercises.reference import reference_text
 from labkit.exercises.source import is_stub
+from mpiwatch.wording import counted
 
 CHECK = re.compile(r"(?:%%px[^\n]*\n)?\s*(\w+) = check\(\1\)\s*")
 CHECK_ID = "check-"  # nbgrader's id of a check cell is this and the function's name
@@ -147,3 +149,46 @@ def _end_of_stub(node: ast.FunctionDef, lines: list[str]) -> int:
     while end < len(lines) and lines[end].strip().startswith("#") and lines[end][:1].isspace():
         end += 1
     return end
+
+
+HEAD = """\
+# The exercises
+
+Made by `labkit solutions` from `labkit/exercises/catalogue`. Minutes are those of the exercises for a student
+with the prerequisites; reading and the other cells take more time. Difficulty runs from 1, a formula
+to type, to 5, an idea to find.
+"""
+
+
+def markdown(exercises: Iterable[Exercise], titles: dict[str, str]) -> str:
+    """Return the list as a Markdown text. `titles` maps a notebook's number, as "05", to its title."""
+    by_notebook: dict[str, list[Exercise]] = {number: [] for number in titles}
+    for exercise in exercises:
+        by_notebook.setdefault(exercise.notebook, []).append(exercise)
+    every = [exercise for some in by_notebook.values() for exercise in some]
+    rows = [_row(titles.get(number, number), some) for number, some in by_notebook.items()]
+    table = ["| Notebook | Exercises | Minutes | Points |", "|---|---|---|---|", *rows, _row("all", every)]
+    parts = [HEAD, "\n".join(table)]
+    for number, some in by_notebook.items():
+        if some:
+            parts += [f"## {titles.get(number, number)}", *map(_section, some)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _row(title: str, exercises: Sequence[Exercise]) -> str:
+    minutes = sum(exercise.minutes for exercise in exercises)
+    points = sum(exercise.points for exercise in exercises)
+    return f"| {title} | {len(exercises)} | {minutes} | {points} |"
+
+
+def _section(exercise: Exercise) -> str:
+    """Return the section of an exercise: its numbers, and the mistakes that its check names."""
+    points = counted(exercise.points, "point")
+    difficulty = f"difficulty {exercise.difficulty} of 5"
+    lines = [
+        f"### {exercise.title}",
+        "",
+        f"`{exercise.name}` · {difficulty} · {exercise.minutes} minutes · {points}",
+        "",
+    ]
+    return "\n".join([*lines, *(f"- {mistake.rstrip('.')}." for mistake in exercise.suspects)])

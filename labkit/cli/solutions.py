@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from labkit.cli.course.release import copies_in, known_exercises
 from labkit.cli.inputs import Place
+from labkit.cli.release import copies_in, known_exercises
 from labkit.files import atomic_write
 
 
@@ -21,14 +21,14 @@ def command(folder: Path) -> None:
 
     `exercises.md` lists the exercises, with minutes, points and the mistakes that the checks name.
     """
-    from labkit.cli.course import copies, listing
+    from labkit.cli.course import copies
 
     def change(notebook: Any) -> None:
         copies.solve(notebook, exercises)
 
     exercises = known_exercises()
     with copies_in(folder, change) as (part, names):
-        text = listing.markdown(exercises.values(), {name[:2]: name for name in names})
+        text = copies.markdown(exercises.values(), {name[:2]: name for name in names})
         with atomic_write(part / "exercises.md") as file:
             file.write(text.encode())
     click.echo(f"{folder}: {len(names)} notebooks with solutions; do not hand them out")
