@@ -168,7 +168,7 @@ def training(
     os.environ.update(env.ONE_THREAD)
     from mpi4py import MPI
 
-    from labkit.bench.training.measure import compare
+    from labkit.bench.training import compare
     from labkit.comm import sleeping_barrier
 
     comm = MPI.COMM_WORLD

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from labkit.bench import Row
+from labkit.bench import training_rows as rows
 from labkit.bench.pytorch import is_installed
-from labkit.bench.training import cases, rows
-from labkit.bench.training.cases import Case, StepTimes, Time
-from labkit.bench.training.measure import median
+from labkit.bench.training import median
+from labkit.bench.training_rows import Case, StepTimes, Time
 
 DEADLINE_S = 120
 PARTS = "compute", "wait", "exposed", "rest"
@@ -36,7 +36,7 @@ def test_it_starts_ranks_and_prints_rows_whose_parts_add_up() -> None:
     command += ["--ranks", "2", "--rounds", "1", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     found = [Row(**row) for row in json.loads(done.stdout)]
-    measured = cases.setups(2, 2, one_node=True, pytorch=is_installed())
+    measured = rows.setups(2, 2, one_node=True, pytorch=is_installed())
     names = {f"lenet5/{case.size}/{case.setup}/shm" for case in measured}
     assert {"lenet5/1x4/one-rank/shm", "lenet5/2x2/shared-memory/shm"} <= names
     assert shares(found) == pytest.approx(dict.fromkeys(names, 1.0))
@@ -49,24 +49,27 @@ def test_it_starts_ranks_and_prints_rows_whose_parts_add_up() -> None:
 
 # The time of an iteration in s, by set-up: on 4 ranks with 64 images each, or one rank with all 256.
 SECONDS = {
-    cases.ALONE: 2.0,
-    cases.TORCH_ALONE: 2.5,
-    cases.ROOT: 2.4,
-    cases.ALLREDUCE: 2.0,
-    cases.RING: 1.6,
-    cases.OVERLAP: 1.2,
-    cases.NO_AVERAGING: 1.0,
-    cases.DDP: 1.5,
-    cases.DDP_NO_OVERLAP: 1.75,
-    cases.DDP_NO_SYNC: 1.25,
+    rows.ALONE: 2.0,
+    rows.TORCH_ALONE: 2.5,
+    rows.ROOT: 2.4,
+    rows.ALLREDUCE: 2.0,
+    rows.RING: 1.6,
+    rows.OVERLAP: 1.2,
+    rows.NO_AVERAGING: 1.0,
+    rows.DDP: 1.5,
+    rows.DDP_NO_OVERLAP: 1.75,
+    rows.DDP_NO_SYNC: 1.25,
 }
 
 
 def given(pytorch: bool) -> dict[Case, Time]:
-    found = cases.setups(4, 64, one_node=False, pytorch=pytorch)
+    found = rows.setups(4, 64, one_node=False, pytorch=pytorch)
     times = {case: Time(SECONDS[case.setup], 0.9, 0.0, SECONDS[case.setup] - 1) for case in found}
     for case in times:
-        if case.setup in (cases.DDP, cases.DDP_NO_SYNC):  # the backward pass contains the communication
+        if case.setup in (
+            rows.DDP,
+            rows.DDP_NO_SYNC,
+        ):  # the backward pass contains the communication
             times[case] = Time(SECONDS[case.setup], SECONDS[case.setup] - 0.1, 0.0, 0.0)
     return times
 
@@ -90,13 +93,13 @@ def test_without_pytorch_there_are_no_rows_of_ddp() -> None:
     assert {row.case for row in found} >= {"vgg11/4x64/overlap/hosts", "vgg11/4x64/overlap/hosts/hidden"}
     assert "DDP hides" not in rows.setup_table(times)
     assert "Overlap hides 400 of 600 ms of communication (67 %)." in rows.setup_table(times)
-    (slow,) = (case for case in times if case.setup == cases.OVERLAP)
+    (slow,) = (case for case in times if case.setup == rows.OVERLAP)
     longer = {**times, slow: replace(times[slow], iteration=times[slow].iteration + 1)}
     assert "Overlap hides no communication: it makes the iteration 600 ms longer." in rows.setup_table(longer)
 
 
 def test_nothing_is_said_about_overlap_if_communication_takes_no_time() -> None:
-    times = {case: Time(1.0, 0.9, 0.0, 0.0) for case in cases.setups(2, 8, one_node=True, pytorch=False)}
+    times = {case: Time(1.0, 0.9, 0.0, 0.0) for case in rows.setups(2, 8, one_node=True, pytorch=False)}
     assert not any("hidden" in row.case for row in rows.setup_rows("lenet5", times, "shm"))
 
 
@@ -107,10 +110,10 @@ def test_nothing_is_said_about_overlap_if_communication_takes_no_time() -> None:
 def test_scaling_compares_with_one_rank_and_names_the_limit_of_the_cores(
     strong: bool, sizes: list[str]
 ) -> None:
-    found = cases.scaling(4, 64, one_node=True, pytorch=True, strong=strong)
-    assert [case.size for case in found if case.setup in (cases.ALONE, cases.OVERLAP)] == sizes
+    found = rows.scaling_cases(4, 64, one_node=True, pytorch=True, strong=strong)
+    assert [case.size for case in found if case.setup in (rows.ALONE, rows.OVERLAP)] == sizes
     assert {case.batch for case in found} == ({256} if strong else {64, 128, 192, 256})
-    one_rank = {cases.ALONE: 1.0, cases.TORCH_ALONE: 2.0}
+    one_rank = {rows.ALONE: 1.0, rows.TORCH_ALONE: 2.0}
     times = {case: Time(one_rank.get(case.setup, 0.5), 0.4, 0.0, 0.0) for case in found}
     efficiency = {row.case: row.ratio for row in rows.scaling_rows("vgg11", times, "shm", "strong")}
     speed_up = 2 if strong else 8

@@ -1,1 +1,0 @@
-"""`labkit bench training`: the time of an iteration of training on ranks, and its parts."""
