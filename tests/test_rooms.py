@@ -53,13 +53,13 @@ MOST_LINES = {
     "labkit/train": 3_870,
     "labkit/cluster": 3_270,
     "labkit/doctor": 720,
-    "labkit/bench": 1_330,
+    "labkit/bench": 1_300,
     "labkit/exercises": 9_712,
     "labkit/plots": 1_400,
-    "labkit/cli": 2_480,
+    "labkit/cli": 2_400,
     "tests": 29_215,
 }
-MOST_FILES, MOST_PACKAGES = 287, 34
+MOST_FILES, MOST_PACKAGES = 263, 31
 
 # Pairs of packages that import each other; this list only ever gets shorter.
 MUTUAL: set[tuple[str, str]] = {
