@@ -60,7 +60,7 @@ def _average_cases() -> Sequence[Case]:
     for dtype in np.float32, np.float64:
         for counts in (1, 3), (4,), (5, 2, 0), (1, 2, 3, 4), (2, 2, 2):
             each = [
-                np.random.default_rng((rank, n)).normal(size=7).astype(dtype) * dtype(n > 0)
+                np.multiply(np.random.default_rng((rank, n)).normal(size=7), n > 0).astype(dtype)
                 for rank, n in enumerate(counts)
             ]
             label = f"p = {len(counts)}, samples by rank {counts}, {dtype.__name__}"

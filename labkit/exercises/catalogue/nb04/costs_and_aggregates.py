@@ -121,7 +121,7 @@ def _top_k_cases() -> Sequence[Case]:
     for n, k, dtype in (1, 1, np.float64), (4, 1, np.float64), (5, 2, np.float32), (1000, 10, np.float32):
         rng = np.random.default_rng([n, k])
         gradient, residual = (rng.permutation(np.linspace(-1.1, 1, n)).astype(dtype) for _ in range(2))
-        residual *= dtype(0.8)
+        residual = np.multiply(residual, dtype(0.8))
         cases.append(Case(f"{counted(n, 'value')}, k = {k}, {dtype.__name__}", ((gradient, residual, k),)))
     return cases
 
