@@ -215,7 +215,7 @@ def is_listening(connection: dict[str, Any]) -> bool:
 
 
 def segments(paths: Sequence[str]) -> Finding:
-    """Report shared memory that killed ranks left; `paths` is from mpiwatch.leftovers.forgotten_segments()."""
+    """Report shared memory that killed ranks left. `paths`: from mpiwatch.leftovers.forgotten_segments()."""
     size = 0
     for path in paths:
         with suppress(OSError):
