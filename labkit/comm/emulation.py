@@ -432,13 +432,11 @@ class Ports:
 
     def _receive_timestamps(self) -> None:
         """Compute the due times of messages, also of those without a receive, in the order of sending."""
-        status = MPI.Status()
-        sent: list[tuple[float, float, int, int]] = []
+        status, sent = MPI.Status(), list[tuple[float, float, int, int]]()
         while self._timestamps.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
             stamp, source, tag = np.empty(2), status.Get_source(), status.Get_tag()
             self._timestamps.Recv(stamp, source, tag)
-            began, size = stamp.tolist()
-            sent.append((began, size, source, tag))
+            sent.append((float(stamp[0]), float(stamp[1]), source, tag))
         for began, size, source, tag in sorted(sent):
             self._receiving_until = max(began, self._receiving_until) + self._takes(source, size)
             self._due.append((source, tag, self._receiving_until))
