@@ -67,7 +67,7 @@ class Exercise:
     `mistakes` maps the sentence that explains a plausible mistake, such as "db sums over the outputs; sum
     over the samples", to the cell as a student would write it: its text, or what to replace in the text of
     the reference. If the student's result is wrong, the job runs the mistakes on the same cases; if results
-    are equal, the sentence is the finding. (If several explain as many cases, the first is named.) A key that
+    are equal, the sentence is the finding. (If several return the same, the first is named.) A key that
     starts with "…" is not a sentence but words of the finding that the check makes by itself: an error, a
     hang, a forbidden call, traffic, a difference. The check does not run such a mistake; `make exercises`
     does.

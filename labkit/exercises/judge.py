@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -16,7 +17,8 @@ from labkit.exercises.launching import Job, Trial
 from labkit.exercises.transport import Foreign, Unreadable, pack, unpack
 from mpiwatch.wording import ranks_phrase
 
-MISTAKES_S = 5.0  # for the known mistakes to run; a fraction of a second on an idle machine
+MISTAKES_S = 5.0  # for the known mistakes to run on a case; a fraction of a second on an idle machine
+MOST_CASES_S = 2.0  # no further case is tried later than this
 
 Results = list[list[Outcome]]  # of each case, of each rank
 Wrong = dict[int, tuple[list[Any], list[str | None]]]  # expected results and differences, by case
@@ -47,24 +49,21 @@ class MistakesMade:
 
     def __init__(self, job: Job, exercise: Exercise, cases: Sequence[Case]) -> None:
         self.job, self.exercise, self.cases = job, exercise, cases
-        self._results: list[dict[int, list[Outcome]]] = [{} for _ in exercise.recognised]
-        self._have_run: set[int] = set()
+        self._outcomes: dict[tuple[int, str], list[Outcome]] = {}
 
-    def on(self, numbers: Sequence[int]) -> list[dict[int, list[Outcome]]]:
-        """Return what each mistake does, by case and rank; nothing for a case in which it does not return."""
-        new = [number for number in numbers if number not in self._have_run]
-        texts = [self.exercise.mistaken(each) for each in self.exercise.recognised]
-        self._have_run.update(new)
-        if new and texts and self.job.is_running:
+    def on(self, number: int, sentences: Sequence[str]) -> list[list[Outcome]]:
+        """Return what these mistakes do on each rank in a case; nothing for one that does not return."""
+        new = [each for each in sentences if (number, each) not in self._outcomes]
+        self._outcomes |= {(number, each): [] for each in new}
+        if new and self.job.is_running:
             with suppress(OSError, Unreadable):  # then none of them is recognised
-                trials = self.job.run(texts, new, MISTAKES_S)
-                for results, trial in zip(self._results, trials, strict=False):
+                trials = self.job.run([self.exercise.mistaken(each) for each in new], [number], MISTAKES_S)
+                for sentence, trial in zip(new, trials, strict=False):
                     found = _by_case_and_rank(trial)
-                    for number in new:
-                        ranks = range(self.cases[number].ranks)
-                        if all((number, rank) in found for rank in ranks):
-                            results[number] = [found[number, rank] for rank in ranks]
-        return self._results
+                    ranks = [(number, rank) for rank in range(self.cases[number].ranks)]
+                    if all(key in found for key in ranks):
+                        self._outcomes[number, sentence] = [found[key] for key in ranks]
+        return [self._outcomes[number, each] for each in sentences]
 
 
 def judge(exercise: Exercise, cases: Sequence[Case], outcomes: Results, mistakes: MistakesMade) -> str | None:
@@ -149,20 +148,12 @@ def _explain(
     wrong: Wrong,
     mistakes: MistakesMade,
 ) -> str:
-    """Return the mistake that explains the wrong results best, or what is wrong in the smallest case."""
-    explained: list[tuple[int, str]] = []
-    for sentence, produce in exercise.suspects.items():
-        produced = {number: _produced(produce, cases[number]) for number in wrong}
-        explained.append((_explained(exercise, cases, outcomes, wrong, produced), sentence))
-    for sentence, by_case in zip(exercise.recognised, mistakes.on(sorted(wrong)), strict=True):
-        produced = {
-            number: [result_of(exercise, each) for each in by_rank] for number, by_rank in by_case.items()
-        }
-        explained.append((_explained(exercise, cases, outcomes, wrong, produced), sentence))
+    """Return the mistake that explains the wrong results, or what is wrong in the smallest case."""
     number = min(wrong)
     case, (_, found) = cases[number], wrong[number]
-    most, sentence = max(explained, key=lambda each: each[0], default=(0, ""))
-    if most:
+    sentence = _of_suspects(exercise, cases, outcomes, wrong) if exercise.suspects else ""
+    sentence = sentence or _recognised(exercise, cases, outcomes, wrong, mistakes)
+    if sentence:
         return f"{_with(case)}: {sentence}"
     ranks = [rank for rank, each in enumerate(found) if each]
     text = f"{_with(case)}{_on(ranks, case, exercise)}: {found[ranks[0]]}"
@@ -170,25 +161,46 @@ def _explain(
     return f"{text}. Also, {changed}" if changed else text
 
 
+def _recognised(
+    exercise: Exercise, cases: Sequence[Case], outcomes: Results, wrong: Wrong, mistakes: MistakesMade
+) -> str:
+    """Return the sentence of the mistake that explains the first cases that are wrong; empty if none does.
+
+    Further cases are tried only until one mistake is left: that takes time on ranks.
+    """
+    left, is_explained = exercise.recognised, False
+    end_at = time.monotonic() + MOST_CASES_S
+    for number in sorted(wrong):
+        if not left or (is_explained and len(left) == 1) or time.monotonic() > end_at:
+            break
+        made = [[result_of(exercise, each) for each in by_rank] for by_rank in mistakes.on(number, left)]
+        explaining = [
+            sentence
+            for sentence, produced in zip(left, made, strict=True)
+            if _explains(exercise, cases[number], outcomes[number], produced, wrong[number][0])
+        ]
+        left, is_explained = explaining or left, is_explained or bool(explaining)
+    return left[0] if is_explained else ""
+
+
+def _of_suspects(exercise: Exercise, cases: Sequence[Case], outcomes: Results, wrong: Wrong) -> str:
+    """Return the suspect that explains most of the wrong cases; empty if none does."""
+    explained = {
+        sentence: sum(
+            _explains(exercise, cases[number], outcomes[number], _produced(produce, cases[number]), expected)
+            for number, (expected, _) in wrong.items()
+        )
+        for sentence, produce in exercise.suspects.items()
+    }
+    best = max(explained, key=lambda sentence: explained[sentence])
+    return best if explained[best] else ""
+
+
 def _produced(produce: Any, case: Case) -> list[Any]:
     try:
         return list(produce(case))
     except Exception:  # the mistake cannot be made in this case
         return []
-
-
-def _explained(
-    exercise: Exercise,
-    cases: Sequence[Case],
-    outcomes: Results,
-    wrong: Wrong,
-    produced: dict[int, list[Any]],
-) -> int:
-    """Return how many of the wrong cases a mistake explains, which produces these results in each."""
-    return sum(
-        _explains(exercise, cases[number], outcomes[number], produced.get(number, []), expected)
-        for number, (expected, _) in wrong.items()
-    )
 
 
 def _explains(

@@ -54,14 +54,12 @@ Produce = Callable[[Case], Sequence[Any]]
 class Made:
     """What mistakes return in all cases, without a job that runs them."""
 
-    def __init__(self, mistakes: Sequence[Produce]) -> None:
+    def __init__(self, mistakes: Mapping[str, Produce]) -> None:
         self.mistakes = mistakes
 
-    def on(self, numbers: Sequence[int]) -> list[dict[int, list[Outcome]]]:
-        return [
-            {number: [Outcome(result, (result,)) for result in produce(CASES[number])] for number in numbers}
-            for produce in self.mistakes
-        ]
+    def on(self, number: int, sentences: Sequence[str]) -> list[list[Outcome]]:
+        case = CASES[number]
+        return [[Outcome(result, (result,)) for result in self.mistakes[each](case)] for each in sentences]
 
 
 SUMMED = {"the sum is not divided by p": summed}
@@ -84,7 +82,7 @@ def finding(
             outcomes.append(Outcome(result, (after,), (8,) * case.ranks, (1,) * case.ranks, calls))
         by_case.append(outcomes)
     each = exercise(mistakes=dict.fromkeys(mistakes, ""), **changes)
-    return judge.judge(each, CASES, by_case, Made(list(mistakes.values()))) or ""
+    return judge.judge(each, CASES, by_case, Made(mistakes)) or ""
 
 
 def test_right_results_have_no_finding() -> None:
@@ -175,9 +173,9 @@ def test_a_number_computed_from_float32_is_compared_to_rounding_of_float32() -> 
     case = Case("float32", ((np.ones(3, np.float32),),))
     outcomes = [[Outcome(1.0 + 1e-6, case.arguments[0])]]
     each = exercise(expected=lambda case: [1.0], on_ranks=False)
-    assert judge.judge(each, [case], outcomes, Made([])) is None
+    assert judge.judge(each, [case], outcomes, Made({})) is None
     double = Case("float64", ((np.ones(3),),))
-    assert judge.judge(each, [double], outcomes, Made([]))
+    assert judge.judge(each, [double], outcomes, Made({}))
 
 
 def test_an_error_of_the_check_is_raised() -> None:

@@ -1,0 +1,376 @@
+"""The exercises of notebook 00: items, messages, a hang report."""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises.calls import COLLECTIVES
+from labkit.exercises.exercise import Case, Exercise, Outcome
+from mpiwatch.report import Activity, CallRecord, MessageRecord, RankState, Reason, Report
+
+LARGE = 2**18  # float32 values; no MPI library keeps a message of 1 MiB until it is received
+
+
+def _row(rank: int, n: int, dtype: Any) -> np.ndarray:
+    """Return values that name the rank: 1, 2, 3 … on rank 0, 10, 20, 30 … on rank 1, and so on."""
+    return ((np.arange(n) % 9 + 1) * 10**rank).astype(dtype)
+
+
+# Exercise 0.1
+
+
+def my_items(n, rank, size):
+    """Return the items of range(n) that this rank works on, as a list.
+
+    Items are dealt out like cards: item 0 to rank 0, item 1 to rank 1, and after the last rank to rank 0.
+    """
+    return list(range(rank, n, size))
+
+
+def _item_cases() -> Sequence[Case]:
+    return [
+        Case(f"{n} items, rank {rank} of {size}", ((n, rank, size),))
+        for n, size in ((5, 1), (5, 2), (8, 3), (10, 4), (2, 4), (0, 3), (30, 7))
+        for rank in reversed(range(size))
+    ]
+
+
+def _items(case: Case) -> Sequence[Any]:
+    ((n, rank, size),) = case.arguments
+    return [[item for item in range(n) if item % size == rank]]
+
+
+MY_ITEMS = Exercise(
+    reference=my_items,
+    title="Which items are mine?",
+    difficulty=1,
+    minutes=5,
+    cases=_item_cases,
+    expected=_items,
+    mistakes={
+        "the step is 4 for any number of ranks; use `size`": {
+            "list(range(rank, n, size))": "[k for k in range(n) if k % 4 == rank]"
+        },
+        "every rank starts at item 0; start at item `rank`": {"range(rank, n,": "range(0, n,"},
+        "this is a block of neighbouring items; deal them out one by one, item k to rank k % size": """
+def my_items(n, rank, size):
+    each = n // size
+    stop = n if rank == size - 1 else (rank + 1) * each
+    return list(range(rank * each, stop))
+""",
+        "the last item is on no rank: range(…, n, …) already leaves out n": {
+            "range(rank, n,": "range(rank, n - 1,"
+        },
+        "the items start at 1; start at 0, as range(n) does": {
+            "list(range(rank, n, size))": "[k for k in range(1, n + 1) if (k - 1) % size == rank]"
+        },
+    },
+    hints=(
+        "With 3 ranks, rank 1 gets the items 1, 4, 7 … Which number is added each time?",
+        "`range` takes a first item, the end and a step.",
+    ),
+)
+
+
+# Exercise 0.2
+
+
+def shift_right(comm, x):
+    """Send x to the right-hand neighbour and return what the left-hand neighbour sends, as a new array.
+
+    The neighbour to the right of the last rank is rank 0. Shapes: x (n,), with the same n and dtype on all
+    ranks; it stays as it is.
+    """
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    incoming = np.empty_like(x)
+    comm.Sendrecv(x, dest=right, recvbuf=incoming, source=left)
+    return incoming
+
+
+def _shift_cases() -> Sequence[Case]:
+    sizes = (2, 3, "float64"), (3, 1, "float32"), (4, 5, "int64"), (3, LARGE, "float32"), (1, 3, "float64")
+    return [
+        Case(f"p = {p}, {n} {dtype} values", tuple((_row(rank, n, dtype),) for rank in range(p)))
+        for p, n, dtype in sizes
+    ]
+
+
+def _from(case: Case, offset: int) -> Sequence[Any]:
+    p = case.ranks
+    return [_row((rank + offset) % p, len(x), x.dtype) for rank, (x,) in enumerate(case.arguments)]
+
+
+def _shift_traffic(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    for rank, outcome in enumerate(outcomes):
+        right = (rank + 1) % case.ranks
+        others = [other for other, count in enumerate(outcome.messages) if count and other != right]
+        if others or sum(outcome.messages) > 1:
+            return (
+                f"the result is right, but rank {rank} sends {sum(outcome.messages)} messages; "
+                f"one message to rank {right} is enough"
+            )
+    return None
+
+
+SHIFT_RIGHT = Exercise(
+    reference=shift_right,
+    title="A neighbour exchange that cannot deadlock",
+    difficulty=2,
+    minutes=10,
+    on_ranks=True,
+    cases=_shift_cases,
+    expected=lambda case: _from(case, -1),
+    mistakes={
+        "each rank has the array of its right-hand neighbour: the arrays went to the left": {
+            "dest=right": "dest=left",
+            "source=left": "source=right",
+        },
+        "each rank has its own array: return the buffer that you receive into": {
+            "return incoming": "return x"
+        },
+        "… wait for each other in a circle": {
+            "comm.Sendrecv(x, dest=right, recvbuf=incoming, source=left)": (
+                "comm.Recv(incoming, source=left)\n    comm.Send(x, dest=right)"
+            )
+        },
+        "… each waits in Send": {
+            "comm.Sendrecv(x, dest=right, recvbuf=incoming, source=left)": (
+                "comm.Send(x, dest=right)\n    comm.Recv(incoming, source=left)"
+            )
+        },
+        "… nvalid rank": {" % comm.size": ""},
+        "… changes its argument": """
+def shift_right(comm, x):
+    comm.Sendrecv_replace(x, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
+    return x
+""",
+        "… which does the exercise by itself": """
+def shift_right(comm, x):
+    return comm.allgather(x)[comm.rank - 1]
+""",
+        "… one message to rank": """
+def shift_right(comm, x):
+    inboxes = [np.empty_like(x) for _ in range(comm.size)]
+    requests = [comm.Irecv(inboxes[other], source=other) for other in range(comm.size)]
+    requests += [comm.Isend(x, dest=other) for other in range(comm.size)]
+    for request in requests:
+        request.Wait()
+    return inboxes[comm.rank - 1]
+""",
+    },
+    look=_shift_traffic,
+    forbidden=COLLECTIVES,
+    hints=(
+        "Modulo closes the ring: the neighbour to the right is rank (comm.rank + 1) % comm.size.",
+        "If all ranks call Recv first, none reaches its Send. If all call Send first, large arrays hang.",
+        "`comm.Sendrecv(x, dest=…, recvbuf=…, source=…)` sends and receives in one call; "
+        "np.empty_like(x) makes the buffer to receive into.",
+    ),
+)
+
+
+# Exercise 0.3
+
+
+def broadcast(comm, x, root):
+    """Fill x, on every rank, with the x of rank `root`, by Send and Recv. Every rank makes this call.
+
+    Shapes: x (n,), with the same n and dtype on all ranks; changed in place, nothing is returned.
+    """
+    if comm.rank == root:
+        for other in range(comm.size):
+            if other != root:
+                comm.Send(x, dest=other)
+    else:
+        comm.Recv(x, source=root)
+
+
+def _broadcast_cases() -> Sequence[Case]:
+    sizes = (2, 3, "float64", 0), (1, 3, "float64", 0), (3, 4, "float32", 2), (4, 5, "int64", 1)
+    return [
+        Case(f"p = {p}, root {root}, {n} {dtype} values", tuple((_row(r, n, dtype), root) for r in range(p)))
+        for p, n, dtype, root in (*sizes, (3, LARGE, "float32", 1))
+    ]
+
+
+def _rows_of(case: Case, source: Callable[[int, int], int]) -> Sequence[Any]:
+    """Return the array of rank source(rank, root) for each rank."""
+    return [case.arguments[source(rank, root)][0] for rank, (_, root) in enumerate(case.arguments)]
+
+
+def _broadcast_traffic(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    for rank, outcome in enumerate(outcomes):
+        if outcome.messages[rank]:
+            return f"rank {rank} sends to itself: the root already holds x, so skip it"
+    total = sum(sum(outcome.messages) for outcome in outcomes)
+    if total > case.ranks - 1:
+        return f"the ranks send {total} messages; one to each rank but the root is enough"
+    return None
+
+
+BROADCAST = Exercise(
+    reference=broadcast,
+    title="Broadcast by hand",
+    difficulty=2,
+    minutes=10,
+    on_ranks=True,
+    cases=_broadcast_cases,
+    expected=lambda case: _rows_of(case, lambda rank, root: root),
+    result_in=0,
+    mistakes={
+        "x is unchanged: `x = …` only gives the name to another array; receive into x with "
+        "`comm.Recv(x, …)`": {"comm.Send": "comm.send", "comm.Recv(x, ": "x = comm.recv("},
+        "every rank holds the x of rank 0; send that of rank `root`": {
+            "== root": "== 0",
+            "!= root": "!= 0",
+            "source=root": "source=0",
+        },
+        "… which does the exercise by itself": """
+def broadcast(comm, x, root):
+    comm.Bcast(x, root=root)
+""",
+        "… sends to itself": """
+def broadcast(comm, x, root):
+    requests = []
+    if comm.rank == root:
+        requests = [comm.Isend(x.copy(), dest=other) for other in range(comm.size)]
+    if comm.rank != root:
+        comm.Recv(x, source=root)
+    else:
+        comm.Recv(x.copy(), source=root)
+    for request in requests:
+        request.Wait()
+""",
+        "… is waiting in Recv": {"comm.size": "comm.size - 1"},
+        "… messages; one to each rank": {
+            "comm.Send(x, dest=other)": "comm.Send(x, dest=other)\n                comm.Send(x, dest=other)",
+            "comm.Recv(x, source=root)": "comm.Recv(x, source=root)\n        comm.Recv(x, source=root)",
+        },
+    },
+    look=_broadcast_traffic,
+    forbidden=COLLECTIVES,
+    hints=(
+        "All ranks run this function. `if comm.rank == root` tells the sender from the receivers.",
+        "The root sends x to every other rank in a loop; each of the others makes a single Recv.",
+        "`comm.Recv(x, source=root)` fills x itself, so there is nothing to return.",
+    ),
+)
+
+
+# Exercise 0.4
+
+
+def missing_ranks(report):
+    """Return (missing, operation): the ranks that never joined a collective, and the collective's name.
+
+    `report` is a hang report as a dictionary. A rank has joined if it waits in a collective of the report's
+    communicator and has made as many calls there as any rank that waits. `missing` is a list, in order.
+    """
+    waiting = {
+        state["rank"]: state["calls"][-1]
+        for state in report["ranks"]
+        if state["activity"] == "WAITING_IN_COLLECTIVE"
+        and state["calls"][-1]["communicator"] == report["communicator"]
+    }
+    number = max(call["number"] for call in waiting.values())
+    joined = {rank: call for rank, call in waiting.items() if call["number"] == number}
+    missing = [state["rank"] for state in report["ranks"] if state["rank"] not in joined]
+    return missing, next(iter(joined.values()))["operation"]
+
+
+def _calls(*operations: str, communicator: int = 0) -> tuple[CallRecord, ...]:
+    return tuple(
+        CallRecord(communicator, number, name, None, 10, "float32", None, "cell", number + 3)
+        for number, name in enumerate(operations, 1)
+    )
+
+
+def _report_cases() -> Sequence[Case]:
+    def waits(rank: int, *operations: str, communicator: int = 0) -> RankState:
+        calls = _calls(*operations, communicator=communicator)
+        return RankState(rank, Activity.WAITING_IN_COLLECTIVE, calls=calls)
+
+    def does(rank: int, activity: Activity, *operations: str, **fields: Any) -> RankState:
+        return RankState(rank, activity, calls=_calls(*operations), **fields)
+
+    message = MessageRecord("Recv", 0, 7)
+    long, short = ("Bcast", "Barrier", "Allreduce"), ("Bcast", "Barrier")
+    reports = {
+        "4 ranks, one has returned from the cell": [
+            *(waits(rank, "Barrier", "Allreduce") for rank in range(3)),
+            does(3, Activity.RETURNED, "Barrier"),
+        ],
+        "4 ranks, two are missing": [
+            does(0, Activity.RAISED, *short, error="ZeroDivisionError: division by zero"),
+            waits(1, *long),
+            does(2, Activity.WAITING_FOR_MESSAGE, *short, message=message),
+            waits(3, *long),
+        ],
+        "3 ranks, one waits in an earlier collective": [waits(0, *long), waits(1, *short), waits(2, *long)],
+        "4 ranks, one waits on another communicator": [
+            does(0, Activity.RETURNED, *short),
+            waits(1, *long),
+            waits(2, *long, "Gather", communicator=1),
+            waits(3, *long),
+        ],
+    }
+    cases = []
+    for label, states in reports.items():
+        report = Report(Reason.TIMED_OUT, 5.0, tuple(states), communicator=0, reporter=1)
+        cases.append(Case(label, ((json.loads(report.to_json()),),)))
+    return cases
+
+
+def _missing(case: Case) -> Sequence[Any]:
+    report = Report.from_json(json.dumps(case.arguments[0][0]).encode())
+    return [(report.missing(), report.joined()[0].calls[-1].operation)]
+
+
+MISSING_RANKS = Exercise(
+    reference=missing_ranks,
+    title="Read a hang report",
+    difficulty=3,
+    minutes=10,
+    cases=_report_cases,
+    expected=_missing,
+    mistakes={
+        "these are the ranks that wait; return those that never joined": """
+def missing_ranks(report):
+    waiting = [state for state in report["ranks"] if state["activity"] == "WAITING_IN_COLLECTIVE"]
+    return [state["rank"] for state in waiting], waiting[0]["calls"][-1]["operation"]
+""",
+        "the missing ranks are right, but the operation is the last one that a missing rank called; "
+        "return the one that the others wait in": {
+            "next(iter(joined.values()))": "report['ranks'][missing[0]]['calls'][-1]"
+        },
+        "the reporter is the rank that wrote the report, not the rank that is missing": """
+def missing_ranks(report):
+    waiting = [state for state in report["ranks"] if state["activity"] == "WAITING_IN_COLLECTIVE"]
+    return [report["reporter"]], waiting[0]["calls"][-1]["operation"]
+""",
+        "a rank that waits in an earlier collective, or on another communicator, is missing too: "
+        "compare the number and the communicator of its last call": """
+def missing_ranks(report):
+    waiting = [state for state in report["ranks"] if state["activity"] == "WAITING_IN_COLLECTIVE"]
+    missing = [state["rank"] for state in report["ranks"] if state not in waiting]
+    return missing, waiting[0]["calls"][-1]["operation"]
+""",
+        "each communicator counts its own calls; look only at ranks that wait on report['communicator']": {
+            '\n        and state["calls"][-1]["communicator"] == report["communicator"]': ""
+        },
+        "only one missing rank is returned; return all of them": {"return missing,": "return missing[:1],"},
+    },
+    hints=(
+        "A rank that waits on another communicator, or in an earlier collective, has not joined.",
+        "`state['calls'][-1]` is a rank's last call. Its `number` counts the collectives on its "
+        "`communicator`. The number of the ranks that have joined is the largest.",
+        "Collect the ranks that have joined; all the others in report['ranks'] are missing. "
+        "The operation is that of the last call of any rank that has joined.",
+    ),
+)

@@ -1,0 +1,611 @@
+"""The exercises of notebook 02: convolution, pooling, batch norm."""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises import wraps
+from labkit.exercises.exercise import Case, Exercise
+from labkit.nn import ops
+from labkit.nn.ops.convolution import padded
+
+# Samples, channels, height, width, kernel, outputs, stride, padding: the first ones hide the fewest mistakes.
+SIZES = (
+    ((1, 1, 3, 3), 2, 1, 1, 0),
+    ((1, 2, 3, 4), 2, 3, 1, 0),
+    ((2, 2, 4, 5), 3, 3, 1, 1),
+    ((2, 3, 7, 6), 3, 2, 2, 1),
+    ((3, 2, 6, 6), 1, 4, 3, 2),
+)
+
+
+def _conv_cases(names: str) -> Callable[[], Sequence[Case]]:
+    """Return the cases of a function with these arguments, with digit-coded or random values."""
+
+    def cases() -> Sequence[Case]:
+        made = []
+        for shape, k, outputs, stride, pad in SIZES:
+            height, width = ((size + 2 * pad - k) // stride + 1 for size in shape[2:])
+            for dtype in np.float64, np.float32:
+                rng = np.random.default_rng(k)
+                arrays = {
+                    "x": rng.normal(size=shape).astype(dtype),
+                    "w": rng.normal(size=(k, k, shape[1], outputs)).astype(dtype),
+                    "b": rng.normal(size=outputs).astype(dtype),
+                    "dy": rng.normal(size=(shape[0], outputs, height, width)).astype(dtype),
+                }
+                arguments = tuple(k if name == "k" else arrays[name] for name in names.split())
+                label = (
+                    f"x of shape {shape}, {k} × {k} kernel, stride {stride}, padding {pad}, {dtype.__name__}"
+                )
+                made.append(Case(label, ((*arguments, stride, pad),)))
+        return made
+
+    return cases
+
+
+def _norm_cases(with_dy: bool) -> Callable[[], Sequence[Case]]:
+    def cases() -> Sequence[Case]:
+        made = []
+        for shape in (3, 2, 1, 2), (2, 2, 2, 3), (4, 3, 5, 5):
+            for dtype in np.float64, np.float32:
+                rng = np.random.default_rng(sum(shape))
+                x = rng.normal(2, 3, size=shape).astype(dtype)
+                gamma, beta = rng.normal(1, 1, size=(2, shape[1])).astype(dtype)
+                dy = rng.normal(1, 1, size=shape).astype(dtype)
+                arguments = (dy, x, gamma) if with_dy else (x, gamma, beta)
+                made.append(Case(f"x of shape {shape}, {dtype.__name__}", (arguments,)))
+        if not with_dy:
+            x = np.full((2, 2, 2, 2), 0.5)
+            x[:, 1] = 0.5 + 0.001 * np.arange(8).reshape(2, 2, 2)
+            label = "a channel of equal entries, and one of nearly equal ones, float64"
+            made.append(Case(label, ((x, np.ones(2), np.zeros(2)),)))
+        return made
+
+    return cases
+
+
+def _images(with_dy: bool) -> Callable[[], Sequence[Case]]:
+    """Return the cases of max_pool, or of its backward: also negative, odd sizes, equal entries."""
+
+    def cases() -> Sequence[Case]:
+        made = []
+        for shape, k, what in (
+            ((1, 1, 2, 2), 2, "one window"),
+            ((1, 1, 2, 4), 2, "two windows"),
+            ((2, 3, 4, 6), 2, "random numbers"),
+            ((2, 2, 4, 4), 2, "negative numbers"),
+            ((2, 2, 4, 4), 2, "equal entries"),
+            ((1, 2, 7, 5), 2, "a last row and column outside of the windows"),
+            ((2, 1, 9, 6), 3, "windows of 3 × 3"),
+        ):
+            for dtype in np.float64, np.float32:
+                rng = np.random.default_rng(sum(shape))
+                x = rng.normal(size=shape).astype(dtype)
+                if what == "negative numbers":
+                    x = -np.abs(x) - 1
+                if what == "equal entries":
+                    x = np.maximum(x.round(), 0)
+                dy = rng.normal(1, 1, size=(*shape[:2], shape[2] // k, shape[3] // k)).astype(dtype)
+                made.append(
+                    Case(
+                        f"{what}, x of shape {shape}, {dtype.__name__}",
+                        ((*((dy,) if with_dy else ()), x, k),),
+                    )
+                )
+        return made
+
+    return cases
+
+
+# Exercise 2.1
+
+
+def im2col(x, k, stride, pad):
+    """Return one row for each position. Shapes: x (N, C, H, W); result (N·H'·W', k·k·C)."""
+    x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    n, c, h, w = x.shape
+    height, width = (h - k) // stride + 1, (w - k) // stride + 1
+    rows = np.empty((n, height, width, k, k, c), x.dtype)
+    for i in range(k):
+        for j in range(k):
+            seen = x[:, :, i : i + stride * height : stride, j : j + stride * width : stride]
+            rows[:, :, :, i, j] = seen.transpose(0, 2, 3, 1)
+    return rows.reshape(n * height * width, k * k * c)
+
+
+def _rows(case: Case) -> Sequence[Any]:
+    ((x, k, stride, pad),) = case.arguments
+    windows = np.lib.stride_tricks.sliding_window_view(padded(x, pad), (k, k), axis=(2, 3))
+    by_position = windows[:, :, ::stride, ::stride].transpose(0, 2, 3, 4, 5, 1)
+    return [by_position.reshape(-1, k * k * x.shape[1])]
+
+
+IM2COL = Exercise(
+    reference=im2col,
+    title="The windows of an image as a matrix",
+    difficulty=3,
+    minutes=15,
+    cases=_conv_cases("x k"),
+    expected=_rows,
+    mistakes={
+        "each row holds channel after channel. w has the order kernel row, kernel column, channel": {
+            "width, k, k, c), x": "width, c, k, k), x",
+            "[:, :, :, i, j]": "[:, :, :, :, i, j]",
+        },
+        "the columns of the result are the windows, the rows should be: transpose it": {
+            "k * k * c)": "k * k * c).T"
+        },
+        "the padding is missing: put `pad` zeros around each image first": {
+            "(pad, pad), (pad, pad)": "(0, 0), (0, 0)"
+        },
+        "np.pad with one number pads samples and channels, too: pad only the last two axes": {
+            "((0, 0), (0, 0), (pad, pad), (pad, pad))": "pad"
+        },
+        "the stride is ignored: the window moves by `stride` pixels": {
+            " // stride": "",
+            "i + stride * height : stride": "i + height",
+            "j + stride * width : stride": "j + width",
+        },
+        "the last windows are missing: there are (H + 2 pad - k) // stride + 1 rows of them": {
+            " // stride + 1": " // stride"
+        },
+        "the windows come column after column: go through each row of the image first": {
+            "return rows.": "return rows.transpose(0, 2, 1, 3, 4, 5)."
+        },
+        "kernel row and kernel column are exchanged within each window": {
+            "[:, :, :, i, j]": "[:, :, :, j, i]"
+        },
+        "… float64, expected float32": {", x.dtype)": ")"},
+    },
+    hints=(
+        "Pad first: np.pad takes one pair (before, after) for each axis of x. Count the positions next.",
+        "Make an array of shape (N, H', W', k, k, C), fill it, and reshape it at the end.",
+        "x[:, :, i : i + stride * H' : stride, j : …] is what place (i, j) of the kernel sees, at all "
+        "positions at once. Its axes are (N, C, H', W'); transpose(0, 2, 3, 1) puts the channels last.",
+    ),
+)
+
+
+WITH_IM2COL = "import numpy as np\n\n\n" + inspect.getsource(im2col)
+
+
+# Exercise 2.2
+
+
+def conv_forward(x, w, b, stride, pad):
+    """Return the convolution. Shapes: x (N, C, H, W), w (K, K, C, O), b (O,); result (N, O, H', W')."""
+    k, outputs = len(w), len(b)
+    height = (x.shape[2] + 2 * pad - k) // stride + 1
+    width = (x.shape[3] + 2 * pad - k) // stride + 1
+    y = im2col(x, k, stride, pad) @ w.reshape(-1, outputs) + b
+    return y.reshape(len(x), height, width, outputs).transpose(0, 3, 1, 2)
+
+
+CONV_FORWARD = Exercise(
+    reference=conv_forward,
+    title="Convolution as one matrix product",
+    difficulty=2,
+    minutes=10,
+    cases=_conv_cases("x w b"),
+    expected=lambda case: [ops.conv2d(*case.arguments[0])],
+    mistakes={
+        "the bias is missing": {" + b\n": "\n"},
+        "the values are right, but in the wrong places. The product has the channels last: reshape it "
+        "to (N, H', W', O), then transpose": {
+            "(len(x), height, width, outputs).transpose(0, 3, 1, 2)": "(len(x), outputs, height, width)"
+        },
+        "w is reshaped to (O, …), but its outputs are the last axis: w.reshape(-1, O)": {
+            "w.reshape(-1, outputs)": "w.reshape(outputs, -1).T"
+        },
+        "the padding is ignored": {" + 2 * pad": "", "stride, pad) @": "stride, 0) @"},
+        "the stride is ignored": {
+            " // stride": "",
+            "im2col(x, k, stride, pad)": "im2col(x, k, 1, pad)",
+        },
+        "the kernel is turned by 180°. In deep learning it is not: y is a cross-correlation": {
+            "w.reshape": "w[::-1, ::-1].reshape"
+        },
+        "… `nn_unfold` is not defined": {"y = im2col": "y = nn_unfold"},
+    },
+    hints=(
+        "im2col gives the inputs of a linear layer. Which shape must w have to be its weights?",
+        "im2col(x, k, stride, pad) @ w.reshape(-1, O) + b has shape (N·H'·W', O).",
+        "Reshape the product to (N, H', W', O); transpose(0, 3, 1, 2) makes (N, O, H', W') of it.",
+    ),
+    prelude=WITH_IM2COL,
+)
+
+
+# Exercise 2.3
+
+
+def conv_backward(dy, x, w, stride, pad):
+    """Return (dx, dw, db). Shapes: dy (N, O, H', W'), x (N, C, H, W), w (K, K, C, O)."""
+    n, c, h, width = x.shape
+    k, outputs = len(w), w.shape[3]
+    rows, w_matrix = im2col(x, k, stride, pad), w.reshape(-1, outputs)
+    dy_matrix = dy.transpose(0, 2, 3, 1).reshape(-1, outputs)
+    dw, db = rows.T @ dy_matrix, dy_matrix.sum(axis=0)
+    drows = (dy_matrix @ w_matrix.T).reshape(n, dy.shape[2], dy.shape[3], k, k, c)
+    dpadded = np.zeros((n, c, h + 2 * pad, width + 2 * pad), x.dtype)
+    for i in range(k):
+        for j in range(k):
+            seen = dpadded[:, :, i : i + stride * dy.shape[2] : stride, j : j + stride * dy.shape[3] : stride]
+            seen += drows[:, :, :, i, j].transpose(0, 3, 1, 2)
+    return dpadded[:, :, pad : pad + h, pad : pad + width], dw.reshape(w.shape), db
+
+
+CONV_BACKWARD = Exercise(
+    reference=conv_backward,
+    title="The backward pass of a convolution",
+    difficulty=4,
+    minutes=25,
+    cases=_conv_cases("dy x w"),
+    expected=lambda case: [ops.conv2d_backward(*case.arguments[0])],
+    mistakes={
+        "dx: a pixel in several windows got the gradient of the last one only; add with +=": {
+            "seen +=": "seen[...] ="
+        },
+        "dx: the padding is cut off at the wrong place; the image begins at [pad, pad]": {
+            "pad : pad + h, pad : pad + width": ":h, :width"
+        },
+        "dx is made with the kernel turned by 180°": {
+            "stride, pad), w.reshape(": "stride, pad), w[::-1, ::-1].reshape("
+        },
+        "dy.reshape(-1, O) mixes channels and positions: transpose to (N, H', W', O) first": {
+            "dy.transpose(0, 2, 3, 1).reshape": "dy.reshape"
+        },
+        "dw is divided by the number of samples; dw is a sum": {
+            "rows.T @ dy_matrix": "rows.T @ dy_matrix / n"
+        },
+        "db is a mean; the bias acts at each position, so sum": {"dy_matrix.sum": "dy_matrix.mean"},
+        "db sums over the samples only; the bias acts at each position: sum over these, too": {
+            "dy_matrix.sum": "dy.sum"
+        },
+        "… dtype float64, expected float32": {", x.dtype)": ")"},
+        "… dx has shape": {"[:, :, pad : pad + h, pad : pad + width]": ""},
+    },
+    hints=(
+        "The convolution is a linear layer on the rows of im2col; dw, db and the gradient of these rows "
+        "are those of linear_backward (notebook 01).",
+        "Bring dy to the shape of the product first: dy.transpose(0, 2, 3, 1).reshape(-1, O).",
+        "dx: make zeros of the padded shape. For each place (i, j) of the kernel, add the gradient of "
+        "the rows to the slice that im2col copied from: im2col's loop in the other direction, with +=.",
+        "Cut the padding off at the end: [:, :, pad : pad + H, pad : pad + W].",
+    ),
+    prelude=WITH_IM2COL,
+)
+
+
+# Exercise 2.4
+
+
+def max_pool(x, k):
+    """Return the largest entry of each window. Shapes: x (N, C, H, W); result (N, C, H // k, W // k)."""
+    n, c, height, width = x.shape[0], x.shape[1], x.shape[2] // k, x.shape[3] // k
+    windows = x[:, :, : height * k, : width * k].reshape(n, c, height, k, width, k)
+    return windows.max(axis=(3, 5))
+
+
+MAX_POOL = Exercise(
+    reference=max_pool,
+    title="Max pooling",
+    difficulty=2,
+    minutes=10,
+    cases=_images(with_dy=False),
+    expected=lambda case: [ops.maxpool(*case.arguments[0])],
+    mistakes={
+        "this is the average of each window": {"windows.max": "windows.mean"},
+        "this is the first entry of each window": {"windows.max(axis=(3, 5))": "windows[:, :, :, 0, :, 0]"},
+        "the maximum starts from 0, so a window of negative numbers gives 0": """
+def max_pool(x, k):
+    y = np.zeros((*x.shape[:2], x.shape[2] // k, x.shape[3] // k), x.dtype)
+    for i in range(k):
+        for j in range(k):
+            y = np.maximum(y, x[:, :, i : y.shape[2] * k : k, j : y.shape[3] * k : k])
+    return y
+""",
+        "reshape alone does not bring a window together: its rows lie apart in memory. Use (N, C, H', "
+        "k, W', k)": {
+            "(n, c, height, k, width, k)": "(n, c, height, width, k, k)",
+            "(3, 5)": "(4, 5)",
+        },
+        "the maximum is taken over the windows, not within each: take axes 3 and 5": {"(3, 5)": "(2, 4)"},
+        "the windows overlap: they move by k, not by 1": """
+def max_pool(x, k):
+    n, c, h, w = x.shape
+    y = np.empty((n, c, h - k + 1, w - k + 1), x.dtype)
+    for i in range(h - k + 1):
+        for j in range(w - k + 1):
+            y[:, :, i, j] = x[:, :, i : i + k, j : j + k].max(axis=(2, 3))
+    return y
+""",
+        "… a last row and column outside": """
+def max_pool(x, k):
+    n, c, h, w = x.shape
+    return x.reshape(n, c, h // k, k, w // k, k).max(axis=(3, 5))
+""",
+    },
+    hints=(
+        "Rows and columns that do not fill a window are left out: cut x first.",
+        "reshape(N, C, H', k, W', k) gives each window two axes of its own.",
+        "The maximum over axes 3 and 5. Or np.maximum of k² slices x[:, :, i::k, j::k].",
+    ),
+)
+
+
+# Exercise 2.5
+
+
+def max_pool_backward(dy, x, k):
+    """Return dx; of equal entries the first gets dy. Shapes: dy (N, C, H // k, W // k), x (N, C, H, W)."""
+    dx = np.zeros_like(x)
+    height, width = dy.shape[2:]
+    left = np.ones(dy.shape, bool)  # windows whose largest entry has not been found yet
+    y = max_pool(x, k)
+    for i in range(k):
+        for j in range(k):
+            place = (slice(None), slice(None), slice(i, height * k, k), slice(j, width * k, k))
+            found = left & (x[place] == y)
+            dx[place] = dy * found
+            left &= ~found
+    return dx
+
+
+MAX_POOL_BACKWARD = Exercise(
+    reference=max_pool_backward,
+    title="The backward pass of max pooling",
+    difficulty=3,
+    minutes=15,
+    cases=_images(with_dy=True),
+    expected=lambda case: [ops.maxpool_backward(dy, x, ops.maxpool(x, k), k) for dy, x, k in case.arguments],
+    mistakes={
+        "equal entries of a window each get all of dy: only the first should": {
+            "            left &= ~found\n": ""
+        },
+        "equal entries share dy. That is a subgradient, too, but here the first gets all of it": """
+def max_pool_backward(dy, x, k):
+    dx = np.zeros_like(x)
+    for n, c, i, j in np.ndindex(*dy.shape):
+        window = np.s_[n, c, i * k : (i + 1) * k, j * k : (j + 1) * k]
+        largest = x[window] == x[window].max()
+        dx[window] = dy[n, c, i, j] * largest / largest.sum()
+    return dx
+""",
+        "of equal entries the last gets dy: the first should": {"in range(k)": "in reversed(range(k))"},
+        "every entry gets its share of dy, as in average pooling: only the largest gets it": """
+def max_pool_backward(dy, x, k):
+    dx = np.zeros_like(x)
+    large = dy.repeat(k, axis=2).repeat(k, axis=3) / k**2
+    dx[:, :, : large.shape[2], : large.shape[3]] = large
+    return dx
+""",
+        "every entry gets dy: only the largest should": """
+def max_pool_backward(dy, x, k):
+    dx = np.zeros_like(x)
+    large = dy.repeat(k, axis=2).repeat(k, axis=3)
+    dx[:, :, : large.shape[2], : large.shape[3]] = large
+    return dx
+""",
+        "dx has the shape of the windows only: rows and columns outside of them get 0": {
+            "np.zeros_like(x)": "np.zeros_like(x[:, :, : dy.shape[2] * k, : dy.shape[3] * k])"
+        },
+        "… changes its argument `dy`": {"dx[place] = dy * found": "dy *= found\n            dx[place] = dy"},
+    },
+    hints=(
+        "Start from zeros of the shape of x. Which entry of a window does y depend on?",
+        "window.argmax() gives the first of equal entries, as a number 0 … k² - 1.",
+        "np.unravel_index turns this number into a row and a column of the window. One loop over "
+        "np.ndindex(*dy.shape) is enough.",
+    ),
+    prelude="import numpy as np\n\n\n" + inspect.getsource(max_pool),
+)
+
+
+# Exercise 2.6
+
+
+def batch_norm(x, gamma, beta):
+    """Return gamma · x̂ + beta. Shapes: x (N, C, H, W), gamma and beta (C,)."""
+    mean = x.mean(axis=(0, 2, 3), keepdims=True)
+    sigma = np.sqrt(x.var(axis=(0, 2, 3), keepdims=True) + 1e-5)
+    return gamma[:, None, None] * ((x - mean) / sigma) + beta[:, None, None]
+
+
+BATCH_NORM = Exercise(
+    reference=batch_norm,
+    title="Batch norm",
+    difficulty=1,
+    minutes=5,
+    cases=_norm_cases(with_dy=False),
+    expected=lambda case: [
+        ops.batch_norm(x, gamma, beta, *ops.batch_statistics(x)) for x, gamma, beta in case.arguments
+    ],
+    mistakes={
+        "each image has statistics of its own: take them over the samples, too": {"(0, 2, 3)": "(2, 3)"},
+        "each pixel has statistics of its own: take them over rows and columns, too": {"(0, 2, 3)": "0"},
+        "all channels share one mean and variance: each channel has its own": {"axis=(0, 2, 3), ": ""},
+        "the statistics are over channels, rows and columns: take samples, rows and columns": {
+            "(0, 2, 3)": "(1, 2, 3)"
+        },
+        "the variance is divided by M - 1: here it is divided by M": {"x.var(": "x.var(ddof=1, "},
+        "ε is missing: a channel of equal entries divides by 0": {"True) + 1e-5": "True)"},
+        "ε is added to σ: it belongs under the root, to the variance": {"True) + 1e-5)": "True)) + 1e-5"},
+        "x - mean is divided by the variance: divide by σ, its root": {"sigma = np.sqrt": "sigma = "},
+        "the mean is not subtracted": {"x - mean": "x"},
+    },
+    hints=(
+        "A channel is shared by axes 0, 2 and 3.",
+        "keepdims=True gives the statistics the shape (1, C, 1, 1), which fits x. "
+        "gamma[:, None, None] fits it as well.",
+    ),
+)
+
+
+# Exercise 2.7
+
+
+def batch_norm_backward(dy, x, gamma):
+    """Return (dx, dgamma, dbeta). Shapes: dy and x (N, C, H, W), gamma (C,)."""
+    mean = x.mean(axis=(0, 2, 3), keepdims=True)
+    sigma = np.sqrt(x.var(axis=(0, 2, 3), keepdims=True) + 1e-5)
+    x_hat, m = (x - mean) / sigma, x.size // x.shape[1]
+    dgamma, dbeta = (dy * x_hat).sum(axis=(0, 2, 3)), dy.sum(axis=(0, 2, 3))
+    inner = dy - dbeta[:, None, None] / m - x_hat * dgamma[:, None, None] / m
+    return gamma[:, None, None] / sigma * inner, dgamma, dbeta
+
+
+BATCH_NORM_BACKWARD = Exercise(
+    reference=batch_norm_backward,
+    title="The backward pass of batch norm",
+    difficulty=4,
+    minutes=20,
+    cases=_norm_cases(with_dy=True),
+    expected=lambda case: [
+        ops.batch_norm_backward(dy, x, gamma, *ops.batch_statistics(x)) for dy, x, gamma in case.arguments
+    ],
+    mistakes={
+        "dx: mean and variance are treated as constants. Both depend on x": {
+            "dy - dbeta[:, None, None] / m - x_hat * dgamma[:, None, None] / m": "dy"
+        },
+        "dx: the path through the mean is missing, dbeta / M": {"dbeta[:, None, None] / m - ": ""},
+        "dx: the path through the variance is missing, x̂ dgamma / M": {
+            "m - x_hat * dgamma[:, None, None] / m": "m"
+        },
+        "dx: the factor gamma is missing": {
+            "return gamma[:, None, None] / sigma * inner": "return inner / sigma"
+        },
+        "dx: the sums dbeta and dgamma are not divided by M": {" / m": ""},
+        "dx: M is the number of samples. A channel has N·H·W entries": {"x.size // x.shape[1]": "len(x)"},
+        "dgamma is made with x: it needs the normalised x̂": {
+            "inner, dgamma, dbeta": "inner, (dy * x).sum(axis=(0, 2, 3)), dbeta"
+        },
+        "dgamma and dbeta are means: they are sums over samples, rows and columns": {
+            "inner, dgamma, dbeta": "inner, dgamma / m, dbeta / m"
+        },
+    },
+    hints=(
+        "dgamma and dbeta are sums over axes 0, 2 and 3: of dy · x̂, and of dy.",
+        "dx has three terms: direct, through the mean, through the variance. The formula is above.",
+        "M is x.size // C. Sums of shape (C,) need [:, None, None] to fit dy.",
+    ),
+)
+
+
+# Exercise 2.8
+
+
+def global_statistics(comm, x):
+    """Return (mean, var) of each channel over all ranks. Shapes: x (N, C, H, W); result (C,), (C,)."""
+    channels = x.shape[1]
+    parts = np.empty(1 + 2 * channels)  # how many entries, their sum, the sum of their squares
+    parts[0] = x.size / channels
+    parts[1 : 1 + channels] = x.sum(axis=(0, 2, 3), dtype=np.float64)
+    parts[1 + channels :] = np.square(x, dtype=np.float64).sum(axis=(0, 2, 3))
+    total = np.empty_like(parts)
+    comm.Allreduce(parts, total)
+    mean = total[1 : 1 + channels] / total[0]
+    return mean, total[1 + channels :] / total[0] - mean**2
+
+
+def _statistics_cases() -> Sequence[Case]:
+    cases = []
+    for samples, offset, dtype in (
+        ((2,), 0, np.float64),
+        ((1, 3), 0, np.float64),
+        ((2, 2), 0, np.float32),
+        ((3, 1, 2), 0, np.float32),
+        ((2, 0, 3, 1), 0, np.float64),
+        ((4, 1, 2, 3), 300, np.float32),
+    ):
+        rng, x = np.random.default_rng(len(samples)), []
+        for rank, n in enumerate(samples):
+            x.append((rng.normal(2 * rank, 1 + rank, size=(n, 3, 2, 4)) + offset).astype(dtype))
+        label = f"{' + '.join(map(str, samples))} samples, {dtype.__name__}"
+        label += f", values near {offset}" * (offset > 0)
+        cases.append(Case(label, tuple((each,) for each in x)))
+    return cases
+
+
+def _over_all(case: Case) -> Sequence[Any]:
+    whole = np.concatenate([x for (x,) in case.arguments]).astype(np.float64)
+    return [(whole.mean(axis=(0, 2, 3)), whole.var(axis=(0, 2, 3)))] * case.ranks
+
+
+GLOBAL_STATISTICS = Exercise(
+    reference=global_statistics,
+    title="Statistics of the global batch",
+    difficulty=3,
+    minutes=15,
+    cases=_statistics_cases,
+    expected=_over_all,
+    mistakes={
+        "each rank has the statistics of its own local batch: the ranks have to exchange something": """
+def global_statistics(comm, x):
+    return x.mean(axis=(0, 2, 3), dtype=np.float64), x.var(axis=(0, 2, 3), dtype=np.float64)
+""",
+        "var is the mean of the ranks' variances: it misses how far their means are apart": """
+def global_statistics(comm, x):
+    x = x.astype(np.float64)
+    parts = len(x) * np.stack([np.ones(x.shape[1]), x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    return parts[1] / parts[0], parts[2] / parts[0]
+""",
+        "each rank counts equally: weight each by its number of samples": """
+def global_statistics(comm, x):
+    x = x.astype(np.float64)
+    parts = np.stack([x.mean(axis=(0, 2, 3)), np.square(x).mean(axis=(0, 2, 3))])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    mean, square = parts / comm.size
+    return mean, square - mean**2
+""",
+        "both are plain means over the ranks; var also misses the distance of the means": """
+def global_statistics(comm, x):
+    parts = np.stack([x.mean(axis=(0, 2, 3), dtype=np.float64), x.var(axis=(0, 2, 3), dtype=np.float64)])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    return parts[0] / comm.size, parts[1] / comm.size
+""",
+        "the variance is divided by M - 1: here it is divided by M": {
+            "total[1 + channels :] / total[0] - mean**2": (
+                "(total[1 + channels :] - total[0] * mean**2) / (total[0] - 1)"
+            )
+        },
+        "… values near 300": {
+            "(1 + 2 * channels)": "(1 + 2 * channels, x.dtype)",
+            ", dtype=np.float64": "",
+            "total)\n": "total)\n    total = total.astype(float)\n",
+        },
+        "… collective number 2": {
+            "    comm.Allreduce(parts, total)": (
+                "    for i in range(len(parts)):\n        comm.Allreduce(parts[i : i + 1], total[i : i + 1])"
+            )
+        },
+        "… send sums, not the local batch": """
+def global_statistics(comm, x):
+    x = np.concatenate(comm.allgather(x)).astype(np.float64)
+    return x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
+""",
+        "… comm.Allreduce(parts, total)": {
+            "    comm.Allreduce": "    if len(x) == 0:\n        return 0, 1\n    comm.Allreduce"
+        },
+    },
+    on_ranks=True,
+    wrap=wraps.all_of(
+        wraps.at_most(1, 1, "this is collective number {calls}: put count, sums and squares into one array"),
+        wraps.at_most(0, 90, "{nbytes} bytes in one message: send sums, not the local batch"),
+    ),
+    hints=(
+        "What do you need to know of each local batch, so that adding it up over the ranks is enough?",
+        "The count, and each channel's sum and sum of squares: 1 + 2 C numbers in one float64 array.",
+        "var = (sum of squares) / M - mean².",
+    ),
+    tolerance=1e-6,
+    prelude="import numpy as np\nfrom mpi4py import MPI",
+)

@@ -1,0 +1,483 @@
+"""The exercises of notebook 03: shards, mini-batches."""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.exercises.calls import collectives_with
+from labkit.exercises.exercise import Case, Exercise
+from mpiwatch.wording import counted
+
+if TYPE_CHECKING:
+    from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
+
+
+def _order(n: int, *seeds: int) -> np.ndarray:
+    order = np.arange(n)
+    np.random.default_rng(seeds).shuffle(order)
+    return order
+
+
+# Exercise 3.1
+
+
+def shard_bounds(n, size):
+    """Return the bounds of all shards: rank r holds samples bounds[r] … bounds[r + 1] - 1.
+
+    Shape: (size + 1,), integers, from 0 to n.
+    """
+    sizes = np.full(size, n // size)
+    sizes[: n % size] += 1
+    return np.concatenate([[0], np.cumsum(sizes)])
+
+
+def _bounds(case: Case) -> Sequence[Any]:
+    n, size = case.arguments[0]
+    return [np.cumsum([0, *map(len, np.array_split(np.arange(n), size))])]
+
+
+def _bounds_cases() -> Sequence[Case]:
+    sizes = (4, 2), (3, 1), (11, 4), (10, 3), (5, 5), (2, 4), (1438, 4), (1000, 7)
+    return [Case(f"{n} samples on {counted(size, 'rank')}", ((n, size),)) for n, size in sizes]
+
+
+SHARD_BOUNDS = Exercise(
+    reference=shard_bounds,
+    title="Cut n samples into p shards",
+    difficulty=2,
+    minutes=10,
+    cases=_bounds_cases,
+    expected=_bounds,
+    mistakes={
+        "every shard has n // size samples, so the last n % size samples are on no rank": """
+def shard_bounds(n, size):
+    each = n // size
+    return np.array([rank * each for rank in range(size + 1)])
+""",
+        "the last rank gets all samples that are left over, so its shard is more than one sample "
+        "larger; give one each to the first n % size ranks": """
+def shard_bounds(n, size):
+    bounds = np.arange(size + 1) * (n // size)
+    bounds[-1] = n
+    return bounds
+""",
+        "n / size is rounded up for every rank, so the last shard is too small or empty": """
+def shard_bounds(n, size):
+    each = int(np.ceil(n / size))
+    return np.array([min(rank * each, n) for rank in range(size + 1)])
+""",
+        "the sizes are right, but not on the right ranks: the first n % size ranks hold the larger "
+        "shards": """
+def shard_bounds(n, size):
+    return np.array([n * rank // size for rank in range(size + 1)])
+""",
+        "these are the sizes of the shards; the bounds are their running sums, starting with 0": {
+            "np.concatenate([[0], np.cumsum(sizes)])": "sizes"
+        },
+        "the bounds lack the 0 at the front or the n at the end": {
+            "np.concatenate([[0], np.cumsum(sizes)])": "np.cumsum(sizes)"
+        },
+    },
+    hints=(
+        "How many samples does every rank get at least, and how many are left over?",
+        "The first n % size ranks hold n // size + 1 samples, the others n // size.",
+        "Make the array of the sizes, then use np.cumsum and put a 0 in front.",
+    ),
+)
+
+
+# Exercise 3.2
+
+
+def shuffled_shard(n, rank, size, seed, epoch):
+    """Return this rank's part of the epoch's order: positions rank, rank + size, … Shape: (n_rank,)."""
+    order = np.random.default_rng([seed, epoch]).permutation(n)
+    return order[rank::size]
+
+
+def _shuffled(case: Case) -> Sequence[Any]:
+    n, rank, size, seed, epoch = case.arguments[0]
+    order = _order(n, seed, epoch)
+    return [order[np.arange(n) % size == rank]]
+
+
+def _shuffled_cases() -> Sequence[Case]:
+    cases = []
+    for n, size, seed, epoch in ((5, 1, 3, 1), (8, 2, 3, 1), (10, 3, 4, 2), (11, 4, 0, 3), (3, 4, 7, 1)):
+        for rank in range(size):
+            label = f"{n} samples, rank {rank} of {size}, seed {seed}, epoch {epoch}"
+            cases.append(Case(label, ((n, rank, size, seed, epoch),)))
+    return cases
+
+
+SHUFFLED_SHARD = Exercise(
+    reference=shuffled_shard,
+    title="A shuffle that all ranks agree on",
+    difficulty=2,
+    minutes=10,
+    cases=_shuffled_cases,
+    expected=_shuffled,
+    mistakes={
+        "the order does not depend on the epoch: every epoch has the same batches": {
+            "[seed, epoch]": "[seed]"
+        },
+        "the order does not depend on the seed: every run has the same batches": {"[seed, epoch]": "[epoch]"},
+        "seed + epoch is one number, so seed 3 in epoch 2 repeats seed 4 in epoch 1; seed the generator"
+        " with the list [seed, epoch]": {"[seed, epoch]": "seed + epoch"},
+        "the rank is part of the seed, so each rank draws an order of its own: some samples are on "
+        "several ranks, others on none": {"[seed, epoch]": "[seed + rank, epoch]"},
+        "each rank draws an order of its own (the rank is in the list of seeds): some samples are on "
+        "several ranks, others on none": {"[seed, epoch]": "[seed, epoch, rank]"},
+        "the order is cut into blocks; deal it out, every size-th position to this rank": {
+            "order[rank::size]": "np.array_split(order, size)[rank]"
+        },
+        "samples from the front are repeated so that all shards are equal, as PyTorch's "
+        "DistributedSampler does; here each sample is used exactly once": """
+def shuffled_shard(n, rank, size, seed, epoch):
+    order = np.random.default_rng([seed, epoch]).permutation(n)
+    while len(order) % size:
+        order = np.append(order, order[len(order) % n])
+    return order[rank::size]
+""",
+        "each rank shuffles a fixed shard, so no sample ever changes its rank; shuffle all samples, "
+        "then deal them": """
+def shuffled_shard(n, rank, size, seed, epoch):
+    mine = np.arange(rank, n, size)
+    return np.random.default_rng([seed, epoch]).permutation(mine)
+""",
+        "the whole order is returned; keep only this rank's positions": {
+            "return order[rank::size]": "return order"
+        },
+    },
+    hints=(
+        "All ranks draw the order of all n samples. What must be the same on all ranks for that?",
+        "Let order = np.random.default_rng([seed, epoch]).permutation(n).",
+        "Dealing cards to `size` players: player `rank` gets order[rank::size].",
+    ),
+)
+
+
+# Exercise 3.3
+
+
+def block_shuffled_shard(n, block, rank, size, seed, epoch):
+    """Return the samples of this rank's blocks, block after block. Shape: (n_rank,), integers."""
+    blocks = -(-n // block)
+    order = np.random.default_rng([seed, epoch]).permutation(blocks)
+    samples = [np.arange(b * block, min((b + 1) * block, n)) for b in order[rank::size]]
+    return np.concatenate([np.arange(0), *samples])
+
+
+def _block_cases() -> Sequence[Case]:
+    cases = []
+    sizes = (4, 2, 1, 3, 1), (12, 3, 2, 3, 1), (10, 4, 3, 4, 2), (23, 5, 4, 0, 3), (6, 4, 4, 7, 1)
+    for n, block, size, seed, epoch in sizes:
+        for rank in range(size):
+            label = f"{n} samples in blocks of {block}, rank {rank} of {size}, seed {seed}, epoch {epoch}"
+            cases.append(Case(label, ((n, block, rank, size, seed, epoch),)))
+    return cases
+
+
+def _samples_of_blocks(case: Case) -> Sequence[Any]:
+    n, block, rank, size, *seeds = case.arguments[0]
+    samples = np.arange(n)
+    own = _order(-(-n // block), *seeds)[rank::size]
+    return [np.concatenate([np.arange(0), *(samples[samples // block == b] for b in own)])]
+
+
+BLOCK_SHUFFLED_SHARD = Exercise(
+    reference=block_shuffled_shard,
+    title="Shuffle blocks, not samples",
+    difficulty=3,
+    minutes=15,
+    cases=_block_cases,
+    expected=_samples_of_blocks,
+    mistakes={
+        "the last block is shorter than the others: these indices go beyond n - 1": {
+            "min((b + 1) * block, n)": "(b + 1) * block"
+        },
+        "the number of blocks is rounded down, so the samples of the last, shorter block are on no rank": {
+            "-(-n // block)": "n // block"
+        },
+        "single samples are shuffled, not blocks: this shard is all over the file again": """
+def block_shuffled_shard(n, block, rank, size, seed, epoch):
+    return np.random.default_rng([seed, epoch]).permutation(n)[rank::size]
+""",
+        "the blocks are dealt in the order of the file: every epoch gives each rank the same samples": """
+def block_shuffled_shard(n, block, rank, size, seed, epoch):
+    samples = [np.arange(b, min(b + block, n)) for b in range(rank * block, n, size * block)]
+    return np.concatenate([np.arange(0), *samples])
+""",
+        "each rank draws an order of its own (its rank is part of the seed): some blocks are on several"
+        " ranks, others on none": {"[seed, epoch]": "[seed, epoch, rank]"},
+        "these are the numbers of the blocks; return the samples in them": {
+            "return np.concatenate([np.arange(0), *samples])": "return order[rank::size]"
+        },
+        "… need at least one array to concatenate": {"[np.arange(0), *samples]": "samples"},
+    },
+    hints=(
+        "This is your shuffled shard once more, with blocks in the place of samples.",
+        "There are -(-n // block) blocks. Block b holds samples b * block … min((b + 1) * block, n) - 1.",
+        "A rank may get no block at all, and np.concatenate([]) raises an error: return an empty array.",
+    ),
+)
+
+
+# Exercise 3.4
+
+
+def step_bounds(n, batch, step, rank, size):
+    """Return (start, stop): in this step, the rank trains on shard[start:stop] of its dealt shard."""
+    start = len(range(rank, step * batch, size))
+    stop = len(range(rank, min((step + 1) * batch, n), size))
+    return start, stop
+
+
+def _step_bounds(case: Case) -> Sequence[Any]:
+    n, batch, step, rank, size = case.arguments[0]
+    positions = np.arange(rank, n, size)
+    ends = np.searchsorted(positions, [step * batch, min((step + 1) * batch, n)])
+    return [tuple(ends.tolist())]
+
+
+def _step_cases() -> Sequence[Case]:
+    cases = []
+    for n, batch, size in ((4, 2, 1), (12, 4, 2), (10, 4, 3), (11, 8, 4), (9, 2, 4), (23, 6, 4)):
+        for step in range(-(-n // batch)):
+            for rank in range(size):
+                label = f"{n} samples, global batch {batch}, step {step}, rank {rank} of {size}"
+                cases.append(Case(label, ((n, batch, step, rank, size),)))
+    return cases
+
+
+STEP_BOUNDS = Exercise(
+    reference=step_bounds,
+    title="This rank's part of each global batch",
+    difficulty=3,
+    minutes=15,
+    cases=_step_cases,
+    expected=_step_bounds,
+    mistakes={
+        "batch // size samples per step only works if the number of ranks divides the global batch; "
+        "count this rank's positions below step * batch": """
+def step_bounds(n, batch, step, rank, size):
+    each = batch // size
+    held = len(np.arange(rank, n, size))
+    return min(step * each, held), min((step + 1) * each, held)
+""",
+        "the last global batch is not full: stop goes beyond the end of this rank's shard": {
+            "min((step + 1) * batch, n)": "(step + 1) * batch"
+        },
+        "these are positions in the epoch's order; start and stop count within this rank's shard": """
+def step_bounds(n, batch, step, rank, size):
+    return step * batch, min((step + 1) * batch, n)
+""",
+        "the counts are rounded down, so samples are missing from a step; count the positions rank, "
+        "rank + size, … below the end, rounded up": """
+def step_bounds(n, batch, step, rank, size):
+    start, stop = step * batch, min((step + 1) * batch, n)
+    return max(0, (start - rank) // size), max(0, (stop - rank) // size)
+""",
+        "the last global batch is dropped because it is not full; its samples would never be used": """
+def step_bounds(n, batch, step, rank, size):
+    start = len(range(rank, step * batch, size))
+    if (step + 1) * batch > n:
+        return start, start
+    return start, len(range(rank, (step + 1) * batch, size))
+""",
+    },
+    hints=(
+        "The shard holds positions rank, rank + size, rank + 2 size, … of the epoch's order.",
+        "`start` is the number of these positions that lie below step * batch.",
+        "len(range(rank, end, size)) counts the positions below `end`. What is the end of the last step?",
+    ),
+)
+
+
+# Exercise 3.5
+
+
+def stratified_shard(labels, rank, size):
+    """Return the indices of this rank's samples, ascending. Shapes: labels (n,); result (n_rank,)."""
+    by_label = np.argsort(labels, kind="stable")
+    return np.sort(by_label[rank::size])
+
+
+def _stratified(case: Case) -> Sequence[Any]:
+    labels, rank, size = case.arguments[0]
+    by_label = sorted(range(len(labels)), key=lambda i: (labels[i], i))
+    return [np.array(sorted(by_label[rank::size]), dtype=np.int64)]
+
+
+def _stratified_cases() -> Sequence[Case]:
+    cases = []
+    for n, classes, size in ((4, 2, 1), (6, 2, 2), (11, 3, 3), (30, 10, 4), (3, 2, 4), (101, 10, 4)):
+        labels = np.random.default_rng(n).integers(0, classes, n)
+        for rank in range(size):
+            label = f"{n} samples of {classes} labels, rank {rank} of {size}"
+            cases.append(Case(label, ((labels, rank, size),)))
+    return cases
+
+
+STRATIFIED_SHARD = Exercise(
+    reference=stratified_shard,
+    title="Every label on every rank",
+    difficulty=2,
+    minutes=10,
+    cases=_stratified_cases,
+    expected=_stratified,
+    mistakes={
+        "the samples are sorted by label and then cut into blocks: this is label skew, each rank knows "
+        "only a few labels; deal the sorted samples": {
+            "by_label[rank::size]": "np.array_split(by_label, size)[rank]"
+        },
+        "the labels are not used: dealing the samples in the order of the file leaves the mixture to "
+        "chance": """
+def stratified_shard(labels, rank, size):
+    return np.arange(rank, len(labels), size)
+""",
+        "each label is dealt from rank 0 anew, so the first ranks get the extra sample of every label "
+        "and the sizes differ by more than one": """
+def stratified_shard(labels, rank, size):
+    mine = []
+    for label in np.unique(labels):
+        mine.extend(np.flatnonzero(labels == label)[rank::size])
+    return np.array(sorted(mine))
+""",
+        "the samples are right but in the order of their labels: return them in ascending order, or the"
+        " first mini-batches know only the first label": {
+            "np.sort(by_label[rank::size])": "by_label[rank::size]"
+        },
+        "these are the labels of the samples, not their indices": """
+def stratified_shard(labels, rank, size):
+    return np.sort(labels)[rank::size]
+""",
+    },
+    hints=(
+        "Put samples with the same label next to each other, then deal them out like cards.",
+        "np.argsort(labels, kind='stable') returns the indices in the order of the labels.",
+        "Keep every size-th index from `rank` on, and sort what is left.",
+    ),
+)
+
+
+# Exercise 3.6
+
+
+def accuracy_by_label(comm, labels, predictions, classes):
+    """Return the fraction of each label's samples, on all ranks together, that are predicted correctly.
+
+    Shapes: labels, predictions (n_rank,), integers, n_rank ≥ 0; result (classes,), the same on every rank,
+    nan for a label that no rank has.
+    """
+    counts = np.array(
+        [
+            np.bincount(labels[labels == predictions], minlength=classes),
+            np.bincount(labels, minlength=classes),
+        ]
+    )
+    comm.Allreduce(MPI.IN_PLACE, counts)
+    correct, held = counts
+    return np.divide(correct, held, out=np.full(classes, np.nan), where=held > 0)
+
+
+def _accuracy_cases() -> Sequence[Case]:
+    cases = []
+    for p, classes in ((1, 3), (2, 3), (3, 4), (4, 10)):
+        rng = np.random.default_rng(p)
+        arguments = []
+        for rank in range(p):
+            few = rng.integers(0, classes - 1, 6 + 5 * rank)  # no rank has the last label
+            if rank + 1 < p:
+                few[few == rank % (classes - 1)] = (rank + 1) % (classes - 1)  # nor this rank that label
+            labels = few if rank < 3 else few[:0]
+            guess = np.where(rng.random(len(labels)) < 0.5, labels, rng.integers(0, classes, len(labels)))
+            arguments.append((labels, guess, classes))
+        cases.append(
+            Case(f"{classes} labels, {counted(p, 'rank')}, no sample of the last label", tuple(arguments))
+        )
+    return cases
+
+
+def _accuracy(case: Case) -> Sequence[Any]:
+    labels, predictions = (np.concatenate(each) for each in list(zip(*case.arguments, strict=True))[:2])
+    known = [
+        np.mean(predictions[labels == k] == k) if k in labels else np.nan for k in range(case.arguments[0][2])
+    ]
+    return [np.array(known)] * case.ranks
+
+
+ACCURACY_BY_LABEL = Exercise(
+    reference=accuracy_by_label,
+    title="The accuracy of each label, over all ranks",
+    difficulty=3,
+    minutes=15,
+    cases=_accuracy_cases,
+    expected=_accuracy,
+    mistakes={
+        "this is the accuracy on this rank's own samples; sum the counts over the ranks": """
+def accuracy_by_label(comm, labels, predictions, classes):
+    held = np.bincount(labels, minlength=classes)
+    correct = np.bincount(labels[labels == predictions], minlength=classes)
+    with np.errstate(invalid="ignore"):
+        return correct / held
+""",
+        "this is the mean of the ranks' accuracies, so a rank with one sample of a label counts as much"
+        " as a rank with a hundred; sum correct and all samples, then divide": """
+def accuracy_by_label(comm, labels, predictions, classes):
+    held = np.bincount(labels, minlength=classes)
+    correct = np.bincount(labels[labels == predictions], minlength=classes)
+    with np.errstate(invalid="ignore"):
+        own = np.where(held > 0, correct / held, 0.0)
+        return comm.allreduce(own) / comm.allreduce((held > 0).astype(float))
+""",
+        "nan spreads: a rank without samples of a label makes the mean of the ranks' accuracies nan; "
+        "sum counts over the ranks, not accuracies": """
+def accuracy_by_label(comm, labels, predictions, classes):
+    held = np.bincount(labels, minlength=classes)
+    correct = np.bincount(labels[labels == predictions], minlength=classes)
+    with np.errstate(invalid="ignore"):
+        return comm.allreduce(correct / held) / comm.size
+""",
+        "a label that no rank has gets 0, as if all its samples were wrong; it should be nan": """
+def accuracy_by_label(comm, labels, predictions, classes):
+    held = comm.allreduce(np.bincount(labels, minlength=classes))
+    correct = comm.allreduce(np.bincount(labels[labels == predictions], minlength=classes))
+    return correct / np.maximum(held, 1)
+""",
+        "the counts are divided by how often each label was predicted (precision); divide by how often "
+        "it occurs (recall)": """
+def accuracy_by_label(comm, labels, predictions, classes):
+    guessed = comm.allreduce(np.bincount(predictions, minlength=classes))
+    correct = comm.allreduce(np.bincount(labels[labels == predictions], minlength=classes))
+    with np.errstate(invalid="ignore"):
+        return correct / guessed
+""",
+        "these are the numbers of correct samples; divide by the samples of each label": {
+            "np.divide(correct, held, out=np.full(classes, np.nan), where=held > 0)": "correct"
+        },
+        "… allgather": """
+def accuracy_by_label(comm, labels, predictions, classes):
+    labels = np.concatenate(comm.allgather(labels))
+    predictions = np.concatenate(comm.allgather(predictions))
+    with np.errstate(invalid="ignore"):
+        return np.bincount(labels[labels == predictions], minlength=classes) / np.bincount(
+            labels, minlength=classes
+        )
+""",
+    },
+    hints=(
+        "A mean over all ranks needs sums of counts: correct samples and all samples of each label.",
+        "np.bincount(labels, minlength=classes) counts the labels, also on a rank without samples.",
+        "One comm.Allreduce(MPI.IN_PLACE, counts) sums both counts if they are in one array (2, classes).",
+        "np.divide(correct, held, out=np.full(classes, np.nan), where=held > 0) leaves nan for no sample.",
+    ),
+    on_ranks=True,
+    forbidden=collectives_with("gather"),
+    prelude="import numpy as np\nfrom mpi4py import MPI",
+)
