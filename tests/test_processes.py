@@ -68,7 +68,7 @@ def test_at_least_one_core() -> None:
     assert cores() >= 1
 
 
-def test_the_supervisor_imports_only_the_standard_library_and_labkit() -> None:
+def test_the_supervisor_imports_only_the_standard_library_and_mpiwatch() -> None:
     command = [*supervisor.supervised(), "true"]
     done = subprocess.run(
         [command[0], "-X", "importtime", *command[1:]], check=False, capture_output=True, text=True
@@ -76,7 +76,7 @@ def test_the_supervisor_imports_only_the_standard_library_and_labkit() -> None:
     assert done.returncode == 0
     imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()[1:]]
     others = {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names)
-    assert others == {"labkit", "mpiwatch"}
+    assert others == {"mpiwatch"}
 
 
 def test_wait_until_read_waits_for_the_reader_of_a_pipe_until_the_deadline() -> None:
