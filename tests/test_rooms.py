@@ -54,12 +54,12 @@ MOST_LINES = {
     "labkit/cluster": 3_270,
     "labkit/doctor": 720,
     "labkit/bench": 1_300,
-    "labkit/exercises": 9_533,
+    "labkit/exercises": 9_398,
     "labkit/plots": 1_400,
     "labkit/cli": 2_400,
-    "tests": 27_375,
+    "tests": 27_209,
 }
-MOST_FILES, MOST_PACKAGES = 253, 26
+MOST_FILES, MOST_PACKAGES = 249, 25
 
 # Pairs of packages that import each other; this list only ever gets shorter.
 MUTUAL: set[tuple[str, str]] = {

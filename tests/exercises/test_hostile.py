@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from labkit.exercises import catalogue, checking, judging, launching, sandbox
-from labkit.exercises.catalogue.nb09.job_script import job_script
 from labkit.exercises.judging import Verdict
+from labkit.exercises.nb09 import job_script
 from labkit.exercises.reference import reference_text
 from tests.conftest import thorough
 from tests.exercises import corpus, hostile

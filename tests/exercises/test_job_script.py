@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from labkit.exercises.catalogue.nb09 import job_script
+from labkit.exercises.job_script import option_faults, run_faults, seconds_of
+from labkit.exercises.nb09 import job_script
 
-SCRIPT = job_script.job_script()
+SCRIPT = job_script()
 
 
 def without(line: str) -> Callable[[str], str]:
@@ -20,7 +21,7 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
 
 
 def test_the_solution_is_right() -> None:
-    assert job_script.faults(SCRIPT) == []
+    assert [*option_faults(SCRIPT), *run_faults(SCRIPT)] == []
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_the_solution_is_right() -> None:
 def test_a_wrong_option_is_named(change: Callable[[str], str], finding: str) -> None:
     wrong = change(SCRIPT)
     assert wrong != SCRIPT
-    assert finding in "\n".join(job_script.option_faults(wrong))
+    assert finding in "\n".join(option_faults(wrong))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_a_wrong_option_is_named(change: Callable[[str], str], finding: str) -> 
 def test_an_option_can_be_written_in_another_way(change: Callable[[str], str]) -> None:
     other = change(SCRIPT)
     assert other != SCRIPT
-    assert list(job_script.option_faults(other)) == []
+    assert list(option_faults(other)) == []
 
 
 @pytest.mark.parametrize(
@@ -81,11 +82,11 @@ def test_an_option_can_be_written_in_another_way(change: Callable[[str], str]) -
 def test_a_wrong_command_is_named(change: Callable[[str], str], finding: str) -> None:
     wrong = change(SCRIPT)
     assert wrong != SCRIPT
-    assert finding in "\n".join(job_script.run_faults(wrong))
+    assert finding in "\n".join(run_faults(wrong))
 
 
 @pytest.mark.parametrize(
     ("limit", "seconds"), [("5", 300), ("5:30", 330), ("01:00:00", 3600), ("1-0", 86400), ("1-2:30", 95400)]
 )
 def test_time_limits_of_slurm(limit: str, seconds: int) -> None:
-    assert job_script.seconds_of(limit) == seconds
+    assert seconds_of(limit) == seconds

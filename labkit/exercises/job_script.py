@@ -1,4 +1,7 @@
-"""The job script: which lines it needs, and what it must do. It is run with a stand-in for `mpiexec`."""
+"""What is wrong with a job script (exercise 9.3): with its lines, and with what it does when it is run.
+
+It is run with a stand-in for `mpiexec`, in a process of its own.
+"""
 
 # mypy: disable-error-code="no-untyped-def"
 
@@ -10,7 +13,6 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,42 +20,12 @@ from pathlib import Path
 import psutil
 
 from labkit.exercises import sandbox
-from labkit.exercises.exercise import Case, Exercise, Outcome
 from labkit.exercises.launching import scratch_folder
 from labkit.exercises.limits import PROCESSES, limit, processes
 from labkit.exercises.transport import read_bytes
 from mpiwatch.supervisor import supervised
 
 CPU_S = 60.0  # of a script; it waits most of the time
-
-
-def job_script():
-    """Return the text of a job script that trains LeNet-5 on four nodes and loses no work."""
-    return """#!/bin/bash
-#SBATCH --job-name=lenet5
-#SBATCH --nodes=4
-#SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task=1
-#SBATCH --time=00:30:00
-#SBATCH --signal=B:USR1@60
-#SBATCH --requeue
-#SBATCH --open-mode=append
-
-export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
-if [ -e "$1/checkpoint.npz" ]; then
-    options=(--resume "$1")
-else
-    options=(--out "$1" --model lenet5 --data digits --epochs 4)
-fi
-mpiexec -n "$SLURM_NTASKS" labkit train "${options[@]}" &
-ranks=$!
-trap 'kill -USR1 $ranks' USR1
-while kill -0 $ranks 2>/dev/null; do  # as long as mpiexec runs
-    wait $ranks
-    status=$?
-done
-exit $status
-"""
 
 
 STAND_IN = """#!/bin/bash
@@ -251,36 +223,3 @@ def until(condition, deadline_s=30):
         if time.monotonic() > deadline:
             raise TimeoutError(f"the condition did not hold within {deadline_s} s")
         time.sleep(0.02)
-
-
-def faults(script: str) -> list[str]:
-    """Return all that is wrong with a job script."""
-    return [*option_faults(script), *run_faults(script)]
-
-
-def _look(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    script = outcomes[0].result
-    if not isinstance(script, str):
-        return f"expected the text of a script, got {type(script).__name__}. Is a `return` missing?"
-    return next(option_faults(script), None) or next(run_faults(script), None)
-
-
-EXERCISES = [
-    Exercise(
-        reference=job_script,
-        title="The job script",
-        difficulty=4,
-        minutes=40,
-        cases=lambda: [Case("this script", ((),))],
-        expected=None,
-        suspects={},
-        look=_look,
-        deadline_s=60.0,
-        hints=(
-            "Begin with the #SBATCH lines, one option per line, above the first command.",
-            "`mpiexec … &`, then `ranks=$!`, then `trap 'kill -USR1 $ranks' USR1`.",
-            "Call `wait $ranks` in a loop for as long as `kill -0 $ranks` succeeds, and keep the exit code "
-            "of the last `wait`: a signal interrupts `wait`.",
-        ),
-    ),
-]

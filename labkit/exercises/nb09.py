@@ -1,0 +1,593 @@
+"""The exercises of notebook 09: beyond one machine."""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.job_script import option_faults, run_faults
+from labkit.exercises.ring import on_a_ring
+from labkit.schedules import CostModel, cost, ring_allreduce
+
+if TYPE_CHECKING:
+    from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
+
+WITH_MPI = "import numpy as np\nfrom mpi4py import MPI"
+
+
+def node_cases() -> Sequence[Case]:
+    nodes = "a", "aa", "ab", "aba", "cabcab", "yxxyzx", "bbacaab", ""
+    return [Case(f"nodes {list(each)}", ((list(each),),)) for each in nodes]
+
+
+# Exercise 9.1
+
+
+def places(nodes):
+    """Return (number of the node, local rank) for each rank, from the ranks' node names.
+
+    The nodes are numbered from 0 in the order in which their names first appear.
+    """
+    numbers, counts, found = {}, {}, []  # type: ignore[var-annotated]
+    for node in nodes:
+        number = numbers.setdefault(node, len(numbers))
+        found.append((number, counts.get(node, 0)))
+        counts[node] = counts.get(node, 0) + 1
+    return found
+
+
+def places_by_counting(nodes: list[str]) -> list[tuple[int, int]]:
+    first = sorted(set(nodes), key=nodes.index)
+    return [(first.index(node), nodes[:rank].count(node)) for rank, node in enumerate(nodes)]
+
+
+PLACES = Exercise(
+    reference=places,
+    title="The local rank",
+    difficulty=1,
+    minutes=10,
+    cases=node_cases,
+    expected=lambda case: [places_by_counting(*case.arguments[0])],
+    mistakes={
+        "the nodes are numbered by the alphabet; number them as their names first appear": {
+            "numbers.setdefault(node, len(numbers))": "sorted(set(nodes)).index(node)"
+        },
+        "the local rank counts from 1; the first rank of a node has 0": {
+            "counts.get(node, 0)))": "counts.get(node, 0) + 1))"
+        },
+        "the second number is the rank itself; count anew on each node": {
+            "(number, counts.get(node, 0))": "(number, len(found))"
+        },
+        "a name that appears again is the same node; it keeps its number": """
+def places(nodes):
+    found, number, local = [], 0, 0
+    for rank, node in enumerate(nodes):
+        if rank and node == nodes[rank - 1]:
+            local += 1
+        elif rank:
+            number, local = number + 1, 0
+        found.append((number, local))
+    return found
+""",
+        "a pair holds the node's number, not its name": {"(number, counts": "(node, counts"},
+        "the pairs are the wrong way round: the node's number first, then the local rank": {
+            "(number, counts.get(node, 0))": "(counts.get(node, 0), number)"
+        },
+        "the result is in the order of the nodes; expected the order of the ranks": {
+            "return found": "return sorted(found)"
+        },
+    },
+    hints=(
+        "Two dictionaries: the number of each name, and how many ranks of each name came so far.",
+        "`numbers.setdefault(node, len(numbers))` numbers a new name, and returns an old one's number.",
+    ),
+)
+
+
+# Exercise 9.2
+
+
+def ring_order(nodes):
+    """Return the ranks in the order in which the ring visits them, one node after the other.
+
+    The nodes are in the order in which their names first appear, and the ranks of a node in the order of
+    their numbers.
+    """
+    return sorted(range(len(nodes)), key=lambda rank: nodes.index(nodes[rank]))
+
+
+RING_ORDER = Exercise(
+    reference=ring_order,
+    title="The order of the ring",
+    difficulty=2,
+    minutes=10,
+    cases=node_cases,
+    expected=lambda case: [
+        [rank for name in dict.fromkeys(nodes) for rank, node in enumerate(nodes) if node == name]
+        for (nodes,) in case.arguments
+    ],
+    mistakes={
+        "this is each rank's position in the ring; expected the ranks in the order of the positions": {
+            "return sorted": "order = sorted",
+            "]))": "]))\n    return [order.index(rank) for rank in range(len(nodes))]",
+        },
+        "this is the order of the ranks' numbers, which goes back and forth between the nodes": {
+            "nodes.index(nodes[rank])": "rank"
+        },
+        "the nodes are in the order of the alphabet; expected the order in which they first appear": {
+            "nodes.index(nodes[rank])": "nodes[rank]"
+        },
+        "this visits all local ranks 0 first, then all 1: every message goes to another node": {
+            "nodes.index": "nodes[:rank].count"
+        },
+        "the ranks of a node are in falling order": {
+            "nodes.index(nodes[rank])": "(nodes.index(nodes[rank]), -rank)"
+        },
+        "these are the nodes' names; expected the ranks' numbers": {
+            "range(len(nodes)), key=lambda rank: nodes.index(nodes[rank])": "nodes, key=nodes.index"
+        },
+    },
+    hints=(
+        "Sort the ranks by the number of their node. `sorted` keeps the order of equal ones.",
+        "`sorted(range(len(nodes)), key=…)`; the place of a name is `nodes.index(name)`.",
+    ),
+)
+
+
+# Exercise 9.3
+
+
+def job_script():
+    """Return the text of a job script that trains LeNet-5 on four nodes and loses no work."""
+    return """#!/bin/bash
+#SBATCH --job-name=lenet5
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=1
+#SBATCH --time=00:30:00
+#SBATCH --signal=B:USR1@60
+#SBATCH --requeue
+#SBATCH --open-mode=append
+
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+if [ -e "$1/checkpoint.npz" ]; then
+    options=(--resume "$1")
+else
+    options=(--out "$1" --model lenet5 --data digits --epochs 4)
+fi
+mpiexec -n "$SLURM_NTASKS" labkit train "${options[@]}" &
+ranks=$!
+trap 'kill -USR1 $ranks' USR1
+while kill -0 $ranks 2>/dev/null; do  # as long as mpiexec runs
+    wait $ranks
+    status=$?
+done
+exit $status
+"""
+
+
+def look_at_the_script(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    script = outcomes[0].result
+    if not isinstance(script, str):
+        return f"expected the text of a script, got {type(script).__name__}. Is a `return` missing?"
+    return next(option_faults(script), None) or next(run_faults(script), None)
+
+
+JOB_SCRIPT = Exercise(
+    reference=job_script,
+    title="The job script",
+    difficulty=4,
+    minutes=40,
+    cases=lambda: [Case("this script", ((),))],
+    expected=None,
+    mistakes={
+        "… --requeue": {"#SBATCH --requeue\n": ""},
+        "… OMP_NUM_THREADS is not 1": {"export OMP_NUM_THREADS=1 ": "export "},
+        "… did not pass it on": {"trap 'kill -USR1 $ranks' USR1": "trap 'true' USR1"},
+        "… does not catch SIGUSR1": {"trap 'kill -USR1 $ranks' USR1\n": ""},
+        "… , the script with 0": {"exit $status": "exit 0"},
+        "… labkit train --resume": {"(--resume": "(--out"},
+        "… Is a `return` missing?": {'return """': 'text = """'},
+    },
+    look=look_at_the_script,
+    deadline_s=60.0,
+    hints=(
+        "Begin with the #SBATCH lines, one option per line, above the first command.",
+        "`mpiexec … &`, then `ranks=$!`, then `trap 'kill -USR1 $ranks' USR1`.",
+        "Call `wait $ranks` in a loop for as long as `kill -0 $ranks` succeeds, and keep the exit code "
+        "of the last `wait`: a signal interrupts `wait`.",
+    ),
+)
+
+
+# Exercise 9.4
+
+
+def wait_for_graph(ranks):
+    """Return, for each rank of a hang report, the sorted list of the ranks that it waits for, as a dict.
+
+    `ranks` is the report's list `ranks`: a dict for each rank, with its number (`rank`), its `activity`, the
+    `message` and the `calls` (collectives, the last one is the latest).
+    """
+    graph = {}
+    for mine in ranks:
+        others = [each["rank"] for each in ranks if each["rank"] != mine["rank"]]
+        waits = []
+        if mine["activity"] == "WAITING_FOR_MESSAGE":
+            peer = mine["message"]["peer"]
+            waits = others if peer is None else [peer]
+        elif mine["activity"] == "WAITING_IN_COLLECTIVE":
+            number = mine["calls"][-1]["number"]
+            for each in ranks:
+                is_in_it = (
+                    each["activity"] == "WAITING_IN_COLLECTIVE" and each["calls"][-1]["number"] == number
+                )
+                if not is_in_it:
+                    waits.append(each["rank"])
+        graph[mine["rank"]] = sorted(waits)
+    return graph
+
+
+Rank = dict[str, Any]
+
+
+def row(rank: int, activity: str, done: int, message: dict[str, Any] | None = None) -> Rank:
+    """Return the report's row of a rank that has made this many calls."""
+    calls = [{"number": k + 1, "operation": "allreduce"} for k in range(done)]
+    return {"rank": rank, "activity": activity, "message": message, "calls": calls}
+
+
+def in_collective(rank: int, number: int) -> Rank:
+    return row(rank, "WAITING_IN_COLLECTIVE", number)
+
+
+def receiving(rank: int, peer: int | None, done: int = 0) -> Rank:
+    return row(rank, "WAITING_FOR_MESSAGE", done, {"operation": "Recv", "peer": peer, "tag": None})
+
+
+def reports() -> Sequence[Case]:
+    found = {
+        "two ranks that receive from each other": [receiving(0, 1), receiving(1, 0)],
+        "a missing rank": [in_collective(0, 2), row(1, "RETURNED", 1), in_collective(2, 2)],
+        "a missing rank that has finished the same number of calls as the others before": [
+            *(in_collective(0, 1), receiving(1, 2, done=1), in_collective(2, 1), in_collective(3, 1)),
+        ],
+        "two collectives": [in_collective(0, 3), in_collective(1, 2), in_collective(2, 3)],
+        "a receive from any source": [receiving(0, None), row(1, "EXITED", 4), in_collective(2, 5)],
+        "a chain to a rank that computes": [receiving(0, 2), row(1, "RUNNING", 0), receiving(2, 1)],
+    }
+    return [Case(label, ((ranks,),)) for label, ranks in found.items()]
+
+
+def graph_by_activity(ranks: Sequence[Rank]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for mine in ranks:
+        place = mine["activity"], len(mine["calls"])
+        peer = mine["message"]["peer"] if mine["message"] else None
+        others = [each["rank"] for each in ranks if each is not mine]
+        by_activity = {
+            "WAITING_IN_COLLECTIVE": [
+                each["rank"] for each in ranks if (each["activity"], len(each["calls"])) != place
+            ],
+            "WAITING_FOR_MESSAGE": others if peer is None else [peer],
+        }
+        found[mine["rank"]] = by_activity.get(mine["activity"], [])
+    return found
+
+
+WAIT_FOR_GRAPH = Exercise(
+    reference=wait_for_graph,
+    title="Who waits for whom?",
+    difficulty=3,
+    minutes=15,
+    cases=reports,
+    expected=lambda case: [graph_by_activity(*case.arguments[0])],
+    mistakes={
+        "the arrows point the wrong way: list the ranks that this rank waits for": {
+            "return graph": "return {a: [b for b in graph if a in graph[b]] for a in graph}"
+        },
+        "a rank in a collective waits for all ranks that are not in it, not for all others": {
+            "if not is_in_it:": "if each is not mine:"
+        },
+        "a rank in another collective (another number) has not joined this one: it is waited for": {
+            ' and each["calls"][-1]["number"] == number': ""
+        },
+        "a rank that has finished this collective is no longer in it: look at its activity, too": {
+            'each["activity"] == "WAITING_IN_COLLECTIVE" and each["calls"][-1]["number"]': (
+                'len(each["calls"])'
+            )
+        },
+        "a rank with fewer calls is waited for, and so is one that is further": {"== number": ">= number"},
+        "a receive from any source (peer None) waits for all other ranks": {
+            "others if peer is None": "[] if peer is None"
+        },
+        "a rank in a collective waits, too: for the ranks that are not in it": {
+            'mine["activity"] == "WAITING_IN_COLLECTIVE"': "False"
+        },
+    },
+    hints=(
+        "Three cases, by `activity`: WAITING_FOR_MESSAGE waits for `message['peer']`, "
+        "WAITING_IN_COLLECTIVE for every rank that is not in this collective, anything else for no rank.",
+        "A rank is in collective number k if its activity is WAITING_IN_COLLECTIVE and its last call, "
+        "`calls[-1]['number']`, is k.",
+    ),
+)
+
+
+# Exercise 9.5
+
+
+def spread(comm, wire, limit):
+    """Let heat spread along a closed wire until no value changes by `limit`; return (steps, wire).
+
+    Shape: wire (n,), the same on all ranks, n >= p; each rank computes its part of np.array_split. Each rank
+    returns the number of steps and the whole wire.
+    """
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    part = np.array_split(wire, comm.size)[comm.rank]
+    steps = 0
+    while True:
+        from_left, from_right = np.empty(1), np.empty(1)
+        comm.Sendrecv(part[-1:], dest=right, recvbuf=from_left, source=left)
+        comm.Sendrecv(part[:1], dest=left, recvbuf=from_right, source=right)
+        padded = np.concatenate([from_left, part, from_right])
+        change = (padded[:-2] - 2 * part + padded[2:]) / 4
+        part = part + change
+        steps += 1
+        largest = comm.allreduce(np.abs(change).max(), op=MPI.MAX)
+        if largest < limit:
+            break
+    return steps, np.concatenate(comm.allgather(part))
+
+
+def wires() -> Sequence[Case]:
+    cases = []
+    # The heat is where rank 0 comes to rest neither first nor last on three and four ranks.
+    for p, n, first, heated, limit in (
+        *((1, 6, 0, 2, 5.0), (2, 7, 0, 2, 5.0), (3, 12, 4, 3, 2.0), (4, 26, 5, 5, 0.5)),
+    ):
+        wire = np.zeros(n)
+        wire[first : first + heated] = 100.0
+        cases.append(Case(f"{p} ranks, {n} values, limit {limit}", ((wire, limit),) * p))
+    return cases
+
+
+def spread_on_one_rank(wire: np.ndarray, limit: float) -> tuple[int, np.ndarray]:
+    largest, steps = np.inf, 0
+    while largest >= limit:
+        change = (np.roll(wire, 1) - 2 * wire + np.roll(wire, -1)) / 4
+        wire, largest, steps = wire + change, np.abs(change).max(), steps + 1
+    return steps, wire
+
+
+SPREAD = Exercise(
+    reference=spread,
+    title="Mend the program",
+    difficulty=3,
+    minutes=15,
+    cases=wires,
+    expected=lambda case: [spread_on_one_rank(*case.arguments[0])] * case.ranks,
+    mistakes={
+        "it stops when the rank with the smallest change is done; wait for the largest": {
+            "op=MPI.MAX": "op=MPI.MIN"
+        },
+        "it stops when the ranks' mean of the largest changes is small; take their maximum": {
+            ", op=MPI.MAX)": ") / comm.size"
+        },
+        "it stops when the ranks' sum of the largest changes is small; take their maximum": {
+            "op=MPI.MAX": "op=MPI.SUM"
+        },
+        "it stops when rank 0 is done; other ranks may still change": {
+            "comm.allreduce(np.abs(change).max(), op=MPI.MAX)": "comm.bcast(np.abs(change).max())"
+        },
+        "the change of the last step is not added to the wire": {
+            "        part = part + change\n": "",
+            "            break\n": "            break\n        part = part + change\n",
+        },
+        "… changes its argument": {"part = part + change": "part += change"},
+        "… no matching send from rank 1": {
+            "comm.allreduce(np.abs(change).max(), op=MPI.MAX)": "np.abs(change).max()"
+        },
+        "… waits for itself in Recv": {
+            "comm.Sendrecv(part[-1:], dest=right, recvbuf=from_left, source=left)": (
+                "comm.Recv(from_left, source=left)\n        comm.Send(part[-1:], dest=right)"
+            )
+        },
+    },
+    on_ranks=True,
+    prelude=WITH_MPI,
+    hints=(
+        "A rank leaves the loop when *its own* part changes by less than the limit. Ranks that are cold "
+        "leave in the first step; the others then wait for values that no rank sends.",
+        "All ranks must leave in the same step, so they must decide together, from one number.",
+        "`largest = comm.allreduce(largest, op=MPI.MAX)` before the `if`.",
+    ),
+)
+
+
+# Exercise 9.6
+
+
+def predicted_step(ranks, compute_s, nbytes, cost, scaling):
+    """Return the time (s) of a step on `ranks` ranks: computation, then a ring all-reduce of the gradient.
+
+    `compute_s` is the computation time on one rank, `nbytes` the size of the gradient. `cost` has alpha (s
+    per message), beta (s per byte sent) and gamma (s per byte reduced). `scaling` is "strong" (the ranks
+    share the computation evenly) or "weak" (each rank computes as long as one rank alone).
+    """
+    chunk = nbytes / ranks
+    averaging = 2 * (ranks - 1) * (cost.alpha + chunk * cost.beta) + (ranks - 1) * chunk * cost.gamma
+    if scaling == "strong":
+        return compute_s / ranks + averaging
+    return compute_s + averaging
+
+
+def step_cases() -> Sequence[Case]:
+    cases = []
+    for ranks, compute_s, nbytes, alpha, beta, gamma in (
+        (1, 2.0, 64, 0.5, 0.25, 0.125),
+        (2, 1.0, 64, 0.5, 0.0, 0.0),
+        (4, 1.0, 64, 0.0, 0.25, 0.0),
+        (4, 1.0, 64, 0.0, 0.0, 0.125),
+        (4, 1.0, 64, 0.5, 0.25, 0.125),
+        (256, 3.0, 1 << 20, 2e-5, 1e-9, 3e-10),
+    ):
+        for scaling in ("strong", "weak"):
+            label = (
+                f"{ranks} ranks, {nbytes} bytes, alpha {alpha:g}, beta {beta:g}, gamma {gamma:g}, {scaling}"
+            )
+            cases.append(Case(label, ((ranks, compute_s, nbytes, CostModel(alpha, beta, gamma), scaling),)))
+    return cases
+
+
+def modelled_step(case: Case) -> Sequence[float]:
+    ((ranks, compute_s, nbytes, model, scaling),) = case.arguments
+    seconds = cost(ring_allreduce(ranks), nbytes, model)
+    return [float(compute_s / (ranks if scaling == "strong" else 1) + seconds)]
+
+
+PREDICTED_STEP = Exercise(
+    reference=predicted_step,
+    title="Predict the time of a step",
+    difficulty=3,
+    minutes=15,
+    cases=step_cases,
+    expected=modelled_step,
+    tolerance=1e-6,
+    mistakes={
+        "the computation is not shared: in strong scaling each rank does 1/p of it": {
+            "compute_s / ranks": "compute_s"
+        },
+        "in weak scaling each rank computes as long as one rank alone": {
+            "return compute_s + averaging": "return compute_s / ranks + averaging"
+        },
+        "strong and weak scaling are exchanged": {'"strong":': '"weak":'},
+        "a ring all-reduce has 2 (p - 1) rounds: reduce-scatter and all-gather": {"2 * ": ""},
+        "each message carries a chunk of n / p bytes, not the whole gradient": {"nbytes / ranks": "nbytes"},
+        "each of the 2 (p - 1) messages has a latency, not only the first": {
+            "2 * (ranks - 1) * (cost.alpha + chunk * cost.beta)": (
+                "(cost.alpha if ranks > 1 else 0) + 2 * (ranks - 1) * chunk * cost.beta"
+            )
+        },
+        "there are p - 1 rounds in each half of a ring, not p": {"(ranks - 1)": "ranks"},
+        "only the reduce-scatter adds: gamma counts p - 1 chunks": {"+ (ranks - 1)": "+ 2 * (ranks - 1)"},
+        "the reduction cost gamma is missing": {" + (ranks - 1) * chunk * cost.gamma": ""},
+        "… not the whole gradient": {"chunk * cost.beta": "nbytes * cost.beta"},
+    },
+    hints=(
+        "Count for one rank: how many messages and bytes does it send, how many bytes does it add?",
+        "2 (p - 1) messages of n / p bytes each. Only those of the reduce-scatter, p - 1, are reduced.",
+    ),
+)
+
+
+# Exercise 9.7
+
+
+def hierarchical_average(comm, nodes, array):
+    """Leave the mean of all ranks' arrays in `array`; only one rank of each node sends to other nodes.
+
+    `nodes` holds the node name of each rank. Shape: array (n,), float32 or float64. Nodes may have unequal
+    numbers of ranks.
+    """
+    inside = comm.Split(list(nodes).index(nodes[comm.rank]), comm.rank)
+    leaders = comm.Split(0 if inside.rank == 0 else MPI.UNDEFINED, comm.rank)
+    total = np.empty_like(array)
+    inside.Reduce(array, total)
+    if inside.rank == 0:
+        leaders.Allreduce(MPI.IN_PLACE, total)
+        leaders.Free()
+        array[:] = total / comm.size
+    inside.Bcast(array)
+    inside.Free()
+
+
+def uneven_nodes() -> Sequence[Case]:
+    cases = []
+    for nodes, n, dtype in (
+        *(("a", 1, "float32"), ("ab", 5, "float64"), ("aa", 8, "float32"), ("aab", 7, "float32")),
+        *(("abab", 12, "float32"), ("aabb", 3, "float64"), ("baaa", 16, "float32"), ("abcd", 10, "float32")),
+    ):
+        p = len(nodes)
+        arguments = [(list(nodes), (np.arange(1, n + 1) * 10.0**rank).astype(dtype)) for rank in range(p)]
+        label = f"{p} ranks on nodes {' '.join(nodes)}, {n} values, {dtype}"
+        cases.append(Case(label, tuple(arguments)))
+    return cases
+
+
+def mean_of_all(case: Case) -> Sequence[np.ndarray]:
+    arrays = [array for _, array in case.arguments]
+    return [np.mean(arrays, axis=0).astype(arrays[0].dtype)] * case.ranks
+
+
+def look_between_nodes(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    """Say whether ranks other than one of each node send to other nodes, and how much they send."""
+    nodes, array = case.arguments[0]
+    p, names = case.ranks, dict.fromkeys(nodes)
+    out = [sum(outcomes[r].sent[d] for d in range(p) if nodes[d] != nodes[r]) for r in range(p)]
+    for name in names:
+        senders = [rank for rank in range(p) if nodes[rank] == name and out[rank]]
+        if len(senders) > 1:
+            return f"ranks {senders} are on one node and all send to other nodes: only one of them may"
+        if len(names) > 1 and not senders:
+            return (
+                "the ranks of different nodes exchange nothing that can be seen: use Allreduce of the leaders"
+            )
+    most = 2 * (len(names) - 1) * array.nbytes
+    if sum(out) > most:
+        return f"{sum(out)} bytes go from node to node, {most} are enough: let one rank of each node send"
+    return None
+
+
+HIERARCHICAL_AVERAGE = Exercise(
+    reference=hierarchical_average,
+    title="A hierarchical average",
+    difficulty=4,
+    minutes=25,
+    cases=uneven_nodes,
+    expected=mean_of_all,
+    tolerance=1e-5,
+    mistakes={
+        "this is the mean of the nodes' means, but nodes have unequal numbers of ranks": {
+            "Reduce(array": "Reduce(array / inside.size",
+            "comm.size": "len(set(nodes))",
+        },
+        "this is the sum: divide by the number of ranks": {"total / comm.size": "total"},
+        "this divides by the number of nodes, not by the number of ranks": {"comm.size": "len(set(nodes))"},
+        "each node has its own mean: the leaders must all-reduce": {
+            "        leaders.Allreduce(MPI.IN_PLACE, total)\n": "",
+            "comm.size": "inside.size",
+        },
+        "only one rank of each node has the mean: broadcast it inside the node": {
+            "    inside.Bcast(array)\n": ""
+        },
+        "the leaders average their own arrays: reduce inside each node first": {
+            "inside.Reduce(array, total)": "total[:] = array",
+            "comm.size": "len(set(nodes))",
+        },
+        "… go from node to node": """
+def hierarchical_average(comm, nodes, array):
+    comm.Allreduce(MPI.IN_PLACE, array)
+    array /= comm.size
+""",
+        "… TypeError": {"list(nodes).index(nodes[comm.rank])": "nodes[comm.rank]"},
+    },
+    look=look_between_nodes,
+    on_ranks=True,
+    result_in=1,
+    wrap=on_a_ring,
+    forbidden=("allreduce", "allgather", "Allgather", "gather", "Alltoall", "alltoall"),
+    prelude=WITH_MPI,
+    hints=(
+        "Three steps: sum inside each node onto one rank (the leader), all-reduce among the leaders, "
+        "broadcast inside each node.",
+        "`comm.Split(color, key)` makes a communicator of the ranks with the same color, an integer: the "
+        "index of the node. Ranks with the color MPI.UNDEFINED get no communicator.",
+        "Sum in both steps, and divide once by comm.size: then unequal nodes need no weights.",
+    ),
+)
