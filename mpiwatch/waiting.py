@@ -534,6 +534,8 @@ class MessageWait(Waiting):
         slot.
         """
         recorder, rank = self.watch.recorder, self.watch.rank
+        if self.watch.is_threaded():  # a thread that has begun since then may send the message
+            self.watch.slot.message_number = 0
         if not recorder.slots[rank].message_number or (
             self.peer >= 0 and recorder.slots[self.peer].waiting_in != WaitingIn.MESSAGE
         ):

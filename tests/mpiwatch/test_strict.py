@@ -53,6 +53,7 @@ CORRECT = {
         "sent, taken = np.arange(100_000), np.zeros(100_000, np.int64)\n"
         "receiving = threading.Thread(target=comm.Recv, args=(taken, rank, 3))\n"
         "receiving.start()\n"
+        "threading.Event().wait(0.05)\n"  # the receive waits before there is a thread that will send
         "sending = threading.Timer(1.0, comm.Send, args=(sent, rank, 3))\n"
         "sending.start()\n"
         "sending.join()\n"
