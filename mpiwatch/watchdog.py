@@ -69,7 +69,8 @@ def callee(frame: FrameType, result_of: Results = lambda function: UNKNOWN) -> o
 
     Python keeps the called function on a frame's stack, which cannot be read. So this function finds the call
     in the source and evaluates its function again: names, attributes and items, but nothing that could run
-    the program's code. `result_of` returns an object with the attributes of the result of a function.
+    the program's code. Without the source it knows names and attributes only. `result_of` returns an object
+    with the attributes of the result of a function.
     """
     node = _called_expression(frame.f_code, frame.f_lasti)
     return UNKNOWN if node is None else _evaluate(node, frame, result_of)
@@ -86,13 +87,39 @@ def _called_expression(code: CodeType, instruction: int) -> ast.expr | None:
     if instruction < 0 or dis.opname[code.co_code[instruction]] not in _CALLS:
         return None
     _, line, _, column = list(code.co_positions())[instruction // 2]  # type: ignore[attr-defined,unused-ignore]
-    for node in ast.walk(_source(code.co_filename)):
+    source = _source(code.co_filename)
+    if not source.body:
+        return _without_source(code, instruction)
+    for node in ast.walk(source):
         if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) == (line, column):
             return node.func
     return None
 
 
-def _source(file: str) -> ast.AST:
+def _without_source(code: CodeType, instruction: int) -> ast.expr | None:
+    """Return what `_called_expression` does for names and attributes, such as `MPI.Win.Allocate`.
+
+    A rank has no source of a function that a notebook has sent to it (`apply`, `map`). All parts of such an
+    expression begin where the call begins.
+    """
+    found: ast.expr | None = None
+    positions = list(code.co_positions())
+    line, last_line, column, last_column = positions[instruction // 2]
+    for each in dis.get_instructions(code):
+        at = positions[each.offset // 2]
+        if each.offset >= instruction or (at[0], at[2]) != (line, column):
+            continue
+        if (at[1], at[3]) == (last_line, last_column):
+            continue  # a part of the call itself
+        if each.opname.startswith("LOAD_") and isinstance(each.argval, str):
+            is_attribute = found is not None and each.opname in ("LOAD_ATTR", "LOAD_METHOD")
+            found = ast.Attribute(found, each.argval) if found and is_attribute else ast.Name(each.argval)
+        elif each.opname in _CALLS and found is not None and not isinstance(found, ast.Call):
+            found = ast.Call(found, [], [])
+    return found
+
+
+def _source(file: str) -> ast.Module:
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:  # the file has been edited since

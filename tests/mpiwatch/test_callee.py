@@ -39,3 +39,20 @@ def test_a_call_in_a_comprehension(code: str, text: str) -> None:
     linecache.cache["<called>"] = len(source), None, source.splitlines(keepends=True), "<called>"
     exec(compile(source, "<called>", "exec"), namespace)
     assert namespace["result"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["c.method()", "box.item.method(a, [b])", "box.item.method(a,\n        *objects)", "method(c, a, key=b)"],
+)
+def test_a_call_of_a_function_that_came_without_its_source(call: str) -> None:
+    """As with `apply` in a notebook."""
+
+    class Box:
+        item = Looking()
+
+    text = f"def f(box, objects, a, b):\n    c = objects[0]\n    return [{call}][0]"
+    namespace: dict[str, Any] = {}
+    namespace["method"] = method = lambda *given, key=0: callee(sys._getframe(1)) is method
+    exec(compile(text, "<no source>", "exec"), namespace)
+    assert namespace["f"](Box(), [Looking()], 1, 2)
