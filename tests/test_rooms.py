@@ -54,12 +54,12 @@ MOST_LINES = {
     "labkit/cluster": 3_270,
     "labkit/doctor": 720,
     "labkit/bench": 1_300,
-    "labkit/exercises": 9_398,
+    "labkit/exercises": 9_346,
     "labkit/plots": 1_400,
     "labkit/cli": 2_400,
-    "tests": 27_209,
+    "tests": 26_769,
 }
-MOST_FILES, MOST_PACKAGES = 249, 25
+MOST_FILES, MOST_PACKAGES = 246, 24
 
 # Pairs of packages that import each other; this list only ever gets shorter.
 MUTUAL: set[tuple[str, str]] = {
