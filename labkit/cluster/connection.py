@@ -107,7 +107,7 @@ def connect(
             errors.refuse_cells(shell, errors.NOT_CONNECTED)
         raise
     keep(claim, recorder)
-    if text := take_over_text(claim.loser, cleared, idle=not take_over):
+    if text := take_over_text(claim.displaced, cleared, idle=not take_over):
         print(text)
     hosts = ", ".join(dict.fromkeys(info.host for info in infos))
     print(
@@ -158,7 +158,7 @@ def answers(
     by_force: bool,
 ) -> tuple[ipp.Client, list[RankInfo]]:
     """Return what wait_for_ranks does. Stop a cell of a notebook that has exited or loses its engines."""
-    last, other = claim.before, claim.loser
+    last, other = claim.before, claim.displaced
     orphaned = last is not None and not last.alive
     try:
         answer_s = ANSWER_ORPHAN_S if orphaned else ANSWER_S
