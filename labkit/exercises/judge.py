@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.compare import ROUNDINGS, difference, names_of_parts
-from labkit.exercises.ends import CheckFailed
 from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.failures import CheckFailed
 from labkit.exercises.launching import Job, Trial
 from labkit.exercises.transport import Foreign, Unreadable, pack, unpack
 from mpiwatch.wording import ranks_phrase

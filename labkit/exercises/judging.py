@@ -48,7 +48,7 @@ def verdicts(name: str, texts: Sequence[str], folder: Path, deadline_s: float | 
     import mpi4py  # noqa: PLC0415  (only this process must not be an MPI process)
 
     mpi4py.rc.initialize = False
-    from labkit.exercises import catalogue, ends, judge  # noqa: PLC0415
+    from labkit.exercises import catalogue, failures, judge  # noqa: PLC0415
     from labkit.exercises.launching import Job, Task  # noqa: PLC0415
 
     made: list[Verdict] = []
@@ -59,7 +59,7 @@ def verdicts(name: str, texts: Sequence[str], folder: Path, deadline_s: float | 
             limit_s = exercise.deadline_s if deadline_s is None else deadline_s
             cases = list(exercise.cases())
             if not cases:
-                raise ends.CheckFailed("the exercise has no cases")
+                raise failures.CheckFailed("the exercise has no cases")
             task = Task(
                 name=name,
                 prelude=exercise.prelude,
@@ -88,11 +88,11 @@ def verdicts(name: str, texts: Sequence[str], folder: Path, deadline_s: float | 
 def _judged(
     trial: Trial, text: str, cases: Sequence[Case], limit_s: float, mistakes: MistakesMade
 ) -> Verdict:
-    from labkit.exercises import ends, judge  # noqa: PLC0415
+    from labkit.exercises import failures, judge  # noqa: PLC0415
 
     exercise = mistakes.exercise
     try:
-        found = ends.finding(trial, text, cases, limit_s, exercise.on_ranks)
+        found = failures.finding(trial, text, cases, limit_s, exercise.on_ranks)
         if found is None:
             found = judge.judge(exercise, cases, judge.outcomes(trial, cases), mistakes)
     except Exception as error:

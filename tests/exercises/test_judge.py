@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from labkit.exercises import judge
-from labkit.exercises.ends import CheckFailed
 from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.failures import CheckFailed
 from labkit.exercises.launching import Trial
 from labkit.exercises.transport import pack
 
