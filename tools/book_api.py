@@ -9,9 +9,22 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any, get_origin
 
-# The rooms whose names notebooks and programs import, in the order of a training run.
-ROOMS = ["data", "nn", "schedules", "comm", "train", "watch"]
-ROOMS += ["cluster", "exercises", "reports", "plots", "bench"]
+# The packages whose names notebooks and programs import, in the order of a training run, by the page of each.
+ROOMS = {
+    room: f"labkit.{room}"
+    for room in (
+        "data",
+        "nn",
+        "schedules",
+        "comm",
+        "train",
+        "cluster",
+        "exercises",
+        "reports",
+        "plots",
+        "bench",
+    )
+} | {"mpiwatch": "mpiwatch"}
 HEAD = """\
 # API
 
@@ -32,8 +45,8 @@ def pages() -> dict[str, str]:
 
 def of_room(room: str) -> Iterator[str]:
     """Yield the blocks of one room: its docstring and an entry for each public name."""
-    module = importlib.import_module(f"labkit.{room}")
-    yield f"# labkit.{room}"
+    module = importlib.import_module(ROOMS[room])
+    yield f"# {ROOMS[room]}"
     yield _text(module)
     for name in getattr(module, "__all__", ()):
         value = getattr(module, name)
@@ -127,8 +140,8 @@ def _plain(annotation: Any) -> Any:
 
 
 def _row(room: str) -> str:
-    text = _text(importlib.import_module(f"labkit.{room}"))
-    return f"| [labkit.{room}]({room}.md) | {' '.join(text.split(chr(10) * 2)[0].split())} |"
+    text = _text(importlib.import_module(ROOMS[room]))
+    return f"| [{ROOMS[room]}]({room}.md) | {' '.join(text.split(chr(10) * 2)[0].split())} |"
 
 
 def _text(value: Any) -> str:
