@@ -49,7 +49,7 @@ def is_cell(file: str) -> bool:
 
 def cell_number(file: str) -> str:
     """Return the number of a cell in its notebook; empty if its first line does not say it."""
-    found = re.match(r"\s*# cell \[(\d+)\]", _line(file, 1))  # see labkit/cluster/magics.py
+    found = re.match(r"\s*# cell \[(\d+)\]", _line(file, 1))
     return found[1] if found else ""
 
 
