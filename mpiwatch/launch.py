@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -151,7 +151,7 @@ def findings_file(json: str) -> str:
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options in a command line's arguments; on a usage error, print it and exit with status 2."""
     parser = argparse.ArgumentParser(
-        prog=NAME,
+        prog=NAME if os.path.basename(sys.argv[0]) == "__main__.py" else "mpiwatch",
         description="Run an mpi4py program, unchanged, and watch its ranks: those that it starts (-n 4), or "
         "those that mpiexec or srun has started. A hang is reported on standard error, "
         f"and the job ends with exit code {HANG_EXIT_CODE}.",
@@ -199,7 +199,10 @@ def run(mpiexec: Sequence[str], options: Options) -> int:
     """
     from mpiwatch.supervisor import supervised  # noqa: PLC0415  (a rank does not need it)
 
-    with _record(options.json) as record:
+    with tempfile.TemporaryDirectory(prefix=f"{FLIGHT_RECORDER}{os.getpid()}-") as folder:
+        # If this process is killed, the supervisor finds the folder by its name and removes it.
+        record = Path(options.json or f"{folder}/record").absolute()
+        record.unlink(missing_ok=True)
         words = command_line(replace(options, json=str(record)))
         environment = {**os.environ, **env.settings(), **env.one_machine(spawns=True)}
         job = subprocess.Popen([*supervised(), *mpiexec, *words], env=environment)
@@ -218,17 +221,3 @@ def run(mpiexec: Sequence[str], options: Options) -> int:
         with contextlib.suppress(OSError, ValueError, KeyError):
             code = int(json.loads(record.read_bytes())["exit_code"])
     return code
-
-
-@contextlib.contextmanager
-def _record(path: str | None) -> Iterator[Path]:
-    """Yield the path of the file for the report and the exit codes: `path`, or a temporary file."""
-    if path is not None:
-        Path(path).unlink(missing_ok=True)
-        yield Path(path).absolute()
-        return
-    # If this process is killed, the supervisor finds the file by this name and removes it.
-    file, name = tempfile.mkstemp(prefix=f"{FLIGHT_RECORDER}{os.getpid()}-")
-    os.close(file)
-    yield Path(name)
-    Path(name).unlink(missing_ok=True)

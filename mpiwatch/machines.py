@@ -25,9 +25,8 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from struct import Struct
@@ -36,7 +35,7 @@ from time import monotonic, sleep
 from mpiwatch.deadlock import Suspicion, stuck_ranks, waits
 from mpiwatch.processes import alive
 from mpiwatch.recorder import CellState, Death, FlightRecorder, ReportRequest, Slot, read_request
-from mpiwatch.report import Mismatch, RankState, Reason, Report, rank_from_json, to_json
+from mpiwatch.report import Mismatch, Reason, Report
 from mpiwatch.snapshot import is_in_mpi_call, observe, take_snapshot
 
 HEADER = Struct("!IBd")  # length of what follows, a Kind, the sender's clock
@@ -262,67 +261,16 @@ def find_hub(where: tuple[list[str], int, bytes], machine: int) -> tuple[Connect
     for address in addresses:
         if monotonic() > deadline:
             break
+        sock = None
         try:
             sock = socket.create_connection((address, port), CONNECT_S)
-        except OSError as error:
-            faults.append(f"{address}: {error.strerror or error}")
-            continue
-        try:
             introduce(sock, key, machine)
-        except OSError as error:
-            sock.close()
-            faults.append(f"{address}: {error.strerror or error}")
-        else:
             return Connection(sock), ""
+        except OSError as error:
+            faults.append(f"{address}: {error.strerror or error}")
+            if sock is not None:
+                sock.close()
     return None, "; ".join(faults)
-
-
-class Changes:
-    """Finds what has changed in the slots of a machine's ranks since the last call."""
-
-    def __init__(self, recorder: FlightRecorder, ranks: Collection[int]) -> None:
-        self.recorder = recorder
-        self.sent = {rank: bytes(SLOT_BYTES) for rank in ranks}
-
-    def take(self) -> bytes:
-        """Return the parts that have changed; empty if nothing has."""
-        parts = []
-        for rank, before in self.sent.items():
-            now = raw_slot(self.recorder, rank)
-            if now == before:
-                continue
-            self.sent[rank] = now
-            for start in range(0, SLOT_BYTES, BLOCK_BYTES):
-                block = now[start : start + BLOCK_BYTES]
-                if block != before[start : start + BLOCK_BYTES]:
-                    parts.append(PART.pack(rank, start, len(block)) + block)
-        return b"".join(parts)
-
-
-class Mirror:
-    """Writes the slots of other machines' ranks to this machine's recorder, with times on its own clock."""
-
-    def __init__(self, recorder: FlightRecorder, ranks: Collection[int]) -> None:
-        self.recorder = recorder
-        self.raw = {rank: bytearray(raw_slot(recorder, rank)) for rank in ranks}
-
-    def apply(self, parts: bytes, offset_s: float) -> None:
-        """Write changed parts; `offset_s` is how far our clock is ahead of the sender's."""
-        touched = set()
-        for rank, start, block in _split(parts):
-            self.raw[rank][start : start + len(block)] = block
-            touched.add(rank)
-        for rank in touched:
-            write_slot(self.recorder, rank, with_times_moved(self.raw[rank], offset_s))
-
-
-def _split(parts: bytes) -> Iterator[tuple[int, int, bytes]]:
-    at = 0
-    while at < len(parts):
-        rank, start, length = PART.unpack_from(parts, at)
-        at += PART.size
-        yield rank, start, parts[at : at + length]
-        at += length
 
 
 def states_of(recorder: FlightRecorder, ranks: Iterable[int], now_s: float) -> bytes:
@@ -334,12 +282,6 @@ def states_of(recorder: FlightRecorder, ranks: Iterable[int], now_s: float) -> b
             state.mpi_call_since_s = 0.0
         parts.append(PART.pack(rank, 0, STATE_BYTES) + bytes(state)[:STATE_BYTES])
     return b"".join(parts)
-
-
-def write_states(recorder: FlightRecorder, parts: bytes, offset_s: float) -> None:
-    """Write the states of other machines' ranks; see `states_of`."""
-    for rank, _, state in _split(parts):
-        write_slot(recorder, rank, with_times_moved(bytearray(state), offset_s))
 
 
 def raw_slot(recorder: FlightRecorder, rank: int) -> bytes:
@@ -363,160 +305,56 @@ def with_times_moved(slot: bytearray, offset_s: float) -> bytes:
     return bytes(moved)
 
 
-@dataclass(frozen=True)
-class Observed:
-    """What a machine's ranks are doing, and the highest number of a call that they have made."""
-
-    states: tuple[RankState, ...]
-    highest_number: int
-
-    def to_json(self) -> bytes:
-        """Return this object as JSON."""
-        return to_json(self)
-
-    @staticmethod
-    def from_json(text: bytes) -> Observed:
-        """Return the object that `to_json` has written."""
-        fields = json.loads(text)
-        return Observed(tuple(map(rank_from_json, fields["states"])), fields["highest_number"])
+def numbered(number: int, report: Report) -> bytes:
+    """Return what a frame holds of a report and the highest number of a call that its machines know."""
+    return FIRST_NUMBER.pack(number) + report.to_json()
 
 
-class Relay(threading.Thread):
-    """Sends the hub the slots of this machine's ranks, and publishes the hub's reports."""
-
-    def __init__(self, recorder: FlightRecorder, connection: Connection) -> None:
-        super().__init__(name="mpiwatch-relay", daemon=True)
-        self.recorder, self.connection = recorder, connection
-        self.connections = {0: connection}  # by the number of the machine at the other end
-        machine = recorder.head.machine
-        self.ranks = [rank for rank, slot in enumerate(recorder.slots) if slot.machine == machine]
-        self.others = sorted(set(range(recorder.size)) - set(self.ranks))
-        self.changes = Changes(recorder, self.ranks)
-        self.next_check_s = 0.0
-        self.is_over = False
-
-    def run(self) -> None:
-        """Serve until `stop`, or until the hub is lost."""
-        try:
-            while not self.is_over:
-                self.exchange(TICK_S)
-            self.send_changes()
-        except OSError:
-            pass
-        except Exception:
-            traceback.print_exc(file=sys.stderr)  # the hub notices that this machine is gone and reports it
-        finally:
-            self.close()
-            self.lose_hub()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.connection.close()
-
-    def stop(self) -> None:
-        """Send the last changes, and end the thread."""
-        self.is_over = True
-        if self.is_alive():
-            self.join(STOP_S)
-
-    def exchange(self, timeout_s: float) -> None:
-        """Send changes in the slots, and handle the hub's frames. Raise OSError if the hub is lost."""
-        connection = self.connection
-        select.select([connection], [connection] if connection.leaving else [], [], timeout_s)
-        for kind, payload in connection.receive():
-            if kind is Kind.STATES:
-                write_states(self.recorder, payload, connection.offset_s)
-                for rank in self.others:
-                    self.recorder.slots[rank].sampled_s = monotonic()
-            elif kind is Kind.OBSERVE:
-                self.send_changes()
-                connection.send(Kind.OBSERVED, self.observed().to_json())
-            elif kind is Kind.REPORT:
-                self.publish(payload)
-                connection.send(Kind.PUBLISHED)
-        if monotonic() > self.next_check_s:
-            self.next_check_s = monotonic() + DEATHS_S
-            self.note_deaths()
-        if not connection.is_behind:
-            self.send_changes()
-        connection.flush()
-
-    def send_changes(self) -> None:
-        """Send the hub what has changed in the slots of this machine's ranks."""
-        if parts := self.changes.take():
-            self.connection.send(Kind.SLOTS, parts)
-
-    def observed(self) -> Observed:
-        """Return what this machine's ranks are doing."""
-        with self.recorder.locked():
-            states = tuple(observe(self.recorder, rank) for rank in self.ranks)
-            return Observed(states, self.recorder.highest_number())
-
-    def publish(self, payload: bytes) -> None:
-        """Publish a report of the hub on this machine."""
-        (number,) = FIRST_NUMBER.unpack_from(payload)
-        with self.recorder.locked():
-            self.recorder.publish(Report.from_json(payload[FIRST_NUMBER.size :]), number)
-
-    def note_deaths(self) -> None:
-        """Note which ranks of this machine have died, which only this machine can see."""
-        for rank in self.ranks:
-            slot = self.recorder.slots[rank]
-            has_started = slot.pid != 0
-            if (
-                has_started
-                and not slot.has_died
-                and slot.cell_state != CellState.EXITED
-                and not alive(slot.pid)
-            ):
-                slot.has_died = Death.DIED
-
-    def lose_hub(self) -> None:
-        """Mark all other machines' ranks as unreachable, and let this machine make its own reports."""
-        for rank in self.others:
-            slot = self.recorder.slots[rank]
-            if slot.cell_state != CellState.EXITED and not slot.has_died:
-                slot.has_died = Death.UNREACHABLE
-        self.recorder.head.hub = 0
+def read_numbered(payload: bytes) -> tuple[int, Report]:
+    """Return what `numbered` was given."""
+    (number,) = FIRST_NUMBER.unpack_from(payload)
+    return number, Report.from_json(payload[FIRST_NUMBER.size :])
 
 
-class Hub(threading.Thread):
-    """Serves the relays. `connections`: by the numbers of their machines."""
+class Server(threading.Thread):
+    """Serves the connections to other machines until `stop`.
 
-    def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection]) -> None:
-        super().__init__(name="mpiwatch-hub", daemon=True)
+    `connections`: by the number of the machine at the other end. `reached`: the ranks that each one leads to.
+    """
+
+    def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection], name: str) -> None:
+        super().__init__(name=f"mpiwatch-{name}", daemon=True)
         self.recorder, self.connections = recorder, connections
-        self.ranks = {
-            machine: [rank for rank, slot in enumerate(recorder.slots) if slot.machine == machine]
-            for machine in connections
-        }
-        self.all_ranks = list(range(recorder.size))
-        self.mirrors = {machine: Mirror(recorder, ranks) for machine, ranks in self.ranks.items()}
-        self.answers: dict[int, bytes] = {}  # by machine
-        self.told: dict[int, tuple[float, ...]] = {}  # by rank
-        self.suspicion = Suspicion(recorder)
-        self.deadline_s: Callable[[], float] = lambda: math.inf  # before a deadlock is reported
-        self.tell_at = 0.0
+        self.reached: dict[int, list[int]] = {}
+        self.ranks: list[int] = []  # that this thread serves
+        # The slots of other machines' ranks, with times on those machines' clocks.
+        self.raw = {rank: bytearray(raw_slot(recorder, rank)) for rank in range(recorder.size)}
         self.is_over = False
 
     def run(self) -> None:
-        """Serve until `stop`, or until all machines are lost."""
+        """Serve until `stop`."""
         try:
             while not self.is_over:
                 self.exchange(TICK_S)
-                if (now := monotonic()) > self.tell_at:
-                    self.tell_at = now + STATES_S
-                    self.tell_states(now)
-                if self.suspicion.is_certain(now, self.deadline_s()):
-                    self.report(ReportRequest(Reason.DEADLOCK, self.deadline_s(), self.all_ranks, 0))
-                if (request := self.next_request()) is not None:
-                    self.report(request)
-            self.tell_states(monotonic())
+                self.act()
+            self.send_last()
         except Exception:
-            traceback.print_exc(file=sys.stderr)  # the relays notice that the hub is gone and report it
+            traceback.print_exc(file=sys.stderr)  # the other machines notice that this one is gone
         finally:
-            self.recorder.head.hub = 0  # the processes of this machine make their own reports again
             self.close()
+            self.recorder.head.hub = 0  # the processes of this machine make their own reports again
+
+    def act(self) -> None:
+        """Do what is due."""
+        raise NotImplementedError
+
+    def send_last(self) -> None:
+        """Send what has changed since the last time."""
+        raise NotImplementedError
+
+    def handle(self, machine: int, kind: Kind, payload: bytes) -> None:
+        """Handle a frame."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close the connections."""
@@ -524,47 +362,158 @@ class Hub(threading.Thread):
             connection.close()
 
     def stop(self) -> None:
-        """Send the relays the last states, and end the thread."""
+        """Send the last states, and end the thread."""
         self.is_over = True
         if self.is_alive():
             self.join(STOP_S)
 
     def exchange(self, timeout_s: float) -> None:
-        """Read the frames that have arrived, and send those that the relays have not taken yet."""
+        """Handle the frames that have arrived, and send those that the other ends have not taken yet."""
         machines = {connection.fileno(): machine for machine, connection in self.connections.items()}
         behind = [connection.fileno() for connection in self.connections.values() if connection.leaving]
         ready, writable, _ = select.select(list(machines), behind, [], timeout_s)
-        for file in {*ready, *writable}:
-            machine = machines[file]
+        for machine in {machines[file] for file in (*ready, *writable)}:
             connection = self.connections[machine]
             try:
                 connection.flush()
                 for kind, payload in connection.receive():
-                    if kind is Kind.SLOTS:
-                        self.mirrors[machine].apply(payload, connection.offset_s)
-                    else:
-                        self.answers[machine] = payload
+                    if machine in self.connections:
+                        self.handle(machine, kind, payload)
             except OSError:
                 self.lose(machine)
 
     def send(self, machine: int, kind: Kind, payload: bytes = b"") -> None:
-        """Send a frame to a machine; note if it is lost."""
+        """Send a frame to a machine, unless it is lost; note if it is lost now."""
         try:
-            self.connections[machine].send(kind, payload)
+            if machine in self.connections:
+                self.connections[machine].send(kind, payload)
         except OSError:
             self.lose(machine)
 
     def lose(self, machine: int) -> None:
-        """Note that a machine can no longer be reached."""
+        """Note that a connection has ended, and that the ranks which it led to can no longer be reached."""
         self.connections.pop(machine).close()
-        for rank in self.ranks[machine]:
+        for rank in self.reached[machine]:
             slot = self.recorder.slots[rank]
             if slot.cell_state != CellState.EXITED and not slot.has_died:
                 slot.has_died = Death.UNREACHABLE
 
-    def tell_states(self, now: float) -> None:
+    def write(self, machine: int, parts: bytes) -> None:
+        """Write changed parts of a machine's slots to this machine's recorder, with times on our clock."""
+        at, touched = 0, set()
+        while at < len(parts):
+            rank, start, length = PART.unpack_from(parts, at)
+            at += PART.size
+            self.raw[rank][start : start + length] = parts[at : at + length]
+            at += length
+            touched.add(rank)
+        for rank in touched:
+            moved = with_times_moved(self.raw[rank], self.connections[machine].offset_s)
+            write_slot(self.recorder, rank, moved)
+
+
+class Relay(Server):
+    """Sends the hub the slots of this machine's ranks, and publishes the hub's reports."""
+
+    def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection]) -> None:
+        super().__init__(recorder, connections, "relay")
+        machine = recorder.head.machine
+        self.ranks = [rank for rank, slot in enumerate(recorder.slots) if slot.machine == machine]
+        self.reached = {0: sorted(set(range(recorder.size)) - set(self.ranks))}
+        self.sent = {rank: bytes(SLOT_BYTES) for rank in self.ranks}
+        self.next_check_s = 0.0
+
+    def run(self) -> None:
+        super().run()
+        if self.connections:
+            self.lose(0)
+
+    def lose(self, machine: int) -> None:
+        super().lose(machine)
+        self.is_over = True  # without the hub, there is nothing to do
+
+    def act(self) -> None:
+        if monotonic() > self.next_check_s:
+            self.next_check_s = monotonic() + DEATHS_S
+            self.note_deaths()
+        if self.connections and not self.connections[0].is_behind:
+            self.send_last()
+
+    def send_last(self) -> None:
+        if parts := self.changes():
+            self.send(0, Kind.SLOTS, parts)
+
+    def handle(self, machine: int, kind: Kind, payload: bytes) -> None:
+        if kind is Kind.STATES:
+            self.write(machine, payload)
+            for rank in self.reached[machine]:
+                self.recorder.slots[rank].sampled_s = monotonic()
+        elif kind is Kind.OBSERVE:
+            self.send_last()
+            with self.recorder.locked():
+                states = tuple(observe(self.recorder, rank) for rank in self.ranks)
+                number = self.recorder.highest_number()
+            self.send(0, Kind.OBSERVED, numbered(number, Report(Reason.STOPPED, 0.0, states)))
+        elif kind is Kind.REPORT:
+            number, report = read_numbered(payload)
+            with self.recorder.locked():
+                self.recorder.publish(report, number)
+            self.send(0, Kind.PUBLISHED)
+
+    def changes(self) -> bytes:
+        """Return the parts of this machine's slots that have changed since the last call."""
+        parts = []
+        for rank, before in self.sent.items():
+            now = raw_slot(self.recorder, rank)
+            for start in range(0, SLOT_BYTES, BLOCK_BYTES) if now != before else ():
+                block = now[start : start + BLOCK_BYTES]
+                if block != before[start : start + BLOCK_BYTES]:
+                    parts.append(PART.pack(rank, start, len(block)) + block)
+            self.sent[rank] = now
+        return b"".join(parts)
+
+    def note_deaths(self) -> None:
+        """Note which ranks of this machine have died, which only this machine can see."""
+        for slot in (self.recorder.slots[rank] for rank in self.ranks):
+            may_have_died = slot.pid and not slot.has_died and slot.cell_state != CellState.EXITED
+            if may_have_died and not alive(slot.pid):
+                slot.has_died = Death.DIED
+
+
+class Hub(Server):
+    """Gathers the slots of all machines' ranks, makes the reports, and lets the relays publish them."""
+
+    def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection]) -> None:
+        super().__init__(recorder, connections, "hub")
+        self.ranks = list(range(recorder.size))
+        self.reached = {
+            machine: [rank for rank, slot in enumerate(recorder.slots) if slot.machine == machine]
+            for machine in connections
+        }
+        self.answers: dict[int, bytes] = {}  # by machine
+        self.told: dict[int, tuple[float, ...]] = {}  # by rank
+        self.suspicion = Suspicion(recorder)
+        self.deadline_s: Callable[[], float] = lambda: math.inf  # before a deadlock is reported
+        self.tell_at = 0.0
+
+    def act(self) -> None:
+        if (now := monotonic()) > self.tell_at:
+            self.tell_at = now + STATES_S
+            self.send_last()
+        if self.suspicion.is_certain(now, self.deadline_s()):
+            self.report(ReportRequest(Reason.DEADLOCK, self.deadline_s(), self.ranks, 0))
+        if (request := self.next_request()) is not None:
+            self.report(request)
+
+    def handle(self, machine: int, kind: Kind, payload: bytes) -> None:
+        if kind is Kind.SLOTS:
+            self.write(machine, payload)
+        else:
+            self.answers[machine] = payload
+
+    def send_last(self) -> None:
         """Send each machine what has changed in the states of other machines' ranks."""
-        changed = []
+        now, changed = monotonic(), []
         for rank, slot in enumerate(self.recorder.slots):
             of_cell = slot.cell_state, slot.cells_started, slot.has_died, slot.has_exited
             of_waits = slot.waiting_in, slot.message_number, slot.waiting_since_s, is_in_mpi_call(slot, now)
@@ -573,7 +522,7 @@ class Hub(threading.Thread):
                 changed.append(rank)
         for machine, connection in tuple(self.connections.items()):
             if not connection.is_behind:
-                others = [rank for rank in changed if rank not in self.ranks[machine]]
+                others = [rank for rank in changed if rank not in self.reached[machine]]
                 self.send(machine, Kind.STATES, states_of(self.recorder, others, now))
 
     def next_request(self) -> ReportRequest | None:
@@ -586,12 +535,12 @@ class Hub(threading.Thread):
         """Publish a report on all other machines, then on this one."""
         recorder = self.recorder
         with recorder.locked():
-            observed = self.observed()
-            others = {state.rank: state for answer in observed for state in answer.states}
-            report = take_snapshot(recorder, *request._replace(why=self.reason(request)), observed=others)
-            number = max([recorder.highest_number(), *(answer.highest_number for answer in observed)])
-            self.ask(Kind.REPORT, FIRST_NUMBER.pack(number) + report.to_json())
-            recorder.publish(report, number)
+            observed = [read_numbered(answer) for answer in self.ask(Kind.OBSERVE).values()]
+            others = {state.rank: state for _, report in observed for state in report.ranks}
+            made = take_snapshot(recorder, *request._replace(why=self.reason(request)), observed=others)
+            number = max([recorder.highest_number(), *(number for number, _ in observed)])
+            self.ask(Kind.REPORT, numbered(number, made))
+            recorder.publish(made, number)
         self.tell_at = 0.0
 
     def reason(self, request: ReportRequest) -> Reason | Mismatch:
@@ -601,10 +550,6 @@ class Hub(threading.Thread):
             waiting, self.recorder.size
         )
         return Reason.CIRCLE if request.why is Reason.TIMED_OUT and in_circle else request.why
-
-    def observed(self) -> list[Observed]:
-        """Return what the ranks are doing on those other machines that answer."""
-        return [Observed.from_json(answer) for answer in self.ask(Kind.OBSERVE).values()]
 
     def ask(self, kind: Kind, payload: bytes = b"") -> dict[int, bytes]:
         """Send a frame to all machines; return the answers that arrive in time."""
@@ -617,12 +562,9 @@ class Hub(threading.Thread):
         return dict(self.answers)
 
 
-Server = Hub | Relay
-
-
-def server_of(recorder: FlightRecorder, connections: dict[int, Connection]) -> Server:
+def server_of(recorder: FlightRecorder, connections: dict[int, Connection]) -> Hub | Relay:
     """Return the thread that serves these connections, which are keyed by machine number."""
-    return Relay(recorder, connections[0]) if recorder.head.machine else Hub(recorder, connections)
+    return (Relay if recorder.head.machine else Hub)(recorder, connections)
 
 
 def serve_here(server: Server, progress: Callable[[], object]) -> None:
@@ -636,12 +578,11 @@ def serve_here(server: Server, progress: Callable[[], object]) -> None:
 
 def _stay(server: Server, progress: Callable[[], object]) -> None:
     recorder = server.recorder
-    ranks = server.ranks if isinstance(server, Relay) else range(recorder.size)
 
     def is_needed(rank: int) -> bool:
         return recorder.slots[rank].cell_state != CellState.EXITED and recorder.is_alive(rank)
 
-    while server.is_alive() and any(map(is_needed, ranks)):
+    while server.is_alive() and any(map(is_needed, server.ranks)):
         progress()
         sleep(POLL_S)
     server.stop()

@@ -141,20 +141,14 @@ class Job:
             "report": json.loads(report.to_json()) if report else None,
             "findings": _findings(self.options.json),
         }
+        path = Path(self.options.json)
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")  # whoever sees the file sees all of it
         try:
-            write_whole(Path(self.options.json), json.dumps(content, indent=1) + "\n")
+            part.write_text(json.dumps(content, indent=1) + "\n")
+            part.replace(path)
         except OSError as error:
+            part.unlink(missing_ok=True)
             print(f"mpiwatch: the report could not be written: {error}", file=sys.stderr, flush=True)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is complete or, if this process is killed, as it was."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _findings(path: str) -> list[dict[str, object]]:

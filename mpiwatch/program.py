@@ -25,8 +25,9 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import find_spec
 from pathlib import Path
 from time import sleep
 from types import FrameType, ModuleType, TracebackType
@@ -50,7 +51,7 @@ def call_after_init(function: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds mpi4py.MPI once, through the other finders, and replaces its loader."""
+    """Finds mpi4py.MPI once, through the other finders, and lets its loader call a function at the end."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self.function = function
@@ -61,27 +62,14 @@ class _Finder(MetaPathFinder):
         if fullname != MPI_MODULE:
             return None
         sys.meta_path.remove(self)
-        for finder in sys.meta_path:
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None and spec.loader is not None:
-                spec.loader = _Loader(spec.loader, self.function)
-                return spec
-        return None
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            vars(spec.loader)["exec_module"] = functools.partial(self._load, spec.loader)
+        return spec
 
-
-class _Loader(Loader):
-    """Loads a module with another loader, and then calls a function."""
-
-    def __init__(self, loader: Loader, function: Callable[[], None]) -> None:
-        self.loader, self.function = loader, function
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self.loader.exec_module(module)
-        if module.__spec__ is not None:
-            module.__spec__.loader = module.__loader__ = self.loader
+    def _load(self, loader: Any, module: ModuleType) -> None:
+        del vars(loader)["exec_module"]
+        loader.exec_module(module)
         if module.Is_initialized():
             self.function()
         else:
@@ -94,8 +82,7 @@ class _Loader(Loader):
             self.function()
             return result
 
-        init_and_watch.__name__, init_and_watch.__doc__ = init.__name__, init.__doc__
-        return init_and_watch
+        return functools.update_wrapper(init_and_watch, init, ("__name__", "__doc__"), ())
 
 
 def run_script(words: tuple[str, ...], is_module: bool) -> None:

@@ -8,7 +8,7 @@ ranks is as short as one of four.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, auto
 from typing import Any
@@ -166,8 +166,8 @@ class Report:
         return next((call for call in calls if (call.communicator, call.number) == about), None)
 
     def to_json(self) -> bytes:
-        """Return the report as JSON, in ASCII."""
-        return to_json(self)
+        """Return the report as JSON, in ASCII, with members of enumerations by name."""
+        return json.dumps(asdict(self), default=lambda member: member.name, separators=(",", ":")).encode()
 
     @staticmethod
     def from_json(text: bytes) -> Report:
@@ -178,36 +178,25 @@ class Report:
             fields["mismatch"] = Mismatch[fields["mismatch"]]
         if fields["members"] is not None:
             fields["members"] = tuple(fields["members"])
-        fields["ranks"] = tuple(map(rank_from_json, fields["ranks"]))
+        for rank in fields["ranks"]:
+            rank["activity"] = Activity[rank["activity"]]
+            if rank["message"] is not None:
+                rank["message"] = MessageRecord(**rank["message"])
+            rank["calls"] = tuple(CallRecord(**call) for call in rank["calls"])
+        fields["ranks"] = tuple(RankState(**rank) for rank in fields["ranks"])
         return Report(**fields)
-
-
-def to_json(value: Any) -> bytes:
-    """Return a data class as JSON in ASCII, with members of enumerations by name."""
-    return json.dumps(asdict(value), default=lambda member: member.name, separators=(",", ":")).encode()
-
-
-def rank_from_json(fields: dict[str, Any]) -> RankState:
-    """Return the rank's state from the text that `to_json` has returned."""
-    fields["activity"] = Activity[fields["activity"]]
-    if fields["message"] is not None:
-        fields["message"] = MessageRecord(**fields["message"])
-    fields["calls"] = tuple(CallRecord(**call) for call in fields["calls"])
-    return RankState(**fields)
 
 
 WAITING = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE)
 
-Group = tuple[RankState, list[int]]
 
-
-def groups(report: Report) -> list[Group]:
+def groups(report: Report) -> list[tuple[RankState, list[int]]]:
     """Return what the ranks do, and which ranks do it: waiting ranks first, large groups first.
 
     If there are too many groups, leave out details in which the ranks differ. If there still are, or if
     most ranks are in the first group, it is kept, and of the others the small ones: the odd ones out.
     """
-    found: list[Group] = []
+    found: list[tuple[RankState, list[int]]] = []
     for simplify in (_keep, _without_peer, _without_place):
         by_state: dict[RankState, list[int]] = {}
         for rank in report.ranks:
@@ -273,18 +262,19 @@ def ranks_on_hosts(report: Report, ranks: Collection[int]) -> str:
     return f"{phrase} ({named if len(hosts) <= MAX_HOSTS else f'{len(hosts)} hosts'})"
 
 
-_ABSENT_LABELS = {
-    Activity.WAITING_IN_COLLECTIVE: "elsewhere",
-    Activity.WAITING_FOR_MESSAGE: "in a message",
-    Activity.IN_MPI_CALL: "in another call",
-    Activity.RUNNING: "elsewhere",
-    Activity.RETURNED: "returned",
-    Activity.RAISED: "raised",
-    Activity.NOT_STARTED: "not started",
-    Activity.EXITED: "exited",
-    Activity.DEAD: "dead",
-    Activity.UNRESPONSIVE: "no response",
-    Activity.UNREACHABLE: "unreachable",
+# What a rank does that has not joined a collective: in the table, and in a sentence about a rank or several.
+_DOING = {
+    Activity.WAITING_IN_COLLECTIVE: ("elsewhere", ""),
+    Activity.WAITING_FOR_MESSAGE: ("in a message", ""),
+    Activity.IN_MPI_CALL: ("in another call", "{be} in {rank.mpi_call}{at}"),
+    Activity.RUNNING: ("elsewhere", "{be}{at_or_running}"),
+    Activity.RETURNED: ("returned", "{have} returned from the cell"),
+    Activity.RAISED: ("raised", "raised {rank.error}"),
+    Activity.NOT_STARTED: ("not started", "{have} not started the cell"),
+    Activity.EXITED: ("exited", "{have} ended {its_program}"),
+    Activity.DEAD: ("dead", "{died}"),
+    Activity.UNRESPONSIVE: ("no response", "{do} not respond"),
+    Activity.UNREACHABLE: ("unreachable", "cannot be reached"),
 }
 
 
@@ -302,6 +292,10 @@ class Entry:
 
     status: Status
     label: str
+
+    def __str__(self) -> str:
+        """Return `✓`, what the rank waits in, or what it does instead."""
+        return {Status.DONE: "✓", Status.WAITING: self.label}.get(self.status, f"– {self.label}".rstrip())
 
 
 @dataclass(frozen=True)
@@ -322,7 +316,8 @@ class Table:
                 found.setdefault(tuple(map(simplify, entries)), []).append(rank)
             if len(found) <= MAX_ROWS:
                 break
-        shown = sorted(sorted(found.items(), key=lambda group: -len(group[1]))[:MAX_ROWS], key=_first_rank)
+        largest = sorted(found.items(), key=lambda group: -len(group[1]))[:MAX_ROWS]
+        shown = sorted(largest, key=lambda group: group[1])
         rows = [(ranks_in_short(ranks), list(entries)) for entries, ranks in shown]
         left = len(self.rows) - sum(len(ranks) for _, ranks in shown)
         return [*rows, (f"{left} more", [])] if left else rows
@@ -330,10 +325,6 @@ class Table:
 
 def _without_details(entry: Entry) -> Entry:
     return Entry(entry.status, entry.label.partition(" (")[0])
-
-
-def _first_rank(group: tuple[tuple[Entry, ...], list[int]]) -> int:
-    return group[1][0]
 
 
 def call_details(call: CallRecord) -> str:
@@ -374,7 +365,7 @@ def _row(report: Report, rank: RankState, numbers: list[int]) -> list[Entry]:
         elif last is not None and last.number == number and report.is_waiting_here(rank):
             row.append(Entry(Status.WAITING, _waiting_label(report, last)))
         else:
-            row.append(Entry(Status.ABSENT, _ABSENT_LABELS[rank.activity]))
+            row.append(Entry(Status.ABSENT, _DOING[rank.activity][0]))
     return row
 
 
@@ -392,14 +383,11 @@ def table_lines(report: Report) -> list[str]:
         return []
     lines = [["", *data.columns]]
     for ranks, entries in data.grouped():
-        lines.append([ranks, *(_ENTRY[entry.status].format(entry.label).rstrip() for entry in entries)])
+        lines.append([ranks, *map(str, entries)])
     lines = [[*line, *[""] * (1 + len(data.columns) - len(line))] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = ("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)) for line in lines)
     return [*(f"  {row}".rstrip() for row in rows), ""]
-
-
-_ENTRY = {Status.DONE: "✓", Status.WAITING: "{}", Status.ABSENT: "– {}"}
 
 
 STUCK = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE, Activity.IN_MPI_CALL)
@@ -498,14 +486,12 @@ def _not_in(operation: str, report: Report) -> str:
     """Return which ranks wait for a non-blocking collective to complete, and which do not."""
     inside = [rank.rank for rank in report.ranks if rank.message and rank.message.operation == operation]
     outside = [rank.rank for rank in report.ranks if rank.rank not in inside]
-    waiting = (
-        f"{ranks_in_short(inside)} {'are' if len(inside) > 1 else 'is'} waiting for {operation} to complete"
-    )
-    return (
-        f"{waiting}, {ranks_in_short(outside)} {'are' if len(outside) > 1 else 'is'} not."
-        if outside
-        else f"{waiting}."
-    )
+    waiting = f"{_ranks_are(inside)} waiting for {operation} to complete"
+    return waiting + (f", {_ranks_are(outside)} not." if outside else ".")
+
+
+def _ranks_are(ranks: Collection[int]) -> str:
+    return f"{ranks_in_short(ranks)} {'are' if len(ranks) > 1 else 'is'}"
 
 
 def _peer(message: MessageRecord) -> str:
@@ -519,19 +505,14 @@ def _circle_of(report: Report) -> list[int]:
     if report.reason is not Reason.CIRCLE or report.reporter is None:
         return []
     peers = {rank.rank: rank.message.peer for rank in report.ranks if rank.message is not None}
-    ranks = circle(report.reporter, {rank: peer for rank, peer in peers.items() if peer is not None})
-    first = ranks.index(min(ranks)) if ranks else 0
-    return ranks[first:] + ranks[:first]
-
-
-def circle(start: int, peers: Mapping[int, int]) -> list[int]:
-    """Return the circle that one meets on the way from rank to awaited rank; empty if the way ends."""
-    path = [start]
-    while (peer := peers.get(path[-1], -1)) not in path:
-        if peer < 0:
+    path = [report.reporter]  # on the way from rank to awaited rank, which leads into the circle
+    while (peer := peers.get(path[-1])) not in path:
+        if peer is None:
             return []
         path.append(peer)
-    return path[path.index(peer) :]
+    ranks = path[path.index(peer) :]
+    first = ranks.index(min(ranks))
+    return ranks[first:] + ranks[:first]
 
 
 def _circle(report: Report) -> str:
@@ -627,23 +608,13 @@ def _waited_for(rank: RankState, message: MessageRecord) -> str:
 
 def _verb(rank: RankState, many: bool) -> str:
     be, have, do = ("are", "have", "do") if many else ("is", "has", "does")
-    return {
-        Activity.IN_MPI_CALL: f"{be} in {rank.mpi_call}" + (f" at {rank.place}" if rank.place else ""),
-        Activity.RUNNING: f"{be} at {rank.place}" if rank.place else f"{be} running",
-        Activity.RETURNED: f"{have} returned from the cell",
-        Activity.RAISED: f"raised {rank.error}",
-        Activity.NOT_STARTED: f"{have} not started the cell",
-        Activity.EXITED: f"{have} ended {'their programs' if many else 'its program'}",
-        Activity.DEAD: _death(rank, many),
-        Activity.UNRESPONSIVE: f"{do} not respond",
-        Activity.UNREACHABLE: "cannot be reached",
-    }[rank.activity]
-
-
-def _death(rank: RankState, many: bool) -> str:
-    if not rank.error:
-        return f"{'have' if many else 'has'} died"
-    return rank.error + (f" at {rank.place}" if rank.place else "")
+    at = f" at {rank.place}" if rank.place else ""
+    return _DOING[rank.activity][1].format(
+        rank=rank,
+        **{"be": be, "have": have, "do": do, "at": at, "at_or_running": at or " running"},
+        its_program="their programs" if many else "its program",
+        died=f"{rank.error}{at}" if rank.error else f"{have} died",
+    )
 
 
 def advice(report: Report, in_program: bool = False) -> list[str]:
@@ -672,7 +643,7 @@ def advice(report: Report, in_program: bool = False) -> list[str]:
     busy = [rank.rank for rank in report.ranks if rank.activity is Activity.RUNNING]
     if report.reason is Reason.TIMED_OUT and busy:
         lines.append(
-            f"If {ranks_in_short(busy)} {'are' if len(busy) > 1 else 'is'} only slow, allow more time: "
+            f"If {_ranks_are(busy)} only slow, allow more time: "
             f"`{connect}, deadline_s={longer_s})`, or `comm.deadline_s = {longer_s}` in a `%%px` cell."
         )
     if not waiting and _all_joined_late(report):

@@ -58,20 +58,14 @@ def run_by_path(file: str, *arguments: str) -> list[str]:
     return [sys.executable, "-I", "-S", os.path.abspath(file), *arguments]
 
 
-def reap() -> None:
-    """Collect the exit statuses of orphans, which have become children of this process."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
 def reap_orphans(command: int) -> None:
-    """Do what `reap` does while the command runs; its own exit status is left to `subprocess`.
+    """Collect the exit statuses of orphans, which have become children of this process.
 
-    A process that has ended but stays a zombie counts as running for others: a notebook that waits for the
-    end of engines which an earlier kernel had started would wait until its deadline.
+    That of the command is left to `subprocess`. A process that has ended but stays a zombie counts as running
+    for others: a notebook that waits for the end of engines which an earlier kernel had started would wait
+    until its deadline.
     """
-    with contextlib.suppress(ChildProcessError):
+    with contextlib.suppress(AttributeError, ChildProcessError):  # macOS has no waitid, and no orphans here
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if ended.si_pid == command:
                 return
@@ -104,7 +98,7 @@ def end_tree(
                 os.kill(pid, signal.SIGKILL)
         command.poll()
         time.sleep(0.02)
-        reap()
+        reap_orphans(command.pid)
 
 
 def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: leftovers.JobFiles) -> set[int]:

@@ -215,7 +215,7 @@ class Exchange:
         """Receive messages that no receive has taken, so that their senders can end."""
         for header in self.unexpected:
             self.shadow.Recv([bytearray(header.signature.nbytes), MPI.BYTE], header.source, header.number)
-        self.unexpected, self.posted, self.matched, self.wildcards = [], [], [], []
+        self.forget()
 
 
 exchanges: list[Exchange] = []  # all open exchanges of this process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from mpi4py import MPI
 from mpi4py.MPI import Datatype as RawDatatype  # mpi4py's own, also after `replace_classes`
 from mpi4py.util import dtlib
 
-from mpiwatch.message import Message, parse
+from mpiwatch.message import Message, elements, nbytes, parse
 from mpiwatch.strict.findings import Category, add, here
 
 ANY_TYPE = ("BYTE", "")  # fit every type; the empty text stands for an unknown type
@@ -43,13 +44,10 @@ def of_message(message: Any) -> Signature:
     parts = parse(message)
     if parts.buffer is None:
         return Signature(0, "", 0)
-    element = _element_of(parts)
-    if parts.is_counted:
-        return element.signature(int(parts.count))
-    held = _held_bytes(parts.buffer)
-    # The last element of a type with gaps may end before its extent does.
-    fits_once = parts.datatype is not None and element.size <= held
-    return element.signature((held // element.extent if element.extent else 0) or int(fits_once))
+    try:
+        return _signature(parts, nbytes(message))
+    except AttributeError:  # no buffer: mpi4py says what is wrong with it
+        return Signature(0, "", 0)
 
 
 def of_each(message: Any, ranks: int) -> dict[int, Signature]:
@@ -58,43 +56,28 @@ def of_each(message: Any, ranks: int) -> dict[int, Signature]:
         parts = parse(message, for_each_rank=True)
         if parts.buffer is None:
             return {}
-        element = _element_of(parts)
+        size = elements(parts).size
         if parts.count is None:
-            counts = [_held_bytes(parts.buffer) // max(1, element.extent) // ranks] * ranks
+            counts = [nbytes(message) // max(1, size) // ranks] * ranks
         else:
             counts = [int(parts.count)] * ranks if parts.is_counted else [int(count) for count in parts.count]
-    except (TypeError, ValueError, BufferError):  # mpi4py says what is wrong with it
+        return {rank: _signature(parts, count * size) for rank, count in enumerate(counts)}
+    except (AttributeError, TypeError, ValueError, BufferError):  # mpi4py says what is wrong with it
         return {}
-    return {rank: element.signature(count) for rank, count in enumerate(counts)}
 
 
-class _Element(NamedTuple):
-    """An element of a message: the name and size of its base type, its own size, and the step to the next."""
-
-    dtype: str
-    base_size: int
-    size: int
-    extent: int
-
-    def signature(self, count: int) -> Signature:
-        return Signature(count * self.size // max(1, self.base_size), self.dtype, count * self.size)
-
-
-def _element_of(parts: Message) -> _Element:
+def _signature(parts: Message, size: int) -> Signature:
+    """Return the signature of `size` bytes of a message's elements."""
+    buffer, name, itemsize = parts.buffer, "", 1
     if parts.datatype is not None:
-        return _Element(*base_of(parts.datatype), parts.datatype.Get_size(), parts.datatype.Get_extent()[1])
-    buffer = parts.buffer
-    if isinstance(buffer, (bytes, bytearray)):
-        return _Element("BYTE", 1, 1, 1)
-    try:
-        dtype = buffer.dtype if isinstance(buffer, np.ndarray) else np.dtype(memoryview(buffer).format)
-    except (TypeError, ValueError, BufferError):
-        return _Element("", 1, 1, 1)
-    return _Element(dtype.name, dtype.itemsize, dtype.itemsize, dtype.itemsize)
-
-
-def _held_bytes(buffer: Any) -> int:
-    return buffer.nbytes if isinstance(buffer, np.ndarray) else MPI.buffer(buffer).nbytes
+        name, itemsize = base_of(parts.datatype)
+    elif isinstance(buffer, (bytes, bytearray)):
+        name = "BYTE"
+    else:
+        with suppress(TypeError, ValueError, BufferError):
+            dtype = buffer.dtype if isinstance(buffer, np.ndarray) else np.dtype(memoryview(buffer).format)
+            name, itemsize = dtype.name, dtype.itemsize
+    return Signature(size // max(1, itemsize), name, size)
 
 
 def base_of(datatype: MPI.Datatype) -> tuple[str, int]:
@@ -221,53 +204,42 @@ class Region:
     def __init__(self, operation: str, place: str, message: Any, is_written: bool) -> None:
         self.operation, self.place, self.is_written = operation, place, is_written
         self.message, self.types = with_own_types(message)
-        raw, parts = _used(self.message)
-        self.addresses = tuple(
-            (raw.address + first, raw.address + last) for first, last in parts if last > first
-        )
-        for other in _active:
+        self.raw, self.parts = _used(self.message)
+        start = self.raw.address
+        self.addresses = tuple((start + first, start + last) for first, last in self.parts if last > first)
+        for other in active:
             if (other.is_written or is_written) and overlap(self.addresses, other.addresses):
                 use = "writing" if other.is_written else "reading"
                 text = f"{operation} uses memory that {other.operation} ({other.place}) is still {use}"
                 add(Category.LOCAL_CONCURRENCY, text, place)
                 break
-        _active.append(self)
+        active.append(self)
         self.remember()
 
     def remember(self) -> None:
         """Compute the checksum of the memory as it is now."""
-        self.checksum = _checksum(self.message)
+        self.checksum = 0
+        for first, last in self.parts:
+            self.checksum = zlib.crc32(memoryview(self.raw)[first:last], self.checksum)
 
     def check(self) -> None:
         """Report if the memory has changed since the checksum: the program has written to it."""
-        if _checksum(self.message) != self.checksum:
+        before = self.checksum
+        self.remember()
+        if self.checksum != before:
             text = f"the program changed the buffer of {self.operation} before the call was complete"
             add(Category.LOCAL_CONCURRENCY, text, self.place)
-            self.remember()
 
     def end(self, check: bool = True) -> None:
         """Note that the call has completed; report if its memory has changed in the meantime."""
-        if self in _active:
-            _active.remove(self)
+        if self in active:
+            active.remove(self)
             if check:
                 self.check()
             free_types(self.types)
 
 
-_active: list[Region] = []
-
-
-def forget_regions() -> None:
-    """Clear the record of calls under way, because the program has ended."""
-    _active.clear()
-
-
-def _checksum(message: Any) -> int:
-    raw, parts = _used(message)
-    value = 0
-    for first, last in parts:
-        value = zlib.crc32(memoryview(raw)[first:last], value)
-    return value
+active: list[Region] = []  # of the calls under way
 
 
 def _used(message: Any) -> tuple[Any, Parts]:
@@ -280,7 +252,7 @@ def _used(message: Any) -> tuple[Any, Parts]:
         if parts.buffer is None or parts.buffer is MPI.BOTTOM:
             return MPI.buffer(b""), ()
         raw = MPI.buffer(parts.buffer)
-        extent = _element_of(parts).extent
+        extent = elements(parts).extent
         first = int(parts.displacement or 0) * extent
         count = int(parts.count) if parts.is_counted else max(1, (raw.nbytes - first) // max(1, extent))
         if parts.datatype is None:

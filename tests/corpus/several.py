@@ -1,10 +1,11 @@
-"""Run several programs one after the other on the ranks of one job, as labkit run or strict mode does.
+"""Run several programs one after the other on the ranks of one job, in one of three modes.
 
-mpiexec -n 2 python several.py RESULTS DEADLINE_S plain|strict PROGRAM…
+mpiexec -n 2 python several.py RESULTS DEADLINE_S cells|plain|strict PROGRAM…
 
-Like a cell of a notebook, each program ends with a result, an error or a hang report, and the next one begins
-when all ranks have reached that end. Each program has its own communicator as MPI.COMM_WORLD, so that its
-messages cannot reach the next one. Rank 0 appends a line of JSON to RESULTS for each.
+In `cells`, collectives begin with a rendezvous, as in a notebook; `plain` is as labkit run does. Like a cell,
+each program ends with a result, an error or a hang report, and the next one begins when all ranks have
+reached that end. Each program has its own communicator as MPI.COMM_WORLD, so that its messages cannot reach
+the next one. Rank 0 appends a line of JSON to RESULTS for each.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from mpiwatch.strict import calls, ending, findings, memory
 from mpiwatch.strict.communicator import StrictComm
 
 meeting = MPI.COMM_WORLD.Dup()
-is_strict = sys.argv[3] == "strict"
-world = watch_world(deadline_s=float(sys.argv[2]), in_program=True)
-world = ending.begin(world) if is_strict else world
+mode = sys.argv[3]
+world = watch_world(deadline_s=float(sys.argv[2]), in_program=mode != "cells")
+world = ending.begin(world) if mode == "strict" else world
 watch = world.watch
 assert watch is not None
 
@@ -60,7 +61,7 @@ def forget_all() -> None:
     calls.report_never_completed(only_lost=False)
     findings.report_never_freed(only_lost=False)
     findings.take()
-    memory.forget_regions()
+    memory.active.clear()
     calls.headers_sent.clear()
     calls.headers_received.clear()
 

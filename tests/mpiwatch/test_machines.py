@@ -72,7 +72,7 @@ def two() -> Iterator[Two]:
             slot.machine, slot.host = MACHINES[rank], b"n%d" % MACHINES[rank]
             slot.pid = os.getpid() if MACHINES[rank] == number else 0
     near, far = map(Connection, connected())
-    made = Two(*recorders, Hub(recorders[0], {1: near}), Relay(recorders[1], far))
+    made = Two(*recorders, Hub(recorders[0], {1: near}), Relay(recorders[1], {0: far}))
     made.hub.start()
     made.relay.start()
     yield made
@@ -132,7 +132,7 @@ def test_a_report_is_made_of_all_machines_and_published_on_all(two: Two) -> None
 def test_a_machine_that_cannot_be_reached_is_named(two: Two) -> None:
     two.there.set_cell_state(2, CellState.EXITED)
     wait_until(lambda: two.here.slots[2].cell_state == CellState.EXITED, "rank 2's end at the hub")
-    two.relay.connection.socket.shutdown(socket.SHUT_RDWR)
+    two.relay.connections[0].socket.shutdown(socket.SHUT_RDWR)
     wait_until(lambda: bool(two.here.slots[3].has_died), "the loss at the hub")
     assert two.here.is_alive(2) and not two.here.is_alive(3)  # rank 2 has ended as it should
     write_request(two.here.slots[0], 0, ReportRequest(Reason.RANK_ENDED, 2.0, [0, 1, 2, 3], 0))
