@@ -43,7 +43,7 @@ from labkit.bench.training_rows import (
 from labkit.comm import ALGORITHMS, sleeping_barrier
 from labkit.data import local_batches
 from labkit.nn import MODELS, SGD, Model
-from labkit.train import Batches, Buckets, Callback, Iteration, train
+from labkit.train import Batches, Buckets, Callback, Step, train
 from mpiwatch.processes import cores
 
 Samples = tuple[np.ndarray, np.ndarray]
@@ -56,8 +56,7 @@ class _Recorder(Callback):
         self.steps: list[StepTimes] = []
         self._report = report
 
-    def after_step(self, iteration: Iteration) -> None:
-        step = iteration
+    def after_step(self, step: Step) -> None:
         self.steps.append(StepTimes(step.begin, step.ready, step.start, step.end, step.done))
         self._report()
 

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from labkit.plots.style import INK, text_colour
 
 if TYPE_CHECKING:
-    from labkit.train.timeline import Step  # a notebook's kernel draws figures, but must not load MPI
+    from labkit.train.steps import Step  # a notebook's kernel draws figures, but must not load MPI
 
 # Shades of grey and hatches: a colour would stand for a rank. Only exposed communication stands out.
 FORWARD, BACKWARD, BUCKETS = "white", ("#C8C8C8", "#E2E2E2"), (INK, "#909090")
@@ -33,7 +33,7 @@ def timeline(steps: Sequence[Step], title: str = "", first: int = 1, last: int |
     `steps` come from `Timeline.gather`. Time 0 is the start of the first step shown. Raise ValueError if
     there is no such step.
     """
-    shown = [step for step in steps if first <= step.step <= (last or step.step)]
+    shown = [step for step in steps if first <= step.number <= (last or step.number)]
     if not shown:
         raise ValueError(f"no step in {first} … {last or 'end'} among the {len(steps)} steps given")
     ranks = sorted({step.rank for step in shown})
@@ -51,14 +51,14 @@ def timeline(steps: Sequence[Step], title: str = "", first: int = 1, last: int |
                 if name == activity
             ]
             axes.broken_barh(spans, (rank - 0.32, 0.64), edgecolor=INK, linewidth=0.3, **style)
-    for number in sorted({step.step for step in shown}):
-        begins = min(step.begin for step in shown if step.step == number)
+    for number in sorted({step.number for step in shown}):
+        begins = min(step.begin for step in shown if step.number == number)
         axes.axvline(scale * (begins - zero), color=INK, linewidth=0.6, linestyle=":", zorder=0)
     axes.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
     axes.set_ylim(ranks[-1] + 0.6, ranks[0] - 0.6)
     axes.set_xlim(0, scale * (end - zero))
     axes.set_xlabel(f"Time ({unit}); dotted: a step starts; empty: idle")
-    numbers = sorted({step.step for step in shown})
+    numbers = sorted({step.number for step in shown})
     axes.set_title(f"{title + ', ' if title else ''}steps {numbers[0]}–{numbers[-1]}", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(
@@ -78,8 +78,8 @@ def overlap(steps: Sequence[Step], step: int, title: str = "") -> Figure:
     transfers of the buckets. What is transferred after the backward pass is exposed communication. Raise
     ValueError if the step is not among those given, or was averaged without buckets.
     """
-    shown = sorted((each for each in steps if each.step == step), key=lambda each: each.rank)
-    if not shown or not all(each.overlap.layers for each in shown):
+    shown = sorted((each for each in steps if each.number == step), key=lambda each: each.rank)
+    if not shown or not all(each.layers for each in shown):
         raise ValueError(f"expected step {step} of a run with buckets among the {len(steps)} steps given")
     zero, end = min(each.begin for each in shown), max(each.done for each in shown)
     scale, unit = (1.0, "s") if end - zero >= 2 else (1e3, "ms")
@@ -101,7 +101,7 @@ def overlap(steps: Sequence[Step], step: int, title: str = "") -> Figure:
     for each in shown:
         y = float(each.rank)
         # Layers without parameters leave the start as it is: they are drawn with the layer before them.
-        layers = [list(group) for _, group in groupby(each.overlap.layers, key=lambda layer: layer[0])]
+        layers = [list(group) for _, group in groupby(each.layers, key=lambda layer: layer[0])]
         began = layers[0][0][1]
         bar(y - 0.2, each.begin, began, FORWARD)
         for number, layer in enumerate(layers):
@@ -109,7 +109,7 @@ def overlap(steps: Sequence[Step], step: int, title: str = "") -> Figure:
             bar(y - 0.2, began, stop, BACKWARD[number % 2])
             began = stop
         bar(y - 0.2, each.end, each.done, FORWARD)
-        for transfer in each.overlap.transfers:
+        for transfer in each.transfers:
             bar(y + 0.2, transfer.begin, transfer.end, BUCKETS[transfer.bucket % 2], str(transfer.bucket + 1))
         _mark_exposed(axes, y, scale * (each.ready - zero), scale * (each.end - zero))
     ranks = [each.rank for each in shown]

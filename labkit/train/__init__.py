@@ -3,13 +3,14 @@
 from labkit.train.batches import Batches, EpochBatches
 from labkit.train.bottleneck import Bottleneck, Straggler
 from labkit.train.buckets import BucketPlan, Buckets
-from labkit.train.callbacks import Callback, Contributions, Epoch, Iteration, contribution
+from labkit.train.callbacks import Callback, Contributions, contribution
 from labkit.train.checkpoints import Checkpoints, stored_settings
 from labkit.train.experiment.run_record import load_run, prepare, record, save
 from labkit.train.local import local_sgd
 from labkit.train.loop import Optimizer, gather, train
 from labkit.train.speed import speeds
-from labkit.train.timeline import Step, Timeline, save_trace
+from labkit.train.steps import Epoch, Step
+from labkit.train.timeline import Timeline, save_trace
 
 __all__ = [
     "Batches",
@@ -21,7 +22,6 @@ __all__ = [
     "Contributions",
     "Epoch",
     "EpochBatches",
-    "Iteration",
     "Optimizer",
     "Step",
     "Straggler",

@@ -5,84 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from labkit.nn import Model
-from labkit.train.gradients import Overlap
+from labkit.train.steps import Epoch, Step
 
 MOST_NAMES = 2  # W and b; a line of output has no room for more
 ALL = "all"  # the name under which the whole gradient of a model with more parameters is measured
-
-
-@dataclass
-class Epoch:
-    """What one rank measured in one epoch (counted from 1).
-
-    `local_loss` is the mean over this rank's samples, `global_loss` over those of all ranks. For classifiers,
-    `local_accuracy` and `global_accuracy` are the fractions of these samples whose class was predicted
-    correctly; None for regressions. Loss and accuracy of each batch come from its forward pass in training,
-    so before its own step.
-
-    `samples` is the size of this rank's shard, and `time_s` the time (s) of the epoch's steps, with what
-    callbacks do in them. `wait_s` is the time (s) at the barrier before averaging, until the last rank is
-    ready; in epoch 1 it includes the wait at the start of `train` until the last rank has called it.
-    `transfer_s` is the time (s) of averaging itself; if averaging overlaps with the backward pass, the
-    exposed communication.
-
-    `drift` is measured only if each rank steps before averaging: the largest ‖w_r - w_0‖ / ‖w_0‖ of all ranks
-    r, where w_r are the parameters of rank r.
-
-    `Contributions` fills in the dictionaries, by parameter name, or under the name ALL for the whole
-    gradient of a model with many parameters; without it they are empty. `gradient_norm` and `gradient_mean`
-    are the norm and the mean entry of this rank's own mean gradient in the epoch. `contribution` is
-    ‖this rank's part‖ / ‖sum of all ranks' parts‖, as a fraction. A median has no parts: for it,
-    `contribution` is ‖the part that this rank would have in the mean‖ / ‖the median‖.
-    """
-
-    epoch: int
-    rank: int
-    local_loss: float
-    global_loss: float
-    wait_s: float
-    transfer_s: float
-    local_accuracy: float | None = None
-    global_accuracy: float | None = None
-    samples: int = 0
-    time_s: float = 0.0
-    drift: float | None = None
-    gradient_norm: dict[str, float] = field(default_factory=dict)
-    gradient_mean: dict[str, float] = field(default_factory=dict)
-    contribution: dict[str, float] = field(default_factory=dict)
-
-
-class Iteration(NamedTuple):
-    """What one rank knows of one step, for `Callback.after_step`.
-
-    `number` counts the steps of the run from 1, over all epochs; `steps` is their number in an epoch. `loss`
-    is the mean over the rank's `local_batch` samples (0 if it has none), before the step.
-
-    The times (s, perf_counter) bound the parts of the step: from `begin` to `ready` the rank computed its
-    gradient, until `start` it waited for the last rank, until `end` the ranks averaged, and until `done` the
-    rank updated its parameters. Where averaging overlaps with the backward pass, `start` to `end` is the
-    exposed communication, and `overlap` has the times of layers and buckets.
-    """
-
-    epoch: int
-    number: int
-    steps: int
-    loss: float
-    local_batch: int
-    global_batch: int
-    lr: float
-    begin: float
-    ready: float
-    start: float
-    end: float
-    done: float
-    overlap: Overlap = Overlap()
 
 
 class Callback:
@@ -108,7 +38,7 @@ class Callback:
     def after_average(self, model: Model, global_batch: int) -> None:
         """Act when `model.grads` holds the averaged gradient of `global_batch` samples."""
 
-    def after_step(self, iteration: Iteration) -> None:
+    def after_step(self, step: Step) -> None:
         """Act after a step."""
 
     def after_epoch(self, model: Model, epoch: Epoch) -> None:
@@ -122,7 +52,7 @@ class Callback:
         """Go on from what `state` returned on this rank before the break. Collective."""
 
 
-class Together(Callback):
+class CallbackList(Callback):
     """Several callbacks as one: each method calls that of all of them, in their order."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
@@ -141,9 +71,9 @@ class Together(Callback):
         for each in self.callbacks:
             each.after_average(model, global_batch)
 
-    def after_step(self, iteration: Iteration) -> None:
+    def after_step(self, step: Step) -> None:
         for each in self.callbacks:
-            each.after_step(iteration)
+            each.after_step(step)
 
     def after_epoch(self, model: Model, epoch: Epoch) -> None:
         for each in self.callbacks:

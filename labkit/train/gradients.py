@@ -5,55 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import Averages
 from labkit.nn import Model
+from labkit.train.steps import Step
 
 Finished = Callable[[int], None]
-
-
-class StepTimes(NamedTuple):
-    """When (s, perf_counter) a rank's gradient was ready, when its averaging began, and when it ended.
-
-    From `ready` to `start` the rank waits for the last rank to be ready. From `start` to `end` it averages,
-    and cannot go on until it is done: if averaging overlaps with the backward pass, this is the exposed
-    communication.
-    """
-
-    ready: float
-    start: float
-    end: float
-
-
-class Transfer(NamedTuple):
-    """The averaging of one bucket (from 0): when (s) the rank had completed it, and it began and ended."""
-
-    bucket: int
-    complete: float
-    begin: float
-    end: float
-
-
-class Overlap(NamedTuple):
-    """What happened at the same time in a step: the backward pass, and the buckets' transfers.
-
-    `layers` has, for each layer from the last to the first, where its gradient starts and when (s) its
-    backward pass had ended. Both are empty if the gradient was averaged after the backward pass.
-    """
-
-    layers: tuple[tuple[int, float], ...] = ()
-    transfers: tuple[Transfer, ...] = ()
-
-    def shifted(self, clock: Callable[[float], float]) -> Overlap:
-        """Return it with each time t replaced by clock(t)."""
-        return Overlap(
-            tuple((start, clock(end)) for start, end in self.layers),
-            tuple(Transfer(each.bucket, *map(clock, each[1:])) for each in self.transfers),
-        )
 
 
 class StepAveraging(Protocol):
@@ -68,22 +29,14 @@ class StepAveraging(Protocol):
     order, but a rank whose local batch is empty calls `finished` only once, with 0: its gradient is zero.
     """
 
-    @property
-    def times(self) -> StepTimes:
-        """Return the times of the last step, valid after `finish`."""
-
-    @property
-    def overlap(self) -> Overlap:
-        """Return what overlapped in the last step, valid after `finish`."""
-
-    def begin(self, fraction: float) -> None:
-        """Begin a step in which this rank has this fraction of the global batch. Send nothing yet."""
+    def begin(self, step: Step) -> None:
+        """Begin a step, whose batches are known. Send nothing yet."""
 
     def finished(self, start: int) -> None:
         """Learn that `grads[start:]` is complete; `start` falls from call to call until it is 0."""
 
     def finish(self) -> None:
-        """Return when `grads` holds the average. Collective."""
+        """Return when `grads` holds the average and the step its times. Collective."""
 
     def close(self) -> None:
         """Release what the object holds, such as a thread. Not collective; send nothing."""
@@ -95,25 +48,24 @@ class AfterBackward:
     A barrier before it parts the time of waiting for the last rank from the time of averaging.
     """
 
-    overlap = Overlap()
+    _step: Step
 
     def __init__(self, comm: MPI.Intracomm, grads: np.ndarray, algorithm: Averages) -> None:
         self._comm, self._grads, self._algorithm = comm, grads, algorithm
-        self._fraction = 0.0
-        self.times = StepTimes(0.0, 0.0, 0.0)
 
-    def begin(self, fraction: float) -> None:
-        self._fraction = fraction
+    def begin(self, step: Step) -> None:
+        self._step = step
 
     def finished(self, start: int) -> None:
         pass
 
     def finish(self) -> None:
-        ready = perf_counter()
+        step = self._step
+        step.ready = perf_counter()
         self._comm.Barrier()
-        start = perf_counter()
-        self._algorithm(self._comm, self._grads, self._fraction)
-        self.times = StepTimes(ready, start, perf_counter())
+        step.start = perf_counter()
+        self._algorithm(self._comm, self._grads, step.fraction)
+        step.end = perf_counter()
 
     def close(self) -> None:
         pass

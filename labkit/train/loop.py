@@ -6,11 +6,11 @@ One function does this for a notebook's `%%px` cell, for `mpiexec -n 4 labkit tr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
@@ -28,8 +28,8 @@ from labkit.comm import (
 from labkit.nn import Classifier, Model, sgd_step
 from labkit.train.batches import Batches, EpochBatches
 from labkit.train.buckets import Buckets
-from labkit.train.callbacks import Callback, Epoch, Iteration, Together
-from labkit.train.checkpoints import Checkpoints, Progress, RunState
+from labkit.train.callbacks import Callback, CallbackList
+from labkit.train.checkpoints import Checkpoints, Position, RunState
 from labkit.train.gradients import AfterBackward, LocalGradient, StepAveraging
 from labkit.train.overlap import Overlapped, why_no_overlap
 from labkit.train.replicas import (
@@ -40,6 +40,7 @@ from labkit.train.replicas import (
     drift,
     synchronise_buffers,
 )
+from labkit.train.steps import Epoch, Step
 
 
 class Optimizer(Protocol):
@@ -55,21 +56,6 @@ class Optimizer(Protocol):
 
     def step(self, grads: np.ndarray, lr: float) -> None:
         """Update the parameters in place. Shapes: `grads` (n,), as the parameters."""
-
-
-class _Options(NamedTuple):
-    """Settings of a run that have to be the same on all ranks."""
-
-    model: str
-    epochs: int
-    lr: float
-    accumulate: int
-    buffers: Buffers
-    check_weights: bool
-    average_after_step: bool
-    checkpoints: str
-    buckets: str
-    why_no_overlap: str | None
 
 
 def train(
@@ -115,64 +101,68 @@ def train(
     checkpoint does not fit.
     """
     entered = perf_counter()
-    first_lr = lr(0) if callable(lr) else lr
-    same = check_weights, average_after_step, repr(checkpoints), repr(buckets)
-    options = _Options(
-        *(model.name, epochs, first_lr, accumulate, buffers, *same),
-        why_no_overlap(buckets, algorithm, average_after_step, callbacks),
-    )
-    _check(comm, model, options, optimizer, least_lr=0.0 if callable(lr) else 1e-300)
-    batch = _checked(comm, model, batches.epoch(1))
-    check_before_averaging(comm, model.grads, len(batch.x))
+    same = {
+        "model": model.name,
+        "epochs": epochs,
+        "lr": lr(0) if callable(lr) else lr,
+        "accumulate": accumulate,
+        "buffers": buffers,
+        "check_weights": check_weights,
+        "average_after_step": average_after_step,
+        "checkpoints": repr(checkpoints),
+        "buckets": repr(buckets),
+    }
+    fault = why_no_overlap(buckets, algorithm, average_after_step, callbacks)
+    if optimizer and optimizer.params is not model.params:
+        fault = f"expected an optimizer of the parameters of {model.name!r}, got one of another array"
+    _check(comm, same, fault, least_lr=0.0 if callable(lr) else 1e-300)
+    shard = _checked(comm, model, batches.epoch(1))
+    check_before_averaging(comm, model.grads, len(shard.x))
     broadcast_model(comm, model)
     update = optimizer.step if optimizer else partial(sgd_step, model.params)
-    callback = Together(callbacks)
-    state = _state(model, optimizer, batches, len(batch.x), options, callback=callback)
+    callback = CallbackList(callbacks)
+    state = _state(model, optimizer, batches, len(shard.x), same, callback=callback)
     saves = checkpoints.of(comm, state) if checkpoints else nullcontext()
     # A diverging run overflows. The check of its loss reports that once; NumPy would warn each time.
     quiet = np.errstate(over="ignore", invalid="ignore")
     with quiet, saves as saving, _averaging(comm, model, algorithm, buckets) as averaging:
         gradient = LocalGradient(model, accumulate)
-        progress = saving.progress if saving else Progress()
-        progress.wait_s += perf_counter() - entered
-        for epoch in range(progress.epoch, epochs + 1):
-            epoch_began = perf_counter() - progress.time_s
-            if (current := batches.epoch(epoch)) is not batch:
-                batch = _checked(comm, model, current)
-            samples, steps = len(batch.x), len(batch.global_sizes)
-            while progress.step < steps:
+        position = saving.position if saving else Position()
+        position.wait_s += perf_counter() - entered
+        for epoch in range(position.epoch, epochs + 1):
+            epoch_began = perf_counter() - position.time_s
+            if (current := batches.epoch(epoch)) is not shard:
+                shard = _checked(comm, model, current)
+            while position.step < len(shard.global_sizes):
                 callback.before_step()
-                begin = perf_counter()
-                x, y = batch.local(progress.step)
-                global_batch = batch.global_sizes[progress.step]
-                fraction = len(x) / global_batch
-                rate = lr(progress.done) if callable(lr) else lr
+                step = Step(epoch, position.done + 1, comm.rank, begin=perf_counter())
+                x, y = shard.local(position.step)
+                step.local_batch, step.global_batch = len(x), shard.global_sizes[position.step]
+                step.lr = lr(position.done) if callable(lr) else lr
 
-                averaging.begin(fraction)
-                loss, correct = gradient(x, y, averaging.finished)
-                factor = gradient_factor(algorithm, fraction, comm.size)
-                callback.after_backward(model, global_batch * factor)
+                averaging.begin(step)
+                step.loss, step.correct = gradient(x, y, averaging.finished)  # forward, loss and backward
+                factor = gradient_factor(algorithm, step.fraction, comm.size)
+                callback.after_backward(model, step.global_batch * factor)
                 if average_after_step:
-                    update(model.grads, rate)
+                    update(model.grads, step.lr)
                 averaging.finish()
-                callback.after_average(model, global_batch)
+                callback.after_average(model, step.global_batch)
                 if not average_after_step:
-                    update(model.grads, rate)
+                    update(model.grads, step.lr)
 
-                times = begin, *averaging.times, perf_counter(), averaging.overlap
-                progress.add(len(x) * loss, correct, averaging.times)
-                callback.after_step(
-                    Iteration(epoch, progress.done, steps, loss, len(x), global_batch, rate, *times)
-                )
-                progress.time_s = perf_counter() - epoch_began
-                if saving and progress.step < steps:
-                    saving.after_step(progress)
-            row = _end_epoch(comm, model, samples, progress, options)
+                step.done = perf_counter()
+                position.add(step)
+                callback.after_step(step)
+                position.time_s = perf_counter() - epoch_began
+                if saving and position.step < len(shard.global_sizes):
+                    saving.after_step(position)
+            row = _end_epoch(comm, model, len(shard.x), position, same)
             callback.after_epoch(model, row)
-            progress.next_epoch(row)
+            position.next_epoch(row)
             if saving:
-                saving.after_step(progress)
-    return progress.rows
+                saving.after_step(position)
+    return position.rows
 
 
 def gather(comm: MPI.Intracomm, rows: list[Epoch]) -> list[Epoch]:
@@ -203,28 +193,26 @@ def _averaging(
         model.move_gradients(before)
 
 
-def _check(
-    comm: MPI.Intracomm, model: Model, options: _Options, optimizer: Optimizer | None, least_lr: float
-) -> None:
-    """Raise CollectiveError on every rank if a setting is wrong or differs between ranks. Collective."""
-    expected = comm.bcast(options)
-    fault = options.why_no_overlap
-    if options.epochs < 1:
-        fault = f"expected epochs ≥ 1, got {options.epochs}"
-    elif not least_lr <= options.lr < math.inf:
-        fault = f"expected a learning rate lr > 0, got {options.lr}"
-    elif options.accumulate < 1:
-        fault = f"expected accumulate ≥ 1 micro-batches, got {options.accumulate}"
-    elif options.buffers not in BUFFERS:
-        fault = f"expected buffers to be one of {', '.join(BUFFERS)}, got {options.buffers!r}"
-    elif options != expected:
-        names = [name for name in options._fields if getattr(options, name) != getattr(expected, name)]
+def _check(comm: MPI.Intracomm, same: Mapping[str, Any], fault: str | None, least_lr: float) -> None:
+    """Raise CollectiveError on every rank if there is a fault, or a setting is wrong or not the same on all.
+
+    Collective.
+    """
+    expected = comm.bcast(same)
+    if same["epochs"] < 1:
+        fault = f"expected epochs ≥ 1, got {same['epochs']}"
+    elif not least_lr <= same["lr"] < math.inf:
+        fault = f"expected a learning rate lr > 0, got {same['lr']}"
+    elif same["accumulate"] < 1:
+        fault = f"expected accumulate ≥ 1 micro-batches, got {same['accumulate']}"
+    elif same["buffers"] not in BUFFERS:
+        fault = f"expected buffers to be one of {', '.join(BUFFERS)}, got {same['buffers']!r}"
+    elif same != expected:
         fault = " and ".join(
-            f"expected {name} = {getattr(expected, name)} as on rank 0, got {getattr(options, name)}"
-            for name in names
+            f"expected {name} = {expected[name]} as on rank 0, got {value}"
+            for name, value in same.items()
+            if value != expected[name]
         )
-    elif optimizer and optimizer.params is not model.params:
-        fault = f"expected an optimizer of the parameters of {model.name!r}, got one of another array"
     raise_together(comm, fault)
 
 
@@ -244,7 +232,7 @@ def _state(
     optimizer: Optimizer | None,
     batches: Batches,
     samples: int,
-    options: _Options,
+    same: Mapping[str, Any],
     *,
     callback: Callback,
 ) -> RunState:
@@ -252,21 +240,18 @@ def _state(
     weights = {"parameters": model.params, **(optimizer.state() if optimizer else {})}
     own = {"buffers": model.buffers} if model.buffers.size else {}
     about = {
-        "model": model.name,
+        **{name: same[name] for name in ("model", "accumulate", "buffers", "average_after_step")},
         "parameters": {name: list(shape) for name, shape in model.shapes.items()},
         "dtype": str(model.params.dtype),
         "optimizer": repr(optimizer),
-        "accumulate": options.accumulate,
-        "buffers": options.buffers,
-        "average_after_step": options.average_after_step,
         **batches.about,
     }
-    if options.average_after_step:  # each rank has weights of its own
+    if same["average_after_step"]:  # each rank has weights of its own
         weights, own = {}, {**weights, **own}
-    return RunState(about, weights, own, samples, options.buffers, batches.for_any_ranks, callback)
+    return RunState(about, weights, own, samples, same["buffers"], batches.for_any_ranks, callback)
 
 
-def _end_epoch(comm: MPI.Intracomm, model: Model, n: int, sums: Progress, options: _Options) -> Epoch:
+def _end_epoch(comm: MPI.Intracomm, model: Model, n: int, sums: Position, same: Mapping[str, Any]) -> Epoch:
     """Return the record of an epoch in which this rank has trained on n samples; make replicas of the models.
 
     Collective. Raise CollectiveError on every rank if the loss is not finite or the ranks' weights differ.
@@ -284,9 +269,10 @@ def _end_epoch(comm: MPI.Intracomm, model: Model, n: int, sums: Progress, option
     if isinstance(model, Classifier):
         row.local_accuracy = sums.correct / n
         row.global_accuracy = float(correct.sum() / samples.sum())
-    synchronise_buffers(comm, model, options.buffers, n)
-    if options.average_after_step:
+    synchronise_buffers(comm, model, same["buffers"], n)
+    if same["average_after_step"]:
         row.drift = drift(comm, model)
-    elif options.check_weights:
-        check_replicas(comm, model, buffers=options.buffers != "leave", when=f"after epoch {sums.epoch}")
+    elif same["check_weights"]:
+        with_buffers = same["buffers"] != "leave"
+        check_replicas(comm, model, buffers=with_buffers, when=f"after epoch {sums.epoch}")
     return row

@@ -29,7 +29,7 @@ from labkit.comm import Averages, Averaging
 from labkit.comm.running import Steps, Wait
 from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback
-from labkit.train.gradients import Overlap, StepTimes, Transfer
+from labkit.train.steps import Step, Transfer
 from mpiwatch import waiting
 
 # The helper thread naps between bursts of polls. In one poll, MPICH takes about 64 KiB from a connection, and
@@ -64,8 +64,8 @@ class Overlapped:
         self._messages = None if needs_none else _messages(comm)
         self._comm = comm if self._messages is None or self._messages.comm is None else self._messages.comm
         self._grads = grads
-        self.times = StepTimes(0.0, 0.0, 0.0)
-        self._reset(0.0)
+        self._current: Steps | None = None  # averages a bucket
+        self._waits_for: Wait | None = None
         self._helper = None
         if comm.size > 1:
             if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
@@ -77,25 +77,15 @@ class Overlapped:
                     stacklevel=2,
                 )
 
-    def _reset(self, fraction: float) -> None:
-        self._fraction = fraction
+    def begin(self, step: Step) -> None:
+        self._step = step
         self._complete: list[float] = []  # when each bucket was completed by the backward pass
-        self._current: Steps | None = None  # averages a bucket
-        self._waits_for: Wait | None = None
-        self.transfers: list[Transfer] = []  # of this step, in the order of the buckets
-        self.layers: list[tuple[int, float]] = []  # what `finished` was told in this step, and when
-
-    @property
-    def overlap(self) -> Overlap:
-        """Return what overlapped in the last step, valid after `finish`."""
-        return Overlap(tuple(self.layers), tuple(self.transfers))
-
-    def begin(self, fraction: float) -> None:
-        self._reset(fraction)
+        self._layers: list[tuple[int, float]] = []  # what `finished` was told in this step, and when
+        self._transfers: list[Transfer] = []  # of this step, in the order of the buckets
 
     def finished(self, start: int) -> None:
         now = perf_counter()
-        self.layers.append((start, now))
+        self._layers.append((start, now))
         first = len(self._complete)
         complete = sum(bucket_start >= start for bucket_start, _ in self.plan.bounds[first:])
         self._complete += [now] * complete
@@ -105,12 +95,14 @@ class Overlapped:
             self._helper.wake()
 
     def finish(self) -> None:
-        ready = perf_counter()
+        step = self._step
+        step.ready = step.start = perf_counter()
         if self._helper is not None:
             self._helper.hand_over()
         while self._go_on():
             waiting.wait(self._over, self._pending)
-        self.times = StepTimes(ready, ready, perf_counter())
+        step.end = perf_counter()
+        step.layers, step.transfers = tuple(self._layers), tuple(self._transfers)
 
     def close(self) -> None:
         if self._helper is not None:
@@ -123,19 +115,19 @@ class Overlapped:
     def _go_on(self) -> bool:
         """Average what is complete, as far as possible without waiting; tell if a bucket is under way."""
         while True:
-            number = len(self.transfers)
+            number = len(self._transfers)
             if self._current is None:
                 if number == len(self._complete):
                     return False
                 self._began = perf_counter()
                 part = self._grads[slice(*self.plan.bounds[number])]
-                self._current = self._averaging.steps(self._comm, part, self._fraction)
+                self._current = self._averaging.steps(self._comm, part, self._step.fraction)
                 self._polls = 0
             if self._waits_for is not None and not self._waits_for[0]():
                 return True
             self._waits_for = next(self._current, None)
             if self._waits_for is None:
-                self.transfers.append(Transfer(number, self._complete[number], self._began, perf_counter()))
+                self._transfers.append(Transfer(number, self._complete[number], self._began, perf_counter()))
                 self._current = None
 
     def _over(self) -> bool:
@@ -148,7 +140,7 @@ class Overlapped:
     def _pending(self) -> waiting.Pending:
         """Return what the current bucket waits for."""
         assert self._waits_for is not None
-        missing, number = self._waits_for[1](), len(self.transfers) + 1
+        missing, number = self._waits_for[1](), len(self._transfers) + 1
         return missing._replace(operation=f"{missing.operation} (bucket {number} of {len(self.plan)})")
 
 

@@ -4,135 +4,152 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.clock import offset, one_machine
 from labkit.files import atomic_write
-from labkit.train.callbacks import Callback, Iteration
-from labkit.train.gradients import Overlap, Transfer
+from labkit.train.callbacks import Callback
+from labkit.train.steps import Step, Transfer
 
-MOST_STEPS = 500
+MOST = 100_000  # steps that are kept, of each rank
+TRACED = 500  # of these, how many have the times of layers and buckets, and are in the trace
 
-
-class Step(NamedTuple):
-    """The times (s, on the clock of rank 0) that bound the parts of one rank's step.
-
-    From `begin` to `ready` the rank computes its gradient, until `start` it waits for the last rank to be
-    ready, until `end` the ranks average their gradients, and until `done` it updates its parameters. It is
-    idle between `done` and the next `begin`: this includes the bookkeeping between epochs. With buckets,
-    `overlap` has the times of the layers' backward passes and of the buckets' transfers.
-    """
-
-    def shifted(self, clock: Callable[[float], float]) -> Step:
-        """Return the step with each time t replaced by clock(t)."""
-        begin, ready, start, end, done = map(clock, self[3:8])
-        return Step(*self[:3], begin, ready, start, end, done, self.overlap.shifted(clock))
-
-    epoch: int
-    step: int
-    rank: int
-    begin: float
-    ready: float
-    start: float
-    end: float
-    done: float
-    overlap: Overlap = Overlap()
-
-    def spans(self) -> list[tuple[str, float, float]]:
-        """Return what the rank did, with the begin and end (s) of each part."""
-        return [
-            ("compute", self.begin, self.ready),
-            ("wait", self.ready, self.start),
-            ("transfer", self.start, self.end),
-            ("compute", self.end, self.done),
-        ]
+# What a checkpoint keeps of a step, besides layers and buckets; first the whole numbers.
+WHOLE = "epoch", "number", "correct", "local_batch", "global_batch"
+STORED = (*WHOLE, "loss", "lr", "begin", "ready", "start", "end", "done")
+TIMES = 5  # the last of these
 
 
 @dataclass
 class Timeline(Callback):
-    """Record the times of a run's first `most` steps: give it to `train` as a callback, then `gather` it.
+    """Record a run's steps, the first `most` of them: give it to `train` as a callback, then `gather` it.
 
-    Making, saving and gathering a timeline are collective: all compare the ranks' clocks, which drift apart.
-    In the timeline of a resumed run, the steps after the break follow at once on those before it.
+    The first TRACED steps keep the times of their layers and buckets, too. `total_s` is the time (s) since
+    this object was made. Making, saving and gathering a timeline are collective: all compare the ranks'
+    clocks, which drift apart. In the timeline of a resumed run, the steps after the break follow at once on
+    those before it.
     """
 
     comm: MPI.Intracomm
-    most: int = MOST_STEPS
+    most: int = MOST
     clock: Callable[[], float] = perf_counter
     steps: list[Step] = field(default_factory=list, init=False)
-    seen: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._before: list[Step] = []  # the steps before a break, on one clock
-        self._ahead = 0.0  # how far that clock is ahead of rank 0's
-        self._one_clock = self.clock is perf_counter and one_machine(self.comm)
+        self._before_s = 0.0  # the total time before a break
+        self._ahead = 0.0  # how far the clock before a break is ahead of rank 0's
+        self._same_clock = self.clock is perf_counter and one_machine(self.comm)
         self._began = self._compare()
 
-    def after_step(self, iteration: Iteration) -> None:
-        """Record the times of one step, on this rank's clock."""
-        self.seen += 1
-        if self.seen <= self.most:
-            times = iteration.begin, iteration.ready, iteration.start, iteration.end, iteration.done
-            step = Step(iteration.epoch, iteration.number, self.comm.rank, *times, iteration.overlap)
-            self.steps.append(step)
+    @property
+    def recorded(self) -> list[Step]:
+        """Return the steps of this rank; the times of those before a break are on another clock."""
+        return self._before + self.steps
+
+    @property
+    def total_s(self) -> float:
+        return self._before_s + self.clock() - self._began[0]
+
+    def after_step(self, step: Step) -> None:
+        if step.number <= self.most:
+            self.steps.append(step if step.number <= TRACED else replace(step, layers=(), transfers=()))
 
     def gather(self) -> list[Step]:
         """Return the steps of all ranks, by step and rank, on rank 0; an empty list elsewhere. Collective.
 
         Their times are on the clock of rank 0 and count from the first `begin`.
         """
-        steps = sorted(
-            (step for steps in self.comm.gather(self._on_one_clock()) or [] for step in steps),
-            key=lambda step: (step.step, step.rank),
-        )
+        clock = self._one_clock()
+        own = self._before + [step.shifted(clock) for step in self.steps]
+        steps = [step for steps in self.comm.gather(own) or [] for step in steps]
         zero = min((step.begin for step in steps), default=0.0)
+        steps.sort(key=lambda step: (step.number, step.rank))
         return [step.shifted(lambda time: time - zero) for step in steps]
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return this rank's steps so far, as JSON."""
-        return {"steps": np.frombuffer(json.dumps(self._on_one_clock()).encode(), np.uint8)}
+        """Return this rank's steps so far as a table, and the times of layers and buckets as JSON."""
+        clock = self._one_clock()
+        rows = [*map(attrgetter(*STORED), self.recorded)]
+        table = np.array(rows, float).reshape(-1, len(STORED))
+        times = table[len(self._before) :, -TIMES:]
+        times[...] = clock(times)
+        traced = [*self._before, *(step.shifted(clock) for step in self.steps[:TRACED])][:TRACED]
+        overlaps = json.dumps([(step.layers, step.transfers) for step in traced])
+        return {
+            "table": table,
+            "overlaps": np.frombuffer(overlaps.encode(), np.uint8),
+            "total_s": np.array(self.total_s),
+        }
 
     def resume(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on after these steps."""
-        for *when, (layers, transfers) in json.loads(state["steps"].tobytes()):
-            overlap = Overlap(tuple(map(tuple, layers)), tuple(Transfer(*each) for each in transfers))
-            self._before.append(Step._make([*when, overlap]))
-        self.seen = len(self._before)
+        if "rows" in state:
+            state = _of_version_1(state)
+        overlaps = json.loads(state["overlaps"].tobytes())
+        for row, (layers, transfers) in zip_longest(state["table"].tolist(), overlaps, fillvalue=((), ())):
+            step = Step(0, 0, self.comm.rank)
+            for name, value in zip(STORED, row, strict=True):
+                setattr(step, name, int(value) if name in WHOLE else value)
+            step.layers = tuple((start, end) for start, end in layers)
+            step.transfers = tuple(Transfer(*each) for each in transfers)
+            self._before.append(step)
+        self._before_s = float(state["total_s"])
         end = self.comm.allreduce(max((step.done for step in self._before), default=0.0), MPI.MAX)
         self._ahead = end - self.comm.bcast(self.clock())
 
-    def _on_one_clock(self) -> list[Step]:
-        """Return this rank's steps, before a break and since, on one clock of all ranks. Collective."""
-        now = self._compare()
-        since = [self._on_clock_of_rank_0(step, now) for step in self.steps]
-        return self._before + [step.shifted(lambda time: time + self._ahead) for step in since]
+    def _one_clock(self) -> Callable[[Any], Any]:
+        """Return a function of a time, or an array of times, on this rank's clock since the break, if any.
+
+        It returns them on the one clock of all ranks and of the steps before the break. Collective.
+        """
+        (began, first), (now, last) = self._began, self._compare()
+        drift = (last - first) / (now - began)
+        return lambda time: time + (first + drift * (time - began) + self._ahead)
 
     def _compare(self) -> tuple[float, float]:
         """Return the time on this rank's clock, and by how much rank 0's clock is ahead of it."""
-        ahead = 0.0 if self._one_clock else offset(self.comm, self.clock)
+        ahead = 0.0 if self._same_clock else offset(self.comm, self.clock)
         return self.clock(), ahead
 
-    def _on_clock_of_rank_0(self, step: Step, now: tuple[float, float]) -> Step:
-        when, ahead = zip(self._began, now, strict=True)
-        return step.shifted(lambda time: time + float(np.interp(time, when, ahead)))
+
+def _of_version_1(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the state that the first version of checkpoints kept in the form of today's.
+
+    It had, of each step, the number, the loss, and how long it took: until the next step, and its parts. Of
+    the first TRACED steps it also had the moments that bound the parts.
+    """
+    local_batch, total_s = state["others"]
+    moments, table, overlaps = json.loads(state["steps"].tobytes()), [], []
+    begin = moments[0][3] if moments else 0.0
+    for (number, loss, time_s, *parts), moment in zip_longest(state["rows"].tolist(), moments):
+        bounds = [begin, *(begin + np.cumsum(parts))]
+        epoch, _, _, *bounds, overlap = moment or (0, number, 0, *bounds, bounds[-1], ((), ()))
+        table.append((epoch, number, 0, local_batch, 0, loss, 0.0, *bounds))
+        overlaps.append(overlap)
+        begin = bounds[0] + time_s
+    text = np.frombuffer(json.dumps(overlaps).encode(), np.uint8)
+    return {"table": np.array(table), "overlaps": text, "total_s": total_s}
 
 
 def trace(steps: Sequence[Step], about: Mapping[str, Any]) -> dict[str, Any]:
     """Return the steps in the Trace Event Format, with a row for each rank and `about` as its metadata.
 
-    A rank's buckets are in a second row. Times are in µs. Perfetto (ui.perfetto.dev) and chrome://tracing
-    open it.
+    The steps are the first TRACED ones. A rank's buckets are in a second row. Times are in µs. Perfetto
+    (ui.perfetto.dev) and chrome://tracing open it.
     """
     events = [_metadata("process_name", 1, name="labkit train")]
     ranks = sorted({step.rank for step in steps})
     rows = {rank: f"rank {rank}" for rank in ranks}
-    if any(step.overlap.transfers for step in steps):
+    if any(step.transfers for step in steps):
         rows |= {rank + len(ranks): f"rank {rank}, buckets" for rank in ranks}
     for position, row in enumerate(sorted(rows, key=lambda row: (row % len(ranks), row))):
         events += [
@@ -140,17 +157,15 @@ def trace(steps: Sequence[Step], about: Mapping[str, Any]) -> dict[str, Any]:
             _metadata("thread_sort_index", _row(row), sort_index=position),
         ]
     last = dict.fromkeys(ranks, 0.0)
-    for step in steps:
+    for step in (step for step in steps if step.number <= TRACED):
         own, below = _row(step.rank), _row(step.rank + len(ranks))
         spans = [(own, *span) for span in [("idle", last[step.rank], step.begin), *step.spans()]]
-        spans += [
-            (below, f"bucket {each.bucket + 1}", each.begin, each.end) for each in step.overlap.transfers
-        ]
+        spans += [(below, f"bucket {each.bucket + 1}", each.begin, each.end) for each in step.transfers]
         for row, name, begin, end in spans:
             category = name if row == own else "bucket"
             event = {"ph": "X", "name": name, "cat": category, "pid": 1, "tid": row}
             event |= {"ts": round(1e6 * begin, 3), "dur": round(1e6 * max(0.0, end - begin), 3)}
-            events.append({**event, "args": {"epoch": step.epoch, "step": step.step}})
+            events.append({**event, "args": {"epoch": step.epoch, "step": step.number}})
         last[step.rank] = step.done
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(about)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from matplotlib.colors import to_hex
 
 from labkit.plots import overlap, timeline
 from labkit.plots.style import COLOURS
-from labkit.train.gradients import Overlap, Transfer
-from labkit.train.timeline import Step, save_trace
+from labkit.train.steps import Step, Transfer
+from labkit.train.timeline import save_trace
 
 P = 3
 
@@ -75,7 +76,7 @@ def with_buckets() -> list[Step]:
             Transfer(0, layers[0][1], layers[0][1], step.ready),
             Transfer(1, step.ready, step.ready, step.end),
         )
-        made.append(step._replace(start=step.ready, overlap=Overlap(layers, transfers)))
+        made.append(replace(step, start=step.ready, layers=layers, transfers=transfers))
     return made
 
 

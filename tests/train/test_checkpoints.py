@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit.train.checkpoints import file as checkpoint_file
+from labkit.train.checkpoints import read_checkpoint, write_checkpoint
 from tests.conftest import thorough
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -45,21 +45,21 @@ def test_a_run_killed_twice_gets_the_weights_of_one_without_a_break(
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     arrays = {"parameters": np.arange(11, dtype=np.float32), "rank 0/buffers": np.ones((2, 1))}
-    checkpoint_file.write(tmp_path / "checkpoint.npz", {"run": {"model": "linear"}}, arrays)
+    write_checkpoint(tmp_path / "checkpoint.npz", {"run": {"model": "linear"}}, arrays)
     return tmp_path / "checkpoint.npz"
 
 
 @pytest.mark.parametrize("every", [thorough(1), 7])
 def test_no_flipped_bit_of_a_checkpoint_goes_unnoticed(every: int, checkpoint: Path) -> None:
     """A flip in what nothing depends on, such as a file's date in the archive, may change nothing."""
-    about, arrays = checkpoint_file.read(checkpoint)
+    about, arrays = read_checkpoint(checkpoint)
     content, refused = checkpoint.read_bytes(), 0
     for bit in range(0, 8 * len(content), every):
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         checkpoint.write_bytes(flipped)
         try:
-            found = checkpoint_file.read(checkpoint)
+            found = read_checkpoint(checkpoint)
         except ValueError as error:
             refused += 1
             assert str(checkpoint) in str(error) and "\n" not in str(error), (bit, error)
@@ -86,4 +86,4 @@ def test_other_files_are_no_checkpoints(kind: str, checkpoint: Path) -> None:
     else:
         checkpoint.write_bytes(b"weights" if kind == "text" else b"")
     with pytest.raises(ValueError, match=r"^expected (a whole|the) checkpoint[^\n]*$"):
-        checkpoint_file.read(checkpoint)
+        read_checkpoint(checkpoint)

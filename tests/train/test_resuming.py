@@ -192,3 +192,35 @@ def test_a_second_run_in_the_same_folder_is_refused(
     done = run(3, *TRAIN, "--resume", out)
     assert done.returncode == 0, done.stdout
     assert results(out) == results(finished)
+
+
+def test_a_checkpoint_of_the_first_version_is_resumed_with_its_records(
+    run_commands: RunCommands, tmp_path: Path
+) -> None:
+    """Two ranks had done five of six steps. The settings had an option that does not exist any more."""
+    shutil.copytree(Path(__file__).parent / "version_1", tmp_path / "old")
+    same = (
+        "--model",
+        "linear",
+        "--samples",
+        "20",
+        "--batch",
+        "10",
+        "--epochs",
+        "3",
+        "--lr",
+        "0.05",
+        "--overlap",
+    )
+    ends = run_commands(
+        2, ("train", "--resume", tmp_path / "old"), ("train", *same, "--out", tmp_path / "new")
+    )
+    assert [statuses for statuses, _ in ends] == [[0, 0]] * 2, ends
+    assert results(tmp_path / "old")[1:] == results(tmp_path / "new")[1:]
+    table = load_iterations(tmp_path / "old" / "iterations.csv")
+    assert table.shape == (2, 6, 6) and (table[:, :, 2:] >= 0).all()
+    names = [
+        {event["name"] for event in json.loads((tmp_path / name / "trace.json").read_text())["traceEvents"]}
+        for name in ("old", "new")
+    ]
+    assert names[0] == names[1] and "bucket 1" in names[0]

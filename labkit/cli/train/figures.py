@@ -24,7 +24,7 @@ def draw(out: Path, results: Results) -> None:
     local = [[row.local_loss for row in rows if row.rank == rank] for rank in range(run["ranks"])]
     _write(out / "loss.png", losses(local, [row.global_loss for row in rows if row.rank == 0]))
     slowed = [*([run["links"]] if "links" in run else []), *run["settings"]["bottleneck"]]
-    first = max(1, steps[-1].step - STEPS_DRAWN + 1)
+    first = max(1, steps[-1].number - STEPS_DRAWN + 1)
     _write(out / "timeline.png", timeline(steps, ", ".join(slowed), first))
     if "preset" in run:
         report = PRESETS[run["preset"]].report

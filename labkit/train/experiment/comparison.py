@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.train.callbacks import Epoch
 from labkit.train.experiment.iterations import PARTS, fractions, seconds_per_iteration
 from labkit.train.experiment.presets import PRESETS
+from labkit.train.steps import Epoch
 
 LABEL, NUMBER = 30, 8  # columns
 
@@ -31,7 +31,7 @@ def compare(
 ) -> list[Row]:
     """Return what the report of a preset prints, from the measurements of all ranks.
 
-    `ended` is what each rank found at the end of the run. Shape: iterations (p, n, 6), see `Iterations`.
+    `ended` is what each rank found at the end of the run. Shape: iterations (p, n, 6), see `iterations`.
     """
     by_rank = [[row for row in rows if row.rank == one["rank"]] for one in ended]
     report = PRESETS[preset].report

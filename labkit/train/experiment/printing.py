@@ -13,8 +13,9 @@ from mpi4py import MPI
 
 from labkit.comm import print_by_rank
 from labkit.nn import Model
-from labkit.train.callbacks import ALL, Callback, Epoch, Iteration
-from labkit.train.experiment.progress import Progress
+from labkit.train.callbacks import ALL, Callback
+from labkit.train.experiment.progress import ProgressBar
+from labkit.train.steps import Epoch, Step
 from mpiwatch.wording import ranks_phrase
 
 OVER_100 = (
@@ -27,15 +28,15 @@ class Printer(Callback):
     """Print a line or two of each rank for each epoch, and its loss every `log_every` iterations."""
 
     def __init__(
-        self, comm: MPI.Intracomm, progress: Progress, *, ordered: bool, log_every: int | None
+        self, comm: MPI.Intracomm, progress: ProgressBar, *, ordered: bool, log_every: int | None
     ) -> None:
         self._comm, self._progress = comm, progress
         self._ordered, self._log_every = ordered, log_every
         self._explained = False
 
-    def after_step(self, iteration: Iteration) -> None:
-        if self._log_every and iteration.number % self._log_every == 0:
-            self.say(f"iteration {iteration.number}: loss {iteration.loss:.4f}, lr {iteration.lr:.4g}")
+    def after_step(self, step: Step) -> None:
+        if self._log_every and step.number % self._log_every == 0:
+            self.say(f"iteration {step.number}: loss {step.loss:.4f}, lr {step.lr:.4g}")
 
     def after_epoch(self, model: Model, epoch: Epoch) -> None:
         self.say(epoch_line(epoch), *gradient_lines(epoch))

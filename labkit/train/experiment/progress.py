@@ -10,13 +10,14 @@ from contextlib import contextmanager, suppress
 import psutil
 from tqdm import tqdm
 
-from labkit.train.callbacks import Callback, Iteration
+from labkit.train.callbacks import Callback
+from labkit.train.steps import Step
 
 LAUNCHERS = ("mpiexec", "mpirun", "prterun", "orterun", "srun")
 WIDEST = 100
 
 
-class Progress(Callback):
+class ProgressBar(Callback):
     """A progress bar with rank 0's loss and the images that all ranks train on per second.
 
     It is shown on the standard error of rank 0, if that is a terminal. `steps` is their number in the whole
@@ -34,18 +35,18 @@ class Progress(Callback):
             leave=False,
         )
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._bar.close()
 
-    def after_step(self, iteration: Iteration) -> None:
+    def after_step(self, step: Step) -> None:
         if self._bar.disable:
             return
         rate = self._bar.format_dict["rate"] or 0.0
         self._bar.set_postfix_str(
-            f"loss {iteration.loss:.4f}, {rate * iteration.global_batch:.0f} images/s", refresh=False
+            f"loss {step.loss:.4f}, {rate * step.global_batch:.0f} images/s", refresh=False
         )
         self._bar.update()
 

@@ -25,7 +25,7 @@ from mpi4py import MPI
 import labkit
 from labkit.files import atomic_write, locked, remove_unfinished
 from labkit.nn import MODELS, Model, load_model, save_model
-from labkit.train.callbacks import Epoch
+from labkit.train.steps import Epoch
 from mpiwatch.env import ONE_THREAD
 from mpiwatch.launch import node_name
 from mpiwatch.processes import cores

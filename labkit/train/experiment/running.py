@@ -26,15 +26,15 @@ from labkit.comm import (
 from labkit.nn import MODELS, Classifier, Model
 from labkit.train.batches import Batches
 from labkit.train.bottleneck import Bottleneck, Straggler
-from labkit.train.callbacks import Contributions, Epoch
+from labkit.train.callbacks import Contributions
 from labkit.train.checkpoints import Checkpoints, stored_settings
 from labkit.train.experiment import building
 from labkit.train.experiment.checklist import RAW
 from labkit.train.experiment.comparison import as_text, compare
-from labkit.train.experiment.iterations import Iterations, save_iterations
+from labkit.train.experiment.iterations import iterations, save_iterations
 from labkit.train.experiment.presets import chosen
 from labkit.train.experiment.printing import Printer, end_line, hosts_line, start_line
-from labkit.train.experiment.progress import Progress
+from labkit.train.experiment.progress import ProgressBar
 from labkit.train.experiment.run_record import (
     prepare,
     record,
@@ -46,7 +46,8 @@ from labkit.train.experiment.settings import AUGMENTATIONS, RECIPES, command_lin
 from labkit.train.loop import gather, train
 from labkit.train.replicas import hash_of
 from labkit.train.speed import speeds
-from labkit.train.timeline import Step, Timeline, save_trace
+from labkit.train.steps import Epoch, Step
+from labkit.train.timeline import Timeline, save_trace
 
 SPEED_SAMPLES = 256  # at most as many samples of each rank measure its speed
 TEST_BATCH = 100
@@ -71,7 +72,7 @@ class Before(NamedTuple):
 class Results:
     """What a run has measured on all ranks, and its `record`.
 
-    Shape: iterations (p, n, 6), see `Iterations`.
+    Shape: iterations (p, n, 6), see `iterations`.
     """
 
     rows: list[Epoch]
@@ -163,8 +164,8 @@ def _run(
         raise CollectiveError(f"cannot resume: {why}")
     if settings["algorithm"] == "auto":
         about["auto"] = str(choose(world, model.grads.nbytes))
-    timeline, iterations = Timeline(comm), Iterations()
-    with Progress(comm.rank, steps) as progress:
+    timeline = Timeline(comm)
+    with ProgressBar(comm.rank, steps) as progress:
         printer = Printer(comm, progress, ordered=ordered, log_every=settings["log_every"])
         printer.note(start_line(settings, comm.size, model.params.size, len(dataset.targets), steps))
         if len(set(about["hosts"])) > 1:
@@ -194,13 +195,13 @@ def _run(
                 straggler,
                 *([Contributions()] if building.contributions(settings) else []),
                 timeline,
-                iterations,
                 progress,
                 printer,
             ],
         )
-        total_s = iterations.total_s
-    table = iterations.gather(comm)
+        total_s = timeline.total_s
+    steps_of_ranks = timeline.gather()
+    table = iterations(steps_of_ranks, comm.size)
     _write(comm, out, lambda: save_weights(out, model))
 
     tested = evaluate(model, dataset)
@@ -212,12 +213,12 @@ def _run(
             **tested,
             "total_s": total_s,
             "samples": samples,
-            "local_batch": iterations.local_batch,
+            "local_batch": max((step.local_batch for step in timeline.recorded), default=0),
             "parameters_hash": hash_of(model.params),
             "buffers_hash": hash_of(model.buffers),
         }
     )
-    results = Results(gather(comm, rows), timeline.gather(), table, about)
+    results = Results(gather(comm, rows), steps_of_ranks, table, about)
     if preset and comm.rank == 0:
         compared = compare(preset, results.rows, table, about["ended"], settings["log_every"])
         about["comparison"] = [row._asdict() for row in compared]

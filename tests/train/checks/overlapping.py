@@ -13,7 +13,7 @@ from mpi4py import MPI
 from labkit.comm import ALGORITHMS, Averaging, CountingComm
 from labkit.data import strided
 from labkit.nn import SGD, Model, mlp
-from labkit.train import Batches, Buckets, Contributions, Straggler, train
+from labkit.train import Batches, Buckets, Contributions, Step, Straggler, train
 from labkit.train.overlap import Overlapped
 from mpiwatch.communicators import resume, watch
 from mpiwatch.errors import HangError
@@ -56,22 +56,23 @@ def check_buckets_are_averaged_in_order_while_the_rank_computes(comm: MPI.Intrac
     """The helper thread finishes the first buckets although this rank makes no call of MPI."""
     grads = np.full(1000, comm.rank, np.float32)
     overlapped = Overlapped(comm, grads, Averaging("ring", "sum"), Buckets(800, 400))
-    overlapped.begin(0.0)
+    step = Step(1, 1, comm.rank, global_batch=1)
+    overlapped.begin(step)
     overlapped.finished(510)  # the third bucket, from 500 to 700, is not complete yet
     assert overlapped.plan.bounds[:3] == ((900, 1000), (700, 900), (500, 700))
     assert len(overlapped._complete) == 2
-    while comm.size > 1 and len(overlapped.transfers) < 2:
+    while comm.size > 1 and len(overlapped._transfers) < 2:
         threading.Event().wait(1e-4)
     assert comm.size == 1 or (grads[700:] == sum(range(comm.size))).all()
     assert (grads[:500] == comm.rank).all()
     overlapped.finished(0)
     overlapped.finish()
     assert (grads == sum(range(comm.size))).all()
-    transfers = overlapped.transfers
+    transfers = step.transfers
     assert [each.bucket for each in transfers] == list(range(len(overlapped.plan)))
     for before, each in pairwise(transfers):
         assert before.end <= each.begin <= each.end and each.complete <= each.begin
-    assert overlapped.times.end >= transfers[-1].end and overlapped.times.ready >= transfers[0].complete
+    assert step.end >= transfers[-1].end and step.ready >= transfers[0].complete
     overlapped.close()
 
 

@@ -24,7 +24,7 @@ from labkit.nn import SGD, Model, lr_schedules, mlp, softmax_regression
 from labkit.nn.image_layers import BatchNorm, Conv2D
 from labkit.nn.layers import Dense, Flatten, Tanh
 from labkit.nn.model import Classifier
-from labkit.train import Batches, Callback, Checkpoints, Epoch, Iteration, stored_settings, train
+from labkit.train import Batches, Callback, Checkpoints, Epoch, Step, stored_settings, train
 from tests.raising import error_on_every_rank
 
 MEASURED = {"wait_s", "transfer_s", "time_s"}
@@ -60,8 +60,8 @@ class StopAfter(Callback):
     def __init__(self, step: int, act: Callable[[], None] | None = None) -> None:
         self.step, self.act = step, act
 
-    def after_step(self, iteration: Iteration) -> None:
-        if iteration.number == self.step:
+    def after_step(self, step: Step) -> None:
+        if step.number == self.step:
             if self.act is None:
                 raise Stop
             self.act()

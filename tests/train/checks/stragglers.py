@@ -12,7 +12,6 @@ from labkit.data import contiguous, linear, local_batches, strided
 from labkit.nn import Model, linear_regression, mlp
 from labkit.train import Batches, Step, Straggler, Timeline, local_sgd, speeds, train
 from labkit.train.bottleneck import links, parse
-from labkit.train.callbacks import Iteration
 
 EPOCHS = 3
 
@@ -44,19 +43,19 @@ def check_bottlenecks_do_not_change_the_weights_and_the_timeline_shows_each(comm
         if comm.rank:
             assert steps == []
             continue
-        assert [(s.step, s.rank) for s in steps] == [(e, r) for e in range(1, 4) for r in range(comm.size)]
+        assert [(s.number, s.rank) for s in steps] == [(e, r) for e in range(1, 4) for r in range(comm.size)]
         assert steps[0].epoch == 1 and steps[-1].epoch == EPOCHS and min(s.begin for s in steps) == 0
         for step in steps:
-            assert list(step[3:8]) == sorted(step[3:8]), step
+            assert step.begin <= step.ready <= step.start <= step.end <= step.done, step
         for number in range(1, EPOCHS + 1):  # no rank leaves a barrier before all have arrived
-            together = [step for step in steps if step.step == number]
+            together = [step for step in steps if step.number == number]
             assert max(s.ready for s in together) <= min(s.start for s in together) + 1e-4, together
         of_last = [step for step in steps if step.rank == last]
         if amount.startswith("slow-link") and comm.size > 1:
             assert all(s.end - s.start > 0.01 for s in steps), steps
         if amount.startswith("pause"):
             assert of_last[1].begin - of_last[0].done > 0.05
-            assert all(s.start - s.ready > 0.02 for s in steps if s.step == 2 and s.rank != last), steps
+            assert all(s.start - s.ready > 0.02 for s in steps if s.number == 2 and s.rank != last), steps
 
 
 def check_a_slow_processor_takes_factor_times_as_long_to_compute(comm: MPI.Intracomm) -> None:
@@ -163,16 +162,16 @@ def check_the_timeline_has_one_clock_although_the_ranks_clocks_differ(comm: MPI.
 
     for _ in range(30):  # on a busy machine even the fastest ping-pong can take long
         timeline = Timeline(comm, most=2, clock=clock)
-        for _ in range(3):
+        for number in 1, 2, 3:
             sleep(0.05)  # for the clocks to run apart
             ready = clock()
             comm.Barrier()
             start = clock()
             times = ready, ready, start, start, start
-            timeline.after_step(Iteration(1, timeline.seen + 1, 3, 0.0, 1, comm.size, 0.1, *times))
+            timeline.after_step(Step(1, number, comm.rank, *times))
         steps = timeline.gather()
-        assert timeline.seen == 3 and len(steps) == (0 if comm.rank else 2 * comm.size)
-        together = [[step for step in steps if step.step == number] for number in (1, 2)]
+        assert len(steps) == (0 if comm.rank else 2 * comm.size)
+        together = [[step for step in steps if step.number == number] for number in (1, 2)]
         late = [max(s.ready for s in one) - min(s.start for s in one) for one in together if one]
         if comm.bcast(max(late, default=0.0) < 0.01):  # no rank leaves a barrier before all have arrived
             return

@@ -1,0 +1,415 @@
+"""Checkpoints: a killed run goes on to the weights that it would have had without the break.
+
+The file holds arrays by name in NumPy's .npz format, a description in JSON, and a checksum of both. It is
+written atomically: whatever happens, there is a whole checkpoint, the new one or the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm import CollectiveError, sleeping_barrier
+from labkit.files import atomic_write
+from labkit.nn.store import read_arrays
+from labkit.train.callbacks import Callback
+from labkit.train.replicas import mean_buffers
+from labkit.train.steps import Epoch, Step
+from mpiwatch.wording import ranks_phrase
+
+FORMATS = "labkit checkpoint 1", "labkit checkpoint 2"  # the last one is written, all are read
+Handler = Callable[[int, "FrameType | None"], Any] | int | None
+
+
+@dataclass
+class Position:
+    """How far a run is: which step is next, the sums of the epoch so far, and the records of those before.
+
+    `epoch` counts from 1; `step` is how many of its steps are done, and `done` how many of all steps. The
+    sums: the loss over this rank's samples, its correct predictions, and times (s) as in `Epoch`. A
+    checkpoint holds these fields under their names.
+    """
+
+    epoch: int = 1
+    step: int = 0
+    done: int = 0
+    loss: float = 0.0
+    correct: int = 0
+    wait_s: float = 0.0
+    transfer_s: float = 0.0
+    time_s: float = 0.0
+    rows: list[Epoch] = field(default_factory=list)
+
+    def add(self, step: Step) -> None:
+        """Count a step, and add it to the sums."""
+        self.step += 1
+        self.done += 1
+        self.loss += step.local_batch * step.loss
+        self.correct += step.correct
+        self.wait_s += step.wait_s
+        self.transfer_s += step.transfer_s
+
+    def next_epoch(self, row: Epoch) -> None:
+        """Keep the record of the epoch, and begin the next one."""
+        self.rows.append(row)
+        self.epoch, self.step = self.epoch + 1, 0
+        self.loss, self.correct, self.wait_s, self.transfer_s, self.time_s = 0.0, 0, 0.0, 0.0, 0.0
+
+    def __str__(self) -> str:
+        if self.step:
+            return f"after step {self.step} of epoch {self.epoch}"
+        return f"after epoch {self.epoch - 1}"
+
+
+@dataclass
+class RunState:
+    """What a checkpoint has to hold of a run on one rank, as arrays that a resumed run overwrites in place.
+
+    `about` describes the run: a checkpoint of a run with another description is refused. `replicated` arrays
+    are equal on all ranks, `own` ones are not. `callback` goes on with its state, unless the number of ranks
+    changes. `for_any_ranks` says that another number of ranks would train on the same samples in the same
+    steps, `samples` how many this rank has, and `buffers` how the ranks' own buffers become those of other
+    ranks, as in `synchronise_buffers`.
+    """
+
+    about: Mapping[str, Any]
+    replicated: Mapping[str, np.ndarray]
+    own: Mapping[str, np.ndarray]
+    samples: int
+    buffers: str
+    for_any_ranks: bool
+    callback: Callback
+
+
+class Checkpoints:
+    """Write checkpoints to a file during a run, and resume a run from it: give it to `train`.
+
+    One is written after every `every_steps` steps and `every_epochs` epochs (0: never), on SIGUSR1, and on
+    SIGTERM, which then ends the run with a CollectiveError on every rank. The ranks agree on signals once per
+    step, by an Allreduce of eight bytes. `file` ends in .npz; its previous content stays until the new one is
+    whole. Only rank 0 writes and reads it. If writing fails, for example because the disk is full, rank 0
+    says so and the run goes on: it has lost nothing yet. A run whose weights are no longer finite keeps its
+    last checkpoint.
+
+    With `resume`, the run goes on from the checkpoint in `file`. On the same number of ranks it ends with
+    the same weights, bit for bit, as a run without a break; "weighted" shards need the same speeds for
+    that, and the algorithm "auto" the same choice. On another number of ranks it ends with the same weights
+    up to rounding, if the sharding scheme is "strided", "shuffled" or "weighted" or each epoch is one step.
+    Anything else is refused, and so are the checkpoints of other models, data or settings, and damaged
+    ones. `settings` (anything that JSON can hold) are stored for `stored_settings`. Callbacks go on with
+    their `state`, on the same number of ranks; `Contributions` has none, so it covers only the resumed part
+    of an epoch.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        *,
+        every_steps: int = 0,
+        every_epochs: int = 0,
+        resume: bool = False,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.file, self.every_steps, self.every_epochs = file, every_steps, every_epochs
+        self.resume, self.settings = resume, dict(settings or {})
+
+    def __repr__(self) -> str:
+        """Return what has to be the same on every rank."""
+        return f"Checkpoints({self.file}, {self.every_steps}, {self.every_epochs}, resume={self.resume})"
+
+    @contextmanager
+    def of(self, comm: MPI.Intracomm, state: RunState) -> Iterator[Saving]:
+        """Return what writes the checkpoints of a run; listen to signals inside the block. Collective.
+
+        Raise CollectiveError on every rank if the directory cannot be made or the checkpoint does not fit.
+        """
+        fault = None
+        if min(self.every_steps, self.every_epochs) < 0 or self.file.suffix != ".npz":
+            fault = (
+                "expected checkpoints after every 0 or more steps and epochs in a file *.npz, got "
+                f"{self.every_steps}, {self.every_epochs} and {self.file}"
+            )
+        elif comm.rank == 0:
+            try:
+                self.file.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                fault = f"cannot make the directory of the checkpoint {self.file}: {error.strerror}"
+        if fault := comm.bcast(fault):
+            raise CollectiveError(fault)
+        saving = Saving(comm, self, state)
+        if self.resume:
+            saving.resume()
+        with saving.signals.listening():
+            yield saving
+
+
+class Saving:
+    """The checkpoints of one run; `position` says where the run begins."""
+
+    def __init__(self, comm: MPI.Intracomm, checkpoints: Checkpoints, state: RunState) -> None:
+        self._comm, self._checkpoints, self._state = comm, checkpoints, state
+        self._last = "there is none yet"
+        self.position, self.signals = Position(), Signals()
+
+    def after_step(self, position: Position) -> None:
+        """Write a checkpoint if it is time for one, or if a rank has received a signal. Collective.
+
+        Raise CollectiveError on every rank if a rank has received SIGTERM.
+        """
+        wanted, ended = self.signals.agree(self._comm)
+        every_steps, every_epochs = self._checkpoints.every_steps, self._checkpoints.every_epochs
+        due = every_steps > 0 and position.done % every_steps == 0
+        if every_epochs and position.step == 0:
+            due = due or (position.epoch - 1) % every_epochs == 0
+        if not (due or wanted or ended):
+            return
+        fault = self._write(position)
+        if ended:
+            raise CollectiveError(
+                f"{ranks_phrase(ended, self._comm.size)} received SIGTERM, so the run ends "
+                f"{position}; {fault or f'resume it from {self._checkpoints.file}'}"
+            )
+        if fault and self._comm.rank == 0:
+            print(f"{fault}; the run goes on", file=sys.stderr, flush=True)
+
+    def resume(self) -> None:
+        """Give every rank its part of the checkpoint; set `position` to where the run goes on. Collective.
+
+        Raise CollectiveError on every rank, before any array changes, if the checkpoint does not fit.
+        """
+        comm, state = self._comm, self._state
+        parts: list[tuple[Position, dict[str, np.ndarray]]] | None = None
+        arrays: dict[str, np.ndarray] = {}
+        fault, samples = None, comm.gather(state.samples)
+        if samples:
+            try:
+                about, arrays = read_checkpoint(self._checkpoints.file)
+                _check(about, state, comm.size)
+                parts = _parts(about, arrays, state, samples)
+            except ValueError as error:
+                fault = f"cannot resume: {error}"
+        if fault := comm.bcast(fault):
+            raise CollectiveError(fault)
+        for name, array in state.replicated.items():
+            if comm.rank == 0:
+                array[...] = arrays[name]
+            comm.Bcast(array)
+        self.position, own = comm.scatter(parts)
+        for name, array in state.own.items():
+            array[...] = own.pop(name)
+        state.callback.resume({name.removeprefix("record/"): array for name, array in own.items()})
+        self._last = f"the last one is that {self.position}"
+
+    def _write(self, position: Position) -> str | None:
+        """Write a checkpoint; return why that failed, on every rank. Collective."""
+        comm, state, file = self._comm, self._state, self._checkpoints.file
+        records = {f"record/{name}": array for name, array in state.callback.state().items()}
+        gathered = comm.gather((state.samples, asdict(position), {**records, **state.own}))
+        fault = None
+        if gathered:
+            samples, positions, owns = zip(*gathered, strict=True)
+            own = {f"rank {rank}/{name}": each[name] for rank, each in enumerate(owns) for name in each}
+            settings = self._checkpoints.settings
+            about = {"run": state.about, "settings": settings, "samples": samples, "progress": positions}
+            try:
+                weights = [*state.replicated.values(), *(each[name] for each in owns for name in state.own)]
+                if not all(np.isfinite(array).all() for array in weights):
+                    raise OSError("the weights are no longer finite")
+                write_checkpoint(file, about, {**state.replicated, **own})
+            except OSError as error:
+                why = error.strerror or error
+                fault = f"no checkpoint was written {position} to {file} ({why}; {self._last})"
+        sleeping_barrier(comm)  # rank 0 needs its core
+        fault = comm.bcast(fault)
+        if not fault:
+            self._last = f"the last one is that {position}"
+        return fault
+
+
+def stored_settings(file: Path) -> dict[str, Any]:
+    """Return the `settings` of the run that wrote this checkpoint, its number of `ranks`, and its `steps`.
+
+    Raise ValueError if the file is no checkpoint or damaged.
+    """
+    about, _ = read_checkpoint(file)
+    return {**about["settings"], "ranks": len(about["progress"]), "steps": about["progress"][0]["done"]}
+
+
+def _check(about: Mapping[str, Any], state: RunState, size: int) -> None:
+    """Raise ValueError if a checkpoint described by `about` does not fit the run."""
+    found = about["run"]
+    for name, expected in state.about.items():
+        if name not in found or found[name] != expected:
+            raise ValueError(
+                f"expected a checkpoint of a run with {name} {_short(expected)}, as in this run, found one "
+                f"with {_short(found.get(name))}"
+            )
+    ranks, why = len(about["progress"]), ""
+    if not state.for_any_ranks:
+        why = "with these shards, another number of ranks takes other samples into each step"
+    elif state.own.keys() - {"buffers"} or (state.own and state.buffers == "leave"):
+        why = f"each rank has {' and '.join(sorted(state.own))} of its own"
+    if ranks != size and why:
+        raise ValueError(f"expected {ranks} ranks, as when the checkpoint was written, got {size}: {why}")
+
+
+def _parts(
+    about: Mapping[str, Any], arrays: Mapping[str, np.ndarray], state: RunState, samples: Sequence[int]
+) -> list[tuple[Position, dict[str, np.ndarray]]]:
+    """Return the position of each rank, its own arrays and the records of its callbacks.
+
+    The ranks now hold so many samples each.
+    """
+    positions = [
+        Position(**{**stored, "rows": [Epoch(**row) for row in stored["rows"]]})
+        for stored in about["progress"]
+    ]
+    own: list[dict[str, np.ndarray]] = [{} for _ in positions]
+    for name, array in arrays.items():
+        if name.startswith("rank "):
+            rank, _, inner = name.removeprefix("rank ").partition("/")
+            own[int(rank)][inner] = array
+    if len(positions) == len(samples):
+        return list(zip(positions, own, strict=True))
+    shared = {name: own[0][name] for name in state.own}
+    if state.own and state.buffers == "average":
+        shared = {"buffers": mean_buffers(about["samples"], [each["buffers"] for each in own])}
+    return [(position, shared) for position in _dealt(positions, samples)]
+
+
+def _dealt(ranks: Sequence[Position], samples: Sequence[int]) -> list[Position]:
+    """Return the positions of other ranks, which take over from `ranks` and hold so many samples each.
+
+    The sums of the epoch so far are dealt in proportion to the samples, so the epoch's global loss and
+    accuracy are exact, while the local ones mix those of several ranks. Times are those of the slowest rank.
+    Rows keep the rank that measured them.
+    """
+    total, loss = sum(samples), sum(each.loss for each in ranks)
+    correct, before = sum(each.correct for each in ranks), 0
+    new = []
+    for rank, held in enumerate(samples):
+        until = before + held
+        one = Position(ranks[0].epoch, ranks[0].step, ranks[0].done, loss * held / total)
+        one.correct = correct * until // total - correct * before // total
+        for name in "wait_s", "transfer_s", "time_s":
+            setattr(one, name, max(getattr(each, name) for each in ranks))
+        one.rows = [row for old in ranks[rank :: len(samples)] for row in old.rows]
+        new.append(one)
+        before = until
+    return new
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+class Signals:
+    """Signals that ask for a checkpoint: SIGUSR1 for one, SIGTERM for one and the end of the run.
+
+    A signal reaches the ranks at different moments, and perhaps only one of them. If each acted by itself,
+    they would write the states of different steps. So a rank only takes note of it, and `agree` tells all.
+    """
+
+    def __init__(self) -> None:
+        self._received = np.zeros(2, np.int32)  # SIGUSR1, SIGTERM
+        self._before: dict[int, Handler] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take note of both signals inside the block, instead of what they did before.
+
+        A second SIGTERM does what it did before, so it ends a rank that is stuck. Only a process's main
+        thread can listen: in another thread, nothing changes.
+        """
+        if threading.current_thread() is threading.main_thread():
+            for number in signal.SIGUSR1, signal.SIGTERM:
+                self._before[number] = signal.signal(number, self._note)
+        try:
+            yield
+        finally:
+            for which, handler in self._before.items():
+                signal.signal(which, handler)
+            self._before.clear()
+
+    def agree(self, comm: MPI.Intracomm) -> tuple[bool, list[int]]:
+        """Return whether any rank has received SIGUSR1 since the last call, and which received SIGTERM.
+
+        Collective; costs an Allreduce of eight bytes.
+        """
+        mine, some = self._received.copy(), np.empty_like(self._received)
+        comm.Allreduce(mine, some, MPI.MAX)
+        self._received[0] -= mine[0]  # not one that has come since
+        ended = comm.allgather(bool(mine[1])) if some[1] else []
+        return bool(some[0]), [rank for rank, received in enumerate(ended) if received]
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTERM:
+            self._received[1] = 1
+            signal.signal(number, self._before[number])
+        else:
+            self._received[0] = 1
+
+
+def write_checkpoint(file: Path, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a checkpoint. `about` is anything that JSON can hold. Raise OSError if that fails.
+
+    An older checkpoint of that name stays whole until the new one is.
+    """
+    text = np.frombuffer(json.dumps({"format": FORMATS[-1], **about}).encode(), np.uint8)
+    content = {**arrays, "about": text}
+    with atomic_write(file) as out:
+        np.savez(out, **content, checksum=np.frombuffer(_checksum(content), np.uint8))  # type: ignore[arg-type]
+
+
+def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the description and the arrays of a checkpoint, also of one that an older version wrote.
+
+    Raise ValueError if the file is missing, damaged or not a checkpoint.
+    """
+    try:
+        content = read_arrays(file)
+    except FileNotFoundError:
+        raise ValueError(f"expected the checkpoint {file}, found no such file") from None
+    except OSError as error:
+        raise ValueError(
+            f"expected the checkpoint {file}, which cannot be read: {error.strerror or error}"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"expected a whole checkpoint, {error}") from None
+    if not {"about", "checksum"} <= content.keys():
+        raise ValueError(f"expected a checkpoint, found another kind of file: {file}")
+    expected, found = content.pop("checksum").tobytes(), _checksum(content)
+    if expected != found:
+        raise ValueError(
+            f"expected a whole checkpoint with the checksum {expected.hex()[:16]}, found {file} damaged: its "
+            f"content has {found.hex()[:16]}"
+        )
+    about = json.loads(content.pop("about").tobytes())
+    if (version := about.pop("format")) not in FORMATS:
+        raise ValueError(f"expected the format {FORMATS[-1]!r}, found {version!r} in {file}")
+    if version == FORMATS[0]:  # then `Timeline` shared its work with a callback `Iterations`
+        content = {name.replace("/Iterations-1/", "/Timeline-1/"): content[name] for name in content}
+    return about, content
+
+
+def _checksum(content: Mapping[str, np.ndarray]) -> bytes:
+    """Return a hash of all arrays with their names, dtypes and shapes."""
+    total = blake2b(digest_size=16)
+    for name in sorted(content):
+        array = np.ascontiguousarray(content[name])
+        total.update(f"{name} {array.dtype.str} {content[name].shape}\n".encode())
+        total.update(array.data)
+    return total.digest()

@@ -1,0 +1,134 @@
+"""The record of a step: what one rank did in it, and when.
+
+Epochs, tables, traces and figures are made from these records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+
+class Transfer(NamedTuple):
+    """The averaging of one bucket (from 0): when (s) the rank had completed it, and it began and ended."""
+
+    bucket: int
+    complete: float
+    begin: float
+    end: float
+
+
+@dataclass(slots=True)
+class Step:
+    """One step of one rank. `train` makes it when the step begins and fills it in while the step goes on.
+
+    `number` counts the steps of the run from 1, over all epochs. The times (s, perf_counter) bound the parts
+    of the step. From `begin` to `ready` the rank computes its gradient. Until `start` it waits for the last
+    rank to be ready. Until `end` the ranks average their gradients, and this rank cannot go on: if averaging
+    overlaps with the backward pass, this is the exposed communication. Until `done` the rank updates its
+    parameters. It is idle between `done` and the next `begin`; this includes the bookkeeping between epochs.
+
+    With buckets, `layers` has, for each layer from the last to the first, where its gradient starts and when
+    (s) its backward pass had ended, and `transfers` the averaging of each bucket.
+
+    `loss` is the mean over the rank's `local_batch` samples (0 if it has none), before the step, and
+    `correct` how many of these samples were predicted correctly.
+    """
+
+    epoch: int
+    number: int
+    rank: int
+    begin: float = 0.0
+    ready: float = 0.0
+    start: float = 0.0
+    end: float = 0.0
+    done: float = 0.0
+    layers: tuple[tuple[int, float], ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    loss: float = 0.0
+    correct: int = 0
+    local_batch: int = 0
+    global_batch: int = 0
+    lr: float = 0.0
+
+    @property
+    def fraction(self) -> float:
+        """Return this rank's fraction of the global batch."""
+        return self.local_batch / self.global_batch
+
+    @property
+    def compute_s(self) -> float:
+        """Return how long (s) the rank computed its gradient and updated its parameters."""
+        return self.ready - self.begin + self.done - self.end
+
+    @property
+    def wait_s(self) -> float:
+        """Return how long (s) the rank waited for the last rank to be ready."""
+        return self.start - self.ready
+
+    @property
+    def transfer_s(self) -> float:
+        """Return how long (s) the rank averaged; if that overlaps, its exposed communication."""
+        return self.end - self.start
+
+    def spans(self) -> list[tuple[str, float, float]]:
+        """Return what the rank did, with the begin and end (s) of each part."""
+        return [
+            ("compute", self.begin, self.ready),
+            ("wait", self.ready, self.start),
+            ("transfer", self.start, self.end),
+            ("compute", self.end, self.done),
+        ]
+
+    def shifted(self, clock: Callable[[float], float]) -> Step:
+        """Return the step with each time t replaced by clock(t)."""
+        return replace(
+            self,
+            begin=clock(self.begin),
+            ready=clock(self.ready),
+            start=clock(self.start),
+            end=clock(self.end),
+            done=clock(self.done),
+            layers=tuple((start, clock(end)) for start, end in self.layers),
+            transfers=tuple(Transfer(each.bucket, *map(clock, each[1:])) for each in self.transfers),
+        )
+
+
+@dataclass
+class Epoch:
+    """What one rank measured in one epoch (counted from 1), added up from its steps.
+
+    `local_loss` is the mean over this rank's samples, `global_loss` over those of all ranks. For classifiers,
+    `local_accuracy` and `global_accuracy` are the fractions of these samples whose class was predicted
+    correctly; None for regressions. Loss and accuracy of each batch come from its forward pass in training,
+    so before its own step.
+
+    `samples` is the size of this rank's shard, and `time_s` the time (s) of the epoch's steps, with what
+    callbacks do in them. `wait_s` and `transfer_s` are the sums of the steps' (`Step`); in epoch 1, `wait_s`
+    includes the wait at the start of `train` until the last rank has called it.
+
+    `drift` is measured only if each rank steps before averaging: the largest ‖w_r - w_0‖ / ‖w_0‖ of all ranks
+    r, where w_r are the parameters of rank r.
+
+    `Contributions` fills in the dictionaries, by parameter name, or under the name ALL for the whole
+    gradient of a model with many parameters; without it they are empty. `gradient_norm` and `gradient_mean`
+    are the norm and the mean entry of this rank's own mean gradient in the epoch. `contribution` is
+    ‖this rank's part‖ / ‖sum of all ranks' parts‖, as a fraction. A median has no parts: for it,
+    `contribution` is ‖the part that this rank would have in the mean‖ / ‖the median‖.
+    """
+
+    epoch: int
+    rank: int
+    local_loss: float
+    global_loss: float
+    wait_s: float
+    transfer_s: float
+    local_accuracy: float | None = None
+    global_accuracy: float | None = None
+    samples: int = 0
+    time_s: float = 0.0
+    drift: float | None = None
+    gradient_norm: dict[str, float] = field(default_factory=dict)
+    gradient_mean: dict[str, float] = field(default_factory=dict)
+    contribution: dict[str, float] = field(default_factory=dict)
