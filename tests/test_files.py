@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labkit.files import atomic_write, locked, remove_unfinished
-from labkit.train.experiment.run_record import prepare
+from labkit.train import prepare
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ COMMANDS = {
     ),
     "train": ("labkit.cli.train", "Train a model on all ranks: mpiexec -n 4 labkit train."),
     "checklist": (
-        "labkit.cli.train.checklist",
+        "labkit.cli.checklist",
         "Hold a run's record against the checklist of docs/checklist.md.",
     ),
     "release": ("labkit.cli.release", "Copy the notebooks for students: stubs and no outputs."),

@@ -1,40 +1,56 @@
-"""The synchronous training loop, its callbacks, and the files that a run leaves."""
+"""The synchronous training loop, its callbacks, and the files that a run leaves.
 
-from labkit.train.batches import Batches, EpochBatches
-from labkit.train.bottleneck import Bottleneck, Straggler
-from labkit.train.buckets import BucketPlan, Buckets
-from labkit.train.callbacks import Callback, Contributions, contribution
-from labkit.train.checkpoints import Checkpoints, stored_settings
-from labkit.train.experiment.run_record import load_run, prepare, record, save
-from labkit.train.local import local_sgd
-from labkit.train.loop import Optimizer, gather, train
-from labkit.train.speed import speeds
-from labkit.train.steps import Epoch, Step
-from labkit.train.timeline import Timeline, save_trace
+The names are loaded when they are first used: the command line knows a run's settings, and a notebook's
+kernel its buckets, without loading MPI.
+"""
 
-__all__ = [
-    "Batches",
-    "Bottleneck",
-    "BucketPlan",
-    "Buckets",
-    "Callback",
-    "Checkpoints",
-    "Contributions",
-    "Epoch",
-    "EpochBatches",
-    "Optimizer",
-    "Step",
-    "Straggler",
-    "Timeline",
-    "contribution",
-    "gather",
-    "load_run",
-    "local_sgd",
-    "prepare",
-    "record",
-    "save",
-    "save_trace",
-    "speeds",
-    "stored_settings",
-    "train",
-]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.train.batches import Batches as Batches
+    from labkit.train.batches import EpochBatches as EpochBatches
+    from labkit.train.bottleneck import Bottleneck as Bottleneck
+    from labkit.train.bottleneck import Straggler as Straggler
+    from labkit.train.bottleneck import speeds as speeds
+    from labkit.train.buckets import BucketPlan as BucketPlan
+    from labkit.train.buckets import Buckets as Buckets
+    from labkit.train.callbacks import Callback as Callback
+    from labkit.train.callbacks import Contributions as Contributions
+    from labkit.train.callbacks import contribution as contribution
+    from labkit.train.checkpoints import Checkpoints as Checkpoints
+    from labkit.train.checkpoints import stored_settings as stored_settings
+    from labkit.train.local import local_sgd as local_sgd
+    from labkit.train.loop import Optimizer as Optimizer
+    from labkit.train.loop import gather as gather
+    from labkit.train.loop import train as train
+    from labkit.train.run_record import load_run as load_run
+    from labkit.train.run_record import prepare as prepare
+    from labkit.train.run_record import record as record
+    from labkit.train.run_record import save as save
+    from labkit.train.steps import Epoch as Epoch
+    from labkit.train.steps import Step as Step
+    from labkit.train.timeline import Timeline as Timeline
+    from labkit.train.timeline import save_trace as save_trace
+
+_NAMES = {
+    "batches": ["Batches", "EpochBatches"],
+    "bottleneck": ["Bottleneck", "Straggler", "speeds"],
+    "buckets": ["BucketPlan", "Buckets"],
+    "callbacks": ["Callback", "Contributions", "contribution"],
+    "checkpoints": ["Checkpoints", "stored_settings"],
+    "local": ["local_sgd"],
+    "loop": ["Optimizer", "gather", "train"],
+    "run_record": ["load_run", "prepare", "record", "save"],
+    "steps": ["Epoch", "Step"],
+    "timeline": ["Timeline", "save_trace"],
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

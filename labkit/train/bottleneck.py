@@ -16,10 +16,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from time import sleep, thread_time
+from time import perf_counter, sleep, thread_time
 from typing import Literal, TypeVar, get_args
 
 import numpy as np
+from mpi4py import MPI
 
 from labkit.comm import Link, parse_link
 from labkit.nn import Model
@@ -32,6 +33,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 EXPECTED = (
     "expected RANK:KIND=AMOUNT such as 3:slow-processor=3, 3:slow-link=100mbit, 3:jitter=5ms or 3:pause=2s@10"
 )
+SPEED_REPEATS = 15
 MOST = 1_000_000  # times slower: with a digit too many, a step would never end
 
 T = TypeVar("T")
@@ -209,3 +211,22 @@ class Straggler(Callback):
         out = np.empty_like(self._block)
         while thread_time() < until:
             np.matmul(self._block, self._block, out=out)
+
+
+def speeds(
+    comm: MPI.Intracomm, model: Model, x: np.ndarray, y: np.ndarray, straggler: Straggler | None = None
+) -> list[float]:
+    """Return each rank's speed in samples per second, by rank, measured while all ranks compute. Collective.
+
+    Shapes: x (n, …) and y as the model's targets: some samples of this rank, at least one. The speed is n
+    over the median time that a forward and a backward pass take. `model.grads` is overwritten. A `straggler`
+    makes this rank slow.
+    """
+    straggler = straggler or Straggler((), comm.rank, comm.size)
+    times = []
+    for _ in range(SPEED_REPEATS):
+        comm.Barrier()
+        start = perf_counter()
+        straggler.compute(model.loss_and_gradient, x, y)
+        times.append(perf_counter() - start)
+    return comm.allgather(len(x) / float(np.median(times)))

@@ -33,13 +33,12 @@ from labkit.train.checkpoints import Checkpoints, Position, RunState
 from labkit.train.gradients import AfterBackward, LocalGradient, StepAveraging
 from labkit.train.overlap import Overlapped, why_no_overlap
 from labkit.train.replicas import (
-    BUFFERS,
-    Buffers,
     broadcast_model,
     check_replicas,
     drift,
     synchronise_buffers,
 )
+from labkit.train.settings import BUFFERS, Buffers
 from labkit.train.steps import Epoch, Step
 
 

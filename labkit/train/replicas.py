@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from hashlib import blake2b
-from typing import Literal, get_args
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import CollectiveError
 from labkit.nn import Model
+from labkit.train.settings import Buffers
 from mpiwatch.wording import ranks_phrase
-
-Buffers = Literal["average", "broadcast", "leave"]
-BUFFERS: tuple[Buffers, ...] = get_args(Buffers)
 
 
 def broadcast_model(comm: MPI.Intracomm, model: Model) -> None:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import data
-from labkit.cli.train.options import DATA, SHARD
 
 INDEPENDENT = ("strided", "shuffled", "weighted")  # their steps do not depend on the number of ranks
 
@@ -182,8 +181,3 @@ def test_both_functions_give_the_same_batches_of_a_strided_shard(n: int, batch: 
         slices = data.batches_by_index(data.strided(n, rank, size), n, batch)
         assert slices == data.local_batches(n, batch, rank, size)
         assert all(batch.stop == following.start for batch, following in pairwise(slices))
-
-
-def test_the_command_line_offers_every_data_set_and_scheme() -> None:
-    assert set(DATA) == set(data.DATASETS)
-    assert SHARD == data.SCHEMES

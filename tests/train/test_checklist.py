@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from labkit import reports
 from labkit.cli import main
-from labkit.train.experiment.checklist import ITEMS, missing
+from labkit.train.checklist import ITEMS, missing
 
 PAGE = Path(__file__).parents[2] / "docs/checklist.md"
 OF_SEVERAL_RUNS = ["repetitions and spread", "one setting differs"]

@@ -19,11 +19,10 @@ import pytest
 
 from labkit.nn import mlp
 from labkit.train import load_run
-from labkit.train.experiment.comparison import Row, as_text
-from labkit.train.experiment.iterations import PARTS, load_iterations
-from labkit.train.experiment.presets import PRESETS
-from labkit.train.experiment.run_record import write_json
-from labkit.train.experiment.settings import RECIPES, complete, fault
+from labkit.train.comparison import Row, as_text, printed
+from labkit.train.presets import PRESETS
+from labkit.train.run_record import PARTS, load_iterations, write_json
+from labkit.train.settings import RECIPES, Settings
 from mpiwatch import env
 
 Ends = list[tuple[list[int], str]]
@@ -99,16 +98,20 @@ def test_a_folder_without_a_run_is_no_model(tmp_path: Path) -> None:
 
 
 def test_settings_come_from_the_options_then_the_preset_then_the_model() -> None:
-    assert complete({})["model"] == "linear" and complete({})["shard"] == "contiguous"
-    assert complete({"batch": 10})["shard"] == "strided"
+    complete = Settings.complete
+    assert complete({}).model == "linear" and complete({}).shard == "contiguous"
+    assert complete({"batch": 10}).shard == "strided"
     preset = {"model": "lenet5", "lr": 0.3, "epochs": 7}
     settings = complete({"epochs": 2}, preset)
-    assert (settings["epochs"], settings["lr"]) == (2, 0.3)
-    assert settings["momentum"] == RECIPES["lenet5"].momentum
-    assert complete({"iterations": 5})["epochs"] is None
+    assert (settings.epochs, settings.lr) == (2, 0.3)
+    assert settings.momentum == RECIPES["lenet5"].momentum
+    assert complete({"iterations": 5}).epochs is None
     for model, recipe in RECIPES.items():
-        assert all(fault(complete({"model": model, "data": name})) is None for name in recipe.data)
-    assert fault(complete({"model": "softmax", "augment": True}))
+        assert all(complete({"model": model, "data": name}).fault() is None for name in recipe.datasets)
+    assert complete({"model": "softmax", "augment": True}).fault()
+    for name, each in PRESETS.items():
+        assert complete({}, {"data": each.cached, **each.settings}).fault() is None, name
+        assert complete({}, {**each.settings, "data": "digits", **each.on_digits}).fault() is None, name
 
 
 def test_errors_are_said_once_and_end_every_rank(
@@ -196,13 +199,11 @@ def test_a_comparison_is_a_table_of_what_was_measured_and_what_the_report_prints
     for name, preset in PRESETS.items():
         compared = [
             Row(row, [1234.5678] * preset.ranks, np.atleast_1d(value).tolist())
-            for row, value in preset.printed.items()
+            for row, value in printed(name).items()
         ]
         text = as_text(name, "digits", compared)
         assert max(map(len, text.splitlines())) <= 100 and f"Report {preset.report}" in text
         assert f"labkit data fetch {preset.cached}" in text
-        assert fault(complete({}, {"data": preset.cached, **preset.settings})) is None
-        assert fault(complete({}, {**preset.settings, "data": "digits", **preset.on_digits})) is None
 
 
 def test_the_progress_bar_is_on_a_terminal_only(tmp_path: Path) -> None:

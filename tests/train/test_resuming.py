@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from labkit.files import UNFINISHED
-from labkit.train.experiment.iterations import load_iterations
+from labkit.train.run_record import load_iterations
 from tests.conftest import kill_tree, thorough
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

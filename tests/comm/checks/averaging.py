@@ -8,7 +8,6 @@ from itertools import product
 import numpy as np
 from mpi4py import MPI
 
-from labkit.cli.train.options import AGGREGATE, ALGORITHM
 from labkit.comm import AGGREGATES, ALGORITHMS, Averaging, average, raise_together
 from labkit.comm.algorithms import kept_rows
 from tests.raising import error_on_every_rank
@@ -74,10 +73,6 @@ def check_a_rank_without_samples_is_left_out_of_the_median(comm: MPI.Intracomm) 
         mine = np.full(3, 8.0 if comm.rank == 0 else 1e6, np.float32)
         average(comm, mine, 1 if comm.rank == 0 else 0, Averaging("allgather", aggregate))
         np.testing.assert_array_equal(mine, 8)
-
-
-def check_the_command_line_offers_every_algorithm(comm: MPI.Intracomm) -> None:
-    assert tuple(ALGORITHMS) == ALGORITHM and AGGREGATES == AGGREGATE
 
 
 def check_an_algorithm_that_cannot_compute_a_median_says_why(comm: MPI.Intracomm) -> None:

@@ -1,16 +1,14 @@
 """`labkit checklist`: what the record of a run leaves out."""
 
-# ruff: noqa: PLC0415 (imports inside functions: NumPy and MPI load only where the command runs)
-
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import click
 
 from labkit.cli.inputs import Place, one_line
+from labkit.train.checklist import ITEMS, missing
 
 
 @click.command
@@ -21,9 +19,6 @@ def command(folder: Path) -> None:
     FOLDER is the directory that `labkit train` wrote to. docs/checklist.md explains the items. The exit
     status is 1 if an item is missing.
     """
-    os.environ.setdefault("OMPI_MCA_btl", "self")  # else Open MPI would leave shared memory behind
-    from labkit.train.experiment.checklist import ITEMS, missing
-
     with one_line(ValueError, RecursionError):
         left_out = missing(folder)
     for name in left_out:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,42 +13,53 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from labkit import data
 from labkit.comm import (
-    Averages,
+    Averaging,
     CollectiveError,
     EmulatedComm,
     Link,
     SharedSet,
     choose,
+    parse_link,
     raise_together,
     sleeping_barrier,
 )
-from labkit.nn import MODELS, Classifier, Model
+from labkit.nn import MODELS, SGD, Classifier, Model
+from labkit.nn.lr_schedules import LRSchedule, constant, cosine, linear_scaling, step_decay
+from labkit.train import bottleneck
 from labkit.train.batches import Batches
-from labkit.train.bottleneck import Bottleneck, Straggler
+from labkit.train.bottleneck import Bottleneck, Straggler, speeds
+from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Contributions
+from labkit.train.checklist import RAW
 from labkit.train.checkpoints import Checkpoints, stored_settings
-from labkit.train.experiment import building
-from labkit.train.experiment.checklist import RAW
-from labkit.train.experiment.comparison import as_text, compare
-from labkit.train.experiment.iterations import iterations, save_iterations
-from labkit.train.experiment.presets import chosen
-from labkit.train.experiment.printing import Printer, end_line, hosts_line, start_line
-from labkit.train.experiment.progress import ProgressBar
-from labkit.train.experiment.run_record import (
+from labkit.train.comparison import as_text, compare
+from labkit.train.loop import gather, train
+from labkit.train.presets import PRESETS
+from labkit.train.printing import Printer, end_line, start_lines
+from labkit.train.replicas import hash_of
+from labkit.train.run_record import (
+    iterations,
     prepare,
     record,
+    save_iterations,
     save_measurements,
     save_record,
     save_weights,
 )
-from labkit.train.experiment.settings import AUGMENTATIONS, RECIPES, command_line, complete, fault
-from labkit.train.loop import gather, train
-from labkit.train.replicas import hash_of
-from labkit.train.speed import speeds
+from labkit.train.settings import Settings
 from labkit.train.steps import Epoch, Step
 from labkit.train.timeline import Timeline, save_trace
+from labkit.units import MIB
 
+# What --augment does to the images of a data set: digits must not be mirrored.
+AUGMENTATIONS = {
+    "digits": data.Augmentation(shift=2),
+    "mnist": data.Augmentation(shift=2),
+    "cifar10": data.Augmentation(shift=4, flip=True),
+}
+WARM_UP_EPOCHS = 5  # as in Goyal et al., 2017
 SPEED_SAMPLES = 256  # at most as many samples of each rank measure its speed
 TEST_BATCH = 100
 CHECKPOINT = "checkpoint.npz"
@@ -102,15 +113,15 @@ def run(
     Collective. Raise CollectiveError on every rank if a setting is wrong, the training diverges, another run
     is writing to `out`, or the results cannot be written.
     """
-    before = stored(comm, resume) if resume else Before(chosen(comm, preset), preset=preset)
-    settings = complete(given, before.settings)
+    before = stored(comm, resume) if resume else Before(_preset(comm, preset), preset=preset)
+    settings = Settings.complete(given, before.settings)
     if resume and (finished := comm.bcast(_finished(out, before.started, settings))):
         if comm.rank == 0:
             print(f"The run in {out} is finished ({finished}): there is nothing to resume.", flush=True)
         return
-    if why := fault(settings):
+    if why := settings.fault():
         raise CollectiveError(why)
-    parts = *building.bottlenecks(comm, settings), building.averaging(settings)
+    parts = *_bottlenecks(comm, settings), _averaging(settings)
     with ExitStack() as stack:
         _write(comm, out, lambda: stack.enter_context(prepare(out)))
         _run(comm, settings, before=before, parts=parts, out=out, ordered=ordered, draw=draw)
@@ -118,21 +129,24 @@ def run(
 
 def _run(
     comm: MPI.Intracomm,
-    settings: Mapping[str, Any],
+    settings: Settings,
     *,
     before: Before,
-    parts: tuple[list[Bottleneck], list[Link] | None, Averages],
+    parts: tuple[list[Bottleneck], list[Link] | None, Averaging],
     out: Path,
     ordered: bool,
     draw: Callable[[Path, Results], None],
 ) -> None:
     """Do what `run` says, alone in `out`."""
-    bottlenecks, links, algorithm = parts
-    recipe = RECIPES[settings["model"]]
-    dataset = SharedSet(comm, settings["data"], recipe.shape, settings["samples"])
-    model = MODELS[settings["model"]](recipe.shape or dataset.features, dataset.outputs, settings["seed"])
+    bottlenecks, links, averaging = parts
+    shape = settings.recipe.shape
+    dataset = SharedSet(comm, settings.data, shape, settings.samples)
+    model = MODELS[settings.model](shape or dataset.features, dataset.outputs, settings.seed)
+    momentum, decay = settings.momentum, settings.weight_decay
+    optimizer = SGD(model.params, momentum, decay) if momentum or decay else None  # else without a velocity
 
-    about = {**record(comm, settings), "command": f"{command_line(settings, comm.size)} {out}"}
+    about = {**record(comm, asdict(settings)), "command": f"{settings.command_line(comm.size)} {out}"}
+    about["optimizer"] = f"SGD(momentum={momentum:g}, weight_decay={decay:g})"
     about["started"] = before.started or about["started"]
     preset = before.preset if before.ranks in (None, comm.size) else None
     if preset:
@@ -140,19 +154,19 @@ def _run(
     world = EmulatedComm(comm, links) if links else comm
     if isinstance(world, EmulatedComm):
         about["links"] = world.emulated
-    straggler = Straggler(bottlenecks, comm.rank, comm.size, settings["seed"])
-    if settings["shard"] == "weighted":
+    straggler = Straggler(bottlenecks, comm.rank, comm.size, settings.seed)
+    if settings.shard == "weighted":
         few = min(SPEED_SAMPLES, len(dataset.targets) // comm.size)
         x, y = Batches.of(comm, dataset, "strided").epoch(1)[:2]
         about["speeds"] = speeds(comm, model, x[:few], y[:few], straggler)
     batches = Batches.of(
         comm,
         dataset,
-        settings["shard"],
-        settings["batch"],
-        seed=settings["seed"],
+        settings.shard,
+        settings.batch,
+        seed=settings.seed,
         speeds=about.get("speeds", ()),
-        augmentation=AUGMENTATIONS[settings["data"]] if settings["augment"] else None,
+        augmentation=AUGMENTATIONS[settings.data] if settings.augment else None,
     )
     about["batches"] = {
         "samples": len(dataset.targets),
@@ -162,42 +176,34 @@ def _run(
     epochs, steps = _length(settings, batches)
     if why := _unfit(before, settings, steps, comm.size):
         raise CollectiveError(f"cannot resume: {why}")
-    if settings["algorithm"] == "auto":
+    if settings.algorithm == "auto":
         about["auto"] = str(choose(world, model.grads.nbytes))
     timeline = Timeline(comm)
-    with ProgressBar(comm.rank, steps) as progress:
-        printer = Printer(comm, progress, ordered=ordered, log_every=settings["log_every"])
-        printer.note(start_line(settings, comm.size, model.params.size, len(dataset.targets), steps))
-        if len(set(about["hosts"])) > 1:
-            printer.note(hosts_line(about["hosts"]))
-        if "auto" in about:
-            printer.note(about["auto"])
+    buckets = _buckets(settings)
+    # Contributions cost two passes over the gradient in each step, and with buckets cannot be measured.
+    contributions = buckets is None if settings.contributions is None else settings.contributions
+    with Printer(comm, steps, ordered=ordered, log_every=settings.log_every) as printer:
+        printer.note(start_lines(settings, about, model.params.size, steps))
         rows = train(
             world,
             model,
             batches,
             epochs=epochs,
-            lr=building.lr_schedule(settings, batches.steps, steps, comm.size),
-            optimizer=building.optimizer(settings, model),
-            algorithm=algorithm,
-            buckets=building.buckets(settings),
-            accumulate=settings["accumulate"],
-            buffers=settings["buffers"],
-            check_weights=settings["check_weights"],
-            average_after_step=settings["average_after_step"],
+            lr=_lr_schedule(settings, batches.steps, steps, comm.size),
+            optimizer=optimizer,
+            algorithm=averaging,
+            buckets=buckets,
+            accumulate=settings.accumulate,
+            buffers=settings.buffers,
+            check_weights=settings.check_weights,
+            average_after_step=settings.average_after_step,
             checkpoints=Checkpoints(
                 out / CHECKPOINT,
-                every_steps=settings["checkpoint_every"] or 0,
+                every_steps=settings.checkpoint_every or 0,
                 resume=before.ranks is not None,
-                settings={**settings, "started": about["started"], "preset": preset},
+                settings={**asdict(settings), "started": about["started"], "preset": preset},
             ),
-            callbacks=[
-                straggler,
-                *([Contributions()] if building.contributions(settings) else []),
-                timeline,
-                progress,
-                printer,
-            ],
+            callbacks=[straggler, *([Contributions()] if contributions else []), timeline, printer],
         )
         total_s = timeline.total_s
     steps_of_ranks = timeline.gather()
@@ -220,9 +226,9 @@ def _run(
     )
     results = Results(gather(comm, rows), steps_of_ranks, table, about)
     if preset and comm.rank == 0:
-        compared = compare(preset, results.rows, table, about["ended"], settings["log_every"])
+        compared = compare(preset, results.rows, table, about["ended"], settings.log_every)
         about["comparison"] = [row._asdict() for row in compared]
-        printer.note(as_text(preset, settings["data"], compared))
+        printer.note(as_text(preset, settings.data, compared))
     _write(comm, out, lambda: _save(out, model, results, draw))
     printer.note(f"The results are in {out}.")
 
@@ -265,7 +271,25 @@ def stored(comm: MPI.Intracomm, directory: Path) -> Before:
     return Before(settings, **others)
 
 
-def _unfit(before: Before, settings: Mapping[str, Any], steps: int, ranks: int) -> str | None:
+def _preset(comm: MPI.Intracomm, name: str | None) -> dict[str, Any]:
+    """Return the settings of a preset; none for None. Collective.
+
+    Raise CollectiveError on every rank for another number of ranks than the preset's.
+    """
+    if name is None:
+        return {}
+    preset = PRESETS[name]
+    if comm.size != preset.ranks:
+        raise CollectiveError(
+            f"the preset {name} runs on {preset.ranks} rank{'s' * (preset.ranks > 1)}, as in report "
+            f"{preset.report}, got {comm.size}: mpiexec -n {preset.ranks} labkit train --preset {name}"
+        )
+    cached = comm.allreduce(int(data.is_cached(preset.cached)), MPI.MIN)
+    on_digits = {} if cached else {"data": "digits", **preset.on_digits}
+    return {"data": preset.cached, **preset.settings, **on_digits}
+
+
+def _unfit(before: Before, settings: Settings, steps: int, ranks: int) -> str | None:
     """Return why a run of so many steps cannot go on from what was before; None if it can.
 
     If there is nothing left to train, the results are those of the ranks and settings before the break.
@@ -278,34 +302,84 @@ def _unfit(before: Before, settings: Mapping[str, Any], steps: int, ranks: int) 
         return (
             f"the training is complete; expected the {before.ranks} ranks that have its records, got {ranks}"
         )
-    changed = [name for name in settings if _as_json(settings[name]) != before.settings.get(name)]
-    if changed:
-        name = changed[0]
-        return f"the training is complete, with {name} {before.settings.get(name)}, got {settings[name]}"
+    old = asdict(Settings.complete({}, before.settings))
+    for name, value in asdict(settings).items():
+        if value != old[name]:
+            return f"the training is complete, with {name} {old[name]}, got {value}"
     return None if before.started else "the training is complete, but its checkpoint has no records"
 
 
-def _as_json(value: object) -> Any:
-    """Return a value as it is read from a JSON file: with lists in place of tuples."""
-    return json.loads(json.dumps(value))
-
-
-def _finished(out: Path, started: str | None, settings: Mapping[str, Any]) -> str | None:
+def _finished(out: Path, started: str | None, settings: Settings) -> str | None:
     """Return when the run that started then was finished with these settings; None if it was not."""
     try:
         run = json.loads((out / "run.json").read_text())
-        same = run["started"] == started and run["settings"] == _as_json(settings)
+        same = run["started"] == started and Settings.complete({}, run["settings"]) == settings
         return str(run["finished"]) if same and all((out / name).exists() for name in RAW) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _length(settings: Mapping[str, Any], batches: Batches) -> tuple[int, int]:
+def _length(settings: Settings, batches: Batches) -> tuple[int, int]:
     """Return how many epochs and steps the run has; the last epoch may be shorter than the others."""
-    epochs, iterations = settings["epochs"], settings["iterations"]
-    if iterations and (epochs is None or iterations < epochs * batches.steps):
-        return batches.end_after(iterations), iterations
+    epochs, most = settings.epochs, settings.iterations
+    if most and (epochs is None or most < epochs * batches.steps):
+        return batches.end_after(most), most
+    assert epochs is not None  # only `iterations` can take its place
     return epochs, epochs * batches.steps
+
+
+def _bottlenecks(comm: MPI.Intracomm, settings: Settings) -> tuple[list[Bottleneck], list[Link] | None]:
+    """Return the bottlenecks, and the links to emulate if any. Collective.
+
+    Raise CollectiveError on every rank if --bottleneck or --link is wrong.
+    """
+    fault, links, found = None, None, []
+    try:
+        found = [bottleneck.parse(text) for text in settings.bottleneck]
+        default = parse_link(settings.link) if settings.link else None
+        links = bottleneck.links(found, comm.size, default)
+        fault = bottleneck.check(found, comm.size, default)
+        if links and settings.algorithm == "shared-memory":
+            fault = "--algorithm shared-memory sends no messages, so there is no link to emulate"
+    except ValueError as error:
+        fault = str(error)
+    raise_together(comm, fault)
+    return found, links
+
+
+def _averaging(settings: Settings) -> Averaging:
+    """Return the averaging function. Raise CollectiveError, the same on all ranks, if there is none."""
+    try:
+        return Averaging(settings.algorithm, settings.aggregate)
+    except ValueError as error:
+        raise CollectiveError(f"--algorithm and --aggregate: {error}") from None
+
+
+def _buckets(settings: Settings) -> Buckets | None:
+    """Return the buckets of a run that averages during the backward pass; None for one that does not."""
+    if settings.bucket_mb:
+        largest = settings.bucket_mb * MIB
+        return Buckets(largest, min(largest, Buckets().first_bytes))
+    return Buckets() if settings.overlap else None
+
+
+def _lr_schedule(settings: Settings, steps: int, total: int, ranks: int) -> LRSchedule:
+    """Return the learning rate by step, for a run of `total` steps, `steps` in each epoch.
+
+    - constant
+    - step: a tenth of the rate after each third of the run
+    - cosine: down to 0 at the end of the run
+    - warm-up: from the rate to `ranks` times the rate in the first five epochs, at most a third of the run
+      (`linear_scaling`), for a global batch that is `ranks` times as large as the rate is meant for
+    """
+    lr = settings.lr
+    schedules = {
+        "constant": lambda: constant(lr),
+        "step": lambda: step_decay(lr, -(-total // 3)),
+        "cosine": lambda: cosine(lr, total),
+        "warm-up": lambda: linear_scaling(ranks, min(WARM_UP_EPOCHS * steps, total // 3), constant(lr)),
+    }
+    return schedules[settings.lr_schedule]()
 
 
 def _write(comm: MPI.Intracomm, out: Path, write: Callable[[], None]) -> None:

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.train.experiment.iterations import PARTS, fractions, seconds_per_iteration
-from labkit.train.experiment.presets import PRESETS
+from labkit import reports
+from labkit.train.presets import PRESETS
+from labkit.train.run_record import PARTS, fractions, seconds_per_iteration
 from labkit.train.steps import Epoch
 
 LABEL, NUMBER = 30, 8  # columns
+IMAGES_PER_PERCENT = 10_000 / 100  # the test sets of CIFAR-10 and of MNIST have 10,000 images
 
 
 class Row(NamedTuple):
@@ -20,6 +22,47 @@ class Row(NamedTuple):
     name: str
     measured: list[float]
     printed: list[float]
+
+
+def printed(preset: str) -> dict[str, list[float]]:
+    """Return the figures that a preset's report prints, under the names that `compare` gives to measurements.
+
+    There is one for each rank or one for all.
+    """
+    report = PRESETS[preset].report
+    set_up = preset.removeprefix(f"report-{report.lower()}-")
+    if report == "C":
+        of_ranks, of_nodes = _rows("c_ranks", "set_up", set_up), _rows("c_shares", "set_up", set_up)
+        figures = {
+            "loss, iteration 20": of_ranks["loss_20"],
+            "loss, iteration 40": of_ranks["loss_40"],
+            "training accuracy (%)": of_ranks["training_accuracy_percent"],
+            "test accuracy (%)": of_ranks["test_correct"] / IMAGES_PER_PERCENT,
+            "time per iteration (s)": of_ranks["time_s"],
+            "compute (%)": of_nodes["compute_percent"],
+            "exposed communication (%)": of_nodes["communication_percent"],
+        }
+    elif report == "D":
+        of_ranks = _rows("d_runs", "algorithm", set_up)
+        accuracies = of_ranks["test_correct"] / IMAGES_PER_PERCENT
+        figures = {"test accuracy (%)": accuracies, "training time (s)": of_ranks["time_s"]}
+    else:
+        run = _rows("e_runs", "algorithm", set_up)
+        last = reports.read("e_ring_last") if set_up == "ring" else run  # of the ring, each rank's figures
+        figures = {
+            "loss, epoch 1": run["loss_1"],
+            "loss, epoch 100": last["loss_100"],
+            "accuracy, epoch 1 (%)": run["accuracy_1_percent"],
+            "accuracy, epoch 100 (%)": last["accuracy_100_percent"],
+            "training time (s)": run["time_s"],
+        }
+    return {name: values.tolist() for name, values in figures.items() if not np.isnan(values).any()}
+
+
+def _rows(table: str, column: str, value: str) -> dict[str, np.ndarray]:
+    """Return the columns of a report's table, in the rows that have this value in a column."""
+    columns = reports.read(table)
+    return {name: entries[columns[column] == value] for name, entries in columns.items()}
 
 
 def compare(
@@ -31,7 +74,7 @@ def compare(
 ) -> list[Row]:
     """Return what the report of a preset prints, from the measurements of all ranks.
 
-    `ended` is what each rank found at the end of the run. Shape: iterations (p, n, 6), see `iterations`.
+    `ended` is what each rank found at the end of the run. Shape: iterations (p, n, 6), see run_record.py.
     """
     by_rank = [[row for row in rows if row.rank == one["rank"]] for one in ended]
     report = PRESETS[preset].report
@@ -52,9 +95,9 @@ def compare(
             found[f"{part} (%)"] = of_ranks
     else:
         found["training time (s)"] = [one["total_s"] for one in ended]
-    printed = {name: np.atleast_1d(value).tolist() for name, value in PRESETS[preset].printed.items()}
+    figures = printed(preset)
     return [
-        Row(name, [float(value) for value in measured], printed.get(name, []))
+        Row(name, [float(value) for value in measured], figures.get(name, []))
         for name, measured in found.items()
     ]
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-OPTIMISER = "optimizer", "lr", "lr_schedule", "momentum", "weight_decay"
+OPTIMISER = "lr", "lr_schedule", "momentum", "weight_decay"
 PARTS = "compute_s", "wait_s", "communication_s"
 RAW = "run.json", "model.npz", "sync_times.csv", "trace.json"
 
@@ -73,7 +73,7 @@ ITEMS: dict[str, Callable[[Record], bool]] = {
     "samples per rank": lambda record: record.epochs("samples"),
     "model": lambda record: bool(record.run["model"]["name"] and record.run["model"]["shape"]),
     "initialisation seed": lambda record: record.settings("seed"),
-    "optimiser and learning rate": lambda record: record.settings(*OPTIMISER),
+    "optimiser and learning rate": lambda record: record.settings(*OPTIMISER),  # always SGD
     "global and local batch": lambda record: (
         record.run["batches"]["global_batch"] > 0 and record.ended("local_batch")
     ),

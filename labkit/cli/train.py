@@ -1,0 +1,221 @@
+"""`labkit train`: its options, made from `labkit.train.settings`, and the figures that it leaves."""
+
+# ruff: noqa: PLC0415 (imports inside functions: NumPy and MPI load only where the command runs)
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labkit.cli.inputs import Finite, Place, Whole
+from labkit.cli.ranks import ending_together, first_on_its_node, under_mpiexec
+from labkit.files import atomic_write
+from labkit.train.presets import PRESETS
+from labkit.train.settings import RECIPES, THE_RUN, OptionText, Settings
+from mpiwatch.launch import Options, refuse_world_of_one
+from mpiwatch.leftovers import sweep_after_this_job
+from mpiwatch.program import begin_watching
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    from labkit.train.run import Results
+
+NAME = "labkit train"
+# The deadline of PyTorch's process groups with Gloo. No epoch, checkpoint or emulated link keeps all ranks
+# inside one MPI call for so long. A rank that fails or dies, or ranks that wait in a circle, are reported at
+# once.
+DEADLINE_S = 1800.0
+STEPS_DRAWN = 8  # the last steps, in timeline.png; trace.json has all that were recorded
+
+Option = Callable[[Any], Any]
+
+
+def _option(setting: Field[Any]) -> Option:
+    """Return the option of a setting. An option that is not given is None, or an empty tuple."""
+    text: OptionText = setting.metadata["option"]
+    name, kind = setting.name.replace("_", "-"), str(setting.type)
+    shown: dict[str, Any] = {"help": text.help, "metavar": text.metavar}
+    if kind.startswith("bool"):
+        return click.option(f"--{name}/--{text.opposite or f'no-{name}'}", default=None, **shown)
+    if kind.startswith("tuple"):
+        return click.option(f"--{name}", multiple=True, **shown)
+    if text.choices:
+        shown["type"] = click.Choice(list(text.choices))
+    elif kind.startswith("int"):
+        shown["type"] = Whole(1 if text.least is None else int(text.least))
+    elif kind.startswith("float"):
+        least = text.above if text.least is None else text.least
+        shown["type"] = Finite(least, text.below, min_open=text.least is None, max_open=True)
+    return click.option(f"--{name}", **shown)
+
+
+OF_THE_COMMAND: list[Option] = [
+    click.option(
+        "--preset",
+        type=click.Choice(list(PRESETS)),
+        help="Run an experiment of a report; other options override its settings.",
+    ),
+    click.option(
+        "--out",
+        type=Place(),
+        help="Directory for the results. [required, except with --preset: runs/PRESET, or --resume: RUN]",
+    ),
+    click.option(
+        "--resume",
+        type=Place(),
+        metavar="RUN",
+        help="Continue the run in this directory from its last checkpoint.",
+    ),
+    click.option("--ordered", is_flag=True, help="Print the lines of each epoch in the order of ranks."),
+]
+HEADINGS = [(setting.metadata["option"].heading, _option(setting)) for setting in fields(Settings)]
+HEADINGS += [(THE_RUN, option) for option in OF_THE_COMMAND]
+
+
+class TrainCommand(click.Command):
+    """A command whose help lists the options under their headings, and the models below them."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter, (heading, _) in zip(self.get_params(ctx), HEADINGS, strict=False):
+            if record := parameter.get_help_record(ctx):
+                sections.setdefault(heading, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+        with formatter.section("Models, the data sets that fit them, and their defaults"):
+            formatter.write_dl([(model, str(recipe)) for model, recipe in RECIPES.items()])
+
+
+def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add all options to a command's function."""
+    # It has one value and nothing reads it. Older runs wrote it into the command that repeats them.
+    function = click.option("--optimizer", type=click.Choice(["sgd"]), hidden=True, expose_value=False)(
+        function
+    )
+    for _, option in reversed(HEADINGS):
+        function = option(function)
+    return function
+
+
+@click.command(cls=TrainCommand)
+@with_options
+def command(preset: str | None, resume: Path | None, out: Path | None, ordered: bool, **options: Any) -> None:
+    """Train a model on the ranks that mpiexec started: mpiexec -n 4 labkit train --out run.
+
+    For each epoch, every rank prints its own and the global loss, its training accuracy, its contribution to
+    the averaged gradient, and the time it computed, waited and transferred. At the end, every rank tests its
+    own model. Rank 0 writes the results to --out.
+    """
+    if preset and resume:
+        raise click.UsageError("--preset and --resume: a run that is resumed keeps its own settings")
+    if out and resume:
+        raise click.UsageError("--out and --resume: a run that is resumed stays in its own directory")
+    if out is None and preset is None and resume is None:
+        raise click.UsageError("Missing option '--out'.")
+    # Until the run listens to it, a signal that asks for a checkpoint must not end this rank.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    # A single process: with other transports, Open MPI would leave shared memory behind.
+    if not under_mpiexec():
+        os.environ.setdefault("OMPI_MCA_btl", "self")
+    elif first_on_its_node():
+        sweep_after_this_job()
+    if under_mpiexec() and "mpi4py.MPI" not in sys.modules:
+        begin_watching(Options(tuple(sys.argv), deadline_s=DEADLINE_S, command=NAME))
+    from mpi4py import MPI
+
+    from labkit.train.run import run
+
+    comm = MPI.COMM_WORLD
+    refuse_world_of_one(NAME, comm.size, MPI.get_vendor()[0])
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    with ending_together(comm, NAME):
+        folder = out or resume or Path("runs", str(preset))
+        run(comm, given, folder, preset=preset, resume=resume, ordered=ordered, draw=draw)
+
+
+def draw(out: Path, results: Results) -> None:
+    """Draw the losses, the last steps of the timeline and, of a preset, what its report draws."""
+    from labkit.plots import losses, timeline
+
+    rows, steps, run = results.rows, results.steps, results.run
+    local = [[row.local_loss for row in rows if row.rank == rank] for rank in range(run["ranks"])]
+    _write(out / "loss.png", losses(local, [row.global_loss for row in rows if row.rank == 0]))
+    slowed = [*([run["links"]] if "links" in run else []), *run["settings"]["bottleneck"]]
+    first = max(1, steps[-1].number - STEPS_DRAWN + 1)
+    _write(out / "timeline.png", timeline(steps, ", ".join(slowed), first))
+    if "preset" in run:
+        report = PRESETS[run["preset"]].report
+        figure = _as_report_e if report == "E" else _as_report_c
+        _write(out / f"report-{report.lower()}.png", figure(_runs(out, run["preset"])))
+
+
+def _runs(out: Path, preset: str) -> dict[str, Path]:
+    """Return the folders of this run and of the report's other runs that lie beside it, by short name."""
+    report = PRESETS[preset].report
+    found = {}
+    for name in PRESETS:
+        folder = out if name == preset else out.parent / name
+        if PRESETS[name].report == report and (name == preset or _is_run_of(folder, name)):
+            settings = json.loads((folder / "run.json").read_text())["settings"]
+            label = name.removeprefix(f"report-{report.lower()}-")
+            found[f"{label}, after stepping" if settings["average_after_step"] else label] = folder
+    return found
+
+
+def _is_run_of(folder: Path, preset: str) -> bool:
+    try:
+        run = json.loads((folder / "run.json").read_text())
+        return run["preset"] == preset and (folder / "iterations.csv").exists()
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _as_report_c(runs: dict[str, Path]) -> Figure:
+    """Return loss, time per iteration and its parts, of all set-ups; report D's runs are shown alike."""
+    from labkit.plots import set_ups
+    from labkit.train.run_record import PARTS, fractions, load_iterations
+
+    tables = {name: load_iterations(folder / "iterations.csv") for name, folder in runs.items()}
+    return set_ups(
+        {name: table[:, :, 1].mean(axis=0) for name, table in tables.items()},
+        {name: table[:, :, 2].mean(axis=0) for name, table in tables.items()},
+        {
+            name: dict(zip(PARTS, fractions(table).mean(axis=0).tolist(), strict=True))
+            for name, table in tables.items()
+        },
+    )
+
+
+def _as_report_e(runs: dict[str, Path]) -> Figure:
+    """Return accuracy and loss by epoch and process, and the drift of runs that average after stepping."""
+    import numpy as np
+
+    from labkit.plots import processes
+
+    epochs = {name: json.loads((folder / "run.json").read_text())["epochs"] for name, folder in runs.items()}
+
+    def curves(rows: Sequence[dict[str, Any]], of: str) -> np.ndarray:
+        ranks = sorted({row["rank"] for row in rows})
+        return np.array([[row[of] for row in rows if row["rank"] == rank] for rank in ranks], float)
+
+    return processes(
+        {name: curves(rows, "local_accuracy") for name, rows in epochs.items()},
+        {name: curves(rows, "local_loss") for name, rows in epochs.items()},
+        {name: curves(rows, "drift")[0] for name, rows in epochs.items() if rows[0]["drift"] is not None},
+    )
+
+
+def _write(path: Path, figure: Figure) -> None:
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png", dpi=150)

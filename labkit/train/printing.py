@@ -1,0 +1,172 @@
+"""The lines that a run prints: on its start, for each epoch and iteration, and on its end.
+
+Lines have at most 100 columns for up to 10 ranks and 999 epochs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psutil
+from mpi4py import MPI
+from tqdm import tqdm
+
+from labkit.comm import print_by_rank
+from labkit.nn import Model
+from labkit.train.callbacks import ALL, Callback
+from labkit.train.settings import Settings
+from labkit.train.steps import Epoch, Step
+from mpiwatch.wording import ranks_phrase
+
+LAUNCHERS = "mpiexec", "mpirun", "prterun", "orterun", "srun"
+WIDEST = 100
+OVER_100 = (
+    "A contribution over 100 %: the ranks' gradients point in different directions, so their sum is\n"
+    "shorter than that rank's part of it."
+)
+
+
+class Printer(Callback):
+    """Print a line or two of each rank for each epoch, and its loss every `log_every` iterations.
+
+    On a terminal, rank 0 also shows a progress bar with its loss and the images that all ranks train on per
+    second. `steps` is their number in the whole run. Use the printer as a context: at the end of the block,
+    the bar is removed.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, steps: int, *, ordered: bool, log_every: int | None) -> None:
+        self._comm, self._ordered, self._log_every = comm, ordered, log_every
+        self._explained = False
+        columns = terminal_columns() if comm.rank == 0 else None
+        self._bar = tqdm(
+            total=steps,
+            unit=" steps",
+            file=sys.stderr,
+            disable=columns is None,
+            ncols=min(columns or WIDEST, WIDEST),
+            leave=False,
+        )
+
+    def __enter__(self) -> Printer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+    def after_step(self, step: Step) -> None:
+        if not self._bar.disable:
+            rate = (self._bar.format_dict["rate"] or 0.0) * step.global_batch
+            self._bar.set_postfix_str(f"loss {step.loss:.4f}, {rate:.0f} images/s", refresh=False)
+            self._bar.update()
+        if self._log_every and step.number % self._log_every == 0:
+            self.say(f"iteration {step.number}: loss {step.loss:.4f}, lr {step.lr:.4g}")
+
+    def after_epoch(self, model: Model, epoch: Epoch) -> None:
+        self.say(epoch_line(epoch), *gradient_lines(epoch))
+        if epoch.contribution and not self._explained:
+            largest = self._comm.allreduce(max(epoch.contribution.values()), MPI.MAX)
+            self._explained = largest > 1
+            if self._explained:
+                self.note(OVER_100)
+
+    def say(self, *lines: str) -> None:
+        """Print lines of every rank. Collective."""
+        with self._hidden_bar():
+            print_by_rank(self._comm, f"\n[rank {self._comm.rank}] ".join(lines), self._ordered)
+
+    def note(self, text: str) -> None:
+        """Print what concerns the whole run, on rank 0; the other ranks do nothing."""
+        if self._comm.rank == 0:
+            with self._hidden_bar():
+                print(text, flush=True)
+
+    @contextmanager
+    def _hidden_bar(self) -> Iterator[None]:
+        """Remove the bar from the terminal while the block prints."""
+        if not self._bar.disable:
+            self._bar.clear()
+        yield
+        if not self._bar.disable:
+            self._bar.refresh()
+
+
+def start_lines(settings: Settings, about: Mapping[str, Any], parameters: int, steps: int) -> str:
+    """Return a line with what is trained, on what, and for how long, from the settings and the run's record.
+
+    If there are several hosts, a second line says "rank 0 on n1; ranks 1, 2 on n2"; with the algorithm
+    "auto", the last line says what it has chosen.
+    """
+    p, samples = about["ranks"], about["batches"]["samples"]
+    which = f"{settings.model} ({parameters:,} parameters) on {settings.data} ({samples:,} samples)"
+    batch = f"{settings.batch} samples" if settings.batch else "all samples"
+    lines = [f"{p} {'rank' if p == 1 else 'ranks'}: {which}, {steps:,} steps of {batch}"]
+    ranks: dict[str, list[int]] = {}
+    for rank, host in enumerate(about["hosts"]):
+        ranks.setdefault(host, []).append(rank)
+    if len(ranks) > 1:
+        lines.append("; ".join(f"{ranks_phrase(own)} on {host}" for host, own in ranks.items()))
+    if "auto" in about:
+        lines.append(about["auto"])
+    return "\n".join(lines)
+
+
+def epoch_line(row: Epoch) -> str:
+    """Return a line such as "epoch 3: loss 0.2341 (all 0.2401), accuracy 93.1 %, 120 ms (wait …)"."""
+    words = [f"epoch {row.epoch}: loss {row.local_loss:.4f} (all {row.global_loss:.4f})"]
+    if row.local_accuracy is not None:
+        words.append(f"accuracy {100 * row.local_accuracy:.1f} %")
+    scale, unit = (1, "s") if row.time_s >= 1 else (1e3, "ms")
+    parts = f"wait {scale * row.wait_s:.3g}, transfer {scale * row.transfer_s:.3g}"
+    words.append(f"{scale * row.time_s:.3g} {unit} ({parts})")
+    return ", ".join(words)
+
+
+def gradient_lines(row: Epoch) -> list[str]:
+    """Return the line of an epoch's gradient norms and contributions, and of the drift; none if unknown."""
+    lines = []
+    if row.contribution:
+        named = {name: "" if name == ALL else f"{name} " for name in row.contribution}
+        norms = ", ".join(f"{name}{row.gradient_norm[key]:.4g}" for key, name in named.items())
+        parts = ", ".join(f"{name}{100 * row.contribution[key]:.4g} %" for key, name in named.items())
+        lines.append(f"epoch {row.epoch}: gradient norm {norms}; contribution {parts}")
+    if row.drift is not None:
+        lines.append(f"epoch {row.epoch}: weights {100 * row.drift:.3g} % apart")
+    return lines
+
+
+def end_line(loss: float, accuracy: float | None, total_s: float, samples: int) -> str:
+    """Return a line with what a rank's own model is worth on the test set, and how fast it was trained."""
+    found = f"test loss {loss:.4f}"
+    if accuracy is not None:
+        found += f", test accuracy {100 * accuracy:.2f} %"
+    rate = samples / total_s if total_s else math.nan
+    return f"{found}; trained for {total_s:.3g} s, {rate:,.0f} samples/s"
+
+
+def terminal_columns() -> int | None:
+    """Return the width of the terminal that shows this process's standard error; None if there is none.
+
+    A launcher gives its ranks a pipe, and writes what it reads from it to its own standard error. Where the
+    system does not tell where that leads (macOS), the answer is None.
+    """
+    with suppress(OSError, ValueError):
+        if sys.stderr.isatty():
+            return os.get_terminal_size(sys.stderr.fileno()).columns
+    launchers = []
+    with suppress(psutil.Error):
+        launchers = [
+            parent.pid for parent in psutil.Process().parents() if parent.name().startswith(LAUNCHERS)
+        ]
+    with suppress(OSError):
+        if launchers and os.readlink(f"/proc/{launchers[-1]}/fd/2").startswith(("/dev/pts/", "/dev/tty")):
+            terminal = os.open(f"/proc/{launchers[-1]}/fd/2", os.O_WRONLY | os.O_NOCTTY)
+            try:
+                return os.get_terminal_size(terminal).columns
+            finally:
+                os.close(terminal)
+    return None
