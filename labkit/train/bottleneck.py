@@ -1,6 +1,6 @@
 """Bottleneck nodes: a rank that is slower than the others, in one of four ways.
 
-Notebooks, `labkit train --bottleneck` and the simulator describe them by the same text:
+Notebooks and `labkit train --bottleneck` describe them by the same text:
 
     3:slow-processor=3    rank 3 takes three times as long to compute
     3:slow-link=100mbit   rank 3's link is emulated with this bandwidth; 100mbit+1ms adds a latency
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter, sleep, thread_time
 from typing import Literal, TypeVar, get_args
 
@@ -24,7 +24,6 @@ from mpi4py import MPI
 
 from labkit.comm import Link, parse_link
 from labkit.nn import Model
-from labkit.schedules import CostModel, Network
 from labkit.train.callbacks import Callback
 from labkit.units import format_time, parse_time
 
@@ -131,27 +130,6 @@ def links(bottlenecks: Sequence[Bottleneck], size: int, default: Link | None = N
     common = default or Link()
     slow = {one.rank: one.link or common.slower(one.factor) for one in bottlenecks if one.kind == "slow-link"}
     return [slow.get(rank, common) for rank in range(size)] if slow or default else None
-
-
-def network(
-    bottlenecks: Sequence[Bottleneck], size: int, default: Link, gamma: float = 0.0, step: int = 1
-) -> Network:
-    """Return the simulator's network with these bottlenecks, in one step of the run (counted from 1).
-
-    `gamma` is the time (s) in which a rank adds one byte; a slow processor takes `factor` times as long.
-    Jitter counts with its mean. A slow processor also calls the collective later, because it computes for
-    longer; that is not included, and `Network.pause` adds it.
-    """
-    found = Network.uniform(size, CostModel(default.latency_s, default.s_per_byte, gamma))
-    by_rank = links(bottlenecks, size, default) or []
-    alpha, beta = (np.array(v) for v in zip(*((k.latency_s, k.s_per_byte) for k in by_rank), strict=True))
-    found = replace(found, alpha=alpha, beta=beta, gamma=gamma * np.array(factors(bottlenecks, size)))
-    for one in bottlenecks:
-        if one.kind == "jitter":
-            found = found.pause(one.rank, one.seconds / 2)
-        elif one.kind == "pause" and one.step == step:
-            found = found.pause(one.rank, one.seconds)
-    return found
 
 
 class Straggler(Callback):

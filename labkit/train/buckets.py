@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-from labkit.schedules import CostModel
 from labkit.units import MIB, approx_size
 
 
@@ -66,18 +65,3 @@ class Buckets:
             values = small if left == n or left <= small else min(most, left - small)
             stops.append(max(0, left - values))
         return BucketPlan(tuple((start, stop) for stop, start in pairwise(stops)), itemsize)
-
-    @staticmethod
-    def for_cost(nbytes: int, p: int, cost: CostModel) -> Buckets:
-        """Return the buckets that cost least when a ring averages `nbytes` bytes over p ranks.
-
-        A bucket of b bytes takes A + bB: A = 2(p-1)α for its messages and B = 2(p-1)/p·β for each byte. While
-        the link is busy, k = n/b buckets take kA + nB; after the backward pass one bucket is exposed, which
-        takes A + bB. The sum is least where its derivative by b is zero: B - nA/b² = 0, b = √(nA/B) =
-        √(n·p·α/β). The first bucket, for which the link waits, and the last one may be smaller. That pays off
-        until the messages take as long as the bytes: A = bB, b = p·α/β.
-        """
-        if p == 1 or cost.beta <= 0:
-            return Buckets(max(nbytes, 1), max(nbytes, 1))
-        first = max(4.0, p * cost.alpha / cost.beta)
-        return Buckets(max(first, math.sqrt(nbytes * p * cost.alpha / cost.beta)), first)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 from mpi4py import MPI
@@ -17,35 +16,17 @@ from labkit.train.steps import Step
 Finished = Callable[[int], None]
 
 
-class StepAveraging(Protocol):
-    """How `train` averages the gradient of a step; it makes one such object for a whole run.
+class StepAveraging:
+    """Average the gradient of each step at once, when the backward pass is over; `Overlapped` begins earlier.
 
-    In each step, `train` calls `begin`, then the backward pass calls `finished` again and again, then `train`
-    calls `finish`. With gradient accumulation, only the step's last micro-batch calls `finished`: each rank
-    averages once per step. `train` calls `close` at the end of the run, also after an error.
+    `train` makes one such object for a whole run. In each step, it calls `begin`, then the backward pass
+    calls `finished` again and again, then `train` calls `finish`. With gradient accumulation, only the step's
+    last micro-batch calls `finished`: each rank averages once per step. `train` calls `close` at the end of
+    the run, also after an error.
 
-    `model.grads` is the same array for the whole run, in the memory that the algorithm prefers
+    `grads` is the same array for the whole run, in the memory that the algorithm prefers
     (`labkit.comm.allocate_gradient`), and is averaged in place. All ranks make the same calls, in the same
     order, but a rank whose local batch is empty calls `finished` only once, with 0: its gradient is zero.
-    """
-
-    def begin(self, step: Step) -> None:
-        """Begin a step, whose batches are known. Send nothing yet."""
-
-    def finished(self, start: int) -> None:
-        """Learn that `grads[start:]` is complete; `start` falls from call to call until it is 0."""
-
-    def finish(self) -> None:
-        """Return when `grads` holds the average and the step its times. Collective."""
-
-    def close(self) -> None:
-        """Release what the object holds, such as a thread. Not collective; send nothing."""
-
-
-class AfterBackward:
-    """Average the whole gradient at once, when the backward pass is over: the plain `StepAveraging`.
-
-    A barrier before it parts the time of waiting for the last rank from the time of averaging.
     """
 
     _step: Step
@@ -54,12 +35,17 @@ class AfterBackward:
         self._comm, self._grads, self._algorithm = comm, grads, algorithm
 
     def begin(self, step: Step) -> None:
+        """Begin a step, whose batches are known. Send nothing yet."""
         self._step = step
 
     def finished(self, start: int) -> None:
-        pass
+        """Learn that `grads[start:]` is complete; `start` falls from call to call until it is 0."""
 
     def finish(self) -> None:
+        """Return when `grads` holds the average and the step its times. Collective.
+
+        A barrier parts the time of waiting for the last rank from the time of averaging.
+        """
         step = self._step
         step.ready = perf_counter()
         self._comm.Barrier()
@@ -68,7 +54,7 @@ class AfterBackward:
         step.end = perf_counter()
 
     def close(self) -> None:
-        pass
+        """Release what the object holds, such as a thread. Not collective; send nothing."""
 
 
 class LocalGradient:

@@ -30,7 +30,7 @@ from labkit.train.batches import Batches, EpochBatches
 from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback, CallbackList
 from labkit.train.checkpoints import Checkpoints, Position, RunState
-from labkit.train.gradients import AfterBackward, LocalGradient, StepAveraging
+from labkit.train.gradients import LocalGradient, StepAveraging
 from labkit.train.overlap import Overlapped, why_no_overlap
 from labkit.train.replicas import (
     broadcast_model,
@@ -182,7 +182,7 @@ def _averaging(
     place = allocate_gradient(algorithm, comm, before.size, before.dtype)
     if place is not None:
         model.move_gradients(place)
-    averaging: StepAveraging = AfterBackward(comm, model.grads, algorithm)
+    averaging = StepAveraging(comm, model.grads, algorithm)
     if buckets is not None and isinstance(algorithm, Averaging):
         averaging = Overlapped(comm, model.grads, algorithm, buckets)
     try:

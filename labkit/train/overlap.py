@@ -29,6 +29,7 @@ from labkit.comm import Averages, Averaging
 from labkit.comm.running import Steps, Wait
 from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback
+from labkit.train.gradients import StepAveraging
 from labkit.train.steps import Step, Transfer
 from mpiwatch import waiting
 
@@ -38,8 +39,8 @@ NAP_S, POLLS = 1e-3, 16
 POLLS_AWAKE, POLL_S = 200, 1e-4  # of the main thread, which naps between polls when a bucket takes long
 
 
-class Overlapped:
-    """Average each bucket as soon as the backward pass has completed it: a `StepAveraging`.
+class Overlapped(StepAveraging):
+    """Average each bucket as soon as the backward pass has completed it.
 
     Buckets are served first in, first out, on a communicator of their own, so that all ranks average them in
     the same order and no message of the caller's own is taken for one of theirs.
@@ -55,6 +56,7 @@ class Overlapped:
     def __init__(
         self, comm: MPI.Intracomm, grads: np.ndarray, averaging: Averaging, buckets: Buckets
     ) -> None:
+        super().__init__(comm, grads, averaging)
         self.plan = buckets.plan(grads.size, grads.itemsize)
         largest = max((stop - start for start, stop in self.plan.bounds), default=0)
         self._averaging = averaging.for_size(comm, largest * grads.itemsize)
@@ -63,7 +65,6 @@ class Overlapped:
         needs_none = comm.size == 1 or self._averaging.algorithm == "shared-memory"
         self._messages = None if needs_none else _messages(comm)
         self._comm = comm if self._messages is None or self._messages.comm is None else self._messages.comm
-        self._grads = grads
         self._current: Steps | None = None  # averages a bucket
         self._waits_for: Wait | None = None
         self._helper = None

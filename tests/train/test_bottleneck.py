@@ -1,15 +1,13 @@
-"""Bottlenecks and links as text, and in a simulated network."""
+"""Bottlenecks and links as text."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from labkit.comm.emulation import Link, describe, parse_link
-from labkit.schedules import ring_allreduce, simulate
-from labkit.train.bottleneck import KINDS, Bottleneck, check, factors, links, network, parse
+from labkit.train.bottleneck import KINDS, Bottleneck, check, factors, links, parse
 
 
 @pytest.mark.parametrize(
@@ -98,24 +96,6 @@ def test_factors_and_links_by_rank() -> None:
         Link(1e6), Link(125e6, 1e-4), Link(12.5e6, 1e-3), Link(125e6, 1e-4)
     ]  # fmt: skip
     assert links(found[2:], 2) == [Link(1e6), Link()]
-
-
-def test_the_simulated_network_has_the_bottlenecks() -> None:
-    n, usual, p = 1_000_000, Link(125e6, 1e-4), 4
-
-    def seconds(*texts: str, step: int = 1) -> float:
-        found = network([parse(text) for text in texts], p, usual, gamma=1e-10, step=step)
-        return simulate(ring_allreduce(p), n, found).seconds
-
-    even = 2 * (p - 1) * (1e-4 + n / p / 125e6) + (p - 1) * n / p * 1e-10
-    assert seconds() == pytest.approx(even)
-    assert seconds("3:slow-link=10") == pytest.approx(2 * (p - 1) * (1e-3 + n / p / 12.5e6), rel=0.01)
-    assert seconds("3:slow-link=100mbit+1ms") == pytest.approx(seconds("3:slow-link=10"))
-    assert seconds("1:pause=2s@5") == pytest.approx(even)
-    assert seconds("1:pause=2s@5", step=5) == pytest.approx(2 + even)
-    assert seconds("1:jitter=2s") == pytest.approx(1 + even)
-    slow = network([parse("2:slow-processor=3")], p, usual, gamma=1e-10)
-    np.testing.assert_allclose(slow.gamma, [1e-10, 1e-10, 3e-10, 1e-10])
 
 
 def test_every_kind_is_parsed() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from labkit.schedules import CostModel, cost, ring_allreduce
 from labkit.train import Buckets
 
 MB = 10**6
@@ -49,24 +47,3 @@ def test_sizes_that_are_none_are_refused() -> None:
     for bad in ((0, 1), (1, 0), (float("nan"), 1), (1, float("inf"))):
         with pytest.raises(ValueError, match="expected buckets of more than 0 bytes"):
             Buckets(*bad)
-
-
-@pytest.mark.parametrize("p", [2, 4, 7])
-def test_the_size_from_the_cost_model_costs_least(p: int) -> None:
-    model, nbytes = CostModel(1e-4, 8e-9), 36_924_456
-    chosen = Buckets.for_cost(nbytes, p, model)
-
-    def seconds(bucket: float) -> float:
-        """All buckets one after the other, and one more that is exposed."""
-        return (nbytes / bucket + 1) * cost(ring_allreduce(p), 4 * p * round(bucket / 4 / p), model)
-
-    sizes = chosen.bytes * np.geomspace(0.2, 5, 41)
-    assert seconds(chosen.bytes) <= min(map(seconds, sizes)) * 1.0001
-    small = cost(ring_allreduce(p), 4 * p * round(chosen.first_bytes / 4 / p), model)
-    assert small == pytest.approx(2 * 2 * (p - 1) * model.alpha, rel=0.01)  # half of it latency
-    assert chosen.first_bytes < chosen.bytes
-
-
-def test_the_cost_model_of_one_rank_or_of_a_free_link_asks_for_one_bucket() -> None:
-    for p, model in ((1, CostModel(1e-4, 8e-9)), (4, CostModel(1e-4, 0.0))):
-        assert len(Buckets.for_cost(1000, p, model).plan(250)) == 1
