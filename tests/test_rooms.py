@@ -50,16 +50,16 @@ MOST_LINES = {
     "labkit/schedules": 1_070,
     "labkit/hosts": 740,
     "labkit/comm": 2_890,
-    "labkit/train": 3_870,
+    "labkit/train": 3_790,
     "labkit/cluster": 3_270,
     "labkit/doctor": 720,
     "labkit/bench": 1_300,
     "labkit/exercises": 9_400,
     "labkit/plots": 1_400,
-    "labkit/cli": 2_400,
-    "tests": 26_990,
+    "labkit/cli": 2_270,
+    "tests": 26_940,
 }
-MOST_FILES, MOST_PACKAGES = 246, 25
+MOST_FILES, MOST_PACKAGES = 236, 22
 
 # Pairs of packages that import each other; this list only ever gets shorter.
 MUTUAL: set[tuple[str, str]] = {
