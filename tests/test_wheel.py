@@ -69,11 +69,11 @@ def test_copies_made_from_the_wheel_are_those_made_from_the_clone(wheel: Path, t
     assert [str(place) for place in copies[0] if copies[0][place] != copies[1][place]] == []
 
 
-def test_the_wheel_has_the_version_of_the_package_and_no_tests(wheel: Path) -> None:
+def test_the_wheel_has_the_version_of_the_package_but_no_tests_and_no_runs(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         about = archive.read(f"labkit-{__version__}.dist-info/METADATA").decode()
     assert email.message_from_string(about)["Version"] == __version__
-    assert not [name for name in contents(wheel) if "tests" in Path(name).parts]
+    assert not [name for name in contents(wheel) if {"tests", "runs"} & {*Path(name).parts}]
 
 
 def test_the_source_archive_builds_the_same_wheel(dist: Path, wheel: Path, tmp_path: Path) -> None:

@@ -5,10 +5,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import click
 
 from labkit.cli.inputs import MOST_RANKS, Whole, one_line
+from mpiwatch.supervisor import supervised
 
 
 @click.group
@@ -77,11 +80,10 @@ def down() -> None:
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(ranks: int | None, program: tuple[str, ...]) -> None:
     """Run an MPI program on the hosts: labkit hosts run python program.py."""
-    from labkit import hosts
-    from labkit.hosts.mpi import execute
-
-    with one_line(hosts.HostsError):
-        execute(list(program), ranks)
+    # The supervisor removes the shared memory of ranks that are killed.
+    ranks_option = [] if ranks is None else ["-n", str(ranks)]
+    line = [*supervised(), sys.executable, "-m", "labkit.hosts.mpi", *ranks_option, *program]
+    sys.exit(subprocess.run(line, check=False).returncode)
 
 
 def _show() -> None:

@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.communicators import SEPARATE
+from mpiwatch.supervisor import supervised
 from tests.conftest import thorough
 from tests.hosts.conftest import Run as RunHosts
 from tests.hosts.conftest import allowed, folder, labkit_hosts  # noqa: F401
@@ -151,7 +152,7 @@ def program_on_hosts(program: Path, text: str) -> subprocess.CompletedProcess[st
     program.write_text(PROGRAM + text)
     command = [sys.executable, "-m", "mpiwatch", "--deadline", "1", str(program)]
     return subprocess.run(
-        [sys.executable, "-m", "labkit.hosts.mpi", *command],
+        [*supervised(), sys.executable, "-m", "labkit.hosts.mpi", *command],
         capture_output=True,
         text=True,
         check=False,
