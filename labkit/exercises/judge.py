@@ -17,8 +17,7 @@ from labkit.exercises.launching import Job, Trial
 from labkit.exercises.transport import Foreign, Unreadable, pack, unpack
 from mpiwatch.wording import ranks_phrase
 
-MISTAKES_S = 5.0  # for the known mistakes to run on a case; a fraction of a second on an idle machine
-MOST_CASES_S = 2.0  # no further case is tried later than this
+RECOGNITION_S = 4.0  # for all known mistakes to run; they take a second on emulated links, else far less
 
 Results = list[list[Outcome]]  # of each case, of each rank
 Wrong = dict[int, tuple[list[Any], list[str | None]]]  # expected results and differences, by case
@@ -51,13 +50,13 @@ class MistakesMade:
         self.job, self.exercise, self.cases = job, exercise, cases
         self._outcomes: dict[tuple[int, str], list[Outcome]] = {}
 
-    def on(self, number: int, sentences: Sequence[str]) -> list[list[Outcome]]:
+    def on(self, number: int, sentences: Sequence[str], limit_s: float) -> list[list[Outcome]]:
         """Return what these mistakes do on each rank in a case; nothing for one that does not return."""
         new = [each for each in sentences if (number, each) not in self._outcomes]
         self._outcomes |= {(number, each): [] for each in new}
         if new and self.job.is_running:
             with suppress(OSError, Unreadable):  # then none of them is recognised
-                trials = self.job.run([self.exercise.mistaken(each) for each in new], [number], MISTAKES_S)
+                trials = self.job.run([self.exercise.mistaken(each) for each in new], [number], limit_s)
                 for sentence, trial in zip(new, trials, strict=False):
                     found = _by_case_and_rank(trial)
                     ranks = [(number, rank) for rank in range(self.cases[number].ranks)]
@@ -169,11 +168,13 @@ def _recognised(
     Further cases are tried only until one mistake is left: that takes time on ranks.
     """
     left, is_explained = exercise.recognised, False
-    end_at = time.monotonic() + MOST_CASES_S
+    end_at = time.monotonic() + RECOGNITION_S
     for number in sorted(wrong):
-        if not left or (is_explained and len(left) == 1) or time.monotonic() > end_at:
+        left_s = end_at - time.monotonic()
+        if not left or (is_explained and len(left) == 1) or left_s <= 0:
             break
-        made = [[result_of(exercise, each) for each in by_rank] for by_rank in mistakes.on(number, left)]
+        done = mistakes.on(number, left, left_s)
+        made = [[result_of(exercise, each) for each in by_rank] for by_rank in done]
         explaining = [
             sentence
             for sentence, produced in zip(left, made, strict=True)

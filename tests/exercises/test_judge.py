@@ -57,7 +57,7 @@ class Made:
     def __init__(self, mistakes: Mapping[str, Produce]) -> None:
         self.mistakes = mistakes
 
-    def on(self, number: int, sentences: Sequence[str]) -> list[list[Outcome]]:
+    def on(self, number: int, sentences: Sequence[str], limit_s: float) -> list[list[Outcome]]:
         case = CASES[number]
         return [[Outcome(result, (result,)) for result in self.mistakes[each](case)] for each in sentences]
 

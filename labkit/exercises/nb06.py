@@ -1,0 +1,581 @@
+"""The exercises of notebook 06: bottleneck nodes."""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from labkit import schedules
+from labkit.exercises import wraps
+from labkit.exercises.exercise import Case, Exercise
+from mpiwatch.wording import counted
+
+if TYPE_CHECKING:
+    from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
+
+# Exercise 6.1
+
+
+def sent_by_rank(p, n, rank):
+    """Return the bytes that this rank sends, as {"root": …, "allgather": …, "ring": …}."""
+    to_others = (p - 1) * n
+    root = to_others if rank == 0 else n
+    return {"root": root, "allgather": to_others, "ring": 2 * to_others // p}
+
+
+def sent_cases() -> Sequence[Case]:
+    return [
+        Case(f"{counted(p, 'rank')}, n = {48 * p}, rank {rank}", ((p, 48 * p, rank),))
+        for p in (2, 3, 1, 4, 7)
+        for rank in range(p)
+    ]
+
+
+def sent_by_schedules(case: Case) -> Sequence[dict[str, int]]:
+    p, n, rank = case.arguments[0]
+    rounds = {
+        "root": (schedules.root_allreduce, n),
+        "allgather": (schedules.ring_allgather, p * n),  # its buffer holds the gradients of all ranks
+        "ring": (schedules.ring_allreduce, n),
+    }
+    return [
+        {
+            name: int(schedules.count_traffic(make(p), size).sent[rank])
+            for name, (make, size) in rounds.items()
+        }
+    ]
+
+
+SENT_BY_RANK = Exercise(
+    reference=sent_by_rank,
+    title="What goes through the slow link",
+    difficulty=2,
+    minutes=10,
+    cases=sent_cases,
+    expected=sent_by_schedules,
+    mistakes={
+        "root: rank 0 counts like the others; but it sends the mean to each of the other p - 1 ranks": {
+            "to_others if rank == 0 else n": "n"
+        },
+        "root: every rank counts like rank 0; the others send their own gradient once": {
+            "to_others if rank == 0 else n": "to_others"
+        },
+        "allgather: passing on its own gradient is only the first round; in p - 1 rounds it passes on "
+        "p - 1 gradients": {'"allgather": to_others': '"allgather": n'},
+        "allgather: its own gradient is sent to p - 1 ranks, not to p": {
+            '"allgather": to_others': '"allgather": p * n'
+        },
+        "ring: this is the reduce-scatter only; the all-gather sends as much again": {
+            "2 * to_others": "to_others"
+        },
+        "ring: a message of the ring is a chunk of n / p bytes, not the whole gradient": {
+            "2 * to_others // p": "2 * to_others"
+        },
+    },
+    hints=(
+        "Draw three ranks and count the arrows that leave the rank, and what each of them carries.",
+        "root: the others send n bytes to rank 0, which sends the mean back to each.",
+        "ring: p - 1 rounds of reduce-scatter and p - 1 rounds of all-gather, each with a chunk of n / p.",
+    ),
+)
+
+
+# Exercise 6.2
+
+
+def diagnose(compute_s, transfer_s, expected_s):
+    """Return (trouble, rank): "straggler" and its rank, or "slow link" or "none" and None.
+
+    Shapes: compute_s, transfer_s (steps, p), in s. expected_s: a transfer's time on healthy links, in s.
+    """
+    compute = np.median(compute_s, axis=0)
+    lost_computing = compute.max() - np.median(compute)
+    lost_on_links = np.median(transfer_s) - expected_s
+    if max(lost_computing, lost_on_links) <= 0.2 * (np.median(compute) + expected_s):
+        return "none", None
+    if lost_computing > lost_on_links:
+        return "straggler", int(compute.argmax())
+    return "slow link", None
+
+
+def diagnosis_cases() -> Sequence[Case]:
+    def case(label: str, p: int, compute: dict[int, float], transfer: float, pause: int = 0) -> Case:
+        rng = np.random.default_rng(p)
+        compute_s = 0.010 * (1 + 0.02 * rng.random((9, p)))
+        transfer_s = 0.005 * transfer * (1 + 0.02 * rng.random((9, p)))
+        for rank, factor in compute.items():
+            compute_s[:, rank] *= factor
+        if pause == 1:  # a slow start
+            compute_s[0, 1] += 0.3
+        if pause == 2:
+            compute_s[4, 1] += 2.0
+            transfer_s[6] += 2.0
+        return Case(f"{label}, {p} ranks", ((compute_s, transfer_s, 0.005),))
+
+    return [
+        case("equal ranks", 3, {}, 1),
+        case("rank 1 five times slower", 3, {1: 5}, 1),
+        case("a link ten times slower", 3, {}, 10),
+        case("rank 0 three times slower", 4, {0: 3}, 1),
+        case("rank 3 twice as slow and a link ten times slower", 4, {3: 2}, 10),
+        case("rank 2 six times slower and a link twice as slow", 4, {2: 6}, 2),
+        case("a slow first step on rank 1", 4, {}, 1, pause=1),
+        case("one pause of 2 s on rank 1 and one slow transfer", 4, {}, 1, pause=2),
+    ]
+
+
+def diagnosis_by_sorting(case: Case) -> Sequence[tuple[str, int | None]]:
+    compute_s, transfer_s, expected_s = case.arguments[0]
+    compute, transfer = np.median(compute_s, axis=0), np.median(transfer_s, axis=0)
+    usual = float(np.sort(compute)[(len(compute) - 1) // 2 : len(compute) // 2 + 1].mean())
+    late, slow = float(max(compute)) - usual, float(np.median(transfer)) - expected_s
+    if max(late, slow) <= 0.2 * (usual + expected_s):
+        return [("none", None)]
+    return [("straggler", int(np.argmax(compute))) if late > slow else ("slow link", None)]
+
+
+DIAGNOSE = Exercise(
+    reference=diagnose,
+    title="Straggler or slow link?",
+    difficulty=3,
+    minutes=20,
+    cases=diagnosis_cases,
+    expected=diagnosis_by_sorting,
+    mistakes={
+        "the first step alone decides; take the median over the steps": {
+            "np.median(compute_s, axis=0)": "compute_s[0]",
+            "np.median(transfer_s)": "np.median(transfer_s[0])",
+        },
+        "one long pause counts as a trouble of every step: the mean over the steps follows it; take the "
+        "median": {
+            "np.median(compute_s, axis=0)": "compute_s.mean(axis=0)",
+            "np.median(transfer_s)": "np.median(transfer_s.mean(axis=0))",
+        },
+        "the straggler is the rank that computes for the longest time, not for the shortest": {
+            "compute.argmax()": "compute.argmin()"
+        },
+        "the straggler is looked for in the transfers; all ranks leave a collective together, so look at "
+        "the compute times": {"compute.argmax()": "np.median(transfer_s, axis=0).argmax()"},
+        "a slow link gets a rank, but all ranks spend the same time in a collective: return None": {
+            '"slow link", None': '"slow link", int(np.median(transfer_s, axis=0).argmax())'
+        },
+        "equal ranks get a trouble; a loss of up to 20 % of a healthy step is none": {"0.2 *": "0 *"},
+        "the transfers are not looked at: compare them with expected_s": {
+            "np.median(transfer_s) - expected_s": "0"
+        },
+        "the compute times are not looked at: compare the longest with the median": {
+            "compute.max() - np.median(compute)": "0"
+        },
+    },
+    hints=(
+        "Take medians over the steps first, so that a single pause does not decide.",
+        "A straggler costs max - median of the ranks' compute times; a slow link costs the median transfer "
+        "minus expected_s.",
+        "Compare the larger of the two losses with 0.2 * (median compute time + expected_s), then with each "
+        "other.",
+    ),
+)
+
+
+# Exercise 6.3
+
+
+def slow_links(seconds):
+    """Return the ranks with a slow link, ascending: all their pairs take over twice the fastest pair's time.
+
+    Shape: seconds (p, p), symmetric, p ≥ 2; the diagonal holds 0 and is no pair.
+    """
+    p = len(seconds)
+    pairs = ~np.eye(p, dtype=bool)
+    limit = 2 * seconds[pairs].min()
+    return [rank for rank in range(p) if np.all(seconds[rank, pairs[rank]] > limit)]
+
+
+def link_cases() -> Sequence[Case]:
+    cases = []
+    for p, slow in (3, (1,)), (3, ()), (2, (1,)), (4, (0,)), (5, (1, 4)), (8, (7,)), (5, ()):
+        ends = np.array([0.05 if rank in slow else 0.01 for rank in range(p)])
+        noise = 1 + 0.05 * np.random.default_rng(p).random((p, p))
+        times = np.maximum.outer(ends, ends) * (noise + noise.T) / 2
+        np.fill_diagonal(times, 0)
+        cases.append(Case(f"{p} ranks, slow links: {', '.join(map(str, slow)) or 'none'}", ((times,),)))
+    return cases
+
+
+def slow_by_fastest_pair(case: Case) -> Sequence[list[int]]:
+    (seconds,) = case.arguments[0]
+    best = [sorted(row)[1] for row in seconds.tolist()]  # of each rank: its fastest pair, after the 0
+    return [[rank for rank, time in enumerate(best) if time > 2 * min(best)]]
+
+
+SLOW_LINKS = Exercise(
+    reference=slow_links,
+    title="Which link is slow?",
+    difficulty=2,
+    minutes=10,
+    cases=link_cases,
+    expected=slow_by_fastest_pair,
+    mistakes={
+        "both ranks of the slowest pair are named, but only one of them has the slow link: look at all pairs "
+        "of a rank": """
+def slow_links(seconds):
+    a, b = np.unravel_index(seconds.argmax(), seconds.shape)
+    return sorted([int(a), int(b)])
+""",
+        "a rank with one slow pair is named, but the other rank of that pair may be the reason: all pairs "
+        "of a rank with a slow link are slow": {"np.all": "np.any"},
+        "the zeros on the diagonal count as the fastest pair, so every pair is slow": {
+            "seconds[pairs].min()": "seconds.min()"
+        },
+        "the diagonal counts as a pair of each rank, so no rank has only slow pairs": {
+            "seconds[rank, pairs[rank]]": "seconds[rank]"
+        },
+        "some rank is always named, also where all links are equal or nobody can tell": """
+def slow_links(seconds):
+    return [int(seconds.sum(axis=0).argmax())]
+""",
+        "the ranks above the mean are named: that is always somebody, and noise is enough": """
+def slow_links(seconds):
+    totals = seconds.sum(axis=0)
+    return [rank for rank in range(len(seconds)) if totals[rank] > totals.mean()]
+""",
+    },
+    hints=(
+        "Rank 1 has a slow link. Which entries of the matrix are large?",
+        "A rank whose fastest pair is slow has a slow link.",
+        "Leave out the diagonal: pairs = ~np.eye(p, dtype=bool), then seconds[pairs].min().",
+    ),
+)
+
+
+# Exercise 6.4
+
+
+def time_pairs(comm, nbytes):
+    """Return the time of a message of nbytes there and back, for each pair of ranks, on every rank.
+
+    Shape: (p, p), in s, symmetric, with 0 on the diagonal.
+    """
+    seconds, buffer = np.zeros((comm.size, comm.size)), np.zeros(nbytes, np.uint8)
+    for a in range(comm.size):
+        for b in range(a + 1, comm.size):
+            comm.Barrier()  # the others are silent
+            start = perf_counter()
+            if comm.rank == a:
+                comm.Send(buffer, b)
+                comm.Recv(buffer, b)
+                seconds[a, b] = seconds[b, a] = perf_counter() - start
+            elif comm.rank == b:
+                comm.Recv(buffer, a)
+                comm.Send(buffer, a)
+    return comm.allreduce(seconds)
+
+
+NBYTES, BYTES_PER_S, LATENCY_S, SLOWER = 50_000, 1e6, 2.5e-3, 4  # of the emulated links
+# A loaded machine only makes times longer. So a time is right from the emulated time on, up to 0.9 times the
+# slowest pair's above it (0.4 s): the expected times are the middles of these ranges.
+LATE, TOLERANCE = 0.44, 0.32  # 0.44 ≤ 0.32 (1 + 0.44); LATE: of the slowest pair's time
+SLOW_RANK = {2: 1, 3: 1, 4: 3}  # of the cases, by the number of ranks
+
+
+def emulated_times(case: Case) -> np.ndarray:
+    one_way = LATENCY_S + NBYTES / BYTES_PER_S
+    ends = np.array([SLOWER if rank == SLOW_RANK[case.ranks] else 1 for rank in range(case.ranks)])
+    times = 2 * one_way * np.maximum.outer(ends, ends)
+    times += LATE * times.max()
+    np.fill_diagonal(times, 0)
+    return times
+
+
+NOTE_THE_TIME = "seconds[a, b] = seconds[b, a] = perf_counter() - start"
+TIME_PAIRS = Exercise(
+    reference=time_pairs,
+    title="Time every pair of ranks",
+    difficulty=4,
+    minutes=20,
+    cases=lambda: [
+        Case(f"{p} ranks, a slow link at rank {slow}", ((NBYTES,),) * p) for p, slow in SLOW_RANK.items()
+    ],
+    expected=lambda case: [emulated_times(case)] * case.ranks,
+    mistakes={
+        "each rank has only the times that it measured itself; sum the matrices over the ranks": {
+            "comm.allreduce(seconds)": "seconds"
+        },
+        "these are the times of one way; send the message back as well": {
+            f"                comm.Recv(buffer, b)\n                {NOTE_THE_TIME}\n": "",
+            "comm.Send(buffer, a)": NOTE_THE_TIME,
+        },
+        "each time is there twice: both ranks of a pair enter it, and the sum over the ranks adds them": {
+            "comm.Send(buffer, a)": f"comm.Send(buffer, a)\n                {NOTE_THE_TIME}"
+        },
+        "only pairs (a, b) with a < b have a time: enter it at [a, b] and at [b, a]": {
+            "seconds[b, a] = ": ""
+        },
+        "this is the mean over the ranks, but one rank measures each pair: sum": {
+            "(seconds)": "(seconds) / comm.size"
+        },
+        "… Recv": """
+def time_pairs(comm, nbytes):
+    seconds, buffer = np.zeros((comm.size, comm.size)), np.zeros(nbytes, np.uint8)
+    for a in range(comm.size):
+        for b in range(a + 1, comm.size):
+            if comm.rank in (a, b):
+                other = a + b - comm.rank
+                start = perf_counter()
+                comm.Recv(buffer, other)
+                comm.Send(buffer, other)
+                seconds[a, b] = seconds[b, a] = perf_counter() - start
+    return seconds
+""",
+    },
+    hints=(
+        "Two loops over the pairs a < b, the same on all ranks. Who sends, who receives, who is silent?",
+        "Rank a takes the time: Send, then Recv. Rank b does it the other way round: Recv, then Send. A "
+        "Barrier in front keeps the other pairs out.",
+        "At the end, comm.allreduce(seconds) sums the matrices of the ranks.",
+    ),
+    on_ranks=True,
+    wrap=wraps.on_links(BYTES_PER_S, LATENCY_S, SLOWER, SLOW_RANK),
+    tolerance=TOLERANCE,
+    prelude="import numpy as np\nfrom time import perf_counter\nfrom mpi4py import MPI",
+    deadline_s=15.0,
+)
+
+
+# Exercise 6.5
+
+
+def time_to_loss(times, losses, target):
+    """Return the first time at which the loss is at most `target`; inf if it never is.
+
+    Shapes: times, losses (n,), n ≥ 1, in the order of time; result: one number.
+    """
+    reached = np.flatnonzero(losses <= target)
+    return times[reached[0]] if len(reached) else np.inf
+
+
+def loss_cases() -> Sequence[Case]:
+    times = np.array([0.5, 1.0, 2.0, 3.5, 4.0])
+    cases = {
+        "a falling loss": ([2.0, 1.5, 0.9, 0.6, 0.5], 1.0),
+        "a loss that equals the target": ([2.0, 1.5, 1.0, 0.9, 0.8], 1.0),
+        "a loss that rises again": ([2.0, 0.9, 1.2, 1.1, 0.8], 1.0),
+        "a target that is never reached": ([2.0, 1.8, 1.7, 1.6, 1.5], 1.0),
+        "a loss that is no number at the end": ([2.0, 0.9, 3.0, np.inf, np.nan], 1.0),
+        "one measurement, below the target": ([0.1, 0.1, 0.1, 0.1, 0.1], 1.0),
+    }
+    return [Case(label, ((times, np.array(losses), target),)) for label, (losses, target) in cases.items()]
+
+
+def first_time(times: np.ndarray, losses: np.ndarray, target: float) -> float:
+    reached = (time for time, loss in zip(times.tolist(), losses.tolist(), strict=True) if loss <= target)
+    return min(reached, default=np.inf)
+
+
+TIME_TO_LOSS = Exercise(
+    reference=time_to_loss,
+    title="The time to a loss",
+    difficulty=1,
+    minutes=5,
+    cases=loss_cases,
+    expected=lambda case: [first_time(*case.arguments[0])],
+    mistakes={
+        "this is the number of the measurement; return its time": """
+def time_to_loss(times, losses, target):
+    return int(np.argmax(losses <= target))
+""",
+        "the first time is returned where the target is never reached: argmax of an array without True is "
+        "0": """
+def time_to_loss(times, losses, target):
+    return times[np.argmax(losses <= target)]
+""",
+        "the last time is returned where the target is never reached; return np.inf": {"np.inf": "times[-1]"},
+        "a loss that equals the target has reached it: compare with <=": {"<=": "<"},
+        "this is the time of the lowest loss, not the first time at the target": """
+def time_to_loss(times, losses, target):
+    return times[np.nanargmin(losses)]
+""",
+        "this is the last time at which the loss is above the target; the loss may rise again": """
+def time_to_loss(times, losses, target):
+    found = np.inf
+    for time, loss in zip(times[::-1], losses[::-1]):
+        if loss > target:
+            break
+        found = time
+    return found
+""",
+    },
+    hints=(
+        "losses <= target is an array of True and False. np.flatnonzero gives the positions of True.",
+        "Return times[…] at the first of these positions, and np.inf if there is none.",
+    ),
+)
+
+
+# Exercise 6.6
+
+
+def sizes_by_speed(n, speeds):
+    """Return each rank's number of samples, in proportion to its speed. Shapes: speeds (p,); result (p,)."""
+    exact = n * np.asarray(speeds) / np.sum(speeds)
+    sizes = exact.astype(int)  # rounded down
+    rest = n - sizes.sum()
+    sizes[np.argsort(sizes - exact, kind="stable")[:rest]] += 1
+    return sizes
+
+
+def speed_cases() -> Sequence[Case]:
+    cases = (12, [1, 1, 2]), (7, [1, 1, 2]), (10, [1, 1, 1, 1]), (10, [3.0]), (101, [4, 4, 4, 1.5])
+    more = (9, [0.25, 8, 8, 8]), (1438, [400.0, 390.0, 410.0, 65.0])
+    return [Case(f"{n} samples, speeds {speeds}", ((n, np.array(speeds)),)) for n, speeds in (*cases, *more)]
+
+
+def sizes_by_fractions(case: Case) -> Sequence[np.ndarray]:
+    n, speeds = case.arguments[0]
+    exact = [n * Fraction(speed) / sum(map(Fraction, speeds.tolist())) for speed in speeds.tolist()]
+    sizes = [int(value) for value in exact]
+    order = sorted(range(len(speeds)), key=lambda rank: (sizes[rank] - exact[rank], rank))
+    for rank in order[: n - sum(sizes)]:
+        sizes[rank] += 1
+    return [np.array(sizes)]
+
+
+GIVE_THE_REST = '    sizes[np.argsort(sizes - exact, kind="stable")[:rest]] += 1\n'
+SIZES_BY_SPEED = Exercise(
+    reference=sizes_by_speed,
+    title="Shards by speed",
+    difficulty=2,
+    minutes=10,
+    cases=speed_cases,
+    expected=sizes_by_fractions,
+    mistakes={
+        "the sizes are rounded down, so the samples that are left over are on no rank": {GIVE_THE_REST: ""},
+        "each size is rounded for itself, so the sum is not n": {
+            "exact.astype(int)": "np.round(exact).astype(int)",
+            GIVE_THE_REST: "",
+        },
+        "all samples that are left over go to rank 0; they belong to the largest remainders": {
+            GIVE_THE_REST: "    sizes[0] += rest\n"
+        },
+        "all samples that are left over go to the last rank; they belong to the largest remainders": {
+            GIVE_THE_REST: "    sizes[-1] += rest\n"
+        },
+        "all samples that are left over go to the fastest rank; they belong to the largest remainders": {
+            GIVE_THE_REST: "    sizes[np.argmax(speeds)] += rest\n"
+        },
+        "the slowest rank gets most: these are speeds, in samples per second, not times": {
+            "np.asarray(speeds) / np.sum(speeds)": "(1 / speeds) / np.sum(1 / speeds)"
+        },
+        "the speeds are not used: equal shards": {
+            "np.asarray(speeds) / np.sum(speeds)": "np.ones(len(speeds)) / len(speeds)"
+        },
+        "sizes are whole numbers: round them so that the sum stays n": {"return sizes": "return exact"},
+    },
+    hints=(
+        "A rank's exact part is n · speed / sum of the speeds. Round all parts down. How many are left over?",
+        "Give one more each to the ranks whose exact part was cut most: the largest remainders.",
+        "np.argsort(sizes - exact, kind='stable')[:rest] are these ranks; lower ranks come first in a tie.",
+    ),
+)
+
+
+# Exercise 6.7
+
+
+def local_sgd_epoch(comm, gradient, params, batches, lr, every):  # noqa: PLR0917
+    """Step with each of this rank's batches; average the parameters after `every` steps and at the end.
+
+    Leave the result in `params` (n,). gradient(params, x, y) returns this rank's gradient (n,); batches is
+    a list of (x, y), equally long on all ranks.
+    """
+    for step, (x, y) in enumerate(batches, start=1):
+        params -= lr * gradient(params, x, y)
+        if step % every == 0 or step == len(batches):
+            comm.Allreduce(MPI.IN_PLACE, params)
+            params /= comm.size
+
+
+def epoch_cases() -> Sequence[Case]:
+    cases = []
+    for p, steps, every in ((2, 2, 2), (3, 3, 1), (1, 3, 2), (2, 5, 2), (4, 7, 3), (3, 2, 5)):
+        for dtype in (np.float64, np.float32):
+            rng = np.random.default_rng(p)
+            params = rng.normal(size=4).astype(dtype)
+            batches = [
+                [
+                    (rng.normal(size=(3, 4)).astype(dtype), rng.normal(size=3).astype(dtype))
+                    for _ in range(steps)
+                ]
+                for _ in range(p)
+            ]
+            label = f"{counted(p, 'rank')}, {steps} steps, every {every}, {dtype.__name__}"
+            arguments = tuple((wraps.gradient, params, batches[r], 0.1, every) for r in range(p))
+            cases.append(Case(label, arguments))
+    return cases
+
+
+def epoch_in_one_process(case: Case) -> Sequence[np.ndarray]:
+    gradient, start, first, lr, every = case.arguments[0]
+    models = [start.astype(np.float64) for _ in case.arguments]
+    for step in range(1, len(first) + 1):
+        models = [
+            w - lr * gradient(w, *given[2][step - 1]) for w, given in zip(models, case.arguments, strict=True)
+        ]
+        if step % every == 0 or step == len(first):
+            models = [np.mean(models, axis=0)] * case.ranks
+    return [w.astype(start.dtype) for w in models]
+
+
+LOCAL_SGD_EPOCH = Exercise(
+    reference=local_sgd_epoch,
+    title="Local SGD",
+    difficulty=3,
+    minutes=20,
+    cases=epoch_cases,
+    expected=epoch_in_one_process,
+    mistakes={
+        "the parameters are never averaged: each rank has a model of its own": {
+            "step % every == 0 or step == len(batches)": "False"
+        },
+        "the parameters are averaged in every step: nothing is saved": {
+            "step % every == 0 or step == len(batches)": "True"
+        },
+        "the average at the end of the epoch is missing where `every` does not divide the number of steps": {
+            " or step == len(batches)": ""
+        },
+        "the parameters are averaged only at the end of the epoch; `every` is not used": {
+            "step % every == 0 or ": ""
+        },
+        "the parameters are averaged one step too early: counted from 0, the averages come after steps "
+        "0, every, 2 every, …": {", start=1": "", "== len(batches)": "== len(batches) - 1"},
+        "the sum of the ranks' parameters is not divided by the number of ranks": {
+            "            params /= comm.size\n": ""
+        },
+        "the gradients are averaged, not the parameters; between averages the models drift apart, and an "
+        "average of gradients does not bring them back together": """
+def local_sgd_epoch(comm, gradient, params, batches, lr, every):
+    for step, (x, y) in enumerate(batches, start=1):
+        step_gradient = gradient(params, x, y)
+        if step % every == 0 or step == len(batches):
+            comm.Allreduce(MPI.IN_PLACE, step_gradient)
+            step_gradient /= comm.size
+        params -= lr * step_gradient
+""",
+        "the step goes uphill: subtract the gradient": {"params -= lr": "params += lr"},
+        "… params[": {"params -= lr": "params = params - lr"},
+    },
+    hints=(
+        "In each step every rank updates its own parameters, without any message.",
+        "After step number `every`, 2 · `every`, … and after the last step, average the parameters.",
+        "comm.Allreduce(MPI.IN_PLACE, params) sums them over the ranks; then divide in place.",
+    ),
+    on_ranks=True,
+    result_in=1,
+    prelude="import numpy as np\nfrom mpi4py import MPI",
+)
