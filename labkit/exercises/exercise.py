@@ -60,14 +60,15 @@ class Exercise:
     `expected(case)` returns the right result of each rank. Compute it in another way than `reference` does:
     from ranks and sizes, with labkit's own function, or on one rank with all data. If `result_in` is set, the
     result is not what the function returns, but what it leaves in the argument of that number. If many
-    results are right, as with schedules, `expected` is None: nothing is compared, and `look` alone judges.
+    results are right, as with schedules, `expected` is None, and `look` alone judges.
     `digest(result)`, if given, turns a result that cannot be sent to another process into one that can, in
     the process that made it: `list` for a generator.
 
     `mistakes` maps the sentence that explains a plausible mistake, such as "db sums over the outputs; sum
     over the samples", to the cell as a student would write it: its text, or what to replace in the text of
-    the reference. If the student's result is wrong, the job runs the mistakes on the same cases; if results
-    are equal, the sentence is the finding. (If several return the same, the first is named.) A key that
+    the reference. If the student's result is wrong, or `look` finds a fault where nothing is expected, the
+    job runs the mistakes on the same cases; if results are equal, the sentence is the finding. (If several
+    return the same, the first is named.) A key that
     starts with "…" is not a sentence but words of the finding that the check makes by itself: an error, a
     hang, a forbidden call, traffic, a difference. The check does not run such a mistake; `make exercises`
     does.

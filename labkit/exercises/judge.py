@@ -81,9 +81,13 @@ def judge(exercise: Exercise, cases: Sequence[Case], outcomes: Results, mistakes
     for case, by_rank in zip(cases, outcomes, strict=True):
         if changed := _changed(exercise, case, by_rank):
             return f"{_with(case)}: {changed}"
-    for case, by_rank in zip(cases, outcomes, strict=True):
+    for number, (case, by_rank) in enumerate(zip(cases, outcomes, strict=True)):
         if found_by_look := exercise.look(case, by_rank):
-            return f"{_with(case)}: {found_by_look}"
+            sentence = ""
+            if exercise.expected is None:  # so the result may be that of a mistake
+                unknown: Wrong = {number: ([None] * case.ranks, [found_by_look])}
+                sentence = _recognised(exercise, cases, outcomes, unknown, mistakes)
+            return f"{_with(case)}: {sentence or found_by_look}"
     return None
 
 

@@ -1,0 +1,568 @@
+"""The exercises of notebook 07: buckets and overlap."""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.exercises import wraps
+from labkit.exercises.exercise import Case, Exercise, Outcome
+
+if TYPE_CHECKING:
+    from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
+
+WITH_MPI = "import numpy as np\nfrom mpi4py import MPI"
+
+
+# Exercise 7.1
+
+
+def completed(sizes, seconds):
+    """Return pairs (start, t): t seconds after the backward pass began, grads[start:] is complete.
+
+    `sizes` and `seconds` hold each layer's number of parameters and the time of its backward pass (s), the
+    first layer first. The pairs are in the order of the backward pass. A layer without parameters has no
+    pair, but takes time.
+    """
+    start, t, pairs = sum(sizes), 0.0, []
+    for size, layer_s in zip(reversed(sizes), reversed(seconds)):  # noqa: B905 (a student's Python)
+        start -= size
+        t += layer_s
+        if size > 0:
+            pairs.append((start, t))
+    return pairs
+
+
+def layer_cases() -> Sequence[Case]:
+    layers: dict[str, tuple[list[int], list[float]]] = {
+        "1 layer": ([6], [0.5]),
+        "2 layers": ([2, 5], [0.25, 0.5]),
+        "3 layers, the second without parameters": ([4, 0, 3], [1.0, 0.5, 0.25]),
+        "5 layers, the first and last without parameters": ([0, 7, 2, 9, 0], [0.5, 1.0, 2.0, 4.0, 8.0]),
+        "no layers": ([], []),
+    }
+    return [Case(label, (arguments,)) for label, arguments in layers.items()]
+
+
+def completed_by_sums(case: Case) -> Sequence[Any]:
+    ((sizes, seconds),) = case.arguments
+    layers = [layer for layer in reversed(range(len(sizes))) if sizes[layer] > 0]
+    return [[(sum(sizes[:layer]), sum(seconds[layer:])) for layer in layers]]
+
+
+COMPLETED = Exercise(
+    reference=completed,
+    title="When is the gradient complete?",
+    difficulty=2,
+    minutes=10,
+    cases=layer_cases,
+    expected=completed_by_sums,
+    mistakes={
+        "the pairs are in the order of the forward pass; the backward pass begins at the end": """
+def completed(sizes, seconds):
+    stop, t, pairs = 0, 0.0, []
+    for size, layer_s in zip(sizes, seconds):
+        t += layer_s
+        if size > 0:
+            pairs.append((stop, t))
+        stop += size
+    return pairs
+""",
+        "`start` is where the layer ends. Complete from there on is what came before this layer": {
+            "        start -= size\n": "",
+            "append((start, t))": "append((start, t))\n        start -= size",
+        },
+        "t is the time of one layer. Count from the beginning of the backward pass": {
+            "t += layer_s": "t = layer_s"
+        },
+        "t leaves out the time of the layers without parameters": {
+            "t += layer_s": "t += layer_s if size else 0"
+        },
+        "a layer without parameters completes nothing: no pair for it": {"if size > 0": "if True"},
+        "t is when the layer begins. Its gradient is complete when it ends": {
+            "t += layer_s": "before, t = t, t + layer_s",
+            "append((start, t))": "append((start, before))",
+        },
+    },
+    hints=(
+        "Go through both lists from their ends. Keep two running numbers: how far the gradient is "
+        "complete, and how much time has passed.",
+        "Begin with start = sum(sizes) and t = 0. Each layer subtracts its size and adds its seconds; "
+        "append the pair only if the layer has parameters.",
+    ),
+)
+
+
+# Exercise 7.2
+
+
+def bucket_plan(n, bucket_bytes, small_bytes):
+    """Return the buckets of n float32 values as pairs (start, stop), the bucket at the end first."""
+    most = max(1, bucket_bytes // 4)
+    small = min(most, max(1, small_bytes // 4))
+    plan, stop = [], n
+    while stop > 0:
+        values = small if stop == n or stop <= small else min(most, stop - small)
+        start = max(0, stop - values)
+        plan.append((start, stop))
+        stop = start
+    return plan
+
+
+def plan_cases() -> Sequence[Case]:
+    sizes = (
+        *((1, 4, 4), (11, 16, 8), (17, 16, 8), (3, 16, 8), (12, 8, 8), (5, 16, 8), (0, 8, 8)),
+        *((20, 8, 16), (50, 15, 7), (5, 3, 1), (100, 132, 40), (286794, 98304, 16384)),
+    )
+    return [Case(f"n={n}, buckets of {b} bytes, small ones of {s}", ((n, b, s),)) for n, b, s in sizes]
+
+
+def look_at_plan(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    """Return the first fault of a plan, from its buckets' bounds to their sizes."""
+    from labkit.train.buckets import Buckets  # noqa: PLC0415 (loads MPI, which a notebook's kernel must not)
+
+    ((n, bucket_bytes, small_bytes),), plan = case.arguments, outcomes[0].result
+    if not isinstance(plan, list) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in plan):
+        return f"expected a list of pairs (start, stop), got {plan!r:.80}"
+    stop = n
+    for number, (start, end) in enumerate(plan, 1):
+        if not 0 <= start < end or end != stop:
+            fault = (
+                f"values {end} to {stop - 1} are in no bucket" if end < stop else "expected 0 <= start < stop"
+            )
+            fault = f"it overlaps the bucket before it; expected stop={stop}" if end > stop else fault
+            return f"bucket {number} of {len(plan)} is ({start}, {end}): {fault}"
+        stop = start
+    if stop > 0:
+        return f"values 0 to {stop - 1} are in no bucket"
+    right = Buckets(bytes=bucket_bytes, first_bytes=small_bytes).plan(n).bounds
+    sizes, expected = ([stop - start for start, stop in pairs] for pairs in (plan, right))
+    return None if sizes == expected else f"the buckets have {short(sizes)} values, expected {short(expected)}"
+
+
+def short(sizes: Sequence[int]) -> str:
+    return str(list(sizes)) if len(sizes) < 9 else f"{sizes[:7]} and {len(sizes) - 7} more"
+
+
+BUCKET_PLAN = Exercise(
+    reference=bucket_plan,
+    title="The bucket plan",
+    difficulty=3,
+    minutes=15,
+    cases=plan_cases,
+    expected=None,
+    mistakes={
+        "the plan begins at the start of the gradient. The backward pass completes its end first": {
+            "return plan": "return [(n - stop, n - start) for start, stop in plan]"
+        },
+        "the buckets are in the wrong order: the one at the end of the gradient comes first": {
+            "return plan": "return plan[::-1]"
+        },
+        "all buckets have the same size. The first and the last one have `small_bytes`": {
+            "small if stop == n or stop <= small else min(most, stop - small)": "most"
+        },
+        "the last bucket is not small: what is left over goes into the bucket before it": {
+            " or stop <= small else min(most, stop - small)": " else most"
+        },
+        "the first bucket is not small, so the link gets its first work late": {"stop == n or ": ""},
+        "the sizes are in bytes, and a value has 4 of them: these buckets are 4 times too large": {
+            "bytes // 4": "bytes"
+        },
+        "a float32 value has 4 bytes: these buckets are cut for values of 8 bytes": {
+            "bytes // 4": "bytes // 8"
+        },
+        "no bucket may have more than `bucket_bytes`, not even if `small_bytes` is larger": {
+            "min(most, max(1, small_bytes // 4))": "max(1, small_bytes // 4)"
+        },
+        "… values 0 to 0 are in no bucket": {"append((start, stop))": "append((start, stop - 1))"},
+        "… are in no bucket": {"while stop > 0": "while stop > small"},
+        "… expected a list of pairs": {"append((start, stop))": "append(slice(start, stop))"},
+    },
+    look=look_at_plan,
+    hints=(
+        "Walk from n down to 0. Each turn decides one thing: how many values the next bucket has.",
+        "The first bucket has `small` values. So has the last one: as long as more than `small` values "
+        "are left, take at most `left - small`, and at most a whole bucket.",
+        "`values = small if stop == n or stop <= small else min(most, stop - small)`",
+    ),
+)
+
+
+# Exercise 7.3
+
+
+def exposed_seconds(computing, transfers):
+    """Return for how many seconds the link carried data while the rank computed nothing.
+
+    Both arguments are lists of spans (begin, end) in seconds on one clock, in any order. The spans of one
+    list do not overlap each other.
+    """
+    total = sum(end - begin for begin, end in transfers)
+    hidden = 0.0
+    for begin, end in transfers:
+        for from_s, to_s in computing:
+            hidden += max(0.0, min(end, to_s) - max(begin, from_s))
+    return total - hidden
+
+
+def span_cases() -> Sequence[Case]:
+    spans: dict[str, tuple[list[tuple[float, float]], list[tuple[float, float]]]] = {
+        "one transfer after the computation": ([(0.0, 4.0)], [(4.0, 7.0)]),
+        "one transfer, half of it hidden": ([(0.0, 4.0)], [(3.0, 5.0)]),
+        "the rank waits for 2 s before the transfer": ([(0.0, 2.0), (2.0, 4.0)], [(6.0, 9.0)]),
+        "two transfers, the first one hidden": ([(0.0, 2.0), (2.0, 6.0)], [(3.0, 4.0), (5.0, 8.0)]),
+        "a transfer that spans a pause between two layers": (
+            [(0.0, 2.0), (5.0, 6.0)],
+            [(1.0, 7.0), (8.0, 10.0)],
+        ),
+        "spans that are not in order": ([(8.0, 9.0), (0.0, 4.0)], [(8.0, 12.0), (3.0, 5.0), (6.0, 7.0)]),
+        "all of it hidden": ([(0.0, 10.0)], [(1.0, 2.0), (4.0, 8.0)]),
+        "no transfer": ([(0.0, 1.0)], []),
+    }
+    return [Case(label, (arguments,)) for label, arguments in spans.items()]
+
+
+def exposed_between_bounds(case: Case) -> Sequence[float]:
+    """Walk along all bounds: between two of them, nothing begins or ends."""
+    ((computing, transfers),) = case.arguments
+    exposed = 0.0
+    for begin, end in pairwise(sorted({time for span in computing + transfers for time in span})):
+        middle = (begin + end) / 2
+        carries, computes = (any(a < middle < b for a, b in spans) for spans in (transfers, computing))
+        exposed += (end - begin) * (carries and not computes)
+    return [exposed]
+
+
+EXPOSED_SECONDS = Exercise(
+    reference=exposed_seconds,
+    title="Exposed communication",
+    difficulty=2,
+    minutes=10,
+    cases=span_cases,
+    expected=exposed_between_bounds,
+    mistakes={
+        "this is the hidden time. Exposed is the rest of the transfers' time": {"total - hidden": "hidden"},
+        "this is the time of all transfers. Subtract the part that computation hides": {
+            "total - hidden": "total"
+        },
+        "spans that do not meet count as a negative overlap: an overlap is at least 0": {
+            "max(0.0, min(end, to_s) - max(begin, from_s))": "min(end, to_s) - max(begin, from_s)"
+        },
+        "this counts from the end of the computation, with the time in which the link is idle": """
+def exposed_seconds(computing, transfers):
+    ready = max(end for begin, end in computing)
+    return max([0.0] + [end - ready for begin, end in transfers])
+""",
+        "the rank does not compute between two spans: a transfer is exposed there, too": {
+            "    total =": (
+                "    computing = [(min(a for a, _ in computing), max(b for _, b in computing))]\n    total ="
+            )
+        },
+        "a transfer that begins before the computation ends can be exposed in part": """
+def exposed_seconds(computing, transfers):
+    ready = max(end for begin, end in computing)
+    return sum(end - begin for begin, end in transfers if begin >= ready)
+""",
+    },
+    hints=(
+        "Exposed = the time of all transfers minus the time that computation hides.",
+        "Spans (a, b) and (c, d) overlap for min(b, d) - max(a, c) seconds, or not at all if that is "
+        "negative. Add it up over all pairs of a transfer and a computing span.",
+    ),
+)
+
+
+# Exercise 7.4
+
+
+def average_overlapped(comm, backward, grads, plan):
+    """Run the backward pass and leave the mean of all ranks' gradients in `grads`, averaged bucket by bucket.
+
+    `backward(finished)` fills `grads` from its end to its start. It calls `finished(start)` each time that
+    grads[start:] is complete. `plan` holds the buckets (start, stop), the one at the end of `grads` first.
+    """
+    waiting, requests = list(plan), []
+
+    def finished(start):
+        while waiting and waiting[0][0] >= start:
+            first, stop = waiting.pop(0)
+            bucket = grads[first:stop]  # a view: nothing is copied
+            bucket /= comm.size
+            requests.append(comm.Iallreduce(MPI.IN_PLACE, bucket))
+        for request in requests:
+            request.Test()
+
+    backward(finished)
+    for request in requests:
+        request.Wait()
+
+
+PASSES = (  # ranks, where the layers start, the buckets, dtype
+    (1, (2, 0), ((2, 4), (0, 2)), "float32"),
+    (2, (4, 0), ((6, 7), (3, 6), (0, 3)), "float32"),
+    (3, (9, 9, 4, 0), ((10, 11), (7, 10), (3, 7), (0, 3)), "float64"),
+    (4, (20, 5, 0), ((29, 31), (26, 29), (20, 26), (6, 20), (2, 6), (0, 2)), "float32"),
+    (4, (6, 3, 0), ((0, 8),), "float32"),
+)
+
+
+def own_gradient(n: int, rank: int) -> np.ndarray:
+    return np.arange(1, n + 1) * 10.0**rank
+
+
+def pass_cases() -> Sequence[Case]:
+    cases = []
+    for p, starts, plan, dtype in PASSES:
+        n, arguments = plan[0][1], []
+        for rank in range(p):
+            grads = np.full(n, -1e6, dtype)  # what no layer has filled yet
+            own = own_gradient(n, rank).astype(dtype)
+            arguments.append((wraps.Backward(grads, own, starts), grads, list(plan)))
+        label = f"{p} ranks, {n} values, {len(plan)} buckets, {len(starts)} layers, {dtype}"
+        cases.append(Case(label, tuple(arguments)))
+    return cases
+
+
+def look_at_overlap(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    for rank, outcome in enumerate(outcomes):
+        notes, grads, _ = outcome.arguments
+        plan, starts = case.arguments[rank][2], case.arguments[rank][0].starts
+        fault = fault_of_notes(notes, plan, starts, case.ranks) or fault_of_mean(grads, case.ranks)
+        if fault:
+            return f"rank {rank}: {fault}"
+    return None
+
+
+def fault_of_notes(
+    notes: dict[str, Any], plan: Sequence[tuple[int, int]], starts: Sequence[int], p: int
+) -> str | None:
+    if notes["at"] is None:
+        return "`backward` was never called"
+    if notes["waits"]:
+        return "it waits for a request inside `finished`, so the backward pass stands still: wait at the end"
+    if fault := fault_of_starts(notes, plan, starts):
+        return fault
+    if any(notes["pending"]):
+        return "the function returned while an average was under way: wait for all requests"
+    if p > 1 and not notes["tests"]:
+        return "no request is tested in `finished`, so the MPI library may make no progress: call Test()"
+    return None
+
+
+def fault_of_starts(
+    notes: dict[str, Any], plan: Sequence[tuple[int, int]], starts: Sequence[int]
+) -> str | None:
+    for number, (first, size, at) in enumerate(notes["started"]):
+        if number >= len(plan) or (first, first + size) != tuple(plan[number]):
+            wanted = f"expected bucket {plan[number]}" if number < len(plan) else "expected no more buckets"
+            is_inside = 0 <= first < plan[0][1]
+            what = f"grads[{first}:{first + size}]" if is_inside else "an array that is not `grads`"
+            return f"average number {number + 1} is of {what}; {wanted}"
+        complete = max(start for start in starts if start <= first)
+        if at is None or at > first:
+            return f"bucket {plan[number]} was started before it was complete: compare `start` with its start"
+        if at < complete:
+            when = "after the backward pass" if at == -1 else f"only at finished({at})"
+            return f"bucket {plan[number]} was started {when}; it is complete at finished({complete})"
+    left = plan[len(notes["started"]) :]
+    if left and notes["started"] and notes["started"][-1][2] == 0:
+        return "one call of `finished` can complete several buckets: start all of them, with `while`"
+    return f"{len(left)} of {len(plan)} buckets were never averaged" if left else None
+
+
+def fault_of_mean(grads: np.ndarray, p: int) -> str | None:
+    total = np.sum([own_gradient(len(grads), rank) for rank in range(p)], axis=0)
+    for factor, fault in (
+        (1 / p, None),
+        (1.0, "`grads` holds the sum: divide by the number of ranks"),
+        (1 / p**2, "`grads` is divided by the number of ranks twice"),
+    ):
+        if np.allclose(grads, factor * total, rtol=1e-5):
+            return fault
+    place = int(np.argmax(np.abs(grads - total / p)))
+    return f"grads[{place}] is {grads[place]:g}, the mean is {total[place] / p:g}"
+
+
+AVERAGE_OVERLAPPED = Exercise(
+    reference=average_overlapped,
+    title="Averaging during the backward pass",
+    difficulty=4,
+    minutes=20,
+    cases=pass_cases,
+    expected=None,
+    mistakes={
+        "… started after the backward pass": """
+def average_overlapped(comm, backward, grads, plan):
+    backward(lambda start: None)
+    requests = []
+    for first, stop in plan:
+        grads[first:stop] /= comm.size
+        requests.append(comm.Iallreduce(MPI.IN_PLACE, grads[first:stop]))
+        requests[-1].Test()
+    MPI.Request.Waitall(requests)
+""",
+        "… before it was complete": {"waiting[0][0] >= start": "waiting[0][1] >= start"},
+        "… compare `start`": {" and waiting[0][0] >= start": ""},
+        "… can complete several buckets": {"while waiting and": "if waiting and"},
+        "… never averaged": {"list(plan)": "list(plan[:-1])"},
+        "… stands still": {"request.Test()": "request.Wait()"},
+        "… under way": {"    for request in requests:\n        request.Wait()\n": ""},
+        "… no request is tested": {"            request.Test()": "            pass"},
+        "… holds the sum": {"            bucket /= comm.size\n": ""},
+        "… twice": {"        request.Wait()\n": "        request.Wait()\n    grads /= comm.size\n"},
+        "… an array that is not `grads`": {"grads[first:stop]": "grads[first:stop].copy()"},
+        "… no more buckets": {
+            "    backward(finished)": (
+                "    backward(finished)\n    requests.append(comm.Iallreduce(MPI.IN_PLACE, grads))"
+            )
+        },
+        "… `backward` was never called": """
+def average_overlapped(comm, backward, grads, plan):
+    for first, stop in plan:
+        comm.Iallreduce(MPI.IN_PLACE, grads[first:stop]).Wait()
+""",
+        "… it calls `comm.Allreduce`": """
+def average_overlapped(comm, backward, grads, plan):
+    backward(lambda start: None)
+    grads /= comm.size
+    comm.Allreduce(MPI.IN_PLACE, grads)
+""",
+    },
+    look=look_at_overlap,
+    on_ranks=True,
+    result_in=1,
+    may_change=(0,),
+    wrap=wraps.noting,
+    forbidden=("Allreduce", "allreduce", "Reduce", "Allgather", "Iallgather"),
+    prelude=WITH_MPI,
+    hints=(
+        "Write a function `finished(start)` inside yours. It starts every bucket that is complete now "
+        "and has not been started. Keep a list of the buckets to start, and a list of requests.",
+        "A bucket (first, stop) is complete if first >= start. One call of `finished` can complete "
+        "several buckets, or none: use `while`, not `if`.",
+        "`bucket = grads[first:stop]; bucket /= comm.size; "
+        "requests.append(comm.Iallreduce(MPI.IN_PLACE, bucket))`. At the end of `finished`, call Test() "
+        "of each request. After `backward(finished)`, call Wait() of each.",
+    ),
+)
+
+
+# Exercise 7.5
+
+
+def sharded_step(comm, params, grads, velocity, lr, momentum):  # noqa: PLR0917
+    """Update `params` in place with the mean gradient of all ranks; each rank updates its own chunk.
+
+    Shapes: params, grads (n,); velocity: this rank's chunk. The n values are cut into one chunk for each
+    rank, as np.array_split cuts them. The rule is velocity = momentum * velocity + mean gradient, then
+    params -= lr * velocity. Change `velocity` in place, too.
+    """
+    counts = [len(chunk) for chunk in np.array_split(params, comm.size)]
+    start = sum(counts[: comm.rank])
+    mean = np.empty_like(velocity)
+    comm.Reduce_scatter(grads, mean, counts)
+    mean /= comm.size
+    velocity *= momentum
+    velocity += mean
+    params[start : start + len(velocity)] -= lr * velocity
+    comm.Allgatherv(MPI.IN_PLACE, [params, counts])
+
+
+def sharded_cases() -> Sequence[Case]:
+    cases = []
+    sizes = (
+        *((1, 3, "float32"), (2, 4, "float32"), (2, 5, "float64"), (3, 8, "float32")),
+        *((4, 3, "float32"), (4, 26, "float32")),
+    )
+    for p, n, dtype in sizes:
+        rng = np.random.default_rng(n)
+        params = rng.normal(size=n).astype(dtype)
+        velocity = np.array_split(rng.normal(size=n).astype(dtype), p)
+        arguments = [
+            (params.copy(), rng.normal(size=n).astype(dtype), velocity[rank].copy(), 0.5, 0.75)
+            for rank in range(p)
+        ]
+        cases.append(Case(f"{p} ranks, {n} parameters, {dtype}", tuple(arguments)))
+    return cases
+
+
+def step_on_one_rank(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """Return all parameters and the whole velocity after the step."""
+    params, grads, chunks, _, _ = zip(*case.arguments, strict=True)
+    velocity = 0.75 * np.concatenate(chunks) + np.mean(grads, axis=0)
+    return (params[0] - 0.5 * velocity).astype(params[0].dtype), velocity
+
+
+def look_at_velocity(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    whole = step_on_one_rank(case)[1]
+    for rank, expected in enumerate(np.array_split(whole, case.ranks)):
+        before, after = case.arguments[rank][2], outcomes[rank].arguments[2]
+        if len(expected) and np.array_equal(before, after):
+            return (
+                f"rank {rank}: the parameters are right, but `velocity` is unchanged, so the next step "
+                "begins from the old one. Change it in place (velocity *= …)"
+            )
+        if not np.allclose(after, expected, rtol=1e-4, atol=1e-6):
+            return f"rank {rank}: the parameters are right, but `velocity` does not hold this chunk's new one"
+    return None
+
+
+SHARDED_STEP = Exercise(
+    reference=sharded_step,
+    title="A sharded optimiser (ZeRO-1)",
+    difficulty=4,
+    minutes=25,
+    cases=sharded_cases,
+    expected=lambda case: [step_on_one_rank(case)[0]] * case.ranks,
+    mistakes={
+        "the ranks' gradients are added up: divide the sum by the number of ranks": {
+            "    mean /= comm.size\n": ""
+        },
+        "the chunks do not all begin at rank * (n // p): the first n % p of them are longer": {
+            "sum(counts[: comm.rank])": "comm.rank * (len(params) // comm.size)"
+        },
+        "each rank has updated only its own chunk: gather the other ranks' chunks": {
+            "    comm.Allgatherv(MPI.IN_PLACE, [params, counts])\n": ""
+        },
+        "the momentum is missing: velocity = momentum * velocity + mean": {
+            "velocity *= momentum": "velocity[:] = 0"
+        },
+        "the gradient is scaled by 1 - momentum, which this rule does not do": {
+            "velocity += mean": "velocity += (1 - momentum) * mean"
+        },
+        "the old velocity is not multiplied by momentum": {"    velocity *= momentum\n": ""},
+        "… `velocity` is unchanged": {
+            "velocity *= momentum": "velocity = momentum * velocity",
+            "velocity += mean": "velocity = velocity + mean",
+        },
+        "… it calls `comm.Allreduce`": """
+def sharded_step(comm, params, grads, velocity, lr, momentum):
+    counts = [len(chunk) for chunk in np.array_split(params, comm.size)]
+    start = sum(counts[: comm.rank])
+    mine = slice(start, start + len(velocity))
+    comm.Allreduce(MPI.IN_PLACE, grads)
+    velocity *= momentum
+    velocity += grads[mine] / comm.size
+    params[mine] -= lr * velocity
+    comm.Allgatherv(MPI.IN_PLACE, [params, counts])
+""",
+    },
+    look=look_at_velocity,
+    on_ranks=True,
+    result_in=0,
+    may_change=(1, 2),
+    forbidden=("Allreduce", "allreduce", "Iallreduce", "Reduce", "reduce", "allgather", "gather"),
+    prelude=WITH_MPI,
+    hints=(
+        "Four steps: reduce-scatter the gradients, update the velocity of your chunk, update your chunk "
+        "of the parameters, all-gather the chunks.",
+        "Reduce_scatter_block needs equal chunks. Reduce_scatter(sendbuf, recvbuf, counts) takes each "
+        "rank's number of values: `counts = [len(c) for c in np.array_split(params, comm.size)]`.",
+        "`comm.Allgatherv(MPI.IN_PLACE, [params, counts])` gathers the chunks in place.",
+    ),
+)
