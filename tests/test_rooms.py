@@ -54,12 +54,12 @@ MOST_LINES = {
     "labkit/cluster": 3_270,
     "labkit/doctor": 720,
     "labkit/bench": 1_300,
-    "labkit/exercises": 9_400,
+    "labkit/exercises": 9_187,
     "labkit/plots": 1_400,
     "labkit/cli": 2_270,
-    "tests": 26_940,
+    "tests": 25_862,
 }
-MOST_FILES, MOST_PACKAGES = 236, 22
+MOST_FILES, MOST_PACKAGES = 226, 19
 
 # Pairs of packages that import each other; this list only ever gets shorter.
 MUTUAL: set[tuple[str, str]] = {

@@ -142,7 +142,9 @@ def look_at_plan(case: Case, outcomes: Sequence[Outcome]) -> str | None:
         return f"values 0 to {stop - 1} are in no bucket"
     right = Buckets(bytes=bucket_bytes, first_bytes=small_bytes).plan(n).bounds
     sizes, expected = ([stop - start for start, stop in pairs] for pairs in (plan, right))
-    return None if sizes == expected else f"the buckets have {short(sizes)} values, expected {short(expected)}"
+    return (
+        None if sizes == expected else f"the buckets have {short(sizes)} values, expected {short(expected)}"
+    )
 
 
 def short(sizes: Sequence[int]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -444,9 +443,7 @@ ACCUMULATE = Exercise(
     cases=micro_batch_cases,
     expected=mean_over_all_samples,
     mistakes={
-        "`total` is unchanged: add to the array in place": {
-            "total[...] = 0": "total = np.zeros_like(total)"
-        },
+        "`total` is unchanged: add to the array in place": {"total[...] = 0": "total = np.zeros_like(total)"},
         "what was in `total` before is counted, too: set it to 0 first": {"    total[...] = 0\n": ""},
         "each micro-batch counts equally: weight its gradient by its number of samples": {
             "count * gradient": "gradient",

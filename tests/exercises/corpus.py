@@ -7,8 +7,6 @@ runs it, or the exercises of these names or notebooks ("nb03"), and prints each 
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import sys
 import time
 from typing import NamedTuple
@@ -17,7 +15,6 @@ from labkit.exercises import catalogue
 from labkit.exercises.judging import Verdict, verdicts
 from labkit.exercises.launching import scratch_folder
 from labkit.exercises.reference import reference_text
-from tests.exercises import wrong
 
 
 class Answer(NamedTuple):
@@ -37,16 +34,10 @@ def references() -> list[Answer]:
 
 
 def wrong_answers() -> list[Answer]:
-    modules = [info.name for info in pkgutil.iter_modules(wrong.__path__)]
-    listed = [
+    return [
         Answer(name, finding.lstrip("… "), exercise.mistaken(finding))
         for name, exercise in catalogue.exercises().items()
         for finding in exercise.mistakes
-    ]
-    return listed + [
-        Answer(*entry)
-        for module in modules
-        for entry in importlib.import_module(f"{wrong.__name__}.{module}").WRONG
     ]
 
 
