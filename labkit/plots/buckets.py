@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from labkit.plots.run_timeline import BACKWARD, BUCKETS, EXPOSED, FORWARD
 from labkit.plots.style import COLOURS, INK, Curve, plain_numbers, text_colour
 
-FORWARD_STYLE: dict[str, Any] = {"facecolor": FORWARD}
-BACKWARD_STYLE: dict[str, Any] = {"facecolor": BACKWARD[0]}
-HIDDEN_STYLE: dict[str, Any] = {"facecolor": BUCKETS[1]}
-EXPOSED_STYLE: dict[str, Any] = {"facecolor": EXPOSED, "hatch": "////"}
+# Shades of grey: a colour would stand for a rank. Only exposed communication stands out.
+FORWARD_STYLE: dict[str, Any] = {"facecolor": "white"}
+BACKWARD_STYLE: dict[str, Any] = {"facecolor": "#C8C8C8"}
+HIDDEN_STYLE: dict[str, Any] = {"facecolor": "#909090"}
+EXPOSED_STYLE: dict[str, Any] = {"facecolor": "#D55E00", "hatch": "////"}
 Span = tuple[float, float]
 
 

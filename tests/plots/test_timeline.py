@@ -12,7 +12,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
-from labkit.plots import overlap, timeline
+from labkit.plots import timeline
 from labkit.plots.style import COLOURS
 from labkit.train.steps import Step, Transfer
 from labkit.train.timeline import save_trace
@@ -92,20 +92,3 @@ def test_the_trace_has_a_second_row_for_each_rank_with_its_buckets(tmp_path: Pat
             own = [e for e in events if e["ph"] == "X" and e["tid"] == tid]
             assert [e["name"] for e in own] == ["bucket 1", "bucket 2"] * 4
             assert all(before["ts"] + before["dur"] <= e["ts"] + 0.01 for before, e in pairwise(own))
-
-
-def test_the_overlap_of_a_step_shows_layers_buckets_and_what_is_exposed() -> None:
-    axes = overlap(with_buckets(), 2, "vgg11").axes[0]
-    assert axes.get_title() == "vgg11, step 2" and axes.get_xlabel() == "Time (ms)"
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["rank 0", "rank 1", "rank 2"]
-    hatched = [bars for bars in axes.collections if bars.get_hatch()]
-    spans = [path.vertices[:, 0] for bars in hatched for path in bars.get_paths()]
-    np.testing.assert_allclose([(x.min(), x.max()) for x in spans], [(1 + rank, 6) for rank in range(P)])
-    assert {text.get_text() for text in axes.texts} >= {"1", "2"}
-    # Forward pass, two layers (one without parameters joins the one before it), update, two buckets, exposed.
-    assert len(axes.collections) == P * 7
-    filled = {to_hex(bars.get_facecolor()[0]).upper() for bars in axes.collections if not bars.get_hatch()}
-    assert not filled & set(COLOURS), "a colour of a rank"
-    for wrong in steps(), []:
-        with pytest.raises(ValueError, match="of a run with buckets"):
-            overlap(wrong, 2)
