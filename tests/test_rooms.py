@@ -49,17 +49,17 @@ MOST_LINES = {
     "labkit/reports": 390,
     "labkit/schedules": 1_070,
     "labkit/hosts": 740,
-    "labkit/comm": 2_890,
+    "labkit/comm": 2_760,
     "labkit/train": 3_790,
     "labkit/cluster": 3_270,
-    "labkit/doctor": 720,
+    "labkit/doctor": 690,
     "labkit/bench": 1_300,
     "labkit/exercises": 9_187,
     "labkit/plots": 1_400,
     "labkit/cli": 2_270,
-    "tests": 25_862,
+    "tests": 25_840,
 }
-MOST_FILES, MOST_PACKAGES = 226, 19
+MOST_FILES, MOST_PACKAGES = 225, 19
 
 # Pairs of packages that import each other; this list only ever gets shorter.
 MUTUAL: set[tuple[str, str]] = {

@@ -84,37 +84,23 @@ def connect(
         n, profile, chosen = chosen_by_environment(n, profile)
         if n < 1:
             raise ClusterError(f"a cluster has at least one rank; n is {n}")
-        deadline = time.monotonic() + timeout
-        cluster, origin, new = find_or_start(n, profile, own)
-        client = client_of(cluster)
-        claim = Claim(cluster.profile_dir, cluster.cluster_id)
-        if not claim.take(by_force=take_over):
-            client.close()
-            raise in_use(claim.other(), n)
-        try:
-            if restart and not new:
-                end_engines(cluster, client, deadline)
-            client, infos = answers(cluster, client, claim, n, deadline, revive=not new, by_force=take_over)
-            check_world(infos, launcher_of(cluster))
-            recorder, cleared = install(client, claim, deadline_s, strict, deadline, timeout)
-        except BaseException:
-            claim.give_back()
-            client.close()
-            raise
+        attempt = Attempt(n, profile, own=own, by_force=take_over, timeout_s=timeout)
+        infos, recorder, cleared = attempt.finish(restart, deadline_s, strict)
     except BaseException:
         cancel_pending_job()
         if (shell := get_ipython()) is not None:
             errors.refuse_cells(shell, errors.NOT_CONNECTED)
         raise
+    client, claim = attempt.client, attempt.claim
     keep(claim, recorder)
-    if text := take_over_text(claim.loser, cleared, idle=not take_over):
+    if text := take_over_text(claim.displaced, cleared, idle=not take_over):
         print(text)
     hosts = ", ".join(dict.fromkeys(info.host for info in infos))
     print(
-        f"{counted(n, 'rank')}, one MPI world, engine id = rank ({infos[0].library} on {hosts}; {origin})"
-        f"{chosen}."
+        f"{counted(n, 'rank')}, one MPI world, engine id = rank ({infos[0].library} on {hosts}; "
+        f"{attempt.origin}){chosen}."
     )
-    ranks = Ranks(client, cluster, infos, recorder, claim)
+    ranks = Ranks(client, attempt.cluster, infos, recorder, claim)
     private.call_before_use(client, ranks.check, ranks.renew_if_due, ranks.note_sent)
     activate(ranks, cleared=claim.is_first_use)
     return client
@@ -147,56 +133,145 @@ def chosen_by_environment(n: int, profile: str) -> tuple[int, str, str]:
     return n, profile, f", set by {set_}" if given else ""
 
 
-def answers(
-    cluster: ipp.Cluster,
-    client: ipp.Client,
-    claim: Claim,
-    n: int,
-    deadline: float,
-    *,
-    revive: bool,
-    by_force: bool,
-) -> tuple[ipp.Client, list[RankInfo]]:
-    """Return what wait_for_ranks does. Stop a cell of a notebook that has exited or loses its engines."""
-    last, other = claim.before, claim.loser
-    orphaned = last is not None and not last.alive
-    try:
-        answer_s = ANSWER_ORPHAN_S if orphaned else ANSWER_S
-        return wait_for_ranks(cluster, client, n, deadline, revive=revive, answer_s=answer_s)
-    except NoAnswer as busy:
-        if last is None or not (other or orphaned):
+class Attempt:
+    """One call of connect(): a cluster of n ranks, its client, the claim on it, and a deadline."""
+
+    def __init__(self, n: int, profile: str, *, own: bool, by_force: bool, timeout_s: float) -> None:
+        self.n, self.by_force, self.timeout_s = n, by_force, timeout_s
+        self.deadline = time.monotonic() + timeout_s
+        self.cluster, self.origin, self.is_new = find_or_start(n, profile, own)
+        self.client = client_of(self.cluster)
+        self.claim = Claim(self.cluster.profile_dir, self.cluster.cluster_id)
+
+    def finish(self, restart: bool, deadline_s: float, strict: bool) -> tuple[list[RankInfo], str, list[str]]:
+        """Return what the ranks report, their flight recorder's path, and the names that were cleared."""
+        try:
+            if not self.claim.take(by_force=self.by_force):
+                raise in_use(self.claim.other(), self.n)
+            try:
+                if restart and not self.is_new:
+                    self.end_engines()
+                infos = self.answers()
+                check_world(infos, launcher_of(self.cluster))
+                return infos, *self.install(deadline_s, strict)
+            except BaseException:
+                self.claim.give_back()
+                raise
+        except BaseException:
+            self.client.close()
             raise
-        if other and not by_force:
-            busy.client.close()
-            raise in_use(other, n) from None
-        notebook = str(other or "a notebook that has exited")
-        infos = stop_cell_of(notebook, Ranks(busy.client, cluster, [], last.recorder), busy.result)
-        if infos is not None:
-            return busy.client, infos
-        end_engines(cluster, busy.client, deadline)
-        return wait_for_ranks(cluster, busy.client, n, deadline, revive=True)
 
+    def answers(self) -> list[RankInfo]:
+        """Return what the ranks report. Stop a cell of a notebook that has exited or loses its engines."""
+        last, other = self.claim.before, self.claim.displaced
+        orphaned = last is not None and not last.alive
+        try:
+            return self.wait_for_ranks(ANSWER_ORPHAN_S if orphaned else ANSWER_S)
+        except NoAnswer as busy:
+            if last is None or not (other or orphaned):
+                raise
+            if other and not self.by_force:
+                raise in_use(other, self.n) from None
+            notebook = str(other or "a notebook that has exited")
+            ranks = Ranks(self.client, self.cluster, [], last.recorder)
+            infos = stop_cell_of(notebook, ranks, busy.result)
+        if infos is None:
+            self.end_engines()
+            infos = self.wait_for_ranks(ANSWER_S)
+        return infos
 
-def install(  # noqa: PLR0917
-    client: ipp.Client, claim: Claim, deadline_s: float, strict: bool, deadline: float, timeout: float
-) -> tuple[str, list[str]]:
-    """Give the ranks their names; return the path of the flight recorder, and the names that were cleared.
+    def wait_for_ranks(self, answer_s: float) -> list[RankInfo]:
+        """Wait until n ranks answer; return what they report, by engine id.
 
-    The ranks keep their variables only if this kernel was the last to use them. After a restart of the kernel
-    they start anew, as JupyterLab promises ("All variables will be lost"): a notebook that works only with
-    the variables of a deleted cell should fail here, not at the instructor's.
-    """
-    try:
-        installed = client[:].apply_async(install_comm, deadline_s, claim.is_first_use, strict)
-        reports = installed.get(max(ANSWER_S, deadline - time.monotonic()))
-    except TimeoutError:
-        n = len(client.ids)
-        raise ClusterError(
-            f"{n} engines are registered, but {ranks_phrase(pending(installed))} had no `comm` after "
-            f"{timeout:.0f} s. On a slow machine, "
-            f"`rc = connect(n={n}, restart=True, timeout={2 * timeout:.0f})` waits longer."
-        ) from None
-    return reports[0][0], list(dict.fromkeys(name for _, names in reports for name in names))
+        A client does not learn of engines that register while it connects, so a client that misses engines
+        for RECONNECT_S is replaced. Dead engines of a cluster that was found are started again. The time that
+        a SLURM job waits in the queue does not count.
+
+        Raise NoAnswer if engines that were there before do not answer within `answer_s`, ClusterError if not
+        all n engines are up by the deadline.
+        """
+        n, revive = self.n, not self.is_new
+        queue = PendingLine(slurm.Job(self.cluster), silent=NONINTERACTIVE)
+        reconnect = time.monotonic() + RECONNECT_S
+        wait, waited = min(RECONNECT_S, answer_s), 0.0
+        is_announced = NONINTERACTIVE or get_ipython() is None
+        announce = time.monotonic() + ANNOUNCE_S
+        while time.monotonic() < self.deadline:
+            self.deadline += queue.seconds()
+            if not is_announced and time.monotonic() > announce and not queue.is_pending:
+                is_announced = True
+                print(f"Waiting for {n} engines …", flush=True)
+            if len(self.client.ids) >= n:
+                try:
+                    result = self.client[:].apply_async(rank_info)
+                    return result.get(wait)
+                except (RemoteError, NoEnginesRegistered):
+                    pass  # engines that have just died may still be registered
+                except TimeoutError:
+                    # Send again: a message to an engine that has registered but not yet reached the queue is
+                    # lost. Engines that were here before may be busy; new ones are only slow.
+                    waited += wait
+                    if revive and waited >= answer_s and are_engines_running(self.cluster):
+                        raise NoAnswer(n, waited, result) from None
+            elif not self.client.ids and not are_engines_running(self.cluster):
+                if not revive:
+                    break
+                self.cluster.stop_engines_sync()
+                self.cluster.start_engines_sync(n)
+                revive = False
+            elif time.monotonic() > reconnect:
+                if revive and has_lost_a_rank(self.cluster):
+                    self.end_engines()
+                self.client.close()
+                self.client = client_of(self.cluster)
+                reconnect = time.monotonic() + RECONNECT_S
+            time.sleep(POLL_S)
+        raise self.too_few(queue.job.failure())
+
+    def too_few(self, why: str) -> ClusterError:
+        """Return the error for engines that are not up by the deadline, if SLURM does not know why."""
+        if why:
+            return ClusterError(why)
+        registered, output = (
+            len(self.client.ids),
+            "".join(map(last_output, private.engine_sets(self.cluster))),
+        )
+        if self.cluster is clusters.own_cluster and not 0 < registered < self.n:
+            clusters.stop_own_cluster()  # its controller may be at fault: the next call starts another
+        silent = ", but not all of them answered" if registered >= self.n else ""
+        return ClusterError(
+            f"{registered} of {self.n} engines came up{silent}. `labkit doctor` in a terminal finds the "
+            f"usual causes.{output}"
+        )
+
+    def end_engines(self) -> None:
+        """End all engines, even those that do not respond, and wait until the controller has noticed."""
+        client, cluster = self.client, self.cluster
+        kill_engines(client)
+        wait_until(
+            lambda: not (client.ids and are_engines_running(cluster)), self.deadline - time.monotonic()
+        )
+        cluster.stop_engines_sync()
+        wait_until(lambda: not client.ids, self.deadline - time.monotonic())
+
+    def install(self, deadline_s: float, strict: bool) -> tuple[str, list[str]]:
+        """Give the ranks their names; return the flight recorder's path, and the names that were cleared.
+
+        The ranks keep their variables only if this kernel was the last to use them. After a restart of the
+        kernel they start anew, as JupyterLab promises ("All variables will be lost"): a notebook that works
+        only with the variables of a deleted cell should fail here, not at the instructor's.
+        """
+        n = self.n
+        try:
+            installed = self.client[:].apply_async(install_comm, deadline_s, self.claim.is_first_use, strict)
+            reports = installed.get(max(ANSWER_S, self.deadline - time.monotonic()))
+        except TimeoutError:
+            raise ClusterError(
+                f"{n} engines are registered, but {ranks_phrase(pending(installed))} had no `comm` after "
+                f"{self.timeout_s:.0f} s. On a slow machine, "
+                f"`rc = connect(n={n}, restart=True, timeout={2 * self.timeout_s:.0f})` waits longer."
+            ) from None
+        return reports[0][0], list(dict.fromkeys(name for _, names in reports for name in names))
 
 
 def keep(claim: Claim, recorder: str) -> None:
@@ -259,89 +334,15 @@ def stop_cell_of(notebook: str, ranks: Ranks, result: ipp.AsyncResult) -> list[R
 
 
 class NoAnswer(ClusterError):
-    """Engines are registered but busy; `result` will hold their answers to `client`."""
+    """Engines are registered but busy; `result` will hold their answers."""
 
-    def __init__(self, n: int, waited_s: float, client: ipp.Client, result: ipp.AsyncResult) -> None:
+    def __init__(self, n: int, waited_s: float, result: ipp.AsyncResult) -> None:
         super().__init__(
             f"{n} engines are registered, but not all answered within {waited_s:.0f} s: they are computing, "
             f"or waiting in a collective that a rank never called. Wait, or replace the engines with "
             f"`rc = connect(n={n}, restart=True)`."
         )
-        self.client, self.result = client, result
-
-
-def wait_for_ranks(
-    cluster: ipp.Cluster,
-    client: ipp.Client,
-    n: int,
-    deadline: float,
-    *,
-    revive: bool,
-    answer_s: float = ANSWER_S,
-) -> tuple[ipp.Client, list[RankInfo]]:
-    """Wait until n ranks answer; return a client of theirs and what they report, by engine id.
-
-    The client may be a new one: a client does not learn of engines that register while it connects, so a
-    client that misses engines for RECONNECT_S is replaced. With `revive`, dead engines are started again.
-    The time that a SLURM job waits in the queue does not count.
-
-    Raise NoAnswer if engines that were there before do not answer within `answer_s`, ClusterError if not all
-    n engines are up by the deadline, which is a time of time.monotonic().
-    """
-    queue = PendingLine(slurm.Job(cluster), silent=NONINTERACTIVE)
-    reconnect = time.monotonic() + RECONNECT_S
-    wait, waited = min(RECONNECT_S, answer_s), 0.0
-    is_announced = NONINTERACTIVE or get_ipython() is None
-    announce = time.monotonic() + ANNOUNCE_S
-    while time.monotonic() < deadline:
-        deadline += queue.seconds()
-        if not is_announced and time.monotonic() > announce and not queue.is_pending:
-            is_announced = True
-            print(f"Waiting for {n} engines …", flush=True)
-        if len(client.ids) >= n:
-            try:
-                result = client[:].apply_async(rank_info)
-                return client, result.get(wait)
-            except (RemoteError, NoEnginesRegistered):
-                pass  # engines that have just died may still be registered
-            except TimeoutError:
-                # Send again: a message to an engine that has registered but not yet reached the queue is
-                # lost. Engines that were here before may be busy; new ones are only slow.
-                waited += wait
-                if revive and waited >= answer_s and are_engines_running(cluster):
-                    raise NoAnswer(n, waited, client, result) from None
-        elif not client.ids and not are_engines_running(cluster):
-            if not revive:
-                break
-            cluster.stop_engines_sync()
-            cluster.start_engines_sync(n)
-            revive = False
-        elif time.monotonic() > reconnect:
-            if revive and has_lost_a_rank(cluster):
-                end_engines(cluster, client, deadline)
-            client.close()
-            client = clusters.client_of(cluster)
-            reconnect = time.monotonic() + RECONNECT_S
-        time.sleep(POLL_S)
-    if why := queue.job.failure():
-        raise ClusterError(why)
-    output = "".join(map(last_output, private.engine_sets(cluster)))
-    registered = len(client.ids)
-    if cluster is clusters.own_cluster and not 0 < registered < n:
-        clusters.stop_own_cluster()  # its controller may be at fault: the next call starts another
-    silent = ", but not all of them answered" if registered >= n else ""
-    raise ClusterError(
-        f"{registered} of {n} engines came up{silent}. `labkit doctor` in a terminal finds the usual causes."
-        f"{output}"
-    )
-
-
-def end_engines(cluster: ipp.Cluster, client: ipp.Client, deadline: float) -> None:
-    """End all engines, even those that do not respond, and wait until the controller has noticed."""
-    kill_engines(client)
-    wait_until(lambda: not (client.ids and are_engines_running(cluster)), deadline - time.monotonic())
-    cluster.stop_engines_sync()
-    wait_until(lambda: not client.ids, deadline - time.monotonic())
+        self.result = result
 
 
 def are_engines_running(cluster: ipp.Cluster) -> bool:

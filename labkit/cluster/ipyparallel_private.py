@@ -1,7 +1,7 @@
 """What the notebook's side uses of ipyparallel beyond its documented interface, in one place.
 
-tests/cluster/test_ipyparallel_private.py checks each of these against the installed version. The programs in
-labkit/cluster/engine replace parts of ipyparallel's engine and controller; each says which.
+tests/cluster/test_ipyparallel_private.py checks each of these against the installed version. The programs
+labkit.cluster.engine and labkit.cluster.controller replace parts of ipyparallel's; each says which.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def process_of(launcher: Any) -> psutil.Process | None:
 def controller_pid(state: dict[str, Any]) -> int | None:
     """Return the process id of the controller that a cluster file describes, None if it has none."""
     # Cluster.to_dict() writes the file; a local launcher's state holds a pid, a batch system's a job id.
-    # mpiwatch.supervisor reads the same entry.
+    # labkit.cluster.supervisor reads the same entry.
     pid = ((state.get("controller") or {}).get("state") or {}).get("pid")
     return pid if isinstance(pid, int) else None
 

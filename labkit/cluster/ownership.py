@@ -138,7 +138,7 @@ class Claim:
         return self.other() is None
 
     @property
-    def loser(self) -> Owner | None:
+    def displaced(self) -> Owner | None:
         """Return the owner that `take` has taken the engines from, if it is alive and is not this process."""
         return self.before if self.before is not None and self.before.is_other else None
 

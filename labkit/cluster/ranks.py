@@ -208,8 +208,7 @@ class Ranks:
         elif self.lost_since is None:
             self.lost_since = now
         elif now - self.lost_since > LOST_S:
-            kill_engines(self.client)
-            wait_until(lambda: not self.client.ids, NOTICE_S)
+            self.kill()
             if (died := self.death()) is not None:
                 raise died
 
@@ -264,6 +263,10 @@ class Ranks:
     def end(self, reason: str) -> None:
         """End all engines, even those that do not respond, and wait until the controller has noticed."""
         self.ended_because = reason
+        self.kill()
+
+    def kill(self) -> None:
+        """Do what `end` does, for a cause that another program knows."""
         kill_engines(self.client)
         wait_until(lambda: not self.client.ids, NOTICE_S)
 

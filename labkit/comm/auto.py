@@ -6,48 +6,57 @@ medians measured at powers of 2 and is linear between them in log–log coordina
 latency and a constant bandwidth are straight lines.
 
 The first time that a size is needed on some ranks, all algorithms take turns at the powers of 2 next to it.
-The times are kept for this machine (cost_cache.py), so this happens once. Rank 0 decides, so all ranks agree.
-Each communicator keeps what was decided. Costs are measured on a duplicate of the communicator: not watched,
-not counted, but with the emulated links that it may have.
+The times are kept in a file for each place where ranks run, so this happens once. Rank 0 decides, so all
+ranks agree. Each communicator keeps what was decided. Costs are measured on a duplicate of the communicator:
+not watched, not counted, but with the emulated links that it may have.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import platform
 import statistics
-from collections.abc import Iterable
+from collections import Counter
+from contextlib import suppress
 from datetime import datetime
 from functools import cache, partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
+from platformdirs import user_cache_path
 
-from labkit.comm import cost_cache, timing
+import labkit
+from labkit.comm import timing
 from labkit.comm.algorithms import FIXED, Algorithm
 from labkit.comm.emulation import EmulatedComm
 from labkit.comm.running import Steps, complete
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
 from labkit.comm.shared_memory import shared_array
 from labkit.comm.timing import Times
-from labkit.units import MIB, approx_size, approx_time, format_size
+from labkit.files import atomic_write
+from labkit.hosts import HostsError, running
+from labkit.hosts.namespaces import TOKEN
+from labkit.units import MIB, approx_size, approx_time, format_bandwidth, format_size
 from mpiwatch import waiting
 from mpiwatch.errors import CollectiveError
 from mpiwatch.wrapper import CommWrapper
 
 LIBRARY = "mpi"
 MARGIN = 0.04  # by how much an algorithm has to be faster than the library's own to be chosen
-SMALLEST, LARGEST = 4, 64 * MIB  # the sizes between which costs are measured, in bytes
-TREND_FROM, TREND_FACTOR = MIB, 2.0  # above this size, the order of the algorithms hardly changes
+# The sizes (bytes) between which costs are measured. Above, the order of the algorithms hardly changes.
+SMALLEST, LARGEST = 4, MIB
 SECONDS = 1.5  # for the rounds at one size, unless FEWEST rounds take longer
 FEWEST = 3
-LONGEST_S = 15.0  # if FEWEST rounds would take longer at a size, a smaller one is measured instead
-
+FILE = "LABKIT_COSTS"  # environment variable with the path of another file than that in the user's cache
 
 # What the last call used: an Allreduce takes some microseconds, so finding it again must take none.
 NONE: tuple[MPI.Intracomm | None, int, Algorithm] = None, -1, FIXED[LIBRARY]
 _last = NONE
+_known: dict[str, tuple[Times, str]] = {}  # by place: the costs that this process has read or measured
 
 
 class Choice(NamedTuple):
@@ -117,11 +126,14 @@ def choose(comm: MPI.Intracomm, nbytes: int) -> Choice:
         return Choice(nbytes, [(LIBRARY, 0.0)], "a single rank sends nothing")
     if isinstance(comm, CommWrapper):
         comm._before_schedule("auto", None)  # on a watched communicator, a missing rank is reported
-    plain, place = MPI.Intracomm(comm), cost_cache.place_of(comm)
-    times, measured = plain.bcast(cost_cache.load(place) if plain.rank == 0 else None)
+    plain, place = MPI.Intracomm(comm), place_of(comm)
+    times, measured = plain.bcast(load(place) if plain.rank == 0 else None)
     if more := _measure(comm, times, nbytes):
-        times, measured = times | more, _now()
-        if plain.rank == 0 and (why_not := cost_cache.save(place, times, measured)):
+        times = times | more
+        measured = f"{datetime.now():%Y-%m-%d %H:%M}"
+        if (load_now := os.getloadavg()[0]) > 2 * (os.cpu_count() or 1):  # a refit may choose better
+            measured += f" on a busy machine (load {load_now:.1f})"
+        if plain.rank == 0 and (why_not := save(place, times, measured)):
             measured += f", {why_not}"
     decided: Choice = plain.bcast(rank(times, nbytes, f"measured {measured}") if plain.rank == 0 else None)
     return decided
@@ -129,12 +141,11 @@ def choose(comm: MPI.Intracomm, nbytes: int) -> Choice:
 
 def refit_costs(comm: MPI.Intracomm) -> None:
     """Forget all costs known for these ranks, so that they are measured anew when needed. Collective."""
-    global _last  # noqa: PLW0603
-    place = cost_cache.place_of(comm)
+    global _last
+    place, _last = place_of(comm), NONE
     _decisions(comm).clear()
-    _last = NONE
     if comm.rank == 0:
-        cost_cache.save(place, {}, "")
+        save(place, {}, "")
     MPI.Intracomm(comm).Barrier()
 
 
@@ -155,11 +166,8 @@ def predict(times: Times, nbytes: int) -> dict[str, float]:
     if below >= above:
         return {name: max(1.0, nbytes / below) * seconds for name, seconds in times[below].items()}
     part = math.log(nbytes / below) / math.log(above / below)
-    return {
-        name: times[below][name] ** (1 - part) * times[above][name] ** part
-        for name in times[below]
-        if name in times[above]
-    }
+    both = times[below].keys() & times[above].keys()
+    return {name: times[below][name] ** (1 - part) * times[above][name] ** part for name in sorted(both)}
 
 
 def sizes_around(nbytes: int) -> list[int]:
@@ -169,80 +177,29 @@ def sizes_around(nbytes: int) -> list[int]:
     return [below] if size == below else [below, 2 * below]
 
 
-def worth_measuring(times: Times, size: int, names: Iterable[str]) -> list[str]:
-    """Return the algorithms that can be the fastest at a size, judged by the next smaller measured size.
-
-    Up to TREND_FROM bytes all of them can; above, those within TREND_FACTOR of the fastest one that sends
-    messages. (Shared memory may be faster still, but there may be too little of it.)
-    """
-    smaller = [other for other in times if TREND_FROM <= other < size]
-    if not smaller:
-        return list(names)
-    known = times[max(smaller)]
-    most = TREND_FACTOR * min(seconds for name, seconds in known.items() if name != SHARED_MEMORY)
-    return [name for name in names if known.get(name, math.inf) <= most]
-
-
-def affordable(times: Times, size: int, seconds: float) -> int:
-    """Return the size, or half of it, and so on, until one call of each algorithm takes at most `seconds`.
-
-    No size is halved below TREND_FROM, and none if no time is known from there on.
-    """
-    while size > TREND_FROM and max(times, default=0) >= TREND_FROM and size not in times:
-        predicted = predict(times, size)
-        if sum(predicted[name] for name in worth_measuring(times, size, predicted)) <= seconds:
-            break
-        size //= 2
-    return size
-
-
 def _measure(comm: MPI.Intracomm, times: Times, nbytes: int) -> Times:
     """Return the median times (s) at sizes (bytes) that a choice for `nbytes` still needs. Collective."""
-    wanted = sizes_around(nbytes)
-    if max(wanted) > TREND_FROM:  # then it is worth knowing which algorithms need not be measured
-        wanted = [TREND_FROM, *wanted]
-    missing = sorted(set(wanted) - set(times))
-    more: Times = {}
+    missing = [size for size in sizes_around(nbytes) if size not in times]
     if not missing:
-        return more
+        return {}
     own: MPI.Intracomm = MPI.Intracomm(comm).Dup()
-    candidates = {
-        name: timing.Allreduce(partial(_sum, name), shared_array if name == SHARED_MEMORY else None)
-        for name in FIXED
-    }
     if isinstance(comm, EmulatedComm):
         own = EmulatedComm(own, comm.links)
-    hosts = timing.count_hosts(own)
-    if isinstance(comm, EmulatedComm) or hosts == own.size:
+    arrays = {SHARED_MEMORY: shared_array}
+    candidates = {name: timing.Allreduce(partial(_sum, name), arrays.get(name)) for name in FIXED}
+    if isinstance(comm, EmulatedComm) or timing.count_hosts(own) == own.size:
         del candidates[SHARED_MEMORY]  # no emulated link would delay it; or it would be a ring with detours
-    report = timing.progress(own, "auto measures the all-reduce algorithms: ")
-    calls = timing.calls_in_a_round(hosts) * (FEWEST + 1)  # the first round warms up
-    for wanted_size in missing:
-        known = times | more
-        size = affordable(known, wanted_size, LONGEST_S / calls)
-        if size not in known:
-            names = worth_measuring(known, size, candidates)
-            found = timing.one_pass(
-                own,
-                {name: candidates[name] for name in names},
-                size,
-                SECONDS,
-                lambda text, size=size: report(f"{format_size(size)}, {text}"),  # type: ignore[misc]
-                fewest=FEWEST,
-            )
-            more[size] = {name: statistics.median(taken) for name, taken in found.items()}
+    more: Times = {}
+    for size in missing:
+        report = timing.progress(own, f"auto measures the all-reduce algorithms: {format_size(size)}, ")
+        found = timing.one_pass(own, candidates, size, SECONDS, report, fewest=FEWEST)
+        more[size] = {name: statistics.median(taken) for name, taken in found.items()}
     own.Free()  # not after an error, which may be this rank's alone: this is collective
     return more
 
 
 def _sum(name: str, comm: MPI.Intracomm, array: np.ndarray, weight: float) -> None:
     complete(FIXED[name](comm, array, weight, True))
-
-
-def _now() -> str:
-    """Return the date and time; on a busy machine also its load, because a refit may then choose better."""
-    when, load, cores = f"{datetime.now():%Y-%m-%d %H:%M}", os.getloadavg()[0], os.cpu_count() or 1
-    return f"{when} on a busy machine (load {load:.1f})" if load > 2 * cores else when
 
 
 def _decisions(comm: MPI.Intracomm) -> dict[int, str]:
@@ -262,3 +219,65 @@ def _decisions(comm: MPI.Intracomm) -> dict[int, str]:
 @cache
 def _keyval() -> int:
     return MPI.Comm.Create_keyval()
+
+
+def place_of(comm: MPI.Intracomm) -> str:
+    """Return where the ranks of a communicator run, as rank 0 sees it. Collective.
+
+    Costs hold only where all of this is the same: the lab's version, the MPI library and its version, the
+    processor, the ranks of each host and the links.
+    """
+    ranks = Counter(MPI.Intracomm.allgather(comm, MPI.Get_processor_name()))
+    links = "shared memory" if len(ranks) == 1 else f"network of {', '.join(sorted(ranks))}"
+    if isinstance(comm, EmulatedComm):
+        links = comm.emulated
+    elif len(ranks) > 1 and TOKEN in os.environ:
+        with suppress(HostsError):
+            made = [format_bandwidth(host.bandwidth) for host in running().hosts if host.name in ranks]
+            links = f"hosts with links of {', '.join(made)}"
+    processor = platform.processor() or platform.machine()
+    with suppress(OSError):  # not Linux
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(
+            (line.partition(": ")[2] for line in lines if line.startswith("model name")), processor
+        )
+    library = " ".join(MPI.Get_library_version().splitlines()[0].split())
+    per_host = [ranks[host] for host in sorted(ranks)]
+    machine = f"{processor}, {os.cpu_count()} cores; {per_host} ranks; {links}"
+    return MPI.Intracomm.bcast(comm, f"labkit {labkit.__version__}; {library}; {machine}")
+
+
+def file_of_costs() -> Path:
+    """Return the file with the costs of all places, whether it exists or not."""
+    return Path(os.environ.get(FILE) or user_cache_path("allreduce-lab") / "costs.json")
+
+
+def _kept() -> dict[str, tuple[Times, str]]:
+    """Return the costs in the file by place, and when they were measured. A damaged file counts as empty."""
+    found: dict[str, tuple[Times, str]] = {}
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        for place, (by_size, measured) in json.loads(file_of_costs().read_bytes()).items():
+            times = {int(size): dict(by_name) for size, by_name in by_size.items()}
+            if all(size > 0 and min(by_name.values()) > 0 for size, by_name in times.items()):
+                found[place] = times, measured
+    return found
+
+
+def load(place: str) -> tuple[Times, str]:
+    """Return the costs kept for a place and when the last were measured; ({}, "") if there are none."""
+    if place not in _known:
+        _known[place] = _kept().get(place, ({}, ""))
+    return _known[place]
+
+
+def save(place: str, times: Times, measured: str) -> str:
+    """Keep the costs of a place; return why they cannot be kept on the disk, or an empty text."""
+    _known[place] = times, measured
+    path = file_of_costs()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            file.write(json.dumps(_kept() | {place: (times, measured)}, indent=1).encode())
+    except OSError as error:
+        return f"not kept: cannot write to {path}: {error.strerror}"
+    return ""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -20,8 +21,6 @@ from mpiwatch.message import nbytes
 from mpiwatch.wrapper import CommWrapper, like_mpi4py
 
 MESSAGES = "messages"  # sent outside any schedule
-
-Method = Callable[..., Any]
 
 
 class CountedTraffic(NamedTuple):
@@ -59,10 +58,6 @@ class Counts:
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.size, self.group = comm.size, comm.Get_group()
         self._names = threading.local()  # a helper thread may send for a schedule at the same time
-        self.reset()
-
-    def reset(self) -> None:
-        """Count from 0 again, on this rank only."""
         self.calls: Counter[str] = Counter()
         self.sent: dict[str, np.ndarray] = {}  # (2, p): messages and bytes to each rank
 
@@ -73,7 +68,7 @@ class Counts:
             self.sent[name] = np.zeros((2, self.size), np.int64)
         self.sent[name][:, dest] += 1, size
 
-    def of_schedule(self, name: str, send: Method) -> Method:
+    def of_schedule(self, name: str, send: Callable[..., Any]) -> Callable[..., Any]:
         """Count a run of a schedule; return `send` as a function that counts under the schedule's name."""
         self.calls[name] += 1
 
@@ -134,7 +129,8 @@ class CountingComm(CommWrapper):
 
     def reset(self) -> None:
         """Count from 0 again. Local: call it on every rank."""
-        self.counts.reset()
+        self.counts.calls.clear()
+        self.counts.sent.clear()
 
     def _first_ranks(self) -> np.ndarray:
         if self._ranks is None:
@@ -143,59 +139,68 @@ class CountingComm(CommWrapper):
             mine.Free()
         return self._ranks
 
-    def _count(self, dest: int, message: Any, size: Callable[[Any], int]) -> None:
-        if dest != MPI.PROC_NULL:
-            self.counts.add(self._first_ranks()[dest], size(message))
+
+# What a wrapper does in place of a method of mpi4py. It is given the communicator, the method's name, a
+# function that makes the call on the next communicator inside, and the arguments by mpi4py's names for them.
+Around = Callable[[Any, str, Callable[[], Any], dict[str, Any]], Any]
 
 
-def _counting(name: str, size: Callable[[Any], int]) -> Method:
-    first = list(signature(getattr(MPI.Intracomm, name)).parameters)[1]
-
-    def send(self: CountingComm, *arguments: Any, **named: Any) -> Any:
-        result = _next(self, name)(*arguments, **named)
-        message = arguments[0] if arguments else named[first]
-        self._count(arguments[1] if len(arguments) > 1 else named["dest"], message, size)
-        return result
-
-    return like_mpi4py(send, name)
+def wrap(wrapper: type[CommWrapper], names: Iterable[str], around: Around) -> None:
+    """Let a class of wrappers do these methods of mpi4py by `around`."""
+    for name in names:
+        setattr(wrapper, name, _wrapping(wrapper, name, around))
 
 
-def _listing(name: str) -> Method:
-    def call(self: CountingComm, *arguments: Any, **named: Any) -> Any:
-        self.counts.calls[name] += 1
-        return _next(self, name)(*arguments, **named)
+def _wrapping(wrapper: type[CommWrapper], name: str, around: Around) -> Callable[..., Any]:
+    def method(self: CommWrapper, *arguments: Any, **named: Any) -> Any:
+        inner = getattr(super(wrapper, self), name)
+        given = dict(zip(_parameters(name), arguments, strict=False)) | named
+        return around(self, name, lambda: inner(*arguments, **named), given)
 
-    return like_mpi4py(call, name)
-
-
-def _next(comm: CountingComm, name: str) -> Method:
-    """Return the method of the class after CountingComm: mpi4py's own, as no wrapper comes later."""
-    method: Method = getattr(super(CountingComm, comm), name)
-    return method
+    return like_mpi4py(method, name)
 
 
-def _pickled(message: Any) -> int:
-    return len(MPI.pickle.dumps(message))
+@cache
+def _parameters(name: str) -> tuple[str, ...]:
+    """Return the names of the arguments of mpi4py's method."""
+    return tuple(signature(getattr(MPI.Intracomm, name)).parameters)[1:]
 
 
-def _words(text: str) -> list[str]:
+def named(text: str) -> list[str]:
     """Return the names that this version of mpi4py has."""
     return [name for name in text.split() if hasattr(MPI.Intracomm, name)]
 
 
-_SENDS = _words("Send Bsend Ssend Rsend Isend Ibsend Issend Irsend Sendrecv Sendrecv_replace")
-_SENDS += _words("Isendrecv Isendrecv_replace")
-_OBJECTS = _words("send bsend ssend isend ibsend issend sendrecv")
-_BUFFERS = _words(
-    "Allgather Allgatherv Allreduce Alltoall Alltoallv Alltoallw Barrier Bcast Exscan Gather Gatherv"
+SENDS = named(
+    "Send Bsend Ssend Rsend Isend Ibsend Issend Irsend Sendrecv Sendrecv_replace Isendrecv Isendrecv_replace"
 )
-_BUFFERS += _words("Reduce Reduce_scatter Reduce_scatter_block Scan Scatter Scatterv")
-LIBRARY = _BUFFERS + _words(" ".join(f"I{name.lower()} {name}_init" for name in _BUFFERS))
-LIBRARY += _words("allgather allreduce alltoall barrier bcast exscan gather reduce scan scatter")
-LIBRARY += _words("Send_init Bsend_init Ssend_init Rsend_init Psend_init")
+OF_OBJECTS = named("send bsend ssend isend ibsend issend sendrecv")
+_BUFFERS = named(
+    "Allgather Allgatherv Allreduce Alltoall Alltoallv Alltoallw Barrier Bcast Exscan Gather Gatherv Reduce "
+    "Reduce_scatter Reduce_scatter_block Scan Scatter Scatterv"
+)
+# Calls whose messages the MPI library sends, and hides.
+LIBRARY = [
+    *_BUFFERS,
+    *named(" ".join(f"I{name.lower()} {name}_init" for name in _BUFFERS)),
+    *named("allgather allreduce alltoall barrier bcast exscan gather reduce scan scatter"),
+    *named("Send_init Bsend_init Ssend_init Rsend_init Psend_init"),
+]
 
-for _names, _size in (_SENDS, nbytes), (_OBJECTS, _pickled):
-    for _name in _names:
-        setattr(CountingComm, _name, _counting(_name, _size))
-for _name in LIBRARY:
-    setattr(CountingComm, _name, _listing(_name))
+
+def _count(comm: CountingComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
+    result = call()
+    message = next(given[key] for key in ("buf", "sendbuf", "obj", "sendobj") if key in given)
+    if (dest := given["dest"]) != MPI.PROC_NULL:
+        size = nbytes(message) if name[0].isupper() else len(MPI.pickle.dumps(message))
+        comm.counts.add(comm._first_ranks()[dest], size)
+    return result
+
+
+def _list(comm: CountingComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
+    comm.counts.calls[name] += 1
+    return call()
+
+
+wrap(CountingComm, SENDS + OF_OBJECTS, _count)
+wrap(CountingComm, LIBRARY, _list)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from time import monotonic, sleep
+from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -27,6 +28,7 @@ POLL_S = 0.005
 
 Heartbeat = Callable[[], None]
 Samples = tuple[np.ndarray, np.ndarray]
+Result = TypeVar("Result")
 
 
 def fetch(comm: MPI.Intracomm, name: str) -> None:
@@ -56,34 +58,29 @@ class SharedSet:
         shape: tuple[int, ...] | None = None,
         samples: int | None = None,
     ) -> None:
-        self._comm, self.name = comm, name
+        self._comm, self.name, self._samples = comm, name, samples
         self._stored: data.FileDataset | None = None
         self._loaded: data.Dataset | None = None  # on rank 0
-        known: tuple[np.ndarray, int, int] = np.empty(0), 0, 0
-        fault = None
         if name in data.SOURCES:
             fetch(comm, name)
-        try:
+
+        def open_or_load() -> tuple[np.ndarray, int, int]:
             if name in data.SOURCES:
                 self._stored = data.open_dataset(name, "train", shape)
                 self._test = data.open_dataset(name, "test", shape)
                 labels = self._stored.labels
-                known = labels, math.prod(self._stored.shape), int(labels.max()) + 1
-            elif comm.rank == 0:
-                self._loaded = loaded = data.load(name, shape)
-                known = loaded.y_train, loaded.features, loaded.outputs
-        except (OSError, ValueError) as error:
-            fault = str(error)
-        sleeping_barrier(comm)  # rank 0, which loads the data, needs its core
-        raise_together(comm, fault)
-        if self._stored is None:
-            known = comm.bcast(known)
-        self.targets, self.features, self.outputs = known
+                return labels, math.prod(self._stored.shape), int(labels.max()) + 1
+            if comm.rank:
+                return np.empty(0), 0, 0
+            self._loaded = loaded = data.load(name, shape)
+            return loaded.y_train, loaded.features, loaded.outputs
+
+        known = _by_all(comm, open_or_load, takes_long=True)
+        self.targets, self.features, self.outputs = known if self._stored else comm.bcast(known)
         self.labelled = bool(np.issubdtype(self.targets.dtype, np.integer))
         self.targets = self.targets[:samples]
         if self._stored:
             self._stored = replace(self._stored, labels=self._stored.labels[:samples])
-        self._samples = samples
 
     def shard(self, scheme: Scheme) -> Samples:
         """Return x and y of this rank's shard of the training samples, in the order of the scheme.
@@ -91,20 +88,12 @@ class SharedSet:
         Collective. Raise CollectiveError on every rank if that fails, for example with more ranks than
         samples.
         """
-        if self._stored is None:
-            first = slice(self._samples)
-            x, y = (
-                (self._loaded.x_train[first], self._loaded.y_train[first]) if self._loaded else (None, None)
-            )
-            return scatter(self._comm, x, scheme), scatter(self._comm, y, scheme)
-        shard, fault = None, None
-        try:
-            shard = self._stored.take(scheme(len(self._stored), self._comm.rank, self._comm.size))
-        except (OSError, ValueError, IndexError) as error:
-            fault = str(error)
-        raise_together(self._comm, fault)
-        assert shard is not None  # otherwise there was a fault
-        return shard
+        stored, comm = self._stored, self._comm
+        if stored is not None:
+            return _by_all(comm, lambda: stored.take(scheme(len(stored), comm.rank, comm.size)))
+        first, whole = slice(self._samples), self._loaded
+        x, y = (whole.x_train[first], whole.y_train[first]) if whole else (None, None)
+        return scatter(comm, x, scheme), scatter(comm, y, scheme)
 
     def test_batches(self, size: int) -> Iterator[Samples]:
         """Yield x and y of the test samples, `size` at a time, to every rank.
@@ -120,14 +109,24 @@ class SharedSet:
                 yield self._comm.bcast((loaded.x_test[part], loaded.y_test[part]) if loaded else None)
             return
         for start in range(0, len(self._test), size):
-            batch, fault = None, None
-            try:
-                batch = self._test.take(np.arange(start, min(start + size, len(self._test))))
-            except (OSError, ValueError) as error:
-                fault = str(error)
-            raise_together(self._comm, fault)
-            assert batch is not None  # otherwise there was a fault
-            yield batch
+            samples = np.arange(start, min(start + size, len(self._test)))
+            yield _by_all(self._comm, lambda samples=samples: self._test.take(samples))  # type: ignore[misc]
+
+
+def _by_all(comm: MPI.Intracomm, read: Callable[[], Result], takes_long: bool = False) -> Result:
+    """Return what `read` returns; raise CollectiveError on every rank if it fails on any. Collective.
+
+    If it takes long on some ranks, the others wait asleep, as these need their cores.
+    """
+    results, fault = list[Result](), None
+    try:
+        results.append(read())
+    except (OSError, ValueError, IndexError) as error:
+        fault = str(error)
+    if takes_long:
+        sleeping_barrier(comm)
+    raise_together(comm, fault)
+    return results[0]
 
 
 def scatter(comm: MPI.Intracomm, array: np.ndarray | None, scheme: Scheme = shards.contiguous) -> np.ndarray:
@@ -199,11 +198,11 @@ def once_per_node(
 
 def _do(comm: MPI.Intracomm, work: Callable[[Heartbeat], object]) -> str | None:
     """Do the work, send all other ranks heartbeats and a last message; return the fault, if any."""
-    others = [rank for rank in range(comm.size) if rank != comm.rank]
     sent: list[MPI.Request] = []
-    last = monotonic()
+    last, fault = monotonic(), None
 
     def send(done: bool) -> None:
+        others = (rank for rank in range(comm.size) if rank != comm.rank)
         sent.extend(comm.isend(done, rank, tags.HEARTBEAT) for rank in others)
 
     def heartbeat() -> None:
@@ -212,13 +211,11 @@ def _do(comm: MPI.Intracomm, work: Callable[[Heartbeat], object]) -> str | None:
             last = monotonic()
             send(False)
 
-    fault = None
     try:
         work(heartbeat)
-    except (OSError, ValueError) as error:  # their messages need no type in front
-        fault = str(error)
     except Exception as error:
-        fault = f"{type(error).__name__}: {error}"
+        # The messages of the usual errors need no type in front.
+        fault = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
     send(True)
     MPI.Request.Waitall(sent)
     return fault

@@ -24,6 +24,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.clock import offset, one_machine
+from labkit.comm.counting import LIBRARY, SENDS, named, wrap
 from labkit.units import format_bandwidth, format_time, parse_bandwidth, parse_time
 from mpiwatch.errors import raise_together
 from mpiwatch.message import is_in_place, nbytes
@@ -33,19 +34,6 @@ from mpiwatch.wrapper import CommWrapper
 POLL_S = 1e-4  # between polls for a message
 PROGRESS_S = 1e-3  # the longest sleep: MPI makes progress on other messages only when it is called
 YIELD_S = 2e-4  # the end of a wait in which this rank only yields, since sleep() sleeps too long
-
-# Methods that are neither bookkeeping nor can be delayed.
-REFUSED = (
-    *("Bsend", "Ibsend", "Rsend", "Irsend", "Isendrecv", "Sendrecv_replace", "Isendrecv_replace"),
-    *("Mprobe", "Improbe", "Send_init", "Ssend_init", "Bsend_init", "Rsend_init", "Recv_init"),
-    *("Psend_init", "Precv_init", "Scan", "Exscan", "Alltoallv", "Alltoallw", "Reduce_scatter"),
-    *("Allgatherv", "Gatherv", "Scatterv"),
-    *("Iallgatherv", "Ialltoall", "Ialltoallv", "Ialltoallw", "Ibcast"),
-    *("Ireduce", "Ireduce_scatter", "Ireduce_scatter_block", "Igather", "Igatherv", "Iscatter"),
-    *("Iscatterv", "Iscan", "Iexscan", "Allreduce_init", "Allgather_init", "Bcast_init", "Reduce_init"),
-    *("Create_cart", "Create_graph", "Create_dist_graph"),
-    *("Create_dist_graph_adjacent", "Idup", "Dup_with_info", "Idup_with_info"),
-)
 
 
 @dataclass(frozen=True)
@@ -141,20 +129,6 @@ class EmulatedComm(CommWrapper):
         """Return the links in one phrase, to be shown with every measurement made on them."""
         return f"emulated links: {describe(self.links)}"
 
-    def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        self._ports.catch_up()
-        return self._ports.send(super().Isend(buf, dest, tag), nbytes(buf), dest, tag)
-
-    def Issend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        self._ports.catch_up()
-        return self._ports.send(super().Issend(buf, dest, tag), nbytes(buf), dest, tag)
-
-    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
-        self.Isend(buf, dest, tag).Wait()
-
-    def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
-        self.Issend(buf, dest, tag).Wait()
-
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         self._ports.catch_up()
         return self._ports.receive(super().Irecv(buf, source, tag), source, tag)
@@ -190,75 +164,18 @@ class EmulatedComm(CommWrapper):
         while not request.Test():
             sleep(POLL_S)
 
-    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        call = super().Allreduce
-        size = 2 * self._part * nbytes(recvbuf)
-        self._delay(lambda: call(sendbuf, recvbuf, op), size, latencies=2)
-
-    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
-        self._ports.catch_up()
-        seconds = self._seconds(2 * self._part * nbytes(recvbuf), latencies=2)
-        return self._ports.collective(super().Iallreduce(sendbuf, recvbuf, op), seconds)
-
-    def Iallgather(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
-        self._ports.catch_up()
-        seconds = self._seconds(self._part * nbytes(recvbuf, self.size))
-        return self._ports.collective(super().Iallgather(sendbuf, recvbuf), seconds)
-
-    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        call = super().Reduce_scatter_block
-        whole = recvbuf if is_in_place(sendbuf) else sendbuf
-        size = self._part * nbytes(whole, self.size)
-        self._delay(lambda: call(sendbuf, recvbuf, op), size)
-
-    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        call = super().Allgather
-        self._delay(lambda: call(sendbuf, recvbuf), self._part * nbytes(recvbuf, self.size))
-
-    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        call = super().Alltoall
-        self._delay(lambda: call(sendbuf, recvbuf), self._part * nbytes(recvbuf, self.size))
-
-    def Bcast(self, buf: Any, root: int = 0) -> None:
-        call = super().Bcast
-        self._delay(lambda: call(buf, root), nbytes(buf))
-
-    def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
-        call = super().Reduce
-        size = nbytes(recvbuf if is_in_place(sendbuf) else sendbuf)
-        self._delay(lambda: call(sendbuf, recvbuf, op, root), size)
-
-    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        call = super().Gather
-        size = nbytes(recvbuf, self.size) / self.size if is_in_place(sendbuf) else nbytes(sendbuf)
-        self._delay(lambda: call(sendbuf, recvbuf, root), size, root=root)
-
-    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        call = super().Scatter
-        size = nbytes(sendbuf, self.size) / self.size if is_in_place(recvbuf) else nbytes(recvbuf)
-        self._delay(lambda: call(sendbuf, recvbuf, root), size, root=root)
-
-    @property
-    def _part(self) -> float:
-        return (self.size - 1) / self.size
-
-    def _delay(
-        self, collective: Callable[[], object], size: float, *, latencies: int = 1, root: int | None = None
-    ) -> None:
-        """Do a collective; return after the time that it takes from when all ranks have called it."""
-        self.Barrier()
-        due = self._ports.now() + self._seconds(size, latencies, root)
-        collective()
-        self._ports.sleep_until(due)
-
-    def _seconds(self, size: float, latencies: int = 1, root: int | None = None) -> float:
-        """Return the time that `size` bytes need at a port (at the root p-1 times), with latencies."""
-        if self.size == 1:
+    def _seconds(self, name: str, given: dict[str, Any]) -> float:
+        """Return how long a collective with these arguments takes from when all ranks have called it."""
+        p = self.size
+        if p == 1:
             return 0.0
-        latency = max(link.latency_s for link in self.links)
-        sizes = [size * (self.size - 1 if rank == root else 1) for rank in range(self.size)]
-        transfer_s = [n * link.s_per_byte for n, link in zip(sizes, self.links, strict=True)]
-        return latencies * math.ceil(math.log2(self.size)) * latency + max(transfer_s)
+        latencies = (2 if "allreduce" in name.lower() else 1) * math.ceil(math.log2(p))
+        size = _through_a_port(name.removeprefix("I").capitalize(), p, given)
+        root = given.get("root", 0) if name in ("Gather", "Scatter") else None
+        at_ports = [
+            size * (p - 1 if rank == root else 1) * link.s_per_byte for rank, link in enumerate(self.links)
+        ]
+        return latencies * max(link.latency_s for link in self.links) + max(at_ports)
 
     def _derived(self, new: Any, is_ready: bool = True) -> None:
         super()._derived(new, is_ready)
@@ -352,14 +269,13 @@ class EmulatedCollective(EmulatedRequest):
 class Ports:
     """The two ports of a rank, one to send and one to receive. Making them is collective."""
 
-    def __init__(self, comm: MPI.Intracomm, links: Sequence[Link]) -> None:
+    def __init__(self, comm: EmulatedComm, links: Sequence[Link]) -> None:
         self.rank, self.links = comm.rank, links
         self._timestamps = MPI.Intracomm(comm).Dup()  # a plain one, which does not count timestamps
         self._offset = 0.0 if one_machine(self._timestamps) else offset(self._timestamps)
         self._sending_timestamps: list[tuple[MPI.Request, np.ndarray]] = []
         self._forget()
-        if isinstance(comm, CommWrapper):
-            comm._renew_with(self._timestamps, self._forget)
+        comm._renew_with(self._timestamps, self._forget)
 
     def _forget(self) -> None:
         """Forget all messages: both ports are free, and the timestamps still to be received are lost."""
@@ -468,16 +384,65 @@ class Ports:
                 self.sleep_until(request.due)
 
 
-def _refusing(name: str) -> Callable[..., Any]:
-    def refuse(self: EmulatedComm, *given: object, **named: object) -> None:
-        raise NotImplementedError(
-            f"{name} cannot be delayed on an emulated link: expected {', '.join(sorted(DELAYED))}, "
-            "or a schedule of the lab"
-        )
+def _through_a_port(name: str, p: int, given: dict[str, Any]) -> float:
+    """Return how many bytes of a collective pass a rank's port; at a root, as many for each other rank."""
+    sent, received, others = given.get("sendbuf"), given.get("recvbuf"), (p - 1) / p
+    match name:
+        case "Bcast":
+            return nbytes(given["buf"])
+        case "Allreduce":
+            return 2 * others * nbytes(received)
+        case "Allgather" | "Alltoall":
+            return others * nbytes(received, p)
+        case "Gather":
+            return nbytes(received, p) / p if is_in_place(sent) else nbytes(sent)
+        case "Scatter":
+            return nbytes(sent, p) / p if is_in_place(received) else nbytes(received)
+    whole = received if is_in_place(sent) else sent
+    return others * nbytes(whole, p) if name == "Reduce_scatter_block" else nbytes(whole)
 
-    return refuse
+
+Call = Callable[[], Any]
 
 
+def _start_to_send(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> MPI.Request:
+    comm._ports.catch_up()
+    return comm._ports.send(call(), nbytes(given["buf"]), given["dest"], given.get("tag", 0))
+
+
+def _send(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> None:
+    getattr(comm, f"I{name.lower()}")(**given).Wait()
+
+
+def _start(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> MPI.Request:
+    comm._ports.catch_up()
+    return comm._ports.collective(call(), comm._seconds(name, given))
+
+
+def _delay(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> None:
+    comm.Barrier()
+    due = comm._ports.now() + comm._seconds(name, given)
+    call()
+    comm._ports.sleep_until(due)
+
+
+def _refuse(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> None:
+    raise NotImplementedError(
+        f"{name} cannot be delayed on an emulated link: expected {', '.join(sorted(DELAYED))}, "
+        "or a schedule of the lab"
+    )
+
+
+wrap(EmulatedComm, ("Isend", "Issend"), _start_to_send)
+wrap(EmulatedComm, ("Send", "Ssend"), _send)
+wrap(EmulatedComm, ("Iallreduce", "Iallgather"), _start)
+wrap(EmulatedComm, ("Allreduce", "Allgather", "Alltoall", "Reduce_scatter_block"), _delay)
+wrap(EmulatedComm, ("Bcast", "Reduce", "Gather", "Scatter"), _delay)
 DELAYED = [name for name in vars(EmulatedComm) if name[0].isupper() and name != "Free"]
-for _name in REFUSED:
-    setattr(EmulatedComm, _name, _refusing(_name))
+# All other methods that are not bookkeeping.
+_REFUSED = named(
+    "Mprobe Improbe Recv_init Precv_init Create_cart Create_graph Create_dist_graph "
+    "Create_dist_graph_adjacent Idup Dup_with_info Idup_with_info"
+)
+_REFUSED += [name for name in SENDS + LIBRARY if name[0].isupper() and "arrier" not in name]
+wrap(EmulatedComm, [name for name in _REFUSED if name not in DELAYED], _refuse)

@@ -68,53 +68,6 @@ class SharedSegment:
         self.win.Free()
 
 
-class SharedSegments:
-    """The shared segments of the ranks of one node."""
-
-    def __init__(self, node: MPI.Intracomm) -> None:
-        self.node = node
-        self.segments: dict[int, SharedSegment] = {}  # by a number that is the same on all ranks
-        self._made = 0
-
-    def allocate(self, n: int, dtype: np.dtype) -> np.ndarray | str:
-        """Return n zeros of this rank's own, or why there is no room for them. Collective on the node."""
-        need = n * dtype.itemsize
-        for number in self._unused():
-            if self.segments[number].rows.shape[1] >= need:
-                return self.segments[number].allocate(self.node.rank, n, dtype)
-        self.free()
-        if fault := self.node.bcast(_no_room(need * self.node.size) if self.node.rank == 0 else None):
-            return fault
-        self._made += 1
-        segment = self.segments[self._made] = SharedSegment(self.node, need)
-        return segment.allocate(self.node.rank, n, dtype)
-
-    def _unused(self) -> list[int]:
-        mine = {number for number, segment in self.segments.items() if not segment.in_use}
-        return sorted(mine.intersection(*self.node.allgather(mine)))
-
-    def free(self) -> None:
-        """Free the segments that no rank uses. Collective on the node."""
-        for number in self._unused():
-            self.segments.pop(number).free()
-
-    def locate(self, array: np.ndarray) -> tuple[int, int]:
-        """Return the number of the array's segment and where it starts there (bytes); (0, 0) if in none."""
-        for number, segment in self.segments.items():
-            if (start := segment.start_of(array)) >= 0:
-                return number, start
-        return 0, 0
-
-    def rows(self, number: int, start: int, n: int, dtype: np.dtype) -> np.ndarray:
-        """Return the n values at `start` (bytes) of every rank of the node. Shape: (ranks, n)."""
-        return self.segments[number].rows[:, start : start + n * dtype.itemsize].view(dtype)
-
-    def sync(self) -> None:
-        """Make this rank's writes visible to the others, and theirs to this rank (between two barriers)."""
-        for segment in self.segments.values():
-            segment.win.Sync()
-
-
 def _no_room(nbytes: int) -> str | None:
     """Return a message if there is too little shared memory: touching more than there is kills a rank."""
     if not os.path.isdir(SHM):
@@ -135,7 +88,7 @@ def by_node(comm: MPI.Intracomm) -> MPI.Intracomm:
 
 
 class _Node:
-    """The node of this rank for one communicator: the ranks that share memory, and this rank's work."""
+    """The node of this rank for one communicator: the ranks that share memory, their segments, their work."""
 
     def __init__(self, comm: MPI.Intracomm, node: MPI.Intracomm) -> None:
         self.comm, self.rank = node, node.rank
@@ -147,14 +100,48 @@ class _Node:
         color = node.rank if several and node.rank < workers else MPI.UNDEFINED
         self.same_chunk = cast(MPI.Intracomm, comm.Split(color, comm.rank))
         self.chunks = workers if several else node.size
-        self.segments = SharedSegments(node)
+        self.segments: dict[int, SharedSegment] = {}  # by a number that is the same on all ranks
+        self._made = 0
         self.copy = np.empty(0)
         # One cache line for each rank, in which it announces its gradient (segment, start and factor) and
         # counts the barriers that it has reached.
-        own_row = self.segments.allocate(8, np.dtype(np.float64))
+        own_row = self.allocate(8, np.dtype(np.float64))
         assert not isinstance(own_row, str), own_row
         self._own_row = own_row
-        self.table = self.segments.rows(*self.segments.locate(own_row), 8, own_row.dtype)
+        self.table = self.rows(*self.locate(own_row), 8, own_row.dtype)
+
+    def allocate(self, n: int, dtype: np.dtype) -> np.ndarray | str:
+        """Return n zeros of this rank's own, or why there is no room for them. Collective on the node."""
+        need = n * dtype.itemsize
+        for number in self._unused():
+            if self.segments[number].rows.shape[1] >= need:
+                return self.segments[number].allocate(self.rank, n, dtype)
+        self._free_unused()
+        if fault := self.comm.bcast(_no_room(need * self.comm.size) if self.rank == 0 else None):
+            return fault
+        self._made += 1
+        segment = self.segments[self._made] = SharedSegment(self.comm, need)
+        return segment.allocate(self.rank, n, dtype)
+
+    def _unused(self) -> list[int]:
+        """Return the numbers of the segments that no rank uses. Collective on the node."""
+        mine = {number for number, segment in self.segments.items() if not segment.in_use}
+        return sorted(mine.intersection(*self.comm.allgather(mine)))
+
+    def _free_unused(self) -> None:
+        for number in self._unused():
+            self.segments.pop(number).free()
+
+    def locate(self, array: np.ndarray) -> tuple[int, int]:
+        """Return the number of the array's segment and where it starts there (bytes); (0, 0) if in none."""
+        for number, segment in self.segments.items():
+            if (start := segment.start_of(array)) >= 0:
+                return number, start
+        return 0, 0
+
+    def rows(self, number: int, start: int, n: int, dtype: np.dtype) -> np.ndarray:
+        """Return the n values at `start` (bytes) of every rank of the node. Shape: (ranks, n)."""
+        return self.segments[number].rows[:, start : start + n * dtype.itemsize].view(dtype)
 
     def barrier(self) -> Steps:
         """Wait for all ranks of the node; then each sees what the others wrote before.
@@ -162,7 +149,7 @@ class _Node:
         The ranks watch one another's counters, which needs no message and tells which rank is missing. After
         a hang they count on from a new number: some had reached a barrier that the others never did.
         """
-        self.segments.sync()
+        self._sync()
         reached = max(self._own_row[BARRIERS], waiting.attempt() * BARRIERS_PER_ATTEMPT) + 1
         self._own_row[BARRIERS] = reached
         counters = self.table[:, BARRIERS]
@@ -173,9 +160,17 @@ class _Node:
             MPI.COMM_SELF.Iprobe(0, 0)  # a missing rank may be waiting for a message that this one has sent
             return False
 
+        def pending() -> Pending:
+            return Pending(self.comm, NAME, np.flatnonzero(counters < reached).tolist(), [])
+
         if not over():
-            yield over, partial(self._pending, reached)
-        self.segments.sync()
+            yield over, pending
+        self._sync()
+
+    def _sync(self) -> None:
+        """Make this rank's writes visible to the others, and theirs to this rank (between two barriers)."""
+        for segment in self.segments.values():
+            segment.win.Sync()
 
     def count_alike(self) -> None:
         """Give all ranks of the node the same count of barriers: an interrupt may have left some behind.
@@ -184,39 +179,33 @@ class _Node:
         """
         self._own_row[BARRIERS] = self.table[:, BARRIERS].max()
 
-    def _pending(self, reached: float) -> Pending:
-        return Pending(self.comm, NAME, np.flatnonzero(self.table[:, BARRIERS] < reached).tolist(), [])
-
-    def chunk(self, n: int) -> tuple[int, int]:
-        """Return where this rank's chunk of n values starts and stops."""
-        if self.rank >= self.chunks:
-            return 0, 0
-        bounds = chunk_bounds(n, self.chunks)
-        return int(bounds[self.rank]), int(bounds[self.rank + 1])
-
     def add_up(self, rows: np.ndarray, factors: np.ndarray, into_all: bool) -> Steps:
-        """Leave the weighted sum of the rows, over all nodes, in the first row or in all of them."""
-        add_up(rows, factors, rows if into_all and not self.same_chunk else rows[0])
+        """Leave the weighted sum of all nodes' rows in this rank's chunk of the first row, or of all."""
+        if self.rank >= self.chunks:
+            return
+        first, stop = chunk_bounds(rows.shape[1], self.chunks)[self.rank : self.rank + 2].tolist()
+        part = rows[:, first:stop]
+        add_up(part, factors, part if into_all and not self.same_chunk else part[0])
         if self.same_chunk:
-            yield from steps(self.same_chunk, ring_allreduce(self.same_chunk.size), rows[0])
+            yield from steps(self.same_chunk, ring_allreduce(self.same_chunk.size), part[0])
             if into_all:
-                rows[1:] = rows[0]
+                part[1:] = part[0]
 
     def copied(self, gradient: np.ndarray) -> tuple[int, int]:
         """Copy the gradient into shared memory; return its segment and start. Collective on the node."""
         if self.copy.dtype != gradient.dtype or self.copy.size < gradient.size:
             self.copy = np.empty(0)  # so that its memory can be freed before the larger one is allocated
-            array = self.segments.allocate(gradient.size, gradient.dtype)
+            array = self.allocate(gradient.size, gradient.dtype)
             if isinstance(array, str):
                 raise OSError(array)
             self.copy = array
         self.copy[: gradient.size] = gradient
-        return self.segments.locate(self.copy)
+        return self.locate(self.copy)
 
     def close(self) -> None:
         """Free what no rank uses any more. Collective on the node."""
         self.copy = self.table = self._own_row = np.empty(0)
-        self.segments.free()
+        self._free_unused()
         for comm in self.comm, self.same_chunk:
             if comm:
                 comm.Free()
@@ -247,7 +236,7 @@ def shared_array(comm: MPI.Intracomm, n: int, dtype: type | np.dtype = np.float3
     Raise CollectiveError on every rank if there is too little shared memory.
     """
     node = _node(comm)
-    array = node.segments.allocate(n, np.dtype(dtype))
+    array = node.allocate(n, np.dtype(dtype))
     node.count_alike()
     raise_together(comm, array if isinstance(array, str) else None)
     assert not isinstance(array, str)
@@ -267,7 +256,7 @@ def shared_memory(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, bloc
         gradient *= gradient.dtype.type(factor)
         return
     node = _node(comm)
-    node.table[node.rank, :BARRIERS] = *node.segments.locate(gradient), factor
+    node.table[node.rank, :BARRIERS] = *node.locate(gradient), factor
     yield from node.barrier()
     announced = node.table[:, :BARRIERS].copy()
     in_place = announced[0, 0] > 0 and bool((announced[:, :2] == announced[0, :2]).all())
@@ -276,9 +265,8 @@ def shared_memory(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, bloc
     else:
         segment, start = node.copied(gradient)
         yield from node.barrier()
-    rows = node.segments.rows(segment, start, gradient.size, gradient.dtype)
-    first, stop = node.chunk(gradient.size)
-    yield from node.add_up(rows[:, first:stop], announced[:, 2].astype(gradient.dtype), in_place)
+    rows = node.rows(segment, start, gradient.size, gradient.dtype)
+    yield from node.add_up(rows, announced[:, 2].astype(gradient.dtype), in_place)
     yield from node.barrier()
     if not in_place:
         gradient[...] = rows[0]

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from packaging.requirements import Requirement
 
 from labkit.doctor import mpi
-from labkit.doctor.trials import Finding, Outcome, Trial, start_probe
+from labkit.doctor.trials import Finding, Outcome, Trial, fault, note, ok, start_probe
 from labkit.units import MIB
 from mpiwatch import env, leftovers
 from mpiwatch.processes import cores
@@ -52,40 +52,38 @@ def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
 
     findings: list[Finding] = []
 
-    def check(name: str, function: Callable[[], Finding]) -> None:
+    def check(name: str, function: Callable[..., Finding], *arguments: Any, **named: Any) -> None:
         try:
-            findings.append(function())
+            finding = function(*arguments, **named)
         except Exception as error:  # a check that fails must not prevent the others
             found = f"could not be checked: {type(error).__name__}: {error}"
             why = "The check needs something that is missing here, or has an error of its own."
-            findings.append(Finding(name, "note", found, why, "Fix the other findings first."))
+            finding = note(found, why, "Fix the other findings first.")
+        findings.append(replace(finding, check=name))
 
     check("packages", packages)
     check("settings", settings)
     check("clusters", stale_files)
-    check("segments", partial(segments, forgotten))
-    check("shared memory", partial(shared_memory, n))
-    check("temp folder", partial(temporary_folder, environment))
+    check("segments", segments, forgotten)
+    check("shared memory", shared_memory, n)
+    check("temp folder", temporary_folder, environment)
 
     library = library_probe.finish()
     loaded = library.records[0] if library.records else {"name": "", "file": ""}
-    check("mpi", partial(mpi.library, library, environment))
+    check("mpi", mpi.library, library, environment)
     check("one mpi", lambda: mpi.single_library(mpi.wheels(), loaded["file"], environment))
     version_text = version.finish().output if version else ""
-    check("mpiexec", partial(mpi.mpiexec, typed_mpiexec, version_text, loaded["name"], environment))
+    check("mpiexec", mpi.mpiexec, typed_mpiexec, version_text, loaded["name"], environment)
     engines_outcome = engines.finish()
     if library.records:
-        check(
-            "engines",
-            partial(mpi.world, "engines", engines_outcome, n, env.mpiexec(), environment, typed=False),
-        )
+        check("engines", mpi.world, engines_outcome, n, env.mpiexec(), environment, typed=False)
         if typed_mpiexec:
             other_mpi = mpi.vendor_of(version_text) not in ("", loaded["name"])
             typed_environment = {**environment, **env.OPEN_MPI} if other_mpi else environment
             findings += mpi.typed_command(typed_mpiexec, typed_environment, n, cores())
     outcomes = lab_threads.finish(), user_threads.finish()
-    check("threads", partial(blas_threads, *outcomes, environment, n, cores()))
-    check("host name", partial(host_name, host_probe.finish()))
+    check("threads", blas_threads, *outcomes, environment, n, cores())
+    check("host name", host_name, host_probe.finish())
     return findings
 
 
@@ -107,26 +105,20 @@ def packages(wanted: Iterable[Requirement] | None = None) -> Finding:
             missing.append(f"{each.name}{each.specifier}")
             found.append(f"{each.name}: {version}, the lab supports {each.specifier}")
     if missing:
-        return Finding(
-            "packages",
-            "fault",
+        return fault(
             "; ".join(found),
             "Functions that the lab calls are missing or behave differently.",
             f"{shlex.quote(sys.executable)} -m pip install {' '.join(map(shlex.quote, missing))}",
         )
-    return Finding(
-        "packages", "ok", f"{len(needed)} packages, each in a supported version, for {sys.executable}"
-    )
+    return ok(f"{len(needed)} packages, each in a supported version, for {sys.executable}")
 
 
 def settings(prefix: str = sys.prefix) -> Finding:
     """Check that this environment has the settings with which `ipcluster` and connect() start engines."""
     file = Path(prefix, "etc", "ipython", "ipcluster_config.py")
     if file.exists():
-        return Finding("settings", "ok", str(file))
-    return Finding(
-        "settings",
-        "fault",
+        return ok(str(file))
+    return fault(
         f"{file} is missing",
         "Engines start without MPI or by another mpiexec, as n worlds of one rank.",
         reinstall(),
@@ -174,10 +166,8 @@ def stale_files(folders: Iterable[Path] | None = None) -> Finding:
             ):
                 files.append(path)
     if not files:
-        return Finding("clusters", "ok", "no files of clusters that no longer run")
-    return Finding(
-        "clusters",
-        "note",
+        return ok("no files of clusters that no longer run")
+    return note(
         f"{counted(len(files), 'file')} of clusters that no longer run: "
         f"{', '.join(sorted({path.stem for path in files}))}",
         "`ipyparallel.Client()` reads them, and waits for engines that are gone.",
@@ -221,10 +211,8 @@ def segments(paths: Sequence[str]) -> Finding:
         with suppress(OSError):
             size += os.stat(path).st_blocks * 512
     if not paths:
-        return Finding("segments", "ok", "no shared memory of ranks that no longer run")
-    return Finding(
-        "segments",
-        "note",
+        return ok("no shared memory of ranks that no longer run")
+    return note(
         f"{counted(len(paths), 'segment')} of ranks that no longer run held {size >> 10} KiB",
         "They fill /dev/shm until they are removed. The lab removes only what its own jobs have made.",
         f"rm -f {' '.join(map(shlex.quote, paths))}",
@@ -241,7 +229,7 @@ def blas_threads(lab: Outcome, user: Outcome, environment: Mapping[str, str], n:
         if not outcome.records:
             found = f"NumPy cannot multiply matrices: the probe {outcome.describe()}"
             command = f"{shlex.quote(sys.executable)} -m pip install --force-reinstall numpy"
-            return Finding("threads", "fault", found, "Every notebook needs NumPy.", command)
+            return fault(found, "Every notebook needs NumPy.", command)
     in_lab, in_own = lab.records[0]["threads"], user.records[0]["threads"]
     chosen = {name: environment[name] for name in env.ONE_THREAD if environment.get(name, "1") != "1"}
     if n * in_lab > cores and in_lab > 1:
@@ -250,12 +238,10 @@ def blas_threads(lab: Outcome, user: Outcome, environment: Mapping[str, str], n:
         subject, threads = f"{n} ranks of your own program", in_own
     else:
         more = f"; of your own program {in_own}, unless OMP_NUM_THREADS=1" if in_own > in_lab else ""
-        return Finding("threads", "ok", f"a rank of the lab uses {counted(in_lab, 'BLAS thread')}{more}")
+        return ok(f"a rank of the lab uses {counted(in_lab, 'BLAS thread')}{more}")
     one = " ".join(f"{name}=1" for name in (*env.ONE_THREAD, "VECLIB_MAXIMUM_THREADS"))
     because = f" ({', '.join(f'{name}={value}' for name, value in chosen.items())})" if chosen else ""
-    return Finding(
-        "threads",
-        "note",
+    return note(
         f"{subject} use {threads} BLAS threads each on {counted(cores, 'core')}{because}",
         "Ranks take cores from each other: steps are slower and timings vary.",
         f"export {' '.join(f'{name}=1' for name in chosen) or one}",
@@ -267,11 +253,11 @@ def shared_memory(n: int, folder: str = leftovers.SHM) -> Finding:
     try:
         room = os.statvfs(folder)
     except FileNotFoundError:
-        return Finding("shared memory", "ok", f"there is no {folder}: MPI uses files or System V segments")
+        return ok(f"there is no {folder}: MPI uses files or System V segments")
     free, total = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
     found = f"{free // MIB} MiB of {total // MIB} MiB are free in {folder}"
     if free > n * AMPLE:
-        return Finding("shared memory", "ok", found)
+        return ok(found)
     if total > 2 * n * AMPLE:  # large enough, but full
         fix = f"ls -lS {shlex.quote(folder)}   (remove what no running program needs)"
     elif any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")):
@@ -280,9 +266,9 @@ def shared_memory(n: int, folder: str = leftovers.SHM) -> Finding:
         fix = f"sudo mount -o remount,size=1g {shlex.quote(folder)}"
     if free < n * REQUIRED:
         why = f"{n} ranks need up to {n * REQUIRED // MIB} MiB; with less a signal (bus error) kills them."
-        return Finding("shared memory", "fault", found, why, fix)
+        return fault(found, why, fix)
     why = f"It is enough for {n} ranks of MPICH; Open MPI, more ranks or a second notebook may need more."
-    return Finding("shared memory", "note", found, why, fix)
+    return note(found, why, fix)
 
 
 def temporary_folder(environment: Mapping[str, str], platform: str = sys.platform) -> Finding:
@@ -294,32 +280,26 @@ def temporary_folder(environment: Mapping[str, str], platform: str = sys.platfor
             file.write(bytes(64 << 10))
     except OSError as error:
         free_or_allow = f"free some space or correct the permissions: df -h {folder}; ls -ld {folder}"
-        return Finding(
-            "temp folder",
-            "fault",
+        return fault(
             f"{folder} is not writable: {error.strerror}",
             "MPI and Jupyter keep sockets and short-lived files there.",
             "unset TMPDIR" if chosen else free_or_allow,
         )
     if platform == "darwin" and len(os.fsencode(folder)) > LONGEST_TMPDIR:
-        return Finding(
-            "temp folder",
-            "note",
+        return note(
             f"the path {folder} has {len(os.fsencode(folder))} bytes",
             "The paths of sockets in it are longer than macOS allows: Open MPI may not start.",
             "export TMPDIR=/tmp",
         )
-    return Finding("temp folder", "ok", f"{folder} is writable")
+    return ok(f"{folder} is writable")
 
 
 def host_name(outcome: Outcome) -> Finding:
     """Check that this machine's name resolves to an address, from the outcome of the probe `host`."""
     name = os.uname().nodename
     if outcome.records:
-        return Finding("host name", "ok", f"{name} is {outcome.records[0]['address']}")
-    return Finding(
-        "host name",
-        "note",
+        return ok(f"{name} is {outcome.records[0]['address']}")
+    return note(
         f"{name} does not resolve to an address",
         "MPI and ipyparallel look it up when they start: they wait for an answer, or give up.",
         'echo "127.0.0.1 $(hostname)" | sudo tee -a /etc/hosts',

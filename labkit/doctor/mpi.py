@@ -7,13 +7,14 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from labkit.doctor.trials import Finding, Outcome, start_probe
+from labkit.doctor.trials import Finding, Outcome, fault, note, ok, start_probe
 from mpiwatch import env
 from mpiwatch.wording import counted
 
@@ -88,9 +89,7 @@ def library(outcome: Outcome, environment: Mapping[str, str]) -> Finding:
     if not outcome.records:
         missing = "No module named 'mpi4py'" in outcome.output
         reinstall = f"{PIP} install --force-reinstall --no-deps mpi4py"
-        return Finding(
-            "mpi",
-            "fault",
+        return fault(
             "mpi4py is not installed" if missing else f"mpi4py cannot load MPI: it {outcome.describe()}",
             "Without MPI there are no ranks.",
             reinstall if missing else unset(environment) or (reinstall if wheels() else install()),
@@ -100,14 +99,12 @@ def library(outcome: Outcome, environment: Mapping[str, str]) -> Finding:
     for name, vendor in MPIS.items():
         bound = bound_of(name)
         if vendor == record["name"] and not bound.contains(record["version"]):
-            return Finding(
-                "mpi",
-                "fault",
+            return fault(
                 f"{found}; the lab supports {vendor} {bound}",
                 "The lab is not tested with this version, which may not know the lab's settings.",
                 f"{PIP} install {shlex.quote(f'{name}{bound}')}",
             )
-    return Finding("mpi", "ok", found)
+    return ok(found)
 
 
 def single_library(
@@ -116,9 +113,7 @@ def single_library(
     """Check that one MPI is installed, and that mpi4py loads it; `loaded` is the file that mpi4py loads."""
     if len(installed) > 1:
         names = " and ".join(f"{name} {wheel.version}" for name, wheel in installed.items())
-        return Finding(
-            "one mpi",
-            "fault",
+        return fault(
             f"{names} are both installed",
             "Both own bin/mpiexec: one starts the ranks, which load the other, each alone in its own world.",
             install(),
@@ -126,14 +121,12 @@ def single_library(
     for name, wheel in installed.items():
         files = {Path(str(file.locate())).resolve() for file in wheel.files or ()}
         if loaded and Path(loaded).resolve() not in files:
-            return Finding(
-                "one mpi",
-                "fault",
+            return fault(
                 f"mpi4py loads {loaded}, not {name} {wheel.version} of this environment",
                 "mpiexec belongs to the other: other versions crash, another MPI starts worlds of one rank.",
                 unset(environment) or f"{PIP} install --force-reinstall --no-deps --no-cache-dir mpi4py",
             )
-    return Finding("one mpi", "ok", f"only {next(iter(installed), 'an MPI of the system')} is installed")
+    return ok(f"only {next(iter(installed), 'an MPI of the system')} is installed")
 
 
 def vendor_of(version: str) -> str:
@@ -152,47 +145,37 @@ def mpiexec(path: str | None, version: str, loaded: str, environment: Mapping[st
     own = env.mpiexec()
     if path is None and not Path(own).exists():
         found = "there is none, neither on PATH nor in this environment"
-        return Finding("mpiexec", "fault", found, "It starts the ranks.", install())
+        return fault(found, "It starts the ranks.", install())
     if path is None:
         why = f"Notebooks find {own} themselves; `mpiexec -n 4 labkit train` as you type it does not start."
-        return Finding("mpiexec", "note", "there is none on PATH", why, match(path, environment))
+        return note("there is none on PATH", why, match(path, environment))
     vendor = vendor_of(version)
     if vendor and loaded and vendor != loaded:
-        return Finding(
-            "mpiexec",
-            "fault",
+        return fault(
             f"{path} belongs to {vendor}, but mpi4py loads {loaded}",
             "Its ranks do not find each other: they form n worlds of one rank each, or do not start.",
             match(path, environment),
         )
-    return Finding("mpiexec", "ok", f"{path}{f', of {vendor}' * bool(vendor)}")
+    return ok(f"{path}{f', of {vendor}' * bool(vendor)}")
 
 
-def world(
-    check: str, outcome: Outcome, n: int, path: str, environment: Mapping[str, str], *, typed: bool
-) -> Finding:
+def world(outcome: Outcome, n: int, path: str, environment: Mapping[str, str], *, typed: bool) -> Finding:
     """Check that n ranks form one world, started as the lab starts its engines or as a user types it."""
     found = sorted((record["rank"], record["size"], record["sum"]) for record in outcome.records)
     command = f"`mpiexec -n {n}`" if typed else path
     if outcome.status == 0 and found == [(rank, n, n) for rank in range(n)]:
         how = "" if typed else " with the lab's settings"
-        return Finding(check, "ok", f"{command}{how} starts one world of {n} ranks")
+        return ok(f"{command}{how} starts one world of {n} ranks")
     if len(found) > 1 and all(size == 1 for _, size, _ in found):
         alone = "Each rank trains on all data, alone, and averages with no other."
-        return Finding(
-            check,
-            "fault",
+        return fault(
             f"{command} starts {len(found)} worlds of one rank, not one world of {n}",
             alone if typed else "connect() refuses such engines.",
             match(path, environment),
         )
     if typed:
-        return Finding(
-            check, "fault", f"{command} {outcome.describe()}", TYPED_FAILS, match(path, environment)
-        )
-    return Finding(
-        check,
-        "fault",
+        return fault(f"{command} {outcome.describe()}", TYPED_FAILS, match(path, environment))
+    return fault(
         f"{n} ranks did not start: {path} {outcome.describe()}",
         "connect() and `labkit lab` start their engines like this.",
         "first fix the other faults; if there are none, the lines above are MPI's own explanation",
@@ -216,9 +199,9 @@ def typed_command(path: str, environment: Mapping[str, str], n: int, cores: int)
         if phrase in outcome.output and not outcome.records:
             permission = PERMISSIONS[check]
             fix = "export " + " ".join(f"{name}={value}" for name, value in permission.items())
-            yield Finding(check, "note", refused, TYPED_FAILS, fix)
+            yield replace(note(refused, TYPED_FAILS, fix), check=check)
             environment = {**environment, **permission}
             outcome = start_probe("world", environment, path, "-n", str(n)).finish()
         else:
-            yield Finding(check, "ok", f"mpiexec starts {started}")
-    yield world("world", outcome, n, path, environment, typed=True)
+            yield replace(ok(f"mpiexec starts {started}"), check=check)
+    yield replace(world(outcome, n, path, environment, typed=True), check="world")

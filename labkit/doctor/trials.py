@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mpiwatch.processes import descendants
@@ -35,11 +36,14 @@ class Finding:
     to fix it, with one command where possible; both are empty if the status is "ok".
     """
 
-    check: str
     status: str
     found: str
     why: str = ""
     fix: str = ""
+    check: str = ""
+
+
+ok, note, fault = (partial(Finding, status) for status in ("ok", "note", "fault"))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import socket
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -20,6 +21,7 @@ from typing import Any
 import ipyparallel as ipp
 import psutil
 import pytest
+import zmq
 from ipyparallel.client import view
 from ipyparallel.client.magics import ParallelMagics
 from ipyparallel.cluster.launcher import LocalProcessLauncher, MPILauncher
@@ -119,6 +121,18 @@ def test_the_controller_asks_for_ports_and_addresses_through_the_replaced_method
         assert list(inspect.signature(own).parameters) == list(inspect.signature(original).parameters)
     source = inspect.getsource(IPController)
     assert source.count("self.next_port(") > 5 and source.count("self.construct_url(") > 2
+
+
+def test_only_the_listener_can_use_a_chosen_port() -> None:
+    controller = Controller()
+    port = controller.next_port()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    with zmq.Context() as context, context.socket(zmq.PUB) as listener:
+        listener.bind(f"tcp://127.0.0.1:{port}")
+        controller.ports = [port]
+        with pytest.raises(OSError, match=f"in use .port {port}"):
+            controller.next_port()
 
 
 def test_the_engine_starts_its_nanny_through_the_replaced_function() -> None:

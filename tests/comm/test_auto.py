@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.comm.auto import (
-    LARGEST,
-    affordable,
-    predict,
-    rank,
-    sizes_around,
-    worth_measuring,
-)
+from labkit.comm.auto import LARGEST, predict, rank, sizes_around
 from labkit.units import MIB
 
 US = 1e-6
@@ -44,18 +37,3 @@ def test_the_library_is_chosen_unless_another_algorithm_is_faster_by_the_margin(
         assert rank({64: {"ring": ring, "mpi": 10 * US}}, 64, "").name == chosen
     text = str(rank(TIMES, 1024, "measured today"))
     assert text == "auto: mpi for 1 KiB, predicted 10 µs; next ring, 40 µs (measured today)"
-
-
-def test_for_large_sizes_only_algorithms_that_can_be_the_fastest_are_measured() -> None:
-    names = ["mpi", "ring", "tree", "shared-memory"]
-    assert worth_measuring(TIMES, 8192, names) == names
-    assert worth_measuring(TIMES, MIB, names) == names
-    assert worth_measuring(TIMES, 2 * MIB, names) == ["mpi", "ring", "shared-memory"]
-
-
-def test_a_size_that_takes_too_long_is_halved_until_it_does_not() -> None:
-    assert affordable({}, LARGEST, 0.0) == LARGEST  # nothing is known yet
-    one_call_of_each = 1.8e-3  # mpi, ring and shared-memory, at 1 MiB
-    assert affordable(TIMES, 8 * MIB, 8.1 * one_call_of_each) == 8 * MIB
-    assert affordable(TIMES, 8 * MIB, 4.1 * one_call_of_each) == 4 * MIB
-    assert affordable(TIMES, 8 * MIB, 0.0) == MIB

@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import ALGORITHMS, CountingComm, EmulatedComm, Link, choose, cost_cache, timing
+from labkit.comm import ALGORITHMS, CountingComm, EmulatedComm, Link, choose, timing
 from labkit.comm import auto as tuned
 
 SMALL, LARGE = 1024, 2048  # bytes
@@ -32,8 +32,8 @@ def costs_in_a_new_folder(comm: MPI.Intracomm) -> Iterator[list[int]]:
     real = timing.one_pass
     with tempfile.TemporaryDirectory() as folder:
         with (
-            mock.patch.dict(os.environ, LABKIT_COSTS=folder),  # on rank 0 only: the others' folders differ
-            mock.patch.object(cost_cache, "_in_memory", {}),
+            mock.patch.dict(os.environ, LABKIT_COSTS=f"{folder}/costs"),  # rank 0 decides
+            mock.patch.object(tuned, "_known", {}),
             mock.patch.object(tuned, "_last", tuned.NONE),
             mock.patch.object(timing, "one_pass", one_pass),
         ):
@@ -43,11 +43,11 @@ def costs_in_a_new_folder(comm: MPI.Intracomm) -> Iterator[list[int]]:
 
 def plant(comm: MPI.Intracomm, by_size: dict[int, dict[str, float]]) -> None:
     """Keep these costs (s) on every rank; only those of rank 0 count."""
-    place = cost_cache.place_of(comm)
+    place = tuned.place_of(comm)
     backwards = {
         size: dict(zip(times, reversed(times.values()), strict=True)) for size, times in by_size.items()
     }
-    assert cost_cache.save(place, by_size if comm.rank == 0 else backwards, "today") == ""
+    assert tuned.save(place, by_size if comm.rank == 0 else backwards, "today") == ""
 
 
 def check_auto_uses_the_algorithm_with_the_lowest_cost_on_rank_0(comm: MPI.Intracomm) -> None:
@@ -94,14 +94,14 @@ def check_costs_are_measured_once_and_again_only_if_they_are_damaged_or_on_reque
         def measured_for(nbytes: int, own_memory: bool = False) -> list[int]:
             measured.clear()
             if not own_memory:
-                cost_cache._in_memory.clear()  # as in a new process
+                tuned._known.clear()  # as in a new process
             assert choose(comm, nbytes).nbytes == nbytes
             return measured
 
         assert measured_for(SMALL) == [SMALL]
         assert measured_for(SMALL) == []
         assert measured_for(SMALL + 4) == [LARGE]
-        path = cost_cache.path_of(cost_cache.place_of(comm))
+        path = tuned.file_of_costs()
         for damaged in b"", b'{"place": ""}', b"[1]", path.read_bytes()[:-9] if comm.rank == 0 else b"":
             comm.Barrier()
             if comm.rank == 0:
@@ -125,7 +125,7 @@ def check_a_folder_that_cannot_be_written_to_costs_only_the_memory_of_the_proces
     if comm.size == 1:
         return
     with costs_in_a_new_folder(comm) as measured, tempfile.NamedTemporaryFile() as file:
-        os.environ["LABKIT_COSTS"] = str(Path(file.name) / "folder")
+        os.environ["LABKIT_COSTS"] = str(Path(file.name) / "costs")
         assert "not kept: cannot write to" in choose(comm, SMALL).source
         assert "not kept" not in choose(comm, SMALL).source and measured == [SMALL]
 

@@ -80,7 +80,7 @@ def check_communicators_made_from_it_run_the_schedule_too(comm: MPI.Intracomm) -
     group = own.Get_group()
     for part in own.Dup(), own.Clone(), own.Split(comm.rank % 2), own.Create(group), own.Create_group(group):
         assert isinstance(part, RingComm)
-        own.counts.reset()
+        own.reset()
         values = np.full(3, comm.rank)
         part.Allreduce(MPI.IN_PLACE, values)
         np.testing.assert_array_equal(
