@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.exercises.checking import check, hint
-    from labkit.exercises.page import progress
+    from labkit.exercises.record import progress
 
 __all__ = ["check", "hint", "progress"]
 
-_HOMES = {"check": "checking", "hint": "checking", "progress": "page"}
+_HOMES = {"check": "checking", "hint": "checking", "progress": "record"}
 
 
 def __getattr__(name: str) -> Any:

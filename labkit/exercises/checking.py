@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import linecache
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
+from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 
 from labkit.children import ChildError, run_child
 from labkit.exercises import catalogue, record
-from labkit.exercises.exercise import Exercise
-from labkit.exercises.judging import Verdict
+from labkit.exercises.exercise import Exercise, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, START_S, clean_environment, scratch_folder
-from labkit.exercises.reference import is_reference, reference_function, reference_text
-from labkit.exercises.source import cell_text, is_stub
+from mpiwatch.source import is_cell
 from mpiwatch.wording import COLUMNS, counted, wrapped
 
 PRINTED_LINES = 10
@@ -79,7 +81,7 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
     with scratch_folder() as folder:
         request = {"name": exercise.name, "text": text, "sandboxed": sandboxed}
         (folder / "request.json").write_text(json.dumps(request))
-        command = [sys.executable, "-m", "labkit.exercises.judging", str(folder)]
+        command = [sys.executable, "-m", "labkit.exercises.judge", str(folder)]
         try:
             done = run_child(command, deadline_s=limit, environment=clean_environment())
             return Verdict(**json.loads(done.stdout))
@@ -93,9 +95,49 @@ def grade_text(exercise: Exercise, text: str, *, sandboxed: bool) -> Verdict:
     A check that fails is an excuse only if it fails for the reference, too.
     """
     found = judge_text(exercise, text, sandboxed=sandboxed)
-    if found.check_failed and judge_text(exercise, reference_text(exercise), sandboxed=sandboxed).passed:
+    if found.check_failed and judge_text(exercise, exercise.text, sandboxed=sandboxed).passed:
         return replace(found, check_failed=False)
     return found
+
+
+def cell_text(function: Callable[..., Any]) -> str:
+    """Return the text of the cell that defines a function; outside notebooks, of the function alone.
+
+    Raise OSError if the text is not known.
+    """
+    file = function.__code__.co_filename
+    if is_cell(file) and (lines := linecache.getlines(file)):
+        return "".join(lines)
+    return textwrap.dedent(inspect.getsource(function))
+
+
+def reference_function(exercise: Exercise, names: dict[str, Any] | None = None) -> Callable[..., Any]:
+    """Return the reference as a function that looks names up in `names`, those of the notebook.
+
+    So it calls the student's functions of earlier exercises. What the exercise's prelude imports and `names`
+    lacks is added to it.
+    """
+    file = f"<reference of {exercise.name}>"
+    linecache.cache[file] = len(exercise.text), None, exercise.text.splitlines(keepends=True), file
+    own: dict[str, Any] = {"__name__": file}
+    exec(exercise.prelude, own)
+    exec(compile(exercise.text, file, "exec"), own)
+    function: FunctionType = own.pop(exercise.name)
+    names = {} if names is None else names
+    for name, value in own.items():
+        names.setdefault(name, value)
+    reference = FunctionType(
+        function.__code__, names, exercise.name, function.__defaults__, function.__closure__
+    )
+    reference.__doc__, reference.__kwdefaults__ = function.__doc__, function.__kwdefaults__
+    return reference
+
+
+def is_reference(function: Callable[..., Any], exercise: Exercise) -> bool:
+    """Tell whether a function is the reference, as `check` returns it or as the exercise holds it."""
+    return (
+        function is exercise.reference or function.__code__.co_filename == f"<reference of {exercise.name}>"
+    )
 
 
 def _answer(function: Callable[..., Any], exercise: Exercise) -> Answer:

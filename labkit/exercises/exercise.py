@@ -1,7 +1,11 @@
-"""What an exercise is: a function to write, the cases to try it on, and what to say of a wrong answer."""
+"""What an exercise is: a function to write, the cases to try it on, and what to say of a wrong answer.
+
+The job that runs a student's code imports this module, too: it knows no exercise.
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import textwrap
@@ -41,6 +45,17 @@ class Outcome(NamedTuple):
     calls: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What is known about a student's function. If `check_failed`, nothing is, and `finding` says why."""
+
+    passed: bool
+    finding: str = ""
+    cases: int = 0
+    check_failed: bool = False
+    printed: str = ""
+
+
 Code = str | Mapping[str, str]  # the text of a cell, or what is replaced in the reference's text, and by what
 CAUGHT = "…"  # stands before words of a finding that the check makes without knowing the mistake
 
@@ -68,14 +83,9 @@ class Exercise:
     over the samples", to the cell as a student would write it: its text, or what to replace in the text of
     the reference. If the student's result is wrong, or `look` finds a fault where nothing is expected, the
     job runs the mistakes on the same cases; if results are equal, the sentence is the finding. (If several
-    return the same, the first is named.) A key that
-    starts with "…" is not a sentence but words of the finding that the check makes by itself: an error, a
-    hang, a forbidden call, traffic, a difference. The check does not run such a mistake; `make exercises`
-    does.
-
-    `suspects` maps the description of a plausible mistake, a sentence such as "db sums over the outputs; sum
-    over the samples", to a function of the case that returns what that mistake would produce on each rank. If
-    the student's result is wrong and equals such a result, the sentence is the finding.
+    return the same, the first is named.) A key that starts with "…" is not a sentence but words of the
+    finding that the check makes by itself: an error, a hang, a forbidden call, traffic, a difference. The
+    check does not run such a mistake; `make exercises` does.
 
     `look(case, outcomes)` checks what equal results do not show, such as traffic: return a finding, or None.
     It is called only if all results are right.
@@ -97,7 +107,6 @@ class Exercise:
     expected: Callable[[Case], Sequence[Any]] | None
     hints: tuple[str, ...]
     mistakes: Mapping[str, Code] = field(default_factory=dict)
-    suspects: Mapping[str, Callable[[Case], Sequence[Any]]] = field(default_factory=dict)
     look: Callable[[Case, Sequence[Outcome]], str | None] = lambda case, outcomes: None
     on_ranks: bool = False
     result_in: int | None = None
@@ -146,3 +155,20 @@ class Exercise:
     def recognised(self) -> list[str]:
         """Return the sentences of the mistakes that the check recognises by their results."""
         return [finding for finding in self.mistakes if not finding.startswith(CAUGHT)]
+
+
+def is_stub(text: str, name: str) -> bool:
+    """Tell whether the function of this name in a cell has no code: a docstring and `pass`, say."""
+    try:
+        nodes = ast.walk(ast.parse(text))
+    except SyntaxError:
+        return False
+    found = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == name]
+    return bool(found) and all(map(_does_nothing, found[-1].body))
+
+
+def _does_nothing(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Raise):
+        return statement.exc is not None and "NotImplementedError" in ast.dump(statement.exc)
+    is_constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return is_constant or isinstance(statement, ast.Pass)

@@ -234,7 +234,8 @@ class _Ranks(_OneProcess):
     def __init__(self) -> None:
         from mpi4py import MPI
 
-        from labkit.exercises import recording
+        from labkit.comm import CountingComm
+        from labkit.exercises.recording import Calls, recording
 
         super().__init__()
         self.recording = recording
@@ -242,10 +243,10 @@ class _Ranks(_OneProcess):
         self.watch = getattr(self.world, "watch", None)
         self.rank = self.world.rank
         self.own = MPI.Intracomm.Dup(MPI.Intracomm(self.world))  # not watched, not counted
-        self.counted = recording.counting(self.world)
+        self.counted = CountingComm(self.world)
         self.comms: dict[int, Any] = {}
-        self._calls = recording.Calls()
-        setattr(MPI, "COMM_WORLD", recording.recording(self.counted, self._calls))  # noqa: B010
+        self._calls = Calls()
+        setattr(MPI, "COMM_WORLD", recording(self.counted, self._calls))  # noqa: B010
 
     def prepare(self, sizes: Iterator[int] | Any) -> None:
         for size in sorted(set(sizes)):
@@ -279,7 +280,7 @@ class _Ranks(_OneProcess):
             comm = wrap(comm, case)
         self.counted.reset()
         self._calls.names.clear()
-        return (self.recording.recording(comm, self._calls),)
+        return (self.recording(comm, self._calls),)
 
     def traffic(self, size: int) -> dict[str, list[Any]]:
         counted = list(self.counted.counts.sent.values())  # each of shape (2, ranks)

@@ -1,226 +1,266 @@
-"""Judge what a student's function did: one finding, about the smallest case that fails."""
+"""The judge: run a student's function in a job, and say what is wrong with it, in one finding.
+
+    python -m labkit.exercises.judge FOLDER
+
+is a process that neither the notebook nor the job can change. The folder holds `request.json`: an exercise's
+name, the text of the student's cell, and whether the job is to run in a sandbox. The program prints the
+verdict, as JSON. No process of the job has its standard output.
+"""
 
 from __future__ import annotations
 
 import inspect
+import json
+import os
+import resource
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from labkit.exercises import catalogue, failures, sandbox
 from labkit.exercises.compare import ROUNDINGS, difference, names_of_parts
-from labkit.exercises.ends import CheckFailed
-from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.exercises.launching import Job, Trial
+from labkit.exercises.exercise import Case, Exercise, Outcome, Verdict
+from labkit.exercises.launching import Job, Run
 from labkit.exercises.transport import Foreign, Unreadable, pack, unpack
 from mpiwatch.wording import ranks_phrase
 
+MEMORY_BYTES = 4 << 30  # of address space, for the judge: a student's results can be large
+MOST_WORDS = 2000  # characters of a finding
 RECOGNITION_S = 4.0  # for all known mistakes to run; they take a second on emulated links, else far less
 
 Results = list[list[Outcome]]  # of each case, of each rank
 Wrong = dict[int, tuple[list[Any], list[str | None]]]  # expected results and differences, by case
 
 
-def outcomes(trial: Trial, cases: Sequence[Case]) -> Results:
-    """Return what the ranks of a complete job did. Raise CheckFailed if a record is missing."""
-    found = _by_case_and_rank(trial)
+def main(folder: Path) -> None:
+    """Judge the request in the folder."""
+    answer = os.dup(sys.stdout.fileno())  # no process that this one starts inherits the new descriptor
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    request: dict[str, Any] = json.loads((folder / "request.json").read_text())
+    sandbox.in_use = request["sandboxed"]
+    with suppress(ValueError, OSError):  # a lower limit holds already, or the system has none
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     try:
-        return [[found[number, rank] for rank in range(case.ranks)] for number, case in enumerate(cases)]
-    except KeyError as missing:
-        raise CheckFailed(f"the job wrote no result for case and rank {missing}") from None
+        do_not_be_an_mpi_process()
+        exercise = catalogue.find(request["name"])
+        cases = list(exercise.cases())
+        with Job(folder, exercise, cases) as job:
+            found = Judge(job, exercise, cases).verdict(request["text"])
+    except Exception as error:
+        found = failed(error)
+    with open(answer, "w", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(found)))
 
 
-def _by_case_and_rank(trial: Trial) -> dict[tuple[int, int], Outcome]:
+def do_not_be_an_mpi_process() -> None:
+    """Let exercises load MPI without initialising it: only the job's ranks are MPI processes."""
+    import mpi4py  # noqa: PLC0415
+
+    mpi4py.rc.initialize = False
+
+
+def failed(error: Exception) -> Verdict:
+    """Return the verdict that the check itself has failed."""
+    is_known = isinstance(error, failures.CheckFailed)
+    text = str(error) if is_known else f"{type(error).__name__}: {error}"
+    return Verdict(False, text[:MOST_WORDS], check_failed=True)
+
+
+class Judge:
+    """Judges what cells do that a job runs, one after the other, on the cases of an exercise."""
+
+    def __init__(self, job: Job, exercise: Exercise, cases: Sequence[Case]) -> None:
+        self.job, self.exercise, self.cases = job, exercise, cases
+        self._mistaken: dict[tuple[int, str], list[Outcome]] = {}  # by case and sentence
+
+    def verdict(self, text: str) -> Verdict:
+        """Run the function that a cell defines on all cases, and judge it. Never raise an exception."""
+        try:
+            (run,) = self.job.run([text], range(len(self.cases)))
+            found = failures.finding(run, text, self.exercise, self.cases)
+            if found is None:
+                found = self.finding(self.outcomes(run))
+        except Exception as error:
+            return failed(error)
+        return Verdict(found is None, (found or "")[:MOST_WORDS], len(self.cases), printed=run.printed)
+
+    def outcomes(self, run: Run) -> Results:
+        """Return what the ranks did in each case of a run that is complete. Raise CheckFailed otherwise."""
+        found = _by_case_and_rank(run)
+        try:
+            return [
+                [found[number, rank] for rank in range(case.ranks)] for number, case in enumerate(self.cases)
+            ]
+        except KeyError as missing:
+            raise failures.CheckFailed(f"the job wrote no result for case and rank {missing}") from None
+
+    def finding(self, outcomes: Results) -> str | None:
+        """Return the finding on the outcomes of all cases; None if the function is correct."""
+        exercise = self.exercise
+        for by_rank in outcomes:
+            for rank, outcome in enumerate(by_rank):
+                if found := sorted(set(outcome.calls) & set(exercise.forbidden)):
+                    where = f"on rank {rank}, " if exercise.on_ranks else ""
+                    return (
+                        f"{where}it calls `comm.{found[0]}`, which does the exercise by itself. "
+                        "Write it without this call"
+                    )
+        if wrong := self._wrong(outcomes):
+            return self._explain(outcomes, wrong)
+        for case, by_rank in zip(self.cases, outcomes, strict=True):
+            if changed := self._changed(case, by_rank):
+                return f"with {case.label}: {changed}"
+        for number, (case, by_rank) in enumerate(zip(self.cases, outcomes, strict=True)):
+            if seen := exercise.look(case, by_rank):
+                if exercise.expected is None:  # so the result may be that of a known mistake
+                    seen = self._recognised(outcomes, {number: ([None] * case.ranks, [seen])}) or seen
+                return f"with {case.label}: {seen}"
+        return None
+
+    def _wrong(self, outcomes: Results) -> Wrong:
+        """Return the expected results and the ranks' differences of each case that has any."""
+        wrong: Wrong = {}
+        if self.exercise.expected is None:
+            return wrong
+        for number, (case, by_rank) in enumerate(zip(self.cases, outcomes, strict=True)):
+            expected = list(self.exercise.expected(case))
+            if len(expected) != case.ranks:
+                raise ValueError(f"{self.exercise.name}: expected({case.label}) has {len(expected)} results")
+            found = [
+                self._difference(case, self._result(outcome), right)
+                for outcome, right in zip(by_rank, expected, strict=True)
+            ]
+            if any(found):
+                wrong[number] = expected, found
+        return wrong
+
+    def _result(self, outcome: Outcome) -> Any:
+        """Return what is judged: the function's result, or what it left in one of its arguments."""
+        place = self.exercise.result_in
+        return outcome.result if place is None else outcome.arguments[place]
+
+    def _difference(self, case: Case, got: Any, expected: Any) -> str | None:
+        tolerance = self._tolerance(case)
+        if self.exercise.result_in is not None:
+            name = self._parameters()[self.exercise.result_in]
+            return difference(got, expected, tolerance, name if hasattr(expected, "shape") else f"`{name}`")
+        if isinstance(expected, tuple) and isinstance(got, (tuple, list)) and len(got) == len(expected):
+            names = names_of_parts(self.exercise.reference.__doc__, len(expected))
+            parts = zip(names, got, expected, strict=True) if names else ()
+            for name, left, right in parts:
+                if found := difference(left, right, tolerance, name):
+                    return found
+        return difference(got, expected, tolerance)
+
+    def _parameters(self) -> list[str]:
+        """Return the names of the function's arguments, without the communicator."""
+        return list(inspect.signature(self.exercise.reference).parameters)[self.exercise.on_ranks :]
+
+    def _tolerance(self, case: Case) -> float | None:
+        """Return the tolerance: to rounding of the arguments if they are coarser than float64.
+
+        A number that is computed from float32 is rounded to float32, whatever its own type.
+        """
+        if self.exercise.tolerance is not None:
+            return self.exercise.tolerance
+        dtypes = {each.dtype for mine in case.arguments for each in mine if isinstance(each, np.ndarray)}
+        coarse = [np.finfo(dtype).eps for dtype in dtypes if dtype.kind == "f" and dtype.itemsize < 8]
+        return ROUNDINGS * float(max(coarse)) if coarse else None
+
+    def _explain(self, outcomes: Results, wrong: Wrong) -> str:
+        """Return the mistake that explains the wrong results, or what is wrong in the smallest case."""
+        number = min(wrong)
+        case, (_, found) = self.cases[number], wrong[number]
+        if sentence := self._recognised(outcomes, wrong):
+            return f"with {case.label}: {sentence}"
+        ranks = [rank for rank, each in enumerate(found) if each]
+        others = [rank for rank in range(case.ranks) if rank not in ranks]
+        right = f" ({ranks_phrase(others)} {'are' if len(others) > 1 else 'is'} right)" if others else ""
+        where = f", on {ranks_phrase(ranks[:1])}{right}" if self.exercise.on_ranks else ""
+        text = f"with {case.label}{where}: {found[ranks[0]]}"
+        changed = self._changed(case, outcomes[number])
+        return f"{text}. Also, {changed}" if changed else text
+
+    def _recognised(self, outcomes: Results, wrong: Wrong) -> str:
+        """Return the sentence of the mistake that explains the first wrong cases; empty if none does.
+
+        Further cases are tried only until one mistake is left: that takes time on ranks.
+        """
+        left, is_explained = self.exercise.recognised, False
+        end_at = time.monotonic() + RECOGNITION_S
+        for number in sorted(wrong):
+            left_s = end_at - time.monotonic()
+            if not left or (is_explained and len(left) == 1) or left_s <= 0:
+                break
+            explaining = [
+                sentence
+                for sentence, by_rank in zip(left, self.mistaken(number, left, left_s), strict=True)
+                if self._explains(self.cases[number], outcomes[number], by_rank, wrong[number][0])
+            ]
+            left, is_explained = explaining or left, is_explained or bool(explaining)
+        return left[0] if is_explained else ""
+
+    def mistaken(self, number: int, sentences: Sequence[str], limit_s: float) -> Results:
+        """Return what these mistakes do on each rank in a case; nothing for one that does not return.
+
+        The job that has run the student's code runs them.
+        """
+        new = [each for each in sentences if (number, each) not in self._mistaken]
+        self._mistaken |= {(number, each): [] for each in new}
+        if new and self.job.is_running:
+            with suppress(OSError, Unreadable):  # then none of them is recognised
+                runs = self.job.run([self.exercise.mistaken(each) for each in new], [number], limit_s)
+                for sentence, run in zip(new, runs, strict=False):
+                    found = _by_case_and_rank(run)
+                    ranks = [(number, rank) for rank in range(self.cases[number].ranks)]
+                    if all(key in found for key in ranks):
+                        self._mistaken[number, sentence] = [found[key] for key in ranks]
+        return [self._mistaken[number, each] for each in sentences]
+
+    def _explains(
+        self, case: Case, by_rank: list[Outcome], mistaken: list[Outcome], right: list[Any]
+    ) -> bool:
+        """Tell whether a mistake produces these results, wherever its results are not the right ones."""
+        seen, tolerance = False, self._tolerance(case)
+        for outcome, other, expected in zip(by_rank, mistaken, right, strict=False):
+            for left, middle, goal in _parts(self._result(outcome), self._result(other), expected):
+                if difference(middle, goal, tolerance):
+                    seen = True
+                    if difference(left, middle, tolerance):
+                        return False
+        return seen
+
+    def _changed(self, case: Case, by_rank: Sequence[Outcome]) -> str | None:
+        """Return which argument the function has changed that it should leave alone."""
+        names = self._parameters()
+        allowed = {*self.exercise.may_change, self.exercise.result_in}
+        for rank, (outcome, before) in enumerate(zip(by_rank, case.arguments, strict=True)):
+            for number, (left, right) in enumerate(zip(outcome.arguments, before, strict=True)):
+                sent = unpack(pack(right))
+                if number in allowed or isinstance(sent, Foreign):
+                    continue
+                if difference(left, sent, 0.0):
+                    name = names[min(number, len(names) - 1)]
+                    where = f"on rank {rank} " if self.exercise.on_ranks else ""
+                    return f"{where}the function changes its argument `{name}`. Work on a copy"
+        return None
+
+
+def _by_case_and_rank(run: Run) -> dict[tuple[int, int], Outcome]:
     found: dict[tuple[int, int], Outcome] = {}
-    for rank, records in enumerate(trial.records):
+    for rank, records in enumerate(run.records):
         for record in records:
             if "result" in record:
                 arguments = tuple(map(unpack, record["arguments"]))
                 counts = (tuple(record[name]) for name in ("sent", "messages", "calls"))
                 found[record["case"], rank] = Outcome(unpack(record["result"]), arguments, *counts)
     return found
-
-
-class MistakesMade:
-    """What an exercise's known mistakes return: the job that runs the student's code runs them when asked."""
-
-    def __init__(self, job: Job, exercise: Exercise, cases: Sequence[Case]) -> None:
-        self.job, self.exercise, self.cases = job, exercise, cases
-        self._outcomes: dict[tuple[int, str], list[Outcome]] = {}
-
-    def on(self, number: int, sentences: Sequence[str], limit_s: float) -> list[list[Outcome]]:
-        """Return what these mistakes do on each rank in a case; nothing for one that does not return."""
-        new = [each for each in sentences if (number, each) not in self._outcomes]
-        self._outcomes |= {(number, each): [] for each in new}
-        if new and self.job.is_running:
-            with suppress(OSError, Unreadable):  # then none of them is recognised
-                trials = self.job.run([self.exercise.mistaken(each) for each in new], [number], limit_s)
-                for sentence, trial in zip(new, trials, strict=False):
-                    found = _by_case_and_rank(trial)
-                    ranks = [(number, rank) for rank in range(self.cases[number].ranks)]
-                    if all(key in found for key in ranks):
-                        self._outcomes[number, sentence] = [found[key] for key in ranks]
-        return [self._outcomes[number, each] for each in sentences]
-
-
-def judge(exercise: Exercise, cases: Sequence[Case], outcomes: Results, mistakes: MistakesMade) -> str | None:
-    """Return the finding on the outcomes of all cases; None if the function is correct."""
-    for by_rank in outcomes:
-        for rank, outcome in enumerate(by_rank):
-            if found := sorted(set(outcome.calls) & set(exercise.forbidden)):
-                where = f"on rank {rank}, " if exercise.on_ranks else ""
-                return (
-                    f"{where}it calls `comm.{found[0]}`, which does the exercise by itself. "
-                    "Write it without this call"
-                )
-    wrong: Wrong = {} if exercise.expected is None else _wrong(exercise, cases, outcomes)
-    if wrong:
-        return _explain(exercise, cases, outcomes, wrong, mistakes)
-    for case, by_rank in zip(cases, outcomes, strict=True):
-        if changed := _changed(exercise, case, by_rank):
-            return f"{_with(case)}: {changed}"
-    for number, (case, by_rank) in enumerate(zip(cases, outcomes, strict=True)):
-        if found_by_look := exercise.look(case, by_rank):
-            sentence = ""
-            if exercise.expected is None:  # so the result may be that of a mistake
-                unknown: Wrong = {number: ([None] * case.ranks, [found_by_look])}
-                sentence = _recognised(exercise, cases, outcomes, unknown, mistakes)
-            return f"{_with(case)}: {sentence or found_by_look}"
-    return None
-
-
-def result_of(exercise: Exercise, outcome: Outcome) -> Any:
-    """Return what is judged: the function's result, or what it left in one of its arguments."""
-    return outcome.result if exercise.result_in is None else outcome.arguments[exercise.result_in]
-
-
-def _wrong(exercise: Exercise, cases: Sequence[Case], outcomes: Results) -> Wrong:
-    """Return the expected results and the ranks' differences of each case that has any."""
-    assert exercise.expected is not None
-    wrong: Wrong = {}
-    for number, (case, by_rank) in enumerate(zip(cases, outcomes, strict=True)):
-        expected = list(exercise.expected(case))
-        if len(expected) != case.ranks:
-            raise ValueError(f"{exercise.name}: expected({case.label}) has {len(expected)} results")
-        found = [
-            _difference(exercise, case, result_of(exercise, outcome), right)
-            for outcome, right in zip(by_rank, expected, strict=True)
-        ]
-        if any(found):
-            wrong[number] = expected, found
-    return wrong
-
-
-def _difference(exercise: Exercise, case: Case, got: Any, expected: Any) -> str | None:
-    tolerance = _tolerance(exercise, case)
-    if exercise.result_in is not None:
-        names = list(inspect.signature(exercise.reference).parameters)
-        name = names[exercise.result_in + exercise.on_ranks]
-        return difference(got, expected, tolerance, f"`{name}`" if _is_plain(expected) else name)
-    if isinstance(expected, tuple) and isinstance(got, (tuple, list)) and len(got) == len(expected):
-        names = names_of_parts(exercise.reference.__doc__, len(expected))
-        parts = zip(names, got, expected, strict=True) if names else ()
-        for name, left, right in parts:
-            if found := difference(left, right, tolerance, name):
-                return found
-    return difference(got, expected, tolerance)
-
-
-def _tolerance(exercise: Exercise, case: Case) -> float | None:
-    """Return the tolerance: to rounding of the arguments if they are coarser than float64.
-
-    A number that is computed from float32 is rounded to float32, whatever its own type.
-    """
-    if exercise.tolerance is not None:
-        return exercise.tolerance
-    dtypes = {each.dtype for mine in case.arguments for each in mine if isinstance(each, np.ndarray)}
-    coarse = [np.finfo(dtype).eps for dtype in dtypes if dtype.kind == "f" and dtype.itemsize < 8]
-    return ROUNDINGS * float(max(coarse)) if coarse else None
-
-
-def _is_plain(value: Any) -> bool:
-    return not hasattr(value, "shape")
-
-
-def _explain(
-    exercise: Exercise,
-    cases: Sequence[Case],
-    outcomes: Results,
-    wrong: Wrong,
-    mistakes: MistakesMade,
-) -> str:
-    """Return the mistake that explains the wrong results, or what is wrong in the smallest case."""
-    number = min(wrong)
-    case, (_, found) = cases[number], wrong[number]
-    sentence = _of_suspects(exercise, cases, outcomes, wrong) if exercise.suspects else ""
-    sentence = sentence or _recognised(exercise, cases, outcomes, wrong, mistakes)
-    if sentence:
-        return f"{_with(case)}: {sentence}"
-    ranks = [rank for rank, each in enumerate(found) if each]
-    text = f"{_with(case)}{_on(ranks, case, exercise)}: {found[ranks[0]]}"
-    changed = _changed(exercise, case, outcomes[number])
-    return f"{text}. Also, {changed}" if changed else text
-
-
-def _recognised(
-    exercise: Exercise, cases: Sequence[Case], outcomes: Results, wrong: Wrong, mistakes: MistakesMade
-) -> str:
-    """Return the sentence of the mistake that explains the first cases that are wrong; empty if none does.
-
-    Further cases are tried only until one mistake is left: that takes time on ranks.
-    """
-    left, is_explained = exercise.recognised, False
-    end_at = time.monotonic() + RECOGNITION_S
-    for number in sorted(wrong):
-        left_s = end_at - time.monotonic()
-        if not left or (is_explained and len(left) == 1) or left_s <= 0:
-            break
-        done = mistakes.on(number, left, left_s)
-        made = [[result_of(exercise, each) for each in by_rank] for by_rank in done]
-        explaining = [
-            sentence
-            for sentence, produced in zip(left, made, strict=True)
-            if _explains(exercise, cases[number], outcomes[number], produced, wrong[number][0])
-        ]
-        left, is_explained = explaining or left, is_explained or bool(explaining)
-    return left[0] if is_explained else ""
-
-
-def _of_suspects(exercise: Exercise, cases: Sequence[Case], outcomes: Results, wrong: Wrong) -> str:
-    """Return the suspect that explains most of the wrong cases; empty if none does."""
-    explained = {
-        sentence: sum(
-            _explains(exercise, cases[number], outcomes[number], _produced(produce, cases[number]), expected)
-            for number, (expected, _) in wrong.items()
-        )
-        for sentence, produce in exercise.suspects.items()
-    }
-    best = max(explained, key=lambda sentence: explained[sentence])
-    return best if explained[best] else ""
-
-
-def _produced(produce: Any, case: Case) -> list[Any]:
-    try:
-        return list(produce(case))
-    except Exception:  # the mistake cannot be made in this case
-        return []
-
-
-def _explains(
-    exercise: Exercise, case: Case, by_rank: list[Outcome], produced: list[Any], right: list[Any]
-) -> bool:
-    """Tell whether a mistake produces these results, wherever its results are not the right ones."""
-    seen, tolerance = False, _tolerance(exercise, case)
-    for outcome, mistaken, expected in zip(by_rank, produced, right, strict=False):
-        got = result_of(exercise, outcome)
-        for left, middle, goal in _parts(got, mistaken, expected):
-            if difference(middle, goal, tolerance):
-                seen = True
-                if difference(left, middle, tolerance):
-                    return False
-    return seen
 
 
 def _parts(got: Any, mistaken: Any, expected: Any) -> list[tuple[Any, Any, Any]]:
@@ -233,29 +273,5 @@ def _parts(got: Any, mistaken: Any, expected: Any) -> list[tuple[Any, Any, Any]]
     return [values]
 
 
-def _changed(exercise: Exercise, case: Case, by_rank: Sequence[Outcome]) -> str | None:
-    """Return which argument the function has changed that it should leave alone."""
-    names = list(inspect.signature(exercise.reference).parameters)[exercise.on_ranks :]
-    allowed = {*exercise.may_change, exercise.result_in}
-    for rank, (outcome, before) in enumerate(zip(by_rank, case.arguments, strict=True)):
-        for number, (left, right) in enumerate(zip(outcome.arguments, before, strict=True)):
-            sent = unpack(pack(right))
-            if number in allowed or isinstance(sent, Foreign):
-                continue
-            if difference(left, sent, 0.0):
-                name = names[min(number, len(names) - 1)]
-                where = f"on rank {rank} " if exercise.on_ranks else ""
-                return f"{where}the function changes its argument `{name}`. Work on a copy"
-    return None
-
-
-def _with(case: Case) -> str:
-    return f"with {case.label}"
-
-
-def _on(ranks: list[int], case: Case, exercise: Exercise) -> str:
-    if not exercise.on_ranks:
-        return ""
-    others = [rank for rank in range(case.ranks) if rank not in ranks]
-    right = f" ({ranks_phrase(others)} {'are' if len(others) > 1 else 'is'} right)" if others else ""
-    return f", on {ranks_phrase(ranks[:1])}{right}"
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

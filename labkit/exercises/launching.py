@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 
 from labkit.children import end
 from labkit.exercises import sandbox, transport, visible
-from labkit.exercises.exercise import Case
+from labkit.exercises.exercise import Case, Exercise
 from labkit.exercises.limits import FILE_BYTES, PROCESSES, processes
 from mpiwatch import env
 from mpiwatch.launch import Options, command_line
@@ -54,27 +54,8 @@ KEPT = {
 }
 
 
-@dataclass(frozen=True)
-class Task:
-    """What a job runs: the function `name`, which each of at most `texts` cells defines, on cases.
-
-    `prelude`, `wrap` and `digest` are the exercise's. A rank that has computed for `deadline_s` on one text
-    ends the job. So does one that has not come to its end EXTRA_S later: it sleeps, or cores are busy.
-    """
-
-    name: str
-    prelude: str
-    cases: tuple[Case, ...]
-    wrap: Callable[[Any, Case], Any] | None
-    digest: Callable[[Any], Any] | None
-    texts: int
-    ranks: int
-    on_ranks: bool
-    deadline_s: float
-
-
 @dataclass
-class Trial:
+class Run:
     """What a job did with one text. `records` holds each rank's records in order."""
 
     records: list[list[dict[str, Any]]]
@@ -120,33 +101,42 @@ class _Output:
 
 
 class Job:
-    """A job on this machine, which runs students' cells and their function; a context manager.
+    """A job on this machine, which runs students' cells and their function on cases; a context manager.
 
-    The folder must be empty. Raise OSError if the job cannot be started.
+    It is for at most `texts` cells. A rank that has computed for `exercise.deadline_s` on one of them ends
+    the job. So does one that has not come to its end EXTRA_S later: it sleeps, or cores are busy. Raise
+    OSError if the job cannot be started.
     """
 
-    def __init__(self, folder: Path, task: Task) -> None:
-        self.task, self.folder = task, folder / "job"
+    def __init__(self, folder: Path, exercise: Exercise, cases: Sequence[Case], texts: int = 1) -> None:
+        self.exercise, self.folder = exercise, folder / "job"
+        self.ranks = max(case.ranks for case in cases) if exercise.on_ranks else 1
         (self.folder / "work").mkdir(parents=True)
-        about = {**vars(task), "cases": pickle.dumps(task.cases), "extra_s": EXTRA_S}
-        about["processes"] = PROCESSES if sandbox.in_use else processes()
-        (self.folder / "task").write_bytes(pickle.dumps(about))
+        names = "name", "prelude", "wrap", "digest", "on_ranks", "deadline_s"
+        task = {name: getattr(exercise, name) for name in names}
+        task |= {"cases": pickle.dumps(list(cases)), "texts": texts, "extra_s": EXTRA_S}
+        task["processes"] = PROCESSES if sandbox.in_use else processes()
+        (self.folder / "task").write_bytes(pickle.dumps(task))
         self.report = self.folder / "report.json"
         words = JOB, str(self.folder)
-        if task.on_ranks:
+        if exercise.on_ranks:
             watched = command_line(Options(words, True, HANG_S, json=str(self.report)))
-            command = [*_mpiexec(), "-n", str(task.ranks), *watched]
+            command = [*_mpiexec(), "-n", str(self.ranks), *watched]
         else:
             command = [sys.executable, "-m", *words]
         environment = {**clean_environment(), "HOME": str(self.folder / "work")}
         if sandbox.in_use:
+            # It begins with the job's program and what the exercise gives it: pickles hold modules' names.
+            content = pickle.dumps((list(cases), exercise.wrap, exercise.digest))
+            given = [name.decode() for name in set(re.findall(rb"(?:labkit|mpiwatch)(?:\.\w+)+", content))]
+            seen = [JOB, *given, *["mpiwatch.__main__"] * exercise.on_ranks]
             modules = folder / "modules"
-            visible.copy_modules(_modules(task), task.prelude, modules)
+            visible.copy_modules(seen, exercise.prelude, modules)
             environment |= {"PYTHONPATH": str(modules), "TMPDIR": "/tmp"}
             command = sandbox.command(command, self.folder, [modules])
         self.requests = 0
-        self.records_read = [0] * task.ranks
-        self.printed_read = [0] * task.ranks
+        self.records_read = [0] * self.ranks
+        self.printed_read = [0] * self.ranks
         self.limit_s = START_S  # besides the time that a request may take
         self.directory = os.open(self.folder, os.O_RDONLY)
         self.process = subprocess.Popen(
@@ -171,40 +161,40 @@ class Job:
         self._end()
         os.close(self.directory)
 
-    def run(self, texts: Sequence[str], cases: Sequence[int], limit_s: float | None = None) -> list[Trial]:
+    def run(self, texts: Sequence[str], cases: Sequence[int], limit_s: float | None = None) -> list[Run]:
         """Run cells with these texts, and their function on the cases of these numbers.
 
-        Return one trial for each text. A text that ends the job is the last one with a trial. `limit_s` is
+        Return one run for each text. A text that ends the job is the last one with a run. `limit_s` is
         given for known mistakes: the job is ended if they take longer, and their communicators are freed.
         """
         self._request(texts, cases, free=limit_s is not None)
         if limit_s is None:
-            limit_s = self.limit_s + len(texts) * self.task.deadline_s + EXTRA_S
+            limit_s = self.limit_s + len(texts) * self.exercise.deadline_s + EXTRA_S
         self.limit_s = 0.0
         status, is_done = self._wait(limit_s)
         if not is_done:
             self._end()
         is_full_now = status is None and not is_done and is_full(self.folder)
         excess = "prints" if self.output.count > OUTPUT_BYTES else "writes" * is_full_now
-        trial = Trial([], [], None, status, excess, self.output.text(), "")
-        for rank in range(self.task.ranks):
+        run = Run([], [], None, status, excess, self.output.text(), "")
+        for rank in range(self.ranks):
             path = self.folder / f"rank-{rank}"
             try:
                 records = transport.read(path)
-                trial.records.append(records[self.records_read[rank] :])
+                run.records.append(records[self.records_read[rank] :])
                 self.records_read[rank] = len(records)
             except transport.Unreadable as error:
-                trial.records.append([])
-                trial.unreadable = str(error)
-            trial.stacks.append(_text(path.with_suffix(".stack"), STACK_BYTES))
+                run.records.append([])
+                run.unreadable = str(error)
+            run.stacks.append(_text(path.with_suffix(".stack"), STACK_BYTES))
             printed = _text(path.with_suffix(".printed"), 4 * transport.MAX_PRINTED)
             lines = printed[self.printed_read[rank] :].splitlines()
             self.printed_read[rank] = len(printed)
-            start = f"rank {rank}: " if self.task.on_ranks else ""
-            trial.printed += "".join(f"{start}{line}\n" for line in lines)
+            start = f"rank {rank}: " if self.exercise.on_ranks else ""
+            run.printed += "".join(f"{start}{line}\n" for line in lines)
         with suppress(ValueError, AttributeError):
-            trial.report = json.loads(_text(self.report, STACK_BYTES) or "{}").get("report")
-        return _by_text(trial)
+            run.report = json.loads(_text(self.report, STACK_BYTES) or "{}").get("report")
+        return _by_text(run)
 
     @property
     def is_running(self) -> bool:
@@ -227,8 +217,8 @@ class Job:
         Return the job's exit status, or None, and whether the request has come to its end.
         """
         end_at = time.monotonic() + limit_s
-        stacks = [self.folder / f"rank-{rank}.stack" for rank in range(self.task.ranks)]
-        done = [self.folder / f"rank-{rank}.done-{self.requests - 1}" for rank in range(self.task.ranks)]
+        stacks = [self.folder / f"rank-{rank}.stack" for rank in range(self.ranks)]
+        done = [self.folder / f"rank-{rank}.done-{self.requests - 1}" for rank in range(self.ranks)]
         is_ending = False
         while self.process.poll() is None:
             if all(path.exists() for path in done):
@@ -246,17 +236,10 @@ class Job:
         self.output.thread.join(1)
 
 
-def _modules(task: Task) -> list[str]:
-    """Return the modules with which a job begins: its program, and what the exercise gives it."""
-    content = pickle.dumps((task.cases, task.wrap, task.digest))  # with the modules' names
-    given = [name.decode() for name in set(re.findall(rb"(?:labkit|mpiwatch)(?:\.\w+)+", content))]
-    return [JOB, *given, *["mpiwatch.__main__"] * task.on_ranks]
-
-
-def _by_text(trial: Trial) -> list[Trial]:
-    """Return the trial of each text. How the job has ended belongs to the last."""
+def _by_text(run: Run) -> list[Run]:
+    """Return the run of each text. How the job has ended belongs to the last."""
     parts: list[list[list[dict[str, Any]]]] = []
-    for records in trial.records:
+    for records in run.records:
         mine: list[list[dict[str, Any]]] = [[]]
         for record in records:
             if "cell" in record and mine[-1]:
@@ -264,8 +247,8 @@ def _by_text(trial: Trial) -> list[Trial]:
             mine[-1].append(record)
         parts.append(mine)
     count = max(map(len, parts))
-    ended = [Trial([each[number] for each in parts], [], None, 0, "", "", "") for number in range(count - 1)]
-    return [*ended, replace(trial, records=[each[count - 1] if len(each) == count else [] for each in parts])]
+    ended = [Run([each[number] for each in parts], [], None, 0, "", "", "") for number in range(count - 1)]
+    return [*ended, replace(run, records=[each[count - 1] if len(each) == count else [] for each in parts])]
 
 
 def clean_environment() -> dict[str, str]:

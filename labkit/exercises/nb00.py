@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.calls import COLLECTIVES
 from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.wraps import COLLECTIVES
 from mpiwatch.report import Activity, CallRecord, MessageRecord, RankState, Reason, Report
 
 LARGE = 2**18  # float32 values; no MPI library keeps a message of 1 MiB until it is received

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from labkit.exercises import wraps
 from labkit.exercises.exercise import Case, Exercise
+from labkit.exercises.wraps import all_of, at_most
 from labkit.nn import ops
 from labkit.nn.ops.convolution import padded
 
@@ -539,6 +540,10 @@ def _over_all(case: Case) -> Sequence[Any]:
     return [(whole.mean(axis=(0, 2, 3)), whole.var(axis=(0, 2, 3)))] * case.ranks
 
 
+IN_ONE_CALL = partial(
+    at_most, 1, 1, "this is collective number {calls}: put count, sums and squares into one array"
+)
+SUMS_ALONE = partial(at_most, 0, 90, "{nbytes} bytes in one message: send sums, not the local batch")
 GLOBAL_STATISTICS = Exercise(
     reference=global_statistics,
     title="Statistics of the global batch",
@@ -597,10 +602,7 @@ def global_statistics(comm, x):
         },
     },
     on_ranks=True,
-    wrap=wraps.all_of(
-        wraps.at_most(1, 1, "this is collective number {calls}: put count, sums and squares into one array"),
-        wraps.at_most(0, 90, "{nbytes} bytes in one message: send sums, not the local batch"),
-    ),
+    wrap=partial(all_of, (IN_ONE_CALL, SUMS_ALONE)),
     hints=(
         "What do you need to know of each local batch, so that adding it up over the ranks is enough?",
         "The count, and each channel's sum and sum of squares: 1 + 2 C numbers in one float64 array.",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.exercises.calls import collectives_with
 from labkit.exercises.exercise import Case, Exercise
+from labkit.exercises.wraps import collectives_with
 from mpiwatch.wording import counted
 
 if TYPE_CHECKING:

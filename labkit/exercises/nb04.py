@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.calls import COLLECTIVES, SUMS
 from labkit.exercises.exercise import Case, Code, Exercise, Outcome
+from labkit.exercises.wraps import COLLECTIVES, SUMS
 from mpiwatch.wording import counted
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises import wraps
-from labkit.exercises.calls import COLLECTIVES
 from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.wraps import COLLECTIVES, rounds_as_list
 from labkit.schedules import (
     ALLREDUCE,
     CostModel,
@@ -443,7 +442,7 @@ RING_ROUNDS = Exercise(
     cases=ranks(3, 2, 4, 5, 8, 1),
     expected=None,
     look=look_ring,
-    digest=wraps.rounds_as_list,
+    digest=rounds_as_list,
     mistakes={
         "… a second time": {"(1, p):\n        yield reduce": "(1, p + 1):\n        yield reduce"},
         "… overwrites chunk": {"rank - k + 1": "rank - k"},
@@ -611,7 +610,7 @@ SLOW_RANK_ROUNDS = Exercise(
     cases=ranks(2, 3, 4, 8, 16),
     expected=None,
     look=look_slow,
-    digest=wraps.rounds_as_list,
+    digest=rounds_as_list,
     mistakes={
         "… not both ways at the same time": """
 def slow_rank_rounds(p):

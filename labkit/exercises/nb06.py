@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -341,7 +342,7 @@ def time_pairs(comm, nbytes):
         "At the end, comm.allreduce(seconds) sums the matrices of the ranks.",
     ),
     on_ranks=True,
-    wrap=wraps.on_links(BYTES_PER_S, LATENCY_S, SLOWER, SLOW_RANK),
+    wrap=partial(wraps.on_links, (BYTES_PER_S, LATENCY_S), SLOWER, SLOW_RANK),
     tolerance=TOLERANCE,
     prelude="import numpy as np\nfrom time import perf_counter\nfrom mpi4py import MPI",
     deadline_s=15.0,

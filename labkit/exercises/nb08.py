@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -98,7 +99,9 @@ def weights_equal(comm, weights):
 """,
     },
     on_ranks=True,
-    wrap=at_most(0, SIZE, "{nbytes:,} bytes in one collective: send a hash, a few bytes, not the weights"),
+    wrap=partial(
+        at_most, 0, SIZE, "{nbytes:,} bytes in one collective: send a hash, a few bytes, not the weights"
+    ),
     hints=(
         "hashlib.sha256(weights.tobytes()).digest() are 32 bytes computed from all bits of the weights.",
         "comm.allgather (lower case) gives every rank the list of all ranks' hashes.",
@@ -494,7 +497,7 @@ def accumulate(comm, micro_batches, total):
 """,
     },
     on_ranks=True,
-    wrap=at_most(1, 24, "the gradient is sent for the second time: once is enough, after the loop"),
+    wrap=partial(at_most, 1, 24, "the gradient is sent for the second time: once is enough, after the loop"),
     result_in=1,
     hints=(
         "A mean of means is right only if each is weighted by its number of samples.",

@@ -1,4 +1,4 @@
-"""What a student has done so far: a small file, kept across restarts and shared by all notebooks.
+"""What a student has done so far: a small file, kept across restarts and shared by all notebooks; its table.
 
 It is `$LABKIT_PROGRESS`, or `progress.json` in the user's state folder. A damaged one is kept under
 another name.
@@ -11,17 +11,24 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from platformdirs import user_state_path
 
+from labkit.exercises import catalogue
+from labkit.exercises.exercise import Exercise
 from labkit.files import atomic_write
+from mpiwatch.wording import counted
 
 FILE = "LABKIT_PROGRESS"
 Record = dict[str, dict[str, Any]]  # by exercise: "state" ("tried" or "done") and "hints", how many are open
+STATES = {"done": "done", "tried": "tried", "": "not yet"}
+MARKS = {"done": "✔", "tried": "…", "": " "}
 
 
 def path() -> Path:
@@ -84,3 +91,63 @@ def _changing() -> Iterator[Record]:
         yield record
         with atomic_write(path()) as file:
             file.write(json.dumps({"exercises": record}, indent=1).encode() + b"\n")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """All exercises and what is done. A notebook shows it as a table; `str` gives the same as text."""
+
+    exercises: Sequence[Exercise]
+    states: Mapping[str, str]
+
+    @property
+    def points(self) -> int:
+        """Return the points of the exercises that are done."""
+        return sum(each.points for each in self.exercises if self.states.get(each.name) == "done")
+
+    def summary(self) -> str:
+        """Return how many exercises are done, and how many points that gives."""
+        done = sum(self.states.get(each.name) == "done" for each in self.exercises)
+        points = sum(each.points for each in self.exercises)
+        return f"{done} of {len(self.exercises)} exercises, {self.points} of {points} points"
+
+    def __str__(self) -> str:
+        lines = []
+        width = max((len(each.name) for each in self.exercises), default=0)
+        for each in self.exercises:
+            state = self.states.get(each.name, "")
+            stars = "★" * each.difficulty + "☆" * (5 - each.difficulty)
+            points = counted(each.points, "point")
+            lines.append(
+                f"{MARKS[state]} {each.notebook}  {each.name:<{width}}  {stars}  {points:<8}  {STATES[state]}"
+            )
+        return "\n".join([*lines, self.summary()])
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for each in self.exercises:
+            state = self.states.get(each.name, "")
+            cells = (
+                each.notebook,
+                f"{escape(each.title)} (<code>{each.name}</code>)",
+                "★" * each.difficulty + "☆" * (5 - each.difficulty),
+                f"{each.minutes} min",
+                str(each.points),
+                f"{MARKS[state]} {STATES[state]}",
+            )
+            rows.append("<tr>" + "".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells))
+        names = "notebook", "exercise", "difficulty", "time", "points", "state"
+        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
+        return f"<table><tr>{head}</tr>{''.join(rows)}</table><p>{self.summary()}</p>"
+
+    def _repr_pretty_(self, printer: object, cycle: bool) -> None:
+        printer.text(str(self))  # type: ignore[attr-defined]
+
+
+def progress() -> Progress:
+    """Return all exercises and what is done: the last line of a cell shows it."""
+    known = load()
+    states = {name: entry.get("state", "") for name, entry in known.items()}
+    return Progress(
+        list(catalogue.exercises().values()), {name: s for name, s in states.items() if s in STATES}
+    )

@@ -8,7 +8,6 @@ from typing import Any
 
 from mpi4py import MPI
 
-from labkit.comm import CountingComm
 from mpiwatch.wrapper import CommWrapper, like_mpi4py
 
 
@@ -38,11 +37,6 @@ def recording(comm: MPI.Intracomm, calls: Calls) -> Any:
     made = RecordingComm(comm)
     made.calls = calls
     return made
-
-
-def counting(comm: MPI.Intracomm) -> Any:
-    """Return the communicator with its messages counted."""
-    return CountingComm(comm)
 
 
 def _recorded(name: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""What an exercise adds to the job: communicators, arguments with code, results as data.
+"""What an exercise adds to the job: communicators, arguments with code, results as data, forbidden methods.
 
 The job is told of these by name, so they stand here and not beside the references: it can import this module.
 """
@@ -10,40 +10,48 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.exercises.calls import COLLECTIVES
 from labkit.exercises.exercise import Case
+from mpiwatch import opcodes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 Wrap = Callable[[Any, Case], Any]
 
+# The communicator's methods that move data between all ranks, which an exercise may forbid: blocking,
+# non-blocking and persistent, of arrays and of objects.
+COLLECTIVES = tuple(
+    name
+    for name in (*opcodes.OF_ARRAYS, *opcodes.OF_OBJECTS, *opcodes.NONBLOCKING_COLLECTIVES)
+    if "barrier" not in name.lower()
+)
 
-def all_of(*wraps: Wrap) -> Wrap:
-    """Return a `wrap` that applies these, one after the other."""
-    return partial(_all_of, wraps)
+
+def collectives_with(*words: str) -> tuple[str, ...]:
+    """Return the collectives whose name holds one of the words, in upper or lower case."""
+    return tuple(name for name in COLLECTIVES if any(word in name.lower() for word in words))
 
 
-def _all_of(wraps: Sequence[Wrap], comm: Any, case: Case) -> Any:
+SUMS = collectives_with("reduce", "scan")
+
+
+def all_of(wraps: Sequence[Wrap], comm: Any, case: Case) -> Any:
+    """Apply these wraps, one after the other. An exercise gives them as `partial(all_of, wraps)`."""
     for wrap in wraps:
         comm = wrap(comm, case)
     return comm
 
 
-def at_most(calls: int, nbytes: int, finding: str) -> Wrap:
-    """Return a `wrap`: after `calls` collectives of `nbytes` bytes or more, the next one raises RuntimeError.
+def at_most(calls: int, nbytes: int, finding: str, comm: Any, case: Case) -> Any:
+    """Let the next collective of `nbytes` bytes or more raise RuntimeError after `calls` of them.
 
     The error holds the finding, in which {calls} and {nbytes} are the call's number and size.
     """
-    return partial(_at_most, calls, nbytes, finding)
-
-
-def _at_most(calls: int, nbytes: int, finding: str, comm: Any, case: Case) -> Any:
     from mpiwatch.wrapper import CommWrapper
 
     class Limited(CommWrapper):
@@ -75,14 +83,10 @@ def _size(name: str, arguments: list[Any]) -> int:
     return min(sizes, default=0)  # the send buffer: what is received from all ranks is larger
 
 
-def on_links(bytes_per_s: float, latency_s: float, slower: float, slow_rank: Mapping[int, int]) -> Wrap:
-    """Return a `wrap`: emulated links; the link of rank `slow_rank[p]` is slower by a factor."""
-    return partial(_on_links, (bytes_per_s, latency_s), slower, slow_rank)
-
-
-def _on_links(
+def on_links(
     link: tuple[float, float], slower: float, slow_rank: Mapping[int, int], comm: Any, case: Case
 ) -> Any:
+    """Emulate links (bytes per s, latency in s); that of rank `slow_rank[p]` is slower by a factor."""
     from labkit.comm import EmulatedComm, Link
 
     usual = Link(*link)

@@ -22,8 +22,7 @@ from labkit import cli
 from labkit.cli import release, solutions
 from labkit.cli.course import copies, folders
 from labkit.exercises import catalogue
-from labkit.exercises.reference import reference_text
-from labkit.exercises.source import is_stub
+from labkit.exercises.exercise import is_stub
 from tests.conftest import thorough
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +105,7 @@ def test_a_released_copy_holds_no_solution_and_no_output(name: str, released: Pa
 @pytest.mark.parametrize("where", ["code", "text", "output", "metadata"])
 def test_the_search_finds_a_solution_anywhere(where: str) -> None:
     exercise = next(iter(catalogue.exercises().values()))
-    text = reference_text(exercise)
+    text = exercise.text
     cell = {
         "code": new_code_cell(text.replace(", ", ",").replace("    ", "  ") + "  # done"),
         "text": new_markdown_cell(f"```python\n{text}\n```"),
@@ -134,7 +133,7 @@ def test_a_solution_notebook_holds_the_references(name: str, solved: Path) -> No
     exercises = catalogue.exercises()
     for pair in copies.pairs(notebook):
         node = copies.functions(pair.stub.source)[pair.name]
-        expected = ast.parse(reference_text(exercises[pair.name])).body[0]
+        expected = ast.parse(exercises[pair.name].text).body[0]
         assert ast.unparse(node) == ast.unparse(expected)
         assert "# Your code here" not in pair.stub.source
         assert "type: ignore" not in pair.stub.source
@@ -200,7 +199,7 @@ def exercise_notebook(stub: str = STUB, check: str = "linear_backward = check(li
     ("stub", "check", "words"),
     [
         (f"{STUB}\n    return 1", "linear_backward = check(linear_backward)", "holds code"),
-        (STUB, "other = check(other)", "other is checked, but labkit/exercises/catalogue does not"),
+        (STUB, "other = check(other)", "other is checked, but labkit/exercises does not"),
         ("x = 1", "linear_backward = check(linear_backward)", "no cell above the check defines it"),
     ],
 )

@@ -1,62 +1,60 @@
-"""The corpus: every reference, and every wrong answer with the finding that it must get.
+"""The corpus: every reference, and every mistake with the finding that it must get.
 
     python -m tests.exercises.corpus [NAME …]
 
-runs it, or the exercises of these names or notebooks ("nb03"), and prints each finding.
+runs it, or the exercises of these names or notebooks ("nb03"), and prints each fault.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
 from labkit.exercises import catalogue
-from labkit.exercises.judging import Verdict, verdicts
-from labkit.exercises.launching import scratch_folder
-from labkit.exercises.reference import reference_text
+from labkit.exercises.exercise import CAUGHT, Verdict
+from labkit.exercises.judge import Judge, do_not_be_an_mpi_process
+from labkit.exercises.launching import Job, scratch_folder
+
+MOST_TEXTS = 3  # in one job on ranks: each case opens a communicator, of which about 60 can be watched
 
 
 class Answer(NamedTuple):
     """A submission. `words` must stand in its finding; None if it is a reference, which must pass."""
 
-    name: str
     words: str | None
     text: str
 
-    @property
-    def label(self) -> str:
-        return f"{self.name}: {'reference' if self.words is None else self.words[:50]}"
 
-
-def references() -> list[Answer]:
-    return [Answer(name, None, reference_text(each)) for name, each in catalogue.exercises().items()]
-
-
-def wrong_answers() -> list[Answer]:
-    return [
-        Answer(name, finding.lstrip("… "), exercise.mistaken(finding))
-        for name, exercise in catalogue.exercises().items()
-        for finding in exercise.mistakes
-    ]
+def answers(name: str) -> list[Answer]:
+    """Return the reference of an exercise and its mistakes."""
+    exercise = catalogue.find(name)
+    wrong = [Answer(each.lstrip(f"{CAUGHT} "), exercise.mistaken(each)) for each in exercise.mistakes]
+    return [Answer(None, exercise.text), *wrong]
 
 
 def submit(name: str, *texts: str, deadline_s: float | None = None) -> list[Verdict]:
     """Return the verdicts on the texts of cells. This process must not be an MPI process."""
-    with scratch_folder() as folder:
-        return verdicts(name, texts, folder, deadline_s)
-
-
-def answers(name: str) -> list[Answer]:
-    """Return the reference of an exercise and its wrong answers."""
-    return [each for each in (*references(), *wrong_answers()) if each.name == name]
+    do_not_be_an_mpi_process()
+    exercise = catalogue.find(name)
+    exercise = replace(exercise, deadline_s=deadline_s or exercise.deadline_s)
+    cases, made = list(exercise.cases()), list[Verdict]()
+    while left := texts[len(made) :][: MOST_TEXTS if exercise.on_ranks else None]:
+        with scratch_folder() as folder, Job(folder, exercise, cases, len(left)) as job:
+            judge = Judge(job, exercise, cases)
+            for text in left:
+                made.append(judge.verdict(text))
+                if not job.is_running:
+                    break
+    return made
 
 
 def faults(name: str, tried: list[Answer]) -> list[str]:
     """Return which answers to an exercise do not get what they must get, and what they get."""
     found = submit(name, *(answer.text for answer in tried))
     said = [(answer, fault(answer, verdict)) for answer, verdict in zip(tried, found, strict=True)]
-    return [f"{answer.label}: {text}" for answer, text in said if text]
+    return [f"{(answer.words or 'reference')[:50]}: {text}" for answer, text in said if text]
 
 
 def fault(answer: Answer, found: Verdict) -> str:
@@ -72,17 +70,13 @@ def fault(answer: Answer, found: Verdict) -> str:
 
 def main(wanted: list[str]) -> int:
     count, tried_any = 0, False
-    for name in catalogue.exercises():
-        module = catalogue.module_of(name).rpartition(".")[2]
-        if wanted and not {name, module} & set(wanted):
+    for name, exercise in catalogue.exercises().items():
+        if wanted and not {name, f"nb{exercise.notebook}"} & set(wanted):
             continue
         began, tried, tried_any = time.monotonic(), answers(name), True
         found = faults(name, tried)
         count += len(found)
-        print(
-            f"{time.monotonic() - began:4.1f} s  {name}: {len(tried)} answers, {len(found)} faults",
-            flush=True,
-        )
+        print(f"{time.monotonic() - began:4.1f} s  {name}: {len(tried)} answers, {len(found)} faults")
         for text in found:
             print(f"  {text}", flush=True)
     if not tried_any:

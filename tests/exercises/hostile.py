@@ -84,7 +84,7 @@ ATTACKS: dict[str, Attack] = {
     ),
     "ends its judge": Attack(
         VERDICT + "for pid in ancestors():\n"
-        "    if 'judging' in open(f'/proc/{pid}/cmdline').read(): os.kill(pid, 9)\n"
+        "    if 'exercises.judge' in open(f'/proc/{pid}/cmdline').read(): os.kill(pid, 9)\n"
     ),
     "writes a verdict to all descriptors": Attack(
         VERDICT
@@ -121,13 +121,13 @@ ATTACKS: dict[str, Attack] = {
     ),
     # The references and the expected results.
     "imports the reference": Attack(
-        "from labkit.exercises.catalogue.nb01.layers import linear_backward as f",
+        "from labkit.exercises.nb01 import linear_backward as f",
         result="f(dy, x, w)",
         words="ModuleNotFoundError",
         possible=FILES,
     ),
     "imports the reference by importlib": Attack(
-        "import importlib\nf = importlib.import_module('labkit.exercises.catalogue.nb01.layers').linear_backward",
+        "import importlib\nf = importlib.import_module('labkit.exercises.nb01').linear_backward",
         result="f(dy, x, w)",
         words="ModuleNotFoundError",
         possible=FILES,
@@ -146,7 +146,7 @@ ATTACKS: dict[str, Attack] = {
         "for at, folders, files in os.walk('/'):\n"
         "    folders[:] = [name for name in folders if name not in ('proc', 'sys', 'dev')]\n"
         "    for name in files:\n"
-        "        if name in ('layers.py', 'dense.py', 'judge.py', 'train.sbatch') and '/labkit/' in at: found = os.path.join(at, name)\n"
+        "        if name in ('nb01.py', 'dense.py', 'judge.py', 'nb09.py') and '/labkit/' in at: found = os.path.join(at, name)\n"
         "exec(open(found).read())",
         words="FileNotFoundError",
         possible=FILES,
@@ -326,7 +326,7 @@ ATTACKS: dict[str, Attack] = {
         "import ctypes, importlib\nlibc = ctypes.CDLL(None)\nlibc.unshare(0x10020000)\n"
         "for line in reversed(open('/proc/self/mounts').readlines()):\n"
         "    libc.umount2(line.split()[1].encode(), 2)\n"
-        "f = importlib.import_module('labkit.exercises.catalogue.nb01.layers').linear_backward",
+        "f = importlib.import_module('labkit.exercises.nb01').linear_backward",
         result="f(dy, x, w)",
         possible=FILES,
     ),

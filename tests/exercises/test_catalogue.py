@@ -15,13 +15,11 @@ import nbformat
 import pytest
 
 from labkit.exercises import catalogue
-from labkit.exercises.reference import reference_text
-from labkit.exercises.source import is_stub
-from tests.exercises.corpus import wrong_answers
+from labkit.exercises.exercise import is_stub
 
 NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
 EXERCISES = catalogue.exercises()
-LEAST_HINTS, LEAST_WRONG_ANSWERS, MOST_RANKS = 2, 4, 4
+LEAST_HINTS, LEAST_MISTAKES, MOST_RANKS = 2, 4, 4
 
 
 class Cell(NamedTuple):
@@ -79,7 +77,7 @@ def test_every_exercise_is_checked_once_where_its_function_runs() -> None:
 def test_a_stub_has_the_references_signature_and_docstring_and_no_code(name: str) -> None:
     text = STUBS[name].text
     assert is_stub(text, name)
-    assert signature_of(text, name) == signature_of(reference_text(EXERCISES[name]), name)
+    assert signature_of(text, name) == signature_of(EXERCISES[name].text, name)
     assert (STUBS[name].head != "") == EXERCISES[name].on_ranks or not EXERCISES[name].on_ranks
 
 
@@ -89,8 +87,8 @@ def test_an_exercise_is_complete(name: str) -> None:
     assert len(exercise.hints) >= LEAST_HINTS
     assert 1 <= exercise.difficulty <= 5
     assert (inspect.getdoc(exercise.reference) or "").strip()
-    wrong = Counter(answer.name for answer in wrong_answers())
-    assert wrong[name] >= LEAST_WRONG_ANSWERS
+    assert len(exercise.mistakes) >= LEAST_MISTAKES
+    assert len(set(map(exercise.mistaken, exercise.mistakes))) == len(exercise.mistakes)
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -113,12 +111,6 @@ def _bytes(arguments: Any) -> bytes:
         return pickle.dumps(arguments)
     except (pickle.PicklingError, AttributeError, TypeError):  # functions among them
         return b""
-
-
-def test_every_wrong_answer_belongs_to_an_exercise() -> None:
-    assert {answer.name for answer in wrong_answers()} <= EXERCISES.keys()
-    texts = Counter((answer.name, answer.text) for answer in wrong_answers())
-    assert [name for (name, _), count in texts.items() if count > 1] == []
 
 
 def test_a_notebooks_kernel_that_checks_an_exercise_is_no_mpi_process() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from labkit.exercises import catalogue, checking, record
-from labkit.exercises.judging import Verdict
-from labkit.exercises.reference import is_reference, reference_function
+from labkit.exercises.checking import is_reference, reference_function
+from labkit.exercises.exercise import Verdict
 
 
 def linear_backward(dy: Any, x: Any, w: Any) -> Any:

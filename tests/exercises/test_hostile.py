@@ -14,10 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.exercises import catalogue, checking, judging, launching, sandbox
-from labkit.exercises.judging import Verdict
+from labkit.exercises import catalogue, checking, judge, launching, sandbox
+from labkit.exercises.exercise import Verdict
 from labkit.exercises.nb09 import job_script
-from labkit.exercises.reference import reference_text
 from tests.conftest import thorough
 from tests.exercises import corpus, hostile
 
@@ -127,7 +126,7 @@ def test_an_attack_does_not_pass(name: str, sandboxed: bool, outside: Path, port
         assert attack.words[1:] not in found.printed
     else:
         assert attack.words in found.finding, found
-    assert len(found.finding) <= judging.MOST_WORDS
+    assert len(found.finding) <= judge.MOST_WORDS
     assert SECRET not in found.finding + found.printed
     assert [path.name for path in outside.iterdir()] == ["answers"]
     assert (outside / "answers").read_text() == SECRET
@@ -237,7 +236,7 @@ def test_the_reference_is_correct_in_a_sandbox(name: str, monkeypatch: pytest.Mo
     if sandbox.refusal():
         pytest.skip(sandbox.refusal())
     monkeypatch.setattr(sandbox, "in_use", True)
-    (found,) = corpus.submit(name, reference_text(catalogue.find(name)))
+    (found,) = corpus.submit(name, catalogue.find(name).text)
     assert found.passed, found.finding
 
 

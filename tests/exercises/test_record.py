@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from labkit.cli.progress import command
-from labkit.exercises import catalogue, page, record
+from labkit.exercises import catalogue, record
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_the_page_lists_every_exercise_with_its_state() -> None:
     first, second = list(catalogue.exercises().values())[:2]
     record.note(first.name, True)
     record.note(second.name, False)
-    found = page.progress()
+    found = record.progress()
     assert found.points == first.points
     lines = str(found).splitlines()
     assert len(lines) == len(catalogue.exercises()) + 1

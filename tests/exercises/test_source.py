@@ -6,8 +6,8 @@ import linecache
 
 import pytest
 
-from labkit.exercises.reference import is_reference, reference_function, reference_text
-from labkit.exercises.source import cell_text, is_stub
+from labkit.exercises.checking import cell_text, is_reference, reference_function
+from labkit.exercises.exercise import is_stub
 from tests.exercises.test_judge import exercise, mean
 
 
@@ -50,4 +50,4 @@ def test_the_reference_that_stands_in_is_known_as_such() -> None:
 
 
 def test_the_references_text_has_no_comments_for_linters() -> None:
-    assert "type: ignore" not in reference_text(exercise())
+    assert "type: ignore" not in exercise().text

@@ -17,8 +17,7 @@ from nbformat.v4 import new_code_cell
 
 from labkit.cli.course import copies
 from labkit.exercises import catalogue
-from labkit.exercises.judging import Verdict
-from labkit.exercises.reference import reference_text
+from labkit.exercises.exercise import Verdict
 
 pytestmark = pytest.mark.grading
 
@@ -39,7 +38,7 @@ ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}
 
 def function(name: str, *body: str) -> str:
     """Return the text of a cell that defines an exercise's function with its arguments and this body."""
-    head = reference_text(EXERCISES[name]).partition(":\n")[0]
+    head = EXERCISES[name].text.partition(":\n")[0]
     return "\n".join([f"{head}:", *(f"    {line}" for line in body)])
 
 
@@ -82,8 +81,8 @@ def rank_ends(notebook: Any) -> None:
 
 def process_ends(notebook: Any) -> None:
     """One answer ends the process that runs it; the answer to another exercise is right."""
-    write(notebook, PURE, f"import os\nos._exit(0)\n\n\n{reference_text(EXERCISES[PURE])}")
-    write(notebook, ON_RANKS, reference_text(EXERCISES[ON_RANKS]))
+    write(notebook, PURE, f"import os\nos._exit(0)\n\n\n{EXERCISES[PURE].text}")
+    write(notebook, ON_RANKS, EXERCISES[ON_RANKS].text)
 
 
 def patched_checks(notebook: Any) -> None:
@@ -102,7 +101,7 @@ def deleted_cells(notebook: Any) -> None:
     stub, check = next((pair.stub, pair.check) for pair in copies.pairs(notebook) if pair.name == PURE)
     place = notebook.cells.index(stub)
     notebook.cells = [cell for cell in notebook.cells if cell is not stub and cell is not check]
-    notebook.cells.insert(place, new_code_cell(reference_text(EXERCISES[PURE])))
+    notebook.cells.insert(place, new_code_cell(EXERCISES[PURE].text))
 
 
 def total(*names: str) -> int:
@@ -187,6 +186,6 @@ def test_if_the_check_itself_fails_there_is_no_grade(monkeypatch: pytest.MonkeyP
     failed = Verdict(False, "no mpiexec", check_failed=True)
     monkeypatch.setattr(grading, "grade_text", lambda exercise, text, sandboxed: failed)
     with pytest.raises(grading.NotGraded, match="no mpiexec"):
-        grading.output(PURE, reference_text(EXERCISES[PURE]))
+        grading.output(PURE, EXERCISES[PURE].text)
     with pytest.raises(LookupError):
         grading.output("no_such_exercise", "def no_such_exercise(): return 1")

@@ -12,9 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from labkit.exercises.exercise import Exercise
-from labkit.exercises.reference import reference_text
-from labkit.exercises.source import is_stub
+from labkit.exercises.exercise import Exercise, is_stub
 from mpiwatch.wording import counted
 
 CHECK = re.compile(r"(?:%%px[^\n]*\n)?\s*(\w+) = check\(\1\)\s*")
@@ -112,7 +110,7 @@ def write_solution(stub: Any, exercise: Exercise) -> None:
     node = functions(stub.source)[exercise.name]
     lines = body.splitlines()
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    lines[first - 1 : _end_of_stub(node, lines)] = reference_text(exercise).splitlines()
+    lines[first - 1 : _end_of_stub(node, lines)] = exercise.text.splitlines()
     stub.source = magic + "\n".join(lines)
 
 
@@ -137,7 +135,7 @@ def check_marks(grade_id: str, points: float) -> dict[str, Any]:
 def _known_pairs(notebook: Any, exercises: dict[str, Exercise]) -> Iterator[Pair]:
     for pair in pairs(notebook):
         if pair.name not in exercises:
-            raise CopyError(f"{pair.name} is checked, but labkit/exercises/catalogue does not have it")
+            raise CopyError(f"{pair.name} is checked, but labkit/exercises does not have it")
         if pair.stub is None:
             raise CopyError(f"{pair.name} is checked, but no cell above the check defines it")
         yield pair
@@ -154,7 +152,7 @@ def _end_of_stub(node: ast.FunctionDef, lines: list[str]) -> int:
 HEAD = """\
 # The exercises
 
-Made by `labkit solutions` from `labkit/exercises/catalogue`. Minutes are those of the exercises for a student
+Made by `labkit solutions` from `labkit/exercises`. Minutes are those of the exercises for a student
 with the prerequisites; reading and the other cells take more time. Difficulty runs from 1, a formula
 to type, to 5, an idea to find.
 """
@@ -191,4 +189,4 @@ def _section(exercise: Exercise) -> str:
         f"`{exercise.name}` · {difficulty} · {exercise.minutes} minutes · {points}",
         "",
     ]
-    return "\n".join([*lines, *(f"- {mistake.rstrip('.')}." for mistake in exercise.suspects)])
+    return "\n".join([*lines, *(f"- {mistake.rstrip('.')}." for mistake in exercise.recognised)])

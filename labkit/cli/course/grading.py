@@ -22,7 +22,7 @@ from traitlets.log import get_logger
 from labkit.cli.course import copies
 from labkit.exercises import catalogue, sandbox
 from labkit.exercises.checking import grade_text
-from labkit.exercises.source import is_stub
+from labkit.exercises.exercise import is_stub
 
 
 class CheckExercises(preprocessors.NbGraderPreprocessor):

@@ -11,8 +11,8 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.exercises import catalogue, checking, record
-from labkit.exercises.judging import Verdict
-from labkit.exercises.reference import is_reference
+from labkit.exercises.checking import is_reference
+from labkit.exercises.exercise import Verdict
 
 NAME = "linear_backward"
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from labkit.exercises.exercise import Case
-from labkit.exercises.launching import HANG_S, Trial
+from labkit.exercises.exercise import Case, Exercise
+from labkit.exercises.launching import HANG_S, Run
 from labkit.exercises.transport import CELL
 from mpiwatch.report import Activity, Reason, Report, rank_lines, title
 
@@ -20,11 +20,12 @@ class CheckFailed(Exception):
     """The check itself could not be carried out: nothing is known about the function."""
 
 
-def finding(trial: Trial, text: str, cases: Sequence[Case], deadline_s: float, on_ranks: bool) -> str | None:
+def finding(run: Run, text: str, exercise: Exercise, cases: Sequence[Case]) -> str | None:
     """Return why the job did not come to its end; None if it did. Raise CheckFailed if it is not known."""
-    if trial.unreadable:
-        raise CheckFailed(f"the job's results were changed or damaged ({trial.unreadable})")
-    records = [(rank, record) for rank, found in enumerate(trial.records) for record in found]
+    on_ranks = exercise.on_ranks
+    if run.unreadable:
+        raise CheckFailed(f"the job's results were changed or damaged ({run.unreadable})")
+    records = [(rank, record) for rank, found in enumerate(run.records) for record in found]
     for _, record in records:
         if "check" in record:
             error = record["check"]
@@ -36,21 +37,21 @@ def finding(trial: Trial, text: str, cases: Sequence[Case], deadline_s: float, o
     if errors:
         number, rank, error = min(errors, key=lambda each: each[:2])
         return _where(cases, number, rank, on_ranks) + _error(error, lines)
-    if trial.excess:
-        much = "1 MB" if trial.excess == "prints" else "64 MB, or more than 1,000 files"
-        return f"it {trial.excess} without end: more than {much}. Look for a loop that does not end"
-    if trial.is_complete:
+    if run.excess:
+        much = "1 MB" if run.excess == "prints" else "64 MB, or more than 1,000 files"
+        return f"it {run.excess} without end: more than {much}. Look for a loop that does not end"
+    if run.is_complete:
         return None
     begun = max((record["begin"] for _, record in records if "begin" in record), default=-1)
     where = f"with {cases[begun].label}: " if 0 <= begun < len(cases) else ""
-    if trial.report is not None:
-        return where + _hang(trial.report, cases[begun].ranks if where else len(trial.records), lines)
-    if any(trial.stacks):
-        return where + _endless(trial.stacks, lines, deadline_s, on_ranks)
+    if run.report is not None:
+        return where + _hang(run.report, cases[begun].ranks if where else len(run.records), lines)
+    if any(run.stacks):
+        return where + _endless(run.stacks, lines, exercise.deadline_s, on_ranks)
     started = [rank for rank, record in records if "cell" in record]
-    if trial.status is not None and started:
-        return f"{where}it ends its process {_exit(trial.status)}. A function returns: it does not exit"
-    raise CheckFailed(_last_words(trial))
+    if run.status is not None and started:
+        return f"{where}it ends its process {_exit(run.status)}. A function returns: it does not exit"
+    raise CheckFailed(_last_words(run))
 
 
 def _where(cases: Sequence[Case], number: int, rank: int, on_ranks: bool) -> str:
@@ -124,7 +125,7 @@ def _exit(status: int) -> str:
     return f"with exit code {status}"
 
 
-def _last_words(trial: Trial) -> str:
-    printed = [line.strip() for line in trial.output.splitlines() if line.strip()]
-    how = "the job was too slow" if trial.status is None else f"the job ended with exit code {trial.status}"
+def _last_words(run: Run) -> str:
+    printed = [line.strip() for line in run.output.splitlines() if line.strip()]
+    how = "the job was too slow" if run.status is None else f"the job ended with exit code {run.status}"
     return f"{how}{': ' * bool(printed)}{' / '.join(printed[-3:])[:400]}"

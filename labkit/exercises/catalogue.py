@@ -1,0 +1,48 @@
+"""All exercises, notebook by notebook: those that the modules `nb00` … `nb10` define, in their order."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from pathlib import Path
+
+from labkit.exercises.exercise import Exercise
+
+
+class UnknownExercise(LookupError):
+    """There is no exercise of this name."""
+
+
+@cache
+def exercises() -> dict[str, Exercise]:
+    """Return all exercises by name, in the notebooks' order. Raise ValueError if a name is used twice."""
+    found: dict[str, Exercise] = {}
+    for file in _files():
+        for exercise in _of(file):
+            if exercise.name in found:
+                raise ValueError(f"two exercises are called {exercise.name}")
+            found[exercise.name] = exercise
+    return found
+
+
+@cache
+def find(name: str) -> Exercise:
+    """Return an exercise by the name of its function. Import no other notebook's exercises.
+
+    Raise UnknownExercise if there is none.
+    """
+    for file in _files():
+        if f"\ndef {name}(" in file.read_text(encoding="utf-8"):
+            for exercise in _of(file):
+                if exercise.name == name:
+                    return exercise
+    raise UnknownExercise(f"there is no exercise called {name}")
+
+
+def _files() -> list[Path]:
+    return sorted(Path(__file__).parent.glob("nb*.py"))
+
+
+def _of(file: Path) -> list[Exercise]:
+    module = importlib.import_module(f"labkit.exercises.{file.stem}")
+    return [each for each in vars(module).values() if isinstance(each, Exercise)]
