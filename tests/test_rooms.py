@@ -54,12 +54,12 @@ MOST_LINES = {
     "labkit/cluster": 3_270,
     "labkit/doctor": 690,
     "labkit/bench": 1_300,
-    "labkit/exercises": 9_187,
+    "labkit/exercises": 9_007,
     "labkit/plots": 1_400,
     "labkit/cli": 2_270,
-    "tests": 25_840,
+    "tests": 25_805,
 }
-MOST_FILES, MOST_PACKAGES = 225, 19
+MOST_FILES, MOST_PACKAGES = 220, 18
 
 # Pairs of packages that import each other; this list only ever gets shorter.
 MUTUAL: set[tuple[str, str]] = {}

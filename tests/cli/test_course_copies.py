@@ -147,7 +147,7 @@ def test_instructors_get_a_list_of_the_exercises(solved: Path) -> None:
     assert f"| all | {len(exercises)} | {minutes} | {points} |" in text
     for exercise in exercises:
         assert f"`{exercise.name}` · difficulty {exercise.difficulty} of 5" in text
-        assert all(mistake.rstrip(".") in text for mistake in exercise.suspects)
+        assert all(mistake.rstrip(".") in text for mistake in exercise.recognised)
 
 
 @pytest.mark.parametrize("name", [thorough(name) for name in NAMES])
