@@ -34,6 +34,15 @@ class Figures:
     losses: dict[str, float]
     speeds: list[float]
 
+    def __str__(self) -> str:
+        losses = ", ".join(f"{name} {loss:.6f}" for name, loss in self.losses.items())
+        speeds = np.array(self.speeds)
+        return (
+            f"weighted / ideal, median over the epochs: {self.to_ideal:.2f}\n"
+            f"loss in the last epoch: {losses}\n"
+            f"speeds: {', '.join(f'rank {r} {100 * v:.1f} %' for r, v in enumerate(speeds / speeds.sum()))}"
+        )
+
 
 def measure(comm: MPI.Intracomm, factor: float, epochs: int) -> tuple[list[Row], Figures]:
     """Train LeNet-5 on the digits with and without a slow last rank, in turn; return rows and figures.
@@ -43,7 +52,7 @@ def measure(comm: MPI.Intracomm, factor: float, epochs: int) -> tuple[list[Row],
     """
     data = digits((1, 32, 32))
     n, size = len(data.y_train), comm.size
-    slow = Straggler([Bottleneck(size - 1, "slow-processor", factor=factor)], comm.rank, size)
+    slow = Straggler([Bottleneck(size - 1, "slow-processor", factor=factor)], comm.rank)
     even = strided(n, comm.rank, size)
     few = even[: max(1, BATCH // size)]
     found = speeds(comm, lenet5(), data.x_train[few], data.y_train[few], slow)
@@ -51,7 +60,7 @@ def measure(comm: MPI.Intracomm, factor: float, epochs: int) -> tuple[list[Row],
     variants = {
         "weighted": (by_speed, slow),
         "equal-shards": (even, slow),
-        "no-slow-rank": (even, Straggler((), comm.rank, size)),
+        "no-slow-rank": (even, Straggler((), comm.rank)),
     }
     models = {name: lenet5() for name in variants}
     times: dict[str, list[float]] = {name: [] for name in variants}
@@ -76,14 +85,3 @@ def measure(comm: MPI.Intracomm, factor: float, epochs: int) -> tuple[list[Row],
     shown = {"weighted": medians["weighted"], "ideal": ideal, "equal-shards": medians["equal-shards"]}
     case = f"lenet5/b{BATCH}/p{size}/slow{factor:g}"
     return rows_of(case, {name: 1e3 * s for name, s in shown.items()}, "ms"), figures
-
-
-def format_figures(figures: Figures) -> str:
-    """Return the figures as text, one per line."""
-    losses = ", ".join(f"{name} {loss:.6f}" for name, loss in figures.losses.items())
-    speeds = np.array(figures.speeds)
-    return (
-        f"weighted / ideal, median over the epochs: {figures.to_ideal:.2f}\n"
-        f"loss in the last epoch: {losses}\n"
-        f"speeds: {', '.join(f'rank {r} {100 * v:.1f} %' for r, v in enumerate(speeds / speeds.sum()))}"
-    )

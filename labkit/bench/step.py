@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from labkit.bench.memory import peak
 from labkit.bench.pytorch import LR, MOMENTUM, WEIGHT_DECAY, is_installed, pytorch_step
 from labkit.bench.rows import Row, interleaved, rows_of
 from labkit.nn import MODELS, SGD, Model
@@ -76,7 +77,21 @@ def floor(model: Model, batch: int, as_computed: bool) -> Callable[[], None]:
     return run
 
 
-def measure(name: str, batch: int, threads: int, rounds: int) -> list[Row]:
+ROUNDS = {"vgg11": 9, "lenet5": 101}  # a step of LeNet-5 takes milliseconds, so it needs more of them
+
+
+def compare(models: Sequence[str], batches: Sequence[int], threads: int) -> list[Row]:
+    """Return the rows of all models at all batch sizes: of their times and, with PyTorch, peak memory."""
+    cases = [(name, batch) for name in models for batch in batches]
+    rows = [row for name, batch in cases for row in measure(name, batch, threads)]
+    if is_installed():
+        for name, batch in cases:
+            peaks = {side: peak(side, name, batch) for side in ("labkit", "pytorch")}
+            rows += rows_of(f"{name}/b{batch}/peak", peaks, "MiB")
+    return rows
+
+
+def measure(name: str, batch: int, threads: int) -> list[Row]:
     """Return the rows of one model: against the products of im2col, its own products, and PyTorch."""
     model = MODELS[name]()
     functions: dict[str, Callable[[], object]] = {
@@ -86,4 +101,4 @@ def measure(name: str, batch: int, threads: int, rounds: int) -> list[Row]:
     }
     if is_installed():
         functions["pytorch"] = pytorch_step(name, batch, threads)
-    return rows_of(f"{name}/b{batch}/t{threads}", interleaved(functions, rounds), "ms")
+    return rows_of(f"{name}/b{batch}/t{threads}", interleaved(functions, ROUNDS[name]), "ms")

@@ -1,10 +1,14 @@
-"""Time set-ups of training in turns: each round runs every one once, in changing order.
+"""`labkit bench training`: the time of an iteration in several set-ups, in turns on the same ranks.
 
-A turn is a short training run of a few steps, all on the same model and the same samples. It takes as long as
-on its slowest rank. Ranks that a set-up does not need are asleep meanwhile. Ours is a call of
-`labkit.train.train`, the function that users call. PyTorch's DistributedDataParallel (DDP) trains over gloo,
-with the same model, batches and optimiser. DDP's own defaults hold (buckets of 25 MB), except that it does
-not broadcast the buffers before each step: `labkit.train` does not do so either.
+Each round runs every set-up once, in changing order. A turn is a short training run of a few steps, all on
+the same model and the same samples. It takes as long as on its slowest rank. Ranks that a set-up does not
+need are asleep meanwhile. Ours is a call of `labkit.train.train`, the function that users call. PyTorch's
+DistributedDataParallel (DDP) trains over gloo, with the same model, batches and optimiser. DDP's own defaults
+hold (buckets of 25 MB), except that it does not broadcast the buffers before each step: `labkit.train` does
+not do so either.
+
+The set-ups are those of report C: 1 is one rank alone, 2a averages through the root, 2b by all-reduce, and 3
+averages bucket by bucket while the backward pass goes on, as DDP does.
 """
 
 from __future__ import annotations
@@ -13,183 +17,120 @@ import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from mpi4py import MPI
 
-from labkit.bench import training_rows
-from labkit.bench.algorithms import TIMEOUT, gloo
+from labkit.bench.collectives import TIMEOUT, gloo
 from labkit.bench.pytorch import LR, MOMENTUM, WEIGHT_DECAY, pytorch_model
-from labkit.bench.rows import Row
+from labkit.bench.rows import Row, rows_of
 from labkit.bench.step import batch_for
-from labkit.bench.training_rows import (
-    BY_PYTORCH,
-    Case,
-    Run,
-    StepTimes,
-    Time,
-    core_limit,
-    scaling_cases,
-    scaling_rows,
-    scaling_table,
-    setup_rows,
-    setup_table,
-    setups,
-)
 from labkit.comm import ALGORITHMS, sleeping_barrier
 from labkit.data import local_batches
 from labkit.nn import MODELS, SGD, Model
 from labkit.train import Batches, Buckets, Callback, Step, train
 from mpiwatch.processes import cores
 
-Samples = tuple[np.ndarray, np.ndarray]
+ALONE, ROOT, ALLREDUCE, OVERLAP = "one-rank", "root", "allreduce", "overlap"
+SHARED_MEMORY, RING, NO_AVERAGING = "shared-memory", "ring", "no-averaging"
+DDP, DDP_NO_OVERLAP, DDP_NO_SYNC, TORCH_ALONE = "ddp-gloo", "ddp-no-overlap", "ddp-no-sync", "torch-one-rank"
+
+IN_REPORT = {ALONE: "1", ROOT: "2a", ALLREDUCE: "2b", OVERLAP: "3", DDP: "3"}
+BY_PYTORCH = DDP, DDP_NO_OVERLAP, DDP_NO_SYNC, TORCH_ALONE
 
 
-class _Recorder(Callback):
-    """Record the times of all steps."""
+class Case(NamedTuple):
+    """A set-up on `p` ranks, with a global batch of `batch` images."""
 
-    def __init__(self, report: Callable[[], None]) -> None:
-        self.steps: list[StepTimes] = []
-        self._report = report
+    setup: str
+    p: int
+    batch: int
 
-    def after_step(self, step: Step) -> None:
-        self.steps.append(StepTimes(step.begin, step.ready, step.start, step.end, step.done))
-        self._report()
+    @property
+    def size(self) -> str:
+        """Return the ranks and the local batch, such as "4x64"; rounded down if the local batches differ."""
+        return f"{self.p}x{self.batch // self.p}"
 
-
-def our_run(
-    comm: MPI.Intracomm,
-    model: Model,
-    case: Case,
-    samples: Samples,
-    report: Callable[[], None],
-    *,
-    one_node: bool,
-) -> Run:
-    """Return a function that trains on this rank's samples, with all ranks of `comm`, and returns the times.
-
-    `report` is called after each step. Collective.
-    """
-    batch = case.batch
-    if case.setup == training_rows.NO_AVERAGING:  # each rank trains by itself, with its local batch
-        comm, batch = MPI.COMM_SELF, batch // case.p
-    batches = Batches(comm, *samples, batch)
-    options = _options(case.setup, one_node)
-
-    def run() -> Sequence[StepTimes]:
-        recorder = _Recorder(report)
-        sgd = SGD(model.params, MOMENTUM, WEIGHT_DECAY)
-        train(
-            comm,
-            model,
-            batches,
-            epochs=1,
-            lr=LR,
-            optimizer=sgd,
-            buffers="leave",
-            check_weights=False,
-            callbacks=[recorder],
-            **options,
-        )
-        return recorder.steps
-
-    return run
-
-
-def _no_averaging(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
-    """Leave the gradient as it is."""
-
-
-def _options(setup: str, one_node: bool) -> dict[str, Any]:
-    """Return the options of `train` that make a set-up."""
-    algorithms = {
-        training_rows.ALONE: "mpi",
-        training_rows.ROOT: "root",
-        training_rows.ALLREDUCE: "mpi",
-        training_rows.SHARED_MEMORY: "shared-memory",
-        training_rows.RING: "ring",
-        training_rows.OVERLAP: training_rows.without_overlap(one_node),
-    }
-    if setup == training_rows.NO_AVERAGING:
-        return {"algorithm": _no_averaging}
-    return {
-        "algorithm": ALGORITHMS[algorithms[setup]],
-        "buckets": Buckets() if setup == training_rows.OVERLAP else None,
-    }
-
-
-class Torch:
-    """The PyTorch models of this rank, one for each number of ranks. All ranks of the process group make it.
-
-    The process group must exist (`labkit.bench.algorithms.gloo`); `rank` is this rank in it.
-    """
-
-    def __init__(self, name: str, rank: int, sizes: Sequence[int], timeout: timedelta) -> None:
-        import torch  # noqa: PLC0415
-
-        self._models: dict[int, Any] = {}
-        self._groups: dict[int, Any] = {}
-        for p in sorted(set(sizes)):
-            group = torch.distributed.new_group(list(range(p)), timeout=timeout)
-            if rank >= p:
-                continue
-            model = pytorch_model(name)[0]
-            if p > 1:
-                wrapper = torch.nn.parallel.DistributedDataParallel
-                with warnings.catch_warnings():  # new versions want another name, which older ones lack
-                    warnings.simplefilter("ignore", FutureWarning)
-                    model = wrapper(model, process_group=group, broadcast_buffers=False)
-            self._models[p], self._groups[p] = model, group
-
-    def run(self, case: Case, samples: Samples, slices: Sequence[slice], report: Callable[[], None]) -> Run:
-        """Return a function that trains on this rank's samples, a slice per step, and returns the times."""
-        import torch  # noqa: PLC0415
-
-        model, group = self._models[case.p], self._groups[case.p]
-        sgd = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
-        x, y = (torch.from_numpy(array) for array in samples)
-        locally = case.setup in (training_rows.DDP_NO_SYNC, training_rows.DDP_NO_OVERLAP)
-
-        def run() -> Sequence[StepTimes]:
-            steps = []
-            for part in slices:
-                begin = perf_counter()
-                with model.no_sync() if locally else nullcontext():
-                    sgd.zero_grad()
-                    loss = torch.nn.functional.cross_entropy(model(x[part]), y[part])
-                    loss.backward()
-                ready = perf_counter()
-                if case.setup == training_rows.DDP_NO_OVERLAP:
-                    _average(model, group, case.p)
-                end = perf_counter()
-                sgd.step()
-                steps.append(StepTimes(begin, ready, ready, end, perf_counter()))
-                report()
-            return steps
-
-        return run
-
-
-def _average(model: Any, group: Any, p: int) -> None:
-    """Average all gradients by one all_reduce, after the backward pass."""
-    import torch  # noqa: PLC0415
-
-    gradients = [parameter.grad for parameter in model.parameters()]
-    joined = torch.cat([gradient.view(-1) for gradient in gradients])
-    torch.distributed.all_reduce(joined, group=group)
-    joined /= p
-    parts = joined.split([gradient.numel() for gradient in gradients])
-    for gradient, part in zip(gradients, parts, strict=True):
-        gradient.copy_(part.view_as(gradient))
-
-
-Report = Callable[[str], None]
 
 STEPS = {"vgg11": 3, "lenet5": 21}  # of a turn; the first is not measured
+Samples = tuple[np.ndarray, np.ndarray]
+Report = Callable[[str], None]
+Run = Callable[[], Sequence[Step]]  # trains for a few steps
+
+
+@dataclass(frozen=True)
+class Time:
+    """The time (s) of one iteration, and of its parts.
+
+    A rank computes its gradient, waits for the slowest rank, and averages (the exposed communication). The
+    rest is the optimiser's update and what the loop does between the steps. Where no barrier parts the two,
+    as with overlap, waiting counts as exposed communication.
+    """
+
+    iteration: float
+    compute: float
+    wait: float
+    exposed: float
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Return the parts by name; they add up to the iteration."""
+        rest = self.iteration - self.compute - self.wait - self.exposed
+        return {"compute": self.compute, "wait": self.wait, "exposed": self.exposed, "rest": rest}
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> Time:
+        """Return the mean over all steps but the first, which still allocates memory.
+
+        The iteration's time is from one step's end to the next, without a barrier in between.
+        """
+        first, *others = steps
+        n = len(others)
+        return cls(
+            (others[-1].done - first.done) / n,
+            sum(step.ready - step.begin for step in others) / n,
+            sum(step.wait_s for step in others) / n,
+            sum(step.transfer_s for step in others) / n,
+        )
+
+
+def without_overlap(one_node: bool) -> str:
+    """Return the set-up that averages with the algorithm of OVERLAP, but after the backward pass."""
+    return SHARED_MEMORY if one_node else RING
+
+
+def setups(p: int, batch: int, *, one_node: bool, pytorch: bool) -> list[Case]:
+    """Return all set-ups on p ranks with a local batch of `batch`, and one rank with all their images."""
+    names = [ALONE, TORCH_ALONE]
+    if p > 1:
+        names += [ROOT, ALLREDUCE, without_overlap(one_node), OVERLAP, NO_AVERAGING]
+        names += [DDP, DDP_NO_OVERLAP, DDP_NO_SYNC]
+    return [
+        Case(name, 1 if name in (ALONE, TORCH_ALONE) else p, p * batch)
+        for name in names
+        if pytorch or name not in BY_PYTORCH
+    ]
+
+
+def scaling_cases(p: int, batch: int, *, one_node: bool, pytorch: bool, strong: bool) -> list[Case]:
+    """Return some set-ups on 1 … p ranks.
+
+    Strong scaling divides a global batch of p · `batch` among the ranks; in weak scaling, each rank has a
+    local batch of `batch`.
+    """
+    found = []
+    for ranks in range(1, p + 1):
+        names = [ALONE, TORCH_ALONE] if ranks == 1 else [ALLREDUCE, without_overlap(one_node), OVERLAP, DDP]
+        found += [
+            Case(name, ranks, (p if strong else ranks) * batch)
+            for name in names
+            if pytorch or name not in BY_PYTORCH
+        ]
+    return found
 
 
 def compare(
@@ -227,38 +168,23 @@ def measure(
     one_node: bool,
 ) -> dict[Case, Time]:
     """Return the median time of every case, the same on all ranks. Collective."""
-    progress = _Progress(report)
     turns: dict[Case, list[Time]] = {case: [] for case in cases}
-    with _runs(comm, model, cases, progress.step, one_node) as runs:
+    turn = ""
+    with _runs(comm, model, cases, lambda: report(turn), one_node) as runs:
         for number in range(rounds):
             for case in reversed(cases) if number % 2 else cases:
-                progress.turn = f"round {number + 1} of {rounds}: {case.setup}, {case.size}"
-                turns[case].append(_turn(comm, case, runs.get(case)))
+                turn = f"round {number + 1} of {rounds}: {case.setup}, {case.size}"
+                sleeping_barrier(comm)
+                own = Time.of(runs[case]()) if case in runs else None
+                sleeping_barrier(comm)
+                times = [time for time in comm.allgather(own) if time]
+                turns[case].append(max(times, key=lambda time: time.iteration))
     return {case: median(times) for case, times in turns.items()}
-
-
-class _Progress:
-    """Add the number of the step to the line about the progress."""
-
-    def __init__(self, report: Report) -> None:
-        self._report, self.turn = report, ""
-
-    def step(self) -> None:
-        self._report(self.turn)
 
 
 def median(times: Sequence[Time]) -> Time:
     """Return the time whose iteration is the median (of an even number, the lower), so its parts add up."""
     return sorted(times, key=lambda time: time.iteration)[(len(times) - 1) // 2]
-
-
-def _turn(comm: MPI.Intracomm, case: Case, run: Run | None) -> Time:
-    """Run a case once on its ranks; return its time on the slowest of them. Collective."""
-    sleeping_barrier(comm)
-    own = Time.of(run()) if run else None
-    sleeping_barrier(comm)
-    times = [time for time in comm.allgather(own) if time]
-    return max(times, key=lambda time: time.iteration)
 
 
 def machine() -> str:
@@ -279,7 +205,7 @@ def _runs(
     for p in sorted({case.p for case in cases}):
         comms[p] = cast(MPI.Intracomm, comm.Split(0 if comm.rank < p else MPI.UNDEFINED, comm.rank))
     by_pytorch = [case for case in cases if case.setup in BY_PYTORCH]
-    torch = Torch(name, comm.rank, [case.p for case in by_pytorch], TIMEOUT) if by_pytorch else None
+    torch = Torch(name, comm.rank, [case.p for case in by_pytorch]) if by_pytorch else None
     for case in cases:
         if comm.rank >= case.p:
             continue
@@ -293,3 +219,275 @@ def _runs(
     for each in comms.values():
         if each:
             each.Free()
+
+
+class _Recorder(Callback):
+    """Record all steps."""
+
+    def __init__(self, report: Callable[[], None]) -> None:
+        self.steps: list[Step] = []
+        self._report = report
+
+    def after_step(self, step: Step) -> None:
+        self.steps.append(step)
+        self._report()
+
+
+def our_run(
+    comm: MPI.Intracomm,
+    model: Model,
+    case: Case,
+    samples: Samples,
+    report: Callable[[], None],
+    *,
+    one_node: bool,
+) -> Run:
+    """Return a function that trains on this rank's samples, with all ranks of `comm`, and returns the times.
+
+    `report` is called after each step. Collective.
+    """
+    batch = case.batch
+    if case.setup == NO_AVERAGING:  # each rank trains by itself, with its local batch
+        comm, batch = MPI.COMM_SELF, batch // case.p
+    batches = Batches(comm, *samples, batch)
+    options = _options(case.setup, one_node)
+
+    def run() -> Sequence[Step]:
+        recorder = _Recorder(report)
+        sgd = SGD(model.params, MOMENTUM, WEIGHT_DECAY)
+        train(
+            comm,
+            model,
+            batches,
+            epochs=1,
+            lr=LR,
+            optimizer=sgd,
+            buffers="leave",
+            check_weights=False,
+            callbacks=[recorder],
+            **options,
+        )
+        return recorder.steps
+
+    return run
+
+
+def _no_averaging(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
+    """Leave the gradient as it is."""
+
+
+def _options(setup: str, one_node: bool) -> dict[str, Any]:
+    """Return the options of `train` that make a set-up."""
+    algorithms = {
+        ALONE: "mpi",
+        ROOT: "root",
+        ALLREDUCE: "mpi",
+        SHARED_MEMORY: "shared-memory",
+        RING: "ring",
+        OVERLAP: without_overlap(one_node),
+    }
+    if setup == NO_AVERAGING:
+        return {"algorithm": _no_averaging}
+    return {
+        "algorithm": ALGORITHMS[algorithms[setup]],
+        "buckets": Buckets() if setup == OVERLAP else None,
+    }
+
+
+class Torch:
+    """The PyTorch models of this rank, one for each number of ranks. All ranks of the process group make it.
+
+    The process group must exist (`labkit.bench.collectives.gloo`); `rank` is this rank in it.
+    """
+
+    def __init__(self, name: str, rank: int, sizes: Sequence[int]) -> None:
+        import torch  # noqa: PLC0415
+
+        self._models: dict[int, Any] = {}
+        self._groups: dict[int, Any] = {}
+        for p in sorted(set(sizes)):
+            group = torch.distributed.new_group(list(range(p)), timeout=TIMEOUT)
+            if rank >= p:
+                continue
+            model = pytorch_model(name)[0]
+            if p > 1:
+                wrapper = torch.nn.parallel.DistributedDataParallel
+                with warnings.catch_warnings():  # new versions want another name, which older ones lack
+                    warnings.simplefilter("ignore", FutureWarning)
+                    model = wrapper(model, process_group=group, broadcast_buffers=False)
+            self._models[p], self._groups[p] = model, group
+
+    def run(self, case: Case, samples: Samples, slices: Sequence[slice], report: Callable[[], None]) -> Run:
+        """Return a function that trains on this rank's samples, a slice per step, and returns the times."""
+        import torch  # noqa: PLC0415
+
+        model, group = self._models[case.p], self._groups[case.p]
+        sgd = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+        x, y = (torch.from_numpy(array) for array in samples)
+        locally = case.setup in (DDP_NO_SYNC, DDP_NO_OVERLAP)
+
+        def run() -> Sequence[Step]:
+            steps = []
+            for number, part in enumerate(slices, 1):
+                begin = perf_counter()
+                with model.no_sync() if locally else nullcontext():
+                    sgd.zero_grad()
+                    loss = torch.nn.functional.cross_entropy(model(x[part]), y[part])
+                    loss.backward()
+                ready = perf_counter()
+                if case.setup == DDP_NO_OVERLAP:
+                    _average(model, group, case.p)
+                end = perf_counter()
+                sgd.step()
+                steps.append(Step(1, number, 0, begin, ready, ready, end, perf_counter()))
+                report()
+            return steps
+
+        return run
+
+
+def _average(model: Any, group: Any, p: int) -> None:
+    """Average all gradients by one all_reduce, after the backward pass."""
+    import torch  # noqa: PLC0415
+
+    gradients = [parameter.grad for parameter in model.parameters()]
+    joined = torch.cat([gradient.view(-1) for gradient in gradients])
+    torch.distributed.all_reduce(joined, group=group)
+    joined /= p
+    parts = joined.split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+Times = Mapping[Case, Time]
+
+
+def setup_rows(model: str, times: Times, place: str) -> list[Row]:
+    """Return rows of our set-ups against DDP and our all-reduce, of the parts, and of what overlap hides.
+
+    A part is compared with the iteration, so its ratio is a fraction, and those of a set-up add up to 1.
+    """
+    found = []
+    by_name = {case.setup: case for case in times}
+    iteration = {name: 1e3 * times[case].iteration for name, case in by_name.items()}
+    for name, case in by_name.items():
+        where = f"{model}/{case.size}/{name}/{place}"
+        against = (TORCH_ALONE,) if case.p == 1 else (DDP, ALLREDUCE)
+        if name not in BY_PYTORCH:
+            medians = {other: iteration[other] for other in (name, *against) if other in iteration}
+            found += rows_of(where, medians, "ms")
+        for part, time in parts(times, case).items():
+            found += rows_of(f"{where}/{part}", {part: 1e3 * time, "iteration": iteration[name]}, "ms")
+        if name in (OVERLAP, DDP):
+            for hidden, whole in communication(times, name):
+                medians = {"hidden": 1e3 * hidden, "communication": 1e3 * whole}
+                found += rows_of(f"{where}/hidden", medians, "ms")
+    return found
+
+
+def parts(times: Times, case: Case) -> dict[str, float]:
+    """Return the parts (s) of a case's iteration, by name.
+
+    DDP communicates within the backward pass, so its exposed communication cannot be timed: it is what this
+    pass takes longer than without communication (`no_sync`).
+    """
+    own = times[case].parts
+    without = times.get(case._replace(setup=DDP_NO_SYNC))
+    if case.setup == DDP and without:
+        own["exposed"] += own["compute"] - without.compute
+        own["compute"] = without.compute
+    return own
+
+
+def communication(times: Times, setup: str) -> list[tuple[float, float]]:
+    """Return how much communication (s) an overlapping set-up hides, and how much there is, in one pair.
+
+    Return no pair if a set-up to compare with was not measured, or if communication takes no time.
+    """
+    iteration = {case.setup: time.iteration for case, time in times.items()}
+    if setup == DDP:
+        whole, nothing = DDP_NO_OVERLAP, DDP_NO_SYNC
+    else:
+        (whole,) = {RING, SHARED_MEMORY} & iteration.keys() or {""}
+        nothing = NO_AVERAGING
+    if not {setup, whole, nothing} <= iteration.keys() or iteration[whole] <= iteration[nothing]:
+        return []
+    return [(iteration[whole] - iteration[setup], iteration[whole] - iteration[nothing])]
+
+
+def scaling_rows(model: str, times: Times, place: str, kind: str) -> list[Row]:
+    """Return rows of images per second against p times those of one rank: the ratio is the efficiency."""
+    found = []
+    for case in times:
+        if case.p > 1:
+            ideal = case.p * images_per_s(times, _alone(times, case))
+            where = f"{model}/{kind}/{case.size}/{case.setup}/{place}"
+            found += rows_of(where, {case.setup: images_per_s(times, case), "linear": ideal}, "images/s")
+    return found
+
+
+def images_per_s(times: Times, case: Case) -> float:
+    """Return how many images all ranks together train on in a second."""
+    return case.batch / times[case].iteration
+
+
+def _alone(times: Times, case: Case) -> Case:
+    """Return the case of one rank that this case's speed-up refers to, by the same library."""
+    name = TORCH_ALONE if case.setup in BY_PYTORCH else ALONE
+    (found,) = (each for each in times if each.setup == name)
+    return found
+
+
+def setup_table(times: Times) -> str:
+    """Return the set-ups with their times, images per second and parts, as text in aligned columns."""
+    ddp = next((time.iteration for case, time in times.items() if case.setup == DDP), None)
+    lines = [
+        f"{'set-up':14}  {'report C':8}  {'ranks':>6}  {'iteration':>9}  {'images/s':>8}  "
+        f"{'compute':>7}  {'wait':>7}  {'exposed':>7}  {'rest':>6}{'  × DDP' if ddp else ''}"
+    ]
+    for case, time in times.items():
+        ratio = f"{time.iteration / ddp:5.2f}" if ddp else ""
+        compute, wait, exposed, rest = (1e3 * part for part in parts(times, case).values())
+        lines.append(
+            f"{case.setup:14}  {IN_REPORT.get(case.setup, ''):8}  {case.size:>6}  "
+            f"{1e3 * time.iteration:9.1f}  {images_per_s(times, case):8.1f}  "
+            f"{compute:7.1f}  {wait:7.1f}  {exposed:7.1f}  {rest:6.1f}  {ratio}".rstrip()
+        )
+    lines.append("Times in ms: an iteration, and its parts. Exposed: communication that the backward pass")
+    lines.append("does not hide. With overlap and DDP, waiting for the slowest rank is part of it.")
+    for name, subject in ((OVERLAP, "Overlap"), (DDP, "PyTorch's DDP")):
+        for hidden, whole in communication(times, name):
+            if hidden > 0:
+                part = f"{1e3 * hidden:.0f} of {1e3 * whole:.0f} ms of communication"
+                lines.append(f"{subject} hides {part} ({100 * hidden / whole:.0f} %).")
+            else:  # communication takes cores from the backward pass
+                lines.append(
+                    f"{subject} hides no communication: it makes the iteration {-1e3 * hidden:.0f} ms longer."
+                )
+    return "\n".join(lines)
+
+
+def scaling_table(times: Times) -> str:
+    """Return images per second, speed-up and efficiency by number of ranks, as text in aligned columns."""
+    lines = [f"{'set-up':14}   ranks  iteration  images/s  speed-up  efficiency"]
+    for case, time in times.items():
+        rate = images_per_s(times, case)
+        speed_up = rate / images_per_s(times, _alone(times, case))
+        lines.append(
+            f"{case.setup:14}  {case.size:>6}  {1e3 * time.iteration:9.1f}  {rate:8.1f}  {speed_up:8.2f}  "
+            f"{speed_up / case.p:10.2f}"
+        )
+    lines.append("Times in ms. The speed-up compares images per second with one rank's, by the same library.")
+    lines.append("The efficiency is speed-up / p.")
+    return "\n".join(lines)
+
+
+def core_limit(ranks: Sequence[int], cores: int) -> str:
+    """Return a line that says which numbers of ranks have too few cores for a linear speed-up, or nothing."""
+    limits = ", ".join(f"{cores / p:.2f} on {p} ranks" for p in ranks if p > cores)
+    if not limits:
+        return ""
+    return (
+        f"\nThe ranks share {cores} core{'s' if cores > 1 else ''}: the speed-up is at most {cores}, the "
+        f"efficiency at most {limits}."
+    )

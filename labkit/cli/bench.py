@@ -8,30 +8,33 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from labkit.cli.collectives import collectives, progress
-from labkit.cli.inputs import MOST_RANKS, Finite, Whole
-from labkit.cli.ranks import (
-    check_ranks,
-    child_rows,
-    ending_together,
-    json_option,
-    mpiexec,
-    on_ranks,
-    under_mpiexec,
-)
+from labkit import units
+from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
+from labkit.cli.ranks import child_rows, mpiexec, on_ranks, world
 from mpiwatch import env
 
 if TYPE_CHECKING:
-    from labkit.bench import Row
+    from labkit.bench.prediction import Prediction
+    from labkit.bench.rows import Row
+    from labkit.comm.timing import Times
 
-ROUNDS = {"vgg11": 9, "lenet5": 101}  # a step of LeNet-5 takes milliseconds, so it needs more of them
+MODELS = "vgg11", "lenet5"
+MOST_BYTES = 4 << 30
+NOT_DRAWN = {"hand-written", "shared-memory-copied", "auto"}  # their curves lie on or between the others
 STEP_DEADLINE_S = 3600.0  # per number of threads; large batches of VGG-11 take minutes
 WATCHING_DEADLINE_S = 600.0  # it takes seconds
 TRAINING_DEADLINE_S = 3600.0  # the defaults take minutes
+COLLECTIVES_DEADLINE_S = 900.0  # a complete run takes about a minute
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
+ranks_option = click.option(
+    "--ranks", type=Whole(max=MOST_RANKS), help="Ranks to start without mpiexec. [default: 4]"
+)
 
 
 @click.group
@@ -39,21 +42,13 @@ def command() -> None:
     """Measure the lab: rows of ratios. Each row compares measurements that took turns in one run."""
 
 
-command.add_command(collectives)
-
-
-def _print(rows: list[Row], as_json: bool, more: str = "") -> None:
-    """Print rows as JSON, or as a table with more text below it."""
-    from labkit.bench import table
-
-    if as_json:
-        click.echo(json.dumps([asdict(row) for row in rows], indent=1))
-    else:
-        click.echo(table(rows) + more)
+def _print(rows: list[Row], as_json: bool, text: str = "") -> None:
+    """Print rows as JSON, or else the text."""
+    click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else text)
 
 
 @command.command
-@click.option("--model", "models", type=click.Choice(list(ROUNDS)), multiple=True, help="[default: all]")
+@click.option("--model", "models", type=click.Choice(MODELS), multiple=True, help="[default: all]")
 @click.option("--batch", "batches", type=Whole(2), multiple=True, help="[default: 64]")
 @click.option("--threads", type=Whole(max=MOST_RANKS), multiple=True, help="BLAS threads. [default: 1]")
 @json_option
@@ -64,32 +59,22 @@ def step(models: tuple[str, ...], batches: tuple[int, ...], threads: tuple[int, 
     those that the lab computes) and, if PyTorch is installed, with PyTorch's time and peak memory. --model,
     --batch and --threads may be repeated.
     """
+    rows: list[Row] = []
     if len(threads) > 1:  # each in a process of its own, because BLAS reads the number when it loads
         options = [word for name in models for word in ("--model", name)]
         options += [word for batch in batches for word in ("--batch", str(batch))]
-        rows = []
         for count in threads:
             words = [sys.executable, "-m", "labkit", "bench", "step", "--json", *options]
             rows += child_rows([*words, "--threads", str(count)], STEP_DEADLINE_S)
     else:
-        rows = _step_rows(models or tuple(ROUNDS), batches or (64,), *(threads or (1,)))
-    _print(rows, as_json)
+        (count,) = threads or (1,)
+        os.environ.update({name: str(count) for name in env.ONE_THREAD})
+        from labkit.bench.step import compare
 
+        rows = compare(models or MODELS, batches or (64,), count)
+    from labkit.bench.rows import table
 
-def _step_rows(models: tuple[str, ...], batches: tuple[int, ...], threads: int) -> list[Row]:
-    os.environ.update({name: str(threads) for name in env.ONE_THREAD})
-    from labkit.bench.memory import peak
-    from labkit.bench.pytorch import is_installed
-    from labkit.bench.rows import rows_of
-    from labkit.bench.step import measure
-
-    cases = [(name, batch) for name in models for batch in batches]
-    rows = [row for name, batch in cases for row in measure(name, batch, threads, ROUNDS[name])]
-    if is_installed():
-        for name, batch in cases:
-            peaks = {side: peak(side, name, batch) for side in ("labkit", "pytorch")}
-            rows += rows_of(f"{name}/b{batch}/peak", peaks, "MiB")
-    return rows
+    _print(rows, as_json, table(rows))
 
 
 @command.command
@@ -97,12 +82,14 @@ def _step_rows(models: tuple[str, ...], batches: tuple[int, ...], threads: int) 
 @json_option
 def watching(ranks: int, as_json: bool) -> None:
     """Time Allreduce on the watched communicator against the MPI library's own."""
+    from labkit.bench.rows import table
+
     program = "import json, dataclasses; from labkit.bench.watching import measure; rows = measure(); "
     program += (
         "from mpi4py import MPI; MPI.COMM_WORLD.rank or print(json.dumps([*map(dataclasses.asdict, rows)]))"
     )
-    words = [*mpiexec(ranks), sys.executable, "-c", program]
-    _print(child_rows(words, WATCHING_DEADLINE_S), as_json)
+    rows = child_rows([*mpiexec(ranks), sys.executable, "-c", program], WATCHING_DEADLINE_S)
+    _print(rows, as_json, table(rows))
 
 
 @command.command
@@ -121,24 +108,21 @@ def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
     Start it on ranks that each have a core: mpiexec -n 2 labkit bench bottleneck. The ideal is the time of
     the same run with no slow rank, multiplied by p / Σ (1 / factor), the loss of speed.
     """
-    os.environ.update(env.ONE_THREAD)
-    from mpi4py import MPI
+    with world("labkit bench bottleneck") as comm:
+        from labkit.bench.bottleneck import measure
+        from labkit.bench.rows import table
+        from labkit.comm import raise_together
 
-    from labkit.bench.bottleneck import format_figures, measure
-    from labkit.comm import raise_together
-
-    comm = MPI.COMM_WORLD
-    with ending_together(comm, "labkit bench bottleneck"):
         alone = "expected at least two ranks, got one: mpiexec -n 2 labkit bench bottleneck"
         raise_together(comm, alone if comm.size == 1 else None)
         rows, figures = measure(comm, factor, epochs)
         if comm.rank == 0:
-            _print(rows, as_json, f"\n{format_figures(figures)}")
+            _print(rows, as_json, f"{table(rows)}\n{figures}")
 
 
 @command.command
-@click.option("--ranks", type=Whole(max=MOST_RANKS), help="Ranks to start without mpiexec. [default: 4]")
-@click.option("--model", type=click.Choice(list(ROUNDS)), default="vgg11", show_default=True)
+@ranks_option
+@click.option("--model", type=click.Choice(MODELS), default="vgg11", show_default=True)
 @click.option(
     "--batch",
     type=Whole(2),
@@ -163,18 +147,113 @@ def training(
     trains the same model in the same rounds. The command starts its own ranks, unless mpiexec or
     `labkit hosts run` has started it on ranks.
     """
-    if not under_mpiexec():
-        on_ranks(ranks or 4, TRAINING_DEADLINE_S)
-    os.environ.update(env.ONE_THREAD)
-    from mpi4py import MPI
+    on_ranks(ranks or 4, TRAINING_DEADLINE_S)
+    with world("labkit bench training", ranks) as comm:
+        from labkit.bench.training import compare
+        from labkit.comm import sleeping_barrier
+        from labkit.comm.timing import progress
 
-    from labkit.bench.training import compare
-    from labkit.comm import sleeping_barrier
-
-    comm = MPI.COMM_WORLD
-    with ending_together(comm, "labkit bench training"):
-        check_ranks(comm, ranks)
         rows, text = compare(comm, model, batch, scaling, rounds=rounds, report=progress(comm))
         if comm.rank == 0:
-            click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else text)
+            _print(rows, as_json, text)
         sleeping_barrier(comm)
+
+
+def _sizes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    sizes = set()
+    for word in text.split(","):
+        try:
+            size = units.parse_size(word)
+        except ValueError:
+            size = 0
+        if not size or size % 4 or size > MOST_BYTES:
+            raise click.BadParameter(
+                "expected sizes such as 4B,1KiB,64MiB, each a multiple of 4 bytes (float32) and at most "
+                f"{units.format_size(MOST_BYTES)}, got {word!r}"
+            )
+        sizes.add(size)
+    return tuple(sorted(sizes))
+
+
+def _bandwidth(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    try:
+        return None if text is None else units.parse_bandwidth(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@command.command
+@ranks_option
+@click.option(
+    "--sizes", callback=_sizes, help="For example 1KiB,64MiB. [default: 4B to 64MiB by powers of 4]"
+)
+@click.option(
+    "--seconds",
+    type=Finite(min=0),
+    default=2.0,
+    show_default=True,
+    help="Time for each size; at least six rounds are measured.",
+)
+@click.option(
+    "--bandwidth",
+    callback=_bandwidth,
+    help="Each link's bandwidth, for example 1gbit: adds rows against the least time on such links.",
+)
+@click.option("--refit", is_flag=True, help="Measure anew what the algorithm auto chooses by.")
+@json_option
+@click.option("--plot", type=Place(dir_okay=False), help="Draw time against size, as a PNG file.")
+def collectives(
+    ranks: int | None,
+    *,
+    sizes: tuple[int, ...] | None,
+    seconds: float,
+    bandwidth: float | None,
+    refit: bool,
+    as_json: bool,
+    plot: Path | None,
+) -> None:
+    """Time every all-reduce algorithm against the MPI library's own Allreduce.
+
+    The command starts its own ranks, unless mpiexec has started it on ranks. It also measures a ring written
+    by hand, and gloo if PyTorch is installed. algbw is bytes / time, busbw is algbw · 2(p-1)/p. The rows
+    "model" compare the other sizes with the cost model's prediction, fitted to some of the sizes.
+    """
+    on_ranks(ranks or 4, COLLECTIVES_DEADLINE_S)
+    with world("labkit bench collectives", ranks) as comm:
+        from labkit.bench.collectives import SIZES, compare
+        from labkit.comm import raise_together, sleeping_barrier
+        from labkit.comm.timing import progress
+
+        raise_together(comm, _unwritable(plot) if plot and comm.rank == 0 else None)
+        rows, text, times, predicted = compare(
+            comm, sizes or SIZES, seconds, bandwidth, refit=refit, report=progress(comm)
+        )
+        if comm.rank == 0:
+            _print(rows, as_json, text)
+            if plot:
+                _draw(plot, times, predicted)
+        sleeping_barrier(comm)  # rank 0 draws
+
+
+def _unwritable(path: Path) -> str | None:
+    """Return why a file cannot be written, or None: to know it before a long run rather than after it."""
+    if os.access(path if path.exists() else path.parent, os.W_OK):
+        return None
+    return f"cannot write to --plot {path}: there is no such directory, or you may not write to it"
+
+
+def _draw(path: Path, times: Times, predicted: Prediction | None) -> None:
+    from labkit.files import atomic_write
+    from labkit.plots.schedules import time_by_size
+
+    measured: dict[str, tuple[list[float], list[float]]] = {}
+    for size, medians in times.items():
+        for name in [name for name in medians if name not in NOT_DRAWN]:
+            sizes, seconds = measured.setdefault(name, ([], []))
+            sizes.append(size)
+            seconds.append(medians[name])
+    figure = time_by_size(*(predicted.curves() if predicted else ([], {})), measured)
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png", dpi=150)

@@ -24,7 +24,7 @@ from mpiwatch.processes import print_error
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from labkit.bench import Row
+    from labkit.bench.rows import Row
 
 
 # Launchers set one of the first two for each rank, and `on_ranks` sets the last: with a launcher that sets
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 RANK_VARIABLES = {"PMI_RANK", "PMIX_RANK", STARTED := "LABKIT_ON_RANKS"}
 
 LATE_S = 20.0  # for ranks that start later than others
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
 
 
 def under_mpiexec() -> bool:
@@ -72,10 +70,12 @@ def child_rows(command: Sequence[str], deadline_s: float) -> list[Row]:
 
 
 def on_ranks(p: int, deadline_s: float) -> None:
-    """Run this same command on p ranks, and exit with its status.
+    """Unless this process is a rank, run this same command on p ranks, and exit with its status.
 
     The ranks end with this process, however it ends. Raise ClickException at the deadline.
     """
+    if under_mpiexec():
+        return
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _stop)
     try:
@@ -95,14 +95,6 @@ def _stop(signum: int, frame: object) -> None:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)  # a second Ctrl-C must not stop the ending of the ranks
     raise SystemExit(128 + signum)
-
-
-def check_ranks(comm: MPI.Intracomm, ranks: int | None) -> None:
-    """Raise CollectiveError on every rank unless mpiexec has started as many ranks as --ranks asks for."""
-    from labkit.comm import raise_together
-
-    wrong = ranks not in (None, comm.size)
-    raise_together(comm, f"expected {ranks} ranks (--ranks), got {comm.size} from mpiexec" if wrong else None)
 
 
 @contextmanager
@@ -158,3 +150,21 @@ def ending_together(comm: MPI.Intracomm, command: str) -> Iterator[None]:
             f"{where}{command}: rank {comm.rank} of {comm.size} failed: {type(error).__name__}: {error}\n"
         )
         comm.Abort(1)
+
+
+@contextmanager
+def world(command: str, ranks: int | None = None) -> Iterator[MPI.Intracomm]:
+    """Yield the communicator of all ranks, each with one BLAS thread; end all if the block raises on any.
+
+    Raise CollectiveError on every rank unless there are as many as --ranks asks for.
+    """
+    os.environ.update(env.ONE_THREAD)
+    from mpi4py import MPI
+
+    from labkit.comm import raise_together
+
+    comm = MPI.COMM_WORLD
+    with ending_together(comm, command):
+        fault = f"expected {ranks} ranks (--ranks), got {comm.size} from mpiexec"
+        raise_together(comm, None if ranks in (None, comm.size) else fault)
+        yield comm

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from labkit.train.run import Results
+    from labkit.train.steps import Epoch, Step
 
 NAME = "labkit train"
 # The deadline of PyTorch's process groups with Gloo. No epoch, checkpoint or emulated link keeps all ranks
@@ -144,11 +144,10 @@ def command(preset: str | None, resume: Path | None, out: Path | None, ordered: 
         run(comm, given, folder, preset=preset, resume=resume, ordered=ordered, draw=draw)
 
 
-def draw(out: Path, results: Results) -> None:
+def draw(out: Path, rows: list[Epoch], steps: list[Step], run: dict[str, Any]) -> None:
     """Draw the losses, the last steps of the timeline and, of a preset, what its report draws."""
     from labkit.plots import losses, timeline
 
-    rows, steps, run = results.rows, results.steps, results.run
     local = [[row.local_loss for row in rows if row.rank == rank] for rank in range(run["ranks"])]
     _write(out / "loss.png", losses(local, [row.global_loss for row in rows if row.rank == 0]))
     slowed = [*([run["links"]] if "links" in run else []), *run["settings"]["bottleneck"]]

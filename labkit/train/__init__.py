@@ -11,41 +11,34 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.train.batches import Batches as Batches
-    from labkit.train.batches import EpochBatches as EpochBatches
     from labkit.train.bottleneck import Bottleneck as Bottleneck
     from labkit.train.bottleneck import Straggler as Straggler
     from labkit.train.bottleneck import speeds as speeds
-    from labkit.train.buckets import BucketPlan as BucketPlan
     from labkit.train.buckets import Buckets as Buckets
     from labkit.train.callbacks import Callback as Callback
     from labkit.train.callbacks import Contributions as Contributions
-    from labkit.train.callbacks import contribution as contribution
     from labkit.train.checkpoints import Checkpoints as Checkpoints
     from labkit.train.checkpoints import stored_settings as stored_settings
     from labkit.train.local import local_sgd as local_sgd
-    from labkit.train.loop import Optimizer as Optimizer
     from labkit.train.loop import gather as gather
     from labkit.train.loop import train as train
     from labkit.train.run_record import load_run as load_run
     from labkit.train.run_record import prepare as prepare
-    from labkit.train.run_record import record as record
-    from labkit.train.run_record import save as save
     from labkit.train.steps import Epoch as Epoch
     from labkit.train.steps import Step as Step
     from labkit.train.timeline import Timeline as Timeline
-    from labkit.train.timeline import save_trace as save_trace
 
 _NAMES = {
-    "batches": ["Batches", "EpochBatches"],
+    "batches": ["Batches"],
     "bottleneck": ["Bottleneck", "Straggler", "speeds"],
-    "buckets": ["BucketPlan", "Buckets"],
-    "callbacks": ["Callback", "Contributions", "contribution"],
+    "buckets": ["Buckets"],
+    "callbacks": ["Callback", "Contributions"],
     "checkpoints": ["Checkpoints", "stored_settings"],
     "local": ["local_sgd"],
-    "loop": ["Optimizer", "gather", "train"],
-    "run_record": ["load_run", "prepare", "record", "save"],
+    "loop": ["gather", "train"],
+    "run_record": ["load_run", "prepare"],
     "steps": ["Epoch", "Step"],
-    "timeline": ["Timeline", "save_trace"],
+    "timeline": ["Timeline"],
 }
 
 

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from labkit import data
 from labkit.comm import CollectiveError, SharedSet, raise_together
+from labkit.nn import Model
 
 Samples = tuple[np.ndarray, np.ndarray]
 
@@ -53,9 +54,7 @@ class Batches:
     for each step (`data.batches_by_index`).
 
     `reshard` returns this rank's shard for an epoch, given its number (from 2); it must be as large as the
-    first. With an `augmentation`, `indices` returns the indices of an epoch's shard in the data set, and
-    `seed` decides what happens to each sample. `Batches.of` makes all this from a data set and the name of a
-    sharding scheme.
+    first. `Batches.of` makes all this from a data set and the name of a sharding scheme.
 
     `about` describes the batches; runs with equal descriptions train on the same samples in the same steps.
     `for_any_ranks` is True if that holds for runs on other numbers of ranks, too.
@@ -73,16 +72,12 @@ class Batches:
         *,
         slices: Sequence[slice] | None = None,
         reshard: Callable[[int], Samples] | None = None,
-        augmentation: data.Augmentation | None = None,
-        indices: Callable[[int], np.ndarray] | None = None,
-        seed: int = 0,
     ) -> None:
         self._comm, self._reshard = comm, reshard
         self._end = 0, 0  # the last epoch and its number of steps, once `end_after` has set them
-        self._augmentation, self._indices, self._seed = augmentation, indices, seed
+        self._indices: Callable[[int], np.ndarray] | None = None  # of an epoch's shard, to augment its images
+        self._augmentation: Callable[..., np.ndarray] | None = None
         chosen = f"{len(slices)} slices" if slices is not None else f"a global batch of {global_batch}"
-        if augmentation:
-            chosen += f", {augmentation} and seed {seed}"
         expected = comm.bcast(chosen)
         fault = None
         if global_batch is not None and global_batch < 1:
@@ -91,11 +86,6 @@ class Batches:
             fault = "expected a global batch or slices, got both"
         elif chosen != expected:
             fault = f"expected {expected} as on rank 0, got {chosen}"
-        elif augmentation and (x.ndim != 4 or not indices):
-            fault = (
-                "expected images (n, channels, height, width) and the indices of their samples to augment "
-                f"them, got shape {x.shape} and {'' if indices else 'no '}indices"
-            )
         raise_together(comm, fault)
         n = comm.allreduce(len(x))
         if slices is not None:
@@ -105,11 +95,8 @@ class Batches:
             self._first = EpochBatches(x, y, [slice(0, len(x))], [n])
         else:
             self._first = _dealt(comm, x, y, n, global_batch)
-        self._first = self._first._replace(**self._augmenting(1))
         sizes = self._first.global_sizes
         self.about: dict[str, Any] = {"samples": n, "steps": len(sizes), "global batch": sizes[0]}
-        if augmentation:
-            self.about |= {"augmentation": str(augmentation), "seed": seed}
         self.for_any_ranks = len(sizes) == 1
 
     @classmethod
@@ -127,7 +114,7 @@ class Batches:
         """Return the batches of a data set, sharded by one of `data.SCHEMES`. Collective.
 
         "shuffled" reshuffles the samples in each epoch, by `seed`; "weighted" deals them in proportion to the
-        ranks' `speeds`.
+        ranks' `speeds`. With an `augmentation`, `seed` also decides what happens to each image.
         """
         n = len(dataset.targets)
 
@@ -142,17 +129,12 @@ class Batches:
         if scheme == "weighted" and global_batch:
             cut, slices = None, data.batches_by_index(indices(1), n, global_batch)
         reshard = (lambda epoch: dataset.shard(shards(epoch))) if scheme == "shuffled" else None
-        batches = cls(
-            comm,
-            x,
-            y,
-            cut,
-            slices=slices,
-            reshard=reshard,
-            augmentation=augmentation,
-            indices=indices,
-            seed=seed,
-        )
+        batches = cls(comm, x, y, cut, slices=slices, reshard=reshard)
+        if augmentation:
+            flat = f"expected images (n, channels, height, width) to augment, got shape {x.shape}"
+            raise_together(comm, None if x.ndim == 4 else flat)
+            batches._indices, batches._augmentation = indices, partial(augmentation, seed=seed)
+            batches.about["augmentation"] = str(augmentation)
         batches.about |= {"data": dataset.name, "shard": scheme, "seed": seed}
         batches.for_any_ranks |= scheme in FOR_ANY_RANKS
         return batches
@@ -170,38 +152,55 @@ class Batches:
         """
         epochs = -(-iterations // self.steps)
         self._end = epochs, iterations - (epochs - 1) * self.steps
-        held = len(self._cut(self._first, epochs).x)
+        held = self._first.slices[self._end[1] - 1].stop
         fault = f"no sample in the last epoch, which has {self._end[1]} of its {self.steps} steps"
         raise_together(self._comm, None if held else fault)
         self.about["iterations"] = iterations
         return epochs
 
     def epoch(self, number: int) -> EpochBatches:
-        """Return the batches of an epoch, counted from 1. Collective.
+        """Return the batches of an epoch, counted from 1, up to the end of the run. Collective.
 
         Raise CollectiveError on every rank if the epoch's shard cannot be read or has another size.
         """
-        return self._cut(self._whole(number), number)
-
-    def _cut(self, batches: EpochBatches, number: int) -> EpochBatches:
-        """Return the batches of an epoch up to the end of the run."""
+        batches = self._first
+        if self._reshard and number > 1:
+            x, y = self._resharded(number)
+            batches = batches._replace(x=x, y=y)
+        if self._augmentation and self._indices:
+            augment = partial(self._augmentation, epoch=number)
+            batches = batches._replace(indices=self._indices(number), augment=augment)
         epoch, steps = self._end
         if number != epoch or steps == self.steps:
             return batches
-        held, indices = batches.slices[steps - 1].stop, batches.indices
+        held = batches.slices[steps - 1].stop
         return batches._replace(
             x=batches.x[:held],
             y=batches.y[:held],
             slices=batches.slices[:steps],
             global_sizes=batches.global_sizes[:steps],
-            indices=None if indices is None else indices[:held],
         )
 
-    def _whole(self, number: int) -> EpochBatches:
-        """Return the batches of an epoch, all of them. Collective."""
-        if self._reshard is None or number == 1:
-            return self._first._replace(**self._augmenting(number)) if self._augmentation else self._first
+    def fitting(self, model: Model, number: int) -> EpochBatches:
+        """Return the batches of an epoch once the shards of all ranks fit the model. Collective.
+
+        `train` asks for the first epoch first; a shard that stays is checked only then.
+        """
+        batches, fault = self.epoch(number), None
+        if number > 1 and batches is self._first:
+            return batches
+        try:
+            model.check(batches.x, batches.y)
+        except ValueError as error:
+            fault = str(error)
+        raise_together(self._comm, fault)
+        return batches
+
+    def _resharded(self, number: int) -> Samples:
+        """Return x and y of the shard of an epoch. Collective."""
+        assert self._reshard
         fault, held = None, len(self._first.x)
+        x = y = self._first.x
         try:
             x, y = self._reshard(number)
             if len(x) != held:
@@ -211,14 +210,7 @@ class Batches:
         except (OSError, ValueError, IndexError) as error:
             fault = str(error)
         raise_together(self._comm, fault)
-        return self._first._replace(x=x, y=y, **self._augmenting(number))
-
-    def _augmenting(self, epoch: int) -> dict[str, Any]:
-        """Return the `indices` and `augment` of an epoch."""
-        if not (self._augmentation and self._indices):
-            return {}
-        augment = partial(self._augmentation, seed=self._seed, epoch=epoch)
-        return {"indices": self._indices(epoch), "augment": augment}
+        return x, y
 
 
 def _dealt(comm: MPI.Intracomm, x: np.ndarray, y: np.ndarray, n: int, global_batch: int) -> EpochBatches:

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter, sleep, thread_time
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -27,13 +28,18 @@ from labkit.nn import Model
 from labkit.train.callbacks import Callback
 from labkit.units import format_time, parse_time
 
-Kind = Literal["slow-processor", "slow-link", "jitter", "pause"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+MOST = 1_000_000  # times slower: with a digit too many, a step would never end
+# Each kind, and the amount that it needs.
+KINDS = {
+    "slow-processor": f"a factor from 1 to {MOST:,}, how many times longer the rank takes to compute",
+    "slow-link": "a bandwidth such as 100mbit",
+    "jitter": "a time such as 5ms",
+    "pause": "a time and a step such as 2s@10",
+}
 EXPECTED = (
     "expected RANK:KIND=AMOUNT such as 3:slow-processor=3, 3:slow-link=100mbit, 3:jitter=5ms or 3:pause=2s@10"
 )
 SPEED_REPEATS = 15
-MOST = 1_000_000  # times slower: with a digit too many, a step would never end
 
 T = TypeVar("T")
 
@@ -47,7 +53,7 @@ class Bottleneck:
     """
 
     rank: int
-    kind: Kind
+    kind: str
     factor: float = 1.0
     link: Link | None = None
     seconds: float = 0.0
@@ -69,33 +75,19 @@ def parse(text: str) -> Bottleneck:
     if not parts or parts[2] not in KINDS:
         raise ValueError(f"{EXPECTED}, got {text!r}")
     rank, kind, amount = int(parts[1]), parts[2], parts[3]
-    factor = float(amount) if re.fullmatch(r"\d+(\.\d+)?", amount) else 0.0
-    if factor > MOST:
-        factor = 0.0
-    if kind == "slow-processor":
-        if factor < 1:
-            raise ValueError(
-                f"expected how many times longer rank {rank} takes to compute, 1 to {MOST:,}, got {amount!r}"
-            )
-        return Bottleneck(rank, "slow-processor", factor=factor)
+    number = float(amount) if re.fullmatch(r"\d+(\.\d+)?", amount) else 0.0
+    is_factor = 1 <= number <= MOST
+    if kind in ("slow-processor", "slow-link") and is_factor:
+        return Bottleneck(rank, kind, factor=number)
     if kind == "slow-link":
-        if factor >= 1:
-            return Bottleneck(rank, "slow-link", factor=factor)
-        return Bottleneck(rank, "slow-link", link=parse_link(amount))
+        return Bottleneck(rank, kind, link=parse_link(amount))
     time, at, step = amount.partition("@")
-    try:
-        seconds = parse_time(time)
-    except ValueError:
-        seconds = None
-    if kind == "jitter":
-        if seconds is None or at:
-            raise ValueError(f"expected a time such as 5ms for the jitter of rank {rank}, got {amount!r}")
-        return Bottleneck(rank, "jitter", seconds=seconds)
-    if seconds is None or not re.fullmatch(r"[1-9]\d*", step):
-        raise ValueError(
-            f"expected a time and a step such as 2s@10 for the pause of rank {rank}, got {amount!r}"
-        )
-    return Bottleneck(rank, "pause", seconds=seconds, step=int(step))
+    with suppress(ValueError):
+        if kind == "jitter" and not at:
+            return Bottleneck(rank, kind, seconds=parse_time(time))
+        if kind == "pause" and re.fullmatch(r"[1-9]\d*", step):
+            return Bottleneck(rank, kind, seconds=parse_time(time), step=int(step))
+    raise ValueError(f"expected {KINDS[kind]} for the {kind} of rank {rank}, got {amount!r}")
 
 
 def check(bottlenecks: Sequence[Bottleneck], size: int, default: Link | None = None) -> str | None:
@@ -116,12 +108,6 @@ def check(bottlenecks: Sequence[Bottleneck], size: int, default: Link | None = N
     return None
 
 
-def factors(bottlenecks: Sequence[Bottleneck], size: int) -> list[float]:
-    """Return, by rank, how many times longer each rank takes to compute than without bottlenecks."""
-    slow = {one.rank: one.factor for one in bottlenecks if one.kind == "slow-processor"}
-    return [slow.get(rank, 1.0) for rank in range(size)]
-
-
 def links(bottlenecks: Sequence[Bottleneck], size: int, default: Link | None = None) -> list[Link] | None:
     """Return each rank's emulated link, by rank, or None if there is nothing to emulate.
 
@@ -140,9 +126,9 @@ class Straggler(Callback):
     but by `labkit.comm.EmulatedComm`.
     """
 
-    def __init__(self, bottlenecks: Sequence[Bottleneck], rank: int, size: int, seed: int = 0) -> None:
-        self.factor = factors(bottlenecks, size)[rank]
+    def __init__(self, bottlenecks: Sequence[Bottleneck], rank: int, seed: int = 0) -> None:
         own = [one for one in bottlenecks if one.rank == rank]
+        self.factor = max((one.factor for one in own if one.kind == "slow-processor"), default=1.0)
         self._jitter_s = sum(one.seconds for one in own if one.kind == "jitter")
         self._pauses_s = {one.step: one.seconds for one in own if one.kind == "pause"}
         self._step = 0
@@ -200,7 +186,7 @@ def speeds(
     over the median time that a forward and a backward pass take. `model.grads` is overwritten. A `straggler`
     makes this rank slow.
     """
-    straggler = straggler or Straggler((), comm.rank, comm.size)
+    straggler = straggler or Straggler((), comm.rank)
     times = []
     for _ in range(SPEED_REPEATS):
         comm.Barrier()

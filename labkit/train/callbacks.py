@@ -1,10 +1,10 @@
-"""Callbacks: objects that `train` calls during a run to record, to print or to slow down a rank."""
+"""What `train` calls during a run: an optimiser, and callbacks that record, print or slow down a rank."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -13,6 +13,21 @@ from labkit.train.steps import Epoch, Step
 
 MOST_NAMES = 2  # W and b; a line of output has no room for more
 ALL = "all"  # the name under which the whole gradient of a model with more parameters is measured
+
+
+class Optimizer(Protocol):
+    """Anything that updates a model's parameters from its gradients, such as `labkit.nn.SGD`.
+
+    Its `repr` names its settings: a checkpoint is resumed only with the same.
+    """
+
+    params: np.ndarray
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return by name the arrays that it remembers between steps; a resumed run writes to them."""
+
+    def step(self, grads: np.ndarray, lr: float) -> None:
+        """Update the parameters in place. Shapes: `grads` (n,), as the parameters."""
 
 
 class Callback:
@@ -50,50 +65,6 @@ class Callback:
 
     def resume(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from what `state` returned on this rank before the break. Collective."""
-
-
-class CallbackList(Callback):
-    """Several callbacks as one: each method calls that of all of them, in their order."""
-
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self.callbacks = callbacks
-        self.reads_gradients = any(each.reads_gradients for each in callbacks)
-
-    def before_step(self) -> None:
-        for each in self.callbacks:
-            each.before_step()
-
-    def after_backward(self, model: Model, weight: float) -> None:
-        for each in self.callbacks:
-            each.after_backward(model, weight)
-
-    def after_average(self, model: Model, global_batch: int) -> None:
-        for each in self.callbacks:
-            each.after_average(model, global_batch)
-
-    def after_step(self, step: Step) -> None:
-        for each in self.callbacks:
-            each.after_step(step)
-
-    def after_epoch(self, model: Model, epoch: Epoch) -> None:
-        for each in self.callbacks:
-            each.after_epoch(model, epoch)
-
-    def state(self) -> dict[str, np.ndarray]:
-        return {f"{own}/{name}": array for own, each in self._named() for name, array in each.state().items()}
-
-    def resume(self, state: Mapping[str, np.ndarray]) -> None:
-        for own, each in self._named():
-            if found := {key[len(own) + 1 :]: state[key] for key in state if key.startswith(f"{own}/")}:
-                each.resume(found)
-
-    def _named(self) -> Iterator[tuple[str, Callback]]:
-        """Yield each callback with a name that does not depend on callbacks of other classes."""
-        seen: Counter[str] = Counter()
-        for each in self.callbacks:
-            kind = type(each).__name__
-            seen[kind] += 1
-            yield f"{kind}-{seen[kind]}", each
 
 
 class Contributions(Callback):

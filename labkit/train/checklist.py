@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-OPTIMISER = "lr", "lr_schedule", "momentum", "weight_decay"
 PARTS = "compute_s", "wait_s", "communication_s"
 RAW = "run.json", "model.npz", "sync_times.csv", "trace.json"
+BY_RANK = "hosts", "cores", "ended"  # lists in run.json with an entry for each rank
+NOT_OF_REGRESSIONS = "ended/*/test_correct"  # None there
 
 
 class Record(NamedTuple):
@@ -22,26 +23,19 @@ class Record(NamedTuple):
     iterations: list[dict[str, str]]
     files: frozenset[str]
 
-    def by_rank(self, *names: str) -> bool:
-        """Return whether run.json has a list of these names with a known entry for each rank."""
-        return all(len(self.run[name]) == self.run["ranks"] and all(self.run[name]) for name in names)
-
-    def settings(self, *names: str) -> bool:
-        """Return whether run.json has a value for each of these settings."""
-        return all(self.run["settings"][name] is not None for name in names)
-
-    def ended(self, *names: str) -> bool:
-        """Return whether each rank has noted these at the end; None is the accuracy of a regression."""
-        rows = self.run["ended"]
-        return len(rows) == self.run["ranks"] and all(name in row for row in rows for name in names)
-
-    def epochs(self, *names: str) -> bool:
-        """Return whether each rank has noted these in every epoch."""
-        return bool(self.run["epochs"]) and all(name in row for row in self.run["epochs"] for name in names)
+    def holds(self, path: str) -> bool:
+        """Return whether run.json has a value at a path; a star stands for every entry of a list."""
+        values: list[Any] = [self.run]
+        for name in path.split("/"):
+            values = [entry for value in values for entry in (value if name == "*" else [value[name]])]
+        expected = self.run["ranks"] if path.startswith(BY_RANK) else len(values)
+        known = path == NOT_OF_REGRESSIONS or all(value not in (None, "", [], {}) for value in values)
+        return known and len(values) == expected > 0
 
 
 def _has_threads(record: Record) -> bool:
-    return record.by_rank("blas_threads") and all(any(own.values()) for own in record.run["blas_threads"])
+    threads = record.run["blas_threads"]
+    return len(threads) == record.run["ranks"] and all(any(own.values()) for own in threads)
 
 
 def _has_every_iteration(record: Record) -> bool:
@@ -60,34 +54,36 @@ def _parts_fit(record: Record) -> bool:
     return bool(parts) and math.isfinite(sum(wholes)) and all(fit)
 
 
-# Each item's name, as docs/checklist.md has it, and whether a record holds it.
-ITEMS: dict[str, Callable[[Record], bool]] = {
-    "nodes by name": lambda record: record.by_rank("hosts"),
-    "cores per rank": lambda record: record.by_rank("cores"),
+# Each item's name, as docs/checklist.md has it, and what a record needs to hold it: paths in run.json, or a
+# function that tells.
+ITEMS: dict[str, tuple[str, ...] | Callable[[Record], bool]] = {
+    "nodes by name": ("hosts/*",),
+    "cores per rank": ("cores/*",),
     "BLAS threads": _has_threads,
-    "versions": lambda record: bool(
-        record.run["versions"]["mpi_library"] and record.run["versions"]["numpy"]
+    "versions": ("versions/mpi_library", "versions/numpy"),
+    "data set and its size": ("settings/data", "batches/samples"),
+    "sharding": ("settings/shard",),
+    "samples per rank": ("epochs/*/samples",),
+    "model": ("model/name", "model/shape"),
+    "initialisation seed": ("settings/seed",),
+    "optimiser and learning rate": (  # it is always SGD
+        "settings/lr",
+        "settings/lr_schedule",
+        "settings/momentum",
+        "settings/weight_decay",
     ),
-    "data set and its size": lambda record: record.settings("data") and record.run["batches"]["samples"] > 0,
-    "sharding": lambda record: record.settings("shard"),
-    "samples per rank": lambda record: record.epochs("samples"),
-    "model": lambda record: bool(record.run["model"]["name"] and record.run["model"]["shape"]),
-    "initialisation seed": lambda record: record.settings("seed"),
-    "optimiser and learning rate": lambda record: record.settings(*OPTIMISER),  # always SGD
-    "global and local batch": lambda record: (
-        record.run["batches"]["global_batch"] > 0 and record.ended("local_batch")
-    ),
-    "updates per epoch": lambda record: record.run["batches"]["updates_per_epoch"] > 0,
-    "what is averaged, and when": lambda record: record.settings("algorithm", "average_after_step"),
-    "mean or sum": lambda record: record.settings("aggregate"),
-    "buffers": lambda record: record.settings("buffers"),
-    "equal weights": lambda record: record.ended("parameters_hash", "buffers_hash"),
-    "local and global loss": lambda record: record.epochs("local_loss", "global_loss"),
-    "accuracy as a count": lambda record: record.ended("test_correct", "test_samples"),
-    "start and end of each time": lambda record: bool(record.run["times"]),
+    "global and local batch": ("batches/global_batch", "ended/*/local_batch"),
+    "updates per epoch": ("batches/updates_per_epoch",),
+    "what is averaged, and when": ("settings/algorithm", "settings/average_after_step"),
+    "mean or sum": ("settings/aggregate",),
+    "buffers": ("settings/buffers",),
+    "equal weights": ("ended/*/parameters_hash", "ended/*/buffers_hash"),
+    "local and global loss": ("epochs/*/local_loss", "epochs/*/global_loss"),
+    "accuracy as a count": (NOT_OF_REGRESSIONS, "ended/*/test_samples"),
+    "start and end of each time": ("times",),
     "warm-up apart": _has_every_iteration,
     "computation, wait, communication": _parts_fit,
-    "command": lambda record: bool(record.run["command"]),
+    "command": ("command",),
     "raw data": lambda record: record.files.issuperset(RAW),
 }
 
@@ -106,11 +102,11 @@ def missing(directory: str | Path) -> list[str]:
     with suppress(OSError), (directory / "iterations.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     record = Record(run, rows, frozenset(path.name for path in directory.iterdir()))
-    return [name for name, is_held in ITEMS.items() if not _holds(record, is_held)]
+    return [name for name, needed in ITEMS.items() if not _held(record, needed)]
 
 
-def _holds(record: Record, is_held: Callable[[Record], bool]) -> bool:
+def _held(record: Record, needed: tuple[str, ...] | Callable[[Record], bool]) -> bool:
     try:
-        return is_held(record)
+        return needed(record) if callable(needed) else all(map(record.holds, needed))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # absent, or of another kind
         return False

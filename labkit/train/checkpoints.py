@@ -10,9 +10,8 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from types import FrameType
@@ -23,76 +22,19 @@ from mpi4py import MPI
 
 from labkit.comm import CollectiveError, sleeping_barrier
 from labkit.files import atomic_write
+from labkit.nn import Model
 from labkit.nn.store import read_arrays
-from labkit.train.callbacks import Callback
+from labkit.train.batches import Batches
+from labkit.train.callbacks import Callback, Optimizer
 from labkit.train.replicas import mean_buffers
-from labkit.train.steps import Epoch, Step
+from labkit.train.steps import Epoch, Position
 from mpiwatch.wording import ranks_phrase
 
 FORMATS = "labkit checkpoint 1", "labkit checkpoint 2"  # the last one is written, all are read
 Handler = Callable[[int, "FrameType | None"], Any] | int | None
 
 
-@dataclass
-class Position:
-    """How far a run is: which step is next, the sums of the epoch so far, and the records of those before.
-
-    `epoch` counts from 1; `step` is how many of its steps are done, and `done` how many of all steps. The
-    sums: the loss over this rank's samples, its correct predictions, and times (s) as in `Epoch`. A
-    checkpoint holds these fields under their names.
-    """
-
-    epoch: int = 1
-    step: int = 0
-    done: int = 0
-    loss: float = 0.0
-    correct: int = 0
-    wait_s: float = 0.0
-    transfer_s: float = 0.0
-    time_s: float = 0.0
-    rows: list[Epoch] = field(default_factory=list)
-
-    def add(self, step: Step) -> None:
-        """Count a step, and add it to the sums."""
-        self.step += 1
-        self.done += 1
-        self.loss += step.local_batch * step.loss
-        self.correct += step.correct
-        self.wait_s += step.wait_s
-        self.transfer_s += step.transfer_s
-
-    def next_epoch(self, row: Epoch) -> None:
-        """Keep the record of the epoch, and begin the next one."""
-        self.rows.append(row)
-        self.epoch, self.step = self.epoch + 1, 0
-        self.loss, self.correct, self.wait_s, self.transfer_s, self.time_s = 0.0, 0, 0.0, 0.0, 0.0
-
-    def __str__(self) -> str:
-        if self.step:
-            return f"after step {self.step} of epoch {self.epoch}"
-        return f"after epoch {self.epoch - 1}"
-
-
-@dataclass
-class RunState:
-    """What a checkpoint has to hold of a run on one rank, as arrays that a resumed run overwrites in place.
-
-    `about` describes the run: a checkpoint of a run with another description is refused. `replicated` arrays
-    are equal on all ranks, `own` ones are not. `callback` goes on with its state, unless the number of ranks
-    changes. `for_any_ranks` says that another number of ranks would train on the same samples in the same
-    steps, `samples` how many this rank has, and `buffers` how the ranks' own buffers become those of other
-    ranks, as in `synchronise_buffers`.
-    """
-
-    about: Mapping[str, Any]
-    replicated: Mapping[str, np.ndarray]
-    own: Mapping[str, np.ndarray]
-    samples: int
-    buffers: str
-    for_any_ranks: bool
-    callback: Callback
-
-
+@dataclass(frozen=True)
 class Checkpoints:
     """Write checkpoints to a file during a run, and resume a run from it: give it to `train`.
 
@@ -113,62 +55,84 @@ class Checkpoints:
     of an epoch.
     """
 
-    def __init__(
-        self,
-        file: Path,
-        *,
-        every_steps: int = 0,
-        every_epochs: int = 0,
-        resume: bool = False,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.file, self.every_steps, self.every_epochs = file, every_steps, every_epochs
-        self.resume, self.settings = resume, dict(settings or {})
-
-    def __repr__(self) -> str:
-        """Return what has to be the same on every rank."""
-        return f"Checkpoints({self.file}, {self.every_steps}, {self.every_epochs}, resume={self.resume})"
-
-    @contextmanager
-    def of(self, comm: MPI.Intracomm, state: RunState) -> Iterator[Saving]:
-        """Return what writes the checkpoints of a run; listen to signals inside the block. Collective.
-
-        Raise CollectiveError on every rank if the directory cannot be made or the checkpoint does not fit.
-        """
-        fault = None
-        if min(self.every_steps, self.every_epochs) < 0 or self.file.suffix != ".npz":
-            fault = (
-                "expected checkpoints after every 0 or more steps and epochs in a file *.npz, got "
-                f"{self.every_steps}, {self.every_epochs} and {self.file}"
-            )
-        elif comm.rank == 0:
-            try:
-                self.file.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                fault = f"cannot make the directory of the checkpoint {self.file}: {error.strerror}"
-        if fault := comm.bcast(fault):
-            raise CollectiveError(fault)
-        saving = Saving(comm, self, state)
-        if self.resume:
-            saving.resume()
-        with saving.signals.listening():
-            yield saving
+    file: Path
+    _: KW_ONLY
+    every_steps: int = 0
+    every_epochs: int = 0
+    resume: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may differ between ranks
 
 
 class Saving:
-    """The checkpoints of one run; `position` says where the run begins."""
+    """The checkpoints of one run on one rank: enter it before the run, which begins at `position`.
 
-    def __init__(self, comm: MPI.Intracomm, checkpoints: Checkpoints, state: RunState) -> None:
-        self._comm, self._checkpoints, self._state = comm, checkpoints, state
+    A checkpoint holds arrays that a resumed run overwrites in place: `_replicated` ones are equal on all
+    ranks, a rank's `_own` are not. `_about` describes the run: a checkpoint of a run with another description
+    is refused. `batches` say whether another number of ranks would train on the same samples in each step;
+    this rank holds so many `samples`.
+    """
+
+    def __init__(  # noqa: PLR0917
+        self,
+        comm: MPI.Intracomm,
+        checkpoints: Checkpoints,
+        model: Model,
+        optimizer: Optimizer | None,
+        batches: Batches,
+        samples: int,
+        callbacks: Sequence[Callback],
+        settings: Mapping[str, Any],
+    ) -> None:
+        self._comm, self._checkpoints, self._buffers = comm, checkpoints, settings["buffers"]
+        self._samples, self._for_any_ranks = samples, batches.for_any_ranks
+        self._callbacks = by_name(callbacks)
         self._last = "there is none yet"
-        self.position, self.signals = Position(), Signals()
+        self.position, self._signals = Position(), Signals()
+        self._about = {
+            **{name: settings[name] for name in ("model", "accumulate", "buffers", "average_after_step")},
+            "parameters": {name: list(shape) for name, shape in model.shapes.items()},
+            "dtype": str(model.params.dtype),
+            "optimizer": repr(optimizer),
+            **batches.about,
+        }
+        self._replicated = {"parameters": model.params, **(optimizer.state() if optimizer else {})}
+        self._own = {"buffers": model.buffers} if model.buffers.size else {}
+        if settings["average_after_step"]:  # each rank has weights of its own
+            self._replicated, self._own = {}, {**self._replicated, **self._own}
+
+    def __enter__(self) -> Saving:
+        """Make the checkpoints' directory, resume the run if it is to be resumed, and listen to signals.
+
+        Collective. Raise CollectiveError on every rank if the directory cannot be made or the checkpoint does
+        not fit.
+        """
+        wanted, fault = self._checkpoints, None
+        if min(wanted.every_steps, wanted.every_epochs) < 0 or wanted.file.suffix != ".npz":
+            fault = (
+                "expected checkpoints after every 0 or more steps and epochs in a file *.npz, got "
+                f"{wanted.every_steps}, {wanted.every_epochs} and {wanted.file}"
+            )
+        elif self._comm.rank == 0:
+            try:
+                wanted.file.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                fault = f"cannot make the directory of the checkpoint {wanted.file}: {error.strerror}"
+        if fault := self._comm.bcast(fault):
+            raise CollectiveError(fault)
+        if wanted.resume:
+            self._resume()
+        self._signals.listen()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._signals.stop_listening()
 
     def after_step(self, position: Position) -> None:
         """Write a checkpoint if it is time for one, or if a rank has received a signal. Collective.
 
         Raise CollectiveError on every rank if a rank has received SIGTERM.
         """
-        wanted, ended = self.signals.agree(self._comm)
+        wanted, ended = self._signals.agree(self._comm)
         every_steps, every_epochs = self._checkpoints.every_steps, self._checkpoints.every_epochs
         due = every_steps > 0 and position.done % every_steps == 0
         if every_epochs and position.step == 0:
@@ -184,50 +148,56 @@ class Saving:
         if fault and self._comm.rank == 0:
             print(f"{fault}; the run goes on", file=sys.stderr, flush=True)
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         """Give every rank its part of the checkpoint; set `position` to where the run goes on. Collective.
 
         Raise CollectiveError on every rank, before any array changes, if the checkpoint does not fit.
         """
-        comm, state = self._comm, self._state
-        parts: list[tuple[Position, dict[str, np.ndarray]]] | None = None
+        comm, parts = self._comm, None
         arrays: dict[str, np.ndarray] = {}
-        fault, samples = None, comm.gather(state.samples)
+        fault, samples = None, comm.gather(self._samples)
         if samples:
             try:
                 about, arrays = read_checkpoint(self._checkpoints.file)
-                _check(about, state, comm.size)
-                parts = _parts(about, arrays, state, samples)
+                self._check(about)
+                parts = self._parts(about, arrays, samples)
             except ValueError as error:
                 fault = f"cannot resume: {error}"
         if fault := comm.bcast(fault):
             raise CollectiveError(fault)
-        for name, array in state.replicated.items():
+        for name, array in self._replicated.items():
             if comm.rank == 0:
                 array[...] = arrays[name]
             comm.Bcast(array)
         self.position, own = comm.scatter(parts)
-        for name, array in state.own.items():
-            array[...] = own.pop(name)
-        state.callback.resume({name.removeprefix("record/"): array for name, array in own.items()})
+        for name, array in self._own.items():
+            array[...] = own[name]
+        for name, callback in self._callbacks.items():
+            before = f"record/{name}/"
+            if state := {key.removeprefix(before): own[key] for key in own if key.startswith(before)}:
+                callback.resume(state)
         self._last = f"the last one is that {self.position}"
 
     def _write(self, position: Position) -> str | None:
         """Write a checkpoint; return why that failed, on every rank. Collective."""
-        comm, state, file = self._comm, self._state, self._checkpoints.file
-        records = {f"record/{name}": array for name, array in state.callback.state().items()}
-        gathered = comm.gather((state.samples, asdict(position), {**records, **state.own}))
+        comm, file = self._comm, self._checkpoints.file
+        records = {
+            f"record/{name}/{key}": array
+            for name, callback in self._callbacks.items()
+            for key, array in callback.state().items()
+        }
+        gathered = comm.gather((self._samples, asdict(position), {**records, **self._own}))
         fault = None
         if gathered:
             samples, positions, owns = zip(*gathered, strict=True)
             own = {f"rank {rank}/{name}": each[name] for rank, each in enumerate(owns) for name in each}
             settings = self._checkpoints.settings
-            about = {"run": state.about, "settings": settings, "samples": samples, "progress": positions}
+            about = {"run": self._about, "settings": settings, "samples": samples, "progress": positions}
             try:
-                weights = [*state.replicated.values(), *(each[name] for each in owns for name in state.own)]
+                weights = [*self._replicated.values(), *(each[name] for each in owns for name in self._own)]
                 if not all(np.isfinite(array).all() for array in weights):
                     raise OSError("the weights are no longer finite")
-                write_checkpoint(file, about, {**state.replicated, **own})
+                write_checkpoint(file, about, {**self._replicated, **own})
             except OSError as error:
                 why = error.strerror or error
                 fault = f"no checkpoint was written {position} to {file} ({why}; {self._last})"
@@ -237,6 +207,54 @@ class Saving:
             self._last = f"the last one is that {position}"
         return fault
 
+    def _check(self, about: Mapping[str, Any]) -> None:
+        """Raise ValueError if a checkpoint described by `about` does not fit the run."""
+        found = about["run"]
+        for name, expected in self._about.items():
+            if name not in found or found[name] != expected:
+                raise ValueError(
+                    f"expected a checkpoint of a run with {name} {_short(expected)}, as in this run, found "
+                    f"one with {_short(found.get(name))}"
+                )
+        ranks, why = len(about["progress"]), ""
+        if not self._for_any_ranks:
+            why = "with these shards, another number of ranks takes other samples into each step"
+        elif self._own.keys() - {"buffers"} or (self._own and self._buffers == "leave"):
+            why = f"each rank has {' and '.join(sorted(self._own))} of its own"
+        if ranks != self._comm.size and why:
+            raise ValueError(
+                f"expected {ranks} ranks, as when the checkpoint was written, got {self._comm.size}: {why}"
+            )
+
+    def _parts(
+        self, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray], samples: Sequence[int]
+    ) -> list[tuple[Position, dict[str, np.ndarray]]]:
+        """Return the position of each rank, its own arrays and the records of its callbacks.
+
+        The ranks now hold so many samples each.
+        """
+        positions = [
+            Position(**{**stored, "rows": [Epoch(**row) for row in stored["rows"]]})
+            for stored in about["progress"]
+        ]
+        own: list[dict[str, np.ndarray]] = [{} for _ in positions]
+        for name, array in arrays.items():
+            if name.startswith("rank "):
+                rank, _, inner = name.removeprefix("rank ").partition("/")
+                own[int(rank)][inner] = array
+        if len(positions) == len(samples):
+            return list(zip(positions, own, strict=True))
+        shared = {name: own[0][name] for name in self._own}
+        if self._own and self._buffers == "average":
+            shared = {"buffers": mean_buffers(about["samples"], [each["buffers"] for each in own])}
+        return [(position, shared) for position in _dealt(positions, samples)]
+
+
+def by_name(callbacks: Sequence[Callback]) -> dict[str, Callback]:
+    """Return each callback under a name that does not depend on callbacks of other classes."""
+    kinds = [type(each).__name__ for each in callbacks]
+    return {f"{kind}-{kinds[: i + 1].count(kind)}": callbacks[i] for i, kind in enumerate(kinds)}
+
 
 def stored_settings(file: Path) -> dict[str, Any]:
     """Return the `settings` of the run that wrote this checkpoint, its number of `ranks`, and its `steps`.
@@ -245,48 +263,6 @@ def stored_settings(file: Path) -> dict[str, Any]:
     """
     about, _ = read_checkpoint(file)
     return {**about["settings"], "ranks": len(about["progress"]), "steps": about["progress"][0]["done"]}
-
-
-def _check(about: Mapping[str, Any], state: RunState, size: int) -> None:
-    """Raise ValueError if a checkpoint described by `about` does not fit the run."""
-    found = about["run"]
-    for name, expected in state.about.items():
-        if name not in found or found[name] != expected:
-            raise ValueError(
-                f"expected a checkpoint of a run with {name} {_short(expected)}, as in this run, found one "
-                f"with {_short(found.get(name))}"
-            )
-    ranks, why = len(about["progress"]), ""
-    if not state.for_any_ranks:
-        why = "with these shards, another number of ranks takes other samples into each step"
-    elif state.own.keys() - {"buffers"} or (state.own and state.buffers == "leave"):
-        why = f"each rank has {' and '.join(sorted(state.own))} of its own"
-    if ranks != size and why:
-        raise ValueError(f"expected {ranks} ranks, as when the checkpoint was written, got {size}: {why}")
-
-
-def _parts(
-    about: Mapping[str, Any], arrays: Mapping[str, np.ndarray], state: RunState, samples: Sequence[int]
-) -> list[tuple[Position, dict[str, np.ndarray]]]:
-    """Return the position of each rank, its own arrays and the records of its callbacks.
-
-    The ranks now hold so many samples each.
-    """
-    positions = [
-        Position(**{**stored, "rows": [Epoch(**row) for row in stored["rows"]]})
-        for stored in about["progress"]
-    ]
-    own: list[dict[str, np.ndarray]] = [{} for _ in positions]
-    for name, array in arrays.items():
-        if name.startswith("rank "):
-            rank, _, inner = name.removeprefix("rank ").partition("/")
-            own[int(rank)][inner] = array
-    if len(positions) == len(samples):
-        return list(zip(positions, own, strict=True))
-    shared = {name: own[0][name] for name in state.own}
-    if state.own and state.buffers == "average":
-        shared = {"buffers": mean_buffers(about["samples"], [each["buffers"] for each in own])}
-    return [(position, shared) for position in _dealt(positions, samples)]
 
 
 def _dealt(ranks: Sequence[Position], samples: Sequence[int]) -> list[Position]:
@@ -327,9 +303,8 @@ class Signals:
         self._received = np.zeros(2, np.int32)  # SIGUSR1, SIGTERM
         self._before: dict[int, Handler] = {}
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Take note of both signals inside the block, instead of what they did before.
+    def listen(self) -> None:
+        """Take note of both signals, instead of what they did before.
 
         A second SIGTERM does what it did before, so it ends a rank that is stuck. Only a process's main
         thread can listen: in another thread, nothing changes.
@@ -337,12 +312,10 @@ class Signals:
         if threading.current_thread() is threading.main_thread():
             for number in signal.SIGUSR1, signal.SIGTERM:
                 self._before[number] = signal.signal(number, self._note)
-        try:
-            yield
-        finally:
-            for which, handler in self._before.items():
-                signal.signal(which, handler)
-            self._before.clear()
+
+    def stop_listening(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def agree(self, comm: MPI.Intracomm) -> tuple[bool, list[int]]:
         """Return whether any rank has received SIGUSR1 since the last call, and which received SIGTERM.

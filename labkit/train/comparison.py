@@ -24,45 +24,42 @@ class Row(NamedTuple):
     printed: list[float]
 
 
+# By report, what it prints: the table and the column with the figures, under the names of `compare`.
+PRINTED = {
+    "C": {
+        "loss, iteration 20": ("c_ranks", "loss_20"),
+        "loss, iteration 40": ("c_ranks", "loss_40"),
+        "training accuracy (%)": ("c_ranks", "training_accuracy_percent"),
+        "test accuracy (%)": ("c_ranks", "test_correct"),
+        "time per iteration (s)": ("c_ranks", "time_s"),
+        "compute (%)": ("c_shares", "compute_percent"),
+        "exposed communication (%)": ("c_shares", "communication_percent"),
+    },
+    "D": {"test accuracy (%)": ("d_runs", "test_correct"), "training time (s)": ("d_runs", "time_s")},
+    "E": {
+        "loss, epoch 1": ("e_runs", "loss_1"),
+        "loss, epoch 100": ("e_runs", "loss_100"),
+        "accuracy, epoch 1 (%)": ("e_runs", "accuracy_1_percent"),
+        "accuracy, epoch 100 (%)": ("e_runs", "accuracy_100_percent"),
+        "training time (s)": ("e_runs", "time_s"),
+    },
+}
+
+
 def printed(preset: str) -> dict[str, list[float]]:
-    """Return the figures that a preset's report prints, under the names that `compare` gives to measurements.
-
-    There is one for each rank or one for all.
-    """
+    """Return the figures that a preset's report prints: one for each rank or one for all."""
     report = PRESETS[preset].report
-    set_up = preset.removeprefix(f"report-{report.lower()}-")
-    if report == "C":
-        of_ranks, of_nodes = _rows("c_ranks", "set_up", set_up), _rows("c_shares", "set_up", set_up)
-        figures = {
-            "loss, iteration 20": of_ranks["loss_20"],
-            "loss, iteration 40": of_ranks["loss_40"],
-            "training accuracy (%)": of_ranks["training_accuracy_percent"],
-            "test accuracy (%)": of_ranks["test_correct"] / IMAGES_PER_PERCENT,
-            "time per iteration (s)": of_ranks["time_s"],
-            "compute (%)": of_nodes["compute_percent"],
-            "exposed communication (%)": of_nodes["communication_percent"],
-        }
-    elif report == "D":
-        of_ranks = _rows("d_runs", "algorithm", set_up)
-        accuracies = of_ranks["test_correct"] / IMAGES_PER_PERCENT
-        figures = {"test accuracy (%)": accuracies, "training time (s)": of_ranks["time_s"]}
-    else:
-        run = _rows("e_runs", "algorithm", set_up)
-        last = reports.read("e_ring_last") if set_up == "ring" else run  # of the ring, each rank's figures
-        figures = {
-            "loss, epoch 1": run["loss_1"],
-            "loss, epoch 100": last["loss_100"],
-            "accuracy, epoch 1 (%)": run["accuracy_1_percent"],
-            "accuracy, epoch 100 (%)": last["accuracy_100_percent"],
-            "training time (s)": run["time_s"],
-        }
-    return {name: values.tolist() for name, values in figures.items() if not np.isnan(values).any()}
-
-
-def _rows(table: str, column: str, value: str) -> dict[str, np.ndarray]:
-    """Return the columns of a report's table, in the rows that have this value in a column."""
-    columns = reports.read(table)
-    return {name: entries[columns[column] == value] for name, entries in columns.items()}
+    set_up, found = preset.removeprefix(f"report-{report.lower()}-"), {}
+    for name, (table, column) in PRINTED[report].items():
+        if set_up == "ring" and "epoch 100" in name:
+            figures = reports.read("e_ring_last")[column]  # of each rank
+        else:
+            columns = reports.read(table)
+            set_ups = columns["set_up" if report == "C" else "algorithm"]
+            figures = columns[column][set_ups == set_up]
+        if not np.isnan(figures).any():
+            found[name] = (figures / IMAGES_PER_PERCENT if column == "test_correct" else figures).tolist()
+    return found
 
 
 def compare(

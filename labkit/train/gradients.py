@@ -22,7 +22,7 @@ class StepAveraging:
     `train` makes one such object for a whole run. In each step, it calls `begin`, then the backward pass
     calls `finished` again and again, then `train` calls `finish`. With gradient accumulation, only the step's
     last micro-batch calls `finished`: each rank averages once per step. `train` calls `close` at the end of
-    the run, also after an error.
+    the run.
 
     `grads` is the same array for the whole run, in the memory that the algorithm prefers
     (`labkit.comm.allocate_gradient`), and is averaged in place. All ranks make the same calls, in the same
@@ -53,8 +53,8 @@ class StepAveraging:
         self._algorithm(self._comm, self._grads, step.fraction)
         step.end = perf_counter()
 
-    def close(self) -> None:
-        """Release what the object holds, such as a thread. Not collective; send nothing."""
+    def close(self, failed: bool) -> None:
+        """Release what the object holds, such as a thread. Collective, unless the run has `failed`."""
 
 
 class LocalGradient:

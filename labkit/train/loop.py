@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -26,10 +26,10 @@ from labkit.comm import (
     raise_together,
 )
 from labkit.nn import Classifier, Model, sgd_step
-from labkit.train.batches import Batches, EpochBatches
+from labkit.train.batches import Batches
 from labkit.train.buckets import Buckets
-from labkit.train.callbacks import Callback, CallbackList
-from labkit.train.checkpoints import Checkpoints, Position, RunState
+from labkit.train.callbacks import Callback, Optimizer
+from labkit.train.checkpoints import Checkpoints, Saving
 from labkit.train.gradients import LocalGradient, StepAveraging
 from labkit.train.overlap import Overlapped, why_no_overlap
 from labkit.train.replicas import (
@@ -39,25 +39,10 @@ from labkit.train.replicas import (
     synchronise_buffers,
 )
 from labkit.train.settings import BUFFERS, Buffers
-from labkit.train.steps import Epoch, Step
+from labkit.train.steps import Epoch, Position, Step
 
 
-class Optimizer(Protocol):
-    """Anything that updates a model's parameters from its gradients, such as `labkit.nn.SGD`.
-
-    Its `repr` names its settings: a checkpoint is resumed only with the same.
-    """
-
-    params: np.ndarray
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Return by name the arrays that it remembers between steps; a resumed run writes to them."""
-
-    def step(self, grads: np.ndarray, lr: float) -> None:
-        """Update the parameters in place. Shapes: `grads` (n,), as the parameters."""
-
-
-def train(
+def train(  # noqa: PLR0912 (the path of a batch in one piece)
     comm: MPI.Intracomm,
     model: Model,
     batches: Batches,
@@ -115,13 +100,13 @@ def train(
     if optimizer and optimizer.params is not model.params:
         fault = f"expected an optimizer of the parameters of {model.name!r}, got one of another array"
     _check(comm, same, fault, least_lr=0.0 if callable(lr) else 1e-300)
-    shard = _checked(comm, model, batches.epoch(1))
+    shard = batches.fitting(model, 1)
     check_before_averaging(comm, model.grads, len(shard.x))
     broadcast_model(comm, model)
     update = optimizer.step if optimizer else partial(sgd_step, model.params)
-    callback = CallbackList(callbacks)
-    state = _state(model, optimizer, batches, len(shard.x), same, callback=callback)
-    saves = checkpoints.of(comm, state) if checkpoints else nullcontext()
+    saves: Saving | nullcontext[None] = nullcontext()
+    if checkpoints:
+        saves = Saving(comm, checkpoints, model, optimizer, batches, len(shard.x), callbacks, same)
     # A diverging run overflows. The check of its loss reports that once; NumPy would warn each time.
     quiet = np.errstate(over="ignore", invalid="ignore")
     with quiet, saves as saving, _averaging(comm, model, algorithm, buckets) as averaging:
@@ -130,10 +115,10 @@ def train(
         position.wait_s += perf_counter() - entered
         for epoch in range(position.epoch, epochs + 1):
             epoch_began = perf_counter() - position.time_s
-            if (current := batches.epoch(epoch)) is not shard:
-                shard = _checked(comm, model, current)
+            shard = shard if epoch == 1 else batches.fitting(model, epoch)
             while position.step < len(shard.global_sizes):
-                callback.before_step()
+                for callback in callbacks:
+                    callback.before_step()
                 step = Step(epoch, position.done + 1, comm.rank, begin=perf_counter())
                 x, y = shard.local(position.step)
                 step.local_batch, step.global_batch = len(x), shard.global_sizes[position.step]
@@ -141,23 +126,27 @@ def train(
 
                 averaging.begin(step)
                 step.loss, step.correct = gradient(x, y, averaging.finished)  # forward, loss and backward
-                factor = gradient_factor(algorithm, step.fraction, comm.size)
-                callback.after_backward(model, step.global_batch * factor)
+                weight = step.global_batch * gradient_factor(algorithm, step.fraction, comm.size)
+                for callback in callbacks:
+                    callback.after_backward(model, weight)
                 if average_after_step:
                     update(model.grads, step.lr)
                 averaging.finish()
-                callback.after_average(model, step.global_batch)
+                for callback in callbacks:
+                    callback.after_average(model, step.global_batch)
                 if not average_after_step:
                     update(model.grads, step.lr)
 
                 step.done = perf_counter()
                 position.add(step)
-                callback.after_step(step)
+                for callback in callbacks:
+                    callback.after_step(step)
                 position.time_s = perf_counter() - epoch_began
                 if saving and position.step < len(shard.global_sizes):
                     saving.after_step(position)
             row = _end_epoch(comm, model, len(shard.x), position, same)
-            callback.after_epoch(model, row)
+            for callback in callbacks:
+                callback.after_epoch(model, row)
             position.next_epoch(row)
             if saving:
                 saving.after_step(position)
@@ -176,7 +165,7 @@ def _averaging(
 ) -> Iterator[StepAveraging]:
     """Return what averages the gradients of the steps, with the gradients where the algorithm works fastest.
 
-    Entering is collective, leaving is not.
+    Collective.
     """
     before = model.grads
     place = allocate_gradient(algorithm, comm, before.size, before.dtype)
@@ -185,10 +174,12 @@ def _averaging(
     averaging = StepAveraging(comm, model.grads, algorithm)
     if buckets is not None and isinstance(algorithm, Averaging):
         averaging = Overlapped(comm, model.grads, algorithm, buckets)
+    failed = True
     try:
         yield averaging
+        failed = False
     finally:
-        averaging.close()
+        averaging.close(failed)
         model.move_gradients(before)
 
 
@@ -213,41 +204,6 @@ def _check(comm: MPI.Intracomm, same: Mapping[str, Any], fault: str | None, leas
             if value != expected[name]
         )
     raise_together(comm, fault)
-
-
-def _checked(comm: MPI.Intracomm, model: Model, batch: EpochBatches) -> EpochBatches:
-    """Return the batches of an epoch once the shards of all ranks fit the model. Collective."""
-    fault = None
-    try:
-        model.check(batch.x, batch.y)
-    except ValueError as error:
-        fault = str(error)
-    raise_together(comm, fault)
-    return batch
-
-
-def _state(
-    model: Model,
-    optimizer: Optimizer | None,
-    batches: Batches,
-    samples: int,
-    same: Mapping[str, Any],
-    *,
-    callback: Callback,
-) -> RunState:
-    """Return what a checkpoint holds of this rank."""
-    weights = {"parameters": model.params, **(optimizer.state() if optimizer else {})}
-    own = {"buffers": model.buffers} if model.buffers.size else {}
-    about = {
-        **{name: same[name] for name in ("model", "accumulate", "buffers", "average_after_step")},
-        "parameters": {name: list(shape) for name, shape in model.shapes.items()},
-        "dtype": str(model.params.dtype),
-        "optimizer": repr(optimizer),
-        **batches.about,
-    }
-    if same["average_after_step"]:  # each rank has weights of its own
-        weights, own = {}, {**weights, **own}
-    return RunState(about, weights, own, samples, same["buffers"], batches.for_any_ranks, callback)
 
 
 def _end_epoch(comm: MPI.Intracomm, model: Model, n: int, sums: Position, same: Mapping[str, Any]) -> Epoch:

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Sequence
-from functools import cache
 from time import perf_counter, sleep
 
 import numpy as np
@@ -63,8 +61,8 @@ class Overlapped(StepAveraging):
         # Between the ranks of a node, shared memory needs no messages, and between nodes it has communicators
         # of its own; and its buffers belong to the communicator that they were made with.
         needs_none = comm.size == 1 or self._averaging.algorithm == "shared-memory"
-        self._messages = None if needs_none else _messages(comm)
-        self._comm = comm if self._messages is None or self._messages.comm is None else self._messages.comm
+        self._own = None if needs_none else comm.Dup()
+        self._comm = self._own or comm
         self._current: Steps | None = None  # averages a bucket
         self._waits_for: Wait | None = None
         self._helper = None
@@ -105,13 +103,13 @@ class Overlapped(StepAveraging):
         step.end = perf_counter()
         step.layers, step.transfers = tuple(self._layers), tuple(self._transfers)
 
-    def close(self) -> None:
+    def close(self, failed: bool) -> None:
         if self._helper is not None:
             self._helper.end()
-        if self._current is not None:  # there was an error
+        if self._current is not None:
             self._current.close()
-            if self._messages is not None:
-                self._messages.comm = None  # its messages may still be under way
+        if self._own is not None and not failed:  # else its messages may still be under way
+            self._own.Free()
 
     def _go_on(self) -> bool:
         """Average what is complete, as far as possible without waiting; tell if a bucket is under way."""
@@ -212,44 +210,3 @@ class Helper:
                         self._awake.set()
             if busy:
                 sleep(NAP_S)
-
-
-class _Messages:
-    """A communicator for the messages of buckets, kept with the one that it was made from."""
-
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self._of, self._attempt = weakref.ref(comm), waiting.attempt()
-        self.comm: MPI.Intracomm | None = comm.Dup()
-
-    def usable(self, comm: MPI.Intracomm) -> bool:
-        """Tell whether its messages pass through `comm` (and not another wrapper), and none is left over."""
-        return self.comm is not None and self._of() is comm and self._attempt == waiting.attempt()
-
-    def free(self) -> None:
-        """Free it, unless messages are left over; collective."""
-        if self.comm is not None and self._attempt == waiting.attempt():
-            self.comm.Free()
-        self.comm = None
-
-
-def _messages(comm: MPI.Intracomm) -> _Messages:
-    """Return the communicator for buckets, made at the first call. Collective."""
-    known = comm.Get_attr(_key())
-    before = known if isinstance(known, _Messages) else None
-    if comm.allreduce(before is not None and before.usable(comm), MPI.LAND):
-        assert before is not None
-        return before
-    made = _Messages(comm)
-    if before is not None:
-        before.free()
-    comm.Set_attr(_key(), made)
-    return made
-
-
-@cache
-def _key() -> int:
-    def free(comm: MPI.Comm, key: int, messages: _Messages) -> None:
-        if comm != MPI.COMM_WORLD:  # MPI_Finalize frees that one, too late for a collective
-            messages.free()
-
-    return MPI.Comm.Create_keyval(delete_fn=free)

@@ -79,67 +79,33 @@ _E_HINT = (
     "steps: try --batch 50. Report E averages after stepping: try --average-after-step."
 )
 
+
+def _c(about: str, ranks: int = 4, **own: Any) -> Preset:
+    return Preset("C", about, ranks, "cifar10", {**_C, **own})
+
+
+def _d(about: str, algorithm: str) -> Preset:
+    hint = _TWO_HOSTS.format(f"report-d-{algorithm.replace('mpi', 'allreduce')}")
+    return Preset("D", about, 2, "mnist", {**_D, "algorithm": algorithm}, {"epochs": 20}, hint)
+
+
+def _e(about: str, algorithm: str) -> Preset:
+    return Preset("E", about, 4, "mnist", {**_E, "algorithm": algorithm}, hint=_E_HINT)
+
+
 PRESETS: dict[str, Preset] = {
-    "report-c-1": Preset(
-        "C",
-        "part 1: one rank trains on all samples of a batch",
-        1,
-        "cifar10",
-        {**_C},
-    ),
-    "report-c-2a": Preset(
-        "C",
-        "part 2a: gather and scatter through rank 0",
-        4,
-        "cifar10",
-        {**_C, "algorithm": "root", "buffers": "leave"},
-    ),
-    "report-c-2b": Preset(
-        "C",
-        "part 2b: all-reduce",
-        4,
-        "cifar10",
-        {**_C, "algorithm": "mpi", "buffers": "leave"},
-    ),
-    "report-c-3": Preset(
-        "C",
+    "report-c-1": _c("part 1: one rank trains on all samples of a batch", ranks=1),
+    "report-c-2a": _c("part 2a: gather and scatter through rank 0", algorithm="root", buffers="leave"),
+    "report-c-2b": _c("part 2b: all-reduce", algorithm="mpi", buffers="leave"),
+    "report-c-3": _c(
         "part 3: buckets, overlap and rank 0's buffers, as DistributedDataParallel does it",
-        4,
-        "cifar10",
-        {**_C, "algorithm": "mpi", "overlap": True, "bucket_mb": 25.0, "buffers": "broadcast"},
+        algorithm="mpi",
+        overlap=True,
+        bucket_mb=25.0,
+        buffers="broadcast",
     ),
-    "report-d-allreduce": Preset(
-        "D",
-        "gradients averaged by all-reduce",
-        2,
-        "mnist",
-        {**_D, "algorithm": "mpi"},
-        on_digits={"epochs": 20},
-        hint=_TWO_HOSTS.format("report-d-allreduce"),
-    ),
-    "report-d-allgather": Preset(
-        "D",
-        "gradients averaged by allgather and a local mean",
-        2,
-        "mnist",
-        {**_D, "algorithm": "allgather"},
-        on_digits={"epochs": 20},
-        hint=_TWO_HOSTS.format("report-d-allgather"),
-    ),
-    "report-e-allreduce": Preset(
-        "E",
-        "part a: all-reduce",
-        4,
-        "mnist",
-        {**_E, "algorithm": "mpi"},
-        hint=_E_HINT,
-    ),
-    "report-e-ring": Preset(
-        "E",
-        "part b: ring all-reduce",
-        4,
-        "mnist",
-        {**_E, "algorithm": "ring"},
-        hint=_E_HINT,
-    ),
+    "report-d-allreduce": _d("gradients averaged by all-reduce", "mpi"),
+    "report-d-allgather": _d("gradients averaged by allgather and a local mean", "allgather"),
+    "report-e-allreduce": _e("part a: all-reduce", "mpi"),
+    "report-e-ring": _e("part b: ring all-reduce", "ring"),
 }

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from mpi4py import MPI
 
 from labkit import data
@@ -79,17 +78,9 @@ class Before(NamedTuple):
     steps: int = 0
 
 
-@dataclass(frozen=True)
-class Results:
-    """What a run has measured on all ranks, and its `record`.
-
-    Shape: iterations (p, n, 6), see `iterations`.
-    """
-
-    rows: list[Epoch]
-    steps: list[Step]
-    iterations: np.ndarray
-    run: dict[str, Any]
+Parts = tuple[list[Bottleneck], list[Link] | None, Averaging]
+# Adds figures to the results of a run: given its folder, the epochs and steps of all ranks, and its record.
+Draw = Callable[[Path, list[Epoch], list[Step], dict[str, Any]], None]
 
 
 def run(
@@ -100,7 +91,7 @@ def run(
     preset: str | None = None,
     resume: Path | None = None,
     ordered: bool = False,
-    draw: Callable[[Path, Results], None],
+    draw: Draw,
 ) -> None:
     """Train as the settings say, print each epoch, test each rank's model and write the results to `out`.
 
@@ -121,7 +112,7 @@ def run(
         return
     if why := settings.fault():
         raise CollectiveError(why)
-    parts = *_bottlenecks(comm, settings), _averaging(settings)
+    parts = _parts(comm, settings)
     with ExitStack() as stack:
         _write(comm, out, lambda: stack.enter_context(prepare(out)))
         _run(comm, settings, before=before, parts=parts, out=out, ordered=ordered, draw=draw)
@@ -132,10 +123,10 @@ def _run(
     settings: Settings,
     *,
     before: Before,
-    parts: tuple[list[Bottleneck], list[Link] | None, Averaging],
+    parts: Parts,
     out: Path,
     ordered: bool,
-    draw: Callable[[Path, Results], None],
+    draw: Draw,
 ) -> None:
     """Do what `run` says, alone in `out`."""
     bottlenecks, links, averaging = parts
@@ -154,7 +145,7 @@ def _run(
     world = EmulatedComm(comm, links) if links else comm
     if isinstance(world, EmulatedComm):
         about["links"] = world.emulated
-    straggler = Straggler(bottlenecks, comm.rank, comm.size, settings.seed)
+    straggler = Straggler(bottlenecks, comm.rank, settings.seed)
     if settings.shard == "weighted":
         few = min(SPEED_SAMPLES, len(dataset.targets) // comm.size)
         x, y = Batches.of(comm, dataset, "strided").epoch(1)[:2]
@@ -224,12 +215,12 @@ def _run(
             "buffers_hash": hash_of(model.buffers),
         }
     )
-    results = Results(gather(comm, rows), steps_of_ranks, table, about)
+    rows = gather(comm, rows)
     if preset and comm.rank == 0:
-        compared = compare(preset, results.rows, table, about["ended"], settings.log_every)
+        compared = compare(preset, rows, table, about["ended"], settings.log_every)
         about["comparison"] = [row._asdict() for row in compared]
         printer.note(as_text(preset, settings.data, compared))
-    _write(comm, out, lambda: _save(out, model, results, draw))
+    _write(comm, out, lambda: _save(out, model, rows, steps_of_ranks, about=about, draw=draw))
     printer.note(f"The results are in {out}.")
 
 
@@ -328,12 +319,12 @@ def _length(settings: Settings, batches: Batches) -> tuple[int, int]:
     return epochs, epochs * batches.steps
 
 
-def _bottlenecks(comm: MPI.Intracomm, settings: Settings) -> tuple[list[Bottleneck], list[Link] | None]:
-    """Return the bottlenecks, and the links to emulate if any. Collective.
+def _parts(comm: MPI.Intracomm, settings: Settings) -> Parts:
+    """Return the bottlenecks, the links to emulate if any, and what averages the gradients. Collective.
 
-    Raise CollectiveError on every rank if --bottleneck or --link is wrong.
+    Raise CollectiveError on every rank if --bottleneck or --link is wrong, or no algorithm can aggregate so.
     """
-    fault, links, found = None, None, []
+    fault, links, found, averaging = None, None, [], Averaging()
     try:
         found = [bottleneck.parse(text) for text in settings.bottleneck]
         default = parse_link(settings.link) if settings.link else None
@@ -341,18 +332,11 @@ def _bottlenecks(comm: MPI.Intracomm, settings: Settings) -> tuple[list[Bottlene
         fault = bottleneck.check(found, comm.size, default)
         if links and settings.algorithm == "shared-memory":
             fault = "--algorithm shared-memory sends no messages, so there is no link to emulate"
+        averaging = Averaging(settings.algorithm, settings.aggregate)
     except ValueError as error:
         fault = str(error)
     raise_together(comm, fault)
-    return found, links
-
-
-def _averaging(settings: Settings) -> Averaging:
-    """Return the averaging function. Raise CollectiveError, the same on all ranks, if there is none."""
-    try:
-        return Averaging(settings.algorithm, settings.aggregate)
-    except ValueError as error:
-        raise CollectiveError(f"--algorithm and --aggregate: {error}") from None
+    return found, links, averaging
 
 
 def _buckets(settings: Settings) -> Buckets | None:
@@ -398,14 +382,16 @@ def _write(comm: MPI.Intracomm, out: Path, write: Callable[[], None]) -> None:
     raise_together(comm, why)
 
 
-def _save(out: Path, model: Model, results: Results, draw: Callable[[Path, Results], None]) -> None:
+def _save(
+    out: Path, model: Model, rows: list[Epoch], steps: list[Step], *, about: dict[str, Any], draw: Draw
+) -> None:
     """Write all results but the weights; the figures, which can be drawn again, come last.
 
     When all is written, say so in run.json.
     """
-    save_measurements(out, model, results.rows, results.run)
-    save_iterations(out / "iterations.csv", results.iterations)
-    save_trace(out / "trace.json", results.steps, results.run)
-    draw(out, results)
+    save_measurements(out, model, rows, about)
+    save_iterations(out / "iterations.csv", iterations(steps, about["ranks"]))
+    save_trace(out / "trace.json", steps, about)
+    draw(out, rows, steps, about)
     finished = datetime.now(UTC).isoformat(timespec="seconds")
-    save_record(out, model, results.rows, {**results.run, "finished": finished})
+    save_record(out, model, rows, {**about, "finished": finished})

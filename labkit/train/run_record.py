@@ -107,18 +107,10 @@ def record(comm: MPI.Intracomm, settings: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def save(directory: Path, model: Model, rows: Sequence[Epoch], run: Mapping[str, Any]) -> None:
-    """Write a run to an existing directory; call this on one rank, with the rows of all ranks (`gather`).
-
-    What cannot be made again is written first, in case the disk gets full: `save_weights`, then
-    `save_measurements`.
-    """
-    save_weights(directory, model)
-    save_measurements(directory, model, rows, run)
-
-
 def save_weights(directory: Path, model: Model) -> None:
-    """Write the model to an existing directory.
+    """Write the model to an existing directory; call this, and what else saves, on one rank.
+
+    It is saved first, as it cannot be made again if the disk gets full.
 
     - model.npz: parameters and buffers, for `load_run` and `labkit.nn.load_model`.
     - weights.txt (I, O) and bias.txt (O,), as in report A, if the model's parameters are W and b: text that

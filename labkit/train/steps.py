@@ -1,6 +1,6 @@
-"""The record of a step: what one rank did in it, and when.
+"""The record of a step: what one rank did in it, and when; epochs are added up from steps.
 
-Epochs, tables, traces and figures are made from these records.
+Tables, traces and figures are made from these records.
 """
 
 from __future__ import annotations
@@ -132,3 +132,43 @@ class Epoch:
     gradient_norm: dict[str, float] = field(default_factory=dict)
     gradient_mean: dict[str, float] = field(default_factory=dict)
     contribution: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Position:
+    """How far a run is: which step is next, the sums of the epoch so far, and the records of those before.
+
+    `epoch` counts from 1; `step` is how many of its steps are done, and `done` how many of all steps. The
+    sums: the loss over this rank's samples, its correct predictions, and times (s) as in `Epoch`. A
+    checkpoint holds these fields under their names.
+    """
+
+    epoch: int = 1
+    step: int = 0
+    done: int = 0
+    loss: float = 0.0
+    correct: int = 0
+    wait_s: float = 0.0
+    transfer_s: float = 0.0
+    time_s: float = 0.0
+    rows: list[Epoch] = field(default_factory=list)
+
+    def add(self, step: Step) -> None:
+        """Count a step, and add it to the sums."""
+        self.step += 1
+        self.done += 1
+        self.loss += step.local_batch * step.loss
+        self.correct += step.correct
+        self.wait_s += step.wait_s
+        self.transfer_s += step.transfer_s
+
+    def next_epoch(self, row: Epoch) -> None:
+        """Keep the record of the epoch, and begin the next one."""
+        self.rows.append(row)
+        self.epoch, self.step = self.epoch + 1, 0
+        self.loss, self.correct, self.wait_s, self.transfer_s, self.time_s = 0.0, 0, 0.0, 0.0, 0.0
+
+    def __str__(self) -> str:
+        if self.step:
+            return f"after step {self.step} of epoch {self.epoch}"
+        return f"after epoch {self.epoch - 1}"

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner
 
-from labkit.bench import Row, collectives, prediction
+from labkit.bench import collectives, prediction
 from labkit.bench.collectives import Times, busbw, wire_bound
+from labkit.bench.rows import Row
 from labkit.cli import main
 from labkit.schedules import ALLREDUCE, CostModel, cost
 

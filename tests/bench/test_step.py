@@ -9,8 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from labkit.bench import Row, interleaved, rows_of, step, table
+from labkit.bench import step
 from labkit.bench.pytorch import is_installed
+from labkit.bench.rows import Row, interleaved, rows_of, table
 from labkit.nn import lenet5, vgg11
 
 

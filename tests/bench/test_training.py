@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from labkit.bench import Row
-from labkit.bench import training_rows as rows
+from labkit.bench import training as rows
 from labkit.bench.pytorch import is_installed
-from labkit.bench.training import median
-from labkit.bench.training_rows import Case, StepTimes, Time
+from labkit.bench.rows import Row
+from labkit.bench.training import Case, Time, median
+from labkit.train import Step
 
 DEADLINE_S = 120
 PARTS = "compute", "wait", "exposed", "rest"
@@ -132,7 +132,8 @@ def test_tables_fit_into_100_columns() -> None:
 
 
 def test_an_iteration_lasts_from_one_end_to_the_next_and_the_first_step_does_not_count() -> None:
-    steps = [StepTimes(0, 9, 9, 9, 10), StepTimes(11, 14, 15, 17, 18), StepTimes(18, 23, 24, 26, 28)]
+    moments = (0, 9, 9, 9, 10), (11, 14, 15, 17, 18), (18, 23, 24, 26, 28)
+    steps = [Step(1, number, 0, *times) for number, times in enumerate(moments, 1)]
     time = Time.of(steps)
     assert time == Time(iteration=9, compute=4, wait=1, exposed=2)
     assert time.parts == {"compute": 4, "wait": 1, "exposed": 2, "rest": 2}

@@ -20,76 +20,28 @@ LONG = "9" * 400
 COUNTS = "", " ", "x", "²", "½", "0", "-1", "nan", "inf", "1.5", "1e3", "0x10", "4 4", "4,", LONG, "--n", "٣x"
 NUMBERS = "", " ", "x", "²", "-1", "nan", "NaN", "inf", "-inf", "1e400", "1,5", "1..5", LONG, "1s"
 WORDS = "", " ", "x", "²", "none", "mnist ", "ring;", "../x", "-", LONG, "\udcff", "a\nb", "{}"
-BANDWIDTHS = (
-    "",
-    "x",
-    "1",
-    "gbit",
-    "-1gbit",
-    "²gbit",
-    "0gbit",
-    f"{LONG}gbit",
-    "nangbit",
-    "1e3mbit",
-    "1gbit1",
-    "1gb it",
-)
-SIZES = (
-    "",
-    "x",
-    "0",
-    "-4B",
-    "3B",
-    "²KiB",
-    f"{LONG}MiB",
-    "1KiB,,",
-    "1KiB;2KiB",
-    "nanB",
-    "1e3B",
-    "4XB",
-    "9999GiB",
-)
+BANDWIDTHS = "", *f"x 1 gbit -1gbit ²gbit 0gbit {LONG}gbit nangbit 1e3mbit 1gbit1".split(), "1gb it"
+SIZES = "", *f"x 0 -4B 3B ²KiB {LONG}MiB 1KiB,, 1KiB;2KiB nanB 1e3B 4XB 9999GiB".split()
 SLOWED = (
     "",
-    "x",
-    "0",
-    "0:",
-    "0:x=1",
-    "²:jitter=5ms",
-    "0:jitter=x",
-    f"{LONG}:jitter=5ms",
-    "0:slow-processor=nan",
-)
-SLOWED += (
-    f"0:slow-processor={LONG}",
-    "0:pause=2s@x",
-    "0:pause=2s",
-    f"0:jitter={LONG}s",
-    "-1:jitter=5ms",
-    "0:slow-link=²",
+    *f"x 0 0: 0:x=1 ²:jitter=5ms 0:jitter=x {LONG}:jitter=5ms 0:slow-processor=nan".split(),
+    *f"0:slow-processor={LONG} 0:pause=2s@x 0:pause=2s 0:jitter={LONG}s -1:jitter=5ms 0:slow-link=²".split(),
 )
 LINKS = *BANDWIDTHS[:-2], "1gbit+", "1gbit+x", f"1gbit+{LONG}s", "+", "1gbit+5ms+5ms"
 NEW_PLACES = "", "x" * 300, "x/" * 3000 + "x", "file/x", "/dev/null/x"
 TRAIN = "train", "--out", "out", "--iterations", "1"
 
 COUNT_OPTIONS = [
-    ("lab", "-n"),
-    ("lab", "--copy-only", "-n"),
-    ("hosts", "up", "--n"),
-    ("hosts", "run", "-n"),
-    ("bench", "collectives", "--ranks"),
-    ("bench", "watching", "--ranks"),
-    ("bench", "step", "--batch"),
-    ("bench", "step", "--threads"),
-    ("bench", "bottleneck", "--epochs"),
-    ("bench", "training", "--ranks"),
-    ("bench", "training", "--batch"),
-    ("bench", "training", "--rounds"),
-    ("run", "-n"),
-    *[
-        (*TRAIN, f"--{name}")
-        for name in ("samples", "epochs", "batch", "accumulate", "log-every", "checkpoint-every")
-    ],
+    tuple(words.split())
+    for words in (
+        "lab -n", "lab --copy-only -n", "hosts up --n", "hosts run -n", "run -n", "bench collectives --ranks",
+        "bench watching --ranks", "bench step --batch", "bench step --threads", "bench bottleneck --epochs",
+        "bench training --ranks", "bench training --batch", "bench training --rounds",
+    )
+]  # fmt: skip
+COUNT_OPTIONS += [
+    (*TRAIN, f"--{name}")
+    for name in ("samples", "epochs", "batch", "accumulate", "log-every", "checkpoint-every")
 ]
 NUMBER_OPTIONS = [
     ("run", "--deadline"),
@@ -97,7 +49,7 @@ NUMBER_OPTIONS = [
     ("bench", "bottleneck", "--factor"),
     *[(*TRAIN, f"--{name}") for name in ("lr", "momentum", "weight-decay", "bucket-mb")],
 ]
-CHOICES = (
+CHOICES = [
     "model",
     "data",
     "shard",
@@ -107,7 +59,7 @@ CHOICES = (
     "aggregate",
     "buffers",
     "preset",
-)
+]
 WORD_OPTIONS = [
     *[(*TRAIN, f"--{name}") for name in CHOICES],
     ("bench", "step", "--model"),
@@ -156,22 +108,8 @@ HOST = {"name": "lab0", "address": "10.77.0.1", "bandwidth": 10**9, "pid": 2}
 STATE = {"token": "x", "holder": 2, "holder_start": "1", "hosts": [HOST]}
 PROGRESS = {"average": {"state": "done", "tries": 1}}
 VALUES = (
-    None,
-    True,
-    -1,
-    1 << 80,
-    1e308,
-    float("nan"),
-    "",
-    "²",
-    "\ud800",
-    [],
-    {},
-    [[]],
-    {"": None},
-    LONG,
-    ["x", {}],
-)
+    None, True, -1, 1 << 80, 1e308, float("nan"), "", "²", "\ud800", [], {}, [[]], {"": None}, LONG, ["x", {}]
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

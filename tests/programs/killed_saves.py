@@ -11,10 +11,17 @@ from itertools import count
 from pathlib import Path
 from types import FrameType
 
-from labkit.nn import softmax_regression
-from labkit.train import Epoch, prepare, save
+from labkit.nn import Model, softmax_regression
+from labkit.train import Epoch, prepare
+from labkit.train.run_record import save_measurements, save_weights
 
 OLD, NEW = softmax_regression(3, 2, seed=1), softmax_regression(3, 2, seed=2)
+
+
+def save(directory: Path, model: Model, epochs: list[Epoch], run: dict[str, str]) -> None:
+    """Save as a run does."""
+    save_weights(directory, model)
+    save_measurements(directory, model, epochs, run)
 
 
 def rows(loss: float) -> list[Epoch]:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from labkit.comm.emulation import Link, describe, parse_link
-from labkit.train.bottleneck import KINDS, Bottleneck, check, factors, links, parse
+from labkit.train.bottleneck import Bottleneck, Straggler, check, links, parse
 
 
 @pytest.mark.parametrize(
@@ -89,15 +89,10 @@ def test_bottlenecks_that_do_not_fit_the_ranks_are_reported() -> None:
 
 def test_factors_and_links_by_rank() -> None:
     found = [parse(text) for text in ("1:slow-processor=3", "2:slow-link=10", "0:slow-link=8mbit")]
-    assert factors(found, 3) == [1, 3, 1]
+    assert [Straggler(found, rank).factor for rank in range(3)] == [1, 3, 1]
     assert links(found[:1], 3) is None
     assert links([], 2, Link(1e6)) == [Link(1e6)] * 2
     assert links(found, 4, Link(125e6, 1e-4)) == [
         Link(1e6), Link(125e6, 1e-4), Link(12.5e6, 1e-3), Link(125e6, 1e-4)
     ]  # fmt: skip
     assert links(found[2:], 2) == [Link(1e6), Link()]
-
-
-def test_every_kind_is_parsed() -> None:
-    texts = "0:slow-processor=2", "0:slow-link=1mbit", "0:jitter=1ms", "0:pause=1s@1"
-    assert tuple(parse(text).kind for text in texts) == KINDS

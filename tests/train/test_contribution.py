@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from labkit.train import contribution
+from labkit.train.callbacks import contribution
 
 GRADIENTS_OF_B = np.array([-0.3584, -0.0010, 2.1341, 0.2374])  # of ranks 0 … 3, in epoch 1
 PRINTED = ["17.81", "0.05", "106.06", "11.80"]  # per cent

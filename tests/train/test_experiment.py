@@ -115,26 +115,35 @@ def test_settings_come_from_the_options_then_the_preset_then_the_model() -> None
 
 
 def test_errors_are_said_once_and_end_every_rank(
-    run_commands: RunCommands, job: tuple, tmp_path: Path
+    run: Callable, run_commands: RunCommands, job: tuple, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    damaged, empty = tmp_path / "damaged", tmp_path / "empty"
+    damaged, empty, in_the_way = tmp_path / "damaged", tmp_path / "empty", tmp_path / "file"
     for folder in damaged, empty:
         folder.mkdir()
+    in_the_way.touch()
     data = (job[0] / "checkpoint.npz").read_bytes()
     (damaged / "checkpoint.npz").write_bytes(data[: len(data) // 2])
+    train = ("train", "--out", out)
     cases = (
-        (("train", "--lr", "nan", "--out", out), "'--lr': expected a finite number, got nan"),
+        (("train", "--out", in_the_way), "cannot write to --out"),
+        (("train", "--out", in_the_way / "below"), "cannot write to --out"),
+        ((*train, "--lr", "nan"), "'--lr': expected a finite number, got nan"),
         (("train", "--modle", "mlp"), "No such option"),
         (("trian",), "No such command 'trian'"),
         (("train",), "Missing option '--out'"),
+        ((*train, "--model", "linear", "--data", "digits"), "does not fit the data set"),
         # The set is not in the cache, and there is nothing to fetch it from: it is not even tried.
-        (("train", "--model", "lenet5", "--data", "cifar10", "--out", out), "does not fit the data set"),
+        ((*train, "--model", "lenet5", "--data", "cifar10"), "does not fit the data set"),
+        ((*train, "--bottleneck", "9:jitter=1ms"), "expected bottlenecks on ranks 0 … 2"),
+        ((*train, "--bottleneck", "1:slow=3"), "expected RANK:KIND=AMOUNT"),
+        ((*train, "--link", "fast"), "expected a bandwidth"),
+        ((*train, "--link", "1gbit", "--algorithm", "shared-memory"), "no link to emulate"),
+        ((*train, "--algorithm", "ring", "--aggregate", "median"), "cannot compute the median"),
         (("train", "--preset", "report-c-2a"), "mpiexec -n 4 labkit train --preset report-c-2a"),
         (("train", "--resume", damaged), "damaged"),
         (("train", "--resume", empty), "cannot resume"),
         (("train", "--resume", job[0], "--model", "softmax"), "cannot resume: expected a checkpoint"),
-        ((*SMALL, "--lr", "1e9", "--momentum", "0.9", "--out", out), "lower learning rate"),
     )
     for (statuses, said), (command, words) in zip(
         run_commands(3, *(command for command, _ in cases)), cases, strict=True
@@ -142,6 +151,10 @@ def test_errors_are_said_once_and_end_every_rank(
         assert statuses == [2, 2, 2], (command, said)
         assert said.count("Error: ") + said.count("labkit train: ") == 1, said
         assert words in said and "Traceback" not in said, said
+    assert not out.exists()
+    done = run(3, "-m", "labkit", *SMALL, "--lr", "1e9", "--momentum", "0.9", "--out", out)
+    assert done.returncode == 2 and done.stdout.count("labkit train: ") == 1, done.stdout  # of the job, too
+    assert "lower learning rate" in done.stdout and "Traceback" not in done.stdout, done.stdout
     assert not [path for path in out.glob("*") if path.suffix in (".npz", ".json", ".csv")]
 
 

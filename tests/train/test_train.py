@@ -106,16 +106,6 @@ def test_four_ranks_learn_the_digits(run: Run, tmp_path: Path) -> None:
     assert weights(tmp_path / "4").shape == (650,)
 
 
-@pytest.mark.thorough
-def test_any_number_of_ranks_gets_the_same_weights_from_the_digits(run: Run, tmp_path: Path) -> None:
-    few = ("--model", "softmax", "--data", "digits", "--epochs", "2", "--batch", "50")
-    train(run, 1, tmp_path / "1", *few)
-    train(run, 5, tmp_path / "5", *few, "--algorithm", "shared-memory")
-    assert json.loads((tmp_path / "5" / "run.json").read_text())["settings"]["algorithm"] == "shared-memory"
-    expected = weights(tmp_path / "1")
-    np.testing.assert_allclose(weights(tmp_path / "5"), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-
-
 def test_another_seed_gives_other_weights(run: Run, alone: Path, tmp_path: Path) -> None:
     train(run, 1, tmp_path, "--seed", "1")
     assert np.abs(weights(tmp_path) - weights(alone)).max() > 0.01
@@ -145,36 +135,6 @@ def test_bottlenecks_slow_the_run_and_do_not_change_its_weights(run: Run, tmp_pa
     assert {event["args"]["step"] for event in spans} == set(range(1, 11))
     [paused] = [e for e in spans if (e["name"], e["tid"], e["args"]["step"]) == ("idle", 1, 3)]
     assert paused["dur"] > 30_000
-
-
-def test_an_error_is_printed_once_and_ends_every_rank(
-    run: Run, run_commands: Callable[..., list[tuple[list[int], str]]], tmp_path: Path
-) -> None:
-    in_the_way = tmp_path / "file"
-    in_the_way.touch()
-    cases = (
-        (("--out", in_the_way), "cannot write to --out"),
-        (("--out", in_the_way / "below"), "cannot write to --out"),
-        (("--out", tmp_path / "a", "--model", "linear", "--data", "digits"), "does not fit"),
-        (("--out", tmp_path / "b", "--model", "softmax", "--data", "linear"), "does not fit"),
-        (("--out", tmp_path / "h", "--bottleneck", "9:jitter=1ms"), "expected bottlenecks on ranks 0 … 2"),
-        (("--out", tmp_path / "e", "--bottleneck", "1:slow=3"), "expected RANK:KIND=AMOUNT"),
-        (("--out", tmp_path / "f", "--link", "fast"), "expected a bandwidth"),
-        (("--out", tmp_path / "g", "--link", "1gbit", "--algorithm", "shared-memory"), "no link to emulate"),
-        (
-            ("--out", tmp_path / "d", "--algorithm", "ring", "--aggregate", "median"),
-            "cannot compute the median",
-        ),
-        (("--out", tmp_path / "c", "--lr", "1e9", "--epochs", "50"), "lower learning rate"),
-    )
-    ends = run_commands(3, *(("train", *options) for options, _ in cases))
-    for (_, words), (statuses, said) in zip(cases, ends, strict=True):
-        assert statuses == [2, 2, 2], said
-        assert said.count("labkit train: ") == 1, said
-        assert words in said and "Traceback" not in said, said
-    done = run(3, *TRAIN, *cases[0][0])  # the job ends with that status, too
-    assert done.returncode == 2 and done.stdout.count("labkit train: ") == 1, done.stdout
-    assert not (tmp_path / "d").exists()
 
 
 @pytest.mark.parametrize("rank", [thorough(0), 2])

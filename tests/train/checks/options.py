@@ -11,40 +11,23 @@ from mpi4py import MPI
 from labkit.comm import ALGORITHMS, SharedSet
 from labkit.data import Augmentation, strided
 from labkit.nn import SGD, Model, load_model, lr_schedules, mlp, softmax_regression
-from labkit.nn.image_layers import BatchNorm, Conv2D
-from labkit.nn.layers import Dense, Flatten, Tanh
-from labkit.nn.model import Classifier
-from labkit.train import Batches, Buckets, Callback, Epoch, Step, gather, save, train
+from labkit.train import Batches, Buckets, Callback, Epoch, Step, gather, train
+from labkit.train.run_record import save_measurements, save_weights
 from tests.raising import error_on_every_rank
-
-
-def samples(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return n samples of 6 features, and the label that the largest of the first three has."""
-    x = np.random.default_rng(5).uniform(0, 1, (n, 6)).astype(np.float32)
-    return x, x[:, :3].argmax(axis=1)
-
-
-def normalised(seed: int = 0) -> Model:
-    """Return a classifier of 1×2×3 images with batch normalisation, so with buffers."""
-    layers = [("conv1", Conv2D(4, 1)), ("norm1", BatchNorm()), ("flat", Flatten()), ("dense1", Dense(3))]
-    return Classifier("normalised", layers, (1, 2, 3), seed, np.float32)
-
-
-def convolutional(seed: int = 0) -> Model:
-    """Return a small classifier of 8×8 digits with several layers and no buffers."""
-    layers = [("conv1", Conv2D(2, 3)), ("tanh1", Tanh()), ("flat", Flatten()), ("dense1", Dense(10))]
-    return Classifier("convolutional", layers, (1, 8, 8), seed, np.float32)
+from tests.train.models import convolutional, labelled, normalised
 
 
 def check_p_ranks_equal_one_rank_over_20_steps_by_every_algorithm(comm: MPI.Intracomm) -> None:
     """With and without gradient accumulation and buckets."""
-    x, y = samples(20 * 13)
+    x, y = labelled(20 * 13)
     mine = strided(len(x), comm.rank, comm.size)
 
     def trained(comm: MPI.Intracomm, batches: Batches, **settings: object) -> Model:
         model = mlp(6, 3, hidden=8)
         optimizer = SGD(model.params, momentum=0.9, weight_decay=1e-3)
+        before = model.grads
         train(comm, model, batches, epochs=1, lr=0.1, optimizer=optimizer, **settings)  # type: ignore[arg-type]
+        assert model.grads is before and np.abs(before).max() > 0
         return model
 
     alone = trained(MPI.COMM_SELF, Batches(MPI.COMM_SELF, x, y, 13))
@@ -71,7 +54,7 @@ class Steps(Callback):
 
 
 def check_losses_and_accuracies_are_those_of_the_forward_passes(comm: MPI.Intracomm) -> None:
-    x, y = samples(41)
+    x, y = labelled(41)
     mine = strided(41, comm.rank, comm.size)
     model, twin, steps = softmax_regression(6, 3), softmax_regression(6, 3), Steps()
     batches = Batches(comm, x[mine], y[mine], 20)
@@ -120,7 +103,7 @@ def check_augmentation_of_flat_samples_is_refused(comm: MPI.Intracomm) -> None:
 
 
 def check_buffers_are_averaged_broadcast_or_left_alone(comm: MPI.Intracomm) -> None:
-    x, y = samples(37)
+    x, y = labelled(37)
     mine = strided(37, comm.rank, comm.size)
     batches = Batches(comm, x[mine].reshape(-1, 1, 2, 3), y[mine], 37)
     found = {}
@@ -138,7 +121,7 @@ def check_buffers_are_averaged_broadcast_or_left_alone(comm: MPI.Intracomm) -> N
 
 
 def check_buffers_averaged_once_an_epoch_equal_those_averaged_at_every_step(comm: MPI.Intracomm) -> None:
-    x, y = samples(20 * comm.size)
+    x, y = labelled(20 * comm.size)
     x = x.reshape(-1, 1, 2, 3)
     mine = strided(len(x), comm.rank, comm.size)
 
@@ -167,7 +150,7 @@ class Meddler(Callback):
 
 
 def check_replicas_that_differ_end_the_run_on_every_rank(comm: MPI.Intracomm) -> None:
-    x, y = samples(40)
+    x, y = labelled(40)
     mine = strided(40, comm.rank, comm.size)
     batches = Batches(comm, x[mine].reshape(-1, 1, 2, 3), y[mine], 10)
     last = comm.size - 1
@@ -187,7 +170,7 @@ def check_replicas_that_differ_end_the_run_on_every_rank(comm: MPI.Intracomm) ->
 
 
 def check_averaging_after_the_step_lets_the_weights_drift_apart(comm: MPI.Intracomm) -> None:
-    x, y = samples(40)
+    x, y = labelled(40)
     mine = strided(40, comm.rank, comm.size)
     x, y = x[mine], y[mine]
     model, twin = softmax_regression(6, 3), softmax_regression(6, 3)
@@ -205,7 +188,7 @@ def check_averaging_after_the_step_lets_the_weights_drift_apart(comm: MPI.Intrac
 
 
 def check_momentum_and_a_schedule_give_the_weights_of_a_loop_written_out(comm: MPI.Intracomm) -> None:
-    x, y = samples(53)
+    x, y = labelled(53)
     mine = strided(53, comm.rank, comm.size)
     schedule = lr_schedules.warm_up(4, lr_schedules.step_decay(0.3, every=5))
     model, twin = softmax_regression(6, 3), softmax_regression(6, 3)
@@ -235,7 +218,7 @@ class FirstBuffers(Callback):
 
 
 def check_every_rank_starts_from_the_buffers_of_rank_0(comm: MPI.Intracomm) -> None:
-    x, y = samples(40)
+    x, y = labelled(40)
     mine = strided(40, comm.rank, comm.size)
     model = normalised()
     expected = model.buffers.copy()
@@ -250,13 +233,14 @@ def check_every_rank_starts_from_the_buffers_of_rank_0(comm: MPI.Intracomm) -> N
 def check_a_model_with_many_layers_and_buffers_is_saved(comm: MPI.Intracomm) -> None:
     if comm.rank:
         return
-    x, y = samples(40)
-    model, loaded = normalised(), normalised(seed=1)
+    x, y = labelled(40)
+    model, loaded = normalised(), normalised()
     rows = train(
         MPI.COMM_SELF, model, Batches(MPI.COMM_SELF, x.reshape(-1, 1, 2, 3), y, 10), epochs=2, lr=0.1
     )
     with tempfile.TemporaryDirectory() as folder:
-        save(Path(folder), model, rows, {})
+        save_weights(Path(folder), model)
+        save_measurements(Path(folder), model, rows, {})
         written = {path.name for path in Path(folder).iterdir()}
         assert written == {"model.npz", "sync_times.csv", "run.json"}, written
         load_model(loaded, Path(folder, "model.npz"))

@@ -21,11 +21,9 @@ from mpi4py import MPI
 from labkit.comm import ALGORITHMS, SharedSet
 from labkit.data import Augmentation
 from labkit.nn import SGD, Model, lr_schedules, mlp, softmax_regression
-from labkit.nn.image_layers import BatchNorm, Conv2D
-from labkit.nn.layers import Dense, Flatten, Tanh
-from labkit.nn.model import Classifier
 from labkit.train import Batches, Callback, Checkpoints, Epoch, Step, stored_settings, train
 from tests.raising import error_on_every_rank
+from tests.train.models import convolutional, labelled, normalised
 
 MEASURED = {"wait_s", "transfer_s", "time_s"}
 
@@ -36,18 +34,6 @@ def folder(comm: MPI.Intracomm) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="labkit-resuming-") as own:
         yield Path(comm.bcast(own))
         comm.Barrier()
-
-
-def normalised(seed: int = 0) -> Model:
-    """Return a small classifier of 8×8 digits with batch normalisation, so with buffers."""
-    layers = [("conv1", Conv2D(2, 3)), ("norm1", BatchNorm()), ("flat", Flatten()), ("dense1", Dense(10))]
-    return Classifier("normalised", layers, (1, 8, 8), seed, np.float32)
-
-
-def convolutional(seed: int = 0) -> Model:
-    """Return a small classifier of 8×8 digits without buffers."""
-    layers = [("conv1", Conv2D(2, 3)), ("tanh1", Tanh()), ("flat", Flatten()), ("dense1", Dense(10))]
-    return Classifier("convolutional", layers, (1, 8, 8), seed, np.float32)
 
 
 class Stop(Exception):
@@ -72,7 +58,7 @@ class Run:
 
     def __init__(self, comm: MPI.Intracomm, file: Path, **settings: Any) -> None:
         self.comm, self.file, self.settings = comm, file, settings
-        self.make = settings.pop("make", normalised)
+        self.make = settings.pop("make", partial(normalised, (1, 8, 8), 10))
         self.plain = settings.pop("plain", False)
         self.shard = settings.pop("shard", "shuffled")
         digits = SharedSet(comm, "digits", (1, 8, 8))
@@ -128,15 +114,6 @@ def check_a_resumed_run_gets_the_same_weights_bit_for_bit(comm: MPI.Intracomm) -
             for stop, every in (4, {"every_steps": 3}), (8, {"every_steps": 3}), (9, {"every_epochs": 1}):
                 run.stopped(stop, **every)
                 assert_same(run(resume=True), unbroken)
-
-
-def check_a_resumed_run_gets_the_same_weights_by_every_algorithm(comm: MPI.Intracomm) -> None:
-    with folder(comm) as path:
-        for name, algorithm in ALGORITHMS.items():
-            run = Run(comm, path / f"{name}.npz", algorithm=algorithm)
-            unbroken = run()
-            run.stopped(4, every_steps=3)
-            assert_same(run(resume=True), unbroken)
 
 
 def check_signals_write_a_checkpoint_and_sigterm_ends_the_run(comm: MPI.Intracomm) -> None:
@@ -244,8 +221,7 @@ def changed(content: bytes) -> bytes:
 
 def trained(comm: MPI.Intracomm, model: Model, file: Path, resume: bool, **settings: Any) -> list[Epoch]:
     """Train a flat model on a shard of its own for one epoch."""
-    x = np.random.default_rng(comm.rank).uniform(0, 1, (8, 6)).astype(np.float32)
-    batches = Batches(comm, x, x[:, :3].argmax(axis=1), 4 * comm.size)
+    batches = Batches(comm, *labelled(8), 4 * comm.size)
     saves = Checkpoints(file, every_steps=1, resume=resume)
     return train(comm, model, batches, epochs=1, lr=0.1, checkpoints=saves, **settings)
 

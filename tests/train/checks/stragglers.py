@@ -29,7 +29,7 @@ def trained(comm: MPI.Intracomm, *amounts: str) -> tuple[np.ndarray, list[Step]]
         Batches(comm, data.x_train[mine], data.y_train[mine]),
         epochs=EPOCHS,
         lr=0.1,
-        callbacks=[Straggler(found, comm.rank, comm.size), timeline],
+        callbacks=[Straggler(found, comm.rank), timeline],
     )
     return model.params, timeline.gather()
 
@@ -64,7 +64,7 @@ def check_a_slow_processor_takes_factor_times_as_long_to_compute(comm: MPI.Intra
     y = np.arange(2000) % 10
     mine = strided(2000, comm.rank, comm.size)
     found = [parse(f"{comm.size - 1}:slow-processor=8.5")]
-    straggler = Straggler(found, comm.rank, comm.size)
+    straggler = Straggler(found, comm.rank)
     used, alone = [], []
     for _ in range(7):
         began = thread_time()
@@ -80,7 +80,7 @@ def check_a_slow_processor_takes_factor_times_as_long_to_compute(comm: MPI.Intra
     assert straggler.factor == (8.5 if comm.rank == comm.size - 1 else 1)
 
     slow = [parse(f"{comm.size - 1}:slow-processor=20")]
-    rates = speeds(comm, model, x[:20], y[:20], Straggler(slow, comm.rank, comm.size))
+    rates = speeds(comm, model, x[:20], y[:20], Straggler(slow, comm.rank))
     assert comm.size == 1 or rates[-1] < 0.5 * max(rates), rates
 
 
@@ -127,7 +127,7 @@ class CountedStraggler(Straggler):
 
 def check_local_sgd_slows_down_a_straggler(comm: MPI.Intracomm) -> None:
     x, y = labelled_rows(12 * comm.size)
-    straggler = CountedStraggler([parse("0:slow-processor=2")], comm.rank, comm.size)
+    straggler = CountedStraggler([parse("0:slow-processor=2")], comm.rank)
     mine = strided(len(x), comm.rank, comm.size)
     batches = Batches(comm, x[mine], y[mine], 4 * comm.size)
     local_sgd(comm, mlp(4, 2), batches, epochs=2, lr=0.1, every=3, callbacks=[straggler])
@@ -143,7 +143,7 @@ def check_jitter_is_seeded_and_bounded(comm: MPI.Intracomm) -> None:
     jitter = [parse(f"{comm.size - 1}:jitter=4ms")]
 
     def delays() -> list[float]:
-        straggler = Straggler(jitter, comm.rank, comm.size, seed=3)
+        straggler = Straggler(jitter, comm.rank, seed=3)
         return [straggler.next_delay() for _ in range(100)]
 
     assert delays() == delays()

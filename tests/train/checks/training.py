@@ -8,20 +8,15 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import ALGORITHMS, Averaging
+from labkit.comm import Averaging
 from labkit.data import contiguous, linear, strided
 from labkit.nn import SGD, Model, linear_regression, softmax_regression
 from labkit.train import Batches, Contributions, gather, train
 from labkit.train.gradients import Finished
 from tests.raising import error_on_every_rank
+from tests.train.models import labelled
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "lr": 0.1}
-
-
-def labelled(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return n samples of 6 features, and the label that the largest of the first three has."""
-    x = np.random.default_rng(5).uniform(0, 1, (n, 6)).astype(np.float32)
-    return x, x[:, :3].argmax(axis=1)
 
 
 def assert_same_weights(model: Model, twin: Model) -> None:
@@ -51,21 +46,6 @@ def check_ranks_get_the_weights_of_one_rank_from_mini_batches(comm: MPI.Intracom
         alone = train(MPI.COMM_SELF, twin, Batches(MPI.COMM_SELF, x, y, size), **SETTINGS)
         assert_same_weights(model, twin)
         np.testing.assert_allclose([r.global_loss for r in rows], [r.local_loss for r in alone], rtol=1e-4)
-
-
-def check_ranks_get_the_weights_of_one_rank_by_every_algorithm(comm: MPI.Intracomm) -> None:
-    x, y = labelled(103)
-    mine = strided(103, comm.rank, comm.size)
-    twin = softmax_regression(6, 3)
-    alone = train(MPI.COMM_SELF, twin, Batches(MPI.COMM_SELF, x, y, 40), **SETTINGS)
-    batches = Batches(comm, x[mine], y[mine], 40)
-    for each in ALGORITHMS.values():
-        model = softmax_regression(6, 3)
-        before = model.grads
-        rows = train(comm, model, batches, algorithm=each, **SETTINGS)
-        assert_same_weights(model, twin)
-        np.testing.assert_allclose([r.global_loss for r in rows], [r.local_loss for r in alone], rtol=1e-4)
-        assert model.grads is before and np.abs(before).max() > 0
 
 
 def check_a_sum_multiplies_the_learning_rate_by_the_number_of_ranks(comm: MPI.Intracomm) -> None:
@@ -130,20 +110,6 @@ def check_without_the_callback_nothing_is_accounted_and_the_weights_are_the_same
     train(comm, twin, batches, callbacks=[Contributions()], **SETTINGS)
     assert all(row.contribution == {} == row.gradient_mean for row in rows)
     np.testing.assert_array_equal(model.params, twin.params)
-
-
-def check_report_a_a_local_loss_rises_while_the_global_loss_falls(comm: MPI.Intracomm) -> None:
-    if comm.size != 4:
-        return
-    data = linear(n=400, seed=23, outlying=contiguous(400, 2, 4))
-    mine = contiguous(400, comm.rank, 4)
-    batches = Batches(comm, data.x_train[mine], data.y_train[mine])
-    measured = train(comm, linear_regression(), batches, epochs=10, lr=0.01, callbacks=[Contributions()])
-    rows = gather(comm, measured)
-    if comm.rank == 0:
-        assert np.all(np.diff([row.global_loss for row in rows if row.rank == 0]) < 0)
-        assert np.all(np.diff([row.local_loss for row in rows if row.rank == 0]) > 0)
-        assert all(part > 1 for part in rows[2].contribution.values())
 
 
 def check_waiting_is_measured_apart_from_transferring(comm: MPI.Intracomm) -> None:
