@@ -140,7 +140,7 @@ def look_at_plan(case: Case, outcomes: Sequence[Outcome]) -> str | None:
         stop = start
     if stop > 0:
         return f"values 0 to {stop - 1} are in no bucket"
-    right = Buckets(bytes=bucket_bytes, first_bytes=small_bytes).plan(n).bounds
+    right = Buckets(bytes=bucket_bytes, first_bytes=small_bytes).plan(n)
     sizes, expected = ([stop - start for start, stop in pairs] for pairs in (plan, right))
     return (
         None if sizes == expected else f"the buckets have {short(sizes)} values, expected {short(expected)}"

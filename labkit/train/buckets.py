@@ -11,30 +11,7 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-from labkit.units import MIB, approx_size
-
-
-@dataclass(frozen=True)
-class BucketPlan:
-    """The buckets of one gradient in the order in which they are averaged; `str` is a table of them.
-
-    `bounds` are start and stop of each: the first one ends at the gradient's end, the last one starts at 0.
-    """
-
-    bounds: tuple[tuple[int, int], ...]
-    itemsize: int = 4
-
-    def __len__(self) -> int:
-        return len(self.bounds)
-
-    def __str__(self) -> str:
-        rows = [("bucket", "values", "size")]
-        for number, (start, stop) in enumerate(self.bounds, 1):
-            rows.append((str(number), f"{start} … {stop - 1}", approx_size((stop - start) * self.itemsize)))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
-        )
+from labkit.units import MIB
 
 
 @dataclass(frozen=True)
@@ -55,8 +32,11 @@ class Buckets:
                 f"first_bytes={self.first_bytes:g}"
             )
 
-    def plan(self, n: int, itemsize: int = 4) -> BucketPlan:
-        """Return the buckets of a gradient of n values."""
+    def plan(self, n: int, itemsize: int = 4) -> list[tuple[int, int]]:
+        """Return start and stop of each bucket of a gradient of n values, in the order of averaging.
+
+        The first bucket ends at the gradient's end, the last one starts at 0.
+        """
         most = max(1, int(self.bytes) // itemsize)
         small = min(most, max(1, int(self.first_bytes) // itemsize))
         stops = [n]
@@ -64,4 +44,4 @@ class Buckets:
             left = stops[-1]
             values = small if left == n or left <= small else min(most, left - small)
             stops.append(max(0, left - values))
-        return BucketPlan(tuple((start, stop) for stop, start in pairwise(stops)), itemsize)
+        return [(start, stop) for stop, start in pairwise(stops)]

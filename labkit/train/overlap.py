@@ -56,7 +56,7 @@ class Overlapped(StepAveraging):
     ) -> None:
         super().__init__(comm, grads, averaging)
         self.plan = buckets.plan(grads.size, grads.itemsize)
-        largest = max((stop - start for start, stop in self.plan.bounds), default=0)
+        largest = max((stop - start for start, stop in self.plan), default=0)
         self._averaging = averaging.for_size(comm, largest * grads.itemsize)
         # Between the ranks of a node, shared memory needs no messages, and between nodes it has communicators
         # of its own; and its buffers belong to the communicator that they were made with.
@@ -86,7 +86,7 @@ class Overlapped(StepAveraging):
         now = perf_counter()
         self._layers.append((start, now))
         first = len(self._complete)
-        complete = sum(bucket_start >= start for bucket_start, _ in self.plan.bounds[first:])
+        complete = sum(bucket_start >= start for bucket_start, _ in self.plan[first:])
         self._complete += [now] * complete
         if self._helper is None:
             self._go_on()
@@ -119,7 +119,7 @@ class Overlapped(StepAveraging):
                 if number == len(self._complete):
                     return False
                 self._began = perf_counter()
-                part = self._grads[slice(*self.plan.bounds[number])]
+                part = self._grads[slice(*self.plan[number])]
                 self._current = self._averaging.steps(self._comm, part, self._step.fraction)
                 self._polls = 0
             if self._waits_for is not None and not self._waits_for[0]():
