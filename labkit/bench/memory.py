@@ -1,4 +1,4 @@
-"""The peak memory of a training step, measured in a process of its own.
+"""Print the peak memory of a training step in this process (see `labkit.bench.step.peak`).
 
 python -m labkit.bench.memory labkit vgg11 64
 """
@@ -8,20 +8,9 @@ from __future__ import annotations
 import resource
 import sys
 
-from labkit.children import run_child
 from labkit.units import MIB
 
 STEPS = 3  # the first steps still allocate
-DEADLINE_S = 300.0  # three steps of VGG-11 take seconds
-
-
-def peak(side: str, name: str, batch: int) -> float:
-    """Return the peak memory (MiB) of a fresh process that takes a few steps of a model.
-
-    `side` is "labkit" or "pytorch". Raise ChildError if the process fails or does not end.
-    """
-    command = [sys.executable, "-m", "labkit.bench.memory", side, name, str(batch)]
-    return float(run_child(command, deadline_s=DEADLINE_S).stdout)
 
 
 def main(side: str, name: str, batch: int) -> None:

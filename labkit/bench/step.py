@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from labkit.bench.memory import peak
 from labkit.bench.pytorch import LR, MOMENTUM, WEIGHT_DECAY, is_installed, pytorch_step
 from labkit.bench.rows import Row, interleaved, rows_of
+from labkit.children import run_child
 from labkit.nn import MODELS, SGD, Model
 from labkit.nn.image_layers import Conv2D
 from labkit.nn.layers import Dense
@@ -77,6 +78,7 @@ def floor(model: Model, batch: int, as_computed: bool) -> Callable[[], None]:
     return run
 
 
+PEAK_DEADLINE_S = 300.0  # three steps of VGG-11 take seconds
 ROUNDS = {"vgg11": 9, "lenet5": 101}  # a step of LeNet-5 takes milliseconds, so it needs more of them
 
 
@@ -102,3 +104,12 @@ def measure(name: str, batch: int, threads: int) -> list[Row]:
     if is_installed():
         functions["pytorch"] = pytorch_step(name, batch, threads)
     return rows_of(f"{name}/b{batch}/t{threads}", interleaved(functions, ROUNDS[name]), "ms")
+
+
+def peak(side: str, name: str, batch: int) -> float:
+    """Return the peak memory (MiB) of a fresh process that takes a few steps of a model.
+
+    `side` is "labkit" or "pytorch". Raise ChildError if the process fails or does not end.
+    """
+    command = [sys.executable, "-m", "labkit.bench.memory", side, name, str(batch)]
+    return float(run_child(command, deadline_s=PEAK_DEADLINE_S).stdout)

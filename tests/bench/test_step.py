@@ -86,6 +86,4 @@ def test_pytorch_has_the_same_model(name: str) -> None:
 
 @pytest.mark.skipif(not is_installed(), reason="PyTorch is not installed")
 def test_a_step_of_vgg_needs_no_more_memory_than_that_of_pytorch() -> None:
-    from labkit.bench.memory import peak  # noqa: PLC0415
-
-    assert peak("labkit", "vgg11", 64) <= peak("pytorch", "vgg11", 64)
+    assert step.peak("labkit", "vgg11", 64) <= step.peak("pytorch", "vgg11", 64)
