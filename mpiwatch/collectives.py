@@ -17,20 +17,37 @@ from _thread import get_ident
 from collections.abc import Callable
 from struct import Struct
 from time import sleep
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NoReturn
 from weakref import WeakMethod
+from zlib import crc32
 
 from mpi4py import MPI
 from numpy import ndarray
 
 import mpiwatch
-from mpiwatch.message import check_buffers, check_writable, is_in_place, signature
-from mpiwatch.opcodes import OPERATIONS, UNKNOWN
+from mpiwatch.buffers import (
+    BLOCK,
+    COUNTS,
+    FROM_ROOT,
+    LAYOUTS,
+    REDUCTIONS,
+    TO_ROOT,
+    TYPES,
+    arguments_of,
+    check_buffers,
+    check_writable,
+    is_in_place,
+    signature,
+)
+from mpiwatch.opcodes import DTYPES, NONBLOCKING_COLLECTIVES, OPERATIONS, SCHEDULES, UNKNOWN
 from mpiwatch.recorder import (
+    CALL_BODY,
     EPOCH_SHIFT,
     GAVE_UP,
+    HASH_MASK,
     HISTORY_CALLS,
+    NAME_BYTES,
     NO_RENDEZVOUS,
     NUMBER_MASK,
     NUMBER_SHIFT,
@@ -38,14 +55,18 @@ from mpiwatch.recorder import (
     Call,
     ReportRequest,
     WaitingIn,
+    fit,
     write_members,
 )
 from mpiwatch.report import Mismatch, Reason
+from mpiwatch.requests import NO_PEER, polled
 from mpiwatch.snapshot import mismatch
-from mpiwatch.waiting import DEADLINE_S, Waiting, Watch
-from mpiwatch.wrapper import CommWrapper
+from mpiwatch.source import file_label
+from mpiwatch.waiting import DEADLINE_S, Waiting, Watch, wait_until
+from mpiwatch.wrapper import CommWrapper, like_mpi4py
 
 VISIBLE_S = 0.001  # a thousand times as long as a write takes to reach the other cores
+NOTES_KEPT = 1000  # of each communicator
 NUMBER_UNIT, EPOCH_UNIT = 1 << NUMBER_SHIFT, 1 << EPOCH_SHIFT
 HALF_OF_NUMBERS = (NUMBER_MASK >> 1) << NUMBER_SHIFT
 
@@ -53,6 +74,8 @@ NOTE_BYTES = ctypes.sizeof(Call)
 _NUMBER_AND_EPOCH = -NUMBER_UNIT  # mask that clears a word's digest
 _NUMBER_AND_ROW = Struct("=2q")  # the first fields of a Call
 _write, _getframe = NUMBERED_CALL.pack_into, sys._getframe
+
+Key = tuple[int | str, int, int, int, int, int, int]
 
 
 def has_reached(theirs: int, word: int) -> bool:
@@ -83,9 +106,11 @@ class Channel:
         self.own = self.first + self.rank
         self.low = recorder.words_offset + 8 * self.first  # in bytes
         self.high = self.low + 8 * len(members)
+        self.history = recorder.history_offset(watch.rank)
+        self.notes: dict[Key, tuple[CodeType, int, bytes]] = {}
         self.number = recorder.head.first_number
-        self.epoch_made = watch.epoch
         self.caller = get_ident()  # the thread that called the last collective
+        self.has_begun: Callable[[int | str, int], object] | None = None  # strict mode's: operation and root
         self.companions: list[tuple[MPI.Intracomm, WeakMethod[Callable[[], object]]]] = []
         watch.channels.append(self)
 
@@ -110,10 +135,10 @@ class Channel:
         self,
         operation: int | str,
         deadline_s: float,
-        root: int,
-        count: int,
-        dtype: int,
-        reduction: int,
+        root: int = UNKNOWN,
+        count: int = UNKNOWN,
+        dtype: int = UNKNOWN,
+        reduction: int = UNKNOWN,
         depth: int = 2,
     ) -> None:
         """Note this call. Raise HangError if the members cannot all make the same one.
@@ -123,37 +148,39 @@ class Channel:
         ranks are stuck: see machines.py.
 
         `operation`: its number, or the name of a schedule; `dtype`: NumPy's number of it; `reduction`: the
-        identity of an `MPI.Op`; -1 for none. `depth`: frames between this one and the caller's.
+        identity of an `MPI.Op`. `depth`: frames between this one and the caller's.
         """
         frame = _getframe(depth)
         word = self._note(operation, root, count, dtype, reduction, frame)
         watch = self.watch
         if self.waits:
-            self._meet(word, deadline_s, frame)
-            return
-        watch.slot.joined_word = NO_RENDEZVOUS
-        if watch.noted_row != self.row:
-            watch.noted_row = self.row  # the report needs the members of the communicator used last
-            write_members(watch.slot, self.members)
-        if not self.is_on_one_machine:
-            watch.check_epoch()
-        elif (found := self.mismatch(word)) is not None:
-            self._report(found, deadline_s, frame)
+            self._meet(word, deadline_s)
+        else:
+            watch.slot.joined_word = NO_RENDEZVOUS
+            if watch.noted_row != self.row:
+                watch.noted_row = self.row  # the report needs the members of the communicator used last
+                write_members(watch.slot, self.members)
+            if not self.is_on_one_machine:
+                watch.check_epoch()
+            elif (found := self.mismatch(word)) is not None:
+                self._report(found, deadline_s)
+        if self.has_begun is not None:
+            self.has_begun(operation, root)
 
-    def _meet(self, word: int, deadline_s: float, frame: FrameType) -> None:
+    def _meet(self, word: int, deadline_s: float) -> None:
         """Return when all members have made the call of this word: a rendezvous."""
-        watch, memory, slot = self.watch, self.memory, self.watch.slot
+        memory, slot = self.memory, self.watch.slot
         low, high, first, last, words = self.low, self.high, self.first, self.last, self.words
         same = word.to_bytes(8, sys.byteorder) * self.size
         while True:
-            for _ in watch.polls:
-                if memory[low:high] == same or (
-                    min(words[first:last]) >= word & _NUMBER_AND_EPOCH and self.all_joined(word)
-                ):
-                    break
-                watch.pause()
-            else:
-                watch.wait(lambda: self.all_joined(word), Rendezvous(self, word, deadline_s, frame))
+            if memory[low:high] != same:
+                wait_until(
+                    lambda: (
+                        memory[low:high] == same
+                        or (min(words[first:last]) >= word & _NUMBER_AND_EPOCH and self.all_joined(word))
+                    ),
+                    lambda: Rendezvous(self, word, deadline_s),
+                )
             # From here on other ranks may rely on this one. So it checks again after writing `joined_word`
             # whether one has given up. A rank that gives up says so in its word, waits until that is visible,
             # and stays if another rank's `joined_word` shows that it is relied upon.
@@ -168,31 +195,48 @@ class Channel:
         """Write a call to this rank's slot and row; return its word."""
         watch = self.watch
         if (caller := get_ident()) != self.caller:
-            self._change_caller(caller, frame)
+            self._change_caller(caller)
         # A loop makes the same call from the same line again and again, so its note is built once.
-        key = (operation, root, count, dtype, reduction, frame.f_lasti, id(frame.f_code), self.row)
-        _, digest, note = watch.notes.get(key) or watch.note(key, frame)
+        key = (operation, root, count, dtype, reduction, frame.f_lasti, id(frame.f_code))
+        _, digest, note = self.notes.get(key) or self._new_note(key, frame)
         self.number = number = (self.number + 1) & NUMBER_MASK
         place = watch.base | number << NUMBER_SHIFT
         calls = watch.calls
-        _write(self.memory, watch.history + calls % HISTORY_CALLS * NOTE_BYTES, place >> NUMBER_SHIFT, note)
+        _write(self.memory, self.history + calls % HISTORY_CALLS * NOTE_BYTES, place >> NUMBER_SHIFT, note)
         watch.slot.calls_noted = watch.calls = calls + 1
         self.words[self.own] = word = place | digest
         return word
 
-    def _change_caller(self, caller: int, frame: FrameType) -> None:
+    def _new_note(self, key: Key, frame: FrameType) -> tuple[CodeType, int, bytes]:
+        """Return a call's hash and its note, and keep them."""
+        operation, root, count, dtype, reduction, _, _ = key
+        name = b""
+        if isinstance(operation, str):
+            name = fit(operation, NAME_BYTES)
+            operation = SCHEDULES + crc32(operation.encode())
+        dtype, reduction = DTYPES.get(dtype, UNKNOWN), REDUCTIONS.get(reduction, UNKNOWN)
+        call = self.row, operation, root, count, dtype, reduction
+        if len(self.notes) >= NOTES_KEPT:
+            self.notes.clear()
+        code = frame.f_code  # kept, so that no other code can get its identity
+        note = CALL_BODY.pack(*call, frame.f_lineno, file_label(code.co_filename), name)
+        self.notes[key] = made = code, hash(call) & HASH_MASK, note
+        return made
+
+    def _change_caller(self, caller: int) -> None:
         """Note that another thread calls a collective; report it if the last one is still inside of one.
 
         MPI matches the collectives of a communicator by their order. It has none if two threads call them.
         """
         last, self.caller = sys._current_frames().get(self.caller), caller
         while last is not None and last.f_globals.get("__name__", "").startswith(tuple(mpiwatch.libraries)):
-            if last.f_globals["__name__"] == __name__ and last.f_locals["self"]._channel is self:
-                self._report(Reason.THREADS, 0.0, frame)
+            comm = last.f_locals.get("self")
+            if last.f_globals["__name__"] == __name__ and getattr(comm, "_channel", None) is self:
+                self._report(Reason.THREADS, 0.0)
             last = last.f_back
 
-    def _report(self, why: Reason | Mismatch, deadline_s: float, frame: FrameType) -> NoReturn:
-        self.watch.post_place(frame)
+    def _report(self, why: Reason | Mismatch, deadline_s: float) -> NoReturn:
+        self.watch.post_place(_getframe())
         self.watch.slot.waiting_in = WaitingIn.COLLECTIVE
         self.watch.publish(ReportRequest(why, deadline_s, self.members, self.watch.rank))
         self.watch.raise_report()
@@ -252,22 +296,15 @@ class Channel:
         return None
 
 
-class NoChannel:
-    """The channel of a communicator that is not watched: nothing waits."""
-
-    def begin_collective(self, *call: object, depth: int = 0) -> None:
-        """Return at once."""
-
-
 class Rendezvous(Waiting):
     """Waiting for all members of a communicator to make the same call."""
 
-    def __init__(self, channel: Channel, word: int, deadline_s: float, frame: FrameType) -> None:
+    def __init__(self, channel: Channel, word: int, deadline_s: float) -> None:
         super().__init__(channel.watch, channel.members, deadline_s)
-        self.channel, self.word, self.frame = channel, word, frame
+        self.channel, self.word = channel, word
 
     def announce(self) -> None:
-        self.watch.post_place(self.frame)
+        self.watch.post_place(_getframe())
         self.watch.slot.waiting_in = WaitingIn.COLLECTIVE
 
     def withdraw(self) -> bool:
@@ -288,14 +325,14 @@ class Rendezvous(Waiting):
         return self.channel.mismatch(self.word)
 
     def is_settled(self) -> bool:
-        channel, slots = self.channel, self.watch.recorder.slots
-        return all(
-            has_reached(word, self.word) for word in channel.words[channel.first : channel.last]
-        ) and all(slots[member].waiting_in == WaitingIn.COLLECTIVE for member in self.members)
+        slots = self.watch.recorder.slots
+        return self.channel.all_have_reached(self.word >> NUMBER_SHIFT) and all(
+            slots[member].waiting_in == WaitingIn.COLLECTIVE for member in self.members
+        )
 
-    def cannot_complete(self, patience_s: float) -> bool:
+    def cannot_complete(self) -> bool:
         return any(
-            not self.channel.has_joined(rank, self.word) and self.watch.has_ended(member, patience_s)
+            not self.channel.has_joined(rank, self.word) and self.watch.has_ended(member, self.patience_s)
             for rank, member in enumerate(self.members)
         )
 
@@ -303,32 +340,57 @@ class Rendezvous(Waiting):
 class ChannelComm(CommWrapper):
     """A communicator with a channel; without one it is not watched."""
 
-    _channel: Channel | NoChannel = NoChannel()
+    _channel: Channel | None = None
     deadline_s: float = DEADLINE_S
 
+    @property
+    def _members(self) -> list[int]:
+        """The ranks of the world that are its members; none if it is not watched."""
+        return [] if self._channel is None else self._channel.members
+
+    def _world_rank(self, rank: int) -> int:
+        """Return the rank in the world of a member; -1 for any rank, or if that is not known."""
+        members = self._members
+        return members[rank] if 0 <= rank < len(members) else -1
+
     def _renew_with(self, own: MPI.Intracomm, reset: Callable[[], object]) -> None:
-        if isinstance(self._channel, Channel):
+        if self._channel is not None:
             self._channel.companions.append((own, WeakMethod(reset)))
 
-    def _join(self, name: str, root: int = UNKNOWN, reduction: int = UNKNOWN, depth: int = 3) -> None:
-        """Join a collective of which only the name, the root and the reduction are compared."""
-        self._channel.begin_collective(
-            OPERATIONS[name], self.deadline_s, root, UNKNOWN, UNKNOWN, reduction, depth=depth
-        )
+    def _begin(self, name: str, root: int = UNKNOWN, reduction: object = None, depth: int = 3) -> None:
+        """Begin a collective of which only the name, the root and the reduction are compared."""
+        if self._channel is not None:
+            operation = UNKNOWN if reduction is None else id(reduction)
+            self._channel.begin_collective(
+                OPERATIONS[name], self.deadline_s, root, reduction=operation, depth=depth
+            )
+
+    def _announce(self, name: str, sendbuf: Any, recvbuf: Any, root: int) -> None:
+        """Called before a collective of arrays begins; `root`: UNKNOWN if it has none."""
+
+    def _start_collective(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> MPI.Request:
+        """Start a non-blocking or persistent collective."""
+        request: MPI.Request = getattr(super(), name)(*arguments, **named)
+        return request
 
 
-_getframe = sys._getframe
+BARRIER, BCAST, ALLREDUCE = (OPERATIONS[name] for name in ("Barrier", "Bcast", "Allreduce"))
 IN_PLACE = MPI.IN_PLACE
 
-# Looked up once, not at every call.
-BARRIER, BCAST, REDUCE, ALLREDUCE = (OPERATIONS[name] for name in ("Barrier", "Bcast", "Reduce", "Allreduce"))
 
+class WatchedCollectives(ChannelComm):
+    """Collectives of arrays and objects. The calls that take a table are below the class.
 
-class WatchedArrays(ChannelComm):
-    """Counts and dtypes are compared before any data moves."""
+    Of arrays, counts and dtypes are compared before any data moves. Objects are pickled before the
+    rendezvous: a rank whose object cannot be pickled raises an error before it joins, and not inside a
+    collective in which the other ranks wait for it.
+    """
+
+    # These three are short cuts through `_of_arrays` for the calls that programs make most often.
 
     def Barrier(self) -> None:
-        self._channel.begin_collective(BARRIER, self.deadline_s, -1, -1, -1, -1)
+        if self._channel is not None:
+            self._channel.begin_collective(BARRIER, self.deadline_s)
         super().Barrier()
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
@@ -337,200 +399,172 @@ class WatchedArrays(ChannelComm):
             check_buffers(self, "Bcast", (buf,))
         if self.rank != root:
             check_writable(buf)
-        self._channel.begin_collective(BCAST, self.deadline_s, root, count, dtype, -1)
+        if self._channel is not None:
+            self._channel.begin_collective(BCAST, self.deadline_s, root, count, dtype)
         super().Bcast(buf, root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         sent = recvbuf if sendbuf is IN_PLACE or sendbuf is None else sendbuf
         if type(sent) is type(recvbuf) is ndarray and recvbuf.flags.carray and sent.flags.c_contiguous:
-            count, dtype = sent.size, sent.dtype.num  # in most calls; every microsecond counts
+            count, dtype = sent.size, sent.dtype.num
         else:
             count, dtype = signature(sent)
             check_writable(recvbuf)
             check_buffers(self, "Allreduce", (sendbuf, recvbuf))
-        self._channel.begin_collective(ALLREDUCE, self.deadline_s, -1, count, dtype, id(op))
+        if self._channel is not None:
+            self._channel.begin_collective(ALLREDUCE, self.deadline_s, -1, count, dtype, id(op))
         super().Allreduce(sendbuf, recvbuf, op)
 
-    def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
-        count, dtype = signature(recvbuf if is_in_place(sendbuf) else sendbuf)
-        if type(sendbuf) is not ndarray or type(recvbuf) is not ndarray:
-            check_buffers(self, "Reduce", (sendbuf, recvbuf), root)
-        if self.rank == root:
-            check_writable(recvbuf)
-        self._channel.begin_collective(REDUCE, self.deadline_s, root, count, dtype, id(op))
-        super().Reduce(sendbuf, recvbuf, op, root)
-
-    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        is_root = self.rank == root
-        blocks = (recvbuf, self.size) if is_root else (sendbuf, 1)
-        self._join_blocks("Gather", sendbuf, recvbuf if is_root else None, blocks, root)
-        super().Gather(sendbuf, recvbuf, root)
-
-    def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        received = recvbuf if self.rank == root else None
-        self._join_dtype("Gatherv", sendbuf, received, sendbuf if received is None else received, root)
-        super().Gatherv(sendbuf, recvbuf, root)
-
-    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        blocks = (sendbuf, self.size) if self.rank == root else (recvbuf, 1)
-        self._join_blocks("Scatter", sendbuf, recvbuf, blocks, root)
-        super().Scatter(sendbuf, recvbuf, root)
-
-    def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        compared = sendbuf if self.rank == root else recvbuf
-        self._join_dtype("Scatterv", sendbuf, recvbuf, compared, root)
-        super().Scatterv(sendbuf, recvbuf, root)
-
-    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        self._join_blocks("Allgather", sendbuf, recvbuf, (recvbuf, self.size))
-        super().Allgather(sendbuf, recvbuf)
-
-    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        self._join_dtype("Allgatherv", sendbuf, recvbuf, recvbuf)
-        super().Allgatherv(sendbuf, recvbuf)
-
-    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        sent = recvbuf if is_in_place(sendbuf) else sendbuf
-        self._join_blocks("Alltoall", sendbuf, recvbuf, (sent, self.size))
-        super().Alltoall(sendbuf, recvbuf)
-
-    def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        sent = recvbuf if is_in_place(sendbuf) else sendbuf
-        self._join_dtype("Alltoallv", sendbuf, recvbuf, sent)
-        super().Alltoallv(sendbuf, recvbuf)
-
-    def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
-        check_buffers(self, "Alltoallw", (sendbuf, recvbuf))
-        self._join("Alltoallw")
-        super().Alltoallw(sendbuf, recvbuf)
-
-    def Reduce_scatter(
-        self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: MPI.Op = MPI.SUM
-    ) -> None:
-        sent = recvbuf if is_in_place(sendbuf) else sendbuf
-        self._join_dtype("Reduce_scatter", sendbuf, recvbuf, sent, op=op)
-        super().Reduce_scatter(sendbuf, recvbuf, recvcounts, op)
-
-    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        sent = recvbuf if is_in_place(sendbuf) else sendbuf
-        self._join_blocks("Reduce_scatter_block", sendbuf, recvbuf, (sent, self.size), op=op)
-        super().Reduce_scatter_block(sendbuf, recvbuf, op)
-
-    def Scan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        sent = recvbuf if is_in_place(sendbuf) else sendbuf
-        self._join_blocks("Scan", sendbuf, recvbuf, (sent, 1), op=op)
-        super().Scan(sendbuf, recvbuf, op)
-
-    def Exscan(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        sent = recvbuf if is_in_place(sendbuf) else sendbuf
-        self._join_blocks("Exscan", sendbuf, recvbuf, (sent, 1), op=op)
-        super().Exscan(sendbuf, recvbuf, op)
-
-    def _join_blocks(
-        self,
-        name: str,
-        sendbuf: Any,
-        recvbuf: Any,
-        compared: tuple[Any, int],
-        root: int = UNKNOWN,
-        *,
-        op: MPI.Op | None = None,
-    ) -> None:
-        """Join a collective in which a block of `compared` has the same count and dtype on all ranks."""
-        if type(sendbuf) is not ndarray or type(recvbuf) is not ndarray:
-            check_buffers(self, name, (sendbuf, recvbuf), root)
-        check_writable(recvbuf)
-        count, dtype = signature(*compared)
-        reduction = UNKNOWN if op is None else id(op)
-        self._channel.begin_collective(
-            OPERATIONS[name], self.deadline_s, root, count, dtype, reduction, depth=3
-        )
-
-    def _join_dtype(
-        self,
-        name: str,
-        sendbuf: Any,
-        recvbuf: Any,
-        compared: Any,
-        root: int = UNKNOWN,
-        *,
-        op: MPI.Op | None = None,
-    ) -> None:
-        """Join a collective in which the counts differ from rank to rank."""
-        if type(sendbuf) is not ndarray or type(recvbuf) is not ndarray:
-            check_buffers(self, name, (sendbuf, recvbuf), root)
-        check_writable(recvbuf)
-        _, dtype = signature(compared, for_each_rank=True)
-        reduction = UNKNOWN if op is None else id(op)
-        self._channel.begin_collective(
-            OPERATIONS[name], self.deadline_s, root, UNKNOWN, dtype, reduction, depth=3
-        )
-
-
-dumps, loads = MPI.pickle.dumps, MPI.pickle.loads
-
-
-class WatchedObjects(ChannelComm):
-    """Objects are pickled before the rendezvous.
-
-    So the rank that has an object that cannot be pickled raises an error before it joins, and not inside a
-    collective in which the other ranks wait for it.
-    """
-
     def barrier(self) -> None:
-        self._join("barrier")
+        self._begin("barrier")
         super().Barrier()
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         sent = dumps(obj) if self.rank == root else None
-        self._join("bcast", root)
+        self._begin("bcast", root)
         return loads(super().bcast(sent, root))
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         sent = dumps(sendobj)
-        self._join("gather", root)
-        parts = super().gather(sent, root)
-        return None if parts is None else [loads(part) for part in parts]
+        self._begin("gather", root)
+        return _loaded(super().gather(sent, root))
 
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
         sent = self._pickled(sendobj) if self.rank == root else None
-        self._join("scatter", root)
+        self._begin("scatter", root)
         return loads(super().scatter(sent, root))
 
     def allgather(self, sendobj: Any) -> list[Any]:
         sent = dumps(sendobj)
-        self._join("allgather")
+        self._begin("allgather")
         return [loads(part) for part in super().allgather(sent)]
 
     def alltoall(self, sendobj: Any) -> list[Any]:
         sent = self._pickled(sendobj)
-        self._join("alltoall")
+        self._begin("alltoall")
         return [loads(part) for part in super().alltoall(sent)]
 
     def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
         sent = dumps(sendobj)
-        self._join("reduce", root, id(op))
-        parts = super().gather(sent, root)
-        return None if parts is None else functools.reduce(op, map(loads, parts))
+        self._begin("reduce", root, op)
+        parts = _loaded(super().gather(sent, root))
+        return None if parts is None else functools.reduce(op, parts)
 
     def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        sent = dumps(sendobj)
-        self._join("allreduce", reduction=id(op))
-        return functools.reduce(op, map(loads, super().allgather(sent)))
+        return functools.reduce(op, self._parts("allreduce", sendobj, op))
 
     def scan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        sent = dumps(sendobj)
-        self._join("scan", reduction=id(op))
-        return functools.reduce(op, map(loads, super().allgather(sent)[: self.rank + 1]))
+        return functools.reduce(op, self._parts("scan", sendobj, op)[: self.rank + 1])
 
     def exscan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+        before = self._parts("exscan", sendobj, op)[: self.rank]
+        return functools.reduce(op, before) if before else None
+
+    def _parts(self, name: str, sendobj: Any, op: Any) -> list[Any]:
+        """Return all ranks' objects."""
         sent = dumps(sendobj)
-        self._join("exscan", reduction=id(op))
-        before = super().allgather(sent)[: self.rank]
-        return functools.reduce(op, map(loads, before)) if before else None
+        self._begin(name, UNKNOWN, op, depth=4)
+        return [loads(part) for part in super().allgather(sent)]
 
     def _pickled(self, sendobj: Any) -> list[bytes]:
         pickles = [dumps(each) for each in sendobj]
         if len(pickles) != self.size:
             raise ValueError(f"expected {self.size} objects, one for each rank, got {len(pickles)}")
         return pickles
+
+
+dumps, loads = MPI.pickle.dumps, MPI.pickle.loads
+
+
+def _loaded(parts: list[bytes] | None) -> list[Any] | None:
+    return None if parts is None else [loads(part) for part in parts]
+
+
+# How a collective reads its arguments: the buffers, the root and the reduction, if it has them.
+Arguments = tuple[Any, Any, int, MPI.Op | None]
+
+
+def _plain(sendbuf: Any, recvbuf: Any) -> Arguments:
+    return sendbuf, recvbuf, UNKNOWN, None
+
+
+def _rooted(sendbuf: Any, recvbuf: Any, root: int = 0) -> Arguments:
+    return sendbuf, recvbuf, root, None
+
+
+def _reducing(sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Arguments:
+    return sendbuf, recvbuf, UNKNOWN, op
+
+
+def _reducing_to_root(sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> Arguments:
+    return sendbuf, recvbuf, root, op
+
+
+def _scattering(sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: MPI.Op = MPI.SUM) -> Arguments:
+    return sendbuf, recvbuf, UNKNOWN, op
+
+
+READERS: dict[Callable[..., Arguments], tuple[str, ...]] = {
+    _plain: ("Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw"),
+    _rooted: ("Gather", "Gatherv", "Scatter", "Scatterv"),
+    _reducing: ("Reduce_scatter_block", "Scan", "Exscan"),
+    _reducing_to_root: ("Reduce",),
+    _scattering: ("Reduce_scatter",),
+}
+
+
+def _of_arrays(name: str, read: Callable[..., Arguments]) -> Callable[..., Any]:
+    """Return a blocking collective of arrays.
+
+    The ranks compare the count of a block, and the dtype, of the buffer that has blocks of one size; only the
+    dtype if counts differ from rank to rank (COUNTS), and neither if dtypes do (TYPES).
+    """
+    plain, layouts, operation = name.lower(), LAYOUTS[name.lower()], OPERATIONS[name]
+    collects, distributes = plain in TO_ROOT, plain in FROM_ROOT
+    has_counts, has_types = COUNTS in layouts or plain == "reduce_scatter", TYPES in layouts
+    is_of_blocks, is_rooted = [layout == BLOCK for layout in layouts], read is _rooted
+
+    def call(self: WatchedCollectives, *arguments: Any, **named: Any) -> None:
+        sendbuf, recvbuf, root, op = read(*arguments, **named)
+        is_root = root in (UNKNOWN, self.rank)
+        received = recvbuf if is_root or distributes else None  # MPI ignores it on the other ranks
+        if type(sendbuf) is not ndarray or type(received) is not ndarray:
+            check_buffers(self, name, (sendbuf, received), root)
+        check_writable(received)
+        # Which of the buffers has blocks of one size.
+        index = is_root is collects if is_rooted else plain in ("allgather", "allgatherv")
+        count = dtype = UNKNOWN
+        if not has_types:
+            compared = recvbuf if index or is_in_place(sendbuf) else sendbuf
+            blocks = self.size if is_of_blocks[index] else 1
+            count, dtype = signature(compared, blocks, has_counts)
+        if has_counts:
+            self._announce(name, sendbuf, recvbuf, root)
+            count = UNKNOWN
+        if self._channel is not None:
+            reduction = UNKNOWN if op is None else id(op)
+            self._channel.begin_collective(operation, self.deadline_s, root, count, dtype, reduction)
+        getattr(super(WatchedCollectives, self), name)(*arguments, **named)
+
+    return like_mpi4py(call, name)
+
+
+def _started_later(name: str) -> Callable[..., Any]:
+    """Return a non-blocking or persistent collective."""
+
+    def start(self: WatchedCollectives, *arguments: Any, **named: Any) -> Any:
+        given = arguments_of(name, arguments, named)
+        buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
+        check_buffers(self, name, buffers, given.get("root", 0))
+        request = self._start_collective(name, arguments, named)
+        return polled(request, name, self, NO_PEER, -1, sys._getframe(1))
+
+    return like_mpi4py(start, name)
+
+
+for _reader, _names in READERS.items():
+    for _name in _names:
+        setattr(WatchedCollectives, _name, _of_arrays(_name, _reader))
+for _name in NONBLOCKING_COLLECTIVES:
+    if hasattr(MPI.Intracomm, _name):  # not every mpi4py has all
+        setattr(WatchedCollectives, _name, _started_later(_name))

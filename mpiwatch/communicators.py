@@ -24,16 +24,16 @@ from mpi4py.MPI import Win as RawWin
 
 import mpiwatch
 from mpiwatch import waiting
-from mpiwatch.collectives import Channel, NoChannel, WatchedArrays, WatchedObjects
+from mpiwatch.buffers import check_message, signature
+from mpiwatch.collectives import Channel, WatchedCollectives
 from mpiwatch.errors import raise_together
 from mpiwatch.launch import node_name
 from mpiwatch.machines import START_S, Hub, Listener, Server, addresses, find_hub, serve_here, server_of
-from mpiwatch.message import check_message, signature
-from mpiwatch.messages import NotedRequests, WatchedMessages
+from mpiwatch.messages import WatchedMessages
 from mpiwatch.opcodes import UNKNOWN
 from mpiwatch.recorder import HOST_BYTES, CellState, FlightRecorder, fit
 from mpiwatch.renewal import drain
-from mpiwatch.requests import LikeMpi4py, like, replace_requests, set_default
+from mpiwatch.requests import LikeMpi4py, like, replace_requests
 from mpiwatch.waiting import Watch
 from mpiwatch.watchdog import OnDeadlock, Watchdog, end_process
 from mpiwatch.wrapper import like_mpi4py
@@ -158,7 +158,7 @@ def connect(world: MPI.Intracomm, recorder: FlightRecorder, machines: list[int])
 def machine() -> tuple[str, ...]:
     """Return a name that is equal for processes that see each other and share memory.
 
-    It is not the host's name: hosts that network namespaces make have different names.
+    The name of the host will not do: the hosts that network namespaces make on one machine have a name each.
     """
     try:
         apart = []
@@ -171,7 +171,7 @@ def machine() -> tuple[str, ...]:
         return (socket.gethostname(),)
 
 
-class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages):
+class WatchedComm(WatchedCollectives, WatchedMessages):
     """A communicator that reports why its ranks wait; so do all communicators made from it.
 
     `watch()` makes the first one; a WatchedComm without a watched parent is not watched either. Neighbourhood
@@ -183,7 +183,7 @@ class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages)
     @property
     def watch(self) -> Watch | None:
         """Return the part of this process in the flight recorder; None if the communicator is not watched."""
-        return self._channel.watch if isinstance(self._channel, Channel) else None
+        return None if self._channel is None else self._channel.watch
 
     def __reduce__(self) -> Any:
         """Pickle `MPI.COMM_WORLD` by its name, as mpi4py does; the others cannot be pickled."""
@@ -204,7 +204,7 @@ class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages)
 
     def _before_derivation(self, method: str) -> None:
         super()._before_derivation(method)
-        self._join(method, depth=4)
+        self._begin(method, depth=4)
 
     def _before_schedule(self, name: str, array: np.ndarray | None) -> None:
         super()._before_schedule(name, array)
@@ -212,13 +212,14 @@ class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages)
         depth, frame = 2, sys._getframe(1)
         while frame.f_back and frame.f_globals.get("__name__", "").startswith(tuple(mpiwatch.wrappers)):
             depth, frame = depth + 1, frame.f_back
-        self._channel.begin_collective(name, self.deadline_s, UNKNOWN, count, dtype, UNKNOWN, depth - 1)
+        if self._channel is not None:
+            self._channel.begin_collective(name, self.deadline_s, count=count, dtype=dtype, depth=depth - 1)
 
     def _derived(self, new: Any, is_ready: bool = True) -> None:
         super()._derived(new, is_ready)
         new.deadline_s = self.deadline_s
         channel = self._channel
-        if isinstance(channel, NoChannel) or not is_ready:
+        if channel is None or not is_ready:
             return
         row = np.array([channel.watch.new_row() if new.rank == 0 else -1])
         MPI.Intracomm.Bcast(new, row)
@@ -232,11 +233,10 @@ class WatchedComm(WatchedArrays, WatchedObjects, NotedRequests, WatchedMessages)
         new._channel = Channel(channel.watch, int(row[0]), new, waiting.world_ranks(new))
 
     def _close(self, name: str) -> None:
-        channel = self._channel
-        self._join(name)
-        if isinstance(channel, Channel):
+        self._begin(name)
+        if self._channel is not None:
             super().Barrier()  # when the row is given to another communicator, no rank reads it any more
-            channel.close()
+            self._channel.close()
 
 
 Serve = Callable[[Server, Callable[[], object]], None]
@@ -298,10 +298,9 @@ def watch_world(
     global _watchdog  # noqa: PLW0603
     world = watch(keep, serve, waits=strict or not in_program)
     world.deadline_s = deadline_s
-    set_default(world.watch, deadline_s)
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010  (mpi4py's stubs declare it final)
     if world.watch is not None and _watchdog is None:
-        replace_requests(world.watch, deadline_s)
+        replace_requests()
         setattr(MPI, "Win", CheckedWin)  # noqa: B010
         world.watch.patience = math.inf if in_program else PATIENCE
         _watchdog = Watchdog(world.watch, on_deadlock, in_program)

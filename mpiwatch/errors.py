@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch.message import nbytes, what_it_holds
+from mpiwatch.buffers import nbytes, what_it_holds
 from mpiwatch.report import Report, render
 from mpiwatch.wording import ranks_phrase
 

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from mpiwatch import under_way
-from mpiwatch.collectives import Channel, NoChannel
+from mpiwatch import requests
+from mpiwatch.collectives import Channel
 from mpiwatch.recorder import ROWS_PER_RANK, CellState
 from mpiwatch.waiting import NAP_S, Watch
 from mpiwatch.wrapper import CommWrapper
@@ -75,12 +75,12 @@ def renew(world: MPI.Intracomm, names: dict[str, Any]) -> None:
         mine = dict(sorted(_kept(world, names, objects).items()))
         claims = {key: _claim(kept, objects) for key, kept in mine.items()}
         everyone: list[dict[Key, Any]] = _private.allgather(claims)
-        under_way.leave_behind()
+        requests.leave_behind()
         for key, kept in mine.items():
             if not _is_agreed(claims[key], key, everyone):
                 if kept.channel is not None:
                     for each in objects.get(_handle(kept.comm), ()):
-                        each._channel = NoChannel()
+                        each._channel = None
                     _replace(kept.comm, MPI.COMM_NULL, objects)
                     kept.channel.watch.channels.remove(kept.channel)
             elif not any(everyone[rank][key].is_used for rank in kept.members):
@@ -226,19 +226,19 @@ def _count_on(watch: Watch) -> None:
     number = _private.allreduce(max(numbers), MPI.MAX)
     watch.join_epoch()
     for channel in watch.channels:
-        channel.number, channel.epoch_made = number, watch.epoch
+        channel.number = number
 
 
 def _settle() -> None:
     """Receive what was sent on old handles, so that sends complete and their buffers can go. Collective."""
     deadline, quiet = monotonic() + SETTLE_S, 0
     while quiet < QUIET_ROUNDS:
-        is_busy = _receive_and_discard(_retired) or under_way.has_unfinished()
+        is_busy = _receive_and_discard(_retired) or requests.has_unfinished()
         votes = _private.allgather((is_busy, monotonic() > deadline))
         quiet = 0 if any(busy for busy, _ in votes) else quiet + 1
         if votes[0][1]:
             break
-    under_way.cancel_lost()
+    requests.cancel_lost()
 
 
 def _receive_and_discard(comms: Sequence[Any]) -> bool:
@@ -278,7 +278,7 @@ def drain(watch: Watch) -> None:
     is_last_round = False
     while monotonic() < deadline:
         _receive_and_discard([*_retired, *(channel.comm for channel in watch.channels)])
-        has_unfinished = under_way.has_unfinished()
+        has_unfinished = requests.has_unfinished()
         if is_last_round:
             return
         all_here = all(slot.cell_state != CellState.RUNNING for slot in watch.recorder.slots)

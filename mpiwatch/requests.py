@@ -1,38 +1,60 @@
-"""Requests whose waits poll in Python: a wait that cannot end raises a HangError, and can be interrupted.
+"""Requests whose waits poll in Python, and what this process has under way.
 
-mpi4py's own `Wait` is one call of the MPI library, and only the end of the process can end it. A rank that
-polls in a loop of its own, and does nothing else, waits for a message but looks busy: its polls are counted.
+mpi4py's own `Wait` is one call of the MPI library, and only the end of the process can end it. A wait that
+polls ends with a HangError if it cannot complete, and can be interrupted. A rank that polls in a loop of its
+own, and does nothing else, waits for a message but looks busy: its polls are counted.
+
+Each rank counts the sends of its cell minus its receives, and notes the lines of its last sends. If the
+counts of all ranks do not add up to 0 when the cell has ended well, the notebook asks which messages have
+arrived but were not received.
 """
 
 # ruff: noqa: PLR0917 (every nanosecond counts)
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from time import process_time
 from types import CodeType, FrameType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
+from mpi4py.MPI import Prequest as RawPrequest  # mpi4py's own, also after `replace_requests`
+from mpi4py.MPI import Request as RawRequest
 
-from mpiwatch import under_way, waiting
-from mpiwatch.collectives import Channel, ChannelComm
-from mpiwatch.opcodes import NONBLOCKING_RECEIVES, NONBLOCKING_SENDS, OPERATIONS
-from mpiwatch.recorder import CellState
+from mpiwatch import deadlock, waiting
+from mpiwatch.opcodes import NONBLOCKING_RECEIVES, NONBLOCKING_SENDS
+from mpiwatch.recorder import CellState, WaitingIn
 from mpiwatch.source import line_of
-from mpiwatch.under_way import RawPrequest, RawRequest
-from mpiwatch.waiting import POLLS, MessageWait, Watch
+from mpiwatch.waiting import MessageWait, Unwatched, Watch, wait_until
 from mpiwatch.wrapper import like_mpi4py
 
+if TYPE_CHECKING:
+    from mpiwatch.collectives import ChannelComm
+
+__all__ = ["RawPrequest", "RawRequest"]
+
+KEPT = 100
+SENDS_NOTED = 200
 NO_PEER = -99  # the peer of a collective
+# Before it is certain that no message is on its way: a poll moves at least one, and each rank can have only
+# some hundred of those that a finished Send has left with MPI.
+POLLS_WHILE_STUCK = 300
 CERTAIN_S = 1.0  # of nothing but polls, before the rank counts as waiting
 GAP_S = 1.0  # after a longer gap between two samples, the time between them is unknown
 # A rank that computes or sleeps between its polls makes fewer, or spends more time on each.
 LEAST_PER_S, LEAST_PER_SAMPLE, MOST_CPU_S = 2_000, 100, 20e-6
-_FLAGS = {"testall": 0, "Testany": 1, "testany": 1, "testsome": 0}  # where results have them; else they are
+
+_ALONE = [object()]  # refers to an object that nothing else refers to
+_SENDS, _RECEIVES = frozenset(NONBLOCKING_SENDS), frozenset(NONBLOCKING_RECEIVES)
+
+# The call that made a request, as a tuple to save time: see `Made`.
+Call = tuple[str, "ChannelComm", int, int, CodeType, int]
 
 
 class Made(NamedTuple):
@@ -62,87 +84,220 @@ def made_by(request: Any) -> Made | None:
     return Made(*made) if made else None
 
 
-_watch: Watch | None = None  # for requests whose origin is unknown
-_deadline_s = 0.0
+class UnderWay:
+    """Requests that may not have completed. They hold their buffers, so only some are kept."""
+
+    def __init__(self) -> None:
+        self.requests: list[MPI.Request] = []
+        self.lost_track = False  # permanent: a message that is not tracked may be under way
+        self.left: list[MPI.Request] = []  # by cells that have failed; the session may still refer to them
+
+    def add(self, request: MPI.Request) -> None:
+        """Keep a request until it has completed."""
+        self.requests.append(request)
+        if len(self.requests) > KEPT:
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Drop requests that have completed, and all if too many are left."""
+        if self.any() and len(self.requests) > KEPT:
+            self.requests, self.lost_track = [], True
+
+    def any(self, besides: Collection[MPI.Request] = ()) -> bool:
+        """Tell whether a message may be under way that is not one of `besides`."""
+        # A request is false once its caller has waited for it. MPI is not asked: another object with the same
+        # handle may have completed it, and MPI may crash on a handle that is no longer valid. A persistent
+        # request keeps its handle; it is added each time it starts.
+        self.requests = [
+            request
+            for request in self.requests
+            if request and not (isinstance(request, RawPrequest) and request.Get_status())
+        ]
+        return self.lost_track or any(not _is_one_of(request, besides) for request in self.requests)
 
 
-def set_default(watch: Watch | None, deadline_s: float) -> None:
-    """Set how to wait for requests whose origin is unknown."""
-    global _watch, _deadline_s
-    _watch, _deadline_s = watch, deadline_s
+def _is_one_of(request: MPI.Request, others: Collection[MPI.Request]) -> bool:
+    return any(request is other for other in others)  # requests are equal if their handles are
 
 
-def watch_of(requests: Sequence[MPI.Request]) -> tuple[Watch | None, float]:
-    """Return what watches a wait for requests, and its deadline in seconds."""
-    made = [each for each in map(made_by, requests) if each]
-    channels = [each.comm._channel for each in made if isinstance(each.comm._channel, Channel)]
-    return channels[0].watch if channels else _watch, max(
-        (each.comm.deadline_s for each in made), default=_deadline_s
-    )
+sends, receives, collectives = UnderWay(), UnderWay(), UnderWay()  # of this process
+balance = [0]  # sends minus receives of the cell
+noted: deque[Call] = deque(maxlen=SENDS_NOTED)  # the last sends
+on_request: Callable[[Any], object] | None = None  # strict mode notes the requests of the program
+
+# Sends of calls that have ended in a hang report: their buffers must stay until a rank takes the messages.
+_unfinished: list[MPI.Request] = []
 
 
-def wait_for(
-    is_done: Callable[[], bool], requests: Sequence[MPI.Request], needs_all: bool = True, depth: int = 2
-) -> None:
-    """Return when `is_done()`; raise HangError if the requests cannot complete.
+def note_send(call: Call) -> None:
+    """Note a send."""
+    balance[0] += 1
+    noted.append(call)
 
-    `needs_all`: whether the wait is for all of them, or for any. `depth`: frames between this one and the
-    caller's. An error cancels the receives.
+
+def track(request: Any, made: Call) -> None:
+    """Count a request as under way; `made`: the call that has made it."""
+    operation = made[0]
+    if operation in _SENDS:
+        kind = sends
+        balance[0] += 1
+        noted.append(made)
+    elif operation in _RECEIVES:
+        kind = receives
+        balance[0] -= 1
+    elif operation.startswith("Isendrecv"):
+        kind = receives
+        sends.add(request)
+    else:
+        kind = collectives
+    kind.requests.append(request)
+    if len(kind.requests) > KEPT:
+        kind.tidy()
+
+
+def has_unfinished() -> bool:
+    """Tell whether a send of an earlier hang is under way."""
+    _unfinished[:] = [each for each in _unfinished if not each.Test()]
+    return bool(_unfinished)
+
+
+def keep(request: MPI.Request) -> None:
+    """Keep a send's buffer until the other rank takes the message."""
+    _unfinished.append(request)
+    has_unfinished()
+
+
+def cancel(request: MPI.Request) -> None:
+    """Cancel a receive that no message has matched."""
+    if request != MPI.REQUEST_NULL:
+        request.Cancel()
+        RawRequest.Wait(request)
+
+
+def leave_behind() -> None:
+    """Keep the requests of a failed cell, and their buffers, but count none of them as under way any more."""
+    for kind in sends, receives, collectives:
+        kind.left += [each for each in kind.requests if each and not _is_one_of(each, kind.left)]
+        kind.requests, kind.lost_track = [], False
+    # The request of an Isendrecv is in two of the lists.
+    receives.left = [each for each in receives.left if not _is_one_of(each, sends.left)]
+
+
+def cancel_lost() -> None:
+    """Cancel the receives left by failed cells to which nothing refers any more: their buffers can go.
+
+    Sends stay until they complete, and so do receives for which the session may still wait.
     """
-    watch, deadline_s = watch_of(requests)
-    if watch is None:
-        while not is_done():
-            waiting.yield_core()
-        return
-    try:
-        watch.wait(is_done, RequestWait(watch, deadline_s, requests, sys._getframe(depth), needs_all))
-    except BaseException:
-        # Otherwise, these receives would take the messages of the next attempt.
-        for request in requests:
-            origin = made_by(request)
-            operation = origin.operation if origin else ""
-            if operation in NONBLOCKING_RECEIVES:
-                under_way.cancel(request)
-            elif request and operation in NONBLOCKING_SENDS:
-                under_way.keep(request)
-        raise
+    for kind in sends, receives, collectives:
+        left = kind.left
+        for i in reversed(range(len(left))):
+            if not left[i]:
+                del left[i]  # its caller has waited for it
+            elif sys.getrefcount(left[i]) <= sys.getrefcount(_ALONE[0]) and _is_only_handle(left[i]):
+                if kind is receives:
+                    with contextlib.suppress(MPI.Exception):
+                        cancel(left[i])
+                    del left[i]
+                else:
+                    keep(left.pop(i))
 
 
-class RequestWait(MessageWait):
+def _is_only_handle(request: Any) -> bool:
+    """Return whether no other object has this handle, which that object may have completed."""
+    made = made_by(request)  # in strict mode, calls have several handles
+    return made is not None and not made.comm.copies_requests and getattr(request, "call", None) is None
+
+
+class BlockingWait(MessageWait):
+    """Waiting for a message in the program's own call. Ranks in such calls may wait for each other."""
+
+    is_circular = True  # whether this wait can be part of a circle of messages
+    sends_too = False  # whether the call also sends a message, which its peer may receive
+    waited_for: Sequence[MPI.Request] = ()  # not counted as other messages under way
+    stuck_since = 0, 0  # what `confirmation` returned, and how often MPI had been polled then
+
+    def polled_by_caller(self) -> BlockingWait:
+        """Return this wait as that of a loop of the caller's, which polls and may end without a message."""
+        self.is_circular, self.patience_s = False, self.deadline_s
+        return self
+
+    def number(self) -> int:
+        watch, slot = self.watch, self.watch.slot
+        if not self.is_circular or watch.is_threaded():
+            return 0
+        slot.has_sends = self.sends_too or has_unfinished() or sends.any(self.waited_for)
+        slot.has_receives = receives.any(self.waited_for)
+        watch.message_waits += 1
+        return watch.message_waits
+
+    def is_stuck(self) -> bool:
+        """Return whether this rank and all ranks that it waits for, directly or through others, are stuck.
+
+        Messages that the ranks sent before they began to wait may still be on their way. They have arrived
+        when each rank has polled MPI often enough since all were seen to wait; each rank notes this in its
+        slot.
+        """
+        recorder, rank = self.watch.recorder, self.watch.rank
+        if self.watch.is_threaded():  # a thread that has begun since then may send the message
+            self.watch.slot.message_number = 0
+        if not recorder.slots[rank].message_number or (
+            self.peer >= 0 and recorder.slots[self.peer].waiting_in != WaitingIn.MESSAGE
+        ):
+            return False
+        waits = deadlock.waits(recorder)
+        if rank not in waits or rank not in deadlock.stuck_ranks(waits, recorder.size):
+            return False
+        closure = deadlock.closure(rank, waits)
+        if len({self.watch.machines[other] for other in closure}) > 1:
+            return False  # a slow link may hold a message for long; at the deadline, the hub sees the circle
+        own = deadlock.confirmation(rank, waits)
+        if self.stuck_since[0] != own:
+            self.stuck_since = own, self.polls
+        if self.polls - self.stuck_since[1] < POLLS_WHILE_STUCK:
+            return False
+        self.watch.slot.confirmed = own
+        return all(
+            recorder.slots[other].confirmed == deadlock.confirmation(other, waits) for other in closure
+        )
+
+
+class RequestWait(BlockingWait):
     """Waiting for requests: for all of them, or, if not `needs_all`, for one of them.
 
     The slot names the first one that has not completed.
     """
 
-    def __init__(
-        self,
-        watch: Watch,
-        deadline_s: float,
-        requests: Sequence[MPI.Request],
-        frame: FrameType,
-        needs_all: bool,
-    ) -> None:
-        super().__init__(watch, [], deadline_s, OPERATIONS["Wait"], -1, -1, frame)
+    def __init__(self, watch: Watch, requests: Sequence[MPI.Request], needs_all: bool) -> None:
+        deadlines_s = [made.comm.deadline_s for made in map(made_by, requests) if made]
+        deadline_s = max(deadlines_s, default=watch.deadline_s())
+        super().__init__(watch, [], deadline_s, "Wait", -1, -1)
         self.requests, self.needs_all = requests, needs_all
+        self.may_be_circular = True
         self.subject: MPI.Request | None = None
+
+    def polled_by_caller(self) -> BlockingWait:
+        self.may_be_circular = False
+        return super().polled_by_caller()
 
     def announce(self) -> None:
         pending = [request for request in self.requests if request and not request.Get_status()]
         self.subject = pending[0] if pending else None
         made = made_by(self.subject)
-        self.is_circular = made is not None and made.is_message and not made.operation.startswith("Isendrecv")
         if made is None:
-            self.operation, self.peer, self.tag, self.origin = OPERATIONS["Wait"], -1, -1, ""
+            self.operation, self.peer, self.tag, self.origin = "Wait", -1, -1, ""
             self.members = list(range(self.watch.recorder.size))
         else:
-            channel = made.comm._channel
-            self.members = channel.members if isinstance(channel, Channel) else []
-            self.operation, self.origin = OPERATIONS[made.operation], made.line
-            self.peer = self.members[made.peer] if 0 <= made.peer < len(self.members) else -1
-            self.tag = made.tag
+            self.members = made.comm._members
+            self.operation, self.origin, self.tag = made.operation, made.line, made.tag
+            self.peer = made.comm._world_rank(made.peer)
+        self.is_circular = (
+            self.may_be_circular
+            and made is not None
+            and made.is_message
+            and not made.operation.startswith("Isendrecv")
+            and (self.needs_all or len(pending) == 1)
+        )
         self.waited_for = [self.subject] if self.subject is not None else []
-        if not self.needs_all and len(pending) > 1:
-            self.is_circular = False
         super().announce()
 
     def is_stuck(self) -> bool:
@@ -151,28 +306,13 @@ class RequestWait(MessageWait):
             return False
         return super().is_stuck()
 
-    def cannot_complete(self, patience_s: float) -> bool:
+    def cannot_complete(self) -> bool:
         made = made_by(self.subject)
         if made is None or (not self.needs_all and len(self.requests) > 1):
             return False
         if not made.is_message:
-            return any(self.watch.has_ended(member, patience_s) for member in self.members)
-        return super().cannot_complete(patience_s)
-
-
-class ProbeWait(MessageWait):
-    """Polling for a message in a loop of the caller's, which may end without one."""
-
-    def announce(self) -> None:
-        super().announce()
-        self.watch.slot.message_number = 0  # no part of a circle
-
-    def cannot_complete(self, patience_s: float) -> bool:
-        return super().cannot_complete(self.deadline_s)
-
-
-class TestingWait(ProbeWait, RequestWait):
-    """Testing requests in such a loop."""
+            return any(self.watch.has_ended(member, self.patience_s) for member in self.members)
+        return super().cannot_complete()
 
 
 class Polls:
@@ -181,21 +321,17 @@ class Polls:
     def __init__(self) -> None:
         self.failed = self.successes = 0
         self.is_due = False  # whether the next poll without success has to call `look`
-        self.wait: MessageWait | None = None
+        self.wait: BlockingWait | None = None
         self.since_s, self.failed_before = 0.0, 0  # when nothing but polls began
-        self.sampled: tuple[float, float, int] = (
-            0.0,
-            0.0,
-            0,
-        )  # the time, CPU time and `failed` of the last sample
+        self.sampled = 0.0, 0.0, 0  # the time, CPU time and `failed` of the last sample
         self.activity: tuple[Any, ...] = ()  # differs if the rank has made another call
 
     def sample(self, watch: Watch, now: float) -> None:
         """Find out whether this rank has only polled since the last sample. Called by the watchdog."""
         (then, cpu_then, failed_then), activity = self.sampled, self.activity
         self.sampled = now, process_time(), self.failed
-        last = under_way.noted[-1] if under_way.noted else None
-        self.activity = id(last), watch.calls, under_way.balance[0], self.successes, watch.epoch, last
+        last = noted[-1] if noted else None
+        self.activity = id(last), watch.calls, balance[0], self.successes, watch.epoch, last
         made, cpu_s = self.failed - failed_then, self.sampled[1] - cpu_then
         only_polls = (
             made >= LEAST_PER_SAMPLE
@@ -216,93 +352,24 @@ class Polls:
         elif now - self.since_s > CERTAIN_S:
             self.is_due = True
 
-    def look(self, watch: Watch | None, make: Callable[[Watch], MessageWait]) -> None:
+    def look(self, describe: Callable[[Watch], BlockingWait]) -> None:
         """Note in the slot that this rank waits; raise HangError if that is of no use any more."""
         self.is_due = False
+        watch = waiting.watched
         if watch is None or threading.current_thread() is not threading.main_thread():
             return
-        if self.wait is None:
-            self.wait = make(watch)
-            self.wait.since_s = self.since_s
-        wait, self.wait.failed_polls = self.wait, self.failed - self.failed_before
+        wait = self.wait = self.wait or describe(watch).polled_by_caller()
+        wait.since_s, wait.failed_polls = self.since_s, self.failed - self.failed_before
         watch.slot.message_polls = wait.failed_polls
         try:
-            watch.look(wait, self.sampled[0] - self.since_s)
+            watch.inspect(wait, self.sampled[0] - self.since_s)
         except BaseException:
+            watch.withdraw(wait)
             self.wait = None
             raise
 
 
 polls = Polls()
-
-
-def counting_probe(name: str, probe: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a probe that counts its calls without success."""
-
-    def counted(
-        self: ChannelComm,
-        source: int = MPI.ANY_SOURCE,
-        tag: int = MPI.ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> Any:
-        found = probe(self, source, tag, status)
-        if found:
-            polls.successes += 1
-            return found
-        polls.failed += 1
-        if polls.is_due and isinstance(channel := self._channel, Channel):
-            peer = channel.members[source] if 0 <= source < len(channel.members) else -1
-            call, frame = OPERATIONS[name], sys._getframe(1)
-            polls.look(
-                channel.watch,
-                lambda watch: ProbeWait(watch, channel.members, self.deadline_s, call, peer, tag, frame),
-            )
-        return found
-
-    return like_mpi4py(counted, name)
-
-
-def count_tests(requests: type[MPI.Request]) -> None:
-    """Let a class of requests count its tests without success."""
-    for name in "Test", "test":
-        setattr(requests, name, like_mpi4py(_counting_test(getattr(requests, name)), name, MPI.Request))
-    for name in "Testall", "testall", "Testany", "testany", "Testsome", "testsome":
-        counted = _counting_tests(getattr(requests, name), _FLAGS.get(name))
-        setattr(requests, name, classmethod(like_mpi4py(counted, name, MPI.Request)))
-
-
-def _counting_test(test: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(self: MPI.Request, status: MPI.Status | None = None) -> Any:
-        result = test(self, status)
-        if result is True or (result and result[0]):
-            polls.successes += 1
-        else:
-            polls.failed += 1
-            if polls.is_due:
-                _look([self], sys._getframe(1), needs_all=True)
-        return result
-
-    return counted
-
-
-def _counting_tests(test: Callable[..., Any], index: int | None) -> Callable[..., Any]:
-    def counted(_: Any, requests: Sequence[MPI.Request], *rest: Any, **named: Any) -> Any:
-        result = test(requests, *rest, **named)
-        flag = result if index is None else result[index]
-        if flag or flag is None:  # None: no request is active
-            polls.successes += 1
-        else:
-            polls.failed += 1
-            if polls.is_due:
-                _look(requests, sys._getframe(1), needs_all=index != 1)
-        return result
-
-    return counted
-
-
-def _look(requests: Sequence[MPI.Request], frame: FrameType, needs_all: bool) -> None:
-    watch, deadline_s = watch_of(requests)
-    polls.look(watch, lambda watch: TestingWait(watch, deadline_s, requests, frame, needs_all))
 
 
 class LikeMpi4py(type):
@@ -315,109 +382,6 @@ class LikeMpi4py(type):
     def __subclasscheck__(cls, subclass: type) -> bool:
         own = _REPLACED.get(cls)
         return issubclass(subclass, own) if own else super().__subclasscheck__(subclass)
-
-
-_test, _testall = RawRequest.Test, RawRequest.Testall
-
-
-class PolledRequest(RawRequest, metaclass=LikeMpi4py):
-    """An `MPI.Request` with the same handle; `made` is the call that made it, None if unknown."""
-
-    __slots__ = ("made",)
-    made: tuple[str, ChannelComm, int, int, CodeType, int]  # a Made, as a tuple to save time
-
-    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        is_plain = type(self) is PolledRequest
-        for _ in _polls:
-            if _test(self, status) if is_plain else self.Test(status):  # these polls need not be counted
-                return True
-            _pause()
-        wait_for(lambda: self.Test(status), [self])
-        return True
-
-    def wait(self, status: MPI.Status | None = None) -> Any:
-        return _result_of(lambda: self.test(status), [self])
-
-    @classmethod
-    def Waitall(
-        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
-    ) -> Literal[True]:
-        # `statuses` is a list because mpi4py writes the statuses into it.
-        for _ in _polls:
-            if _testall(requests, statuses):
-                return True
-            _pause()
-        wait_for(lambda: cls.Testall(requests, statuses), requests)
-        return True
-
-    @classmethod
-    def waitall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Any:
-        return _result_of(lambda: cls.testall(requests, statuses), requests)
-
-    @classmethod
-    def Waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> int:
-        found: list[int] = []
-
-        def has_completed() -> bool:
-            index, done = cls.Testany(requests, status)
-            found[:] = [index]
-            return done
-
-        _poll(has_completed, requests, needs_all=False)
-        return found[0]
-
-    @classmethod
-    def waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, Any]:
-        found: list[Any] = []
-
-        def has_completed() -> bool:
-            found[:] = cls.testany(requests, status)
-            return bool(found[1])
-
-        _poll(has_completed, requests, needs_all=False)
-        return found[0], found[2]
-
-    @classmethod
-    def Waitsome(
-        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
-    ) -> list[int] | None:
-        found: list[Any] = []
-
-        def has_completed() -> bool:
-            found[:] = [cls.Testsome(requests, statuses)]
-            return found[0] is None or len(found[0]) > 0  # None: no request is active
-
-        _poll(has_completed, requests, needs_all=False)
-        return found[0]
-
-    @classmethod
-    def waitsome(
-        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
-    ) -> tuple[list[int] | None, list[Any] | None]:
-        found: list[Any] = []
-
-        def has_completed() -> bool:
-            found[:] = cls.testsome(requests, statuses)
-            return found[0] is None or len(found[0]) > 0
-
-        _poll(has_completed, requests, needs_all=False)
-        return found[0], found[1]
-
-
-class PolledPrequest(PolledRequest, RawPrequest):
-    """A persistent request; it counts as under way each time it is started."""
-
-    __slots__ = ()
-
-    def Start(self) -> None:
-        super().Start()
-        note(self)
-
-    @classmethod
-    def Startall(cls, requests: list[MPI.Prequest]) -> None:
-        RawPrequest.Startall(requests)
-        for request in requests:
-            note(request)
 
 
 _REPLACED: dict[type, type] = {}
@@ -434,28 +398,164 @@ def like(replacement: type, own: type) -> None:
             function.__doc__ = getattr(own, name).__doc__
 
 
-count_tests(PolledRequest)
-like(PolledRequest, RawRequest)
+class PolledRequest(RawRequest, metaclass=LikeMpi4py):
+    """An `MPI.Request` with the same handle; `made` is the call that made it, None if unknown.
+
+    Its waits poll; its tests are counted: see WAITS.
+    """
+
+    __slots__ = ("made",)
+    made: Call
+
+
+class PolledPrequest(PolledRequest, RawPrequest):
+    """A persistent request; it counts as under way each time it is started."""
+
+    __slots__ = ()
+
+    def Start(self) -> None:
+        super().Start()
+        track_started(self)
+
+    @classmethod
+    def Startall(cls, requests: list[MPI.Prequest]) -> None:
+        RawPrequest.Startall(requests)
+        for request in requests:
+            track_started(request)
+
+
+def track_started(request: Any) -> None:
+    """Count a persistent request as under way."""
+    if (made := getattr(request, "made", None)) is not None:
+        track(request, made)
+
+
+class Way(NamedTuple):
+    """A way to wait: whether the result of its test says that it is over, and what the wait returns of it."""
+
+    is_over: Callable[[Any], bool]
+    value: Callable[[Any], Any]
+
+
+OF_ONE = "Wait", "wait"  # waits that are methods of a request; the others are of a class
+# A wait -> how to do it by the test of the same name. For Testsome, None says that no request is active.
+WAITS = {
+    "Wait": Way(lambda done: done, lambda done: True),
+    "wait": Way(lambda result: result[0], lambda result: result[1]),
+    "Waitall": Way(lambda done: done, lambda done: True),
+    "waitall": Way(lambda result: result[0], lambda result: result[1]),
+    "Waitany": Way(lambda result: result[1], lambda result: result[0]),
+    "waitany": Way(lambda result: result[1], lambda result: (result[0], result[2])),
+    "Waitsome": Way(lambda done: done is None or len(done) > 0, lambda done: done),
+    "waitsome": Way(lambda result: result[0] is None or len(result[0]) > 0, lambda result: result),
+}
+
+
+def _waiting_for_one(name: str, test_name: str) -> Callable[..., Any]:
+    """Return a method that waits for a request. Its polls are not counted."""
+    (is_over, value), raw_test = WAITS[name], getattr(RawRequest, test_name)
+
+    def wait(self: Any, status: MPI.Status | None = None) -> Any:
+        test = raw_test if type(self) is PolledRequest else getattr(type(self), test_name)
+        result = test(self, status)
+        if is_over(result):
+            return value(result)
+
+        def is_done() -> bool:
+            nonlocal result
+            result = test(self, status)
+            return is_over(result)
+
+        wait_for(is_done, [self], needs_all=True)
+        return value(result)
+
+    return like_mpi4py(wait, name, RawRequest)
+
+
+def _waiting_for_several(name: str, test_name: str) -> Callable[..., Any]:
+    """Return a class's method that waits for several requests. Its polls are not counted."""
+    (is_over, value), raw_test = WAITS[name], getattr(RawRequest, test_name)
+
+    def wait(cls: Any, requests: Sequence[MPI.Request], *rest: Any, **named: Any) -> Any:
+        test = raw_test if cls is PolledRequest else getattr(cls, test_name)
+        result = test(requests, *rest, **named)
+        if is_over(result):
+            return value(result)
+
+        def is_done() -> bool:
+            nonlocal result
+            result = test(requests, *rest, **named)
+            return is_over(result)
+
+        wait_for(is_done, requests, needs_all=name.endswith("all"))
+        return value(result)
+
+    return like_mpi4py(wait, name, RawRequest)
+
+
+def _counting(name: str, test_name: str, test: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the test of a class of requests, counted."""
+    is_over, is_of_one = WAITS[name].is_over, name in OF_ONE
+
+    def counted(owner: Any, *arguments: Any, **named: Any) -> Any:
+        result = test(owner, *arguments, **named) if is_of_one else test(*arguments, **named)
+        if is_over(result):
+            polls.successes += 1
+            return result
+        polls.failed += 1
+        if polls.is_due:
+            tested = [owner] if is_of_one else arguments[0] if arguments else named["requests"]
+            polls.look(lambda watch: RequestWait(watch, tested, needs_all=not name.endswith("any")))
+        return result
+
+    return like_mpi4py(counted, test_name, RawRequest)
+
+
+def poll_in_python(requests: type[MPI.Request], own: type[MPI.Request]) -> None:
+    """Let a class of requests, which stands in for mpi4py's `own`, wait by polling, and count its tests."""
+    for name in WAITS:
+        test_name = name.replace("Wait", "Test").replace("wait", "test")
+        counted = _counting(name, test_name, getattr(requests, test_name))
+        if name in OF_ONE:
+            methods: Any = _waiting_for_one(name, test_name), counted
+        else:
+            methods = classmethod(_waiting_for_several(name, test_name)), classmethod(counted)
+        setattr(requests, name, methods[0])
+        setattr(requests, test_name, methods[1])
+    like(requests, own)
+
+
+poll_in_python(PolledRequest, RawRequest)
 like(PolledPrequest, RawPrequest)
 
-_polls, _pause = POLLS, waiting.yield_core
+
+def wait_for(is_done: Callable[[], bool], requests: Sequence[MPI.Request], needs_all: bool) -> None:
+    """Return when `is_done()`; raise HangError if the requests cannot complete.
+
+    `needs_all`: whether the wait is for all of them, or for any. An error cancels the receives: they would
+    take the messages of the next attempt.
+    """
+
+    def describe() -> RequestWait | Unwatched:
+        watch = waiting.watched
+        return Unwatched() if watch is None else RequestWait(watch, requests, needs_all)
+
+    try:
+        wait_until(is_done, describe)
+    except BaseException:
+        for request in requests:
+            made = made_by(request)
+            if made is not None and made.operation in _RECEIVES:
+                cancel(request)
+            elif request and made is not None and made.operation in _SENDS:
+                keep(request)
+        raise
 
 
 def replace_requests(
-    watch: Watch | None,
-    deadline_s: float,
-    request: type[MPI.Request] = PolledRequest,
-    prequest: type[MPI.Prequest] = PolledPrequest,
+    request: type[MPI.Request] = PolledRequest, prequest: type[MPI.Prequest] = PolledPrequest
 ) -> None:
-    """Replace `MPI.Request` and `MPI.Prequest` by polling classes, for code that calls `MPI.Request.Waitall`.
-
-    `watch` and `deadline_s` (in seconds) are for requests that other communicators have made. `request`
-    and `prequest`: the classes that take their place.
-    """
-    global _polls, _pause
-    set_default(watch, deadline_s)
-    if watch is not None:
-        _polls, _pause = watch.polls, watch.pause
+    """Replace `MPI.Request` and `MPI.Prequest` by classes that poll, for code that calls the classes."""
     MPI.Request, MPI.Prequest = request, prequest  # type: ignore[misc]
 
 
@@ -468,48 +568,11 @@ def polled(request: Any, operation: str, comm: ChannelComm, peer: int, tag: int,
         request = PolledRequest(request)
     elif type(request) is RawPrequest:
         request = PolledPrequest(request)
+    made = operation, comm, peer, tag, frame.f_code, frame.f_lasti
     if type(request) in _REPLACED:
-        request.made = operation, comm, peer, tag, frame.f_code, frame.f_lasti
-    if type(request) is not PolledPrequest:
-        note(request, operation)
+        request.made = made
+    if not isinstance(request, RawPrequest):
+        track(request, made)
+    if on_request is not None:
+        on_request(request)
     return request
-
-
-def note(request: Any, operation: str = "") -> None:
-    """Count a request as under way."""
-    made = made_by(request)
-    operation = operation or (made.operation if made else "")
-    if operation in NONBLOCKING_SENDS:
-        under_way.sends.add(request)
-        if made:
-            under_way.note(made)
-    elif operation.startswith("Isendrecv"):
-        under_way.sends.add(request)
-        under_way.receives.add(request)
-    elif made is None or made.is_message:
-        under_way.receives.add(request)
-        under_way.balance[0] -= 1
-    else:
-        under_way.collectives.add(request)
-
-
-def _result_of(test: Callable[[], tuple[bool, Any]], requests: Sequence[MPI.Request]) -> Any:
-    found: list[Any] = []
-
-    def has_completed() -> bool:
-        done, result = test()
-        found[:] = [result]
-        return done
-
-    _poll(has_completed, requests, depth=3)
-    return found[0]
-
-
-def _poll(
-    is_done: Callable[[], bool], requests: Sequence[MPI.Request], needs_all: bool = True, depth: int = 2
-) -> None:
-    for _ in _polls:
-        if is_done():
-            return
-        _pause()
-    wait_for(is_done, requests, needs_all, depth + 1)

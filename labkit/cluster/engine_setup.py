@@ -131,7 +131,7 @@ def clear_names(shell: Any) -> list[str]:
 
 def record_cells(shell: Any, watch: Any) -> None:
     """Record in the flight recorder when code that a client runs on this engine begins and ends."""
-    from mpiwatch import renewal, under_way  # noqa: PLC0415
+    from mpiwatch import renewal, requests  # noqa: PLC0415
     from mpiwatch.recorder import CellState  # noqa: PLC0415
     from mpiwatch.source import describe  # noqa: PLC0415
 
@@ -140,7 +140,7 @@ def record_cells(shell: Any, watch: Any) -> None:
         stream.close = stream.flush  # type: ignore[method-assign]  # a closed one cannot be opened again
 
     def begin() -> None:
-        under_way.balance[0] = 0
+        requests.balance[0] = 0
         watch.begin_cell()
 
     def end(error: BaseException | None) -> None:
@@ -150,7 +150,7 @@ def record_cells(shell: Any, watch: Any) -> None:
         strict = sys.modules.get("mpiwatch.strict.ending")
         if strict is not None and (left := strict.end_cell()):
             print(left)
-        watch.slot.balance = 0 if strict is not None else under_way.balance[0]  # it has findings of its own
+        watch.slot.balance = 0 if strict is not None else requests.balance[0]  # it has findings of its own
         renewal.is_due = renewal.is_due or error is not None
         state = CellState.RETURNED if error is None else CellState.RAISED
         watch.end_cell(state, describe(error) if error else "")

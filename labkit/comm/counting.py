@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch.message import nbytes
+from mpiwatch.buffers import nbytes
 from mpiwatch.wrapper import CommWrapper, like_mpi4py
 
 MESSAGES = "messages"  # sent outside any schedule

@@ -26,8 +26,8 @@ from mpi4py import MPI
 from labkit.comm.clock import offset, one_machine
 from labkit.comm.counting import LIBRARY, SENDS, named, wrap
 from labkit.units import format_bandwidth, format_time, parse_bandwidth, parse_time
+from mpiwatch.buffers import is_in_place, nbytes
 from mpiwatch.errors import raise_together
-from mpiwatch.message import is_in_place, nbytes
 from mpiwatch.waiting import yield_core
 from mpiwatch.wrapper import CommWrapper
 

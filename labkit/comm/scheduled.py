@@ -23,8 +23,8 @@ from labkit.schedules import (
     tree_allreduce,
 )
 from mpiwatch import waiting
+from mpiwatch.buffers import flat, is_in_place
 from mpiwatch.errors import raise_faults
-from mpiwatch.message import flat, is_in_place
 from mpiwatch.wrapper import CommWrapper
 
 _OPS = ("SUM", "PROD", "MAX", "MIN", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR")

@@ -14,16 +14,24 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch import under_way
-from mpiwatch.requests import PolledRequest, count_tests, like, note, wait_for
+from mpiwatch.requests import (
+    PolledRequest,
+    RawPrequest,
+    RawRequest,
+    collectives,
+    like,
+    poll_in_python,
+    receives,
+    sends,
+    track_started,
+)
 from mpiwatch.strict.findings import Category, StrictError, add, is_own_call
 from mpiwatch.strict.memory import Region, Signature, misfit, of_message, of_object
-from mpiwatch.under_way import RawPrequest, RawRequest
 
 HEADER_TAG = 0
 NUMBERS = 1 << 14  # how many messages two ranks can have under way at once
@@ -563,14 +571,6 @@ class StrictRequest(PolledRequest):
     free = Free
 
     @classmethod
-    def Waitall(
-        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
-    ) -> Literal[True]:
-        if not cls.Testall(requests, statuses):
-            wait_for(lambda: cls.Testall(requests, statuses), requests)
-        return True
-
-    @classmethod
     def Testall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> bool:
         return cls.testall(requests, statuses)[0]
 
@@ -663,7 +663,7 @@ class StrictPrequest(StrictRequest, RawPrequest):
             raise MPI.Exception(MPI.ERR_REQUEST)
         assert self.start is not None
         self.call, self.was_started = self.start(), True
-        note(self)
+        track_started(self)
 
     @classmethod
     def Startall(cls, requests: list[MPI.Prequest]) -> None:
@@ -677,18 +677,17 @@ class StrictPrequest(StrictRequest, RawPrequest):
     free = Free
 
 
-count_tests(StrictRequest)
-like(StrictRequest, RawRequest)
+poll_in_python(StrictRequest, RawRequest)
 like(StrictPrequest, RawPrequest)
 
 _made: list[StrictRequest] = []  # by the program
 
 
-def add_request(request: StrictRequest) -> None:
+def add_request(request: Any) -> None:
     """Note a request of the program."""
     if len(_made) > REQUESTS_KEPT:
         _made[:] = [each for each in _made if each]
-    if is_own_call():
+    if isinstance(request, StrictRequest) and is_own_call():
         _made.append(request)
 
 
@@ -718,7 +717,7 @@ def _references(requests: list[StrictRequest]) -> list[int]:
 
 
 def _kept_under_way(request: Any) -> int:
-    return sum(each is request for kind in (under_way.sends, under_way.receives) for each in kind.requests)
+    return sum(each is request for kind in (sends, receives, collectives) for each in kind.requests)
 
 
 # Python's count for a request that only `_made` refers to; it differs between versions of Python.

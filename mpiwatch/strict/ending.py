@@ -8,10 +8,9 @@ from time import sleep
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch import communicators, message
+from mpiwatch import buffers, communicators, requests
 from mpiwatch.communicators import WatchedComm
 from mpiwatch.recorder import CellState
-from mpiwatch.requests import replace_requests
 from mpiwatch.strict import calls, findings
 from mpiwatch.strict.communicator import StrictComm
 from mpiwatch.strict.findings import Finding
@@ -35,9 +34,10 @@ def begin(world: WatchedComm) -> StrictComm:
     inner = watch.progress
     watch.progress = lambda: calls.progress(inner())
     communicators.replace_world(_world)
-    replace_requests(watch, world.deadline_s, calls.StrictRequest, calls.StrictPrequest)
+    requests.replace_requests(calls.StrictRequest, calls.StrictPrequest)
+    requests.on_request = calls.add_request
     findings.replace_classes()
-    message.on_list = check_dtype
+    buffers.on_list = check_dtype
     MPI.Free_mem = free_mem
     setattr(MPI, "Win", StrictWin)  # noqa: B010  (mpi4py's stubs declare it final)
     return _world

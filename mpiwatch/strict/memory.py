@@ -11,7 +11,7 @@ from mpi4py import MPI
 from mpi4py.MPI import Datatype as RawDatatype  # mpi4py's own, also after `replace_classes`
 from mpi4py.util import dtlib
 
-from mpiwatch.message import Message, elements, nbytes, parse
+from mpiwatch.buffers import Message, elements, nbytes, parse
 from mpiwatch.strict.findings import Category, add, here
 
 ANY_TYPE = ("BYTE", "")  # fit every type; the empty text stands for an unknown type

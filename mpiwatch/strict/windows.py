@@ -16,8 +16,8 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.MPI import Win as RawWin
 
+from mpiwatch.buffers import check_message, parse
 from mpiwatch.communicators import ACCESSES, check_access
-from mpiwatch.message import check_message, parse
 from mpiwatch.opcodes import UNKNOWN
 from mpiwatch.requests import LikeMpi4py, like
 from mpiwatch.strict.calls import clock

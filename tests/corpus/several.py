@@ -17,7 +17,7 @@ from time import sleep
 
 from mpi4py import MPI
 
-from mpiwatch import under_way
+from mpiwatch import requests
 from mpiwatch.communicators import resume, watch_world
 from mpiwatch.errors import HangError
 from mpiwatch.recorder import CellState
@@ -79,7 +79,7 @@ for path in sys.argv[4:]:
     found = ending.collect(world) if isinstance(world, StrictComm) and not has_failed else []
     forget_all()
     del calls.exchanges[kept:]
-    under_way.sends.requests, under_way.receives.requests = [], []
+    requests.sends.requests, requests.receives.requests = [], []
     if world.rank == 0:
         row = {"path": path, "ranks": everyone, "findings": json.loads(findings.to_json(found))}
         with open(sys.argv[1], "a") as file:

@@ -10,8 +10,10 @@ equal on all ranks of a collective.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -316,16 +318,24 @@ def check_buffers(comm: MPI.Intracomm, call: str, buffers: Sequence[Any], root: 
         check_fits(call, comm.rank, buffer, layout, 1 if layout == WHOLE else comm.size)
 
 
+@cache
+def _parameters(call: str) -> tuple[list[str], dict[str, Any], inspect.Signature]:
+    """Return the names and defaults of the parameters of a communicator's method, and its signature."""
+    parameters = list(inspect.signature(getattr(MPI.Intracomm, call)).parameters.values())[1:]
+    defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+    return [each.name for each in parameters], defaults, inspect.Signature(parameters)
+
+
 def arguments_of(call: str, arguments: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
-    """Return a collective's arguments by the names that mpi4py gives them."""
-    name = _plain_name(call)
-    names: tuple[str, ...] = "sendbuf", "recvbuf", "root" if name in (*TO_ROOT, *FROM_ROOT) else "op"
-    if name == "bcast":
-        names = "buf", "root"
-    elif name.startswith("reduce"):
-        more = {"reduce": ("op", "root"), "reduce_scatter": ("recvcounts", "op")}
-        names = "sendbuf", "recvbuf", *more.get(name, ("op",))
-    return dict(zip(names, arguments, strict=False)) | named
+    """Return the arguments of a communicator's method by the names that mpi4py gives them.
+
+    Raise TypeError if mpi4py does not take them.
+    """
+    names, defaults, whole = _parameters(call)
+    given = defaults | dict(zip(names, arguments, strict=False)) | named
+    if len(given) != len(names) or len(arguments) > len(names):
+        whole.bind(*arguments, **named)
+    return given
 
 
 def _plain_name(call: str) -> str:
