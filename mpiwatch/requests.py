@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from time import process_time
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 from mpi4py.MPI import Prequest as RawPrequest  # mpi4py's own, also after `replace_requests`
@@ -33,9 +33,6 @@ from mpiwatch.recorder import CellState, WaitingIn
 from mpiwatch.source import line_of
 from mpiwatch.waiting import MessageWait, Unwatched, Watch, wait_until
 from mpiwatch.wrapper import like_mpi4py
-
-if TYPE_CHECKING:
-    from mpiwatch.collectives import ChannelComm
 
 __all__ = ["RawPrequest", "RawRequest"]
 
@@ -54,14 +51,14 @@ _ALONE = [object()]  # refers to an object that nothing else refers to
 _SENDS, _RECEIVES = frozenset(NONBLOCKING_SENDS), frozenset(NONBLOCKING_RECEIVES)
 
 # The call that made a request, as a tuple to save time: see `Made`.
-Call = tuple[str, "ChannelComm", int, int, CodeType, int]
+Call = tuple[str, Any, int, int, CodeType, int]
 
 
 class Made(NamedTuple):
     """The call that made a request; `peer` is a rank of `comm`, negative for any or none."""
 
     operation: str
-    comm: ChannelComm
+    comm: Any  # of class ChannelComm, whose module imports this one
     peer: int
     tag: int
     code: CodeType
@@ -559,7 +556,7 @@ def replace_requests(
     MPI.Request, MPI.Prequest = request, prequest  # type: ignore[misc]
 
 
-def polled(request: Any, operation: str, comm: ChannelComm, peer: int, tag: int, frame: FrameType) -> Any:
+def polled(request: Any, operation: str, comm: Any, peer: int, tag: int, frame: FrameType) -> Any:
     """Return mpi4py's request as one that polls, and count it as under way; return others unchanged.
 
     `frame`: the frame of the caller, which made the request.
