@@ -5,9 +5,14 @@ With another launcher, each rank runs this module: mpiexec -n 4 python -m mpiwat
 
 from __future__ import annotations
 
+import shutil
+import signal
+import sys
 from typing import Any
 
-from mpiwatch import program
+from mpiwatch import env
+from mpiwatch.launch import parse, run
+from mpiwatch.program import begin_watching, run_script, show_error
 
 
 def load_strict_mode() -> Any:
@@ -18,8 +23,26 @@ def load_strict_mode() -> Any:
 
 
 def main() -> None:
-    """Run the command line of `mpiwatch` and `python -m mpiwatch`."""
-    program.main(load_strict_mode)
+    """Run the command line of `mpiwatch` and `python -m mpiwatch`.
+
+    Exit with the program's code, or with another one if it hangs or dies.
+    """
+    options = parse(sys.argv[1:])
+    if options.ranks:
+        mpiexec = env.mpiexec()
+        if not shutil.which(mpiexec):
+            print("mpiwatch: there is no mpiexec to start ranks with: install MPI", file=sys.stderr)
+            sys.exit(2)
+        sys.exit(run([mpiexec, "-n", str(options.ranks)], options))
+    link = begin_watching(options, load_strict_mode)
+    try:
+        run_script(options.words, options.is_module)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        show_error(error)
+        link.note_error(error)
+        sys.exit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -156,8 +156,12 @@ def parse(arguments: Sequence[str]) -> Options:
         "those that mpiexec or srun has started. A hang is reported on standard error, "
         f"and the job ends with exit code {HANG_EXIT_CODE}.",
     )
-    parser.add_argument("-n", dest="ranks", type=_ranks, default=0, help="the number of ranks to start")
-    parser.add_argument("--deadline", type=_seconds, default=DEADLINE_S, metavar="S", help="seconds [60]")
+    parser.add_argument(
+        "-n", dest="ranks", type=_positive(int), default=0, help="the number of ranks to start"
+    )
+    parser.add_argument(
+        "--deadline", type=_positive(float), default=DEADLINE_S, metavar="S", help="seconds [60]"
+    )
     parser.add_argument("--strict", action="store_true", help="let sends wait for their receives")
     parser.add_argument("--json", metavar="FILE", help="write the report and the exit codes to a file")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module")
@@ -171,18 +175,14 @@ def parse(arguments: Sequence[str]) -> Options:
     return options
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise ValueError
-    return value
+def _positive(kind: type[float]) -> Callable[[str], float]:
+    def positive(text: str) -> float:  # argparse names it in its message
+        value = kind(text)
+        if not value > 0:
+            raise ValueError
+        return value
 
-
-def _ranks(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
+    return positive
 
 
 def launcher_of_ranks() -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import hashlib
 import hmac
 import json
 import math
@@ -44,7 +43,7 @@ MOST_BYTES = 1 << 30  # of a frame; a larger length means that the bytes are not
 MOST_WAITING_BYTES = 1 << 20  # if more is waiting to be sent, only frames that must arrive are added
 HANDSHAKE_S = 5.0
 DRIFT = 1e-4  # how fast clocks may drift apart, in seconds per second
-KEY_BYTES = NONCE_BYTES = MAC_BYTES = 32
+KEY_BYTES = NONCE_BYTES = 32
 SETTLED_S = 0.02  # smaller changes of the offset are ignored, since they would change every time in a slot
 # The kernel notices within about 20 s that a machine is gone. For a busy process, its kernel answers.
 KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPALIVE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
@@ -152,34 +151,22 @@ class Connection:
         self.socket.close()
 
 
-def admit(sock: socket.socket, key: bytes) -> int | None:
-    """Return the number of the machine that has connected; None if it does not prove that it has the key."""
-    sock.settimeout(HANDSHAKE_S)
-    nonce = secrets.token_bytes(NONCE_BYTES)
-    try:
-        sock.sendall(nonce)
-        answer = _receive_exactly(sock, NONCE_BYTES + 4 + MAC_BYTES)
-        theirs, number, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:-MAC_BYTES], answer[-MAC_BYTES:]
-        if not hmac.compare_digest(proof, _proof(key, b"relay", nonce, number)):
-            return None
-        sock.sendall(_proof(key, b"hub", theirs))
-    except OSError:
-        return None
-    return int.from_bytes(number, "big")
+def shake_hands(sock: socket.socket, key: bytes, mine: int) -> int:
+    """Return the number of the machine at the other end, which has to prove that it has the key.
 
-
-def introduce(sock: socket.socket, key: bytes, machine: int) -> None:
-    """Prove to the hub that this is the relay of a machine. Raise OSError if the other end is not the hub."""
+    Both ends do the same. Raise OSError if there is no proof. `mine`: the number of this machine.
+    """
     sock.settimeout(HANDSHAKE_S)
-    theirs = _receive_exactly(sock, NONCE_BYTES)
-    nonce, number = secrets.token_bytes(NONCE_BYTES), machine.to_bytes(4, "big")
-    sock.sendall(nonce + number + _proof(key, b"relay", theirs, number))
-    if not hmac.compare_digest(_receive_exactly(sock, MAC_BYTES), _proof(key, b"hub", nonce)):
+    sent = secrets.token_bytes(NONCE_BYTES) + mine.to_bytes(4, "big")
+    sock.sendall(sent)
+    received = _receive_exactly(sock, len(sent))
+    sock.sendall(hmac.digest(key, sent + received, "sha256"))
+    proof = hmac.digest(key, received + sent, "sha256")
+    theirs = int.from_bytes(received[NONCE_BYTES:], "big")
+    # A program that returns what another connection of this machine has sent would have its number.
+    if not hmac.compare_digest(_receive_exactly(sock, len(proof)), proof) or theirs == mine:
         raise ConnectionError("another program answered in place of the hub")
-
-
-def _proof(key: bytes, *parts: bytes) -> bytes:
-    return hmac.new(key, b"".join(parts), hashlib.sha256).digest()
+    return theirs
 
 
 def _receive_exactly(sock: socket.socket, size: int) -> bytes:
@@ -216,11 +203,12 @@ class Listener:
             threading.Thread(target=self._admit, args=[sock], daemon=True).start()
 
     def _admit(self, sock: socket.socket) -> None:
-        machine = admit(sock, self.key)
-        if machine is None or machine in self.admitted:
-            sock.close()
-        else:
-            self.admitted[machine] = Connection(sock)
+        with suppress(OSError):
+            machine = shake_hands(sock, self.key, 0)
+            if machine not in self.admitted:
+                self.admitted[machine] = Connection(sock)
+                return
+        sock.close()
 
     def close(self) -> None:
         """Stop listening."""
@@ -264,7 +252,7 @@ def find_hub(where: tuple[list[str], int, bytes], machine: int) -> tuple[Connect
         sock = None
         try:
             sock = socket.create_connection((address, port), CONNECT_S)
-            introduce(sock, key, machine)
+            shake_hands(sock, key, machine)
             return Connection(sock), ""
         except OSError as error:
             faults.append(f"{address}: {error.strerror or error}")

@@ -33,14 +33,21 @@ def alive(pid: int) -> bool:
         return False
     except PermissionError:  # another user's
         return True
+    if LINUX:
+        return bool(_stat(pid))
     try:
-        if not LINUX:
-            os.getpgid(pid)  # unlike kill(), it does not find zombies on macOS and the BSDs
-            return True
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+        os.getpgid(pid)  # unlike kill(), it does not find zombies on macOS and the BSDs
     except OSError:
-        return False  # the process ended after kill()
+        return False
+    return True
+
+
+def _stat(pid: int) -> list[str]:
+    """Return what Linux tells of a process, from its state on; empty if it has ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+        return fields if fields[0] not in "ZX" else []
+    return []
 
 
 def start_time(pid: int) -> str:
@@ -48,30 +55,22 @@ def start_time(pid: int) -> str:
 
     It does not change when the clock is set: Linux counts from the system's start, and macOS notes it once.
     """
-    if not LINUX:
-        command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
-        state, _, time = subprocess.run(
-            command, capture_output=True, text=True, check=False
-        ).stdout.partition(" ")
-        return "" if state.startswith("Z") else time.strip()
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-        return "" if fields[0] in "ZX" else fields[19]
-    return ""
+    if LINUX:
+        return "".join(_stat(pid)[19:20])
+    state, _, started = _ps("-o", "stat=,lstart=", "-p", str(pid)).partition(" ")
+    return "" if state.startswith("Z") else started.strip()
+
+
+def _ps(*options: str) -> str:
+    return subprocess.run(["ps", *options], capture_output=True, text=True, check=False).stdout
 
 
 def parents() -> dict[int, int]:
-    """Return the parent's pid of every process, by the process's pid."""
-    if not LINUX:
-        command = ["ps", "-axo", "pid=,ppid="]
-        rows = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-        return {int(pid): int(parent) for pid, parent in (row.split() for row in rows.splitlines())}
-    table = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat") as file:
-                table[int(entry)] = int(file.read().rpartition(")")[2].split()[1])
-    return table
+    """Return the parent's pid of every process that has not ended, by the process's pid."""
+    if LINUX:
+        found = {int(entry): _stat(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()}
+        return {pid: int(fields[1]) for pid, fields in found.items() if fields}
+    return {int(pid): int(parent) for pid, parent in map(str.split, _ps("-axo", "pid=,ppid=").splitlines())}
 
 
 def descendants(pid: int) -> set[int]:

@@ -17,7 +17,6 @@ import functools
 import io
 import os
 import runpy
-import shutil
 import signal
 import socket
 import sys
@@ -30,11 +29,11 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from time import sleep
-from types import FrameType, ModuleType, TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from mpiwatch import STRICT_EXIT_CODE, env
-from mpiwatch.launch import Options, findings_file, parse, refuse_world_of_one, run
+from mpiwatch import STRICT_EXIT_CODE
+from mpiwatch.launch import Options, findings_file, refuse_world_of_one
 from mpiwatch.processes import die_with_parent, die_with_proxy
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def run_script(words: tuple[str, ...], is_module: bool) -> None:
     if is_module:
         runpy.run_module(program, run_name="__main__", alter_sys=True)
         return
-    if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
+    if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(program))
     if os.path.isdir(program) or zipfile.is_zipfile(program):
         runpy.run_path(program, run_name="__main__")
@@ -112,39 +111,29 @@ def run_script(words: tuple[str, ...], is_module: bool) -> None:
 
 
 def show_error(error: BaseException) -> None:
-    """Print an uncaught error of the program as Python does."""
-    _without_own_frames(error)
-    sys.excepthook(type(error), error, error.__traceback__)
+    """Print an uncaught error of the program as Python does, without the frames of this package.
 
-
-def _without_own_frames(error: BaseException) -> None:
-    """Remove the lab's frames from the tracebacks of an error and of the errors that caused it."""
-    seen: set[int] = set()
-    left: list[BaseException | None] = [error]
-    while left:
-        each = left.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            each.__traceback__ = _foreign(each.__traceback__)
-            left += [each.__cause__, each.__context__]
-
-
-def _foreign(traceback: TracebackType | None) -> TracebackType | None:
-    frames = []
-    while traceback is not None:
-        if not _is_own(traceback.tb_frame):
-            frames.append(traceback)
-        traceback = traceback.tb_next
-    rest = None
-    for each in reversed(frames):
-        rest = TracebackType(rest, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return rest
-
-
-def _is_own(frame: FrameType) -> bool:
+    Nor do the errors that caused it show them.
+    """
     from mpiwatch.source import own_folders
 
-    return frame.f_code.co_filename.startswith((*own_folders(), "<frozen runpy", runpy.__file__))
+    own = *own_folders(), "<frozen runpy", runpy.__file__
+    seen: set[int] = set()
+    left = [error]
+    while left:
+        each = left.pop()
+        seen.add(id(each))
+        foreign, at = [], each.__traceback__
+        while at is not None:
+            if not at.tb_frame.f_code.co_filename.startswith(own):
+                foreign.append(at)
+            at = at.tb_next
+        rest = None
+        for at in reversed(foreign):
+            rest = TracebackType(rest, at.tb_frame, at.tb_lasti, at.tb_lineno)
+        each.__traceback__ = rest
+        left += [why for why in (each.__cause__, each.__context__) if why is not None and id(why) not in seen]
+    sys.excepthook(type(error), error, error.__traceback__)
 
 
 class Link:
@@ -263,34 +252,6 @@ def stay() -> NoReturn:
     """Wait until the parent ends this process, so that none of the program's code runs after a report."""
     while True:
         sleep(1)
-
-
-def main(load_strict: Callable[[], Any]) -> None:
-    """Run the program of this command line; exit with its code, or with another one if it hangs or dies.
-
-    `load_strict`: returns the module of strict mode, which stands above this one.
-    """
-    options = parse(sys.argv[1:])
-    if options.ranks:
-        sys.exit(run_on_ranks(options))
-    link = begin_watching(options, load_strict)
-    try:
-        run_script(options.words, options.is_module)
-    except SystemExit:
-        raise
-    except BaseException as error:
-        show_error(error)
-        link.note_error(error)
-        sys.exit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
-
-
-def run_on_ranks(options: Options) -> int:
-    """Start the program's ranks with this environment's mpiexec; return the job's exit code."""
-    mpiexec = env.mpiexec()
-    if not shutil.which(mpiexec):
-        print("mpiwatch: there is no mpiexec to start ranks with: install MPI", file=sys.stderr)
-        return 2
-    return run([mpiexec, "-n", str(options.ranks)], options)
 
 
 def begin_watching(options: Options, load_strict: Callable[[], Any] | None = None) -> Link:

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from mpiwatch import supervisor
-from mpiwatch.processes import LINUX, alive, cores, descendants, wait_until_read
+from mpiwatch.processes import LINUX, alive, descendants, wait_until_read
 from tests.cluster_fixtures import wait_until
 
 
@@ -62,10 +62,6 @@ def test_a_child_ends_with_its_killed_parent() -> None:
         assert alive(child)
         parent.send_signal(signal.SIGKILL)
         wait_until(lambda: not alive(child), "the child has ended", 20)
-
-
-def test_at_least_one_core() -> None:
-    assert cores() >= 1
 
 
 def test_the_supervisor_imports_only_the_standard_library_and_mpiwatch() -> None:

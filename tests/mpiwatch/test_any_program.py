@@ -9,17 +9,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from mpiwatch.launch import Options, command_line, parse
 from mpiwatch.parent import Parent
 from mpiwatch.processes import alive
+from tests.cluster_fixtures import wait_until
 from tests.conftest import kill_tree, thorough
 from tests.programs import random_programs
 
@@ -199,69 +197,21 @@ def test_worlds_of_one_rank_are_refused_under_srun(
     assert "Replace `labkit run` by `python -m mpiwatch`" in run(*LABKIT, program(UNCONNECTED), code=2)
 
 
-def random_case(folder: Path, first: int, last: int) -> dict[str, Any]:
-    random_programs.main(str(folder), first, last, P, 1.0)
-    found: dict[str, Any] = json.loads((folder / "faults.json").read_text())
-    return found
-
-
 @pytest.mark.parametrize("last", [6, thorough(46)])
 def test_random_programs_without_a_fault_run_without_a_report(tmp_path: Path, last: int) -> None:
     """Seeds divisible by ten have a rank that computes or sleeps for three deadlines."""
-    random_case(tmp_path, 0, last)
     (tmp_path / "all.py").write_text(RUN_ALL)
     files = [tmp_path / f"{seed}.py" for seed in range(last)]
+    for seed, file in enumerate(files):
+        file.write_text(random_programs.programs(seed, P, 1.0)[0].source)
     assert run(*LABKIT, "-n", P, "--deadline", 1, tmp_path / "all.py", *files) == ""
 
 
 @pytest.mark.parametrize("seed", [3, 5, 6, 8, *map(thorough, range(20, 30))])
-def test_a_fault_in_a_random_program_is_reported_with_its_rank(tmp_path: Path, seed: int) -> None:
-    fault = random_case(tmp_path, seed, seed + 1)[str(seed)]
-    file = tmp_path / "report.json"
-    said = run(*LABKIT, "-n", P, "--deadline", 1, "--json", file, tmp_path / f"{seed}-faulty.py", code=86)
-    ranks = {rank["rank"]: rank for rank in json.loads(file.read_text())["report"]["ranks"]}
-    culprit = fault["rank"]
-    is_awaited = any(rank["message"] and rank["message"]["peer"] == culprit for rank in ranks.values())
-    others = [_doing(state) for rank, state in ranks.items() if rank != culprit]
-    assert is_awaited or (culprit in ranks and _doing(ranks[culprit]) not in others), f"{fault}\n{said}"
-
-
-def _doing(rank: dict[str, Any]) -> str:
-    last = {**rank["calls"][-1], "line": 0} if rank["calls"] else None
-    return json.dumps([rank["activity"], rank["place"], rank["error"], rank["message"], last])
-
-
-@pytest.fixture
-def endless(program: Any) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    path = program(
-        "import time\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\nwhile True:\n    time.sleep(0.1)"
-    )
-    job = subprocess.Popen([*LABKIT, "-n", str(P), path], start_new_session=True, text=True)
-    yield job, path
-    if job.poll() is None:
-        kill_tree(job)
-
-
-@pytest.mark.parametrize("signum", [signal.SIGKILL, thorough(signal.SIGINT)])
-def test_nothing_runs_when_labkit_run_has_been_ended(
-    endless: tuple[subprocess.Popen[str], Path], signum: signal.Signals
-) -> None:
-    job, path = endless
-    wait_until(lambda: len(using(path)) > 2 * P)
-    os.kill(job.pid, signum)
-    job.wait(LIMIT_S)
-    wait_until(lambda: not using(path))
-
-
-def using(path: Path) -> list[psutil.Process]:
-    return [each for each in psutil.process_iter(["cmdline"]) if str(path) in (each.info["cmdline"] or ())]
-
-
-def wait_until(condition: Any) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
+def test_a_fault_in_a_random_program_is_reported_with_its_rank(program: Any, seed: int) -> None:
+    _, faulty, culprit = random_programs.programs(seed, P, 1.0)
+    said = run(*LABKIT, "-n", P, "--deadline", 1, program(faulty.source), code=86)
+    assert random_programs.is_named(culprit, said), f"{faulty}, rank {culprit}: {said}"
 
 
 def test_the_parent_sends_no_signal_to_the_pid_of_a_program_that_has_ended(
@@ -271,7 +221,7 @@ def test_the_parent_sends_no_signal_to_the_pid_of_a_program_that_has_ended(
     child = os.fork()
     if not child:
         os._exit(0)
-    wait_until(lambda: not alive(child))
+    wait_until(lambda: not alive(child), "the child has ended", 20)
     here, there = socket.socketpair()
     with here, there, tempfile.TemporaryFile() as stack:
         parent = Parent(child, here, stack, Options(("program.py",)))

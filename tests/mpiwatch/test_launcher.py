@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from mpiwatch import FLIGHT_RECORDER, HANG_EXIT_CODE, leftovers
+from tests.conftest import thorough
 
 # Imported by every Python that starts: no module but these and the standard library's can be imported.
 ONLY = """
@@ -60,7 +62,8 @@ def test_a_rank_does_not_start_ranks() -> None:
     assert "MPICH's mpiexec has already started this process as a rank" in done.stderr
 
 
-def test_a_killed_launcher_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGKILL, thorough(signal.SIGINT)])
+def test_a_launcher_that_is_ended_leaves_nothing_behind(tmp_path: Path, signum: signal.Signals) -> None:
     program = tmp_path / "sleeps.py"
     program.write_text(
         f"import time\nfrom mpi4py import MPI\nopen(r'{tmp_path}/' + str(MPI.COMM_WORLD.rank), 'w')\n"
@@ -74,7 +77,7 @@ def test_a_killed_launcher_leaves_nothing_behind(tmp_path: Path) -> None:
         each for each in psutil.process_iter(["cmdline"]) if str(program) in (each.info["cmdline"] or ())
     ]
     assert len(started) > 4
-    job.kill()
+    job.send_signal(signum)
     job.wait()
     _, alive = psutil.wait_procs(started, timeout=30)
     assert alive == []

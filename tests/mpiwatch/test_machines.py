@@ -21,8 +21,8 @@ from mpiwatch.machines import (
     Relay,
     addresses,
     find_hub,
-    introduce,
     raw_slot,
+    shake_hands,
     with_times_moved,
     write_slot,
 )
@@ -174,9 +174,9 @@ def test_only_relays_with_the_key_are_admitted() -> None:
 def test_a_program_in_place_of_the_hub_is_refused() -> None:
     ours, theirs = socket.socketpair()
     with closing(ours), closing(theirs):
-        theirs.sendall(bytes(64))
+        theirs.sendall(bytes(68))
         with pytest.raises(ConnectionError, match="another program"):
-            introduce(ours, bytes(32), 1)
+            shake_hands(ours, bytes(32), 1)
 
 
 def test_frames_arrive_whole_however_they_are_cut() -> None:

@@ -1,28 +1,16 @@
-"""Write random programs in plain mpi4py: correct ones, and the same programs with one fault.
-
-python random_programs.py FOLDER FIRST_SEED LAST_SEED P DEADLINE_S
-
-For each seed it writes SEED.py, a correct program for P ranks, and SEED-faulty.py, the same program with one
-fault on one rank. FOLDER/faults.json says which: {"17": {"rank": 2, "fault": "skips", "line": 31}}.
-"""
+"""Random programs in plain mpi4py: correct ones, and the same programs with one fault on one rank."""
 
 # ruff: noqa: E501 (lines of the programs)
 
 from __future__ import annotations
 
-import json
 import random
-import sys
+import re
 from collections.abc import Callable
-from pathlib import Path
 
-HEAD = """import sys, time
-import numpy as np
-from mpi4py import MPI
-comm = MPI.COMM_WORLD
-rank, size = comm.rank, comm.size
-dup, half = comm.Dup(), comm.Split(comm.rank % 2, comm.rank)
-"""
+from tests.corpus.program import Program
+
+HEAD = "import sys, time\ndup, half = comm.Dup(), comm.Split(comm.rank % 2, comm.rank)\n"
 TAIL = """for c in (comm, dup, half):
     c.Barrier()
 half.Free()
@@ -153,7 +141,7 @@ def slow(random_: random.Random, c: str, p: int, number: int) -> str:
 STEPS: tuple[Step, ...] = (collective, collective, objects, started, ring, ring, window, split)
 
 
-def program(random_: random.Random, p: int, is_slow: bool) -> list[str]:
+def steps_of(random_: random.Random, p: int, is_slow: bool) -> list[str]:
     """Return the steps of a program."""
     steps = []
     for number in range(random_.randrange(3, 8)):
@@ -171,8 +159,8 @@ def only_others(culprit: int, step: str, instead: str = "pass") -> str:
     return f"if rank != {culprit}:\n{indented(step)}\nelse:\n{indented(instead)}"
 
 
-def faulty(random_: random.Random, p: int, kind: str, steps: list[str]) -> tuple[int, str, str]:
-    """Return the rank at fault, the number of the step with the fault, and this step."""
+def faulty(random_: random.Random, p: int, kind: str) -> tuple[int, str]:
+    """Return the rank at fault and the step with the fault."""
     culprit, root = random_.randrange(p), random_.randrange(p)
     c = random_.choice(("comm", "dup"))
     if kind == "skips":
@@ -236,28 +224,27 @@ def faulty(random_: random.Random, p: int, kind: str, steps: list[str]) -> tuple
         text = only_others(culprit, "comm.Barrier()\ndup.Barrier()", "dup.Barrier()\ncomm.Barrier()")
     else:
         text = f"window = MPI.Win.Allocate(8, comm={c})\nwindow.Fence()\n{only_others(culprit, 'window.Fence()')}\n{c}.Barrier()\nwindow.Free()"
-    return culprit, str(random_.randrange(len(steps) + 1)), text
+    return culprit, text
 
 
-def main(folder: str, first: int, last: int, p: int, deadline_s: float) -> None:
-    """Write the programs."""
-    faults = {}
+def programs(seed: int, p: int, deadline_s: float) -> tuple[Program, Program, int]:
+    """Return a correct program for p ranks, the same program with a fault, and the rank at fault."""
+    random_ = random.Random(seed)
+    steps = steps_of(random_, p, seed % 10 == 0)
     head = f"{HEAD}SLOW = {3 * deadline_s}\n"
-    for seed in range(first, last):
-        random_ = random.Random(seed)
-        steps = program(random_, p, seed % 10 == 0)
-        Path(folder, f"{seed}.py").write_text(head + "\n".join(steps) + "\n" + TAIL)
-        kind = FAULTS[seed % len(FAULTS)]
-        culprit, at, text = faulty(random_, p, kind, steps)
-        before = head + "".join(f"{step}\n" for step in steps[: int(at)])
-        after = "".join(f"{step}\n" for step in steps[int(at) :])
-        # A rank that tests in a loop looks like a rank that computes, so the others wait for it.
-        wrong = f"{before}{text}\n{after}{TAIL}".replace(TESTING, "request.Wait()")
-        Path(folder, f"{seed}-faulty.py").write_text(wrong)
-        lines = before.count("\n") + 1, before.count("\n") + text.count("\n") + 1
-        faults[str(seed)] = {"rank": culprit, "fault": kind, "lines": lines}
-    Path(folder, "faults.json").write_text(json.dumps(faults))
+    right = "\n".join([*steps, TAIL])
+    kind = FAULTS[seed % len(FAULTS)]
+    culprit, step = faulty(random_, p, kind)
+    steps.insert(random_.randrange(len(steps) + 1), step)
+    # A rank that tests in a loop looks like a rank that computes, so the others wait for it.
+    wrong = "\n".join([*steps, TAIL]).replace(TESTING, "request.Wait()")
+    return (
+        Program(f"{seed}", "random", True, head + right, p),
+        Program(f"{seed}-{kind}", "random", False, head + wrong, p),
+        culprit,
+    )
 
 
-if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:5]), float(sys.argv[5]))  # type: ignore[misc]
+def is_named(culprit: int, said: str) -> bool:
+    """Return whether a report has a line for this rank alone, or says that a rank waits for it."""
+    return re.search(rf"^  rank {culprit} |(from|to) rank {culprit}\b", said, re.MULTILINE) is not None
