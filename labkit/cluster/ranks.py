@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ ADVICE = (
     "because the ranks' variables are gone."
 )
 POLL_S = 0.02
-CONTROLLER_POLL_S = 0.5
 HANG_GRACE_S = 0.3  # from the first HangError until the ranks still in the cell are interrupted
 INTERRUPT_S = 2.0  # from the interrupt until the engines are ended
 SLOW_INTERRUPT_S = 5.0  # the same on a busy machine, for ranks that have left the line they were at
@@ -67,7 +65,6 @@ class Ranks:
         self.claim = claim
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
         self.controller = private.process_of(cluster.controller)
-        self.controller_checked = 0.0  # when, by time.monotonic()
         self.lost_since: float | None = None  # when a rank of a SLURM job was first missing
         self.ended_because = ""  # set when this notebook has ended the engines
         self.sent: list[Any] = []  # the futures of messages to the engines, until they are done
@@ -161,28 +158,28 @@ class Ranks:
         if set(self.client.ids) == set(ranks):
             return None
         wait_until(lambda: not self.client.ids, NOTICE_S)
-        first = first_exit(self.exits, self.pids)
+        first, code = first_exit(self.exits, self.pids)
         report = self.last_report()
-        if first is not None and first.code == HANG_EXIT_CODE and report is not None:
+        if code == HANG_EXIT_CODE and report is not None:
             return CellHung(f"{render(report)}\n{stuck_text(report)}")
         if cause := self.job.cause_of_end(self.hosts):
             return RankDied(f"{cause}. {ADVICE}")
-        if first is None:
+        if code is None:
             gone = [rank for rank in ranks if rank not in self.client.ids]
             return RankDied(f"{ranks_phrase(gone)} ended. {ADVICE}")
         others = ", and MPI ended the other ranks with it" if len(ranks) > 1 else ""
-        return RankDied(f"{first}{others}. {ADVICE}")
+        how = f"ended with exit code {code}"
+        if code < 0:
+            how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+        return RankDied(f"rank {first} {how}{others}. {ADVICE}")
 
     def end_if_hung(self, result: ipp.AsyncResult) -> None:
         """End a cell in which a rank has raised HangError, if it does not end by itself. Call it repeatedly.
 
         Raise RankDied if the controller has ended, CellHung if the engines had to be ended.
         """
-        now = time.monotonic()
-        if now - self.controller_checked > CONTROLLER_POLL_S:
-            self.controller_checked = now
-            self.check_controller()
-            self.end_if_job_ends(now)
+        self.check_controller()
+        self.end_if_job_ends(time.monotonic())
         report = self.last_report(since=self.cell_start)
         text = hang_report(failures(result)) if report is None else render(report)
         if text is None or result.wait(HANG_GRACE_S):
@@ -304,27 +301,13 @@ def wait_until(condition: Callable[[], object], seconds: float) -> None:
         time.sleep(POLL_S)
 
 
-@dataclass(frozen=True)
-class RankExit:
-    """How a rank ended; `code` is its exit code, or minus the number of the signal that killed it.
+def first_exit(file: Path, ranks: Mapping[int, int]) -> tuple[int, int | None]:
+    """Return which rank ended first, and its exit code or minus the signal that killed it; None if none did.
 
-    The ranks' exit recorders write it (labkit.cluster.engine).
+    `ranks` gives the rank of each process id. The exit recorders write the file (labkit.cluster.engine).
     """
-
-    rank: int
-    code: int
-
-    def __str__(self) -> str:
-        if self.code < 0:
-            return f"rank {self.rank} was killed by signal {-self.code} ({signal.Signals(-self.code).name})"
-        return f"rank {self.rank} ended with exit code {self.code}"
-
-
-def first_exit(file: Path, ranks: Mapping[int, int]) -> RankExit | None:
-    """Return which rank ended first, or None if none did. `ranks` gives the rank of each process id."""
-    lines = file.read_text().splitlines() if file.exists() else []
-    for line in lines:
+    for line in file.read_text().splitlines() if file.exists() else []:
         pid, code = map(int, line.split())
         if pid in ranks:
-            return RankExit(ranks[pid], code)
-    return None
+            return ranks[pid], code
+    return -1, None

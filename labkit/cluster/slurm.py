@@ -393,7 +393,7 @@ def main(arguments: list[str]) -> int:
     files = files_of_this_cluster()
     log = f"{files['job']}-%j.out"
     exits = Path(files["exits"])
-    job = ""
+    job, last = "", None
     try:
         # Block signals: one that arrives before sbatch answers would lose the job's id.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
@@ -402,7 +402,7 @@ def main(arguments: list[str]) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
         last = watch(job, Path(files["job"]), exits)
         print(tail(Path(log.replace("%j", job))), flush=True)
-        return int(last.state != "COMPLETED")
+        return int(last is None or last.state != "COMPLETED")
     except ClusterError as error:
         print(error, flush=True)
         write_state(Path(files["job"]), JobState(job, "REFUSED", str(error)))
@@ -411,26 +411,33 @@ def main(arguments: list[str]) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if job:
-            cancel_and_wait(job)
+            if last is None:
+                cancel(job)
+                watch(job, Path(files["job"]), exits, CANCEL_S)
             Path(log.replace("%j", job)).unlink(missing_ok=True)
 
 
-def watch(job: str, file: Path, exits: Path) -> JobState:
-    """Write the job's state to a file whenever it changes, until the job ends; return the last state."""
-    last, since, next_question = JobState(job, "PENDING"), time.monotonic(), 0.0
-    kill_at = float("inf")
-    write_state(file, last)
-    while not last.is_over:
+def watch(job: str, file: Path, exits: Path, seconds: float = float("inf")) -> JobState | None:
+    """Write the job's state to a file whenever it changes, until the job ends; return the last state.
+
+    End the job's ranks by SIGKILL soon after the first of them has ended, or SLURM has begun to end the job:
+    SLURM itself takes half a minute.
+    """
+    last: JobState | None = None
+    began = since = time.monotonic()
+    next_question, kill_at = 0.0, float("inf")
+    while (last is None or not last.is_over) and time.monotonic() - began < seconds:
         now = time.monotonic()
         # When a rank ends, end the others too, whatever the launcher does.
-        is_first = not last.rank_ended and has_rank_ended(exits)
+        had_ended = last is not None and last.rank_ended
+        is_first = not had_ended and has_rank_ended(exits)
         if now >= next_question or is_first:
             state = ask(job)
-            rank_ended = last.rank_ended or (is_first and (state.state == "RUNNING" or state.has_failed))
+            rank_ended = had_ended or (is_first and (state.state == "RUNNING" or state.has_failed))
             state = replace(state, rank_ended=rank_ended)
             if is_first and rank_ended:
                 kill_at = now + MPI_GRACE_S
-            if state.is_ending and not last.is_ending:
+            if state.is_ending and not (last is not None and last.is_ending):
                 kill_at = min(kill_at, now + SOFT_S)
             if state != last:
                 write_state(file, state)
@@ -450,21 +457,6 @@ def has_rank_ended(exits: Path) -> bool:
     except OSError:
         return False
     return len(first) > 1 and int(first[1]) != -signal.SIGTERM
-
-
-def cancel_and_wait(job: str) -> None:
-    """Cancel the job, and wait until it has left the"""
-    began = time.monotonic()
-    is_killed = False
-    state = ask(job)
-    if not state.is_over:
-        cancel(job)
-    while not state.is_over and time.monotonic() - began < CANCEL_S:
-        if not is_killed and time.monotonic() - began > SOFT_S:
-            cancel(job, "--full", "--signal=KILL")
-            is_killed = True
-        time.sleep(POLL_S)
-        state = ask(job)
 
 
 def write_state(file: Path, state: JobState) -> None:

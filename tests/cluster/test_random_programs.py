@@ -1,17 +1,11 @@
-"""After any program that fails at any call, a correct one in the same session gives the right results.
-
-`python -m tests.cluster.test_random_programs 200` runs 200 pairs in one session, and prints how many
-were right.
-"""
+"""After any program that fails at any call, a correct one in the same session gives the right results."""
 
 from __future__ import annotations
 
 import os
 import random
 import re
-import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.cluster.shared import kernel, world
-from tests.cluster_fixtures import Kernel, World, wait_until
+from tests.cluster_fixtures import Kernel, wait_until
 from tests.conftest import thorough
 
 __all__ = ["kernel", "world"]
@@ -207,27 +201,3 @@ def fail_then_succeed(kernel: Kernel, seed: int) -> tuple[str, str]:
 def test_a_correct_program_after_a_random_fault_is_right(kernel: Kernel, number: int) -> None:
     start(kernel)
     assert [wrong for seed in range(number) if (wrong := fail_then_succeed(kernel, seed)[1])] == []
-
-
-def main() -> None:
-    """Run as many pairs as the command line says, from the seed that it gives, and print the result."""
-    number, first = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder) / "ipython")
-        kernel = Kernel(world)
-        right, kinds = 0, Counter[str]()
-        try:
-            start(kernel)
-            for seed in range(first, first + number):
-                kind, wrong = fail_then_succeed(kernel, seed)
-                kinds[kind] += 1
-                right += not wrong
-                print(wrong or f"{seed} {kind}", file=sys.stderr, flush=True)
-        finally:
-            kernel.end()
-            world.kill()
-            print(f"{right} of {sum(kinds.values())} right: {dict(kinds)}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""The text of a live view and of the ranks' output, made without ranks."""
+"""The text of a live view and of the cells to run again, made without ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.cluster import output
 from labkit.cluster.live_view import SAMPLED_PART, LiveView
 from labkit.cluster.magics import RUNS_SHOWN, SetupCells
 from mpiwatch.report import Activity, CallRecord, RankState
@@ -116,47 +115,15 @@ def test_ranks_that_do_not_answer_are_asked_less_often(monkeypatch: pytest.Monke
     assert view.next_sample == pytest.approx(1.0 + 2 / SAMPLED_PART)
 
 
-@pytest.mark.parametrize(
-    ("printed", "shown"),
-    [
-        ("", "[stdout:3] \n"),
-        ("one", "[stdout:3] one\n"),
-        ("one\n", "[stdout:3] one\n"),
-        ("one\ntwo\n", "[stdout:3]\none\ntwo\n"),
-        ("\ntable\n", "[stdout:3]\n\ntable\n"),
-    ],
-)
-def test_a_tag_stands_before_one_line_and_above_several(printed: str, shown: str) -> None:
-    assert output.tagged("[stdout:3]", printed) == shown
-
-
-def test_a_terminal_overwrites_what_stands_before_a_carriage_return() -> None:
-    assert output.after_returns("a\rb\n1 %\r2 %\r\r\nend\r") == "b\n2 %\nend"
-
-
-def test_a_text_too_long_for_a_browser_is_cut_in_the_middle() -> None:
-    text = output.shortened("a" * 10**6 + "b" * 10**6)
-    assert len(text) < output.LONGEST_TEXT + 200
-    assert text.startswith("aaa") and text.endswith("bbb") and "1,500,000 characters are left out" in text
-
-
-def setup_cells(numbers: list[int]) -> SetupCells:
-    cells = SetupCells()
-    for number in numbers:
-        cells.succeeded(f"id {number}", number, "x = 1")
-    return cells
-
-
 def test_cells_to_run_again_are_listed_by_runs_of_their_numbers() -> None:
-    assert setup_cells([]).phrase() == ""
-    assert setup_cells([3]).phrase() == "the %%px cell [3]"
-    assert setup_cells([3, 5, 6, 7]).phrase() == "the %%px cells [3], [5] to [7]"
+    def phrase(numbers: list[int]) -> str:
+        cells = SetupCells()
+        for number in numbers:
+            cells.succeeded(f"id {number}", number, "x = 1")
+        return cells.phrase()
 
-
-def test_many_cells_to_run_again_are_named_by_the_first_and_the_last() -> None:
-    numbers = list(range(4, 4 + 2 * (RUNS_SHOWN + 1), 2))
-    assert setup_cells(numbers[:-1]).phrase().count("[") == RUNS_SHOWN
-    assert (
-        setup_cells(numbers).phrase()
-        == f"all %%px cells from [4] to [{numbers[-1]}], except those that failed,"
-    )
+    assert phrase([]) == ""
+    assert phrase([3, 5, 6, 7]) == "the %%px cells [3], [5] to [7]"
+    many = list(range(4, 4 + 2 * (RUNS_SHOWN + 1), 2))
+    assert phrase(many[:-1]).count("[") == RUNS_SHOWN
+    assert phrase(many) == f"all %%px cells from [4] to [{many[-1]}], except those that failed,"

@@ -55,12 +55,3 @@ def test_mpi4pys_own_tests_pass_on(stack: str, mpi4py_tests: Path, run: Run, pro
     assert len(rows) == len(MODULES), done.stdout
     assert done.returncode == 0, done.stdout  # nothing aborts at exit
     assert sum(row["passed"] for row in rows) > 200  # a suite that skips nearly everything shows nothing
-
-
-def test_256_bytes_on_eight_ranks(run: Run, programs: Path) -> None:
-    """2·7·256 = 3584 B both ways: through one rank in 14 messages, or in 112 with a quarter of it on each."""
-    said = run(8, programs / "counted.py")
-    assert said.returncode == 0, said.stdout
-    rows = {line.split()[0]: line.split()[1:] for line in said.stdout.splitlines()[1:]}
-    assert rows["root_allreduce"] == ["1", "14", "3584", "rank", "0:", "3584"]
-    assert rows["ring_allreduce"] == ["1", "112", "3584", "rank", "0:", "896"]

@@ -97,12 +97,6 @@ def check_an_algorithm_that_cannot_compute_a_median_says_why(comm: MPI.Intracomm
             raise AssertionError(names)
 
 
-def check_with_equal_samples_the_average_is_the_plain_mean(comm: MPI.Intracomm) -> None:
-    gradient = np.full(5, comm.rank, np.float32)
-    average(comm, gradient, samples=64)
-    np.testing.assert_allclose(gradient, (comm.size - 1) / 2, rtol=1e-6)
-
-
 def check_a_rank_without_samples_does_not_count(comm: MPI.Intracomm) -> None:
     gradient = np.full(3, 8.0 if comm.rank == 0 else 1e6, np.float32)
     average(comm, gradient, samples=1 if comm.rank == 0 else 0)

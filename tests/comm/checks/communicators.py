@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import array
-from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import (
-    CollectiveError,
     CountingComm,
     HalvingDoublingComm,
     RecursiveDoublingComm,
@@ -17,6 +15,7 @@ from labkit.comm import (
     RootComm,
     TreeComm,
 )
+from tests.raising import error_on_every_rank
 
 SCHEDULED = RootComm, RingComm, TreeComm, RecursiveDoublingComm, HalvingDoublingComm
 
@@ -120,15 +119,3 @@ def check_arguments_that_differ_are_an_error_on_every_rank(comm: MPI.Intracomm) 
         said = error_on_every_rank(comm, lambda: own.Allreduce(MPI.IN_PLACE, fine, op))
         assert "SUM as on rank 0" in said and "MAX" in said, said
     np.testing.assert_array_equal(fine, 1)
-
-
-def error_on_every_rank(comm: MPI.Intracomm, call: Callable[[], object]) -> str:
-    """Check that the call raises one CollectiveError on all ranks, and leaves them in step."""
-    try:
-        call()
-    except CollectiveError as error:
-        said = str(error)
-    else:
-        raise AssertionError(f"rank {comm.rank}: no error")
-    assert comm.allgather(said) == [said] * comm.size
-    return said

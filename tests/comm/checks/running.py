@@ -76,41 +76,12 @@ def check_any_operation_that_commutes(comm: MPI.Intracomm) -> None:
     xor.Free()
 
 
-def check_the_ring_gives_the_same_bits_on_all_ranks(comm: MPI.Intracomm) -> None:
-    array = np.random.default_rng(comm.rank).normal(size=1001).astype(np.float32)
-    run(comm, ring_allreduce(comm.size), array, segment_bytes=400)
-    assert comm.allgather(array.tobytes()) == [array.tobytes()] * comm.size
-
-
 def check_a_slice_of_a_larger_array(comm: MPI.Intracomm) -> None:
     whole = np.full(20, comm.rank, np.float32)
     run(comm, ring_allreduce(comm.size), whole[5:16], segment_bytes=8)
     np.testing.assert_array_equal(whole[:5], comm.rank)
     np.testing.assert_array_equal(whole[5:16], sum(range(comm.size)))
     np.testing.assert_array_equal(whole[16:], comm.rank)
-
-
-def check_reduce_scatter_leaves_each_rank_its_piece(comm: MPI.Intracomm) -> None:
-    p = comm.size
-    array = np.arange(3.0 * p) + comm.rank
-    run(comm, ring_reduce_scatter(p), array, segment_bytes=16)
-    mine = slice(3 * comm.rank, 3 * comm.rank + 3)
-    np.testing.assert_array_equal(array[mine], np.arange(3.0 * p)[mine] * p + sum(range(p)))
-
-
-def check_ring_reduce_and_allgather_run_by_themselves(comm: MPI.Intracomm) -> None:
-    p, n = comm.size, 11  # no p above 1 divides it
-    pattern = np.arange(n, dtype=np.float32)
-    array = pattern + comm.rank
-    run(comm, ring_reduce(p), array, segment_bytes=8)
-    if comm.rank == 0:
-        np.testing.assert_array_equal(array, pattern * p + sum(range(p)))
-    bounds = chunk_bounds(n, p)
-    mine = slice(bounds[comm.rank], bounds[comm.rank + 1])
-    array = np.full(n, -1, np.float32)
-    array[mine] = pattern[mine]
-    run(comm, ring_allgather(p), array, segment_bytes=8)
-    np.testing.assert_array_equal(array, pattern)
 
 
 @collective("allreduce", lambda p: 1)
