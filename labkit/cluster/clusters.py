@@ -146,7 +146,7 @@ def preferred(paths: Iterable[Path]) -> Path | None:
     The engines that it uses already come first, then free ones, then those that another notebook holds
     without running a cell on them, then busy ones. Of equals, the first is preferred.
     """
-    return min(paths, key=lambda path: Claim(str(path.parent.parent), id_of(path)).state(), default=None)
+    return min(paths, key=lambda path: Claim(str(path.parent.parent), id_of(path)).preference(), default=None)
 
 
 def id_of(path: Path) -> str:

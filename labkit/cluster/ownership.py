@@ -11,10 +11,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,6 @@ from labkit.cluster.supervisor import cluster_files
 from mpiwatch.processes import start_time
 from mpiwatch.recorder import CellState, FlightRecorder
 
-LOCK_S = 1.0  # how long to wait for the lock of a kernel that stands still; it holds it for microseconds
-POLL_S = 0.01
 started = cache(start_time)  # of this process
 
 
@@ -80,12 +77,6 @@ class Owner:
         )
 
 
-class State(IntEnum):
-    """What the engines of a cluster are to this notebook, the best first."""
-
-    MINE, FREE, IDLE, BUSY = range(4)
-
-
 def this_notebook() -> str:
     """Return the path of this kernel's notebook; empty if unknown."""
     # JupyterLab sets the environment variable, VS Code the variable of the notebook.
@@ -110,14 +101,12 @@ class Claim:
         found = self.owner()
         return found if found is not None and found.is_other else None
 
-    def state(self) -> State:
-        """Return whether this notebook could use the engines now."""
+    def preference(self) -> int:
+        """Return 0 if this notebook has the engines, 1 if none has, 2 if an idle one has, 3 if a busy one."""
         found = self.owner()
-        if found is not None and found.is_me:
-            return State.MINE
         if found is None or not found.alive:
-            return State.FREE
-        return State.BUSY if found.is_busy else State.IDLE
+            return 1
+        return 0 if found.is_me else 2 + found.is_busy
 
     def take(self, *, by_force: bool) -> bool:
         """Make this notebook the owner, until the end of its cell at least; return whether it is.
@@ -188,7 +177,8 @@ class Claim:
         except FileNotFoundError:  # nobody has used the engines, or the cluster has ended
             return None
         with open(number, "r+") as file:
-            lock(number)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(number, fcntl.LOCK_EX)  # until it is closed; others hold it for microseconds
             try:
                 before = Owner(**json.load(file))
             except (ValueError, TypeError):
@@ -199,19 +189,6 @@ class Claim:
                 file.truncate()
                 file.write(json.dumps(asdict(after)) if after is not None else "")
         return before
-
-
-def lock(file: int) -> None:
-    """Lock an open file until it is closed; a file that cannot be locked counts as locked."""
-    deadline = time.monotonic() + LOCK_S
-    while time.monotonic() < deadline:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            time.sleep(POLL_S)
-        except OSError:  # a file system without locks
-            return
 
 
 class Cell:

@@ -17,7 +17,7 @@ from IPython import get_ipython
 from labkit.cluster import clusters
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.engine_setup import RankInfo, renew_comm, unreceived_messages
-from labkit.cluster.errors import CellHung, CellStopped, RankDied
+from labkit.cluster.errors import CellHung, CellStopped, ClusterError, RankDied
 from labkit.cluster.failures import failures, hang_report, tracebacks, unreceived_line
 from labkit.cluster.ownership import Claim
 from labkit.cluster.slurm import Job
@@ -112,13 +112,20 @@ class Ranks:
 
         Otherwise no notebook can take the engines from this one until its cell ends.
         """
-        # If the engines have ended and have not been replaced, report that first.
-        if self.claim is None or self.claim.other() is None:
-            self.check_controller()
-            if (died := self.death()) is not None:  # MPI may still be ending the other ranks
-                raise died
         if self.claim is not None and get_ipython() is not None:
-            self.claim.hold()
+            try:
+                self.claim.hold()
+            except ClusterError:
+                if self.claim.other() is None:  # the engines may have ended, which explains more
+                    self.check_engines()
+                raise
+        self.check_engines()
+
+    def check_engines(self) -> None:
+        """Raise if the controller or a rank has ended."""
+        self.check_controller()
+        if (died := self.death()) is not None:  # MPI may still be ending the other ranks
+            raise died
 
     def unreceived(self) -> str:
         """Return a line about messages of the last cell that no rank has received; empty if there are none.

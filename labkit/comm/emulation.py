@@ -129,34 +129,6 @@ class EmulatedComm(CommWrapper):
         """Return the links in one phrase, to be shown with every measurement made on them."""
         return f"emulated links: {describe(self.links)}"
 
-    def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        self._ports.catch_up()
-        return self._ports.receive(super().Irecv(buf, source, tag), source, tag)
-
-    def Recv(
-        self,
-        buf: Any,
-        source: int = MPI.ANY_SOURCE,
-        tag: int = MPI.ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> None:
-        self.Irecv(buf, source, tag).Wait(status)
-
-    def Sendrecv(  # noqa: PLR0917 (mpi4py's own)
-        self,
-        sendbuf: Any,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf: Any = None,
-        source: int = MPI.ANY_SOURCE,
-        recvtag: int = MPI.ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> None:
-        receiving = self.Irecv(recvbuf, source, recvtag)
-        sending = self.Isend(sendbuf, dest, sendtag)
-        receiving.Wait(status)
-        sending.Wait()
-
     def Barrier(self) -> None:
         """Wait, asleep, until all ranks have called this. Takes no emulated time."""
         self._ports.catch_up()
@@ -414,6 +386,25 @@ def _send(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> N
     getattr(comm, f"I{name.lower()}")(**given).Wait()
 
 
+def _start_to_receive(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> MPI.Request:
+    comm._ports.catch_up()
+    request, source, tag = call(), given.get("source", MPI.ANY_SOURCE), given.get("tag", MPI.ANY_TAG)
+    return comm._ports.receive(request, source, tag)
+
+
+def _receive(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> None:
+    status = given.pop("status", None)
+    comm.Irecv(**given).Wait(status)
+
+
+def _exchange(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> None:
+    source, tag = given.get("source", MPI.ANY_SOURCE), given.get("recvtag", MPI.ANY_TAG)
+    receiving = comm.Irecv(given.get("recvbuf"), source, tag)
+    sending = comm.Isend(given["sendbuf"], given["dest"], given.get("sendtag", 0))
+    receiving.Wait(given.get("status"))
+    sending.Wait()
+
+
 def _start(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> MPI.Request:
     comm._ports.catch_up()
     return comm._ports.collective(call(), comm._seconds(name, given))
@@ -435,6 +426,9 @@ def _refuse(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) ->
 
 wrap(EmulatedComm, ("Isend", "Issend"), _start_to_send)
 wrap(EmulatedComm, ("Send", "Ssend"), _send)
+wrap(EmulatedComm, ("Irecv",), _start_to_receive)
+wrap(EmulatedComm, ("Recv",), _receive)
+wrap(EmulatedComm, ("Sendrecv",), _exchange)
 wrap(EmulatedComm, ("Iallreduce", "Iallgather"), _start)
 wrap(EmulatedComm, ("Allreduce", "Allgather", "Alltoall", "Reduce_scatter_block"), _delay)
 wrap(EmulatedComm, ("Bcast", "Reduce", "Gather", "Scatter"), _delay)

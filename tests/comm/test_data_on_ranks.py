@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit import data
 from tests.made_sets import archive_files, random_samples, source_for, write_files
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -79,31 +78,6 @@ def test_schemes_that_promise_it_give_the_weights_of_one_rank(
         record = json.loads((tmp_path / "3" / scheme / "run.json").read_text())
         assert record["settings"]["shard"] == scheme
         assert len(record.get("speeds", [])) == (3 if scheme == "weighted" else 0)
-
-
-def test_shuffling_changes_from_epoch_to_epoch_and_with_the_seed(
-    run_commands: RunCommands, tmp_path: Path
-) -> None:
-    few = ("--epochs", "2", "--batch", "50", "--shard")
-    train_each(
-        *(run_commands, 2, tmp_path),
-        strided=(*few, "strided"),
-        shuffled=(*few, "shuffled"),
-        again=(*few, "shuffled"),
-    )
-    strided, shuffled, again = (weights(tmp_path / name) for name in ("strided", "shuffled", "again"))
-    assert not np.allclose(strided, shuffled, atol=1e-4)
-    np.testing.assert_array_equal(shuffled, again)
-
-
-def test_all_schemes_agree_if_a_step_takes_all_samples(run_commands: RunCommands, tmp_path: Path) -> None:
-    train_each(run_commands, 1, tmp_path, alone=("--epochs", "5"))
-    options = {scheme: ("--epochs", "5", "--shard", scheme) for scheme in data.SCHEMES}
-    train_each(run_commands, 3, tmp_path, **options)
-    for scheme in data.SCHEMES:
-        np.testing.assert_allclose(
-            weights(tmp_path / scheme), weights(tmp_path / "alone"), atol=1e-6, err_msg=scheme
-        )
 
 
 def test_a_data_set_in_files_trains_or_is_reported_missing(run: Run, programs: Path, tmp_path: Path) -> None:

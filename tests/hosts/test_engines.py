@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from labkit import hosts
 from labkit.hosts.namespaces import FOLDER
-from tests.cluster_fixtures import Kernel, World, wait_until, world
+from tests.cluster_fixtures import Kernel, World, new_kernel, wait_until, world
 
 pytestmark = pytest.mark.clusters
 
-__all__ = ["world"]
+__all__ = ["new_kernel", "world"]
 CONNECT = "from labkit.cluster import connect\nrc = connect(3, profile='hosts')"
 
 
-@pytest.fixture
-def new_kernel(folder: Path, world: World) -> Iterator[Callable[[], Kernel]]:
-    """Start kernels that use the test's hosts."""
-    kernels: list[Kernel] = []
+@pytest.fixture(autouse=True)
+def hosts_of_the_test(folder: Path, world: World) -> None:
+    """Let kernels use the test's hosts."""
     world.env[FOLDER] = str(folder)
-
-    def new() -> Kernel:
-        kernels.append(Kernel(world))
-        return kernels[-1]
-
-    yield new
-    for kernel in kernels:
-        kernel.end()
 
 
 def sockets(folder: Path) -> list[Path]:

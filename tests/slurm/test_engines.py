@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import ipyparallel as ipp
 import pytest
-import zmq
 
 from tests.cluster_fixtures import Kernel, World, wait_until
 from tests.slurm.local_cluster import LocalCluster
@@ -71,27 +69,6 @@ def test_engines_are_one_world_and_their_ids_are_the_ranks(
     output = connected.run("%%px\nif rank != 2:\n    comm.Barrier()")
     assert "rank 2 never" in output and "HangError" in output
     assert "this notebook's cluster" in connected.run(CONNECT)
-    refuses_clients_without_the_key(next(file for file in files if "client" in file.name))
-
-
-def refuses_clients_without_the_key(file: Path) -> None:
-    """Check that the controller answers a client with its key, and no other client."""
-    text = file.read_text()
-    with ipp.Client(str(file), timeout=30) as client:
-        assert client.ids == [0, 1, 2, 3]
-    stranger = file.with_name("stranger.json")
-    key = re.search(r'"curve_serverkey": "(.*?)"', text)
-    assert key
-    other, _ = zmq.curve_keypair()
-    # One connection file asks for no encryption, the other has a wrong key.
-    for other_text in (
-        re.sub(r'"curve_\w+": ".*?"', lambda found: found[0].partition(":")[0] + ": null", text),
-        text.replace(key[1], other.decode()),
-    ):
-        stranger.write_text(other_text)
-        with pytest.raises(TimeoutError):
-            ipp.Client(str(stranger), timeout=2)
-        stranger.unlink()
 
 
 def test_a_hang_is_reported_to_a_notebook_that_shares_no_memory_with_the_ranks(

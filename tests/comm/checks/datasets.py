@@ -123,17 +123,6 @@ def check_an_impossible_set_or_scheme_is_an_error_on_every_rank(comm: MPI.Intrac
             assert f"{comm.size - 1} samples for {comm.size} ranks" in said, said
 
 
-def check_one_seed_shuffles_the_same_way_on_every_rank(comm: MPI.Intracomm) -> None:
-    """Each rank draws by itself; if they agree, their shards together are the whole set."""
-    drawn = {}
-    for seed in (1, 2):
-        mine = data.shuffled(N, comm.rank, comm.size, seed, 1).tolist()
-        shards = comm.allgather(mine)
-        assert sorted(sample for shard in shards for sample in shard) == list(range(N))
-        drawn[seed] = shards
-    assert drawn[1] != drawn[2]
-
-
 def check_each_global_batch_holds_the_samples_of_training_on_one_rank(comm: MPI.Intracomm) -> None:
     """Compare the samples themselves: p ranks with local batches of B, and one rank with p·B."""
     with made_set(comm):
