@@ -21,14 +21,7 @@ from labkit.comm.datasets import SharedSet, fetch, once_per_node, scatter
 from labkit.comm.emulation import EmulatedComm, Link, parse_link
 from labkit.comm.output import print_by_rank
 from labkit.comm.running import run
-from labkit.comm.scheduled import (
-    HalvingDoublingComm,
-    RecursiveDoublingComm,
-    RingComm,
-    RootComm,
-    ScheduledComm,
-    TreeComm,
-)
+from labkit.comm.scheduled import RingComm, ScheduledComm
 from labkit.comm.shared_memory import shared_array
 from mpiwatch.errors import CollectiveError, raise_together
 from mpiwatch.waiting import sleeping_barrier
@@ -44,14 +37,10 @@ __all__ = [
     "CountedTraffic",
     "CountingComm",
     "EmulatedComm",
-    "HalvingDoublingComm",
     "Link",
-    "RecursiveDoublingComm",
     "RingComm",
-    "RootComm",
     "ScheduledComm",
     "SharedSet",
-    "TreeComm",
     "allocate_gradient",
     "average",
     "check_before_averaging",

@@ -1,6 +1,8 @@
 """Communicators whose Allreduce is a schedule, so that any mpi4py program uses the ring by changing one line.
 
 comm = RingComm(MPI.COMM_WORLD)
+
+Another schedule takes a class of two lines, such as RingComm.
 """
 
 from __future__ import annotations
@@ -14,14 +16,7 @@ from mpi4py import MPI
 
 from labkit.comm.counting import CountingComm
 from labkit.comm.running import complete, steps
-from labkit.schedules import (
-    Schedule,
-    halving_doubling,
-    recursive_doubling,
-    ring_allreduce,
-    root_allreduce,
-    tree_allreduce,
-)
+from labkit.schedules import Schedule, ring_allreduce
 from mpiwatch import waiting
 from mpiwatch.buffers import flat, is_in_place
 from mpiwatch.errors import raise_faults
@@ -144,34 +139,10 @@ class ScheduledComm(CommWrapper):
         vars(self).pop("_messages", None)  # its messages would not pass through the outer communicators
 
 
-class RootComm(ScheduledComm):
-    """Allreduce through rank 0, which adds up all arrays and sends the sum to every rank."""
-
-    schedule = staticmethod(root_allreduce)
-
-
 class RingComm(ScheduledComm):
     """Allreduce around a ring."""
 
     schedule = staticmethod(ring_allreduce)
-
-
-class TreeComm(ScheduledComm):
-    """Allreduce up a binomial tree and back down."""
-
-    schedule = staticmethod(tree_allreduce)
-
-
-class RecursiveDoublingComm(ScheduledComm):
-    """Allreduce by recursive doubling."""
-
-    schedule = staticmethod(recursive_doubling)
-
-
-class HalvingDoublingComm(ScheduledComm):
-    """Allreduce by recursive halving, then recursive doubling."""
-
-    schedule = staticmethod(halving_doubling)
 
 
 def _values(sendbuf: Any, recvbuf: Any) -> tuple[np.ndarray | None, np.ndarray | None]:

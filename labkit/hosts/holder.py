@@ -19,20 +19,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from labkit.hosts import links, state
-from labkit.hosts.namespaces import (
-    MOUNT,
-    MS_BIND,
-    MS_REC,
-    MS_SLAVE,
-    NET,
-    PR_SET_DUMPABLE,
-    TOKEN,
-    USER,
-    UTS,
-    call,
-    leave,
-    mount,
-)
+from labkit.hosts import namespaces as kernel
+from labkit.hosts.namespaces import call, leave, mount
 from labkit.hosts.state import Host, State, folder
 from mpiwatch.processes import PR_SET_PDEATHSIG, die_with_parent, start_time
 
@@ -43,14 +31,14 @@ def seclude() -> None:
     """Move this process into a new network namespace, and if that needs it into a new user namespace."""
     user, group = os.getuid(), os.getgid()
     try:
-        leave(NET | MOUNT)
+        leave(kernel.NET | kernel.MOUNT)
     except PermissionError:
-        leave(USER | NET | MOUNT)
+        leave(kernel.USER | kernel.NET | kernel.MOUNT)
         for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
             Path(f"/proc/self/{name}").write_text(text)
-        call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # else /proc would hide it from its own user
+        call("prctl", kernel.PR_SET_DUMPABLE, 1, 0, 0, 0)  # else /proc would hide it from its own user
     # Mounts made here stay here; mounts that the machine makes later appear here, too.
-    mount("none", "/", flags=MS_REC | MS_SLAVE)
+    mount("none", "/", flags=kernel.MS_REC | kernel.MS_SLAVE)
 
 
 def name_hosts(count: int) -> None:
@@ -63,7 +51,7 @@ def name_hosts(count: int) -> None:
         ours = folder() / Path(path).name
         ours.write_text(text)
         if Path(path).exists():
-            mount(str(ours), path, flags=MS_BIND)
+            mount(str(ours), path, flags=kernel.MS_BIND)
 
 
 def run_host(index: int, bandwidth: int, go: int, answer: int) -> NoReturn:
@@ -73,9 +61,9 @@ def run_host(index: int, bandwidth: int, go: int, answer: int) -> NoReturn:
     there), then write `up`; or write what failed.
     """
     try:
-        leave(NET | UTS | MOUNT)
+        leave(kernel.NET | kernel.UTS | kernel.MOUNT)
         socket.sethostname(f"lab{index}")
-        mount("none", "/", flags=MS_REC | MS_SLAVE)
+        mount("none", "/", flags=kernel.MS_REC | kernel.MS_SLAVE)
         mount("sysfs", "/sys", "sysfs")  # it shows the network cards of the namespace that mounts it
         os.write(answer, b"apart\n")
         os.read(go, 1)
@@ -137,7 +125,7 @@ def end_with(owner: int, started: str, held: State) -> None:
 def main(owner: int, bandwidths: list[int]) -> None:
     """Hold hosts with links of these bandwidths (bit/s) until killed, or until their owner ends."""
     started = start_time(owner) if owner else ""
-    token = os.environ[TOKEN]
+    token = os.environ[kernel.TOKEN]
     try:
         held = State(token, os.getpid(), start_time(os.getpid()), build(bandwidths))
         held.save()

@@ -25,16 +25,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from labkit.comm import (
-    CountingComm,
-    EmulatedComm,
-    HalvingDoublingComm,
-    Link,
-    RecursiveDoublingComm,
-    RingComm,
-    RootComm,
-    TreeComm,
-)
+from labkit.comm import CountingComm, EmulatedComm, Link, RingComm, ScheduledComm
+from labkit.schedules import ALLREDUCE
 from mpiwatch.communicators import WatchedComm, watch
 
 WORLD, SELF = MPI.COMM_WORLD, MPI.COMM_SELF
@@ -62,11 +54,10 @@ def emulated(comm: MPI.Intracomm) -> MPI.Intracomm:
 COMMUNICATORS: dict[str, Wrap] = {
     "mpi4py's own": lambda comm: comm,
     "counting": CountingComm,
-    "root": RootComm,
-    "ring": RingComm,
-    "tree": TreeComm,
-    "recursive-doubling": RecursiveDoublingComm,
-    "halving-doubling": HalvingDoublingComm,
+    **{
+        name: type(name, (ScheduledComm,), {"schedule": staticmethod(schedule)})
+        for name, schedule in ALLREDUCE.items()
+    },
     "watched": watched,
     "emulated": emulated,
     "counting(watched)": lambda comm: CountingComm(watched(comm)),

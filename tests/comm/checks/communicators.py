@@ -7,17 +7,13 @@ import array
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import (
-    CountingComm,
-    HalvingDoublingComm,
-    RecursiveDoublingComm,
-    RingComm,
-    RootComm,
-    TreeComm,
-)
+from labkit.comm import CountingComm, RingComm, ScheduledComm
+from labkit.schedules import ALLREDUCE
 from tests.raising import error_on_every_rank
 
-SCHEDULED = RootComm, RingComm, TreeComm, RecursiveDoublingComm, HalvingDoublingComm
+SCHEDULED = [
+    type(name, (ScheduledComm,), {"schedule": staticmethod(schedule)}) for name, schedule in ALLREDUCE.items()
+]
 
 
 def check_every_form_of_a_message(comm: MPI.Intracomm) -> None:

@@ -5,8 +5,21 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import CountedTraffic, CountingComm, RingComm, TreeComm, run
-from labkit.schedules import ALLREDUCE, Schedule, chunk_bounds, ring_allreduce, root_allreduce
+from labkit.comm import CountedTraffic, CountingComm, RingComm, ScheduledComm, run
+from labkit.schedules import (
+    ALLREDUCE,
+    Schedule,
+    chunk_bounds,
+    ring_allreduce,
+    root_allreduce,
+    tree_allreduce,
+)
+
+
+class TreeComm(ScheduledComm):
+    """Allreduce up a binomial tree and back down."""
+
+    schedule = staticmethod(tree_allreduce)
 
 
 def counted(comm: CountingComm, name: str) -> CountedTraffic:
