@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.children import end
-from labkit.exercises import sandbox, transport, visible
+from labkit.exercises import sandbox, transport
 from labkit.exercises.exercise import Case, Exercise
 from labkit.exercises.limits import FILE_BYTES, PROCESSES, processes
 from mpiwatch import env
@@ -131,7 +131,7 @@ class Job:
             given = [name.decode() for name in set(re.findall(rb"(?:labkit|mpiwatch)(?:\.\w+)+", content))]
             seen = [JOB, *given, *["mpiwatch.__main__"] * exercise.on_ranks]
             modules = folder / "modules"
-            visible.copy_modules(seen, exercise.prelude, modules)
+            sandbox.copy_modules(seen, exercise.prelude, modules)
             environment |= {"PYTHONPATH": str(modules), "TMPDIR": "/tmp"}
             command = sandbox.command(command, self.folder, [modules])
         self.requests = 0

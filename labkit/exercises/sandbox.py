@@ -9,12 +9,17 @@ SETTINGS is JSON: `folder`, which the command may write to; `read_only`, other f
 - a network without any card but its loopback;
 - process ids: all processes end with the first;
 - if root starts it, a user; otherwise a user namespace, in which it has no rights.
+
+Of labkit and mpiwatch, a job in a sandbox sees copies of the modules that it imports, and no others: the rest
+holds the references, and functions that do an exercise by themselves.
 """
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import fcntl
+import importlib.util
 import json
 import os
 import shutil
@@ -25,7 +30,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -52,13 +57,8 @@ from mpiwatch.processes import LINUX, PR_SET_PDEATHSIG
 # From <linux/sched.h>, <sys/mount.h>, <linux/mount.h>, <sys/prctl.h> and <linux/sockios.h>.
 IPC, PID = 0x08000000, 0x20000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_PRIVATE, MNT_DETACH = 2, 4, 8, 0x40000, 2
-MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, RDONLY, NOSUID = (
-    442,
-    -100,
-    0x8000,
-    1,
-    2,
-)  # a system call; the C library may lack it
+MOUNT_SETATTR = 442  # a system call; the C library may lack it
+AT_FDCWD, AT_RECURSIVE, RDONLY, NOSUID = -100, 0x8000, 1, 2
 PR_SET_NO_NEW_PRIVS = 38
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 
@@ -71,7 +71,83 @@ OF_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtim
 DEVICES = ("null", "zero", "full", "random", "urandom")
 START_S = 20.0
 
+SOURCES = Path(__file__).resolve().parents[2]
+TOPS = "labkit", "mpiwatch"
+ALL = "*"
+
 in_use = False  # whether `command` makes a sandbox: a judge of submissions sets it
+
+
+def copy_modules(roots: list[str], prelude: str, folder: Path) -> None:
+    """Copy these modules, and all of labkit and mpiwatch that they and the prelude import, to a folder.
+
+    Of a package, what no other module imports from it stays behind.
+    """
+    names: dict[str, set[str]] = {}  # of each module, which of its names others import
+    left = [(root, ALL) for root in roots] + list(_imports(ast.parse(prelude)))
+    while left:
+        module, name = left.pop()
+        path = _file_of(module)
+        if path is None or name in names.get(module, ()):
+            continue
+        is_new = module not in names
+        names.setdefault(module, set()).add(name)
+        if "." in module:
+            left.append((module.rpartition(".")[0], ""))
+        if path.name == "__init__.py":
+            left += [(f"{module}.{name}", ALL)] * (name not in ("", ALL))
+            left += _imports(_reduced(path, names[module]))
+        elif is_new:
+            left += _imports(ast.parse(path.read_bytes()))
+    for module, wanted in names.items():
+        path = _file_of(module)
+        assert path is not None
+        target = folder / path.relative_to(SOURCES)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.name == "__init__.py":
+            target.write_text(ast.unparse(_reduced(path, wanted)))
+        else:
+            shutil.copy2(path, target)  # with its time: the compiled file holds it
+            compiled = Path(importlib.util.cache_from_source(str(path)))
+            if compiled.exists():
+                there = target.parent / compiled.parent.name
+                there.mkdir(exist_ok=True)
+                shutil.copy2(compiled, there / compiled.name)
+
+
+def _file_of(module: str) -> Path | None:
+    """Return the file of a module of labkit or mpiwatch; None if there is no such module."""
+    place = SOURCES.joinpath(*module.split("."))
+    found = [path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()]
+    return found[0] if found and module.split(".", maxsplit=1)[0] in TOPS else None
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the modules of ours that are imported, with the names that are imported from them."""
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        left += ast.iter_child_nodes(node)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in TOPS:
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, ALL) for alias in node.names if alias.name.split(".")[0] in TOPS)
+
+
+def _reduced(path: Path, wanted: set[str]) -> ast.Module:
+    """Return the lines of a package that import the names wanted of it; all lines if those do not suffice."""
+    tree = ast.parse(path.read_bytes())
+    package = ".".join(path.parent.relative_to(SOURCES).parts)
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module != "__future__"]
+    named = {alias.asname or alias.name for node in imports for alias in node.names}
+    if any(_file_of(f"{package}.{name}") is None for name in wanted - named - {"", ALL}):
+        return tree
+    for node in imports:
+        node.names = [alias for alias in node.names if (alias.asname or alias.name) in wanted]
+    tree.body = [node for node in imports if node.names]
+    return tree
 
 
 @cache
