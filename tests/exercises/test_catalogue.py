@@ -87,6 +87,7 @@ def test_an_exercise_is_complete(name: str) -> None:
     assert len(exercise.hints) >= LEAST_HINTS
     assert 1 <= exercise.difficulty <= 5
     assert (inspect.getdoc(exercise.reference) or "").strip()
+    assert "# noqa" not in exercise.text and "# type: ignore" not in exercise.text
     assert len(exercise.mistakes) >= LEAST_MISTAKES
     assert len(set(map(exercise.mistaken, exercise.mistakes))) == len(exercise.mistakes)
 
@@ -126,3 +127,23 @@ def test_each_exercise_is_found_in_its_module() -> None:
     assert all(catalogue.find(name) is exercise for name, exercise in EXERCISES.items())
     with pytest.raises(catalogue.UnknownExercise, match="no exercise called no_such_function"):
         catalogue.find("no_such_function")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '"""Return."""',
+        "pass",
+        "...",
+        '"""Return."""\n    # Your code here.\n    ...',
+        "raise NotImplementedError",
+    ],
+)
+def test_a_body_without_code_is_a_stub(body: str) -> None:
+    assert is_stub(f"import numpy as np\n\ndef f(x):\n    {body}\n", "f")
+
+
+@pytest.mark.parametrize("body", ["return None", "x += 1", '"""Return."""\n    return x', "raise ValueError"])
+def test_a_body_with_code_is_no_stub(body: str) -> None:
+    assert not is_stub(f"def f(x):\n    {body}\n", "f")
+    assert not is_stub(f"def f(x):\n    {body}\n", "g")

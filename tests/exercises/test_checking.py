@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 from typing import Any
 
 import pytest
 
 from labkit.exercises import catalogue, checking, record
-from labkit.exercises.checking import is_reference, reference_function
+from labkit.exercises.checking import cell_text, is_reference, reference_function
 from labkit.exercises.exercise import Verdict
 
 
@@ -104,3 +105,24 @@ def test_hints_open_one_at_a_time(judged: Any, capsys: pytest.CaptureFixture[str
     assert hints[1] in " ".join(capsys.readouterr().out.split())
     checking.hint("no_such_function")
     assert "no exercise called" in capsys.readouterr().out
+
+
+def test_the_text_of_a_function_in_a_cell_is_that_of_the_cell() -> None:
+    text, file = "import numpy as np\ndef f(x):\n    return np.abs(x)\n", "/tmp/ipykernel_1/2.py"
+    names: dict[str, object] = {}
+    exec(compile(text, file, "exec"), names)
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    assert cell_text(names["f"]) == text  # type: ignore[arg-type]
+    assert cell_text(written).startswith("def written(")
+
+
+def test_the_reference_that_stands_in_uses_the_notebooks_names() -> None:
+    exercise = catalogue.find("training_step")
+    names: dict[str, Any] = {"mlp_gradient": "the student's"}
+    reference = reference_function(exercise, names)
+    assert reference.__globals__ is names
+    assert names["mlp_gradient"] == "the student's"
+    assert callable(names["average_gradients"])  # from the exercise's prelude
+    assert "training_step" not in names
+    assert is_reference(reference, exercise)
+    assert not is_reference(written, exercise)
