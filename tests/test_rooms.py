@@ -54,12 +54,12 @@ MOST_LINES = {
     "labkit/cluster": 3_220,
     "labkit/doctor": 690,
     "labkit/bench": 1_270,
-    "labkit/exercises": 9_007,
+    "labkit/exercises": 8_983,
     "labkit/plots": 1_400,
     "labkit/cli": 2_190,
-    "tests": 25_130,
+    "tests": 25_117,
 }
-MOST_FILES, MOST_PACKAGES = 216, 18
+MOST_FILES, MOST_PACKAGES = 215, 18
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
