@@ -126,8 +126,8 @@ class Slot(ctypes.Structure):
         ("message_purpose", ctypes.c_char * PURPOSE_BYTES),  # what it is part of; empty: the caller's own
         ("message_origin", ctypes.c_char * ORIGIN_BYTES),  # the line that made the request; empty: no request
         ("message_polls", ctypes.c_int64),  # without success, by a rank that polls itself; 0: it does not
-        ("confirmed", ctypes.c_int64),  # see circle.confirmation
-        ("writes_stack", ctypes.c_int64),  # whether it answers the signal (see stacks.py)
+        ("confirmed", ctypes.c_int64),  # see deadlock.confirmation
+        ("writes_stack", ctypes.c_int64),  # whether it answers the signal (see source.py)
         ("calls_noted", ctypes.c_int64),
         ("host", ctypes.c_char * HOST_BYTES),  # the machine's name, if there are several machines
         ("place", ctypes.c_char * PLACE_BYTES),  # the student's line at which the rank waits
