@@ -6,7 +6,6 @@ Most tests put a fake uv on PATH, which installs a single script.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
 import json
 import os
@@ -106,6 +105,7 @@ class Place:
                 process.kill()
                 raise AssertionError(process.communicate(timeout=LIMIT_S)[0])
             time.sleep(0.02)
+        assert "Another `make`" in self.make(code=1)
         process.send_signal(signum)
         output, _ = process.communicate(timeout=LIMIT_S)
         if signum == signal.SIGKILL:  # uv goes on, and nobody else may use the folder meanwhile
@@ -119,14 +119,9 @@ class Place:
 
     def locked(self) -> bool:
         """Return whether another process has the lock."""
-        descriptor = os.open(self.folder.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        with contextlib.suppress(SystemExit), make_env.locked(self.folder.parent):
+            return False
+        return True
 
 
 @pytest.fixture
@@ -242,18 +237,6 @@ def test_what_lies_beside_the_environment_or_in_it_stays(place: Place) -> None:
     assert place.make("--remove") == "" and not place.folder.exists()
 
 
-def test_two_calls_do_not_make_the_same_environment(place: Place) -> None:
-    (place.tools / "hang").touch()
-    first = place.start()
-    while not (place.tools / "call").exists():
-        assert first.poll() is None
-        time.sleep(0.02)
-    assert "Another `make`" in place.make(code=1)
-    (place.tools / "hang").unlink()
-    output, _ = first.communicate(timeout=LIMIT_S)
-    assert first.returncode == 0 and place.works(), output
-
-
 def test_an_installer_that_takes_long_shows_what_it_does(place: Place) -> None:
     """Run it in a terminal, where one line shows the time and the installer's last line."""
     (place.tools / "hang").touch()
@@ -311,6 +294,8 @@ def test_pip_installs_if_its_settings_name_an_index_or_uv_fails(
     path, version = output.splitlines()
     assert path == f"{folder}/bin/pip"
     assert f"from {folder}/lib/" in version
+    if "find-links" in settings:
+        return  # once is enough for the rest
     small_lock.write_text(re.sub(r"sha256:\w{4}", "sha256:0000", small_lock.read_text()))
     with pytest.raises(subprocess.CalledProcessError):
         install(folder, monkeypatch)

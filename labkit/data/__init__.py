@@ -12,8 +12,8 @@ from labkit.data.datasets import (
     mnist,
     open_dataset,
 )
-from labkit.data.fetching import SOURCES, Source, cache, fetch, is_cached
-from labkit.data.files import FetchError, FormatError
+from labkit.data.fetching import SOURCES, FetchError, Source, cache, fetch, is_cached
+from labkit.data.formats import FormatError
 from labkit.data.shards import (
     SCHEMES,
     Scheme,

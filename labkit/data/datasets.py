@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from labkit.data.fetching import SOURCES, fetch, folder, is_cached
-from labkit.data.files import FetchError, RowFile, read_rows
+from labkit.data.fetching import SOURCES, FetchError, fetch, folder, is_cached
+from labkit.data.formats import RowFile, read_rows
 
 Shape = tuple[int, ...]
 

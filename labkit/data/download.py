@@ -1,17 +1,15 @@
 """Download a file, resuming as often as necessary.
 
-pooch checks and stores files, but restarts an interrupted download from the beginning. Here the received
-bytes stay in a .part file, and the next attempt requests the rest: a range request, RFC 9110, section 14.
+The received bytes stay in a .part file, and the next attempt, of this process or a later one, requests the
+rest: a range request, RFC 9110, section 14. Imported only for a download: requests takes time and memory.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import requests
 from tqdm.auto import tqdm
@@ -24,83 +22,71 @@ LEAST_BYTES, WITHIN_S, CONNECTIONS = 1 << 16, 60.0, 5
 PARTIAL, UNSATISFIABLE = 206, 416
 
 
-class ResumingDownloader:
-    """A downloader for pooch that resumes interrupted downloads, of this process or an earlier one.
+def download(url: str, part: Path, heartbeat: Callable[[], None]) -> None:
+    """Download `url` completely to the file `part`, which may hold the first bytes already.
 
-    The file `part` holds the bytes received so far. Call `heartbeat` with each block. Reconnect as long as
-    the connections deliver something: a connection without any bytes is an error, and so are CONNECTIONS in a
-    row with fewer than LEAST_BYTES each, or fewer than LEAST_BYTES in WITHIN_S.
+    Call `heartbeat` with each block. Reconnect as long as the connections deliver something. Raise
+    requests.RequestException if a connection delivers nothing, CONNECTIONS in a row deliver fewer than
+    LEAST_BYTES each, or one delivers fewer in WITHIN_S; `part` is kept for the next attempt.
     """
+    with tqdm(desc=Path(url).name, unit="B", unit_scale=True, delay=0.5) as bar:
+        complete, few = False, 0
+        while not complete:
+            before, reason = _size(part), "the connection ended too early"
+            try:
+                complete = _resume(url, part, bar, heartbeat)
+            except (requests.Timeout, HTTPError) as error:
+                reason = f"{error}"
+            except requests.HTTPError:
+                raise  # the server refused; it would refuse again
+            except requests.ConnectionError:
+                reason = "no connection"
+            arrived = _size(part) - before
+            few = few + 1 if arrived < LEAST_BYTES else 0
+            if not complete and arrived <= 0:
+                raise requests.ConnectionError(reason)
+            if not complete and few == CONNECTIONS:
+                raise requests.RequestException(
+                    f"{few} connections in a row ended too early, the last one after {arrived} bytes"
+                )
 
-    def __init__(self, part: Path, heartbeat: Callable[[], None]) -> None:
-        self.part, self.heartbeat = part, heartbeat
-        self._arrived, self._since = 0, monotonic()
 
-    def __call__(self, url: str, output_file: str, pooch: Any) -> None:
-        """Download `url` completely to `output_file`; raise requests.RequestException if that fails."""
-        with tqdm(desc=Path(url).name, unit="B", unit_scale=True, delay=0.5) as bar:
-            complete, few = False, 0
-            while not complete:
-                before, reason = self._received(), "the connection ended too early"
-                try:
-                    complete = self._resume(url, before, bar)
-                except (requests.Timeout, HTTPError) as error:
-                    reason = f"{error}"
-                except requests.HTTPError:
-                    raise  # the server refused; it would refuse again
-                except requests.ConnectionError:
-                    reason = "no connection"
-                arrived = self._received() - before
-                few = few + 1 if arrived < LEAST_BYTES else 0
-                if not complete and arrived <= 0:
-                    raise requests.ConnectionError(reason)
-                if not complete and few == CONNECTIONS:
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
+def _resume(url: str, part: Path, bar: tqdm, heartbeat: Callable[[], None]) -> bool:
+    """Request the rest of the file and append it; return whether the file is then complete."""
+    received = _size(part)
+    # "identity", since ranges would count packed bytes if the server compressed its response.
+    headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={received}-"} if received else {})}
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUTS_S) as response:
+        content_range = response.headers.get("Content-Range", "")
+        if response.status_code == UNSATISFIABLE:
+            if content_range == f"bytes */{received}":
+                return True  # the previous attempt received everything
+            part.unlink()  # longer than the file itself, so not a part of it
+            return _resume(url, part, bar, heartbeat)
+        response.raise_for_status()
+        if response.status_code != PARTIAL:
+            received = 0  # the server sends the whole file again
+        elif not re.match(rf"bytes {received}-\d+/", content_range):
+            raise requests.HTTPError(f"requested bytes from {received} on, got {content_range!r} from {url}")
+        length = response.headers.get("Content-Length")
+        bar.total, bar.n = received + int(length) if length is not None else None, received
+        arrived, since = 0, monotonic()
+        with part.open("ab" if received else "wb") as file:
+            # read1 (urllib3 2) does not wait until a whole block has arrived.
+            read = getattr(response.raw, "read1", response.raw.read)
+            while block := read(BLOCK, decode_content=False):
+                file.write(block)
+                bar.update(len(block))
+                heartbeat()
+                arrived += len(block)
+                if arrived >= LEAST_BYTES:
+                    arrived, since = 0, monotonic()
+                elif monotonic() - since > WITHIN_S:
                     raise requests.RequestException(
-                        f"{few} connections in a row ended too early, the last one after {arrived} bytes"
+                        f"only {arrived} bytes came in {WITHIN_S:g} s; the partial file is kept for next time"
                     )
-        os.replace(self.part, output_file)
-
-    def _received(self) -> int:
-        return self.part.stat().st_size if self.part.exists() else 0
-
-    def _check_pace(self, arrived: int) -> None:
-        """Raise requests.RequestException if the server sends too slowly."""
-        self._arrived += arrived
-        if self._arrived >= LEAST_BYTES:
-            self._arrived, self._since = 0, monotonic()
-        elif monotonic() - self._since > WITHIN_S:
-            raise requests.RequestException(
-                f"only {self._arrived} bytes came in {WITHIN_S:g} s; the partial file is kept for next time"
-            )
-
-    def _resume(self, url: str, received: int, bar: tqdm) -> bool:
-        """Request the rest of the file and append it; return whether the file is then complete."""
-        # "identity", since ranges would count packed bytes if the server compressed its response.
-        headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={received}-"} if received else {})}
-        with requests.get(url, headers=headers, stream=True, timeout=TIMEOUTS_S) as response:
-            if response.status_code == UNSATISFIABLE:
-                if re.fullmatch(rf"bytes \*/{received}", response.headers.get("Content-Range", "")):
-                    return True  # the previous attempt received everything
-                self.part.unlink()  # longer than the file itself, so not a part of it
-                return self._resume(url, 0, bar)
-            response.raise_for_status()
-            offset = 0
-            if response.status_code == PARTIAL:
-                content_range = response.headers.get("Content-Range", "")
-                if not re.match(rf"bytes {received}-\d+/", content_range):
-                    raise requests.HTTPError(
-                        f"requested bytes from {received} on, got {content_range!r} from {url}"
-                    )
-                offset = received
-            length = response.headers.get("Content-Length")
-            total = offset + int(length) if length is not None else None
-            bar.total, bar.n = total, offset
-            with self.part.open("ab" if offset else "wb") as file:
-                # read1 (urllib3 2) does not wait until a whole block has arrived.
-                read = getattr(response.raw, "read1", response.raw.read)
-                while block := read(BLOCK, decode_content=False):
-                    file.write(block)
-                    bar.update(len(block))
-                    self.heartbeat()
-                    self._check_pace(len(block))
-        return total is None or self._received() == total
+    return bar.total is None or _size(part) == bar.total

@@ -16,11 +16,15 @@ from pathlib import Path
 import numpy as np
 from platformdirs import user_cache_path
 
-from labkit.data import cifar_files, mnist_files
-from labkit.data.files import FetchError, FormatError, RowFile
-from labkit.files import UNFINISHED, atomic_write
+from labkit.data import formats
+from labkit.data.formats import FormatError, RowFile
+from labkit.files import atomic_write
 
 CACHE = "LABKIT_DATA"  # environment variable with the path of another cache folder
+
+
+class FetchError(OSError):
+    """A data set is not in the cache and cannot be downloaded; the message says what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,8 @@ class Source:
 
     `files` maps file names to the SHA-256 of the originals. Each address in `mirrors` holds all files; the
     first is tried first. `samples` maps splits to numbers of samples. `image` is (channels, height, width).
-    `unpack` and `read_split` belong to the format (see labkit.data.mnist_files). In each row of a file, the
-    image comes last.
+    `unpack` and `read_split` belong to the format (see labkit.data.formats). In each row of a file, the image
+    comes last.
     """
 
     description: str
@@ -56,18 +60,18 @@ SOURCES: dict[str, Source] = {
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
         ),
         samples={"train": 60_000, "test": 10_000},
-        image=(1, mnist_files.SIDE, mnist_files.SIDE),
-        unpack=mnist_files.unpack,
-        read_split=mnist_files.read_split,
+        image=(1, formats.SIDE, formats.SIDE),
+        unpack=formats.unpack_mnist,
+        read_split=formats.read_mnist_split,
     ),
     "cifar10": Source(
         description="60,000 colour photographs of ten classes, 3×32×32",
-        files={cifar_files.ARCHIVE: "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+        files={formats.ARCHIVE: "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
         mirrors=("https://www.cs.toronto.edu/~kriz/",),
         samples={"train": 50_000, "test": 10_000},
         image=(3, 32, 32),
-        unpack=cifar_files.unpack,
-        read_split=cifar_files.read_split,
+        unpack=formats.unpack_cifar,
+        read_split=formats.read_cifar_split,
     ),
 }
 
@@ -76,7 +80,7 @@ def cache() -> Path:
     """Return the folder with the fetched data sets: $LABKIT_DATA, or the user's cache folder."""
     if chosen := os.environ.get(CACHE):
         return Path(chosen)
-    return user_cache_path("allreduce-lab")  # as pooch.os_cache, without importing pooch on every rank
+    return user_cache_path("allreduce-lab")
 
 
 def folder(name: str) -> Path:
@@ -129,25 +133,23 @@ def _ensure_original(name: str, file: str, heartbeat: Heartbeat) -> None:
             return
         reasons.append(f"the file in the cache has SHA-256 {got}, expected {expected}")
 
-    # These are slow to import, take much memory, and are rarely needed.
-    import pooch  # noqa: PLC0415
-    import requests  # noqa: PLC0415
+    import requests  # noqa: PLC0415  (takes time and memory, and is rarely needed)
 
-    from labkit.data.download import ResumingDownloader  # noqa: PLC0415
+    from labkit.data.download import download  # noqa: PLC0415
 
-    pooch.get_logger().setLevel("WARNING")
+    part = place / f"{file}.part"
     for mirror in source.mirrors:
-        part = place / f"{file}.part"
-        attempts = 2 if part.exists() else 1  # if resuming a damaged .part file fails, start again
-        for _ in range(attempts):
-            store = pooch.create(path=place, base_url=mirror, registry={file: f"sha256:{expected}"})
+        for _ in range(2 if part.exists() else 1):  # if resuming a damaged .part file fails, start again
             try:
-                store.fetch(file, downloader=ResumingDownloader(part, heartbeat))
-                return
-            except (requests.RequestException, ValueError) as error:
+                download(mirror + file, part, heartbeat)
+            except requests.RequestException as error:
                 reasons.append(f"{mirror}: {error}")
-                if isinstance(error, requests.RequestException):
-                    break
+                break
+            if (got := _sha256(part, heartbeat)) == expected:
+                part.replace(path)
+                return
+            part.unlink()
+            reasons.append(f"{mirror}: the downloaded file has SHA-256 {got}, expected {expected}")
     raise FetchError(_what_to_do(name, file, reasons))
 
 
@@ -204,8 +206,6 @@ def _turn(place: Path, heartbeat: Heartbeat) -> Iterator[None]:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for left in (*place.glob("tmp*"), *place.glob(f".*{UNFINISHED}")):
-                    left.unlink()  # temporary files of killed processes, but no partial downloads
                 break
             except BlockingIOError:
                 if not reported:

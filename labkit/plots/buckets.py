@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from labkit.plots.style import COLOURS, INK, Curve, plain_numbers, text_colour
+from labkit.plots.style import COLOURS, INK, Curve, one_panel, plain_numbers, text_colour
 
 # Shades of grey: a colour would stand for a rank. Only exposed communication stands out.
 FORWARD_STYLE: dict[str, Any] = {"facecolor": "white"}
@@ -156,8 +156,7 @@ def exposed_by_bucket_size(
     The sizes around the best one are marked. Shapes: kib, model_ms (n,); measured_kib, measured_ms (k,).
     `whole_ms` is what is exposed without overlap.
     """
-    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = one_panel((7.5, 4.2), "Bucket size (KiB)", "Exposed communication (ms)")
     axes.plot(kib, model_ms, color=COLOURS[0], label="cost model")
     axes.plot(measured_kib, measured_ms, "o", color=COLOURS[1], markeredgecolor=INK, label="measured")
     axes.axhline(whole_ms, color=INK, linewidth=1, linestyle=":", label="no overlap")
@@ -172,9 +171,6 @@ def exposed_by_bucket_size(
     axes.set_xscale("log", base=2)
     plain_numbers(axes.xaxis)
     axes.set_ylim(0, None)
-    axes.set_xlabel("Bucket size (KiB)")
-    axes.set_ylabel("Exposed communication (ms)")
-    axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return figure
 
@@ -184,8 +180,11 @@ def hidden_by_ratio(ratios: Curve, hidden: Curve) -> Figure:
 
     Shapes: ratios, hidden (n,), as fractions. A line shows the bound min(1, 1 / ratio).
     """
-    figure = Figure(figsize=(7.5, 3.9), layout="constrained")
-    axes = figure.add_subplot()
+    ratio, fraction = (
+        "Communication time / time of the backward pass",
+        "Hidden fraction of the\ncommunication time (%)",
+    )
+    figure, axes = one_panel((7.5, 3.9), ratio, fraction)
     x = np.geomspace(min(ratios) / 1.3, max(ratios) * 1.3, 200)
     bound = 100 * np.minimum(1, 1 / x)
     axes.plot(x, bound, color=INK, linestyle="--", label="bound: the time of the backward pass")
@@ -194,8 +193,5 @@ def hidden_by_ratio(ratios: Curve, hidden: Curve) -> Figure:
     axes.set_xscale("log", base=2)
     plain_numbers(axes.xaxis)
     axes.set_ylim(0, 110)
-    axes.set_xlabel("Communication time / time of the backward pass")
-    axes.set_ylabel("Hidden fraction of the\ncommunication time (%)")
-    axes.grid(alpha=0.3)
     axes.legend(frameon=False, loc="lower left")
     return figure

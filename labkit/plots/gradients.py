@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MultipleLocator
 
-from labkit.plots.style import COLOURS, MARKERS
+from labkit.plots.style import COLOURS, MARKERS, one_panel
 
 
 def images(by_title: Mapping[str, np.ndarray]) -> Figure:
@@ -74,8 +74,7 @@ def values_by_layer(values: Mapping[str, Mapping[str, int]], label: str) -> Figu
     `label` labels the axis.
     """
     layers = list(next(iter(values.values())))
-    figure = Figure(figsize=(7, 0.42 * len(layers) + 1.2), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = one_panel((7, 0.42 * len(layers) + 1.2), label, "Layer, from input to output")
     for k, (name, numbers) in enumerate(values.items()):
         heights = np.arange(len(layers)) + (k - (len(values) - 1) / 2) * 0.3
         counts = [numbers[layer] or np.nan for layer in layers]
@@ -84,9 +83,6 @@ def values_by_layer(values: Mapping[str, Mapping[str, int]], label: str) -> Figu
     axes.minorticks_off()
     axes.set_yticks(np.arange(len(layers)), layers)
     axes.invert_yaxis()
-    axes.set_xlabel(label)
-    axes.set_ylabel("Layer, from input to output")
-    axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=len(values))
     return figure
 

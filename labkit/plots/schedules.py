@@ -6,53 +6,25 @@ colour if this rank's input is in the sum. Figures are drawn from the schedule i
 
 from __future__ import annotations
 
+import base64
+import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from labkit.plots.stepper import Stepper
-from labkit.plots.style import COLOURS, INK, MARKERS, Curve, colour, curve_style, text_colour
+from labkit.plots.style import COLOURS, INK, MARKERS, Curve, colour, curve_style, one_panel, text_colour
 from labkit.schedules import Round, Schedule, Traffic, Transfer, contents_by_round
 from labkit.units import approx_size, approx_time
 
 SENT, RECEIVED = "#777777", "#DDDDDD"
 WRONG = "#000000"  # the stripe of an input that is in the sum more than once
-
-
-def draw_round(schedule: Schedule, number: int) -> Figure:
-    """Return the ranks in a circle, the transfers of one round as arrows, and what each rank holds after it.
-
-    Round 0 shows what the ranks hold before the first round. An arrow's label names its chunks, with + if
-    they are reduced and = if they are copied; chunks written in the round have a thick frame. Raise
-    ValueError for another round.
-    """
-    rounds, held = list(schedule), list(contents_by_round(schedule))
-    if not 0 <= number <= len(rounds):
-        raise ValueError(f"expected a round from 0 to {len(rounds)}, got {number}")
-    return _circle(schedule, number, rounds[number - 1] if number else None, held[number], len(rounds))
-
-
-def step_through(schedule: Schedule) -> Stepper:
-    """Return the pictures of all rounds with a slider and buttons to step through them, for a notebook.
-
-    Without scripts, as on GitHub, the output shows the pictures of all rounds. As plain text, it lists the
-    transfers.
-    """
-    rounds = list(schedule)
-    figures = [
-        _circle(schedule, number, rounds[number - 1] if number else None, held, len(rounds))
-        for number, held in enumerate(contents_by_round(schedule))
-    ]
-    name = f"{schedule.name}, {schedule.p} ranks, round"
-    texts = [f"{name} 0 of {len(rounds)}: before the first round"]
-    texts += [f"{name} {number} of {len(rounds)}: {round_}" for number, round_ in enumerate(rounds, 1)]
-    return Stepper(figures, texts)
 
 
 def draw_rounds(schedule: Schedule) -> Figure:
@@ -89,41 +61,32 @@ def draw_rounds(schedule: Schedule) -> Figure:
     return figure
 
 
-def traffic_by_rank(traffic: Mapping[str, Traffic], unit: str = "bytes") -> Figure:
+def traffic_by_rank(traffic: Mapping[str, Traffic], unit: str) -> Figure:
     """Return what each rank sends and receives: one panel per schedule, all on one scale.
 
-    `unit` says what was counted, bytes or for instance "values".
+    `unit` says what was counted, for instance "values".
     """
     figure = Figure(figsize=(max(4.0, min(9.5, 2.4 * len(traffic) + 1)), 3.4), layout="constrained")
     panels = figure.subplots(1, len(traffic), sharey=True, squeeze=False)[0]
-    highest = max(counted.busiest for counted in traffic.values())
-    step = 2 ** math.ceil(math.log2(max(highest, 4) / 5))
-    in_bytes = unit == "bytes"
     for axes, (name, counted) in zip(panels, traffic.items(), strict=True):
-        ranks = np.arange(len(counted.sent))
+        ranks, style = np.arange(len(counted.sent)), {"edgecolor": INK, "linewidth": 0.5}
         # Two greys: the colours are those of ranks.
-        axes.bar(ranks, counted.sent, color=SENT, edgecolor=INK, linewidth=0.5, label="sent")
+        axes.bar(ranks, counted.sent, color=SENT, label="sent", **style)
         axes.bar(
             ranks,
             counted.received,
             bottom=counted.sent,
             color=RECEIVED,
-            edgecolor=INK,
-            linewidth=0.5,
             hatch="///",
             label="received",
+            **style,
         )
-        busiest = approx_size(counted.busiest) if in_bytes else f"{counted.busiest} {unit}"
-        axes.set_title(f"{name}\nbusiest rank: {busiest}", fontsize="medium")
+        axes.set_title(f"{name}\nbusiest rank: {counted.busiest} {unit}", fontsize="medium")
         axes.set_xlabel("Rank")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if in_bytes:
-            axes.yaxis.set_major_locator(MultipleLocator(step))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda size, _: approx_size(size)))
-        else:
-            axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("Traffic: sent + received" + (f" ({unit})" if not in_bytes else ""))
+    panels[0].set_ylabel(f"Traffic: sent + received ({unit})")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     return figure
@@ -137,26 +100,22 @@ def time_by_size(
     Shapes: sizes (n,), in bytes; seconds: name → (n,); measured: name → sizes (m,) and seconds (m,). A name
     has the same colour in both.
     """
-    return _times(sizes, seconds, measured, "Size of the array", approx_size)
+    return _times(sizes, seconds, measured or {}, "Size of the array", approx_size)
 
 
-def time_by_ranks(
-    ranks: Curve, seconds: Mapping[str, Curve], measured: Mapping[str, tuple[Curve, Curve]] | None = None
-) -> Figure:
-    """Return time against the number of ranks, log-log; otherwise as `time_by_size`."""
-    return _times(ranks, seconds, measured, "Number of ranks p", lambda p: f"{p:g}")
+def time_by_ranks(ranks: Curve, seconds: Mapping[str, Curve]) -> Figure:
+    """Return predicted time against the number of ranks, log-log; otherwise as `time_by_size`."""
+    return _times(ranks, seconds, {}, "Number of ranks p", lambda p: f"{p:g}")
 
 
 def _times(
     x: Curve,
     seconds: Mapping[str, Curve],
-    measured: Mapping[str, tuple[Curve, Curve]] | None,
+    measured: Mapping[str, tuple[Curve, Curve]],
     x_label: str,
     format_x: Callable[[float], str],
 ) -> Figure:
-    measured = measured or {}
-    figure = Figure(figsize=(7.5, 4.4), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = one_panel((7.5, 4.4), x_label, "Time")
     for k, name in enumerate(dict.fromkeys([*seconds, *measured])):
         style = curve_style(k)
         if name in measured:
@@ -172,11 +131,45 @@ def _times(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_x(value)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: approx_time(time)))
-    axes.set_xlabel(x_label)
-    axes.set_ylabel("Time")
-    axes.grid(alpha=0.3)
     axes.legend()
     return figure
+
+
+def _stripes(axes: Axes, held: np.ndarray, across: tuple[float, float], down: tuple[float, float]) -> None:
+    """Draw what ranks hold, one row per rank, lines between cells. Shape: held (ranks, chunks, p)."""
+    ranks, chunks, p = held.shape
+    own = np.array([to_rgb(colour(rank)) for rank in range(p)])
+    image = np.where(held[..., None] > 0, own, 1.0)
+    image[held > 1] = to_rgb(WRONG)
+    axes.imshow(
+        image.reshape(ranks, chunks * p, 3),
+        extent=(*across, down[1], down[0]),
+        aspect="auto",
+        interpolation="nearest",
+    )
+    for x in np.linspace(*across, chunks + 1):
+        axes.plot((x, x), down, color=INK, linewidth=0.8)
+    for y in np.linspace(*down, ranks + 1):
+        axes.plot(across, (y, y), color=INK, linewidth=0.8)
+
+
+def step_through(schedule: Schedule) -> Stepper:
+    """Return the pictures of all rounds with a slider and buttons to step through them, for a notebook.
+
+    A picture shows the ranks in a circle, the round's transfers as arrows, and what each rank holds after it.
+    An arrow's label names its chunks, with + if they are reduced and = if they are copied; chunks written in
+    the round have a thick frame. Without scripts, as on GitHub, the output shows the pictures of all rounds.
+    As plain text, it lists the transfers.
+    """
+    rounds = list(schedule)
+    figures = [
+        _circle(schedule, number, rounds[number - 1] if number else None, held, len(rounds))
+        for number, held in enumerate(contents_by_round(schedule))
+    ]
+    name = f"{schedule.name}, {schedule.p} ranks, round"
+    texts = [f"{name} 0 of {len(rounds)}: before the first round"]
+    texts += [f"{name} {number} of {len(rounds)}: {round_}" for number, round_ in enumerate(rounds, 1)]
+    return Stepper(figures, texts)
 
 
 def _circle(schedule: Schedule, number: int, round_: Round | None, held: np.ndarray, last: int) -> Figure:
@@ -274,19 +267,70 @@ def _arrow(axes: Axes, transfer: Transfer, centres: tuple[np.ndarray, np.ndarray
     )
 
 
-def _stripes(axes: Axes, held: np.ndarray, across: tuple[float, float], down: tuple[float, float]) -> None:
-    """Draw what ranks hold, one row per rank, lines between cells. Shape: held (ranks, chunks, p)."""
-    ranks, chunks, p = held.shape
-    own = np.array([to_rgb(colour(rank)) for rank in range(p)])
-    image = np.where(held[..., None] > 0, own, 1.0)
-    image[held > 1] = to_rgb(WRONG)
-    axes.imshow(
-        image.reshape(ranks, chunks * p, 3),
-        extent=(*across, down[1], down[0]),
-        aspect="auto",
-        interpolation="nearest",
-    )
-    for x in np.linspace(*across, chunks + 1):
-        axes.plot((x, x), down, color=INK, linewidth=0.8)
-    for y in np.linspace(*down, ranks + 1):
-        axes.plot(across, (y, y), color=INK, linewidth=0.8)
+# Turns the pictures before it, which all stand there, into one picture with a slider and buttons. JupyterLab
+# removes scripts from notebooks that it does not trust, and so does GitHub; both then show all pictures.
+# `data-lm-suppress-shortcuts` keeps JupyterLab from taking keys as commands, the arrows to select cells.
+# Every focusable element needs this attribute: JupyterLab checks the focused element itself, not its parents.
+SCRIPT = """
+(() => {
+    const box = document.currentScript.parentElement;
+    const images = [...box.querySelectorAll("img")];
+    const last = images.length - 1;
+    const make = (tag, attributes, text = "") => {
+        const element = document.createElement(tag);
+        Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
+        element.textContent = text;
+        return element;
+    };
+    const keys = {"data-lm-suppress-shortcuts": "true"};
+    const look = "font: inherit; color: inherit; background: transparent; cursor: pointer; "
+        + "border: 1px solid; border-radius: 4px; padding: 2px 12px";
+    const back = make("button", {type: "button", "aria-label": "previous round", style: look, ...keys}, "◀");
+    const slider = make("input", {type: "range", min: 0, max: last, value: 0, "aria-label": "round",
+        style: "flex: 0 1 16em; min-width: 0", ...keys});
+    const next = make("button", {type: "button", "aria-label": "next round", style: look, ...keys}, "▶");
+    const words = make("output", {style: "white-space: nowrap"});
+    const bar = make("div", {role: "group", "aria-label": "rounds",
+        style: "display: flex; align-items: center; gap: 8px; margin: 4px 0"});
+    bar.append(back, slider, next, words);
+    const show = () => {
+        const round = Number(slider.value);
+        images.forEach((image, k) => { image.hidden = k != round; });
+        words.textContent = `round ${round} of ${last}`;
+        slider.setAttribute("aria-valuetext", images[round].alt);
+        back.style.opacity = round == 0 ? 0.4 : 1;
+        next.style.opacity = round == last ? 0.4 : 1;
+    };
+    const step = by => { slider.value = Number(slider.value) + by; show(); };
+    slider.addEventListener("input", show);
+    back.addEventListener("click", () => step(-1));
+    next.addEventListener("click", () => step(+1));
+    images.forEach(image => { image.style.width = "608px"; });
+    box.prepend(bar);
+    show();
+})();
+"""
+
+
+class Stepper:
+    """Figures to step through in a notebook; `texts` says in words what each of them shows."""
+
+    def __init__(self, figures: Sequence[Figure], texts: Sequence[str]) -> None:
+        self.figures, self.texts = list(figures), list(texts)
+
+    def __repr__(self) -> str:
+        return "\n".join(self.texts)
+
+    def _repr_html_(self) -> str:
+        style = "width: 49%; max-width: 100%; min-width: 300px; height: auto; vertical-align: top"
+        images = "\n".join(
+            f'<img alt="{escape(text)}" style="{style}" src="data:image/png;base64,{_png(figure)}">'
+            for text, figure in zip(self.texts, self.figures, strict=True)
+        )
+        return f"<div>\n{images}\n<script>{SCRIPT}</script>\n</div>"
+
+
+def _png(figure: Figure) -> str:
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=80)
+    return base64.b64encode(image.getvalue()).decode()

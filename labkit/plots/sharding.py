@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from labkit.plots.style import INK, colour, label_outer, text_colour
+from labkit.plots.style import INK, colour, text_colour
 
 # Text centred in a box; the layout ignores its size, since measuring each text is slow.
 CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "in_layout": False}
@@ -39,27 +38,25 @@ def samples_by_step(rows: Mapping[str, tuple[np.ndarray, Sequence[object]]]) -> 
     return _boxes(rows, "step", label, greys.__getitem__)
 
 
-def label_counts(counts: Mapping[str, np.ndarray], columns: int = 3) -> Figure:
+def label_counts(counts: Mapping[str, np.ndarray]) -> Figure:
     """Return the number of samples of each label on each rank as text and shade: one panel per scheme.
 
     Shapes: counts: scheme → (ranks, labels), integers.
     """
-    columns = min(columns, len(counts))
-    rows = math.ceil(len(counts) / columns)
     ranks = len(next(iter(counts.values())))
-    size = 3.6 * columns, rows * (1.6 + 0.4 * min(ranks, 16))
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    figure = Figure(figsize=(3.6 * len(counts), 1.6 + 0.4 * min(ranks, 16)), layout="constrained")
+    panels = figure.subplots(1, len(counts), sharey=True, squeeze=False)[0]
     most = max(int(table.max()) for table in counts.values())
-    for axes, (name, table) in zip(panels.flat, counts.items(), strict=False):
+    for axes, (name, table) in zip(panels, counts.items(), strict=True):
         axes.imshow(table, cmap="Blues", vmin=0, vmax=most, aspect="auto")
         for (rank, label), count in np.ndenumerate(table):
             ink = "white" if count > most / 2 else "black"
             axes.text(label, rank, str(count), **CENTRED, color=ink, fontsize=8)
         axes.set_title(name)
+        axes.set_xlabel("Label")
         axes.set_xticks(range(table.shape[1]))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    label_outer(panels, len(counts), "Label", "Rank")
+    panels[0].set_ylabel("Rank")
     return figure
 
 

@@ -52,6 +52,15 @@ def curve_style(k: int) -> dict[str, Any]:
     }
 
 
+def one_panel(size: tuple[float, float], x: str, y: str) -> tuple[Figure, Axes]:
+    """Return a figure of this size in inches with one panel: labelled axes and a faint grid."""
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set(xlabel=x, ylabel=y)
+    axes.grid(alpha=0.3)
+    return figure, axes
+
+
 def plain_numbers(axis: Axis) -> None:
     """Label an axis with plain numbers such as 0.5 and 100, not with powers."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -70,18 +79,3 @@ def legend_above(figure: Figure, panels: Sequence[Axes]) -> None:
         ncols=min(len(by_label), 6),
         frameon=False,
     )
-
-
-def label_outer(panels: np.ndarray, used: int, x: str, y: str) -> None:
-    """Label the lowest used panel of each column and the first of each row; hide unused panels.
-
-    Shape: panels (rows, columns).
-    """
-    columns = panels.shape[1]
-    for position, axes in enumerate(panels.flat):
-        axes.set_visible(position < used)
-        if position % columns == 0:
-            axes.set_ylabel(y)
-        if position + columns >= used:
-            axes.set_xlabel(x)
-            axes.tick_params(labelbottom=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from labkit.plots.style import COLOURS, INK, curve_style, rank_style, text_colour
+from labkit.plots.style import COLOURS, INK, curve_style, one_panel, rank_style, text_colour
 
 
 def losses(local: Sequence[Sequence[float]], over_all: Sequence[float]) -> Figure:
@@ -17,36 +16,14 @@ def losses(local: Sequence[Sequence[float]], over_all: Sequence[float]) -> Figur
 
     Shapes: local (ranks, epochs), over_all (epochs,).
     """
-    figure, axes = _by_epoch("Loss (mean over samples)")
-    _rank_curves(axes, local)
+    figure, axes = one_panel((6.4, 4), "Epoch", "Loss (mean over samples)")
+    for rank, curve in enumerate(local):
+        every = max(1, len(curve) // 10)
+        axes.plot(np.arange(1, len(curve) + 1), curve, markersize=4, markevery=every, **rank_style(rank))
     axes.plot(np.arange(1, len(over_all) + 1), over_all, color="black", linewidth=2.5, label="all ranks")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()
     return figure
-
-
-def _by_epoch(label: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
-    axes = figure.add_subplot()
-    _label(axes, label)
-    return figure, axes
-
-
-def _label(axes: Axes, label: str) -> None:
-    axes.set_xlabel("Epoch")
-    axes.set_ylabel(label)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-
-
-def _rank_curves(axes: Axes, values: Sequence[Sequence[float]] | np.ndarray) -> None:
-    for rank, curve in enumerate(values):
-        axes.plot(
-            np.arange(1, len(curve) + 1),
-            curve,
-            markersize=4,
-            markevery=max(1, len(curve) // 10),
-            **rank_style(rank),
-        )
 
 
 def set_ups(
@@ -110,7 +87,9 @@ def processes(
         panels.append(("Distance between the ranks' weights (%)", apart, 100))
     figure = Figure(figsize=(4.5 * len(panels), 4), layout="constrained")
     for axes, (label, runs, factor) in zip(figure.subplots(1, len(panels)), panels, strict=True):
-        _label(axes, label)
+        axes.set(xlabel="Epoch", ylabel=label)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
         for k, (name, by_rank) in enumerate(runs.items()):
             epochs, style = np.arange(1, by_rank.shape[1] + 1), curve_style(k)
             for curve in by_rank:

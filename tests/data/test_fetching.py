@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,113 +20,200 @@ from click.testing import CliRunner
 from labkit import data
 from labkit.cli import main
 from labkit.data import FetchError, download
-from tests.data.conftest import FILES, IMAGES, SAMPLES, Server, assert_fetched, requested_ranges
-from tests.made_sets import source_for, write_files
+from tests.made_sets import archive_files, random_samples, source_for, write_files
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = random_samples("mnist", 300, 20)
+FILES = archive_files("mnist", SAMPLES)
+IMAGES = "train-images-idx3-ubyte.gz"
+WHOLE = FILES[IMAGES]
+SIZE = len(WHOLE)
+HALF = SIZE // 2
+LIMIT_S = 60
 
 
-def test_a_data_set_is_downloaded_once(cache: Path, server: Server) -> None:
-    assert not data.is_cached("mnist")
+class Server(ThreadingHTTPServer):
+    """Serve `files`; `requests` holds (file, range) of every request, `sent` the bytes of bodies by file.
+
+    The k-th response with the file IMAGES ends after breaks[k] bytes of its body. With `drips`, a body is
+    sent byte by byte, a hundred in a second. With a `gate`, a response ends when the gate is open.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files = dict(FILES)
+        self.requests: list[tuple[str, str | None]] = []
+        self.sent: dict[str, int] = {}
+        self.breaks: list[int] = []
+        self.ranges = True
+        self.drips = False
+        self.gate: threading.Event | None = None
+        self.address = f"http://127.0.0.1:{self.server_port}/"
+
+    def ranges_of_images(self) -> list[str | None]:
+        return [byte_range for file, byte_range in self.requests if file == IMAGES]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Handle one request."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        name, byte_range = self.path[1:], self.headers["Range"]
+        self.server.requests.append((name, byte_range))
+        body, start = self.server.files[name], 0
+        if byte_range and self.server.ranges:
+            start = int(byte_range.removeprefix("bytes=").removesuffix("-"))
+        if start >= len(body):
+            self.answer(416, f"bytes */{len(body)}", 0)
+            return
+        rest = body[start:]
+        content_range = f"bytes {start}-{len(body) - 1}/{len(body)}" if start else ""
+        self.answer(206 if start else 200, content_range, len(rest))
+        if name == IMAGES and self.server.breaks:
+            rest = rest[: self.server.breaks.pop(0)]
+            self.close_connection = True
+        step = 1 if self.server.drips else len(rest) or 1
+        with suppress(OSError):  # the client has given up
+            for at in range(0, len(rest), step):
+                self.wfile.write(rest[at : at + step])
+                time.sleep(0.01 if self.server.drips else 0)
+        if self.server.gate:
+            self.server.gate.wait()
+        self.server.sent[name] = self.server.sent.get(name, 0) + len(rest)
+
+    def answer(self, status: int, content_range: str, length: int) -> None:
+        self.send_response(status)
+        if content_range:
+            self.send_header("Content-Range", content_range)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(name="server")
+def _server() -> Iterator[Server]:
+    server = Server()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(name="cache")
+def _cache(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty cache folder; the server has the data set "mnist"."""
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(data.SOURCES, "mnist", source_for("mnist", SAMPLES, FILES, server.address))
+    return tmp_path / "mnist"
+
+
+def assert_fetched(cache: Path) -> None:
+    """Check that the data set can be read, and that the cache holds its files and no others."""
+    assert data.is_cached("mnist")
+    loaded = data.load("mnist")
+    assert loaded.y_train.tolist() == SAMPLES["train"][1].tolist()
+    assert (loaded.x_train * 255).round().astype(int).sum() == SAMPLES["train"][0].astype(int).sum()
+    names = {path.name for path in cache.iterdir()} - {".lock"}
+    assert names == {*FILES, *(name.removesuffix(".gz") for name in FILES), "unpacked.json"}
+
+
+def labkit_data(*words: str, status: int = 0) -> str:
+    result = CliRunner().invoke(main, ["data", *words])
+    assert result.exit_code == status and "Traceback" not in result.output, result.output
+    return result.output
+
+
+def test_a_data_set_is_downloaded_once_and_then_only_read(cache: Path, server: Server) -> None:
+    listed = labkit_data("list")
+    assert [line.split()[0] for line in listed.splitlines()[:4]] == list(data.DATASETS)
+    assert "mnist    not cached" in listed and str(cache.parent) in listed
     assert data.fetch("mnist") == cache
     assert sorted(server.requests) == sorted((name, None) for name in FILES)
-    assert_fetched(cache)
+    (cache / ".lock").unlink()  # root may write everywhere, so check that nothing is written
+    before = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
     data.fetch("mnist")
+    assert_fetched(cache)
+    assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == before
+    assert "mnist    in the cache" in labkit_data("list")
     assert len(server.requests) == len(FILES)
 
 
-def test_an_interrupted_download_is_resumed(cache: Path, server: Server) -> None:
-    size = len(FILES[IMAGES])
-    server.breaks = [size // 2, size // 4]
-    data.fetch("mnist")
-    assert_fetched(cache)
-    assert requested_ranges(server) == [None, f"bytes={size // 2}-", f"bytes={size // 2 + size // 4}-"]
-    assert server.sent[IMAGES] == size  # no byte twice
-
-
-def test_a_connection_without_progress_is_an_error_and_keeps_the_received_bytes(
-    cache: Path, server: Server
-) -> None:
-    size = len(FILES[IMAGES])
-    server.breaks = [size // 2, 0]
-    with pytest.raises(FetchError):
-        data.fetch("mnist")
-    assert (cache / f"{IMAGES}.part").stat().st_size == size // 2
-    assert not data.is_cached("mnist")
-    data.fetch("mnist")
-    assert requested_ranges(server)[-1] == f"bytes={size // 2}-"
-    assert_fetched(cache)
-
-
-def test_connections_that_all_end_after_a_byte_are_given_up(cache: Path, server: Server) -> None:
-    server.breaks = [1] * 100
-    with pytest.raises(
-        FetchError, match="5 connections in a row ended too early, the last one after 1 bytes"
-    ):
-        data.fetch("mnist")
-    assert len(requested_ranges(server)) == 5
-    assert (cache / f"{IMAGES}.part").stat().st_size == 5
-    server.breaks = []
-    data.fetch("mnist")
-    assert_fetched(cache)
-
-
-def test_a_dripping_server_is_given_up(cache: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "WITHIN_S", 0.3)
-    server.drips = True
-    with pytest.raises(FetchError, match=r"only \d+ bytes came in 0.3 s"):
-        data.fetch("mnist")
-    assert (cache / f"{IMAGES}.part").stat().st_size > 0
-    assert not data.is_cached("mnist")
-
-
-def test_the_next_mirror_resumes_the_download(
-    cache: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = len(FILES[IMAGES])
-    server.breaks = [size // 3, 0]
+@pytest.mark.parametrize(
+    ("breaks", "left", "starts", "sent"),
+    [
+        pytest.param([HALF, SIZE // 4], b"", [0, HALF, HALF + SIZE // 4], SIZE, id="two breaks"),
+        pytest.param([HALF, 0], b"", [0, HALF, HALF], SIZE, id="the next mirror resumes"),
+        pytest.param([], WHOLE, [SIZE], 0, id="complete part"),
+        pytest.param([], WHOLE + b"x", [SIZE + 1, 0], SIZE, id="part too long"),
+        pytest.param([], b"?" + WHOLE[1:100], [100, 0], 2 * SIZE - 100, id="damaged part"),
+    ],
+)
+def test_a_download_is_resumed(
+    *, breaks: list[int], left: bytes, starts: list[int], sent: int, cache: Path, server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    server.breaks = breaks
+    if left:
+        write_files(cache, {f"{IMAGES}.part": left})
     twice = source_for("mnist", SAMPLES, FILES, server.address, server.address)
     monkeypatch.setitem(data.SOURCES, "mnist", twice)
     data.fetch("mnist")
-    assert requested_ranges(server) == [None, f"bytes={size // 3}-", f"bytes={size // 3}-"]
     assert_fetched(cache)
+    assert server.ranges_of_images() == [f"bytes={start}-" if start else None for start in starts]
+    assert server.sent.get(IMAGES, 0) == sent
 
 
 def test_a_server_without_ranges_sends_the_whole_file_again(cache: Path, server: Server) -> None:
     server.ranges = False
-    server.breaks = [len(FILES[IMAGES]) // 2]
+    server.breaks = [HALF]
     data.fetch("mnist")
     assert_fetched(cache)
-    assert len(requested_ranges(server)) == 2
+    assert server.sent[IMAGES] == HALF + SIZE
 
 
-@pytest.mark.parametrize("part", ["complete", "too long", "damaged"])
-def test_any_part_file_of_an_earlier_attempt_leads_to_the_original(
-    part: str, cache: Path, server: Server
-) -> None:
-    whole = FILES[IMAGES]
-    left = {"complete": whole, "too long": whole + b"x", "damaged": b"?" + whole[1:100]}[part]
-    write_files(cache, {f"{IMAGES}.part": left})
+@pytest.mark.parametrize(
+    ("breaks", "drips", "message", "received"),
+    [
+        ([HALF, 0], False, f"{IMAGES} cannot be downloaded", {HALF}),
+        ([1] * 100, False, "5 connections in a row ended too early, the last one after 1 bytes", {5}),
+        ([], True, r"only \d+ bytes came in 0.3 s", range(1, 100)),
+    ],
+)
+def test_a_download_without_progress_is_given_up_and_resumed_by_the_next(
+    *, breaks: list[int], drips: bool, message: str, received: set[int], cache: Path, server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(download, "WITHIN_S", 0.3)
+    server.breaks, server.drips = breaks, drips
+    with pytest.raises(FetchError, match=message):
+        data.fetch("mnist")
+    size = (cache / f"{IMAGES}.part").stat().st_size
+    assert size in received and not data.is_cached("mnist")
+    server.breaks, server.drips = [], False
     data.fetch("mnist")
+    assert server.ranges_of_images()[-1] == f"bytes={size}-"
     assert_fetched(cache)
-    expected = {"complete": 1, "too long": 2, "damaged": 2}[part]
-    assert len(requested_ranges(server)) == expected
-    assert (
-        server.sent.get(IMAGES, 0)
-        == {
-            "complete": 0,
-            "too long": len(whole),
-            "damaged": 2 * len(whole) - 100,
-        }[part]
-    )
 
 
 def test_a_file_with_a_wrong_checksum_is_refused_and_removed(cache: Path, server: Server) -> None:
-    server.files[IMAGES] = server.files[IMAGES][:-1] + b"?"
+    server.files[IMAGES] = WHOLE[:-1] + b"?"
     with pytest.raises(FetchError) as error:
         data.fetch("mnist")
     digest = hashlib.sha256(server.files[IMAGES]).hexdigest()
     assert digest in str(error.value) and data.SOURCES["mnist"].files[IMAGES] in str(error.value)
     assert [path.name for path in cache.iterdir()] == [".lock"]
-    assert len(requested_ranges(server)) == 1
+    assert len(server.ranges_of_images()) == 1
 
 
 def test_without_a_connection_the_message_says_what_to_do(
@@ -135,13 +230,10 @@ def test_without_a_connection_the_message_says_what_to_do(
             assert f"{name}  SHA-256 {known}" in message
     with pytest.raises(FetchError, match="labkit data fetch mnist"):
         data.open_dataset("mnist")
-    result = CliRunner().invoke(main, ["data", "fetch", "mnist"])
-    assert result.exit_code == 1 and "Offline, use the embedded data set" in result.output
-    assert "Traceback" not in result.output
+    assert "Offline, use the embedded data set" in labkit_data("fetch", "mnist", status=1)
 
     write_files(cache, FILES)  # as the message says
-    result = CliRunner().invoke(main, ["data", "fetch", "mnist"])
-    assert result.exit_code == 0 and str(cache) in result.output
+    assert str(cache) in labkit_data("fetch", "mnist")
     assert_fetched(cache)
     assert server.requests == []
 
@@ -149,7 +241,7 @@ def test_without_a_connection_the_message_says_what_to_do(
 def test_a_damaged_file_in_the_cache_is_downloaded_again_or_reported(
     cache: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    damaged = FILES[IMAGES][:-5]
+    damaged = WHOLE[:-5]
     write_files(cache, {**FILES, IMAGES: damaged})
     with monkeypatch.context() as offline:
         offline.setitem(data.SOURCES, "mnist", source_for("mnist", SAMPLES, FILES))
@@ -165,44 +257,82 @@ def test_a_damaged_file_in_the_cache_is_downloaded_again_or_reported(
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "record"])
 def test_changed_unpacked_files_are_unpacked_again(damage: str, cache: Path) -> None:
     data.fetch("mnist")
-    file = cache / IMAGES.removesuffix(".gz")
+    file, record = cache / IMAGES.removesuffix(".gz"), cache / "unpacked.json"
     content = bytearray(file.read_bytes())
     content[5000] ^= 1
-    if damage == "flip":
-        file.write_bytes(content)
-    elif damage == "cut":
-        file.write_bytes(content[:-1])
-    elif damage == "remove":
+    if damage == "remove":
         file.unlink()
+    elif damage == "record":
+        record.write_text('{"from": []}')
     else:
-        (cache / "unpacked.json").write_text('{"from": []}')
-    loaded = data.load("mnist")
-    assert (loaded.x_train * 255).round().astype(int).sum() == SAMPLES["train"][0].astype(int).sum()
-    assert json.loads((cache / "unpacked.json").read_text())["from"] == dict(data.SOURCES["mnist"].files)
-
-
-def test_a_read_only_cache_suffices(cache: Path, server: Server) -> None:
+        file.write_bytes(content if damage == "flip" else content[:-1])
     data.fetch("mnist")
-    before = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
-    (cache / ".lock").unlink()  # root may write everywhere, so check that nothing is written
-    before.pop(cache / ".lock")
-    data.load("mnist")
-    assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == before
-
-
-def test_labkit_data_list_shows_what_is_cached(cache: Path) -> None:
-    output = CliRunner().invoke(main, ["data", "list"]).output
-    assert [line.split()[0] for line in output.splitlines()[:4]] == list(data.DATASETS)
-    assert "mnist    not cached" in output and str(cache.parent) in output
-    data.fetch("mnist")
-    assert "mnist    in the cache" in CliRunner().invoke(main, ["data", "list"]).output
+    assert_fetched(cache)
+    assert json.loads(record.read_text())["from"] == dict(data.SOURCES["mnist"].files)
 
 
 def test_an_impossible_cache_folder_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+    cache: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("LABKIT_DATA", str(tmp_path / "file"))
-    result = CliRunner().invoke(main, ["data", "fetch", "mnist"])
-    assert result.exit_code == 1 and "cannot write to the cache" in result.output, result.output
+    cache.touch()
+    monkeypatch.setenv("LABKIT_DATA", str(cache))
+    assert "cannot write to the cache" in labkit_data("fetch", "mnist", status=1)
     assert server.requests == []
+
+
+FETCH = """
+import sys
+from labkit import data
+from tests.made_sets import archive_files, random_samples, source_for
+
+samples = random_samples("mnist", 300, 20)
+data.SOURCES["mnist"] = source_for("mnist", samples, archive_files("mnist", samples), sys.argv[1])
+data.fetch("mnist")
+assert data.load("mnist").y_train.tolist() == samples["train"][1].tolist()
+"""
+
+
+def start_fetching(server: Server, output: Path) -> subprocess.Popen[bytes]:
+    """Start a process that fetches the data set, with its output in a file."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", FETCH, server.address]
+    with output.open("w") as file:
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_concurrent_processes_download_once(cache: Path, server: Server, tmp_path: Path) -> None:
+    server.gate = threading.Event()  # holds the first download until the two other processes wait
+    outputs = [tmp_path / f"output-{k}" for k in range(3)]
+    jobs = [start_fetching(server, output) for output in outputs]
+    said = "is fetching mnist; waiting for it"
+    try:
+        wait_until(lambda: sum(said in output.read_text() for output in outputs) == 2)
+    finally:
+        server.gate.set()
+        statuses = [job.wait(LIMIT_S) for job in jobs]
+    assert statuses == [0, 0, 0], [output.read_text() for output in outputs]
+    assert sorted(server.requests) == sorted((name, None) for name in FILES)
+    assert_fetched(cache)
+
+
+def test_after_a_killed_process_the_download_is_resumed(cache: Path, server: Server, tmp_path: Path) -> None:
+    server.gate = threading.Event()
+    server.breaks = [HALF]
+    job, part = start_fetching(server, tmp_path / "output"), cache / f"{IMAGES}.part"
+    wait_until(lambda: job.poll() is not None or (part.exists() and part.stat().st_size > 0))
+    job.kill()
+    job.wait()
+    server.gate.set()
+    received = part.stat().st_size
+    assert 0 < received <= HALF
+    assert not data.is_cached("mnist") and not (cache / IMAGES).exists()
+    data.fetch("mnist")
+    assert server.ranges_of_images()[-1] == f"bytes={received}-"
+    assert_fetched(cache)

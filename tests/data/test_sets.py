@@ -1,58 +1,20 @@
-"""The data sets, and the basic shards and local batches."""
+"""The data sets by name: the embedded ones, their shapes, and augmentation."""
 
 from __future__ import annotations
+
+import hashlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from labkit import data
+from labkit.data import Augmentation, datasets
+from labkit.data.augmentation import random_numbers
 
-SIZES = [(n, size) for size in range(1, 8) for n in (size, size + 1, 2 * size - 1, 2 * size, 29, 100)]
-LABELS = np.random.default_rng(2).integers(0, 4, 100)
-
-
-@pytest.mark.parametrize(
-    "scheme", [data.contiguous, data.strided, lambda n, r, p: data.by_label(LABELS[:n], r, p)]
-)
-@pytest.mark.parametrize(("n", "size"), SIZES)
-def test_shards_are_disjoint_complete_and_equal_to_within_one_sample(scheme, n: int, size: int) -> None:
-    shards = [scheme(n, rank, size) for rank in range(size)]
-    assert sorted(np.concatenate(shards).tolist()) == list(range(n))
-    # The first ranks hold the extra samples: `local_batches` relies on it.
-    assert [len(shard) for shard in shards] == [n // size + (rank < n % size) for rank in range(size)]
-
-
-def test_contiguous_strided_and_by_label_shards() -> None:
-    assert data.contiguous(10, 1, 4).tolist() == [3, 4, 5]
-    assert data.strided(10, 1, 4).tolist() == [1, 5, 9]
-    labels = np.array([2, 0, 1, 0, 2, 1])
-    assert [data.by_label(labels, rank, 3).tolist() for rank in range(3)] == [[1, 3], [2, 5], [0, 4]]
-
-
-@pytest.mark.parametrize(
-    "scheme", [data.contiguous, data.strided, lambda n, r, p: data.by_label(LABELS[:n], r, p)]
-)
-def test_fewer_samples_than_ranks_are_refused_with_both_numbers(scheme) -> None:
-    with pytest.raises(ValueError, match="3 samples for 4 ranks"):
-        scheme(3, 0, 4)
-    with pytest.raises(ValueError, match="expected a rank in 0 … 3, got 4"):
-        scheme(8, 4, 4)
-
-
-@pytest.mark.parametrize(("n", "size"), SIZES)
-@pytest.mark.parametrize("batch", [1, 2, 7, 64, 1000])
-def test_local_batches_make_up_the_global_batch_of_each_step(n: int, size: int, batch: int) -> None:
-    parts = [data.local_batches(n, batch, rank, size) for rank in range(size)]
-    for k, start in enumerate(range(0, n, batch)):
-        seen = [data.strided(n, rank, size)[parts[rank][k]] for rank in range(size)]
-        assert sorted(np.concatenate(seen).tolist()) == list(range(start, min(start + batch, n)))
-        assert max(map(len, seen)) - min(map(len, seen)) <= 1
-    assert {len(steps) for steps in parts} == {-(-n // batch)}
-
-
-def test_an_empty_global_batch_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1 sample, got 0"):
-        data.local_batches(10, 0, 0, 1)
+# Of the table in uint8: 64 pixels and the digit per row. From scikit-learn 1.9.1:
+# x, y = load_digits(return_X_y=True); np.column_stack([x, y]).astype(np.uint8)
+TABLE_SHA256 = "68aea062d35a127749050fa0e52dca09d6569ac08092c925610e0954e172dde2"
 
 
 def test_linear_has_the_documented_shapes_and_noise() -> None:
@@ -76,15 +38,118 @@ def test_only_outlying_samples_are_shifted() -> None:
     np.testing.assert_array_equal(plain.y_test, shifted.y_test)
 
 
-def test_digits_have_the_documented_shapes() -> None:
-    digits = data.load("digits")
-    assert digits.x_train.shape == (1438, 64) and digits.x_test.shape == (359, 64)
-    assert digits.x_train.dtype == np.float32 and digits.y_train.dtype == np.int64
-    assert digits.x_train.min() == 0 and digits.x_train.max() == 1
-    assert set(digits.y_test.tolist()) == set(range(10)) == set(digits.y_train.tolist())
-    assert (digits.features, digits.outputs, digits.labelled) == (64, 10, True)
+def test_digits_equal_those_of_scikit_learn() -> None:
+    ours = data.load("digits")
+    assert ours.x_train.dtype == np.float32 and ours.y_train.dtype == np.int64
+    assert (ours.features, ours.outputs, ours.labelled) == (64, 10, True)
+    table = np.empty((1797, 65), np.uint8)
+    test = np.arange(len(table)) % 5 == 4
+    for rows, x, y in ((~test, ours.x_train, ours.y_train), (test, ours.x_test, ours.y_test)):
+        table[rows, :64], table[rows, 64] = x * 16, y
+    assert hashlib.sha256(table.tobytes()).hexdigest() == TABLE_SHA256
+    text = datasets.DIGITS.with_name("digits.txt").read_text()
+    assert "10.24432/C50P49" in text and "CC BY 4.0" in text
 
 
-def test_an_unknown_data_set_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'cats'.*linear, digits"):
-        data.load("cats")
+def test_a_damaged_table_of_digits_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = bytearray(datasets.DIGITS.read_bytes())
+    damaged[-1] ^= 1
+    monkeypatch.setattr(datasets, "DIGITS", tmp_path / "digits.csv.gz")
+    datasets.DIGITS.write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"digits\.csv\.gz is damaged"):
+        data.load("digits")
+
+
+def test_digits_can_be_enlarged() -> None:
+    flat = data.load("digits")
+    for shape in ((1, 8, 8), (1, 28, 28), (1, 32, 32), (3, 32, 32)):
+        got = data.load("digits", shape)
+        assert got.x_train.shape == (1438, *shape) and got.x_test.shape == (359, *shape)
+        assert got.x_train.dtype == np.float32 and got.features == np.prod(shape)
+        assert got.x_train.min() >= 0 and got.x_train.max() <= 1
+        assert got.y_train.tolist() == flat.y_train.tolist() and got.y_test.tolist() == flat.y_test.tolist()
+        assert (got.x_train == got.x_train[:, :1]).all()
+        for k in range(20):  # the centre of mass, as a fraction of the side, does not move
+            small, large = flat.x_train[k].reshape(8, 8), got.x_train[k, 0]
+            for axis in (0, 1):
+                np.testing.assert_allclose(centre(large, axis), centre(small, axis), atol=0.02)
+
+
+def centre(image: np.ndarray, axis: int) -> float:
+    ink = image.sum(axis=axis)
+    return float((ink * (np.arange(len(ink)) + 0.5)).sum() / ink.sum() / len(ink))
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "message"),
+    [
+        (data.load, ("cats",), "'cats'.*linear, digits"),
+        (data.load, ("digits", (3, 28, 28)), r"'digits' has no shape \(3, 28, 28\).*\(1, 28, 28\)"),
+        (data.load, ("linear", (1, 2, 5)), "'linear' has no shape .*it has no images"),
+        (data.load, ("mnist", (2,)), r"'mnist' has no shape \(2,\)"),  # before anything is fetched
+        (data.load, ("cifar10", (1, 32, 32)), r"'cifar10' has no shape \(1, 32, 32\)"),
+        (data.open_dataset, ("mnist", "train", (2,)), r"'mnist' has no shape \(2,\)"),
+        (data.open_dataset, ("mnist", "valid"), "'mnist' has no split 'valid'; available: train, test"),
+        (data.open_dataset, ("digits",), "no data set 'digits' in files; available: mnist, cifar10"),
+    ],
+)
+def test_unknown_shapes_splits_and_names_are_refused(call, arguments: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(*arguments)
+
+
+IMAGES = np.random.default_rng(3).uniform(0.1, 1, (40, 2, 5, 6)).astype(np.float32)
+INDICES = np.arange(100, 140)
+
+
+def shifted(image: np.ndarray, down: int, right: int) -> np.ndarray:
+    """Return the image moved by so many pixels, with zeros where nothing came from."""
+    out = np.zeros_like(image)
+    _, height, width = image.shape
+    for row in range(height):
+        for column in range(width):
+            if 0 <= row - down < height and 0 <= column - right < width:
+                out[:, row, column] = image[:, row - down, column - right]
+    return out
+
+
+def test_each_image_is_shifted_or_mirrored_as_a_whole() -> None:
+    before = IMAGES.copy()
+    moves = [(down, right, flip) for down in (-1, 0, 1) for right in (-1, 0, 1) for flip in (1, -1)]
+    seen = set()
+    for image, after in zip(IMAGES, Augmentation(1, flip=True)(IMAGES, INDICES, 0, 1), strict=True):
+        fits = [m for m in moves if np.array_equal(after, shifted(image, *m[:2])[..., :: m[2]])]
+        assert len(fits) == 1
+        seen.add(fits[0])
+    assert len(seen) > 12  # of 18; 40 images find 16 on average
+    same = Augmentation()(IMAGES, INDICES, 0, 1)
+    np.testing.assert_array_equal(same, before)
+    same[...] = 0
+    np.testing.assert_array_equal(IMAGES, before)
+
+
+def test_what_happens_to_a_sample_depends_only_on_seed_epoch_and_index() -> None:
+    augment = Augmentation(2, flip=True)
+    whole = augment(IMAGES, INDICES, 7, 3)
+    some = np.array([30, 4, 4, 17])
+    np.testing.assert_array_equal(augment(IMAGES[some], INDICES[some], 7, 3), whole[some])
+    for seed, epoch in ((8, 3), (7, 4)):
+        assert np.any(augment(IMAGES, INDICES, seed, epoch) != whole)
+    assert augment(IMAGES[:0], INDICES[:0], 7, 3).shape == (0, 2, 5, 6)
+
+
+def test_the_numbers_of_samples_epochs_and_seeds_are_random() -> None:
+    numbers = [random_numbers(np.arange(4000), seed, epoch) for seed in (0, 1, -1) for epoch in (1, 2)]
+    assert len(np.unique(numbers)) == 6 * 4000
+    for row in numbers:
+        bits = row[:, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)
+        assert np.abs(bits.mean(axis=0) - 0.5).max() < 0.05  # six standard deviations
+    flips = np.array(numbers) >> np.uint64(32) & np.uint64(1)
+    assert np.abs(np.corrcoef(flips) - np.eye(6)).max() < 0.1
+
+
+def test_samples_and_shifts_that_do_not_fit_augmentation_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"images .* got shape \(2, 64\)"):
+        Augmentation(1)(np.zeros((2, 64), np.float32), np.arange(2), 0, 1)
+    with pytest.raises(ValueError, match="shift of 0 or more pixels, got -1"):
+        Augmentation(-1)

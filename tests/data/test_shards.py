@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -56,6 +56,8 @@ def test_steps_do_not_depend_on_the_number_of_ranks(case, batch: int) -> None:
         for k, step in enumerate(steps):
             seen = np.concatenate([shard[slices[k]] for shard, slices in zip(shards, parts, strict=True)])
             assert sorted(seen.tolist()) == sorted(step.tolist())
+            held = [slices[k].stop - slices[k].start for slices in parts]
+            assert name == "weighted" or max(held) - min(held) <= 1
         assert {len(slices) for slices in parts} == {len(steps)}
 
 
@@ -71,6 +73,15 @@ def test_shuffled_shards_depend_only_on_seed_and_epoch(n: int, size: int, seed: 
     assert sorted(sample for shard in one for sample in shard) == list(range(n))
 
 
+def test_single_shards_by_hand() -> None:
+    assert data.contiguous(10, 1, 4).tolist() == [3, 4, 5]
+    assert data.strided(10, 1, 4).tolist() == [1, 5, 9]
+    labels = np.array([2, 0, 1, 0, 2, 1])
+    assert [data.by_label(labels, rank, 3).tolist() for rank in range(3)] == [[1, 3], [2, 5], [0, 4]]
+    outlying = data.scheme("outlying", targets=np.arange(40)[::-1])
+    assert outlying(40, 2, 4).tolist() == list(range(30, 40)), "the middle rank is the outlier"
+
+
 def test_shuffling_is_uniform_and_keeps_only_the_shard_in_memory() -> None:
     n, size = 40, 4
     owned = np.zeros((n, size))
@@ -81,15 +92,6 @@ def test_shuffling_is_uniform_and_keeps_only_the_shard_in_memory() -> None:
             assert shard.base is None
     # Each sample is on each rank in a quarter of the epochs: 150 ± 10.6; allow 6 standard deviations.
     assert np.abs(owned - 150).max() < 64
-
-
-def test_by_label_shards_hold_few_labels_and_strided_shards_all() -> None:
-    labels = data.load("digits").y_train
-    n = len(labels)
-    for size in (2, 4, 5):
-        held = [len(np.unique(labels[data.by_label(labels, rank, size)])) for rank in range(size)]
-        assert max(held) <= 10 // size + 2
-        assert all(len(np.unique(labels[data.strided(n, rank, size)])) == 10 for rank in range(size))
 
 
 @given(n=st.integers(2, 200), size=st.integers(2, 8), outlier=st.integers(0, 7), seed=st.integers(0, 50))
@@ -120,14 +122,6 @@ def test_weighted_shards_are_proportional_to_the_speeds(n: int, speeds: list[flo
     assert all(np.all(np.diff(shard) > 0) for shard in shards)
 
 
-@given(n=st.integers(1, 200), size=st.integers(1, 9), speed=st.floats(1e-3, 1e3))
-def test_equal_speeds_give_strided_shards(n: int, size: int, speed: float) -> None:
-    n = max(n, size)
-    for rank in range(size):
-        expected = data.strided(n, rank, size).tolist()
-        assert data.weighted(n, rank, [speed] * size).tolist() == expected
-
-
 def test_each_rank_has_its_proportion_of_every_step() -> None:
     n, batch, speeds = 1000, 50, [1, 2, 2, 5]
     for rank, speed in enumerate(speeds):
@@ -150,34 +144,33 @@ def test_too_many_ranks_and_impossible_ranks_are_refused(name: str) -> None:
     assert scheme(1, 1)(1, 0, 1).tolist() == [0]
 
 
-def test_missing_or_wrong_arguments_of_a_scheme_are_refused() -> None:
-    with pytest.raises(ValueError, match="no sharding scheme 'fair'; available: contiguous, strided"):
-        data.scheme("fair")
-    for name in ("by-label", "outlying"):
-        with pytest.raises(ValueError, match=f"'{name}' needs the targets"):
-            data.scheme(name)
-        with pytest.raises(ValueError, match="expected 10 targets, one for each sample, got 9"):
-            data.scheme(name, targets=np.zeros(9))(10, 0, 2)
-    with pytest.raises(ValueError, match="expected 2 speeds, one for each rank, got 3"):
-        data.scheme("weighted", speeds=[1, 2, 3])(10, 0, 2)
-    for bad in ([1, 0], [1, -1], [1, float("nan")], [1, float("inf")]):
-        with pytest.raises(ValueError, match="above 0"):
-            data.weighted(10, 0, bad)
-    with pytest.raises(ValueError, match="ascending"):
-        data.batches_by_index(np.array([3, 1]), 4, 2)
-    with pytest.raises(ValueError, match="at least 1 sample, got 0"):
-        data.batches_by_index(np.array([0]), 1, 0)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: data.scheme("fair"), "no sharding scheme 'fair'; available: contiguous, strided"),
+        (lambda: data.scheme("by-label"), "'by-label' needs the targets"),
+        (lambda: data.scheme("outlying"), "'outlying' needs the targets"),
+        (lambda: data.scheme("by-label", targets=np.zeros(9))(10, 0, 2), "expected 10 targets.* got 9"),
+        (lambda: data.scheme("weighted", speeds=[1, 2, 3])(10, 0, 2), "expected 2 speeds.* got 3"),
+        (lambda: data.weighted(10, 0, [1, 0]), "above 0"),
+        (lambda: data.weighted(10, 0, [1, float("nan")]), "above 0"),
+        (lambda: data.weighted(10, 0, [1, float("inf")]), "above 0"),
+        (lambda: data.batches_by_index(np.array([3, 1]), 4, 2), "ascending"),
+        (lambda: data.batches_by_index(np.array([0]), 1, 0), "at least 1 sample, got 0"),
+        (lambda: data.local_batches(10, 0, 0, 1), "at least 1 sample, got 0"),
+    ],
+)
+def test_missing_or_wrong_arguments_are_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
-def test_the_outlier_is_the_middle_rank() -> None:
-    targets = np.arange(40)[::-1]
-    assert data.scheme("outlying", targets=targets)(40, 2, 4).tolist() == list(range(30, 40))
-
-
-@given(n=st.integers(1, 300), batch=st.integers(1, 100), size=st.integers(1, 7))
-def test_both_functions_give_the_same_batches_of_a_strided_shard(n: int, batch: int, size: int) -> None:
+@given(n=st.integers(1, 300), batch=st.integers(1, 100), size=st.integers(1, 7), speed=st.floats(1e-3, 1e3))
+def test_with_equal_speeds_shards_are_strided_and_both_functions_cut_them_alike(
+    n: int, batch: int, size: int, speed: float
+) -> None:
     n = max(n, size)
     for rank in range(size):
-        slices = data.batches_by_index(data.strided(n, rank, size), n, batch)
-        assert slices == data.local_batches(n, batch, rank, size)
-        assert all(batch.stop == following.start for batch, following in pairwise(slices))
+        shard = data.strided(n, rank, size)
+        assert data.weighted(n, rank, [speed] * size).tolist() == shard.tolist()
+        assert data.batches_by_index(shard, n, batch) == data.local_batches(n, batch, rank, size)

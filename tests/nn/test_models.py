@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from labkit.nn import (
     lr_schedules,
     mlp,
     mnist_cnn,
+    softmax_regression,
     vgg11,
 )
 from labkit.nn.image_layers import BatchNorm, Conv2D, MaxPool
@@ -125,31 +127,65 @@ def test_layers_of_equal_shape_have_different_initial_weights() -> None:
     assert named["conv8.W"].std() == pytest.approx((2 / (9 * 512)) ** 0.5, rel=0.01)
 
 
+def test_the_weighted_mean_over_local_batches_is_that_of_the_whole_batch() -> None:
+    model = mlp(dtype=np.float64)
+    x, y = batch(model, 10)
+    loss = model.loss_and_gradient(x, y)
+    whole = model.grads.copy()
+    total, summed = 0.0, np.zeros_like(whole)
+    for part in (slice(0, 3), slice(3, 10)):
+        total += (part.stop - part.start) * model.loss_and_gradient(x[part], y[part])
+        summed += (part.stop - part.start) * model.grads
+    assert total / 10 == pytest.approx(loss)
+    np.testing.assert_allclose(summed / 10, whole, rtol=1e-10, atol=1e-14)
+
+
+def test_initial_weights_differ_from_those_that_made_data_of_the_same_seed() -> None:
+    """With a shared random stream, training would start at the solution."""
+    made = data.linear(seed=0)
+    assert linear_regression(seed=0).loss(made.x_train, made.y_train) > 0.1
+
+
+def test_predict_returns_the_most_probable_class() -> None:
+    model = softmax_regression(2, 3)
+    model.named_parameters()["W"][...] = [[1, 0, 0], [0, 0, 1]]
+    model.named_parameters()["b"][...] = 0
+    assert model.predict(np.array([[2, 1], [1, 2]], np.float32)).tolist() == [0, 2]
+
+
 X = np.zeros((4, 1, 32, 32), np.float32)
 Y = np.arange(4)
+FLAT, VALUES = np.ones((4, 6), np.float32), np.ones((4, 3), np.float32)
+LINEAR, SOFTMAX = partial(linear_regression, 6, 3), partial(softmax_regression, 6, 3)
 NAN, INF = X.copy(), X.copy()
 NAN[1, 0, 2, 3], INF[1, 0, 2, 3] = np.nan, np.inf
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "message"),
+    ("make", "x", "y", "message"),
     [
-        (X[:, 0], Y, r"'conv1'.*\(4, 32, 32\).*\(batch, 1, 32, 32\).*\(5, 5, 1, 6\)"),
-        (X.repeat(3, axis=1), Y, r"'conv1'.*\(4, 3, 32, 32\).*\(batch, 1, 32, 32\)"),
-        (X[:, :, :28, :28], Y, r"'conv1'.*\(4, 1, 28, 28\)"),
-        (X[:0], Y[:0], r"'conv1'.*\(0, 1, 32, 32\).*batch ≥ 1"),
-        (X.astype(np.float64), Y, "'conv1'.*float64.*float32"),
-        (X.astype(np.uint8), Y, "'conv1'.*uint8.*float32"),
-        (NAN, Y, r"'conv1'.*\(4, 1, 32, 32\).*NaN"),
-        (INF, Y, r"'conv1'.*\(4, 1, 32, 32\).*infinite"),
-        (X, Y + 7, r"'dense2'.*7 … 10.*0 … 9.*\(4,\)"),
-        (X, Y - 1, "'dense2'.*-1 … 2"),
-        (X, Y[:3], r"'dense2'.*\(3,\).*\(4,\)"),
-        (X, Y.astype(float), "'dense2'.*float64.*integers"),
+        (lenet5, X[:, 0], Y, r"'conv1'.*\(4, 32, 32\).*\(batch, 1, 32, 32\).*\(5, 5, 1, 6\)"),
+        (lenet5, X.repeat(3, axis=1), Y, r"'conv1'.*\(4, 3, 32, 32\).*\(batch, 1, 32, 32\)"),
+        (lenet5, X[:, :, :28, :28], Y, r"'conv1'.*\(4, 1, 28, 28\)"),
+        (lenet5, X[:0], Y[:0], r"'conv1'.*\(0, 1, 32, 32\).*batch ≥ 1"),
+        (lenet5, X.astype(np.float64), Y, "'conv1'.*float64.*float32"),
+        (lenet5, X.astype(np.uint8), Y, "'conv1'.*uint8.*float32"),
+        (lenet5, NAN, Y, r"'conv1'.*\(4, 1, 32, 32\).*NaN"),
+        (lenet5, INF, Y, r"'conv1'.*\(4, 1, 32, 32\).*infinite"),
+        (lenet5, X, Y + 7, r"'dense2'.*7 … 10.*0 … 9.*\(4,\)"),
+        (lenet5, X, Y - 1, "'dense2'.*-1 … 2"),
+        (lenet5, X, Y[:3], r"'dense2'.*\(3,\).*\(4,\)"),
+        (lenet5, X, Y.astype(float), "'dense2'.*float64.*integers"),
+        (LINEAR, FLAT[:, :5], VALUES, r"'linear'.*\(4, 5\).*\(batch, 6\)"),
+        (LINEAR, FLAT, VALUES[:, 0], r"\(4,\).*\(4, 3\)"),
+        (LINEAR, FLAT, VALUES.astype(float), "float64"),
+        (SOFTMAX, FLAT, np.ones((4, 1), int), r"'softmax'.*\(4, 1\).*\(4,\)"),
     ],
 )
-def test_an_unfit_batch_is_refused_with_layer_and_shapes(x: np.ndarray, y: np.ndarray, message: str) -> None:
-    model = lenet5()
+def test_an_unfit_batch_is_refused_with_layer_and_shapes(
+    make: Callable[[], Model], x: np.ndarray, y: np.ndarray, message: str
+) -> None:
+    model = make()
     for call in (model.check, model.loss, model.loss_and_gradient):
         with pytest.raises(ValueError, match=message):
             call(x, y)

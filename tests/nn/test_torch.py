@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from labkit.nn import Model, lenet5, mlp, mnist_cnn, ops, vgg11
+from tests.nn.test_ops import PAIRS
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -38,55 +39,28 @@ def kernel(w: Any) -> Any:
     return w.permute(3, 2, 0, 1)
 
 
-# Each case: the shapes of its inputs, our forward and backward, and PyTorch's forward.
-CASES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
-    "linear": (
-        [(5, 4), (4, 3), (3,)],
-        ops.linear,
-        lambda dy, x, w, b: ops.linear_backward(dy, x, w),
-        lambda x, w, b: x @ w + b,
-    ),
-    "relu": ([(5, 4)], ops.relu, lambda dy, x: [ops.relu_backward(dy, ops.relu(x))], torch.relu),
-    "tanh": ([(5, 4)], ops.tanh, lambda dy, x: [ops.tanh_backward(dy, ops.tanh(x))], torch.tanh),
-    "flatten": (
-        [(2, 3, 4)],
-        ops.flatten,
-        lambda dy, x: [ops.flatten_backward(dy, x.shape)],
-        lambda x: x.flatten(1),
-    ),
-    "avgpool": (
-        [(2, 3, 7, 6)],
-        lambda x: ops.avgpool(x, 3),
-        lambda dy, x: [ops.avgpool_backward(dy, x.shape, 3)],
-        lambda x: F.avg_pool2d(x, 3),
-    ),
-    "maxpool": (
-        [(2, 3, 7, 6)],
-        lambda x: ops.maxpool(x, 2),
-        lambda dy, x: [ops.maxpool_backward(dy, x, ops.maxpool(x, 2), 2)],
-        lambda x: F.max_pool2d(x, 2),
-    ),
-    "batch_norm": (
-        [(4, 3, 5, 2), (3,), (3,)],
-        lambda x, gamma, beta: ops.batch_norm(x, gamma, beta, *ops.batch_statistics(x)),
-        lambda dy, x, gamma, beta: ops.batch_norm_backward(dy, x, gamma, *ops.batch_statistics(x)),
-        lambda x, gamma, beta: F.batch_norm(x, None, None, gamma, beta, training=True),
-    ),
-    **{
-        f"conv2d k{k} s{stride} p{pad}": (
-            [(3, 4, 8, 7), (k, k, 4, 5), (5,)],
-            lambda x, w, b, s=stride, p=pad: ops.conv2d(x, w, b, s, p),
-            lambda dy, x, w, b, s=stride, p=pad: ops.conv2d_backward(dy, x, w, s, p),
-            lambda x, w, b, s=stride, p=pad: F.conv2d(x, kernel(w), b, s, p),
-        )
-        for k, stride, pad in [(1, 1, 0), (3, 1, 1), (5, 1, 2), (3, 2, 1), (2, 3, 0)]
-    },
+# PyTorch's function for each pair of ours. Those of convolutions follow from their names.
+THEIRS: dict[str, Callable[..., Any]] = {
+    "linear": lambda x, w, b: x @ w + b,
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "flatten": lambda x: x.flatten(1),
+    "avgpool": lambda x: F.avg_pool2d(x, 2),
+    "maxpool": lambda x: F.max_pool2d(x, 2),
+    "batch_norm": lambda x, gamma, beta: F.batch_norm(x, None, None, gamma, beta, training=True),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_an_operation_agrees_with_autograd(case: str, dtype: type[np.floating]) -> None:
-    shapes, forward, backward, theirs = CASES[case]
+def theirs_of_pair(name: str) -> Callable[..., Any]:
+    if name in THEIRS:
+        return THEIRS[name]
+    stride, pad = (int(word[1:]) for word in name.split()[2:])
+    return lambda x, w, b: F.conv2d(x, kernel(w), b, stride, pad)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_an_operation_agrees_with_autograd(name: str, dtype: type[np.floating]) -> None:
+    (forward, backward, shapes), theirs = PAIRS[name], theirs_of_pair(name)
     rng = np.random.default_rng(5)
     arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
     tensors = [tensor(array) for array in arrays]
@@ -136,13 +110,7 @@ def theirs_of(model: Model) -> Callable[[Any, dict[str, Any]], Any]:
                 x = F.batch_norm(x, None, None, views["gamma"], views["beta"], training=True)
                 x = torch.relu(x)  # before pooling; our ReLU after pooling then changes nothing
             else:
-                x = {
-                    "ReLU": torch.relu,
-                    "Tanh": torch.tanh,
-                    "MaxPool": lambda x: F.max_pool2d(x, 2),
-                    "AvgPool": lambda x: F.avg_pool2d(x, 2),
-                    "Flatten": lambda x: x.flatten(1),
-                }[layer_type](x)
+                x = THEIRS[layer_type.lower()](x)
         return x
 
     return forward

@@ -1,16 +1,13 @@
 """Pictures of communication show what the ranks held, and nothing that they did not hold."""
 
-import io
-
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from labkit.plots.collectives import before_after, colour, origins
 
-SIZES = [1, 2, 3, 4, 5, 8, 15]
+SIZES = [1, 2, 5, 15]
 
 
 def chunks(rank, count):
@@ -27,17 +24,10 @@ def fills(figure):
     return [to_hex(patch.get_facecolor()).upper() for patch in patches if patch.get_height() > 0.25]
 
 
-def renders(figure):
-    assert isinstance(figure, Figure)
-    figure.savefig(io.BytesIO())
-    return True
-
-
 @pytest.mark.parametrize("p", SIZES)
 def test_allgather_shows_each_ranks_values_in_its_colour(p):
     before = [chunks(rank, 1) for rank in range(p)]
     figure = before_after("Allgather", before, [np.concatenate(before)] * p, "Allgather")
-    assert renders(figure)
     colours = [colour(rank) for rank in range(p)]
     assert fills(figure) == colours + colours * p
     assert texts(figure).count(str(10 ** (p - 1))) == 1 + p
@@ -47,7 +37,6 @@ def test_allgather_shows_each_ranks_values_in_its_colour(p):
 def test_allreduce_shows_sums_with_the_stripes_of_all_ranks(p):
     before = [chunks(rank, 2) for rank in range(p)]
     figure = before_after("Allreduce", before, [sum(before)] * p)
-    assert renders(figure)
     stripes = [colour(rank) for rank in range(p)]
     assert fills(figure)[2 * p :] == stripes * 2 * p
     assert ("sum of these ranks' values" in texts(figure)[-1]) == (p > 1)
@@ -56,13 +45,9 @@ def test_allreduce_shows_sums_with_the_stripes_of_all_ranks(p):
 def test_ranks_may_have_no_buffer_or_buffers_of_unequal_size():
     whole = chunks(0, 5)
     figure = before_after("Scatterv", [whole, None, None], [whole[:2], whole[2:4], whole[4:]])
-    assert renders(figure)
     assert texts(figure).count("–") == 2
     assert fills(figure) == [colour(0)] * 10
-
-
-def test_no_rank_has_a_buffer():
-    assert renders(before_after("Barrier", [None, None], [[], None]))
+    assert fills(before_after("Barrier", [None, None], [[], None])) == []
 
 
 def test_zeros_are_white_and_values_of_unknown_origin_are_grey():
@@ -81,24 +66,26 @@ def test_origins(value, made_from):
     assert origins(value, [chunks(rank, 3) for rank in range(3)], rank=0) == made_from
 
 
-def test_a_value_that_several_ranks_held_counts_as_the_ranks_own():
-    assert origins(7, [[7], [7], [5]], rank=1) == (1,)
-    assert origins(7, [[7], [7], [5]], rank=2) == (0,)
+NOISE = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 
 
-def test_float32_sums_are_recognised_in_any_order_of_adding():
-    before = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    assert origins(before[::-1].sum(axis=0)[1], list(before), rank=0) == (0, 1, 2, 3)
-    assert origins(before.sum(axis=0)[1] * np.float32(1.001), list(before), rank=0) is None
+@pytest.mark.parametrize(
+    ("value", "before", "rank", "made_from"),
+    [
+        (7, [[7], [7], [5]], 1, (1,)),  # a value that several ranks held counts as the rank's own
+        (7, [[7], [7], [5]], 2, (0,)),
+        (NOISE[::-1].sum(axis=0)[1], list(NOISE), 0, (0, 1, 2, 3)),  # float32, in any order of adding
+        (NOISE.sum(axis=0)[1] * np.float32(1.001), list(NOISE), 0, None),
+        (10**9 + 1, [[10**9], [3]], 0, None),  # integers are compared exactly
+    ],
+)
+def test_origins_of_equal_values_and_rounded_sums(value, before, rank, made_from):
+    assert origins(value, before, rank) == made_from
 
 
 def test_a_sum_of_float32_that_nearly_cancels_is_recognised():
     before = np.array([[1.2345678], [-1.2345677], [0.1], [-0.1]], dtype=np.float32)
     assert origins(before.sum(axis=0)[0], list(before), rank=0) is not None
-
-
-def test_integers_are_compared_exactly():
-    assert origins(10**9 + 1, [[10**9], [3]], rank=0) is None
 
 
 def test_wide_figures_fit_a_notebook():

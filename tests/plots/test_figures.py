@@ -1,0 +1,181 @@
+"""Figures of training, buckets, gradients and shards: what is drawn, from what data, under which labels."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from labkit import plots, schedules
+from labkit.plots import averaging, buckets, gradients, sharding
+from labkit.plots.collectives import before_after
+from labkit.plots.schedules import draw_rounds, traffic_by_rank
+from labkit.plots.style import COLOURS
+
+
+def png(figure: Figure) -> bytes:
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=30)
+    return picture.getvalue()
+
+
+def texts(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+OF_RANKS: dict[str, Callable[[int], Figure]] = {
+    "losses": lambda p: plots.losses([[1.0]] * p, [1.0]),
+    "shards": lambda p: sharding.shards({"a": np.arange(20) % p}, (np.arange(20) % p).tolist()),
+    "samples_by_step": lambda p: sharding.samples_by_step({"a": (np.arange(20) // 4, np.arange(20) % p)}),
+    "label_counts": lambda p: sharding.label_counts({"a": np.ones((p, 3), int)}),
+    "before_after": lambda p: before_after("Allgather", [[rank] for rank in range(p)], [range(p)] * p),
+    "draw_rounds": lambda p: draw_rounds(schedules.ring_allreduce(p)),
+    "traffic_by_rank": lambda p: traffic_by_rank(
+        {"ring": schedules.count_traffic(schedules.ring_allreduce(p), 256)}, "values"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_RANKS)
+@pytest.mark.parametrize("p", [1, 12])
+def test_any_number_of_ranks_can_be_drawn(name: str, p: int) -> None:
+    assert png(OF_RANKS[name](p)).startswith(b"\x89PNG")
+
+
+def test_losses_draws_each_rank_and_all() -> None:
+    local = [[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]]
+    (axes,) = plots.losses(local, [2.0, 1.9, 1.8]).axes
+    assert [line.get_label() for line in axes.lines] == ["rank 0", "rank 1", "all ranks"]
+    assert axes.lines[1].get_xdata().tolist() == [1, 2, 3] and list(axes.lines[1].get_ydata()) == local[1]
+    assert len({line.get_color() for line in axes.lines}) == 3
+    assert axes.get_xlabel() == "Epoch" and "Loss" in axes.get_ylabel()
+
+
+def test_losses_that_are_not_finite_leave_a_gap_and_a_narrow_range_can_be_read() -> None:
+    runs = {"root": [2.0, 6.0], "ring": [2.0, 3.0]}
+    figure = averaging.losses_by_step({"sum": {"p = 4": [2.0, np.inf, np.nan]}, "mean": runs})
+    assert png(figure)
+    first, second = figure.axes
+    assert list(first.lines[0].get_xdata()) == [1, 2, 3] and first.get_yscale() == "log"
+    assert {line.get_label(): list(line.get_ydata()) for line in second.lines} == runs
+    axes = averaging.losses_by_step({"one": {"a": [2.3, 0.7]}}).axes[0]
+    low, high = axes.get_ylim()
+    assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 4 and axes.get_title() == ""
+
+
+PLAIN = buckets.DrawnStep(2, (1.0, 1.2), [(1.2, 1.3), (1.3, 1.6)], [(1.6, 2.0)], 0.4)
+OVERLAPPED = PLAIN._replace(transfers=[(1.3, 1.5), (1.5, 1.7)], exposed_s=0.1)
+
+
+def bars(axes: Axes) -> list[tuple[str, float, float]]:
+    """Return the row, the beginning and the end of all bars."""
+    boxes = [path.get_extents() for bar in axes.collections for path in bar.get_paths()]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    return [(names[round((box.y0 + box.y1) / 2)], round(box.x0, 6), round(box.x1, 6)) for box in boxes]
+
+
+def test_gradients_add_up_over_time() -> None:
+    layers = ["dense", "conv2", "conv1"]
+    over_time, shares = buckets.gradients_over_time(layers, [0.01, 0.02, 0.1], [512, 1024, 512]).axes
+    assert list(over_time.lines[1].get_ydata()) == [0.5, 1.5, 2.0]
+    np.testing.assert_allclose(over_time.lines[1].get_xdata(), [10, 20, 100])
+    assert texts(over_time) == layers
+    assert texts(shares) == ["25", "50", "25", "10", "10", "80"]  # of the bytes, of the time
+
+
+def test_a_step_shows_layers_buckets_and_what_is_exposed() -> None:
+    figure = buckets.step_timelines({"plain": PLAIN, "overlapped": OVERLAPPED}, ["dense", "conv"])
+    assert png(figure)
+    plain, overlapped = figure.axes
+    computed = [("rank 2", -200, 0), ("rank 2", 0, 100), ("rank 2", 100, 400)]
+    assert bars(plain) == [*computed, ("its link", 400, 800)]
+    hidden, half_hidden, exposed = ("its link", 100, 300), ("its link", 300, 400), ("its link", 400, 500)
+    assert bars(overlapped) == [*computed, hidden, half_hidden, exposed]
+    colours = [bar.get_facecolor()[0].tolist() for bar in overlapped.collections[3:]]
+    assert colours[0] == colours[1] != colours[2]
+    assert "exposed: 400 ms" in texts(plain) and "exposed: 100 ms" in texts(overlapped)
+    assert texts(plain)[:4] == ["forward", "dense", "conv", "1"], "an exposed bucket has its number, too"
+    assert texts(overlapped)[3:5] == ["1", "2"], "a bucket that is partly exposed has its number once"
+    assert plain.get_xlim() == overlapped.get_xlim()
+    assert not {to_hex(bar.get_facecolor()[0]).upper() for bar in overlapped.collections} & set(COLOURS[:5])
+    alone = buckets.step_timelines({"plain": PLAIN})
+    both, one = ({text.get_text() for text in each.legends[0].get_texts()} for each in (figure, alone))
+    assert both - one == {"link, hidden"}
+
+
+def test_the_bucket_sizes_around_the_best_are_marked() -> None:
+    kib, model_ms = [8, 16, 64, 256, 512, 1024], [9, 3.6, 3, 3.7, 6, 3.5]
+    (axes,) = buckets.exposed_by_bucket_size(kib, model_ms, [64], [4], 10).axes
+    (marked,) = (patch.get_extents() for patch in axes.patches)
+    ends = axes.transData.inverted().transform([(marked.x0, 0), (marked.x1, 0)])[:, 0]
+    np.testing.assert_allclose(ends, [16, 256])
+    assert any("16 to 256 KiB" in text.get_text() for text in axes.get_legend().get_texts())
+    model, measured, whole = axes.lines
+    assert list(model.get_ydata()) == model_ms
+    assert list(measured.get_ydata()) == [4] and set(whole.get_ydata()) == {10}
+
+
+def test_the_bound_falls_where_communication_takes_longer() -> None:
+    (axes,) = buckets.hidden_by_ratio([0.5, 4], [0.8, 0.2]).axes
+    bound, measured = axes.lines
+    x, y = bound.get_data()
+    np.testing.assert_allclose(y, 100 * np.minimum(1, 1 / x))
+    np.testing.assert_allclose(measured.get_ydata(), [80, 20])
+
+
+def test_images_have_scales_of_their_own_around_zero() -> None:
+    small, large = np.array([[0.5, -1.0]]), np.array([[8.0], [2.0]])
+    drawn = gradients.images({"small": small, "large": large}).axes
+    titles = [axes.get_title().split("\n") for axes in drawn]
+    assert titles == [["small", "values: −1 … 0.5"], ["large", "values: 2 … 8"]]
+    assert [axes.images[0].get_clim() for axes in drawn] == [(-1, 1), (-8, 8)]
+    assert all("pixels" in axes.get_xlabel() and "pixels" in axes.get_ylabel() for axes in drawn)
+
+
+def test_activations_are_left_of_their_gradients_and_name_their_layer() -> None:
+    outputs = {"conv": np.arange(8.0).reshape(2, 2, 2), "pool": np.ones((3, 1, 1))}
+    back = {name: -10 * channels for name, channels in outputs.items()}
+    left, right, below, _ = gradients.forward_and_backward(outputs, back, shown=2).axes
+    mosaic = np.ma.filled(left.images[0].get_array(), np.nan)
+    gap = np.full((2, 1), np.nan)
+    np.testing.assert_array_equal(mosaic, np.hstack([outputs["conv"][0], gap, outputs["conv"][1]]))
+    assert right.images[0].get_clim() == (-70, 70)
+    assert "2 channels,\n2 × 2" in left.get_ylabel() and below.get_ylabel().startswith("pool")
+    assert "backward" in right.get_title()
+
+
+def test_dots_run_from_input_to_output_and_zeros_have_no_dot() -> None:
+    values = {"outputs": {"conv": 100, "tanh": 100}, "parameters": {"conv": 10, "tanh": 0}}
+    (axes,) = gradients.values_by_layer(values, "Values").axes
+    np.testing.assert_array_equal([line.get_xdata() for line in axes.lines], [[100, 100], [10, np.nan]])
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["conv", "tanh"]
+    assert axes.yaxis_inverted() and axes.get_xlabel() == "Values"
+
+
+def test_shards_colours_every_sample_by_its_rank() -> None:
+    (axes,) = sharding.shards({"a": np.array([0, 1, 0]), "b": np.array([1, 1, 0])}, ["x", "y", "z"]).axes
+    shown = [to_hex(patch.get_facecolor()).upper() for patch in axes.patches]
+    assert shown == [COLOURS[rank] for rank in (0, 1, 0, 1, 1, 0)]
+    assert texts(axes) == ["x", "y", "z"] * 2
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["a", "b"]
+
+
+def test_steps_colours_every_sample_by_its_step() -> None:
+    (axes,) = sharding.samples_by_step({"one rank": (np.array([0, 0, 1]), np.array([0, 0, 0]))}).axes
+    colours = [patch.get_facecolor() for patch in axes.patches]
+    assert colours[0] == colours[1] != colours[2]
+    assert colours[0][0] < 0.9, "the first step's boxes must stand out from the white background"
+    assert texts(axes) == ["0", "0", "0"] and "rank" in axes.get_xlabel()
+    assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ["step 0", "step 1"]
+
+
+def test_label_counts_writes_every_count() -> None:
+    table = np.array([[3, 0], [1, 2]])
+    first, second = sharding.label_counts({"a": table, "b": table.T}).axes
+    assert texts(first) == ["3", "0", "1", "2"] and texts(second) == ["3", "1", "0", "2"]
+    assert (first.get_title(), first.get_xlabel(), first.get_ylabel()) == ("a", "Label", "Rank")
