@@ -9,31 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from labkit import files
 from labkit.files import atomic_write, locked, remove_unfinished
 from labkit.train import prepare
 
 
-def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
-    with atomic_write(tmp_path / "a.txt") as file:
+def write_and_fail(path: Path) -> None:
+    with atomic_write(path) as file:
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+
+def test_a_file_appears_when_it_is_whole_and_stays_when_the_next_writer_fails(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with atomic_write(path) as file:
         file.write(b"all of it")
         file.flush()
-        assert not (tmp_path / "a.txt").exists()
-    assert (tmp_path / "a.txt").read_bytes() == b"all of it"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
-
-
-def test_a_file_that_fails_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("old")
-
-    def fail() -> None:
-        with atomic_write(tmp_path / "a.txt") as file:
-            file.write(b"half")
-            raise KeyboardInterrupt
-
+        assert not path.exists()
     with pytest.raises(KeyboardInterrupt):
-        fail()
-    assert (tmp_path / "a.txt").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+        write_and_fail(path)
+    assert path.read_bytes() == b"all of it" and list(tmp_path.iterdir()) == [path]
 
 
 def test_prepare_makes_the_directory_and_removes_only_leftovers(tmp_path: Path) -> None:
@@ -91,7 +86,8 @@ def test_the_next_writer_removes_the_file_of_a_killed_one(tmp_path: Path) -> Non
     assert [each.name for each in tmp_path.iterdir()] == [path.name] and path.read_bytes() == b"whole"
 
 
-def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
+def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "KILLED_S", 0.1)
     lock = tmp_path / "lock"
     held = f"with locked(Path({str(lock)!r})): print('locked', flush=True); input()"
     command = [sys.executable, "-c", f"from labkit.files import *\n{held}"]
