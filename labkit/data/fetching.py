@@ -209,8 +209,7 @@ def _turn(place: Path, heartbeat: Heartbeat) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if not reported:
-                    sys.stderr.write(f"Another process is fetching {place.name}; waiting for it …\n")
-                    sys.stderr.flush()
+                    print(f"Another process is fetching {place.name}; waiting for it …", file=sys.stderr)
                 reported = True
                 heartbeat()
                 time.sleep(POLL_S)

@@ -22,7 +22,7 @@ class FormatError(ValueError):
         super().__init__(f"{path.name}, offset {offset}: expected {expected}, got {got} ({path})")
 
 
-BLOCK = 1 << 18  # packed bytes in memory at a time
+BLOCK = 1 << 18  # bytes read at a time: small compared with a shard, large enough to amortise the call
 GZIP = zlib.MAX_WBITS | 16  # makes zlib read the header and check the CRC-32 and the length at the end
 
 
@@ -48,9 +48,6 @@ def gunzip(packed: Path, unpacked: Path) -> None:
                 raise FormatError(packed, offset, "the end of the file", "more bytes")
         if not stream.eof:
             raise FormatError(packed, offset, "more gzip data", "the end of the file")
-
-
-READ_SIZE = 1 << 18  # bytes per read: small compared with a shard, large enough to amortise the call
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ def _read_file(
     file: RowFile, wanted: np.ndarray, positions: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the rows `wanted` (ascending) of one file."""
-    most = max(1, READ_SIZE // file.width)
+    most = max(1, BLOCK // file.width)
     with file.path.open("rb", buffering=0) as handle:
         start = 0
         while start < len(wanted):

@@ -1,14 +1,25 @@
-"""Figures of training runs: losses and accuracies by epoch, and times per iteration."""
+"""Figures of training runs: losses and accuracies by step and by epoch, and times per iteration."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
-from labkit.plots.style import COLOURS, INK, curve_style, one_panel, rank_style, text_colour
+from labkit.plots.style import (
+    COLOURS,
+    INK,
+    Curve,
+    curve_style,
+    legend_above,
+    one_panel,
+    plain_numbers,
+    rank_style,
+    text_colour,
+)
 
 
 def losses(local: Sequence[Sequence[float]], over_all: Sequence[float]) -> Figure:
@@ -24,6 +35,38 @@ def losses(local: Sequence[Sequence[float]], over_all: Sequence[float]) -> Figur
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()
     return figure
+
+
+def losses_by_step(panels: Mapping[str, Mapping[str, Curve]], x_label: str = "Step") -> Figure:
+    """Return the losses of several runs by step: one panel per group of runs, all on one log scale.
+
+    Shapes: panels: group → run → (steps,); one panel has no title. `x_label` names the axis if it does
+    not count steps. A loss that is not finite leaves a gap.
+    """
+    figure = Figure(figsize=(max(6.0, 3.2 * len(panels) + 0.6), 3.7), layout="constrained")
+    sides = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (title, runs) in zip(sides, panels.items(), strict=True):
+        _curves(axes, runs)
+        axes.set_yscale("log")
+        axes.set_xlabel(x_label)
+        if len(panels) > 1:
+            axes.set_title(title)
+    low, high = sides[0].get_ylim()  # of all panels
+    ticks = (1.0, 2.0, 5.0) if high > 10 * low else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+    for axes in sides:
+        axes.yaxis.set_major_locator(LogLocator(subs=ticks))
+        plain_numbers(axes.yaxis)
+    sides[0].set_ylabel("Loss (mean over samples)")
+    legend_above(figure, sides)
+    return figure
+
+
+def _curves(axes: Axes, curves: Mapping[str, Curve]) -> None:
+    """Draw curves over their numbers of values, counted from 1, with marks that are apart."""
+    for k, (name, values) in enumerate(curves.items()):
+        marks = k, max(1, len(values) // 6)
+        axes.plot(np.arange(1, len(values) + 1), values, label=name, markevery=marks, **curve_style(k))
+    axes.grid(alpha=0.3)
 
 
 def set_ups(
@@ -42,14 +85,9 @@ def set_ups(
         (left, loss, "Loss (mean of the ranks)"),
         (middle, seconds, "Time per iteration (s)"),
     ):
-        for k, (name, curve) in enumerate(curves.items()):
-            style = curve_style(k)
-            axes.plot(
-                np.arange(1, len(curve) + 1), curve, label=name, markevery=max(1, len(curve) // 8), **style
-            )
+        _curves(axes, curves)
         axes.set(xlabel="Iteration", ylabel=label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3)
     middle.set_ylim(bottom=0)
     left.legend()
     parts = list(next(iter(fractions.values())))
@@ -89,12 +127,9 @@ def processes(
     for axes, (label, runs, factor) in zip(figure.subplots(1, len(panels)), panels, strict=True):
         axes.set(xlabel="Epoch", ylabel=label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3)
-        for k, (name, by_rank) in enumerate(runs.items()):
-            epochs, style = np.arange(1, by_rank.shape[1] + 1), curve_style(k)
-            for curve in by_rank:
-                axes.plot(epochs, factor * curve, color=style["color"], linewidth=0.7, alpha=0.6)
-            every = max(1, len(epochs) // 8)
-            axes.plot(epochs, factor * by_rank.mean(axis=0), label=name, markevery=every, **style)
+        for k, by_rank in enumerate(runs.values()):
+            epochs, thin = np.arange(1, by_rank.shape[1] + 1), {"linewidth": 0.7, "alpha": 0.6}
+            axes.plot(epochs, factor * by_rank.T, color=curve_style(k)["color"], **thin)
+        _curves(axes, {name: factor * by_rank.mean(axis=0) for name, by_rank in runs.items()})
         axes.legend()
     return figure

@@ -35,9 +35,7 @@ class Settings:
         return self.stop - self.start
 
 
-@cache
-def _digits() -> data.Dataset:
-    return data.digits()
+_digits = cache(data.digits)
 
 
 def in_order(seed: int) -> tuple[np.ndarray, np.ndarray]:

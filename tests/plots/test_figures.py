@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from labkit import plots, schedules
-from labkit.plots import averaging, buckets, gradients, sharding
+from labkit.plots import buckets, gradients, sharding, training
 from labkit.plots.collectives import before_after
 from labkit.plots.schedules import draw_rounds, traffic_by_rank
 from labkit.plots.style import COLOURS
@@ -58,12 +58,12 @@ def test_losses_draws_each_rank_and_all() -> None:
 
 def test_losses_that_are_not_finite_leave_a_gap_and_a_narrow_range_can_be_read() -> None:
     runs = {"root": [2.0, 6.0], "ring": [2.0, 3.0]}
-    figure = averaging.losses_by_step({"sum": {"p = 4": [2.0, np.inf, np.nan]}, "mean": runs})
+    figure = training.losses_by_step({"sum": {"p = 4": [2.0, np.inf, np.nan]}, "mean": runs})
     assert png(figure)
     first, second = figure.axes
     assert list(first.lines[0].get_xdata()) == [1, 2, 3] and first.get_yscale() == "log"
     assert {line.get_label(): list(line.get_ydata()) for line in second.lines} == runs
-    axes = averaging.losses_by_step({"one": {"a": [2.3, 0.7]}}).axes[0]
+    axes = training.losses_by_step({"one": {"a": [2.3, 0.7]}}).axes[0]
     low, high = axes.get_ylim()
     assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 4 and axes.get_title() == ""
 
