@@ -9,65 +9,50 @@ import pytest
 
 from labkit import units
 
+SIZES = {
+    "4B": 4,
+    "1000B": 1000,
+    "1KiB": 1024,
+    "1536KiB": 3 << 19,
+    "64MiB": 64 << 20,
+    "1GiB": 1 << 30,
+    "0B": 0,
+}
+TIMES = {"2s": 2, "1.5s": 1.5, "5ms": 0.005, "50us": 5e-5, "0.5us": 5e-7, "0s": 0}
+BANDWIDTHS = {"8bit": 8, "10kbit": 1e4, "100mbit": 1e8, "2.5gbit": 2.5e9, "40gbit": 4e10}
+KINDS = {  # how to parse, how to format, amounts, and what is none
+    "size": (
+        units.parse_size,
+        units.format_size,
+        SIZES,
+        ["", "5 sheep", "-4B", "1.5B", "1e3B", "MiB", "1,5KiB"],
+    ),
+    "time": (units.parse_time, units.format_time, TIMES, ["", "5", "ms", "-1ms", "5min"]),
+    "bandwidth": (
+        units.parse_bandwidth,
+        units.format_bandwidth,
+        BANDWIDTHS,
+        ["", "fast", "0gbit", "1", "-1gbit", "1e3bit", "1gb"],
+    ),
+}
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("4B", 4),
-        ("1000B", 1000),
-        ("1KiB", 1024),
-        ("1536KiB", 3 << 19),
-        ("64MiB", 64 << 20),
-        ("1GiB", 1 << 30),
-    ],
-)
-def test_a_size_is_parsed_and_formatted_as_the_same_text(text: str, size: int) -> None:
-    assert units.parse_size(text) == size and units.format_size(size) == text
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_amount_is_parsed_and_formatted_as_the_same_text_and_others_are_refused(kind: str) -> None:
+    parse, form, amounts, refused = KINDS[kind]
+    for text, amount in amounts.items():
+        assert parse(text) == pytest.approx(amount, rel=1e-12)
+        assert form(amount) == text == form(parse(text))
+    for text in refused:
+        with pytest.raises(ValueError, match=f"expected a {kind} such as") as error:
+            parse(text)
+        assert repr(text) in str(error.value)
 
 
-def test_a_size_may_have_any_case_a_fraction_or_no_unit() -> None:
+def test_units_may_have_any_case_sizes_a_fraction_or_no_unit() -> None:
     assert [units.parse_size(text) for text in ("64mib", " 0.5 KIB", "20")] == [64 << 20, 512, 20]
-    assert units.format_size(0) == "0B"
-
-
-@pytest.mark.parametrize("text", ["", "5 sheep", "-4B", "1.5B", "1e3B", "MiB", "1,5KiB"])
-def test_other_sizes_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a size such as 4B") as error:
-        units.parse_size(text)
-    assert repr(text) in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("2s", 2), ("1.5s", 1.5), ("5ms", 0.005), ("50us", 5e-5), ("0.5us", 5e-7), ("0s", 0)],
-)
-def test_a_time_is_parsed_and_formatted_as_the_same_text(text: str, seconds: float) -> None:
-    assert units.parse_time(text) == pytest.approx(seconds, rel=1e-12)
-    assert units.format_time(seconds) == text == units.format_time(units.parse_time(text))
-
-
-def test_a_time_is_formatted_in_the_largest_unit_that_it_fills() -> None:
-    assert units.format_time(units.parse_time("5000us")) == "5ms"
     assert units.parse_time("50µs") == units.parse_time("50μs") == units.parse_time("50 US")
-
-
-@pytest.mark.parametrize("text", ["", "5", "ms", "-1ms", "5min"])
-def test_other_times_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a time such as 50us"):
-        units.parse_time(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "bits"), [("8bit", 8), ("10kbit", 1e4), ("100mbit", 1e8), ("2.5gbit", 2.5e9), ("40gbit", 4e10)]
-)
-def test_a_bandwidth_is_parsed_and_formatted_as_the_same_text(text: str, bits: float) -> None:
-    assert units.parse_bandwidth(text) == bits and units.format_bandwidth(bits) == text
-
-
-@pytest.mark.parametrize("text", ["", "fast", "0gbit", "1", "-1gbit", "1e3bit", "1gb"])
-def test_other_bandwidths_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a bandwidth such as 100mbit"):
-        units.parse_bandwidth(text)
+    assert units.format_time(units.parse_time("5000us")) == "5ms", "the largest unit that it fills"
 
 
 def test_approximate_amounts_have_three_digits_and_the_unit_that_suits_them() -> None:
