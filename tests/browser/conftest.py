@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser import chromium
-from tests.browser.jupyterlab import Lab, a_lab
-from tests.browser.pages import a_page
+from tests.browser.jupyterlab import Lab, a_lab, a_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -24,7 +24,7 @@ import pytest
 from mpiwatch.supervisor import supervised
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 150.0  # for whatever a page shows; on an idle machine everything takes a few seconds
@@ -297,3 +297,26 @@ def open_notebook(lab: Lab, page: Page, path: str) -> Notebook:
     notebook = Notebook(lab, page, path)
     notebook.wait_until_ready()
     return notebook
+
+
+VIEWPORT = {"width": 1366, "height": 768}  # a student's laptop
+
+
+@contextmanager
+def a_page(browser: Browser, lab: Lab) -> Iterator[Page]:
+    """Open a page in a browser without memory; at its end there must have been no error on its console."""
+    context = browser.new_context(viewport=VIEWPORT)
+    page = context.new_page()
+    page.set_default_timeout(1000 * DEADLINE_S)
+    errors: list[str] = []
+
+    def on_console(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            errors.append(f"{message.text} ({message.location.get('url', '')})")
+
+    page.on("console", on_console)
+    page.on("pageerror", lambda error: errors.append(error.stack or str(error)))
+    yield page
+    context.close()
+    lab.shut_down_kernels()
+    assert not errors, "\n".join(errors)

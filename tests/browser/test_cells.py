@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser.contrast import lowest_contrast
-from tests.browser.jupyterlab import CONNECT, Lab, Notebook, open_notebook
-from tests.browser.pages import a_page
+from tests.browser.jupyterlab import CONNECT, Lab, Notebook, a_page, open_notebook
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

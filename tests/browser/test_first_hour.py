@@ -9,8 +9,7 @@ import nbformat
 import pytest
 
 from labkit.exercises import catalogue
-from tests.browser.jupyterlab import ROOT, Lab, Notebook, open_notebook
-from tests.browser.pages import a_page
+from tests.browser.jupyterlab import ROOT, Lab, Notebook, a_page, open_notebook
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -44,11 +44,8 @@ def test_the_stop_button_ends_a_hang(lab: Lab, page: Page) -> None:
 
 def test_run_all_after_a_kernel_restart_during_a_hang(lab: Lab, page: Page) -> None:
     calm = lab.folder / "calm"
-    notebook = open_notebook(
-        lab,
-        page,
-        lab.write("restart.ipynb", CONNECT, HANG.format(end=str(calm)), "%px print(comm.allreduce(1))"),
-    )
+    hang = HANG.format(end=str(calm))
+    notebook = open_notebook(lab, page, lab.write("restart.ipynb", CONNECT, hang, SUM))
     notebook.run(0)
     notebook.start(1)
     notebook.output(1).filter(has_text="MPI.Intracomm(comm).Barrier()").wait_for()
