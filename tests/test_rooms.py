@@ -45,7 +45,7 @@ MOST_LINES = {
     "mpiwatch": 9_478,
     "labkit": 320,  # beside the rooms
     "labkit/nn": 1_890,
-    "labkit/data": 1_180,
+    "labkit/data": 1_120,
     "labkit/reports": 390,
     "labkit/schedules": 1_070,
     "labkit/hosts": 730,
@@ -55,11 +55,11 @@ MOST_LINES = {
     "labkit/doctor": 690,
     "labkit/bench": 1_270,
     "labkit/exercises": 8_983,
-    "labkit/plots": 1_400,
+    "labkit/plots": 1_240,
     "labkit/cli": 2_190,
-    "tests": 25_117,
+    "tests": 24_547,
 }
-MOST_FILES, MOST_PACKAGES = 215, 18
+MOST_FILES, MOST_PACKAGES = 211, 18
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
