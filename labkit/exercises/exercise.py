@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 
 class Case(NamedTuple):
     """One call of the student's function, on one rank or on several.
@@ -28,6 +30,25 @@ class Case(NamedTuple):
     def ranks(self) -> int:
         """Return the number of ranks that the case takes."""
         return len(self.arguments)
+
+
+def both_dtypes(label: str, *arguments: Any) -> list[Case]:
+    """Return a case of a function without ranks in float64 and one in float32.
+
+    Arrays of floating-point numbers are cast; all other arguments stay as they are.
+    """
+    return [
+        Case(
+            f"{label}, {dtype.__name__}",
+            (tuple(each.astype(dtype) if is_floating(each) else each for each in arguments),),
+        )
+        for dtype in (np.float64, np.float32)
+    ]
+
+
+def is_floating(value: Any) -> bool:
+    """Tell whether a value is an array of floating-point numbers."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 
 class Outcome(NamedTuple):
@@ -56,6 +77,7 @@ class Verdict:
     printed: str = ""
 
 
+WITH_MPI = "import numpy as np\nfrom mpi4py import MPI"  # the prelude of many exercises on ranks
 Code = str | Mapping[str, str]  # the text of a cell, or what is replaced in the reference's text, and by what
 CAUGHT = "…"  # stands before words of a finding that the check makes without knowing the mistake
 

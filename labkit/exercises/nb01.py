@@ -13,19 +13,10 @@ import numpy as np
 
 from labkit import nn
 from labkit.exercises import wraps
-from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.exercise import Case, Exercise, Outcome, both_dtypes
 from labkit.nn import flat as nn_flat
 from labkit.nn import ops
 from labkit.nn.ops import linear, relu
-
-
-def _both_dtypes(label: str, *arrays: np.ndarray) -> list[Case]:
-    """Return a case in float64 and one in float32; arrays of integers stay as they are."""
-    cases = []
-    for dtype in np.float64, np.float32:
-        cast = tuple(array if array.dtype.kind == "i" else array.astype(dtype) for array in arrays)
-        cases.append(Case(f"{label}, {dtype.__name__}", (cast,)))
-    return cases
 
 
 def _softmax_cases() -> Sequence[Case]:
@@ -40,7 +31,7 @@ def _softmax_cases() -> Sequence[Case]:
         "a row of logits near 0, another near 1000": (np.concatenate([small, large]), [2, 0]),
         "a row of logits near 0, another near -1000": (np.concatenate([small, -large]), [2, 0]),
     }
-    return [case for name, (z, y) in batches.items() for case in _both_dtypes(name, z, np.array(y))]
+    return [case for name, (z, y) in batches.items() for case in both_dtypes(name, z, np.array(y))]
 
 
 SHAPES = {"W1": (64, 32), "b1": (32,), "W2": (32, 10), "b2": (10,)}
@@ -90,7 +81,7 @@ def _error_cases() -> Sequence[Case]:
     cases = []
     for n, o in (1, 1), (4, 1), (3, 3), (5, 2):
         rng = np.random.default_rng(n)
-        cases += _both_dtypes(f"N = {n}, O = {o}", rng.normal(size=(n, o)), rng.normal(size=(n, o)))
+        cases += both_dtypes(f"N = {n}, O = {o}", rng.normal(size=(n, o)), rng.normal(size=(n, o)))
     return cases
 
 
@@ -131,7 +122,7 @@ def _linear_cases() -> Sequence[Case]:
     for n, i, o in (1, 1, 1), (3, 3, 3), (5, 4, 3):
         rng = np.random.default_rng(n)
         arrays = [rng.normal(size=shape) for shape in ((n, o), (n, i), (i, o))]
-        cases += _both_dtypes(f"N = {n}, I = {i}, O = {o}", *arrays)
+        cases += both_dtypes(f"N = {n}, I = {i}, O = {o}", *arrays)
     return cases
 
 
@@ -298,9 +289,9 @@ def _relu_cases() -> Sequence[Case]:
     rng = np.random.default_rng(6)
     x = np.array([[-1.0, 0.0, 2.0]])
     return [
-        *_both_dtypes("x = [[-1, 0, 2]]", np.array([[3.0, 5.0, -7.0]]), x),
-        *_both_dtypes("4 samples, 3 units", rng.normal(size=(4, 3)), rng.normal(size=(4, 3))),
-        *_both_dtypes("5 values, all below 0", rng.normal(size=5), -np.ones(5)),
+        *both_dtypes("x = [[-1, 0, 2]]", np.array([[3.0, 5.0, -7.0]]), x),
+        *both_dtypes("4 samples, 3 units", rng.normal(size=(4, 3)), rng.normal(size=(4, 3))),
+        *both_dtypes("5 values, all below 0", rng.normal(size=5), -np.ones(5)),
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import Case, Exercise
+from labkit.exercises.exercise import WITH_MPI, Case, Exercise, both_dtypes
 from labkit.exercises.wraps import all_of, at_most
 from labkit.nn import ops
 from labkit.nn.ops.convolution import padded
@@ -33,19 +33,16 @@ def _conv_cases(names: str) -> Callable[[], Sequence[Case]]:
         made = []
         for shape, k, outputs, stride, pad in SIZES:
             height, width = ((size + 2 * pad - k) // stride + 1 for size in shape[2:])
-            for dtype in np.float64, np.float32:
-                rng = np.random.default_rng(k)
-                arrays = {
-                    "x": rng.normal(size=shape).astype(dtype),
-                    "w": rng.normal(size=(k, k, shape[1], outputs)).astype(dtype),
-                    "b": rng.normal(size=outputs).astype(dtype),
-                    "dy": rng.normal(size=(shape[0], outputs, height, width)).astype(dtype),
-                }
-                arguments = tuple(k if name == "k" else arrays[name] for name in names.split())
-                label = (
-                    f"x of shape {shape}, {k} × {k} kernel, stride {stride}, padding {pad}, {dtype.__name__}"
-                )
-                made.append(Case(label, ((*arguments, stride, pad),)))
+            rng = np.random.default_rng(k)
+            arguments = {
+                "k": k,
+                "x": rng.normal(size=shape),
+                "w": rng.normal(size=(k, k, shape[1], outputs)),
+                "b": rng.normal(size=outputs),
+                "dy": rng.normal(size=(shape[0], outputs, height, width)),
+            }
+            label = f"x of shape {shape}, {k} × {k} kernel, stride {stride}, padding {pad}"
+            made += both_dtypes(label, *(arguments[name] for name in names.split()), stride, pad)
         return made
 
     return cases
@@ -55,13 +52,11 @@ def _norm_cases(with_dy: bool) -> Callable[[], Sequence[Case]]:
     def cases() -> Sequence[Case]:
         made = []
         for shape in (3, 2, 1, 2), (2, 2, 2, 3), (4, 3, 5, 5):
-            for dtype in np.float64, np.float32:
-                rng = np.random.default_rng(sum(shape))
-                x = rng.normal(2, 3, size=shape).astype(dtype)
-                gamma, beta = rng.normal(1, 1, size=(2, shape[1])).astype(dtype)
-                dy = rng.normal(1, 1, size=shape).astype(dtype)
-                arguments = (dy, x, gamma) if with_dy else (x, gamma, beta)
-                made.append(Case(f"x of shape {shape}, {dtype.__name__}", (arguments,)))
+            rng = np.random.default_rng(sum(shape))
+            x = rng.normal(2, 3, size=shape)
+            gamma, beta = rng.normal(1, 1, size=(2, shape[1]))
+            dy = rng.normal(1, 1, size=shape)
+            made += both_dtypes(f"x of shape {shape}", *((dy, x, gamma) if with_dy else (x, gamma, beta)))
         if not with_dy:
             x = np.full((2, 2, 2, 2), 0.5)
             x[:, 1] = 0.5 + 0.001 * np.arange(8).reshape(2, 2, 2)
@@ -86,20 +81,14 @@ def _images(with_dy: bool) -> Callable[[], Sequence[Case]]:
             ((1, 2, 7, 5), 2, "a last row and column outside of the windows"),
             ((2, 1, 9, 6), 3, "windows of 3 × 3"),
         ):
-            for dtype in np.float64, np.float32:
-                rng = np.random.default_rng(sum(shape))
-                x = rng.normal(size=shape).astype(dtype)
-                if what == "negative numbers":
-                    x = -np.abs(x) - 1
-                if what == "equal entries":
-                    x = np.maximum(x.round(), 0)
-                dy = rng.normal(1, 1, size=(*shape[:2], shape[2] // k, shape[3] // k)).astype(dtype)
-                made.append(
-                    Case(
-                        f"{what}, x of shape {shape}, {dtype.__name__}",
-                        ((*((dy,) if with_dy else ()), x, k),),
-                    )
-                )
+            rng = np.random.default_rng(sum(shape))
+            x = rng.normal(size=shape)
+            if what == "negative numbers":
+                x = -np.abs(x) - 1
+            if what == "equal entries":
+                x = np.maximum(x.round(), 0)
+            dy = rng.normal(1, 1, size=(*shape[:2], shape[2] // k, shape[3] // k))
+            made += both_dtypes(f"{what}, x of shape {shape}", *((dy,) if with_dy else ()), x, k)
         return made
 
     return cases
@@ -609,5 +598,5 @@ def global_statistics(comm, x):
         "var = (sum of squares) / M - mean².",
     ),
     tolerance=1e-6,
-    prelude="import numpy as np\nfrom mpi4py import MPI",
+    prelude=WITH_MPI,
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.exercises.exercise import Case, Exercise
+from labkit.exercises.exercise import WITH_MPI, Case, Exercise
 from labkit.exercises.wraps import collectives_with
 from mpiwatch.wording import counted
 
@@ -479,5 +479,5 @@ def accuracy_by_label(comm, labels, predictions, classes):
     ),
     on_ranks=True,
     forbidden=collectives_with("gather"),
-    prelude="import numpy as np\nfrom mpi4py import MPI",
+    prelude=WITH_MPI,
 )

@@ -14,7 +14,7 @@ import numpy as np
 
 from labkit import schedules
 from labkit.exercises import wraps
-from labkit.exercises.exercise import Case, Exercise
+from labkit.exercises.exercise import WITH_MPI, Case, Exercise
 from mpiwatch.wording import counted
 
 if TYPE_CHECKING:
@@ -578,5 +578,5 @@ def local_sgd_epoch(comm, gradient, params, batches, lr, every):
     ),
     on_ranks=True,
     result_in=1,
-    prelude="import numpy as np\nfrom mpi4py import MPI",
+    prelude=WITH_MPI,
 )

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.exercises import wraps
-from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.exercise import WITH_MPI, Case, Exercise, Outcome
 
 if TYPE_CHECKING:
     from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
-
-WITH_MPI = "import numpy as np\nfrom mpi4py import MPI"
 
 
 # Exercise 7.1

@@ -11,14 +11,14 @@ from functools import partial
 
 import numpy as np
 
-from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.exercise import WITH_MPI, Case, Exercise, Outcome, both_dtypes
 from labkit.exercises.wraps import at_most
 from mpiwatch.wording import counted
 
 # Exercise 8.1
 
 SIZE = 4000  # float32 values: 16 kB, far more than a hash
-WITH_HASHES = "import hashlib\n\nimport numpy as np\nfrom mpi4py import MPI"
+WITH_HASHES = f"import hashlib\n\n{WITH_MPI}"
 
 
 def weights_equal(comm, weights):
@@ -227,10 +227,9 @@ def momentum_step(params, velocity, grads, lr, momentum, weight_decay):
 def momentum_cases() -> Sequence[Case]:
     cases = []
     for n, momentum, decay in (2, 0.0, 0.0), (3, 0.9, 0.0), (3, 0.0, 0.1), (5, 0.9, 0.1), (70, 0.5, 0.01):
-        for dtype in np.float64, np.float32:
-            params, velocity, grads = np.random.default_rng(n).normal(size=(3, n)).astype(dtype)
-            label = f"{n} parameters, momentum {momentum}, weight decay {decay}, {dtype.__name__}"
-            cases.append(Case(label, ((params, velocity, grads, 0.5, momentum, decay),)))
+        params, velocity, grads = np.random.default_rng(n).normal(size=(3, n))
+        label = f"{n} parameters, momentum {momentum}, weight decay {decay}"
+        cases += both_dtypes(label, params, velocity, grads, 0.5, momentum, decay)
     return cases
 
 
@@ -504,5 +503,5 @@ def accumulate(comm, micro_batches, total):
         "Loop: total += count * gradient, and count samples. After the loop, one Allreduce of `total`.",
         "A rank without micro-batches calls Allreduce, too, with 0. Divide by comm.allreduce(samples).",
     ),
-    prelude="import numpy as np\nfrom mpi4py import MPI",
+    prelude=WITH_MPI,
 )

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.exercise import WITH_MPI, Case, Exercise, Outcome
 from labkit.exercises.job_script import option_faults, run_faults
 from labkit.exercises.ring import on_a_ring
 from labkit.schedules import CostModel, cost, ring_allreduce
 
 if TYPE_CHECKING:
     from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
-
-WITH_MPI = "import numpy as np\nfrom mpi4py import MPI"
 
 
 def node_cases() -> Sequence[Case]:
