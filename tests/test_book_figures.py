@@ -1,9 +1,11 @@
-"""tools/book_figures.py: the figures of the book have alt texts, taken from their captions."""
+"""The book: its figures have alt texts, taken from their captions, and its API pages have entries."""
 
 from __future__ import annotations
 
 import importlib.util
 import shutil
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -47,3 +49,13 @@ def test_figures_above_text_have_an_alt_text(path: Path, tmp_path: Path) -> None
             figures += 1
             assert cell.metadata.get("alt"), f"no caption below {cell.id}: {below.source[:60]}"
     assert figures
+
+
+def test_each_room_has_entries_on_its_api_page() -> None:
+    program = (
+        "import book_api; print([room for room, text in book_api.pages().items() if '\\n## ' not in text])"
+    )
+    done = subprocess.run(  # a process of its own, as it loads MPI
+        [sys.executable, "-c", program], cwd=ROOT / "tools", capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "['index']\n"

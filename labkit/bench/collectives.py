@@ -6,14 +6,21 @@ nothing. The MPI library's own Allreduce is called here without any code of the 
 algbw is bytes / time. busbw is algbw · 2(p-1)/p, because each rank must send at least 2(p-1)/p of the bytes
 in an all-reduce. So busbw can be compared with a link's bandwidth for any p.
 Source: nccl-tests, PERFORMANCE.md.
+
+The times also check the cost model: fitted to some of the sizes, it predicts the others. Each schedule is
+fitted with parameters of its own: if ranks share cores and memory, as on one machine, the cost of a byte
+depends on how many ranks are busy in that round. One cost model fitted to all schedules together predicts a
+schedule that was not measured, but less accurately; both are shown.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 
 import numpy as np
@@ -21,20 +28,22 @@ import psutil
 from mpi4py import MPI
 
 from labkit import units
-from labkit.bench import prediction
 from labkit.bench.pytorch import is_installed
 from labkit.bench.rows import Row, rows_of
 from labkit.bench.rows import table as table_of
 from labkit.comm import ALGORITHMS, choose, run, shared_array, tags
 from labkit.comm.auto import refit_costs
-from labkit.comm.timing import Allreduce, Report, Sum, Times, measure, print_progress
-from labkit.schedules import hierarchical
+from labkit.comm.timing import ITEM, Allreduce, Report, Sum, Times, measure, print_progress
+from labkit.schedules import ALLREDUCE, FittedModel, Measurement, fit_cost_model, hierarchical
 
 SIZES = tuple(4**k for k in range(1, 14))  # 4 B … 64 MiB
 BASELINES = "mpi-allreduce", "gloo", "hand-written"
 NO_CHOICE = "auto", "gloo", "hand-written", "hierarchical", "shared-memory-copied"  # not for `auto` to choose
 TIMEOUT = timedelta(seconds=60)  # of gloo, for the ranks to find one another, and for each all_reduce
 LOOPBACK = "127.0.0.1"
+# Of the predictions: smaller sizes are not compared, the median error (%) is compared with the target, and
+# a curve has so many points.
+SMALLEST, TARGET, POINTS = 64 * units.KIB, 25.0, 100
 
 
 def compare(
@@ -45,7 +54,7 @@ def compare(
     *,
     refit: bool,
     report: Report,
-) -> tuple[list[Row], str, Times, prediction.Prediction | None]:
+) -> tuple[list[Row], str, Times, Prediction | None]:
     """Return rows and a text with all algorithms, their times, and what the cost model predicts.
 
     Each size takes about `seconds`. With `refit`, first measure anew what `auto` chooses by. `report` is
@@ -58,12 +67,14 @@ def compare(
     choices = [choose(comm, size) for size in sizes]
     with allreduce_algorithms(comm) as algorithms:
         times = measure(comm, algorithms, sizes, seconds, report)
-    predicted = prediction.predict(times, comm.size) if comm.rank == 0 else None
-    texts, model_rows = [table(times, comm.size), "\n".join(map(str, choices))], []
+    predicted = predict(times, comm.size) if comm.rank == 0 else None
+    found, texts = rows(times, comm.size, place, bandwidth), [table(times, comm.size)]
+    texts.append("\n".join(map(str, choices)))
     if predicted:
-        model_rows = prediction.rows(times, predicted, place)
-        texts += [str(predicted), table_of(model_rows)]
-    return [*rows(times, comm.size, place, bandwidth), *model_rows], "\n\n".join(texts), times, predicted
+        of_model = model_rows(times, predicted, place)
+        found += of_model
+        texts += [str(predicted), table_of(of_model)]
+    return found, "\n\n".join(texts), times, predicted
 
 
 @contextmanager
@@ -243,3 +254,81 @@ def table(times: Times, p: int) -> str:
                 f"{time / medians['mpi-allreduce']:5.2f}"
             )
     return "\n".join(lines)
+
+
+def held_out(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return every other size, starting with the second largest and without the smallest, ascending."""
+    return tuple(sorted(sorted(sizes)[-2:0:-2]))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Cost models fitted without the sizes `held_out`, and the times (s) that they predict."""
+
+    p: int
+    fits: dict[str, FittedModel]
+    together: FittedModel
+    held_out: tuple[int, ...]
+    predicted: Times
+
+    def curves(self) -> tuple[list[int], dict[str, list[float]]]:
+        """Return closely spaced sizes over the measured range, and each schedule's predicted times (s)."""
+        ends = np.geomspace(min(self.predicted), max(self.predicted), POINTS)
+        sizes = np.unique(ends.astype(int) // ITEM * ITEM).tolist()
+        schedules = {name: make(self.p) for name, make in ALLREDUCE.items()}
+        return sizes, {
+            name: [self.fits[name].predict(schedule, size) for size in sizes]
+            for name, schedule in schedules.items()
+        }
+
+    def __str__(self) -> str:
+        width = max(map(len, self.fits))
+        lines = [f"{name:{width}}  {', '.join(str(fit).splitlines())}" for name, fit in self.fits.items()]
+        return "\n".join([*lines, f"{'all':{width}}  {', '.join(str(self.together).splitlines())}"])
+
+
+def predict(times: Times, p: int) -> Prediction | None:
+    """Fit cost models to the schedules' times and predict the held-out sizes.
+
+    Return None if there is nothing to predict: with one rank, or with fewer than three sizes.
+    """
+    held = held_out(list(times))
+    if p == 1 or not held:
+        return None
+    schedules = {name: make(p) for name, make in ALLREDUCE.items()}
+    seen = {
+        name: [Measurement(schedule, size, times[size][name]) for size in times if size not in held]
+        for name, schedule in schedules.items()
+    }
+    fits = {name: fit_cost_model(measured) for name, measured in seen.items()}
+    predicted = {
+        size: {name: fits[name].predict(schedule, size) for name, schedule in schedules.items()}
+        for size in times
+    }
+    together = fit_cost_model(point for measured in seen.values() for point in measured)
+    return Prediction(p, fits, together, held, predicted)
+
+
+def model_rows(times: Times, prediction: Prediction, place: str) -> list[Row]:
+    """Return rows of measured against predicted times at the held-out sizes, and of the median error (%)."""
+    found, errors = [], []
+    for size in prediction.held_out:
+        if size < SMALLEST:
+            continue
+        for name, predicted in prediction.predicted[size].items():
+            measured = times[size][name]
+            found.append(
+                Row(
+                    f"model/{name}/{units.format_size(size)}/{place}",
+                    1e3 * measured,
+                    "predicted",
+                    1e3 * predicted,
+                    "ms",
+                    measured / predicted,
+                )
+            )
+            errors.append(100 * abs(predicted / measured - 1))
+    if errors:
+        median = statistics.median(errors)
+        found.append(Row(f"model/median/{place}", median, "target", TARGET, "%", median / TARGET))
+    return found

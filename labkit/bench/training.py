@@ -278,20 +278,11 @@ def _no_averaging(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> N
 
 def _options(setup: str, one_node: bool) -> dict[str, Any]:
     """Return the options of `train` that make a set-up."""
-    algorithms = {
-        ALONE: "mpi",
-        ROOT: "root",
-        ALLREDUCE: "mpi",
-        SHARED_MEMORY: "shared-memory",
-        RING: "ring",
-        OVERLAP: without_overlap(one_node),
-    }
+    if setup == OVERLAP:
+        return {"algorithm": ALGORITHMS[without_overlap(one_node)], "buckets": Buckets()}
     if setup == NO_AVERAGING:
         return {"algorithm": _no_averaging}
-    return {
-        "algorithm": ALGORITHMS[algorithms[setup]],
-        "buckets": Buckets() if setup == OVERLAP else None,
-    }
+    return {"algorithm": ALGORITHMS[setup if setup in (ROOT, SHARED_MEMORY, RING) else "mpi"]}
 
 
 class Torch:

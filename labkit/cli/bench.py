@@ -19,7 +19,7 @@ from labkit.cli.ranks import child_rows, mpiexec, on_ranks, world
 from mpiwatch import env
 
 if TYPE_CHECKING:
-    from labkit.bench.prediction import Prediction
+    from labkit.bench.collectives import Prediction
     from labkit.bench.rows import Row
     from labkit.comm.timing import Times
 

@@ -43,6 +43,8 @@ _NAMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return [each for names in _NAMES.values() for each in names]
     for module, names in _NAMES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)

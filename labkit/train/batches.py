@@ -140,6 +140,11 @@ class Batches:
         return batches
 
     @property
+    def held(self) -> int:
+        """Return how many samples this rank trains on in the first epoch."""
+        return len(self.epoch(1).x)
+
+    @property
     def steps(self) -> int:
         """Return the number of steps in an epoch."""
         return len(self._first.global_sizes)

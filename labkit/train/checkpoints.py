@@ -68,8 +68,7 @@ class Saving:
 
     A checkpoint holds arrays that a resumed run overwrites in place: `_replicated` ones are equal on all
     ranks, a rank's `_own` are not. `_about` describes the run: a checkpoint of a run with another description
-    is refused. `batches` say whether another number of ranks would train on the same samples in each step;
-    this rank holds so many `samples`.
+    is refused. `batches` say whether another number of ranks would train on the same samples in each step.
     """
 
     def __init__(  # noqa: PLR0917
@@ -79,12 +78,11 @@ class Saving:
         model: Model,
         optimizer: Optimizer | None,
         batches: Batches,
-        samples: int,
         callbacks: Sequence[Callback],
         settings: Mapping[str, Any],
     ) -> None:
         self._comm, self._checkpoints, self._buffers = comm, checkpoints, settings["buffers"]
-        self._samples, self._for_any_ranks = samples, batches.for_any_ranks
+        self._samples, self._for_any_ranks = batches.held, batches.for_any_ranks
         self._callbacks = by_name(callbacks)
         self._last = "there is none yet"
         self.position, self._signals = Position(), Signals()

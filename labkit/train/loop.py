@@ -19,25 +19,19 @@ from labkit.comm import (
     ALGORITHMS,
     Averages,
     Averaging,
-    CollectiveError,
     allocate_gradient,
     check_before_averaging,
     gradient_factor,
     raise_together,
 )
-from labkit.nn import Classifier, Model, sgd_step
+from labkit.nn import Model, sgd_step
 from labkit.train.batches import Batches
 from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback, Optimizer
 from labkit.train.checkpoints import Checkpoints, Saving
 from labkit.train.gradients import LocalGradient, StepAveraging
 from labkit.train.overlap import Overlapped, why_no_overlap
-from labkit.train.replicas import (
-    broadcast_model,
-    check_replicas,
-    drift,
-    synchronise_buffers,
-)
+from labkit.train.replicas import broadcast_model, end_epoch
 from labkit.train.settings import BUFFERS, Buffers
 from labkit.train.steps import Epoch, Position, Step
 
@@ -99,14 +93,14 @@ def train(  # noqa: PLR0912 (the path of a batch in one piece)
     fault = why_no_overlap(buckets, algorithm, average_after_step, callbacks)
     if optimizer and optimizer.params is not model.params:
         fault = f"expected an optimizer of the parameters of {model.name!r}, got one of another array"
+    saves: Saving | nullcontext[None] = nullcontext()
+    if checkpoints:
+        saves = Saving(comm, checkpoints, model, optimizer, batches, callbacks, same)
     _check(comm, same, fault, least_lr=0.0 if callable(lr) else 1e-300)
     shard = batches.fitting(model, 1)
     check_before_averaging(comm, model.grads, len(shard.x))
     broadcast_model(comm, model)
     update = optimizer.step if optimizer else partial(sgd_step, model.params)
-    saves: Saving | nullcontext[None] = nullcontext()
-    if checkpoints:
-        saves = Saving(comm, checkpoints, model, optimizer, batches, len(shard.x), callbacks, same)
     # A diverging run overflows. The check of its loss reports that once; NumPy would warn each time.
     quiet = np.errstate(over="ignore", invalid="ignore")
     with quiet, saves as saving, _averaging(comm, model, algorithm, buckets) as averaging:
@@ -144,7 +138,7 @@ def train(  # noqa: PLR0912 (the path of a batch in one piece)
                 position.time_s = perf_counter() - epoch_began
                 if saving and position.step < len(shard.global_sizes):
                     saving.after_step(position)
-            row = _end_epoch(comm, model, len(shard.x), position, same)
+            row = end_epoch(comm, model, len(shard.x), position, same)
             for callback in callbacks:
                 callback.after_epoch(model, row)
             position.next_epoch(row)
@@ -204,30 +198,3 @@ def _check(comm: MPI.Intracomm, same: Mapping[str, Any], fault: str | None, leas
             if value != expected[name]
         )
     raise_together(comm, fault)
-
-
-def _end_epoch(comm: MPI.Intracomm, model: Model, n: int, sums: Position, same: Mapping[str, Any]) -> Epoch:
-    """Return the record of an epoch in which this rank has trained on n samples; make replicas of the models.
-
-    Collective. Raise CollectiveError on every rank if the loss is not finite or the ranks' weights differ.
-    """
-    losses, correct, samples = np.array(comm.allgather((sums.loss, sums.correct, n))).T
-    loss = float(losses.sum() / samples.sum())
-    if not math.isfinite(loss):
-        local = ", ".join(f"{each:.3g} on rank {rank}" for rank, each in enumerate(losses / samples))
-        raise CollectiveError(
-            f"the loss is {loss} in epoch {sums.epoch} ({local}), expected a finite one: the training "
-            "diverges or the data are not finite; try a lower learning rate"
-        )
-    row = Epoch(sums.epoch, comm.rank, sums.loss / n, loss, sums.wait_s, sums.transfer_s)
-    row.samples, row.time_s = n, sums.time_s
-    if isinstance(model, Classifier):
-        row.local_accuracy = sums.correct / n
-        row.global_accuracy = float(correct.sum() / samples.sum())
-    synchronise_buffers(comm, model, same["buffers"], n)
-    if same["average_after_step"]:
-        row.drift = drift(comm, model)
-    elif same["check_weights"]:
-        with_buffers = same["buffers"] != "leave"
-        check_replicas(comm, model, buffers=with_buffers, when=f"after epoch {sums.epoch}")
-    return row

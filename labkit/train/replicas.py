@@ -7,15 +7,19 @@ weights and unequal test accuracies, as in report C.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import CollectiveError
-from labkit.nn import Model
+from labkit.nn import Classifier, Model
 from labkit.train.settings import Buffers
+from labkit.train.steps import Epoch, Position
 from mpiwatch.wording import ranks_phrase
 
 
@@ -23,6 +27,35 @@ def broadcast_model(comm: MPI.Intracomm, model: Model) -> None:
     """Give every rank the parameters and buffers of rank 0. Collective."""
     comm.Bcast(model.params)
     comm.Bcast(model.buffers)
+
+
+def end_epoch(
+    comm: MPI.Intracomm, model: Model, n: int, sums: Position, settings: Mapping[str, Any]
+) -> Epoch:
+    """Return the record of an epoch in which this rank has trained on n samples; make replicas of the models.
+
+    Collective. Raise CollectiveError on every rank if the loss is not finite or the ranks' weights differ.
+    """
+    losses, correct, samples = np.array(comm.allgather((sums.loss, sums.correct, n))).T
+    loss = float(losses.sum() / samples.sum())
+    if not math.isfinite(loss):
+        local = ", ".join(f"{each:.3g} on rank {rank}" for rank, each in enumerate(losses / samples))
+        raise CollectiveError(
+            f"the loss is {loss} in epoch {sums.epoch} ({local}), expected a finite one: the training "
+            "diverges or the data are not finite; try a lower learning rate"
+        )
+    row = Epoch(sums.epoch, comm.rank, sums.loss / n, loss, sums.wait_s, sums.transfer_s)
+    row.samples, row.time_s = n, sums.time_s
+    if isinstance(model, Classifier):
+        row.local_accuracy = sums.correct / n
+        row.global_accuracy = float(correct.sum() / samples.sum())
+    synchronise_buffers(comm, model, settings["buffers"], n)
+    if settings["average_after_step"]:
+        row.drift = drift(comm, model)
+    elif settings["check_weights"]:
+        with_buffers = settings["buffers"] != "leave"
+        check_replicas(comm, model, buffers=with_buffers, when=f"after epoch {sums.epoch}")
+    return row
 
 
 def synchronise_buffers(comm: MPI.Intracomm, model: Model, how: Buffers, samples: int) -> None:

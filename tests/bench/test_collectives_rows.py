@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner
 
-from labkit.bench import collectives, prediction
+from labkit.bench import collectives
 from labkit.bench.collectives import Times, busbw, wire_bound
 from labkit.bench.rows import Row
 from labkit.cli import main
@@ -111,7 +111,7 @@ def test_wrong_options_are_refused_before_any_rank_starts(arguments: list[str], 
     ],
 )
 def test_held_out_sizes_lie_between_fitted_sizes(sizes: tuple[int, ...], held: tuple[int, ...]) -> None:
-    assert prediction.held_out(sizes) == held
+    assert collectives.held_out(sizes) == held
 
 
 SIZES = (1024, 2**14, 2**17, 2**20, 2**23)
@@ -133,10 +133,10 @@ def test_the_model_is_fitted_without_the_held_out_sizes_and_predicts_them(p: int
     rates = CostModel(20e-6, 1e-9, 0.3e-9)
     held = (2**14, 2**20)
     times = times_at(rates, p, lambda size: 1.25 if size in held else 1.0)
-    model = prediction.predict(times, p)
+    model = collectives.predict(times, p)
     assert model and model.held_out == held
     assert model.together.model == pytest.approx(rates, rel=1e-3)  # so the held-out ones were not looked at
-    *rows, median = prediction.rows(times, model, f"p{p}")
+    *rows, median = collectives.model_rows(times, model, f"p{p}")
     assert [row.case for row in rows] == [f"model/{name}/1MiB/p{p}" for name in ALLREDUCE]  # 16 KiB is small
     for row in rows:
         assert row.against == "predicted" and row.ratio == pytest.approx(1.25, rel=1e-3)
@@ -147,9 +147,9 @@ def test_the_model_is_fitted_without_the_held_out_sizes_and_predicts_them(p: int
 
 def test_there_is_no_prediction_with_one_rank_or_too_few_sizes() -> None:
     rates = CostModel(20e-6, 1e-9, 0.3e-9)
-    assert prediction.predict(times_at(rates, 1), 1) is None
+    assert collectives.predict(times_at(rates, 1), 1) is None
     two = dict(list(times_at(rates, 4).items())[:2])
-    assert prediction.predict(two, 4) is None
+    assert collectives.predict(two, 4) is None
     small = dict(list(times_at(rates, 4).items())[:3])
-    model = prediction.predict(small, 4)
-    assert model and prediction.rows(small, model, "p4") == []
+    model = collectives.predict(small, 4)
+    assert model and collectives.model_rows(small, model, "p4") == []

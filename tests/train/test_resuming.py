@@ -102,13 +102,13 @@ def test_a_run_killed_at_any_moment_is_resumed_to_the_same_results(
     slowly = ("--bottleneck", "0:jitter=60ms", "--checkpoint-every", str(every))
     with started(p, *TRAIN, *OPTIONS, *slowly, "--out", tmp_path) as job:
         wait_for(moment, job, tmp_path)
-        if kill % 3 == 1:
-            with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.NoSuchProcess):  # the job may have ended before the moment came
+            if kill % 3 == 1:
                 [mpiexec, *_] = psutil.Process(job.pid).children()
                 mpiexec.terminate()
-            job.communicate(timeout=60)
-        else:
-            kill_tree(job)
+            else:
+                kill_tree(job)
+        job.communicate(timeout=60)
     resumed = (tmp_path / "checkpoint.npz").exists()
     where = ("--resume", tmp_path) if resumed else (*OPTIONS, *slowly, "--out", tmp_path)
     first, second = run_commands(p, ("train", *where), ("train", "--resume", tmp_path))

@@ -206,27 +206,28 @@ def check_momentum_and_a_schedule_give_the_weights_of_a_loop_written_out(comm: M
     np.testing.assert_allclose(model.params, twin.params, rtol=0, atol=1e-5 * scale)
 
 
-class FirstBuffers(Callback):
-    """Keep the buffers that a rank has before its first step."""
+class First(Callback):
+    """Keep what a rank has before its first step."""
 
     def __init__(self, model: Model) -> None:
         self.model, self.found = model, np.zeros(0)
 
     def before_step(self) -> None:
         if not self.found.size:
-            self.found = self.model.buffers.copy()
+            self.found = np.concatenate([self.model.params, self.model.buffers])
 
 
-def check_every_rank_starts_from_the_buffers_of_rank_0(comm: MPI.Intracomm) -> None:
+def check_every_rank_starts_from_the_weights_and_buffers_of_rank_0(comm: MPI.Intracomm) -> None:
     x, y = labelled(40)
     mine = strided(40, comm.rank, comm.size)
     model = normalised()
-    expected = model.buffers.copy()
+    expected = np.concatenate([model.params, model.buffers])
+    model.params += comm.rank
     model.buffers += comm.rank
-    first = FirstBuffers(model)
+    first = First(model)
     batches = Batches(comm, x[mine].reshape(-1, 1, 2, 3), y[mine])
     train(comm, model, batches, epochs=1, lr=0.1, callbacks=[first])
-    assert expected.size
+    assert model.buffers.size
     np.testing.assert_array_equal(first.found, expected)
 
 

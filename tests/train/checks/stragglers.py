@@ -12,6 +12,7 @@ from labkit.data import contiguous, linear, local_batches, strided
 from labkit.nn import Model, linear_regression, mlp
 from labkit.train import Batches, Step, Straggler, Timeline, local_sgd, speeds, train
 from labkit.train.bottleneck import links, parse
+from tests.train.models import labelled
 
 EPOCHS = 3
 
@@ -126,17 +127,12 @@ class CountedStraggler(Straggler):
 
 
 def check_local_sgd_slows_down_a_straggler(comm: MPI.Intracomm) -> None:
-    x, y = labelled_rows(12 * comm.size)
+    x, y = labelled(12 * comm.size)
     straggler = CountedStraggler([parse("0:slow-processor=2")], comm.rank)
     mine = strided(len(x), comm.rank, comm.size)
     batches = Batches(comm, x[mine], y[mine], 4 * comm.size)
-    local_sgd(comm, mlp(4, 2), batches, epochs=2, lr=0.1, every=3, callbacks=[straggler])
+    local_sgd(comm, mlp(6, 3), batches, epochs=2, lr=0.1, every=3, callbacks=[straggler])
     assert straggler.calls == 6 * "ba", straggler.calls
-
-
-def labelled_rows(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return n random samples of 4 features with two labels."""
-    return np.random.default_rng(0).random((n, 4), np.float32), np.arange(n) % 2
 
 
 def check_jitter_is_seeded_and_bounded(comm: MPI.Intracomm) -> None:

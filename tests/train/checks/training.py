@@ -66,15 +66,6 @@ def check_a_sum_multiplies_the_learning_rate_by_the_number_of_ranks(comm: MPI.In
             np.testing.assert_allclose(row.gradient_mean[name], one.gradient_mean[name], rtol=1e-3, atol=1e-6)
 
 
-def check_every_rank_starts_from_the_weights_of_rank_0(comm: MPI.Intracomm) -> None:
-    x, y = labelled(40)
-    mine = contiguous(40, comm.rank, comm.size)
-    model, twin = softmax_regression(6, 3, seed=comm.rank), softmax_regression(6, 3, seed=0)
-    train(comm, model, Batches(comm, x[mine], y[mine]), **SETTINGS)
-    train(MPI.COMM_SELF, twin, Batches(MPI.COMM_SELF, x, y), **SETTINGS)
-    assert_same_weights(model, twin)
-
-
 def check_losses_gradients_and_contributions_are_those_of_the_shards(comm: MPI.Intracomm) -> None:
     data = linear(n=53)
     shards = [contiguous(53, r, comm.size) for r in range(comm.size)]
