@@ -53,13 +53,13 @@ MOST_LINES = {
     "labkit/train": 3_580,
     "labkit/cluster": 3_220,
     "labkit/doctor": 690,
-    "labkit/bench": 1_270,
+    "labkit/bench": 1_260,
     "labkit/exercises": 8_983,
     "labkit/plots": 1_240,
     "labkit/cli": 2_190,
-    "tests": 24_547,
+    "tests": 24_540,
 }
-MOST_FILES, MOST_PACKAGES = 211, 18
+MOST_FILES, MOST_PACKAGES = 210, 18
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
