@@ -51,15 +51,17 @@ def test_it_needs_mpi4py_and_numpy_alone(tmp_path: Path, options: list[str]) -> 
 
 
 def test_a_rank_does_not_start_ranks() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "mpiwatch", "-n", "2", "program.py"],
-        env={**os.environ, "PMI_RANK": "0", "PMI_SIZE": "2"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "MPICH's mpiexec has already started this process as a rank" in done.stderr
+    script = str(Path(sys.executable).with_name("mpiwatch"))
+    for command, usage in ([script], "mpiwatch"), ([sys.executable, "-m", "mpiwatch"], "python -m mpiwatch"):
+        done = subprocess.run(
+            [*command, "-n", "2", "program.py"],
+            env={**os.environ, "PMI_RANK": "0", "PMI_SIZE": "2"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2 and done.stderr.startswith(f"usage: {usage} [-h]")
+        assert "MPICH's mpiexec has already started this process as a rank" in done.stderr
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, thorough(signal.SIGINT)])

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from textwrap import indent
 
 from tests.corpus.program import Program
 
@@ -151,12 +152,8 @@ def steps_of(random_: random.Random, p: int, is_slow: bool) -> list[str]:
     return steps
 
 
-def indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())
-
-
 def only_others(culprit: int, step: str, instead: str = "pass") -> str:
-    return f"if rank != {culprit}:\n{indented(step)}\nelse:\n{indented(instead)}"
+    return f"if rank != {culprit}:\n{indent(step, '    ')}\nelse:\n{indent(instead, '    ')}"
 
 
 def faulty(random_: random.Random, p: int, kind: str) -> tuple[int, str]:
