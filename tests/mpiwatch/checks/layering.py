@@ -49,7 +49,7 @@ def check_all_that_is_made_from_a_watched_stack_counts_and_runs_the_ring(comm: M
         for part in made(own):
             assert isinstance(part, RingComm) and isinstance(part, CountingComm)
             assert part.watch is not None and part.deadline_s == DEADLINE_S
-            own.counts.reset()
+            own.reset()
             ranks = np.full(3, comm.rank)
             part.Allreduce(MPI.IN_PLACE, ranks)
             members = MPI.Group.Translate_ranks(part.group, None, comm.group)
