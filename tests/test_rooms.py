@@ -54,10 +54,10 @@ MOST_LINES = {
     "labkit/cluster": 3_220,
     "labkit/doctor": 690,
     "labkit/bench": 1_260,
-    "labkit/exercises": 8_983,
+    "labkit/exercises": 8_980,
     "labkit/plots": 1_240,
     "labkit/cli": 2_190,
-    "tests": 24_540,
+    "tests": 24_536,
 }
 MOST_FILES, MOST_PACKAGES = 210, 18
 
