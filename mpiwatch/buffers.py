@@ -366,7 +366,7 @@ def signature(message: Any, blocks: int = 1, for_each_rank: bool = False) -> tup
         return UNKNOWN, UNKNOWN
     if isinstance(parts.buffer, np.ndarray):
         _check_contiguous(parts.buffer)
-    dtype = _dtype(parts.buffer) if parts.datatype is None else _dtype_of_mpi(parts.datatype)
+    dtype = _dtype(parts)
     count = UNKNOWN if for_each_rank or dtype == UNKNOWN else _count(parts, blocks)
     return count, dtype
 
@@ -396,16 +396,15 @@ def _check_contiguous(array: np.ndarray) -> None:
         )
 
 
-def _dtype(buffer: Any) -> int:
+def _dtype(parts: Message) -> int:
+    buffer, datatype = parts.buffer, parts.datatype
     try:
-        dtype = buffer.dtype if isinstance(buffer, np.ndarray) else np.dtype(memoryview(buffer).format)
+        if datatype is not None:
+            dtype = np.dtype(datatype.typechar if datatype.is_predefined else object)
+        elif isinstance(buffer, np.ndarray):
+            dtype = buffer.dtype
+        else:
+            dtype = np.dtype(memoryview(buffer).format)
     except (TypeError, ValueError, BufferError):
         return UNKNOWN
     return DTYPES.get(dtype.num, UNKNOWN)
-
-
-def _dtype_of_mpi(datatype: MPI.Datatype) -> int:
-    try:
-        return DTYPES.get(np.dtype(datatype.typechar).num, UNKNOWN) if datatype.is_predefined else UNKNOWN
-    except (TypeError, ValueError):
-        return UNKNOWN

@@ -179,7 +179,7 @@ class Channel:
                         memory[low:high] == same
                         or (min(words[first:last]) >= word & _NUMBER_AND_EPOCH and self.all_joined(word))
                     ),
-                    lambda: Rendezvous(self, word, deadline_s),
+                    lambda waited: Rendezvous(self, word, deadline_s),
                 )
             # From here on other ranks may rely on this one. So it checks again after writing `joined_word`
             # whether one has given up. A rank that gives up says so in its word, waits until that is visible,

@@ -25,7 +25,7 @@ from mpiwatch.errors import TooLongError
 from mpiwatch.opcodes import NONBLOCKING_RECEIVES, NONBLOCKING_SENDS, PROBES
 from mpiwatch.requests import BlockingWait, balance, note_send, noted, polled, polls, receives, sends
 from mpiwatch.source import line_of
-from mpiwatch.waiting import Unwatched, Watch, wait_until
+from mpiwatch.waiting import Watch, wait_until
 from mpiwatch.wrapper import like_mpi4py
 
 LOOKS, LOOK_S = 10, 0.001  # for messages that are still on their way, and the time between two
@@ -214,9 +214,9 @@ class WatchedMessages(ChannelComm):
     ) -> None:
         """Wait for a message of the call `name`."""
 
-        def describe() -> BlockingWait | Unwatched:
+        def describe(waited: float) -> BlockingWait | None:
             if self._channel is None:
-                return Unwatched()
+                return None
             wait = self._message_wait(self._channel.watch, name, peer, tag)
             wait.sends_too = sends_too
             return wait

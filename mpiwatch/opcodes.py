@@ -17,20 +17,8 @@ DTYPE_NAMES = {
 }
 
 REDUCTIONS = (
-    "SUM",
-    "PROD",
-    "MAX",
-    "MIN",
-    "LAND",
-    "BAND",
-    "LOR",
-    "BOR",
-    "LXOR",
-    "BXOR",
-    "MAXLOC",
-    "MINLOC",
-    "REPLACE",
-    "NO_OP",
+    *("SUM", "PROD", "MAX", "MIN", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR", "MAXLOC", "MINLOC"),
+    *("REPLACE", "NO_OP"),
 )
 
 # Everything that a rank can wait in; the position in OPERATIONS is the number.
@@ -49,17 +37,8 @@ OF_COMMUNICATORS = (  # they make or free one
 )
 COLLECTIVES = (*OF_ARRAYS, *OF_OBJECTS, *OF_COMMUNICATORS)
 MESSAGES = (
-    "Send",
-    "Ssend",
-    "Recv",
-    "Sendrecv",
-    "Sendrecv_replace",
-    "Probe",
-    "Mprobe",
-    "send",
-    "ssend",
-    "recv",
-    "sendrecv",
+    *("Send", "Ssend", "Recv", "Sendrecv", "Sendrecv_replace", "Probe", "Mprobe"),
+    *("send", "ssend", "recv", "sendrecv", "probe", "mprobe"),
 )
 # Non-blocking calls return requests, for which a rank can wait. Not every version of mpi4py has all of them.
 NONBLOCKING_SENDS = (
@@ -80,7 +59,7 @@ OPERATIONS = {
     name: number
     for number, name in enumerate(
         (
-            *(*COLLECTIVES, *MESSAGES, "probe", "mprobe"),
+            *(*COLLECTIVES, *MESSAGES),
             *(*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES, "Isendrecv", "Isendrecv_replace"),
             *(*NONBLOCKING_COLLECTIVES, "Wait", *PROBES),
         )

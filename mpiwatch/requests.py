@@ -31,7 +31,7 @@ from mpiwatch import deadlock, waiting
 from mpiwatch.opcodes import NONBLOCKING_RECEIVES, NONBLOCKING_SENDS
 from mpiwatch.recorder import CellState, WaitingIn
 from mpiwatch.source import line_of
-from mpiwatch.waiting import MessageWait, Unwatched, Watch, wait_until
+from mpiwatch.waiting import MessageWait, Watch, wait_until
 from mpiwatch.wrapper import like_mpi4py
 
 __all__ = ["RawPrequest", "RawRequest"]
@@ -533,9 +533,9 @@ def wait_for(is_done: Callable[[], bool], requests: Sequence[MPI.Request], needs
     take the messages of the next attempt.
     """
 
-    def describe() -> RequestWait | Unwatched:
+    def describe(waited: float) -> RequestWait | None:
         watch = waiting.watched
-        return Unwatched() if watch is None else RequestWait(watch, requests, needs_all)
+        return None if watch is None else RequestWait(watch, requests, needs_all)
 
     try:
         wait_until(is_done, describe)

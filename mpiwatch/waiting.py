@@ -9,7 +9,6 @@ on polling until its deadline.
 from __future__ import annotations
 
 import atexit
-import math
 import os
 import sys
 import threading
@@ -66,10 +65,14 @@ Over = Callable[[], bool]
 watched: Watch | None = None  # of this process, once its world is watched
 
 
-def wait_until(is_done: Over, describe: Callable[[], Waiting | Unwatched], spin_s: float = SPIN_S) -> None:
+Describe = Callable[[float], "Waiting | None"]
+
+
+def wait_until(is_done: Over, describe: Describe, spin_s: float = SPIN_S) -> None:
     """Return when `is_done()`; raise HangError, with a report on all ranks, if that cannot happen.
 
-    `describe` returns what this rank waits for. It is called once, when the wait has taken `spin_s` seconds.
+    When the wait has taken `spin_s` seconds, `describe` is called with the time waited, and returns what this
+    rank waits for. If it returns None, because that is not watched, it is called again at the next poll.
     Time in which this process did not run (a laptop's sleep) does not count.
     """
     for _ in _polls:
@@ -77,53 +80,26 @@ def wait_until(is_done: Over, describe: Callable[[], Waiting | Unwatched], spin_
             return
         _pause()
     waited, last = 0.0, monotonic()
-    waiting: Waiting | Unwatched | None = None
+    waiting: Waiting | None = None
     try:
         while not is_done():
             now = monotonic()
             waited += min(now - last, 0.1)
             last = now
-            if waited < spin_s:
+            if waiting is None and (waited < spin_s or (waiting := describe(waited)) is None):
                 yield_core()
                 continue
-            if waiting is None:
-                waiting = describe()
+            if not waiting.since_s:
                 waiting.begin(now)
             waiting.go_on(waited)
     except KeyboardInterrupt:
-        (waiting or describe()).interrupt()
+        waiting = waiting or describe(waited)
+        if waiting is None:
+            raise
+        waiting.interrupt()
     finally:
         if waiting is not None:
             waiting.end()
-
-
-class Unwatched:
-    """A wait that is not watched: the rank polls, in a schedule until the deadline."""
-
-    def __init__(self, deadline_s: float = math.inf, pending: Callable[[], Pending] | None = None) -> None:
-        self.deadline_s, self.pending = deadline_s, pending
-
-    def begin(self, now: float) -> None:
-        """Do nothing: no other rank can see that this one waits."""
-
-    def go_on(self, waited: float) -> None:
-        """Yield the core; raise TimeoutError after the deadline."""
-        if waited > self.deadline_s and self.pending is not None:
-            missing = self.pending()
-            raise TimeoutError(
-                f"rank {missing.comm.rank} waited {self.deadline_s:g} s in {missing.operation} for "
-                f"{missing}. Expected the same call on all {missing.comm.size} ranks: a rank never made it, "
-                "or gave another schedule or array size. Messages may still be under way on this "
-                "communicator: make a new one before you go on."
-            )
-        yield_core()
-
-    def interrupt(self) -> None:
-        """Let a KeyboardInterrupt pass."""
-        raise  # noqa: PLE0704
-
-    def end(self) -> None:
-        """Do nothing."""
 
 
 class Waiting:
@@ -161,11 +137,10 @@ class Waiting:
 
     def interrupt(self) -> None:
         """Give up after a KeyboardInterrupt, unless all ranks have joined: then it does not take long."""
+        watch = self.watch
         if self.withdraw():
-            self.watch.publish(
-                ReportRequest(Reason.INTERRUPTED, 0.0, [self.watch.rank], self.watch.rank), ABANDON_S
-            )
-            raise errors.Interrupted(f"rank {self.watch.rank} was interrupted while it waited.") from None
+            watch.publish(ReportRequest(Reason.INTERRUPTED, 0.0, [watch.rank], watch.rank), ABANDON_S)
+            raise errors.Interrupted(f"rank {watch.rank} was interrupted while it waited.") from None
 
     def end(self) -> None:
         """Note that the wait is over."""
@@ -266,10 +241,17 @@ def wait(over: Over, pending: Callable[[], Pending]) -> None:
     the wait takes long.
     """
 
-    def describe() -> Waiting | Unwatched:
-        if watched is None:
-            return Unwatched(DEADLINE_S, pending)
+    def describe(waited: float) -> Waiting | None:
+        if watched is None and waited < DEADLINE_S:
+            return None
         missing = pending()
+        if watched is None:
+            raise TimeoutError(
+                f"rank {missing.comm.rank} waited {DEADLINE_S:g} s in {missing.operation} for {missing}. "
+                f"Expected the same call on all {missing.comm.size} ranks: a rank never made it, or gave "
+                "another schedule or array size. Messages may still be under way on this communicator: make "
+                "a new one before you go on."
+            )
         members = world_ranks(missing.comm)
         peers = [members[rank] for rank in (*missing.receives, *missing.sends)]
         operation = "Recv" if missing.receives or not peers else "Send"

@@ -36,8 +36,6 @@ UNKNOWN = object()
 _CALLS = "CALL", "PRECALL", "CALL_KW", "CALL_FUNCTION_EX"
 _FOREIGN = ctypes.CFUNCTYPE(None).__mro__[1]  # the base class of ctypes' functions
 
-Results = Callable[[object], object]
-
 _CLASSES = tuple(value for value in vars(MPI).values() if isinstance(value, type))
 _METHODS = {
     name: value for kind in _CLASSES for name, value in vars(kind).items() if not name.startswith("_")
@@ -64,16 +62,15 @@ class Named(NamedTuple):
     name: str
 
 
-def callee(frame: FrameType, result_of: Results = lambda function: UNKNOWN) -> object:
+def callee(frame: FrameType) -> object:
     """Return the function or method (as its class stores it) that a frame is calling, or UNKNOWN.
 
     Python keeps the called function on a frame's stack, which cannot be read. So this function finds the call
     in the source and evaluates its function again: names, attributes and items, but nothing that could run
-    the program's code. Without the source it knows names and attributes only. `result_of` returns an object
-    with the attributes of the result of a function.
+    the program's code. Without the source it knows names and attributes only.
     """
     node = _called_expression(frame.f_code, frame.f_lasti)
-    return UNKNOWN if node is None else _evaluate(node, frame, result_of)
+    return UNKNOWN if node is None else _evaluate(node, frame)
 
 
 @functools.lru_cache(maxsize=64)
@@ -126,7 +123,7 @@ def _source(file: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def _evaluate(node: ast.expr, frame: FrameType, result_of: Results) -> object:
+def _evaluate(node: ast.expr, frame: FrameType) -> object:
     """Return an expression's value; UNKNOWN if it is not certain."""
     match node:
         case ast.Constant():
@@ -136,12 +133,13 @@ def _evaluate(node: ast.expr, frame: FrameType, result_of: Results) -> object:
             scopes = frame.f_locals, frame.f_globals, frame.f_builtins
             return next((scope[name] for scope in scopes if name in scope), UNKNOWN)
         case ast.Attribute():
-            return _attribute(_evaluate(node.value, frame, result_of), node.attr)
+            return _attribute(_evaluate(node.value, frame), node.attr)
         case ast.Subscript():
-            key = _evaluate(node.slice, frame, result_of)
-            return _item(_evaluate(node.value, frame, result_of), key)
-        case ast.Call():
-            return result_of(_evaluate(node.func, frame, result_of))
+            return _item(_evaluate(node.value, frame), _evaluate(node.slice, frame))
+        case ast.Call():  # MPI calls return MPI objects
+            function = _evaluate(node.func, frame)
+            is_class = isinstance(function, type) and issubclass(function, _CLASSES)
+            return _ANY_OBJECT if is_class or call_name(function) else UNKNOWN
     return UNKNOWN
 
 
@@ -173,11 +171,6 @@ def _attribute(value: object, name: str) -> object:
     return found
 
 
-def is_foreign(function: object) -> bool:
-    """Return whether this is a shared library's function that ctypes calls."""
-    return isinstance(function, _FOREIGN)
-
-
 def mpi_call(frame: FrameType | None) -> tuple[str, bool]:
     """Return the name of the MPI call that an innermost frame is inside, and whether a wrapper made it.
 
@@ -185,7 +178,7 @@ def mpi_call(frame: FrameType | None) -> tuple[str, bool]:
     """
     through_wrapper = False
     while frame is not None:
-        name = call_name(callee(frame, _result_of))
+        name = call_name(callee(frame))
         if name or not _is_wrapper(frame.f_globals.get("__name__")):
             return name, through_wrapper
         frame, through_wrapper = frame.f_back, True
@@ -197,48 +190,28 @@ def call_name(function: object) -> str:
 
     MPI functions include the lab's replacements for mpi4py's methods, and functions of C named `MPI_…`.
     """
-    if isinstance(function, Named):
-        return _foreign_name(function.name)
-    if is_foreign(function):
-        return _foreign_name(getattr(function, "__name__", ""))
-    function = _unwrapped(function)
-    if function is UNKNOWN:
-        return ""
-    if isinstance(function, types.FunctionType):
-        is_method = _is_wrapper(function.__module__) and function.__name__ in _METHODS
-        return function.__name__ if is_method else ""
-    if type(function).__name__ == "cython_function_or_method" or isinstance(function, _BUILTIN):
-        module = getattr(function, "__module__", None) or getattr(_owner(function), "__module__", None)
-        return str(getattr(function, "__name__", "")) if module == "mpi4py.MPI" else ""
-    return ""
-
-
-def _owner(function: object) -> object:
-    return getattr(function, "__objclass__", None)
-
-
-def _foreign_name(name: str) -> str:
-    return name if name.startswith(_PREFIXES) else ""
-
-
-def _unwrapped(function: object) -> object:
     while True:
         if isinstance(function, types.MethodType | staticmethod | classmethod):
             function = function.__func__
         elif isinstance(function, functools.partial):
             function = function.func
         else:
-            return function
+            break
+    if isinstance(function, Named | _FOREIGN):
+        name = function.name if isinstance(function, Named) else getattr(function, "__name__", "")
+        return name if name.startswith(_PREFIXES) else ""
+    name = str(getattr(function, "__name__", ""))
+    if isinstance(function, types.FunctionType):
+        return name if _is_wrapper(function.__module__) and name in _METHODS else ""
+    if type(function).__name__ == "cython_function_or_method" or isinstance(function, _BUILTIN):
+        owner = getattr(function, "__objclass__", None)
+        module = getattr(function, "__module__", None) or getattr(owner, "__module__", None)
+        return name if module == "mpi4py.MPI" else ""
+    return ""
 
 
 def _is_wrapper(module: object) -> bool:
     return isinstance(module, str) and module.startswith(tuple(mpiwatch.wrappers))
-
-
-def _result_of(function: object) -> object:
-    """Return a stand-in for the result of a call: MPI calls return MPI objects."""
-    is_class = isinstance(function, type) and issubclass(function, _CLASSES)
-    return _ANY_OBJECT if is_class or call_name(function) else UNKNOWN
 
 
 class BytecodeProbe:
