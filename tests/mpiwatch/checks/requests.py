@@ -32,14 +32,10 @@ def check_ordinary_requests_are_not_asked_for_their_status(comm: MPI.Intracomm) 
     assert under_way.any()  # the request keeps its handle, which is no longer valid
     under_way.add(request)
     assert under_way.lost_track and not under_way.requests
-
-
-def check_a_request_that_its_caller_has_waited_for_is_not_under_way(comm: MPI.Intracomm) -> None:
-    request = UnaskedRequest(MPI.COMM_SELF.Irecv(np.empty(1), 0))
-    under_way = UnderWay()
-    under_way.add(request)
+    waited_for, under_way = UnaskedRequest(MPI.COMM_SELF.Irecv(np.empty(1), 0)), UnderWay()
+    under_way.add(waited_for)
     MPI.COMM_SELF.Send(np.ones(1), 0)
-    request.Wait()
+    waited_for.Wait()
     assert not under_way.any()
 
 
