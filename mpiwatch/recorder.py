@@ -97,10 +97,7 @@ class Slot(ctypes.Structure):
         ("pid", ctypes.c_int64),
         ("machine", ctypes.c_int64),  # the number of the rank's machine
         ("has_died", ctypes.c_int64),  # a Death, which the rank's own machine sees and tells the others
-        (
-            "has_exited",
-            ctypes.c_int64,
-        ),  # its exit code, from its parent (mpiwatch.program)
+        ("has_exited", ctypes.c_int64),  # its exit code, from its parent (mpiwatch.program)
         ("exit_code", ctypes.c_int64),
         ("has_left", ctypes.c_int64),  # whether its parent is ready to end after a report
         ("cell_state", ctypes.c_int64),  # a CellState
@@ -118,10 +115,7 @@ class Slot(ctypes.Structure):
         ("message_peer", ctypes.c_int64),
         ("message_tag", ctypes.c_int64),
         ("message_number", ctypes.c_int64),  # counts the waits in blocking messages; 0 for a schedule's
-        (
-            "has_sends",
-            ctypes.c_int64,
-        ),  # whether non-blocking sends are under way besides, when the wait begins
+        ("has_sends", ctypes.c_int64),  # whether non-blocking sends are under way when the wait begins
         ("has_receives", ctypes.c_int64),
         ("message_purpose", ctypes.c_char * PURPOSE_BYTES),  # what it is part of; empty: the caller's own
         ("message_origin", ctypes.c_char * ORIGIN_BYTES),  # the line that made the request; empty: no request
