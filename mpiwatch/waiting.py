@@ -62,10 +62,8 @@ _polls, _pause = range(100), yield_core
 _POLLS_ON_OWN_CORE = range(1000)
 
 Over = Callable[[], bool]
-watched: Watch | None = None  # of this process, once its world is watched
-
-
 Describe = Callable[[float], "Waiting | None"]
+watched: Watch | None = None  # of this process, once its world is watched
 
 
 def wait_until(is_done: Over, describe: Describe, spin_s: float = SPIN_S) -> None:
@@ -75,13 +73,14 @@ def wait_until(is_done: Over, describe: Describe, spin_s: float = SPIN_S) -> Non
     rank waits for. If it returns None, because that is not watched, it is called again at the next poll.
     Time in which this process did not run (a laptop's sleep) does not count.
     """
-    for _ in _polls:
-        if is_done():
-            return
-        _pause()
-    waited, last = 0.0, monotonic()
+    waited = 0.0
     waiting: Waiting | None = None
     try:
+        for _ in _polls:
+            if is_done():
+                return
+            _pause()
+        last = monotonic()
         while not is_done():
             now = monotonic()
             waited += min(now - last, 0.1)
