@@ -19,6 +19,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from operator import itemgetter
 from time import process_time
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -437,12 +438,12 @@ class Way(NamedTuple):
 OF_ONE = "Wait", "wait"  # waits that are methods of a request; the others are of a class
 # A wait -> how to do it by the test of the same name. For Testsome, None says that no request is active.
 WAITS = {
-    "Wait": Way(lambda done: done, lambda done: True),
-    "wait": Way(lambda result: result[0], lambda result: result[1]),
-    "Waitall": Way(lambda done: done, lambda done: True),
-    "waitall": Way(lambda result: result[0], lambda result: result[1]),
-    "Waitany": Way(lambda result: result[1], lambda result: result[0]),
-    "waitany": Way(lambda result: result[1], lambda result: (result[0], result[2])),
+    "Wait": Way(bool, bool),
+    "wait": Way(itemgetter(0), itemgetter(1)),
+    "Waitall": Way(bool, bool),
+    "waitall": Way(itemgetter(0), itemgetter(1)),
+    "Waitany": Way(itemgetter(1), itemgetter(0)),
+    "waitany": Way(itemgetter(1), itemgetter(0, 2)),
     "Waitsome": Way(lambda done: done is None or len(done) > 0, lambda done: done),
     "waitsome": Way(lambda result: result[0] is None or len(result[0]) > 0, lambda result: result),
 }
