@@ -120,8 +120,8 @@ class StrictComm(WatchedComm):
         self._check(peer, tag, receives)
         if self._exchange is None or peer == MPI.PROC_NULL:
             plain = name.removesuffix("_init")
-            start = getattr(MPI.Intracomm, STARTED_BY.get(plain, plain))
-            return Operation(name, here(), start(self, buf, peer, tag))
+            plain = STARTED_BY.get(plain, plain)
+            return Operation(name, here(), getattr(MPI.Intracomm, plain)(self, buf, peer, tag))
         kind = ReceiveOperation if receives else SendOperation
         return kind(self._exchange, name, buf, peer, tag, here())
 
