@@ -43,8 +43,8 @@ class HangError(CollectiveError):
 
     `report` (a `mpiwatch.report.Report`) is the message as data. No data has moved in the
     collective, and the communicators can be used again: in the next cell, or after
-    `mpiwatch.communicators.resume()`. After that, non-blocking collectives need a new communicator: those
-    that the hang has left cannot be cancelled.
+    `mpiwatch.communicators.resume()`. After that, non-blocking collectives need a new communicator, made by
+    Create_group: those that the hang has left cannot be cancelled.
     """
 
     def __init__(self, report: Report, rank: int) -> None:
