@@ -33,6 +33,7 @@ ADVICE = (
     "because the ranks' variables are gone."
 )
 POLL_S = 0.02
+FRESH_S = 0.01  # how long a check of the engines holds within a cell
 HANG_GRACE_S = 0.3  # from the first HangError until the ranks still in the cell are interrupted
 INTERRUPT_S = 2.0  # from the interrupt until the engines are ended
 SLOW_INTERRUPT_S = 5.0  # the same on a busy machine, for ranks that have left the line they were at
@@ -65,6 +66,7 @@ class Ranks:
         self.claim = claim
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
         self.controller = private.process_of(cluster.controller)
+        self.checked_in, self.checked_s = -1, 0.0  # the last successful check: in which cell, and when
         self.lost_since: float | None = None  # when a rank of a SLURM job was first missing
         self.ended_because = ""  # set when this notebook has ended the engines
         self.sent: list[Any] = []  # the futures of messages to the engines, until they are done
@@ -110,8 +112,12 @@ class Ranks:
     def check(self) -> None:
         """Raise if another notebook has the engines, or if the controller or a rank has ended.
 
-        Otherwise no notebook can take the engines from this one until its cell ends.
+        Otherwise no notebook can take the engines from this one until its cell ends. A cell that is sent to
+        the ranks, one message after the other, is checked once.
         """
+        number = getattr(get_ipython(), "execution_count", 0)
+        if number == self.checked_in and time.monotonic() - self.checked_s < FRESH_S:
+            return
         if self.claim is not None and get_ipython() is not None:
             try:
                 self.claim.hold()
@@ -120,6 +126,7 @@ class Ranks:
                     self.check_engines()
                 raise
         self.check_engines()
+        self.checked_in, self.checked_s = number, time.monotonic()
 
     def check_engines(self) -> None:
         """Raise if the controller or a rank has ended."""
