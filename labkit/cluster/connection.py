@@ -152,7 +152,7 @@ class Attempt:
                 if restart and not self.is_new:
                     self.end_engines()
                 infos = self.answers()
-                check_world(infos, launcher_of(self.cluster))
+                check_world(infos, self.cluster)
                 return infos, *self.install(deadline_s, strict)
             except BaseException:
                 self.claim.give_back()
@@ -367,20 +367,15 @@ def last_output(engines: EngineLauncher) -> str:
     return "\nThe last lines that mpiexec wrote:\n" + "\n".join(lines[-20:]) if lines else ""
 
 
-def launcher_of(cluster: ipp.Cluster) -> str:
-    """Return what started the engines: the path of an mpiexec, or the name of the launcher's class."""
-    found = [private.mpiexec_of(engines) for engines in private.engine_sets(cluster)]
-    return next(filter(None, found), cluster.engine_launcher_class.__name__)
+def check_world(infos: Sequence[RankInfo], cluster: ipp.Cluster) -> None:
+    """Raise ClusterError unless the cluster's engines form one MPI world with engine id = rank.
 
-
-def check_world(infos: Sequence[RankInfo], launcher: str) -> None:
-    """Raise ClusterError unless the engines form one MPI world with engine id = rank.
-
-    `infos` holds the engines' reports, by engine id. `launcher` says what started the engines: the path of an
-    mpiexec, or the name of a launcher without one.
+    `infos` holds the engines' reports, by engine id.
     """
     n = len(infos)
     if n > 1 and all(info.size == 1 for info in infos):
+        found = [private.mpiexec_of(engines) for engines in private.engine_sets(cluster)]
+        launcher = next(filter(None, found), cluster.engine_launcher_class.__name__)
         raise ClusterError(
             f"the {n} engines are {n} MPI worlds of one rank each, not one world of {n}. {launcher} started "
             f"them and does not belong to {infos[0].library}, the MPI that mpi4py uses. Stop this cluster "

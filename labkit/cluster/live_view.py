@@ -179,14 +179,10 @@ def activity(state: RankState) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of a text that is not empty; a line may also end with a carriage return."""
+    """Return the last line of a text that is not empty, cut if it is long. A \\r ends a line, too."""
     lines = [line.rstrip() for line in re.split(r"[\r\n]", ANSI.sub("", text))]
-    return short(next((line for line in reversed(lines) if line), ""))
-
-
-def short(text: str) -> str:
-    """Return a text, cut if it is too long for a line."""
-    return text if len(text) <= LINE_CHARACTERS else text[: LINE_CHARACTERS - 1] + "…"
+    last = next((line for line in reversed(lines) if line), "")
+    return last if len(last) <= LINE_CHARACTERS else last[: LINE_CHARACTERS - 1] + "…"
 
 
 def as_text(title: str, *tables: tuple[str, Rows]) -> str:
