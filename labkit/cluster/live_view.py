@@ -179,7 +179,7 @@ def activity(state: RankState) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of a text that is not empty, cut if it is long. A carriage return ends one, too."""
+    """Return the last line of a text that is not empty, cut if it is long; a carriage return ends one."""
     lines = [line.rstrip() for line in re.split(r"[\r\n]", ANSI.sub("", text))]
     last = next((line for line in reversed(lines) if line), "")
     return last if len(last) <= LINE_CHARACTERS else last[: LINE_CHARACTERS - 1] + "…"
