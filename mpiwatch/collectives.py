@@ -525,7 +525,10 @@ def _of_arrays(name: str, read: Callable[..., Arguments]) -> Callable[..., Any]:
     is_of_blocks, is_rooted = [layout == BLOCK for layout in layouts], read is _rooted
 
     def call(self: WatchedCollectives, *arguments: Any, **named: Any) -> None:
-        sendbuf, recvbuf, root, op = read(*arguments, **named)
+        try:
+            sendbuf, recvbuf, root, op = read(*arguments, **named)
+        except TypeError as error:
+            raise TypeError(str(error).replace(read.__name__, name)) from None
         is_root = root in (UNKNOWN, self.rank)
         received = recvbuf if is_root or distributes else None  # MPI ignores it on the other ranks
         if type(sendbuf) is not ndarray or type(received) is not ndarray:

@@ -276,7 +276,10 @@ def sending(name: str) -> Callable[..., Any]:
     shown = name if name.lower() in ("send", "ssend") else "Send" if is_of_array else "send"
 
     def send(self: WatchedMessages, *arguments: Any, **named: Any) -> None:
-        buf, dest, tag = read(*arguments, **named)
+        try:
+            buf, dest, tag = read(*arguments, **named)
+        except TypeError as error:
+            raise TypeError(str(error).replace(read.__name__, name)) from None
         if is_of_array and type(buf) is not ndarray:
             check_message(self, name, buf, dest)
         self._send(shown, self._start(name, buf, dest, tag), dest, tag)
@@ -289,7 +292,10 @@ def starting(name: str) -> Callable[..., Any]:
     read, is_of_array = _reader(name), name[0].isupper()
 
     def start(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
-        buf, peer, tag = read(*arguments, **named)
+        try:
+            buf, peer, tag = read(*arguments, **named)
+        except TypeError as error:
+            raise TypeError(str(error).replace(read.__name__, name)) from None
         if is_of_array and type(buf) is not ndarray:
             check_message(self, name, buf, peer)
         return polled(self._start(name, buf, peer, tag), name, self, peer, tag, _getframe(1))
@@ -318,9 +324,9 @@ def _losing(name: str) -> Callable[..., Any]:
     """Return a buffered send: its message is in a buffer of MPI."""
 
     def send(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
-        buf, dest, _ = _reader(name)(*arguments, **named)
+        given = arguments_of(name, arguments, named)
         if name == "Bsend":
-            check_message(self, name, buf, dest)
+            check_message(self, name, given["buf"], given["dest"])
         sends.lost_track = True
         return getattr(super(WatchedMessages, self), name)(*arguments, **named)
 
