@@ -63,7 +63,7 @@ from mpiwatch.requests import NO_PEER, polled
 from mpiwatch.snapshot import mismatch
 from mpiwatch.source import file_label
 from mpiwatch.waiting import DEADLINE_S, Waiting, Watch, wait_until
-from mpiwatch.wrapper import CommWrapper, like_mpi4py
+from mpiwatch.wrapper import CommWrapper, like_mpi4py, renamed
 
 VISIBLE_S = 0.001  # a thousand times as long as a write takes to reach the other cores
 NOTES_KEPT = 1000  # of each communicator
@@ -522,13 +522,10 @@ def _of_arrays(name: str, read: Callable[..., Arguments]) -> Callable[..., Any]:
     plain, layouts, operation = name.lower(), LAYOUTS[name.lower()], OPERATIONS[name]
     collects, distributes = plain in TO_ROOT, plain in FROM_ROOT
     has_counts, has_types = COUNTS in layouts or plain == "reduce_scatter", TYPES in layouts
-    is_of_blocks, is_rooted = [layout == BLOCK for layout in layouts], read is _rooted
+    is_of_blocks, is_rooted = [layout == BLOCK for layout in layouts], name in READERS[_rooted]
 
     def call(self: WatchedCollectives, *arguments: Any, **named: Any) -> None:
-        try:
-            sendbuf, recvbuf, root, op = read(*arguments, **named)
-        except TypeError as error:
-            raise TypeError(str(error).replace(read.__name__, name)) from None
+        sendbuf, recvbuf, root, op = read(*arguments, **named)
         is_root = root in (UNKNOWN, self.rank)
         received = recvbuf if is_root or distributes else None  # MPI ignores it on the other ranks
         if type(sendbuf) is not ndarray or type(received) is not ndarray:
@@ -567,7 +564,7 @@ def _started_later(name: str) -> Callable[..., Any]:
 
 for _reader, _names in READERS.items():
     for _name in _names:
-        setattr(WatchedCollectives, _name, _of_arrays(_name, _reader))
+        setattr(WatchedCollectives, _name, _of_arrays(_name, renamed(_reader, _name)))
 for _name in NONBLOCKING_COLLECTIVES:
     if hasattr(MPI.Intracomm, _name):  # not every mpi4py has all
         setattr(WatchedCollectives, _name, _started_later(_name))

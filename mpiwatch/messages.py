@@ -26,7 +26,7 @@ from mpiwatch.opcodes import NONBLOCKING_RECEIVES, NONBLOCKING_SENDS, PROBES
 from mpiwatch.requests import BlockingWait, balance, note_send, noted, polled, polls, receives, sends
 from mpiwatch.source import line_of
 from mpiwatch.waiting import Watch, wait_until
-from mpiwatch.wrapper import like_mpi4py
+from mpiwatch.wrapper import like_mpi4py, renamed
 
 LOOKS, LOOK_S = 10, 0.001  # for messages that are still on their way, and the time between two
 
@@ -267,7 +267,7 @@ def _received(buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> 
 
 def _reader(name: str) -> Callable[..., tuple[Any, int, int]]:
     """Return a function with the parameters of a call; it returns the message, the peer and the tag."""
-    return _received if "recv" in name.lower() else _array if name[0].isupper() else _object
+    return renamed(_received if "recv" in name.lower() else _array if name[0].isupper() else _object, name)
 
 
 def sending(name: str) -> Callable[..., Any]:
@@ -276,10 +276,7 @@ def sending(name: str) -> Callable[..., Any]:
     shown = name if name.lower() in ("send", "ssend") else "Send" if is_of_array else "send"
 
     def send(self: WatchedMessages, *arguments: Any, **named: Any) -> None:
-        try:
-            buf, dest, tag = read(*arguments, **named)
-        except TypeError as error:
-            raise TypeError(str(error).replace(read.__name__, name)) from None
+        buf, dest, tag = read(*arguments, **named)
         if is_of_array and type(buf) is not ndarray:
             check_message(self, name, buf, dest)
         self._send(shown, self._start(name, buf, dest, tag), dest, tag)
@@ -292,10 +289,7 @@ def starting(name: str) -> Callable[..., Any]:
     read, is_of_array = _reader(name), name[0].isupper()
 
     def start(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
-        try:
-            buf, peer, tag = read(*arguments, **named)
-        except TypeError as error:
-            raise TypeError(str(error).replace(read.__name__, name)) from None
+        buf, peer, tag = read(*arguments, **named)
         if is_of_array and type(buf) is not ndarray:
             check_message(self, name, buf, peer)
         return polled(self._start(name, buf, peer, tag), name, self, peer, tag, _getframe(1))

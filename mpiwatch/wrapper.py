@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,12 @@ def like_mpi4py(method: Callable[..., Any], name: str, own: type = MPI.Cartcomm)
     """Return the method with the name and the docstring of mpi4py's own."""
     method.__name__, method.__doc__ = name, getattr(own, name).__doc__
     return method
+
+
+def renamed(read: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function that reads arguments, with the name of the call that an error about them is of."""
+    code = read.__code__.replace(co_name=name, co_qualname=name)
+    return FunctionType(code, read.__globals__, name, read.__defaults__)
 
 
 for _name in (
