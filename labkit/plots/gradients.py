@@ -34,11 +34,11 @@ def images(by_title: Mapping[str, np.ndarray]) -> Figure:
 
 
 def forward_and_backward(
-    activations: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], shown: int = 6
+    activations: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray]
 ) -> Figure:
     """Return one sample's activations by layer (left) and their gradients (right), as images.
 
-    Shapes: both: layer → (C, H, W), the same layers; the first `shown` channels are drawn. Each image has its
+    Shapes: both: layer → (C, H, W), the same layers; the first six channels are drawn. Each image has its
     own colour scale from orange (below 0) to purple (above 0), whose end is written below the image.
     """
     figure = Figure(
@@ -52,7 +52,7 @@ def forward_and_backward(
     for column, (title, maps) in enumerate(columns):
         grid[0, column].set_title(title)
         for axes, (name, channels) in zip(grid[:, column], maps.items(), strict=True):
-            mosaic = _side_by_side(channels[:shown])
+            mosaic = _side_by_side(channels[:6])
             limit = _limit(mosaic)
             axes.imshow(mosaic, cmap="PuOr", vmin=-limit, vmax=limit, interpolation="nearest")
             axes.set_xticks([])

@@ -140,7 +140,7 @@ def test_images_have_scales_of_their_own_around_zero() -> None:
 def test_activations_are_left_of_their_gradients_and_name_their_layer() -> None:
     outputs = {"conv": np.arange(8.0).reshape(2, 2, 2), "pool": np.ones((3, 1, 1))}
     back = {name: -10 * channels for name, channels in outputs.items()}
-    left, right, below, _ = gradients.forward_and_backward(outputs, back, shown=2).axes
+    left, right, below, _ = gradients.forward_and_backward(outputs, back).axes
     mosaic = np.ma.filled(left.images[0].get_array(), np.nan)
     gap = np.full((2, 1), np.nan)
     np.testing.assert_array_equal(mosaic, np.hstack([outputs["conv"][0], gap, outputs["conv"][1]]))
