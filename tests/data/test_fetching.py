@@ -166,8 +166,9 @@ def test_a_download_is_resumed(
     server.breaks = breaks
     if left:
         write_files(cache, {f"{IMAGES}.part": left})
-    twice = source_for("mnist", SAMPLES, FILES, server.address, server.address)
-    monkeypatch.setitem(data.SOURCES, "mnist", twice)
+    if 0 in breaks:
+        twice = source_for("mnist", SAMPLES, FILES, server.address, server.address)
+        monkeypatch.setitem(data.SOURCES, "mnist", twice)
     data.fetch("mnist")
     assert_fetched(cache)
     assert server.ranges_of_images() == [f"bytes={start}-" if start else None for start in starts]
