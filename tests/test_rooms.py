@@ -55,11 +55,11 @@ MOST_LINES = {
     "labkit/doctor": 690,
     "labkit/bench": 1_260,
     "labkit/exercises": 8_980,
-    "labkit/plots": 1_240,
+    "labkit/plots": 1_230,
     "labkit/cli": 2_190,
-    "tests": 24_510,
+    "tests": 24_481,
 }
-MOST_FILES, MOST_PACKAGES = 210, 18
+MOST_FILES, MOST_PACKAGES = 209, 18
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

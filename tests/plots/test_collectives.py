@@ -84,8 +84,8 @@ def test_origins_of_equal_values_and_rounded_sums(value, before, rank, made_from
 
 
 def test_a_sum_of_float32_that_nearly_cancels_is_recognised():
-    before = np.array([[1.2345678], [-1.2345677], [0.1], [-0.1]], dtype=np.float32)
-    assert origins(before.sum(axis=0)[0], list(before), rank=0) is not None
+    before = np.array([[1.2345678], [0.1], [-1.2345677], [-0.0999]], dtype=np.float32)
+    assert origins(before.sum(axis=0)[0], list(before), rank=0) == (0, 1, 2, 3)
 
 
 def test_wide_figures_fit_a_notebook():
