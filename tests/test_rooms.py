@@ -57,7 +57,7 @@ MOST_LINES = {
     "labkit/exercises": 8_980,
     "labkit/plots": 1_230,
     "labkit/cli": 2_190,
-    "tests": 24_481,
+    "tests": 24_489,
 }
 MOST_FILES, MOST_PACKAGES = 209, 18
 
