@@ -102,11 +102,15 @@ def end_tree(
 
 
 def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: leftovers.JobFiles) -> set[int]:
-    """Wait until the command or the process `pid` has ended; note which files the command's ranks use.
+    """Wait until the command or the process `pid` has ended; note which of MPI's files they use.
 
     Return the command's descendants as last seen; an empty set where the kernel keeps track of them.
     """
     known: set[int] = set()
+
+    def using() -> set[int]:
+        return own_descendants() | {pid}  # a notebook's kernel may load MPI, too
+
     if LINUX and hasattr(os, "pidfd_open"):
         poll = select.poll()
         try:
@@ -120,12 +124,12 @@ def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: leftovers
             if files.created is not None:
                 poll.register(files.created, select.POLLIN)
             while not {file for file, _ in poll.poll(1000 * POLL_S)} - {files.created}:
-                files.look(own_descendants)
+                files.look(using)
                 reap_orphans(command.pid)
             return known
     while command.poll() is None and alive(pid):
         known = own_descendants() or known
-        files.look(own_descendants)
+        files.look(using)
         time.sleep(POLL_S)
     return known
 

@@ -138,6 +138,34 @@ def test_ranks_that_are_killed_as_soon_as_mpi_has_begun_leave_no_segment() -> No
     assert not made & unused
 
 
+@pytest.mark.skipif(not LINUX, reason="elsewhere, no directory lists the segments")
+def test_a_killed_starter_that_has_loaded_mpi_leaves_no_segment() -> None:
+    """As a notebook's kernel that has imported mpi4py after `connect()`."""
+    script = (
+        "import subprocess, time; from mpiwatch.supervisor import supervised\n"
+        "job = subprocess.Popen([*supervised(), 'sh', '-c', 'echo; read line'], stdin=subprocess.PIPE)\n"
+        "input(); from mpi4py import MPI; print('begun', flush=True); time.sleep(60)"
+    )
+    starter = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert starter.stdin and starter.stdout and starter.stdout.readline() == "\n"  # the command runs
+        starter.stdin.write("\n")
+        starter.stdin.flush()
+        assert starter.stdout.readline() == "begun\n"
+        made = [
+            path
+            for path, inode in leftovers.files_of_mpi().items()
+            if inode in leftovers.inodes_in_use([starter.pid])
+        ]
+    finally:
+        starter.kill()
+        starter.communicate()
+    assert made or not env.is_mpich(env.mpiexec())  # Open MPI makes no segment for one process
+    wait_until(lambda: not any(map(os.path.exists, made)), "the segments are gone", 20)
+
+
 @pytest.mark.skipif(not LINUX or os.getuid(), reason="another user's file needs root")
 def test_a_folder_of_another_user_with_the_name_of_open_mpis_is_kept(tmp_path: Path) -> None:
     pid = 2**22 + os.getpid()  # no process's
