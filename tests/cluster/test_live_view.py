@@ -152,7 +152,8 @@ def test_without_a_flight_recorder_the_view_shows_which_ranks_are_done(kernel: K
 
 def test_output_that_floods_leaves_the_view_small_and_the_cell_fast(kernel: Kernel) -> None:
     message = kernel.start(
-        "%%px --progress-after 0.2\nfor i in range(20_000): print('line', i)\nprint('x' * 10**6, end='')"
+        "%%px --progress-after 0.2\nimport time\nfor i in range(20_000): print('line', i)\n"
+        "print('x' * 10**6, end='')\ntime.sleep(1)  # the cell takes long enough for a view"
     )
     kernel.finish(message)
     states = views(kernel)
