@@ -46,6 +46,10 @@ class WatchedMessages(ChannelComm):
 
     def _start(self, name: str, buf: Any, peer: int, tag: int) -> MPI.Request:
         """Start a send or a receive of this name by its non-blocking twin."""
+        if name == "Send":
+            return super().Isend(buf, peer, tag)
+        if name == "Recv":
+            return super().Irecv(buf, peer, tag)
         request: MPI.Request = getattr(super(), STARTED_BY.get(name, name))(buf, peer, tag)
         return request
 
@@ -226,7 +230,12 @@ class WatchedMessages(ChannelComm):
     def _message_wait(self, watch: Watch, name: str, peer: int, tag: int) -> BlockingWait:
         return BlockingWait(watch, self._members, self.deadline_s, name, self._world_rank(peer), tag)
 
-    # Short cuts through `starting` for the calls that programs make most often
+    # Short cuts through `sending` and `starting` for the calls that programs make most often
+
+    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+        if type(buf) is not ndarray:
+            check_message(self, "Send", buf, dest)
+        self._send("Send", self._start("Send", buf, dest, tag), dest, tag)
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
         if type(buf) is not ndarray:
