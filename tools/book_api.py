@@ -57,6 +57,13 @@ def of_room(room: str) -> Iterator[str]:
     if room == "plots":  # notebooks import its modules
         for found in pkgutil.iter_modules(module.__path__):
             yield from of_module(importlib.import_module(f"labkit.plots.{found.name}"))
+    if room == "mpiwatch":  # which exports no name that loads MPI
+        for part, name in (
+            ("communicators", "watch"),
+            ("communicators", "watch_world"),
+            ("errors", "HangError"),
+        ):
+            yield from entry(f"{part}.{name}", getattr(importlib.import_module(f"mpiwatch.{part}"), name), 2)
 
 
 def of_module(module: ModuleType) -> Iterator[str]:
@@ -110,7 +117,10 @@ def _signature(head: str, value: Any) -> str:
         signature = inspect.signature(value)
     except (TypeError, ValueError):  # of a class that Python makes
         return f"```python\n{head}(…)\n```"
-    parameters = [each.replace(annotation=_plain(each.annotation)) for each in signature.parameters.values()]
+    parameters = [
+        each.replace(annotation=_plain(each.annotation), default=_named(each.default))
+        for each in signature.parameters.values()
+    ]
     signature = signature.replace(
         parameters=parameters, return_annotation=_plain(signature.return_annotation)
     )
@@ -137,6 +147,10 @@ def _with_marks(parameters: list[inspect.Parameter]) -> Iterator[str]:
 def _plain(annotation: Any) -> Any:
     text = getattr(annotation, "__forward_arg__", annotation)  # a NamedTuple's annotations are references
     return _Plain(text) if isinstance(text, str) else annotation
+
+
+def _named(default: Any) -> Any:
+    return _Plain(default.__name__) if inspect.isfunction(default) else default
 
 
 def _row(room: str) -> str:
