@@ -3,7 +3,7 @@
 Blocking calls are done by their non-blocking twins, which are polled. Requests of the caller's own
 non-blocking calls poll, know their line, and are tracked as under way.
 
-How messages travel is a layer below: `_start`, `_receive_object` and `_probe`, which strict mode replaces.
+`_start`, `_receive_object` and `_probe` are the layer that moves messages; strict mode replaces them.
 """
 
 # ruff: noqa: PLR0917 (signatures as mpi4py has them)
@@ -46,7 +46,7 @@ class WatchedMessages(ChannelComm):
 
     def _start(self, name: str, buf: Any, peer: int, tag: int) -> MPI.Request:
         """Start a send or a receive of this name by its non-blocking twin."""
-        if name == "Send":
+        if name == "Send":  # this and Recv are called most often, and need no look-up
             return super().Isend(buf, peer, tag)
         if name == "Recv":
             return super().Irecv(buf, peer, tag)

@@ -123,7 +123,7 @@ def command(preset: str | None, resume: Path | None, out: Path | None, ordered: 
         raise click.UsageError("--out and --resume: a run that is resumed stays in its own directory")
     if out is None and preset is None and resume is None:
         raise click.UsageError("Missing option '--out'.")
-    # Until the run listens to it, a signal that asks for a checkpoint must not end this rank.
+    # A signal that asks for a checkpoint must not end this rank before the run handles it.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     # A single process: with other transports, Open MPI would leave shared memory behind.
     if not under_mpiexec():

@@ -132,7 +132,7 @@ CONTENTS = ("images-idx3", "labels-idx1")
 def idx_rows(path: Path, *item: int) -> RowFile:
     """Return the items of an IDX file of unsigned bytes, of shape (n, *item), as rows.
 
-    Raise FormatError unless the header says this shape and the file has exactly the size of it.
+    Raise FormatError unless the header states this shape and the size of the file matches it.
     """
     size = path.stat().st_size
     magic = bytes([0, 0, 8, 1 + len(item)])  # 8 stands for unsigned bytes

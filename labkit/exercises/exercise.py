@@ -1,6 +1,6 @@
 """What an exercise is: a function to write, the cases to try it on, and what to say of a wrong answer.
 
-The job that runs a student's code imports this module, too: it knows no exercise.
+The job that runs a student's code imports this module, too, so nothing here names an exercise.
 """
 
 from __future__ import annotations

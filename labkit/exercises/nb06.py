@@ -573,7 +573,7 @@ def local_sgd_epoch(comm, gradient, params, batches, lr, every):
     },
     hints=(
         "In each step every rank updates its own parameters, without any message.",
-        "After step number `every`, 2 · `every`, … and after the last step, average the parameters.",
+        "Average the parameters after steps `every`, 2 · `every`, … and after the last step.",
         "comm.Allreduce(MPI.IN_PLACE, params) sums them over the ranks; then divide in place.",
     ),
     on_ranks=True,

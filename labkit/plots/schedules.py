@@ -269,7 +269,7 @@ def _arrow(axes: Axes, transfer: Transfer, centres: tuple[np.ndarray, np.ndarray
 
 # Turns the pictures before it, which all stand there, into one picture with a slider and buttons. JupyterLab
 # removes scripts from notebooks that it does not trust, and so does GitHub; both then show all pictures.
-# `data-lm-suppress-shortcuts` keeps JupyterLab from taking keys as commands, the arrows to select cells.
+# `data-lm-suppress-shortcuts` keeps JupyterLab from treating keys as commands: arrow keys select cells.
 # Every focusable element needs this attribute: JupyterLab checks the focused element itself, not its parents.
 SCRIPT = """
 (() => {

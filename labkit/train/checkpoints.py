@@ -337,7 +337,7 @@ class Signals:
 def write_checkpoint(file: Path, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Write a checkpoint. `about` is anything that JSON can hold. Raise OSError if that fails.
 
-    An older checkpoint of that name stays whole until the new one is.
+    An older checkpoint of that name stays intact until the new one is complete.
     """
     text = np.frombuffer(json.dumps({"format": FORMATS[-1], **about}).encode(), np.uint8)
     content = {**arrays, "about": text}

@@ -136,7 +136,7 @@ class Epoch:
 
 @dataclass
 class Position:
-    """How far a run is: which step is next, the sums of the epoch so far, and the records of those before.
+    """How far a run has come: the next step, the sums of the epoch so far, the records of those before.
 
     `epoch` counts from 1; `step` is how many of its steps are done, and `done` how many of all steps. The
     sums: the loss over this rank's samples, its correct predictions, and times (s) as in `Epoch`. A

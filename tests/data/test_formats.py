@@ -161,7 +161,7 @@ def test_damaged_files_are_refused_or_read_as_written(
 ) -> None:
     """The SHA-256 is that of the damaged file, so the formats themselves have to detect the damage.
 
-    `inside` the gzipped files, some damage cannot be known: another pixel or label.
+    `inside`: in the gzipped files, where a changed pixel or label cannot be detected.
     """
     samples = random_samples(name, 6, 2)
     files = archive_files(name, samples)

@@ -39,7 +39,7 @@ def kernel(w: Any) -> Any:
     return w.permute(3, 2, 0, 1)
 
 
-# PyTorch's function for each pair of ours. Those of convolutions follow from their names.
+# PyTorch's function for each pair of ours; for convolutions, it is found by name.
 THEIRS: dict[str, Callable[..., Any]] = {
     "linear": lambda x, w, b: x @ w + b,
     "relu": torch.relu,
