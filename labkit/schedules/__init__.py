@@ -19,7 +19,6 @@ from labkit.schedules.doubling import halving_doubling, recursive_doubling
 from labkit.schedules.fitting import FittedModel, Measurement, fit_cost_model
 from labkit.schedules.hierarchy import hierarchical
 from labkit.schedules.ring import (
-    direct_allgather,
     ring_allgather,
     ring_allreduce,
     ring_reduce,
@@ -36,7 +35,7 @@ from labkit.schedules.schedule import (
     merge_rounds,
     reduce_round,
 )
-from labkit.schedules.simulator import Network, Simulation, TimedTransfer, simulate
+from labkit.schedules.simulator import Network, Simulation, TimedTransfer, lower_bound, simulate
 from labkit.schedules.traffic import Traffic, count_traffic
 from labkit.schedules.tree import tree_allreduce, tree_broadcast, tree_reduce
 from labkit.schedules.verifier import ScheduleError, contents_by_round, verify
@@ -71,10 +70,10 @@ __all__ = [
     "cost",
     "cost_terms",
     "count_traffic",
-    "direct_allgather",
     "fit_cost_model",
     "halving_doubling",
     "hierarchical",
+    "lower_bound",
     "merge_rounds",
     "recursive_doubling",
     "reduce_round",

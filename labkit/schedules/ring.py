@@ -43,11 +43,3 @@ def ring_reduce(p: int) -> Iterator[Round]:
     rank = np.arange(1, p)
     if p > 1:
         yield copy_round(rank, 0, rank)
-
-
-@collective("allgather")
-def direct_allgather(p: int) -> Iterator[Round]:
-    """For comparison, without a ring: each rank sends its own chunk directly to every other rank."""
-    rank = np.arange(p)
-    for k in range(1, p):
-        yield copy_round(rank, (rank + k) % p, rank)

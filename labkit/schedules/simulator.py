@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from labkit.schedules.cost_model import CostModel
-from labkit.schedules.schedule import Round, Schedule, Transfer
+from labkit.schedules.schedule import IntOrArray, Round, Schedule, Transfer
 from labkit.schedules.traffic import rounds_with_sizes
 
 
@@ -17,42 +17,75 @@ from labkit.schedules.traffic import rounds_with_sizes
 class Network:
     """Links and ranks to simulate a schedule on; `Network.uniform` makes all of them equal.
 
-    A message takes alpha + beta · bytes, with the larger alpha and the larger beta of the two ranks' links,
-    unless `links[source, dest]` holds another (alpha, beta). A rank reduces a byte in `gamma` seconds and
-    enters the collective at `ready`.
+    A message takes alpha + beta · bytes, with the larger alpha and the larger beta of the two ranks' links.
+    A rank reduces a byte in `gamma` seconds. If the ranks have hosts, every message between two hosts also
+    passes the uplinks of both, which have an alpha and a beta of their own; an uplink carries one message at
+    a time in each direction.
 
-    Shapes: all arrays (ranks,), float64. Units: s/message, s/byte, s/byte, s.
+    Shapes: alpha, beta, gamma (ranks,), float64; host (ranks,), the number of each rank's host, or None.
+    Units: s/message, s/byte, s/byte.
     """
 
     alpha: np.ndarray
     beta: np.ndarray
     gamma: np.ndarray
-    ready: np.ndarray
-    links: Mapping[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
+    host: np.ndarray | None = None
+    uplink: tuple[float, float] = 0.0, 0.0
 
     @classmethod
     def uniform(cls, p: int, model: CostModel) -> Network:
-        """Return a network of p equal ranks with equal links, in which all ranks are ready at time 0."""
+        """Return a network of p equal ranks with equal links."""
         alpha, beta, gamma = (np.full(p, float(value)) for value in model)
-        return cls(alpha, beta, gamma, np.zeros(p))
+        return cls(alpha, beta, gamma)
 
     def slow_link(self, rank: int, factor: float) -> Network:
         """Return a copy in which this rank's link is slower both ways: alpha and beta times `factor`."""
         return replace(self, alpha=_scaled(self.alpha, rank, factor), beta=_scaled(self.beta, rank, factor))
 
-    def slow_processor(self, rank: int, factor: float) -> Network:
-        """Return a copy in which this rank takes `factor` times as long to reduce."""
-        return replace(self, gamma=_scaled(self.gamma, rank, factor))
+    def on_hosts(self, host: Sequence[int], alpha: float, beta: float) -> Network:
+        """Return a copy with the host (0, 1, …) of each rank, and with the alpha and beta of every uplink."""
+        return replace(self, host=np.asarray(host), uplink=(alpha, beta))
 
-    def pause(self, rank: int, seconds: float) -> Network:
-        """Return a copy in which this rank enters the collective `seconds` later."""
-        ready = self.ready.copy()
-        ready[rank] += seconds
-        return replace(self, ready=ready)
+    def crosses(self, source: IntOrArray, dest: IntOrArray) -> bool | np.ndarray:
+        """Return whether a message passes uplinks."""
+        return False if self.host is None else self.host[source] != self.host[dest]
 
-    def link(self, source: int, dest: int, alpha: float, beta: float) -> Network:
-        """Return a copy with another alpha and beta from source to dest, in this direction only."""
-        return replace(self, links={**self.links, (source, dest): (alpha, beta)})
+    def seconds(self, source: IntOrArray, dest: IntOrArray, nbytes: IntOrArray) -> np.ndarray:
+        """Return how long a message takes, in seconds; all arguments may be arrays."""
+        alpha = np.maximum(self.alpha[source], self.alpha[dest])
+        beta = np.maximum(self.beta[source], self.beta[dest])
+        crosses = self.crosses(source, dest)
+        alpha, beta = np.maximum(alpha, crosses * self.uplink[0]), np.maximum(beta, crosses * self.uplink[1])
+        return alpha + beta * nbytes
+
+    def ports(self, source: int, dest: int) -> list[int]:
+        """Return the numbers, below 4p, of the ports that a message occupies: of both ranks and hosts."""
+        p, ends = len(self.alpha), [source, dest]
+        if self.host is not None and self.crosses(source, dest):
+            ends += [2 * p + int(self.host[source]), 2 * p + int(self.host[dest])]
+        return [end + p * (number % 2) for number, end in enumerate(ends)]
+
+
+def lower_bound(network: Network, nbytes: int) -> float:
+    """Return a time (s) that no all-reduce of `nbytes` bytes can beat on this network.
+
+    - A cut: take the ranks on one side of a link, a rank's or a host's uplink. Each byte of their sum has to
+      leave, and what the others add to it has to come in. So the link carries at least one message of
+      `nbytes` each way: α + βn.
+    - All links: each byte is sent at least 2(p-1) times (notebook 05, section 2). In T seconds, rank r sends
+      at most (T - α) / β_r bytes. So T ≥ α + 2(p-1)n / Σ (1/β_r), with equal links α + 2(p-1)/p·βn.
+
+    Source of the second: P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of
+    workstations, JPDC 69(2), 2009, 117–124.
+    """
+    p = len(network.alpha)
+    if p == 1:
+        return 0.0
+    together = network.alpha.min() + 2 * (p - 1) * nbytes / (1 / network.beta).sum()
+    bounds = [together, *(network.alpha + network.beta * nbytes)]
+    if network.host is not None and len(set(network.host)) > 1:
+        bounds.append(network.uplink[0] + network.uplink[1] * nbytes)
+    return float(max(bounds))
 
 
 class TimedTransfer(NamedTuple):
@@ -88,16 +121,16 @@ def simulate(
     `timeline`, also return every transfer. Raise ValueError if the network has another number of ranks than
     the schedule.
     """
-    if len(network.ready) != schedule.p:
-        raise ValueError(f"the schedule is for {schedule.p} ranks, but the network has {len(network.ready)}")
-    clock = network.ready.copy()
+    if len(network.alpha) != schedule.p:
+        raise ValueError(f"the schedule is for {schedule.p} ranks, but the network has {len(network.alpha)}")
+    clock, free = np.zeros(schedule.p), np.zeros(4 * schedule.p)
     transfers: list[TimedTransfer] = []
     for number, (round_, sizes) in enumerate(rounds_with_sizes(schedule, nbytes, itemsize), start=1):
-        durations = _durations(round_, sizes, network)
+        durations = network.seconds(round_.source, round_.dest, sizes)
         reductions = sizes * round_.reduce * network.gamma[round_.dest]
         start = np.maximum(clock[round_.source], clock[round_.dest])
-        if _has_queues(round_, schedule.p):
-            start = _start_in_turn(round_, durations, start, clock)
+        if network.host is not None or _has_queues(round_, schedule.p):
+            start = _start_in_turn(round_, durations, start, free, network)
             end = start + durations
             np.maximum.at(clock, round_.source, end)
             np.maximum.at(clock, round_.dest, end)
@@ -111,32 +144,24 @@ def simulate(
     return Simulation(clock, transfers)
 
 
-def _durations(round_: Round, sizes: np.ndarray, network: Network) -> np.ndarray:
-    """Return how long each transfer takes, in seconds. Shape: (transfers,)."""
-    alpha = np.maximum(network.alpha[round_.source], network.alpha[round_.dest])
-    beta = np.maximum(network.beta[round_.source], network.beta[round_.dest])
-    for (source, dest), alpha_beta in network.links.items():
-        on_link = (round_.source == source) & (round_.dest == dest)
-        alpha[on_link], beta[on_link] = alpha_beta
-    return alpha + beta * sizes
-
-
 def _has_queues(round_: Round, p: int) -> bool:
     """Return whether any rank sends, or receives, more than one message in this round."""
     return any(np.bincount(rank, minlength=p).max() > 1 for rank in (round_.source, round_.dest))
 
 
-def _start_in_turn(round_: Round, durations: np.ndarray, ready: np.ndarray, clock: np.ndarray) -> np.ndarray:
-    """Return when each transfer starts if messages queue up.
+def _start_in_turn(
+    round_: Round, durations: np.ndarray, ready: np.ndarray, free: np.ndarray, network: Network
+) -> np.ndarray:
+    """Return when each transfer starts if messages queue up; set when each port is free again.
 
-    Shapes: all (transfers,) but clock (ranks,). `ready` is the time at which both ranks have reached the
-    transfer.
+    Shapes: all (transfers,) but free (4 · ranks,). `ready` is the time at which both ranks have reached the
+    transfer. Between rounds, an uplink carries the messages of the earlier round first.
     """
-    start, send_free, receive_free = ready.copy(), clock.copy(), clock.copy()
+    start = ready.copy()
     for i in np.argsort(ready, kind="stable").tolist():
-        source, dest = round_.source[i], round_.dest[i]
-        start[i] = max(send_free[source], receive_free[dest])
-        send_free[source] = receive_free[dest] = start[i] + durations[i]
+        ports = network.ports(round_.source[i], round_.dest[i])
+        start[i] = max(ready[i], *free[ports])
+        free[ports] = start[i] + durations[i]
     return start
 
 

@@ -12,7 +12,6 @@ SCHEDULES = [
     schedules.ring_reduce,
     schedules.tree_reduce,
     schedules.ring_reduce_scatter,
-    schedules.direct_allgather,
 ]
 
 

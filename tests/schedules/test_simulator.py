@@ -14,6 +14,7 @@ from labkit.schedules import (
     copy_round,
     cost,
     count_traffic,
+    lower_bound,
     simulate,
 )
 from tests.schedules.test_cost import MODEL, SCHEDULES
@@ -47,11 +48,8 @@ def test_unequal_networks_agree_with_a_plain_simulation(make, p, n, random):
     network = Network.uniform(p, MODEL)
     for _ in range(random.randrange(4)):
         network = network.slow_link(random.randrange(p), 1 + 3 * random.random())
-        network = network.slow_processor(random.randrange(p), 1 + 9 * random.random())
-        network = network.pause(random.randrange(p), random.random() * 1e-4)
-        network = network.link(random.randrange(p), random.randrange(p), random.random() * 1e-4, 1e-8)
     schedule, bounds = make(p), chunk_bounds(n, make(p).chunks) * 4
-    clock = network.ready.tolist()
+    clock = [0.0] * p
     for round_ in schedule:
         send_free, receive_free, reductions = list(clock), list(clock), [0.0] * p
         ready = [max(clock[t.source], clock[t.dest]) for t in round_]
@@ -62,7 +60,6 @@ def test_unequal_networks_agree_with_a_plain_simulation(make, p, n, random):
                 continue
             alpha = max(network.alpha[source], network.alpha[dest])
             beta = max(network.beta[source], network.beta[dest])
-            alpha, beta = network.links.get((source, dest), (alpha, beta))
             start = max(send_free[source], receive_free[dest])
             send_free[source] = receive_free[dest] = start + alpha + beta * size
             reductions[dest] += reduce * size * network.gamma[dest]
@@ -76,29 +73,44 @@ def test_messages_queue_up_at_both_ends():
     assert simulate(all_at_once(3), 12, Network.uniform(3, CostModel(1, 0))).finish.tolist() == [2, 3, 3]
 
 
-def test_slow_links_slow_processors_and_pauses_delay_the_collective():
-    p, n = 8, 1 << 20
-    equal = Network.uniform(p, MODEL)
-    ring, tree = ALLREDUCE["ring"](p), ALLREDUCE["tree"](p)
-    usual = simulate(ring, n, equal).seconds
-    assert simulate(ring, n, equal.slow_link(3, 4)).seconds > 3 * usual  # every round waits for the slow link
-    assert simulate(ring, n, equal.slow_processor(3, 10)).seconds > usual
-    assert simulate(ring, n, equal.pause(3, 1.0)).seconds == pytest.approx(1 + usual, rel=1e-6)
-    assert simulate(ring, n, equal.link(1, 0, 9, 9)).seconds == usual  # the ring sends only to the next rank
-    assert simulate(ring, n, equal.link(0, 1, 9, 9)).seconds > 9 * 14
-    delay = simulate(tree, n, equal.pause(7, 1e-4)).seconds - simulate(tree, n, equal).seconds
-    assert 0 < delay <= 1e-4 + 1e-12
+def test_a_slow_link_delays_every_round_of_a_ring():
+    equal, ring = Network.uniform(8, MODEL), ALLREDUCE["ring"](8)
+    usual = simulate(ring, 1 << 20, equal).seconds
+    assert simulate(ring, 1 << 20, equal.slow_link(3, 4)).seconds > 3 * usual
 
 
 def test_the_timeline_holds_every_transfer_with_its_times():
-    network = Network.uniform(5, MODEL).pause(2, 1e-3)
+    network = Network.uniform(5, MODEL)
     simulation = simulate(ALLREDUCE["ring"](5), 500, network, timeline=True)
     assert len(simulation.timeline) == count_traffic(ALLREDUCE["ring"](5), 500).messages
-    for _, transfer, start, end in simulation.timeline:
+    for _, _, start, end in simulation.timeline:
         assert end - start == pytest.approx(MODEL.alpha + 100 * MODEL.beta)
-        assert start >= network.ready[[transfer.source, transfer.dest]].max()
     assert max(end for *_, end in simulation.timeline) == pytest.approx(simulation.seconds)
     assert not simulate(ALLREDUCE["ring"](5), 500, network).timeline
+
+
+def test_two_messages_share_an_uplink():
+    """0→2 and 1→3 take turns on the uplinks of two hosts; 0→1 and 2→3 do not use them."""
+    network = Network.uniform(4, CostModel(0, 1)).on_hosts((0, 0, 1, 1), 1, 3)
+
+    def seconds(source, dest):
+        moves = collective("broadcast", lambda p: 1)(lambda p: iter([copy_round(source, dest, 0)]))
+        return simulate(moves(4), 4, network).seconds
+
+    assert seconds(np.array([0]), np.array([2])) == 1 + 3 * 4
+    assert seconds(np.array([0, 1]), np.array([2, 3])) == 2 * (1 + 3 * 4)
+    assert seconds(np.array([0, 3]), np.array([2, 1])) == 1 + 3 * 4  # one in each direction
+    assert seconds(np.array([0, 2]), np.array([1, 3])) == 4
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 6, 7])
+@pytest.mark.parametrize("name", ALLREDUCE)
+def test_no_schedule_beats_the_lower_bound(name, p):
+    uniform = Network.uniform(p, CostModel(1e-4, 1e-8))
+    hosts = np.arange(p) * 2 // p
+    for network in uniform, uniform.slow_link(p - 1, 10), uniform.on_hosts(hosts, 1e-4, 4e-8):
+        assert simulate(ALLREDUCE[name](p), 1 << 20, network).seconds >= lower_bound(network, 1 << 20)
+    assert lower_bound(uniform, 1000) == pytest.approx(1e-4 + 2 * (p - 1) / p * 1e-5)
 
 
 def test_a_network_with_another_number_of_ranks_is_refused():

@@ -23,7 +23,7 @@ BY_COLLECTIVE = {
     "allreduce": [*schedules.ALLREDUCE.values()],
     "reduce": [schedules.root_reduce, schedules.tree_reduce, schedules.ring_reduce],
     "reduce-scatter": [schedules.ring_reduce_scatter],
-    "allgather": [schedules.ring_allgather, schedules.direct_allgather],
+    "allgather": [schedules.ring_allgather],
     "broadcast": [schedules.root_broadcast, schedules.tree_broadcast],
 }
 ALL = [make for makes in BY_COLLECTIVE.values() for make in makes]

@@ -16,7 +16,6 @@ from labkit.schedules import (
     Schedule,
     chunk_bounds,
     collective,
-    direct_allgather,
     hierarchical,
     reduce_round,
     ring_allgather,
@@ -101,7 +100,7 @@ def check_a_round_sends_what_was_there_before_it(comm: MPI.Intracomm) -> None:
 def check_run_gives_the_bits_of_a_run_round_by_round(comm: MPI.Intracomm) -> None:
     p = comm.size
     makes = [*ALLREDUCE.values(), ring_reduce, tree_reduce, root_reduce, ring_reduce_scatter, ring_allgather]
-    makes += [direct_allgather, root_broadcast, tree_broadcast, all_to_all]
+    makes += [root_broadcast, tree_broadcast, all_to_all]
     random_rounds = [schedule for schedule in map(at_random, range(200)) if schedule.p == p]
     for schedule in [*allreduces(p), *(make(p) for make in makes), *random_rounds]:
         for n in (0, 1, 7, 101):
