@@ -1,7 +1,7 @@
 """Check a student's function on ranks: result, traffic, edge cases; and say what is wrong, and where.
 
-`check`, `hint` and `progress` are what a notebook imports. They are loaded when they are first used: the job
-that runs a student's code imports modules of this room, too.
+`__all__` is what a notebook imports. It is loaded when it is first used: the job that runs a student's code
+imports modules of this room, too.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labkit.exercises.checking import check, hint
+    from labkit.exercises.checking import answer, check, hint, whose
     from labkit.exercises.record import progress
 
-__all__ = ["check", "hint", "progress"]
+__all__ = ["answer", "check", "hint", "progress", "whose"]
 
-_HOMES = {"check": "checking", "hint": "checking", "progress": "record"}
+_HOMES = dict.fromkeys(["answer", "check", "hint", "whose"], "checking") | {"progress": "record"}
 
 
 def __getattr__(name: str) -> Any:

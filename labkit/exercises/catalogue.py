@@ -39,6 +39,13 @@ def find(name: str) -> Exercise:
     raise UnknownExercise(f"there is no exercise called {name}")
 
 
+@cache
+def questions() -> dict[str, str]:
+    """Return the model answers to the questions in the notebooks, by the names of the questions."""
+    modules = (importlib.import_module(f"labkit.exercises.{file.stem}") for file in _files())
+    return {name: model for module in modules for name, model in getattr(module, "QUESTIONS", {}).items()}
+
+
 def _files() -> list[Path]:
     return sorted(Path(__file__).parent.glob("nb*.py"))
 

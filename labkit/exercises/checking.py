@@ -1,4 +1,4 @@
-"""`check` and `hint`: what a student calls."""
+"""`check`, `hint` and `answer`: what a student calls; `whose`: what a notebook calls."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from mpiwatch.wording import COLUMNS, counted, wrapped
 PRINTED_LINES = 10
 PRINTED_COLUMNS = COLUMNS - len("[stdout:0] ")  # with which `%%px` marks what rank 0 prints
 USE = "the notebook uses the reference"
+LEAST_WORDS = 5  # of an answer
+REFERENCE = "<reference of "  # begins the name of the file of a reference that `check` returns
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -72,6 +74,26 @@ def hint(function: Callable[..., Any] | str) -> None:
         print(wrapped(f"Hint {number} of {len(hints)} for {name}: {text}", PRINTED_COLUMNS))
 
 
+def answer(name: str, text: str = "") -> None:
+    """Keep the answer to a question in the text, such as "01-bias", and print the model answer.
+
+    A text of fewer than five words opens nothing: the cell says what to do.
+    """
+    model = catalogue.questions()[name]
+    words = text.split()
+    if len(words) < LEAST_WORDS:
+        print("Write one or two sentences between the quotation marks, and run this cell for a model answer.")
+        return
+    record.keep_answer(name, " ".join(words))
+    print(wrapped(f"A model answer, to compare with yours: {model}", COLUMNS))
+
+
+def whose(*functions: Callable[..., Any]) -> str:
+    """Return "your" if `check` has returned the student's own functions, "the reference's" otherwise."""
+    files = [function.__code__.co_filename for function in functions]
+    return "the reference's" if any(file.startswith(REFERENCE) for file in files) else "your"
+
+
 def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Verdict:
     """Return the verdict on a cell's text, from a process of its own that runs the job and judges it.
 
@@ -117,7 +139,7 @@ def reference_function(exercise: Exercise, names: dict[str, Any] | None = None) 
     So it calls the student's functions of earlier exercises. What the exercise's prelude imports and `names`
     lacks is added to it.
     """
-    file = f"<reference of {exercise.name}>"
+    file = f"{REFERENCE}{exercise.name}>"
     linecache.cache[file] = len(exercise.text), None, exercise.text.splitlines(keepends=True), file
     own: dict[str, Any] = {"__name__": file}
     exec(exercise.prelude, own)
@@ -135,9 +157,7 @@ def reference_function(exercise: Exercise, names: dict[str, Any] | None = None) 
 
 def is_reference(function: Callable[..., Any], exercise: Exercise) -> bool:
     """Tell whether a function is the reference, as `check` returns it or as the exercise holds it."""
-    return (
-        function is exercise.reference or function.__code__.co_filename == f"<reference of {exercise.name}>"
-    )
+    return function is exercise.reference or function.__code__.co_filename == f"{REFERENCE}{exercise.name}>"
 
 
 def _answer(function: Callable[..., Any], exercise: Exercise) -> Answer:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -199,11 +199,6 @@ def _broadcast_cases() -> Sequence[Case]:
     ]
 
 
-def _rows_of(case: Case, source: Callable[[int, int], int]) -> Sequence[Any]:
-    """Return the array of rank source(rank, root) for each rank."""
-    return [case.arguments[source(rank, root)][0] for rank, (_, root) in enumerate(case.arguments)]
-
-
 def _broadcast_traffic(case: Case, outcomes: Sequence[Outcome]) -> str | None:
     for rank, outcome in enumerate(outcomes):
         if outcome.messages[rank]:
@@ -221,7 +216,7 @@ BROADCAST = Exercise(
     minutes=10,
     on_ranks=True,
     cases=_broadcast_cases,
-    expected=lambda case: _rows_of(case, lambda rank, root: root),
+    expected=lambda case: [case.arguments[root][0] for _, root in case.arguments],
     result_in=0,
     mistakes={
         "x is unchanged: `x = …` only gives the name to another array; receive into x with "

@@ -23,10 +23,12 @@ from platformdirs import user_state_path
 from labkit.exercises import catalogue
 from labkit.exercises.exercise import Exercise
 from labkit.files import atomic_write
-from mpiwatch.wording import counted
+from mpiwatch.wording import COLUMNS, counted, wrapped
 
 FILE = "LABKIT_PROGRESS"
-Record = dict[str, dict[str, Any]]  # by exercise: "state" ("tried" or "done") and "hints", how many are open
+Record = dict[
+    str, dict[str, Any]
+]  # by exercise: "state" ("tried" or "done"), "hints": how many are open; by question: "answer"
 STATES = {"done": "done", "tried": "tried", "": "not yet"}
 MARKS = {"done": "✔", "tried": "…", "": " "}
 
@@ -43,7 +45,8 @@ def load() -> Record:
         content = json.loads(path().read_bytes())
         record = {str(name): dict(entry) for name, entry in content["exercises"].items()}
         for entry in record.values():
-            if type(entry.get("state", "")) is not str or type(entry.get("hints", 0)) is not int:
+            texts = entry.get("state", ""), entry.get("answer", "")
+            if {type(text) for text in texts} != {str} or type(entry.get("hints", 0)) is not int:
                 raise TypeError
     except OSError:
         return {}
@@ -81,6 +84,12 @@ def open_hint(name: str, count: int) -> int:
     return opened
 
 
+def keep_answer(name: str, text: str) -> None:
+    """Keep the answer to a question. Without a writable file, do nothing."""
+    with suppress(OSError), _changing() as record:
+        record[name] = {"answer": text}
+
+
 @contextmanager
 def _changing() -> Iterator[Record]:
     """Change the record; other notebooks wait meanwhile."""
@@ -95,10 +104,11 @@ def _changing() -> Iterator[Record]:
 
 @dataclass(frozen=True)
 class Progress:
-    """All exercises and what is done. A notebook shows it as a table; `str` gives the same as text."""
+    """All exercises and what is done, and the answers to questions; `str` gives the same as text."""
 
     exercises: Sequence[Exercise]
     states: Mapping[str, str]
+    answers: Mapping[str, str]
 
     @property
     def points(self) -> int:
@@ -121,7 +131,8 @@ class Progress:
             lines.append(
                 f"{MARKS[state]} {each.notebook}  {each.name:<{width}}  {stars}  {points:<8}  {STATES[state]}"
             )
-        return "\n".join([*lines, self.summary()])
+        answers = [wrapped(f"Question {name}: {text}", COLUMNS) for name, text in self.answers.items()]
+        return "\n".join([*lines, self.summary(), *answers])
 
     def _repr_html_(self) -> str:
         rows = []
@@ -138,7 +149,8 @@ class Progress:
             rows.append("<tr>" + "".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells))
         names = "notebook", "exercise", "difficulty", "time", "points", "state"
         head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
-        return f"<table><tr>{head}</tr>{''.join(rows)}</table><p>{self.summary()}</p>"
+        answers = "".join(f"<p>Question {name}: {escape(text)}</p>" for name, text in self.answers.items())
+        return f"<table><tr>{head}</tr>{''.join(rows)}</table><p>{self.summary()}</p>{answers}"
 
     def _repr_pretty_(self, printer: object, cycle: bool) -> None:
         printer.text(str(self))  # type: ignore[attr-defined]
@@ -148,6 +160,7 @@ def progress() -> Progress:
     """Return all exercises and what is done: the last line of a cell shows it."""
     known = load()
     states = {name: entry.get("state", "") for name, entry in known.items()}
+    answers = {name: known[name]["answer"] for name in sorted(known) if "answer" in known[name]}
     return Progress(
-        list(catalogue.exercises().values()), {name: s for name, s in states.items() if s in STATES}
+        list(catalogue.exercises().values()), {name: s for name, s in states.items() if s in STATES}, answers
     )

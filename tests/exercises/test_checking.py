@@ -126,3 +126,5 @@ def test_the_reference_that_stands_in_uses_the_notebooks_names() -> None:
     assert "training_step" not in names
     assert is_reference(reference, exercise)
     assert not is_reference(written, exercise)
+    assert checking.whose(written) == "your"
+    assert checking.whose(written, reference) == "the reference's"

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from labkit.cli.progress import command
-from labkit.exercises import catalogue, record
+from labkit.exercises import catalogue, checking, record
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +68,17 @@ def test_a_damaged_file_is_kept_under_another_name(
     assert record.load() == {"a": {"state": "done"}}
     assert file.with_name("progress.json.damaged-1").read_bytes() == content + b" "
     assert file.with_name("progress.json.damaged-2").read_bytes() == content + b"  "
+
+
+def test_an_answer_is_kept_and_opens_the_model_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(catalogue, "questions", lambda: {"01-why": "Because of the model."})
+    checking.answer("01-why", "  too short ")
+    assert "Because" not in capsys.readouterr().out and not record.progress().answers
+    checking.answer("01-why", "It is so because\n of that.")
+    assert capsys.readouterr().out.endswith("Because of the model.\n")
+    assert "Question 01-why: It is so because of that." in CliRunner().invoke(command).output
 
 
 def test_a_folder_that_cannot_be_written_to_does_not_stop_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
