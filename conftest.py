@@ -17,13 +17,13 @@ import mpi4py
 import psutil
 import pytest
 
-from mpiwatch import env
+from mpiwatch import launch
 from mpiwatch.processes import alive
 
 # Before any test imports NumPy: on busy cores, BLAS threads spend most of their time waiting for each other.
-os.environ.update(env.ONE_THREAD)
+os.environ.update(launch.ONE_THREAD)
 # MPICH's ranks sleep while they wait, instead of polling: the ranks of two tests at once share the cores. For
-# Open MPI's, mpiwatch.env sees to it.
+# Open MPI's, mpiwatch.launch sees to it.
 os.environ.update({"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "100"})
 # No test process is an MPI process: modules that it imports may load MPI, but must not initialise it.
 mpi4py.rc.initialize = False

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mpiwatch.supervisor import GRACE_S, supervised
+from mpiwatch.processes import GRACE_S, supervised
 
 
 class ChildError(RuntimeError):

@@ -1,7 +1,7 @@
 """Watched communicators: a call that a rank never joins ends with a report instead of a hang.
 
 `mpiwatch.communicators.watch` makes a watched communicator; its calls raise
-`mpiwatch.errors.HangError`.
+`mpiwatch.waiting.HangError`.
 """
 
 __all__ = ["FLIGHT_RECORDER", "HANG_EXIT_CODE", "STRICT_EXIT_CODE", "libraries", "wrappers"]

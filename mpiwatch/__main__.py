@@ -10,16 +10,16 @@ import signal
 import sys
 from typing import Any
 
-from mpiwatch import env
+from mpiwatch import launch
 from mpiwatch.launch import parse, run
 from mpiwatch.program import begin_watching, run_script, show_error
 
 
 def load_strict_mode() -> Any:
     """Return the module that begins and ends strict mode. It loads MPI."""
-    from mpiwatch.strict import ending  # noqa: PLC0415
+    from mpiwatch import strict  # noqa: PLC0415
 
-    return ending
+    return strict
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     """
     options = parse(sys.argv[1:])
     if options.ranks:
-        mpiexec = env.mpiexec()
+        mpiexec = launch.mpiexec()
         if not shutil.which(mpiexec):
             print("mpiwatch: there is no mpiexec to start ranks with: install MPI", file=sys.stderr)
             sys.exit(2)

@@ -26,21 +26,6 @@ from mpi4py import MPI
 from numpy import ndarray
 
 import mpiwatch
-from mpiwatch.buffers import (
-    BLOCK,
-    COUNTS,
-    FROM_ROOT,
-    LAYOUTS,
-    REDUCTIONS,
-    TO_ROOT,
-    TYPES,
-    arguments_of,
-    check_buffers,
-    check_writable,
-    is_in_place,
-    signature,
-)
-from mpiwatch.opcodes import DTYPES, NONBLOCKING_COLLECTIVES, OPERATIONS, SCHEDULES, UNKNOWN
 from mpiwatch.recorder import (
     CALL_BODY,
     EPOCH_SHIFT,
@@ -58,12 +43,26 @@ from mpiwatch.recorder import (
     fit,
     write_members,
 )
-from mpiwatch.report import Mismatch, Reason
-from mpiwatch.requests import NO_PEER, polled
-from mpiwatch.snapshot import mismatch
-from mpiwatch.source import file_label
+from mpiwatch.report import OPERATIONS, SCHEDULES, UNKNOWN, Mismatch, Reason
+from mpiwatch.snapshot import file_label, mismatch
 from mpiwatch.waiting import DEADLINE_S, Waiting, Watch, wait_until
-from mpiwatch.wrapper import CommWrapper, like_mpi4py, renamed
+from mpiwatch.wrapper import (
+    BLOCK,
+    COUNTS,
+    DTYPES,
+    FROM_ROOT,
+    LAYOUTS,
+    REDUCTIONS,
+    TO_ROOT,
+    TYPES,
+    CommWrapper,
+    check_buffers,
+    check_writable,
+    is_in_place,
+    like_mpi4py,
+    renamed,
+    signature,
+)
 
 VISIBLE_S = 0.001  # a thousand times as long as a write takes to reach the other cores
 NOTES_KEPT = 1000  # of each communicator
@@ -549,22 +548,6 @@ def _of_arrays(name: str, read: Callable[..., Arguments]) -> Callable[..., Any]:
     return like_mpi4py(call, name)
 
 
-def _started_later(name: str) -> Callable[..., Any]:
-    """Return a non-blocking or persistent collective."""
-
-    def start(self: WatchedCollectives, *arguments: Any, **named: Any) -> Any:
-        given = arguments_of(name, arguments, named)
-        buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
-        check_buffers(self, name, buffers, given.get("root", 0))
-        request = self._start_collective(name, arguments, named)
-        return polled(request, name, self, NO_PEER, -1, sys._getframe(1))
-
-    return like_mpi4py(start, name)
-
-
 for _reader, _names in READERS.items():
     for _name in _names:
         setattr(WatchedCollectives, _name, _of_arrays(_name, renamed(_reader, _name)))
-for _name in NONBLOCKING_COLLECTIVES:
-    if hasattr(MPI.Intracomm, _name):  # not every mpi4py has all
-        setattr(WatchedCollectives, _name, _started_later(_name))

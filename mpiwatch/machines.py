@@ -31,11 +31,10 @@ from pathlib import Path
 from struct import Struct
 from time import monotonic, sleep
 
-from mpiwatch.deadlock import Suspicion, stuck_ranks, waits
 from mpiwatch.processes import alive
 from mpiwatch.recorder import CellState, Death, FlightRecorder, ReportRequest, Slot, read_request
 from mpiwatch.report import Mismatch, Reason, Report
-from mpiwatch.snapshot import is_in_mpi_call, observe, take_snapshot
+from mpiwatch.snapshot import Suspicion, is_in_mpi_call, observe, stuck_ranks, take_snapshot, waits
 
 HEADER = Struct("!IBd")  # length of what follows, a Kind, the sender's clock
 RECEIVED_BYTES = 1 << 16

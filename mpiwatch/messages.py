@@ -1,32 +1,575 @@
 """Sends, receives and probes that can be interrupted, and end with a report if the other rank takes no part.
 
-Blocking calls are done by their non-blocking twins, which are polled. Requests of the caller's own
-non-blocking calls poll, know their line, and are tracked as under way.
+Blocking calls are done by their non-blocking twins, which are polled. mpi4py's own `Wait` is one call of the
+MPI library, and only the end of the process can end it; a request's wait that polls ends with a HangError if
+it cannot complete. A rank that polls in a loop of its own, and does nothing else, waits for a message but
+looks busy: its polls are counted.
+
+Each rank counts the sends of its cell minus its receives, and notes the lines of its last sends. If the
+counts of all ranks do not add up to 0 when the cell has ended well, the notebook asks which messages have
+arrived but were not received.
 
 `_start`, `_receive_object` and `_probe` are the layer that moves messages; strict mode replaces them.
 """
 
-# ruff: noqa: PLR0917 (signatures as mpi4py has them)
+# ruff: noqa: PLR0917 (signatures as mpi4py has them; every nanosecond counts)
 
 from __future__ import annotations
 
+import contextlib
+import math
+import re
 import sys
-from collections.abc import Callable, Iterable
-from time import sleep
-from typing import Any, Literal
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from operator import itemgetter
+from time import process_time, sleep
+from types import CodeType, FrameType
+from typing import Any, Literal, NamedTuple
 
 from mpi4py import MPI
+from mpi4py.MPI import Prequest as RawPrequest  # mpi4py's own, also after `replace_requests`
+from mpi4py.MPI import Request as RawRequest
 from numpy import ndarray
 
-from mpiwatch import requests
-from mpiwatch.buffers import arguments_of, check_message, flat, parse
+from mpiwatch import snapshot, waiting
 from mpiwatch.collectives import ChannelComm
-from mpiwatch.errors import TooLongError
-from mpiwatch.opcodes import NONBLOCKING_RECEIVES, NONBLOCKING_SENDS, PROBES
-from mpiwatch.requests import BlockingWait, balance, note_send, noted, polled, polls, receives, sends
-from mpiwatch.source import line_of
-from mpiwatch.waiting import Watch, wait_until
-from mpiwatch.wrapper import like_mpi4py, renamed
+from mpiwatch.recorder import CellState, WaitingIn
+from mpiwatch.report import NONBLOCKING_COLLECTIVES, NONBLOCKING_RECEIVES, NONBLOCKING_SENDS, PROBES
+from mpiwatch.snapshot import line_of
+from mpiwatch.waiting import MessageWait, Watch, wait_until
+from mpiwatch.wrapper import (
+    REPLACED,
+    LikeMpi4py,
+    arguments_of,
+    check_buffers,
+    check_message,
+    flat,
+    like,
+    like_mpi4py,
+    nbytes,
+    parse,
+    renamed,
+    what_it_holds,
+)
+
+__all__ = ["RawPrequest", "RawRequest"]
+
+KEPT = 100
+SENDS_NOTED = 200
+NO_PEER = -99  # the peer of a collective
+# Before it is certain that no message is on its way: a poll moves at least one, and each rank can have only
+# some hundred of those that a finished Send has left with MPI.
+POLLS_WHILE_STUCK = 300
+CERTAIN_S = 1.0  # of nothing but polls, before the rank counts as waiting
+GAP_S = 1.0  # after a longer gap between two samples, the time between them is unknown
+# A rank that computes or sleeps between its polls makes fewer, or spends more time on each.
+LEAST_PER_S, LEAST_PER_SAMPLE, MOST_CPU_S = 2_000, 100, 20e-6
+
+_ALONE = [object()]  # refers to an object that nothing else refers to
+_SENDS, _RECEIVES = frozenset(NONBLOCKING_SENDS), frozenset(NONBLOCKING_RECEIVES)
+
+# The call that made a request, as a tuple to save time: see `Made`.
+Call = tuple[str, Any, int, int, CodeType, int]
+
+
+class Made(NamedTuple):
+    """The call that made a request; `peer` is a rank of `comm`, negative for any or none."""
+
+    operation: str
+    comm: Any  # of class ChannelComm, whose module imports this one
+    peer: int
+    tag: int
+    code: CodeType
+    instruction: int
+
+    @property
+    def is_message(self) -> bool:
+        """Return whether the call is a send or a receive rather than a collective."""
+        return self.peer != NO_PEER
+
+    @property
+    def line(self) -> str:
+        """Return the line of the call."""
+        return line_of(self.code, self.instruction)
+
+
+def made_by(request: Any) -> Made | None:
+    """Return the call that made a request, if it is known."""
+    made = getattr(request, "made", None)
+    return Made(*made) if made else None
+
+
+class UnderWay:
+    """Requests that may not have completed. They hold their buffers, so only some are kept."""
+
+    def __init__(self) -> None:
+        self.requests: list[MPI.Request] = []
+        self.lost_track = False  # permanent: a message that is not tracked may be under way
+        self.left: list[MPI.Request] = []  # by cells that have failed; the session may still refer to them
+
+    def add(self, request: MPI.Request) -> None:
+        """Keep a request until it has completed."""
+        self.requests.append(request)
+        if len(self.requests) > KEPT:
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Drop requests that have completed, and all if too many are left."""
+        if self.any() and len(self.requests) > KEPT:
+            self.requests, self.lost_track = [], True
+
+    def any(self, besides: Collection[MPI.Request] = ()) -> bool:
+        """Tell whether a message may be under way that is not one of `besides`."""
+        # A request is false once its caller has waited for it. MPI is not asked: another object with the same
+        # handle may have completed it, and MPI may crash on a handle that is no longer valid. A persistent
+        # request keeps its handle; it is added each time it starts.
+        self.requests = [
+            request
+            for request in self.requests
+            if request and not (isinstance(request, RawPrequest) and request.Get_status())
+        ]
+        return self.lost_track or any(not _is_one_of(request, besides) for request in self.requests)
+
+
+def _is_one_of(request: MPI.Request, others: Collection[MPI.Request]) -> bool:
+    return any(request is other for other in others)  # requests are equal if their handles are
+
+
+sends, receives, collectives = UnderWay(), UnderWay(), UnderWay()  # of this process
+balance = [0]  # sends minus receives of the cell
+noted: deque[Call] = deque(maxlen=SENDS_NOTED)  # the last sends
+on_request: Callable[[Any], object] | None = None  # strict mode notes the requests of the program
+
+# Sends of calls that have ended in a hang report: their buffers must stay until a rank takes the messages.
+_unfinished: list[MPI.Request] = []
+
+
+def note_send(call: Call) -> None:
+    """Note a send."""
+    balance[0] += 1
+    noted.append(call)
+
+
+def track(request: Any, made: Call) -> None:
+    """Count a request as under way; `made`: the call that has made it."""
+    operation = made[0]
+    if operation in _SENDS:
+        kind = sends
+        balance[0] += 1
+        noted.append(made)
+    elif operation in _RECEIVES:
+        kind = receives
+        balance[0] -= 1
+    elif operation.startswith("Isendrecv"):
+        kind = receives
+        sends.add(request)
+    else:
+        kind = collectives
+    kind.requests.append(request)
+    if len(kind.requests) > KEPT:
+        kind.tidy()
+
+
+def has_unfinished() -> bool:
+    """Tell whether a send of an earlier hang is under way."""
+    _unfinished[:] = [each for each in _unfinished if not each.Test()]
+    return bool(_unfinished)
+
+
+def keep(request: MPI.Request) -> None:
+    """Keep a send's buffer until the other rank takes the message."""
+    _unfinished.append(request)
+    has_unfinished()
+
+
+def cancel(request: MPI.Request) -> None:
+    """Cancel a receive that no message has matched."""
+    if request != MPI.REQUEST_NULL:
+        request.Cancel()
+        RawRequest.Wait(request)
+
+
+def leave_behind() -> None:
+    """Keep the requests of a failed cell, and their buffers, but count none of them as under way any more."""
+    for kind in sends, receives, collectives:
+        kind.left += [each for each in kind.requests if each and not _is_one_of(each, kind.left)]
+        kind.requests, kind.lost_track = [], False
+    # The request of an Isendrecv is in two of the lists.
+    receives.left = [each for each in receives.left if not _is_one_of(each, sends.left)]
+
+
+def cancel_lost() -> None:
+    """Cancel the receives left by failed cells to which nothing refers any more: their buffers can go.
+
+    Sends stay until they complete, and so do receives for which the session may still wait.
+    """
+    for kind in sends, receives, collectives:
+        left = kind.left
+        for i in reversed(range(len(left))):
+            if not left[i]:
+                del left[i]  # its caller has waited for it
+            elif sys.getrefcount(left[i]) <= sys.getrefcount(_ALONE[0]) and _is_only_handle(left[i]):
+                if kind is receives:
+                    with contextlib.suppress(MPI.Exception):
+                        cancel(left[i])
+                    del left[i]
+                else:
+                    keep(left.pop(i))
+
+
+def _is_only_handle(request: Any) -> bool:
+    """Return whether no other object has this handle, which that object may have completed."""
+    made = made_by(request)  # in strict mode, calls have several handles
+    return made is not None and not made.comm.copies_requests and getattr(request, "call", None) is None
+
+
+class BlockingWait(MessageWait):
+    """Waiting for a message in the program's own call. Ranks in such calls may wait for each other."""
+
+    is_circular = True  # whether this wait can be part of a circle of messages
+    sends_too = False  # whether the call also sends a message, which its peer may receive
+    waited_for: Sequence[MPI.Request] = ()  # not counted as other messages under way
+    stuck_since = 0, 0  # what `confirmation` returned, and how often MPI had been polled then
+
+    def polled_by_caller(self) -> BlockingWait:
+        """Return this wait as that of a loop of the caller's, which polls and may end without a message."""
+        self.is_circular, self.patience_s = False, self.deadline_s
+        return self
+
+    def number(self) -> int:
+        watch, slot = self.watch, self.watch.slot
+        if not self.is_circular or watch.is_threaded():
+            return 0
+        slot.has_sends = self.sends_too or has_unfinished() or sends.any(self.waited_for)
+        slot.has_receives = receives.any(self.waited_for)
+        watch.message_waits += 1
+        return watch.message_waits
+
+    def is_stuck(self) -> bool:
+        """Return whether this rank and all ranks that it waits for, directly or through others, are stuck.
+
+        Messages that the ranks sent before they began to wait may still be on their way. They have arrived
+        when each rank has polled MPI often enough since all were seen to wait; each rank notes this in its
+        slot.
+        """
+        recorder, rank = self.watch.recorder, self.watch.rank
+        if self.watch.is_threaded():  # a thread that has begun since then may send the message
+            self.watch.slot.message_number = 0
+        if not recorder.slots[rank].message_number or (
+            self.peer >= 0 and recorder.slots[self.peer].waiting_in != WaitingIn.MESSAGE
+        ):
+            return False
+        waits = snapshot.waits(recorder)
+        if rank not in waits or rank not in snapshot.stuck_ranks(waits, recorder.size):
+            return False
+        closure = snapshot.closure(rank, waits)
+        if len({self.watch.machines[other] for other in closure}) > 1:
+            return False  # a slow link may hold a message for long; at the deadline, the hub sees the circle
+        own = snapshot.confirmation(rank, waits)
+        if self.stuck_since[0] != own:
+            self.stuck_since = own, self.polls
+        if self.polls - self.stuck_since[1] < POLLS_WHILE_STUCK:
+            return False
+        self.watch.slot.confirmed = own
+        return all(
+            recorder.slots[other].confirmed == snapshot.confirmation(other, waits) for other in closure
+        )
+
+
+class RequestWait(BlockingWait):
+    """Waiting for requests: for all of them, or, if not `needs_all`, for one of them.
+
+    The slot names the first one that has not completed.
+    """
+
+    def __init__(self, watch: Watch, requests: Sequence[MPI.Request], needs_all: bool) -> None:
+        deadlines_s = [made.comm.deadline_s for made in map(made_by, requests) if made]
+        deadline_s = max(deadlines_s, default=watch.deadline_s())
+        super().__init__(watch, [], deadline_s, "Wait", -1, -1)
+        self.requests, self.needs_all = requests, needs_all
+        self.may_be_circular = True
+        self.subject: MPI.Request | None = None
+
+    def polled_by_caller(self) -> BlockingWait:
+        self.may_be_circular = False
+        return super().polled_by_caller()
+
+    def announce(self) -> None:
+        pending = [request for request in self.requests if request and not request.Get_status()]
+        self.subject = pending[0] if pending else None
+        made = made_by(self.subject)
+        if made is None:
+            self.operation, self.peer, self.tag, self.origin = "Wait", -1, -1, ""
+            self.members = list(range(self.watch.recorder.size))
+        else:
+            self.members = made.comm._members
+            self.operation, self.origin, self.tag = made.operation, made.line, made.tag
+            self.peer = made.comm._world_rank(made.peer)
+        self.is_circular = (
+            self.may_be_circular
+            and made is not None
+            and made.is_message
+            and not made.operation.startswith("Isendrecv")
+            and (self.needs_all or len(pending) == 1)
+        )
+        self.waited_for = [self.subject] if self.subject is not None else []
+        super().announce()
+
+    def is_stuck(self) -> bool:
+        if self.subject is None or not self.subject or self.subject.Get_status():
+            self.announce()  # the first one has completed in the meantime
+            return False
+        return super().is_stuck()
+
+    def cannot_complete(self) -> bool:
+        made = made_by(self.subject)
+        if made is None or (not self.needs_all and len(self.requests) > 1):
+            return False
+        if not made.is_message:
+            return any(self.watch.has_ended(member, self.patience_s) for member in self.members)
+        return super().cannot_complete()
+
+
+class Polls:
+    """The polls of this process. The watchdog samples them; the polling thread looks whether it may go on."""
+
+    def __init__(self) -> None:
+        self.failed = self.successes = 0
+        self.is_due = False  # whether the next poll without success has to call `look`
+        self.wait: BlockingWait | None = None
+        self.since_s, self.failed_before = 0.0, 0  # when nothing but polls began
+        self.sampled = 0.0, 0.0, 0  # the time, CPU time and `failed` of the last sample
+        self.activity: tuple[Any, ...] = ()  # differs if the rank has made another call
+
+    def sample(self, watch: Watch, now: float) -> None:
+        """Find out whether this rank has only polled since the last sample. Called by the watchdog."""
+        (then, cpu_then, failed_then), activity = self.sampled, self.activity
+        self.sampled = now, process_time(), self.failed
+        last = noted[-1] if noted else None
+        self.activity = id(last), watch.calls, balance[0], self.successes, watch.epoch, last
+        made, cpu_s = self.failed - failed_then, self.sampled[1] - cpu_then
+        only_polls = (
+            made >= LEAST_PER_SAMPLE
+            and cpu_s < MOST_CPU_S * made
+            and now - then < GAP_S
+            and self.activity[:-1] == activity[:-1]
+            and self.failed - self.failed_before > LEAST_PER_S * (now - self.since_s)
+            and watch.slot.cell_state == CellState.RUNNING
+            and not watch.waiting
+            and not watch.is_threaded()
+            and not math.isinf(watch.patience)  # a program may poll for as long as it likes
+        )
+        if not only_polls:
+            self.since_s, self.failed_before, self.is_due = now, self.failed, False
+            if self.wait is not None:
+                watch.withdraw(self.wait)
+                self.wait = None
+        elif now - self.since_s > CERTAIN_S:
+            self.is_due = True
+
+    def look(self, describe: Callable[[Watch], BlockingWait]) -> None:
+        """Note in the slot that this rank waits; raise HangError if that is of no use any more."""
+        self.is_due = False
+        watch = waiting.watched
+        if watch is None or threading.current_thread() is not threading.main_thread():
+            return
+        wait = self.wait = self.wait or describe(watch).polled_by_caller()
+        wait.since_s, wait.failed_polls = self.since_s, self.failed - self.failed_before
+        watch.slot.message_polls = wait.failed_polls
+        try:
+            watch.inspect(wait, self.sampled[0] - self.since_s)
+        except BaseException:
+            watch.withdraw(wait)
+            self.wait = None
+            raise
+
+
+polls = Polls()
+
+
+class PolledRequest(RawRequest, metaclass=LikeMpi4py):
+    """An `MPI.Request` with the same handle; `made` is the call that made it, None if unknown.
+
+    Its waits poll; its tests are counted: see WAITS.
+    """
+
+    __slots__ = ("made",)
+    made: Call
+
+
+class PolledPrequest(PolledRequest, RawPrequest):
+    """A persistent request; it counts as under way each time it is started."""
+
+    __slots__ = ()
+
+    def Start(self) -> None:
+        super().Start()
+        track_started(self)
+
+    @classmethod
+    def Startall(cls, requests: list[MPI.Prequest]) -> None:
+        RawPrequest.Startall(requests)
+        for request in requests:
+            track_started(request)
+
+
+def track_started(request: Any) -> None:
+    """Count a persistent request as under way."""
+    if (made := getattr(request, "made", None)) is not None:
+        track(request, made)
+
+
+class Way(NamedTuple):
+    """A way to wait: whether the result of its test says that it is over, and what the wait returns of it."""
+
+    is_over: Callable[[Any], bool]
+    value: Callable[[Any], Any]
+
+
+OF_ONE = "Wait", "wait"  # waits that are methods of a request; the others are of a class
+# A wait -> how to do it by the test of the same name. For Testsome, None says that no request is active.
+WAITS = {
+    "Wait": Way(bool, bool),
+    "wait": Way(itemgetter(0), itemgetter(1)),
+    "Waitall": Way(bool, bool),
+    "waitall": Way(itemgetter(0), itemgetter(1)),
+    "Waitany": Way(itemgetter(1), itemgetter(0)),
+    "waitany": Way(itemgetter(1), itemgetter(0, 2)),
+    "Waitsome": Way(lambda done: done is None or len(done) > 0, lambda done: done),
+    "waitsome": Way(lambda result: result[0] is None or len(result[0]) > 0, lambda result: result),
+}
+
+
+def _waiting_for_one(name: str, test_name: str) -> Callable[..., Any]:
+    """Return a method that waits for a request. Its polls are not counted."""
+    (is_over, value), raw_test = WAITS[name], getattr(RawRequest, test_name)
+
+    def wait(self: Any, status: MPI.Status | None = None) -> Any:
+        test = raw_test if type(self) is PolledRequest else getattr(type(self), test_name)
+        result = test(self, status)
+        if is_over(result):
+            return value(result)
+
+        def is_done() -> bool:
+            nonlocal result
+            result = test(self, status)
+            return is_over(result)
+
+        wait_for(is_done, [self], needs_all=True)
+        return value(result)
+
+    return like_mpi4py(wait, name, RawRequest)
+
+
+def _waiting_for_several(name: str, test_name: str) -> Callable[..., Any]:
+    """Return a class's method that waits for several requests. Its polls are not counted."""
+    (is_over, value), raw_test = WAITS[name], getattr(RawRequest, test_name)
+
+    def wait(cls: Any, requests: Sequence[MPI.Request], *rest: Any, **named: Any) -> Any:
+        test = raw_test if cls is PolledRequest else getattr(cls, test_name)
+        result = test(requests, *rest, **named)
+        if is_over(result):
+            return value(result)
+
+        def is_done() -> bool:
+            nonlocal result
+            result = test(requests, *rest, **named)
+            return is_over(result)
+
+        wait_for(is_done, requests, needs_all=name.endswith("all"))
+        return value(result)
+
+    return like_mpi4py(wait, name, RawRequest)
+
+
+def _counting(name: str, test_name: str, test: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the test of a class of requests, counted."""
+    is_over, is_of_one = WAITS[name].is_over, name in OF_ONE
+
+    def counted(owner: Any, *arguments: Any, **named: Any) -> Any:
+        result = test(owner, *arguments, **named) if is_of_one else test(*arguments, **named)
+        if is_over(result):
+            polls.successes += 1
+            return result
+        polls.failed += 1
+        if polls.is_due:
+            tested = [owner] if is_of_one else arguments[0] if arguments else named["requests"]
+            polls.look(lambda watch: RequestWait(watch, tested, needs_all=not name.endswith("any")))
+        return result
+
+    return like_mpi4py(counted, test_name, RawRequest)
+
+
+def poll_in_python(requests: type[MPI.Request], own: type[MPI.Request]) -> None:
+    """Let a class of requests, which stands in for mpi4py's `own`, wait by polling, and count its tests."""
+    for name in WAITS:
+        test_name = name.replace("Wait", "Test").replace("wait", "test")
+        counted = _counting(name, test_name, getattr(requests, test_name))
+        if name in OF_ONE:
+            methods: Any = _waiting_for_one(name, test_name), counted
+        else:
+            methods = classmethod(_waiting_for_several(name, test_name)), classmethod(counted)
+        setattr(requests, name, methods[0])
+        setattr(requests, test_name, methods[1])
+    like(requests, own)
+
+
+poll_in_python(PolledRequest, RawRequest)
+like(PolledPrequest, RawPrequest)
+
+
+def wait_for(is_done: Callable[[], bool], requests: Sequence[MPI.Request], needs_all: bool) -> None:
+    """Return when `is_done()`; raise HangError if the requests cannot complete.
+
+    `needs_all`: whether the wait is for all of them, or for any. An error cancels the receives: they would
+    take the messages of the next attempt.
+    """
+
+    def describe(waited: float) -> RequestWait | None:
+        watch = waiting.watched
+        return None if watch is None else RequestWait(watch, requests, needs_all)
+
+    try:
+        wait_until(is_done, describe)
+    except BaseException:
+        for request in requests:
+            made = made_by(request)
+            if made is not None and made.operation in _RECEIVES:
+                cancel(request)
+            elif request and made is not None and made.operation in _SENDS:
+                keep(request)
+        raise
+
+
+def replace_requests(
+    request: type[MPI.Request] = PolledRequest, prequest: type[MPI.Prequest] = PolledPrequest
+) -> None:
+    """Replace `MPI.Request` and `MPI.Prequest` by classes that poll, for code that calls the classes."""
+    MPI.Request, MPI.Prequest = request, prequest  # type: ignore[misc]
+
+
+def polled(request: Any, operation: str, comm: Any, peer: int, tag: int, frame: FrameType) -> Any:
+    """Return mpi4py's request as one that polls, and count it as under way; return others unchanged.
+
+    `frame`: the frame of the caller, which made the request.
+    """
+    if type(request) is RawRequest:
+        request = PolledRequest(request)
+    elif type(request) is RawPrequest:
+        request = PolledPrequest(request)
+    made = operation, comm, peer, tag, frame.f_code, frame.f_lasti
+    if type(request) in REPLACED:
+        request.made = made
+    if not isinstance(request, RawPrequest):
+        track(request, made)
+    if on_request is not None:
+        on_request(request)
+    return request
+
+
+# The calls
 
 LOOKS, LOOK_S = 10, 0.001  # for messages that are still on their way, and the time between two
 
@@ -37,6 +580,26 @@ ANY_SOURCE, ANY_TAG, PROC_NULL = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.PROC_NULL
 
 _getframe = sys._getframe
 _status = MPI.Status()  # for a receive whose caller asks for none
+
+
+class TooLongError(MPI.Exception):  # so that a program can catch it as mpi4py's own
+    """A message that is longer than the buffer of its receive; part of it is lost."""
+
+    def __init__(self, error: MPI.Exception, call: str, rank: int, buffer: Any, status: MPI.Status) -> None:
+        super().__init__(error.Get_error_code())
+        room, is_array = nbytes(buffer), isinstance(buffer, ndarray)
+        # The status has what was sent (Open MPI) or what was received; MPICH's text may have both.
+        said = re.findall(r"(\d+) bytes received but buffer size is (\d+)", str(error))
+        sizes = [status.Get_count(MPI.BYTE), *(int(number) for pair in said for number in pair)]
+        sent = f"{max(sizes)} bytes" if max(sizes) > room else "more bytes than fit"
+        self.text = (
+            f"rank {rank}: {call} was sent {sent} by rank {status.source} (tag {status.tag}), but its buffer "
+            f"has room for {what_it_holds(buffer) if is_array else f'{room} bytes'}"
+        )
+
+    def __str__(self) -> str:
+        """Return the ranks, the call and the sizes."""
+        return self.text
 
 
 class WatchedMessages(ChannelComm):
@@ -130,7 +693,7 @@ class WatchedMessages(ChannelComm):
         try:
             received = self._receive_object("sendrecv", source, recvtag, status, dest != PROC_NULL)
         except BaseException:
-            requests.keep(sent)
+            keep(sent)
             raise
         self._send("send", sent, dest, sendtag)
         return received
@@ -150,12 +713,12 @@ class WatchedMessages(ChannelComm):
         try:
             sent = self._start("Send", sendbuf, dest, sendtag)
         except BaseException:
-            requests.cancel(receiving)
+            cancel(receiving)
             raise
         try:
             self._receive(name, receiving, recvbuf, source, recvtag, status, dest != PROC_NULL)
         except BaseException:
-            requests.keep(sent)
+            keep(sent)
             raise
         self._send("Send", sent, dest, sendtag, depth=3)
 
@@ -167,7 +730,7 @@ class WatchedMessages(ChannelComm):
             if not request.Test():
                 self._wait(name, request.Test, dest, tag)
         except BaseException:
-            requests.keep(request)
+            keep(request)
             raise
 
     def _receive(
@@ -187,12 +750,12 @@ class WatchedMessages(ChannelComm):
             if not request.Test(status):
                 self._wait(name, lambda: request.Test(status), source, tag, sends_too)
         except MPI.Exception as error:
-            requests.cancel(request)
+            cancel(request)
             if error.Get_error_class() != MPI.ERR_TRUNCATE:
                 raise
             raise TooLongError(error, name, self.rank, buf, status) from None
         except BaseException:
-            requests.cancel(request)
+            cancel(request)
             raise
 
     def _matched(
@@ -377,17 +940,31 @@ def _looking(name: str) -> Callable[..., Any]:
     return like_mpi4py(probe, name)
 
 
+def _starting_collective(name: str) -> Callable[..., Any]:
+    """Return a non-blocking or persistent collective."""
+
+    def start(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
+        given = arguments_of(name, arguments, named)
+        buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
+        check_buffers(self, name, buffers, given.get("root", 0))
+        request = self._start_collective(name, arguments, named)
+        return polled(request, name, self, NO_PEER, -1, _getframe(1))
+
+    return like_mpi4py(start, name)
+
+
 _MAKERS = {
     sending: ("Send", "Rsend", "Ssend", "send", "ssend"),
     _losing: ("Bsend", "bsend"),
     starting: [name for name in (*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES) if name[0] != "P"],
+    _starting_collective: NONBLOCKING_COLLECTIVES,
     _starting_more: ("Isendrecv", "Isendrecv_replace", "Psend_init", "Precv_init"),
     _probing: ("Probe", "probe", "Mprobe", "mprobe"),
     _looking: PROBES,
 }
 for _make, _names in _MAKERS.items():
     for _name in _names:
-        if hasattr(MPI.Comm, _name) and _name not in vars(WatchedMessages):  # not every mpi4py has all
+        if hasattr(MPI.Intracomm, _name) and _name not in vars(WatchedMessages):  # not every mpi4py has all
             setattr(WatchedMessages, _name, _make(_name))
 
 

@@ -1,7 +1,28 @@
-"""Ask the operating system about processes, with the standard library alone.
+"""Processes: ask the system about them, end them together, and remove what they leave behind.
 
-The supervisor, which starts before every engine, and the ranks' watchdogs both use this module, so it must
-import quickly and load neither MPI nor psutil.
+It is run by path, too:
+
+    python processes.py GRACE [--remove FOLDER] STARTER COMMAND [ARGUMENT …]
+
+is a supervisor: it runs a command that ends when another process ends, together with everything the command
+has started. STARTER is the pid of the process that starts this program, and that the command ends with. GRACE
+is how many seconds the command has after SIGTERM to clean up; then SIGKILL ends all that is left of it.
+FOLDER is removed if STARTER has ended and cannot do it.
+
+A cluster is a tree of about twenty processes (controller, mpiexec, ranks, their nannies). Jupyter ends a
+notebook's kernel with SIGKILL, which no handler can catch; without a supervisor the tree would live on, at
+full speed if it is in a deadlock. The supervisor starts COMMAND, waits until the command or the watched
+process has ended, ends the rest of the tree and removes what killed ranks leave behind. On Linux the kernel
+makes it reliable: orphans of the tree become children of this process (PR_SET_CHILD_SUBREAPER), and the
+command gets a signal if this process itself is killed (PR_SET_PDEATHSIG). Elsewhere `ps` has to show the
+tree.
+
+Ranks that are killed cannot remove their shared-memory segments. All programs of a machine share /dev/shm and
+/tmp, and a file's name does not tell which program made it. So the files of a job are those that appear while
+it runs and that one of its processes has open or mapped.
+
+Every engine waits for the start of its supervisor, and every rank's watchdog uses this module: it imports the
+standard library alone.
 """
 
 from __future__ import annotations
@@ -9,12 +30,23 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import glob
 import os
+import select
+import shutil
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import termios
 import time
+from collections.abc import Callable, Iterable
+
+if __name__ == "__main__":  # run by path with -I -S, Python does not know where mpiwatch is
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from mpiwatch import FLIGHT_RECORDER
 
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
@@ -128,3 +160,342 @@ def print_error(text: str) -> None:
     sys.stderr.flush()
     with contextlib.suppress(OSError, ValueError):  # in tests, standard error may be no file
         wait_until_read(sys.stderr.fileno())
+
+
+# What killed ranks leave behind
+
+
+SHM = "/dev/shm"
+SHARED = SHM, "/tmp"
+# The names that MPICH, UCX, Open MPI, libfabric and PSM2 give to their segments, and MPICH's mpiexec to a
+# file that it keeps open on each node.
+NAMES = (
+    *("mpich_shm_", "mpich_shar_tmp", "ucx_shm_posix_", "sm_segment.", "vader_segment.", "osc_sm."),
+    *("osc_rdma.", "fi_shm_", "psm2_shm", "hydra_hwloc_xmlfile_"),
+)
+IN_CREATE = 0x100  # from <sys/inotify.h>
+LOOK_S = 0.2
+SWEEP = "--sweep"  # PID …: the program that sweeps when these processes have ended
+Inode = tuple[int, int]  # the device and the number of a file on it
+
+
+def remove(paths: list[str]) -> None:
+    """Remove files and folders that may be gone already."""
+    for path in paths:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def is_own(path: str) -> bool:
+    """Return whether a file exists and belongs to this user; a link's owner counts, not its target's."""
+    try:
+        return os.lstat(path).st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def files_of_mpi(folders: Iterable[str] = SHARED) -> dict[str, Inode]:
+    """Return this user's files that are named as MPI names segments and files of mpiexec, by path."""
+    found = {}
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            for path in (f"{folder}/{name}" for name in os.listdir(folder) if name.startswith(NAMES)):
+                with contextlib.suppress(OSError):
+                    status = os.lstat(path)
+                    if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
+                        found[path] = (status.st_dev, status.st_ino)
+    return found
+
+
+def inodes_in_use(processes: Iterable[int]) -> set[Inode]:
+    """Return the files that processes have open or mapped. Linux only."""
+    used = set()
+    for pid in processes:
+        # Open files first: a segment is open until it is mapped.
+        with contextlib.suppress(OSError):
+            for file in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    status = os.stat(f"/proc/{pid}/fd/{file}")
+                    used.add((status.st_dev, status.st_ino))
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as maps:
+            for line in maps:
+                _, _, _, device, inode, *_ = line.split(maxsplit=5)
+                if inode != "0":
+                    major, minor = device.split(":")
+                    used.add((os.makedev(int(major, 16), int(minor, 16)), int(inode)))
+    return used
+
+
+class JobFiles:
+    """The files that MPI makes for a job in the folders that all programs share; none except on Linux.
+
+    Call `look` often while the job runs, at best whenever `created` is readable: a process that has ended
+    does not tell what it had open. `created` is None where the system offers no such file.
+    """
+
+    def __init__(self, *, has_begun: bool = False) -> None:
+        self.created = _creations(SHM) if LINUX else None
+        self.decided = set() if has_begun else set(files_of_mpi().values())
+        self.used: dict[str, Inode] = {}
+
+    def look(self, processes: Callable[[], Iterable[int]]) -> None:
+        """Note which of the files that have appeared since the last call `processes` have open or mapped."""
+        if self.created is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.created, 1 << 16)
+        new = {path: inode for path, inode in files_of_mpi().items() if inode not in self.decided}
+        if new and LINUX:
+            used = inodes_in_use(processes())
+            self.used |= {path: inode for path, inode in new.items() if inode in used}
+            self.decided |= set(new.values())
+
+    def left(self) -> list[str]:
+        """Return the job's files that still exist and that no process uses."""
+        found = files_of_mpi() if self.used else {}
+        left = {path: inode for path, inode in self.used.items() if found.get(path) == inode}
+        used = inodes_in_use(parents()) if left else set()
+        return [path for path, inode in left.items() if inode not in used]
+
+
+def _creations(folder: str) -> int | None:
+    """Return a file that becomes readable when a file is created in a folder; None if there are too many."""
+    libc = ctypes.CDLL(None)
+    file: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if file >= 0 and libc.inotify_add_watch(file, folder.encode(), IN_CREATE) < 0:
+        os.close(file)
+        return None
+    return file if file >= 0 else None
+
+
+def forgotten_segments(folder: str = SHM) -> list[str]:
+    """Return this user's MPI shared-memory segments that no process uses, whichever job made them."""
+    found = files_of_mpi([folder])
+    # Read after the list is made: a segment created since then is open in the process that created it.
+    used = inodes_in_use(parents()) if found else set()
+    return [path for path, inode in found.items() if inode not in used]
+
+
+def forgotten_flight_recorders() -> list[str]:
+    """Return this user's flight recorders whose creator has ended. Their names tell the creator's pid."""
+    found = [
+        path for folder in (SHM, tempfile.gettempdir()) for path in glob.glob(f"{folder}/{FLIGHT_RECORDER}*")
+    ]
+    pids = {path: os.path.basename(path).removeprefix(FLIGHT_RECORDER).split("-")[0] for path in found}
+    return [path for path, pid in pids.items() if pid.isdigit() and not alive(int(pid)) and is_own(path)]
+
+
+def forgotten() -> list[str]:
+    """Return the segments and flight recorders that this user's killed jobs have left behind."""
+    return forgotten_segments() + forgotten_flight_recorders()
+
+
+def sweep(files: JobFiles, mpiexec: int) -> None:
+    """Remove what a job's killed ranks left behind; `mpiexec` is the pid that their mpiexec had."""
+    remove(files.left() + forgotten_flight_recorders())
+    for folder in {"/tmp", os.environ.get("TMPDIR", "/tmp")}:
+        if is_own(session := f"{folder}/ompi.{mpiexec}"):  # Open MPI's session folder
+            shutil.rmtree(session, ignore_errors=True)
+
+
+def sweep_after(job: list[int]) -> None:
+    """Wait until these processes, the last of which is an mpiexec, have ended; then sweep."""
+    files = JobFiles(has_begun=True)
+    while any(map(alive, job)):
+        files.look(lambda: descendants(job[-1]))
+        select.select([] if files.created is None else [files.created], [], [], LOOK_S)
+    sweep(files, job[-1])
+
+
+def sweep_after_this_job() -> None:
+    """Start a process that sweeps as soon as this rank and its launcher have ended, however they end.
+
+    It is for ranks that no supervisor watches, such as those of `mpiexec -n 4 labkit train`. It is in a
+    session of its own, so that a launcher that kills its ranks does not kill it, and ends soon after them.
+    """
+    subprocess.Popen(
+        run_by_path(__file__, SWEEP, str(os.getpid()), str(os.getppid())),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+# The supervisor
+
+
+GRACE_S = 10.0  # from SIGTERM to SIGKILL, unless the caller says otherwise
+KILLED_S = 20.0  # for killed processes to be gone, on a busy machine; until then their segments are in use
+POLL_S = 0.3  # between looks at orphans; and at processes, where the system cannot report their end
+PR_SET_CHILD_SUBREAPER = 36  # from <sys/prctl.h>
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def supervised(grace_s: float = GRACE_S, *, remove: str = "") -> list[str]:
+    """Return the first words of a command line; the command that follows ends with this process.
+
+    After SIGTERM it has `grace_s` seconds to clean up. The folder `remove` is removed after it if this
+    process has ended by then.
+    """
+    options = ["--remove", remove] if remove else []
+    return run_by_path(__file__, str(grace_s), *options, str(os.getpid()))
+
+
+def run_by_path(file: str, *arguments: str) -> list[str]:
+    """Return the words that start a program which needs the standard library alone."""
+    # -I -S: ignore the user's environment and site-packages, so that the program starts quickly.
+    return [sys.executable, "-I", "-S", os.path.abspath(file), *arguments]
+
+
+def is_mpich(mpiexec: str) -> bool:
+    """Return whether an `mpiexec` is Hydra, the process manager of MPICH."""
+    path = os.path.realpath(mpiexec)
+    return "hydra" in path or os.path.exists(os.path.join(os.path.dirname(path), "hydra_pmi_proxy"))
+
+
+def end_signal(mpiexec: str) -> signal.Signals:
+    """Return the signal that makes an `mpiexec` end its ranks even if they are in a deadlock.
+
+    MPICH's leaves such ranks running after SIGTERM, Open MPI's after SIGKILL.
+    """
+    return signal.SIGKILL if is_mpich(mpiexec) else signal.SIGTERM
+
+
+def reap_orphans(command: int) -> None:
+    """Collect the exit statuses of orphans, which have become children of this process.
+
+    That of the command is left to `subprocess`. A process that has ended but stays a zombie counts as running
+    for others: a notebook that waits for the end of engines which an earlier kernel had started would wait
+    until its deadline.
+    """
+    with contextlib.suppress(AttributeError, ChildProcessError):  # macOS has no waitid, and no orphans here
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid == command:
+                return
+            os.waitpid(ended.si_pid, 0)
+
+
+def own_descendants() -> set[int]:
+    """Return the pids of all processes that this one has started, directly or not."""
+    return descendants(os.getpid())
+
+
+def end_tree(command: subprocess.Popen[bytes], known: set[int], files: JobFiles, grace_s: float) -> None:
+    """End the command and its descendants: SIGTERM for the command, SIGKILL for the rest after `grace_s`."""
+    known = known | own_descendants()
+    files.look(own_descendants)
+    if command.poll() is None:
+        command.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            command.wait(grace_s)
+    deadline = time.monotonic() + KILLED_S
+    while time.monotonic() < deadline:
+        files.look(own_descendants)
+        left = {pid for pid in known | own_descendants() if alive(pid)}
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        command.poll()
+        time.sleep(0.02)
+        reap_orphans(command.pid)
+
+
+def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: JobFiles) -> set[int]:
+    """Wait until the command or the process `pid` has ended; note which of MPI's files they use.
+
+    Return the command's descendants as last seen; an empty set where the kernel keeps track of them.
+    """
+    known: set[int] = set()
+
+    def using() -> set[int]:
+        return own_descendants() | {pid}  # a notebook's kernel may load MPI, too
+
+    if LINUX and hasattr(os, "pidfd_open"):
+        poll = select.poll()
+        try:
+            for watched in (pid, command.pid):
+                poll.register(os.pidfd_open(watched), select.POLLIN)
+        except ProcessLookupError:
+            return known  # the watched process has ended already
+        except OSError:
+            pass  # a kernel before 5.3, or a sandbox: poll as elsewhere
+        else:
+            if files.created is not None:
+                poll.register(files.created, select.POLLIN)
+            while not {file for file, _ in poll.poll(1000 * POLL_S)} - {files.created}:
+                files.look(using)
+                reap_orphans(command.pid)
+            return known
+    while command.poll() is None and alive(pid):
+        known = own_descendants() or known
+        files.look(using)
+        time.sleep(POLL_S)
+    return known
+
+
+def supervise(
+    command_line: list[str],
+    watched: int,
+    grace_s: float,
+    death_signal: int,
+    left_files: Callable[[int, bool], list[str]],
+) -> int:
+    """Run a command until it or the process `watched` ends; return the command's exit status.
+
+    `death_signal`: the signal that the command gets if this process is killed. `left_files` returns the paths
+    of the files and folders to remove in the end; it gets the command's pid, and whether a signal to this
+    process has ended it.
+    """
+    if LINUX:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    stopped = False
+
+    def stop(signum: int, frame: object) -> None:
+        nonlocal stopped
+        stopped = True
+        raise SystemExit(128 + signum)
+
+    for signum in STOP_SIGNALS:
+        signal.signal(signum, stop)
+    me, files = os.getpid(), JobFiles()
+    command = subprocess.Popen(command_line, preexec_fn=lambda: die_with_parent(death_signal, me))  # noqa: PLW1509
+    for signum in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(signum, lambda received, frame: command.send_signal(received))
+    known: set[int] = set()
+    try:
+        known = wait_for_either(command, watched, files)
+    finally:
+        for signum in STOP_SIGNALS:
+            signal.signal(signum, signal.SIG_IGN)
+        end_tree(command, known, files, grace_s)
+        sweep(files, command.pid)
+        # Last: engines that end after their controller's supervisor has removed the files write one more.
+        remove(left_files(command.pid, stopped))
+    code = command.returncode
+    return code if code >= 0 else 128 - code
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line; return its exit status."""
+    if arguments[0] == SWEEP:
+        sweep_after([int(pid) for pid in arguments[1:]])
+        return 0
+    grace_s, *arguments = arguments
+    folders = []
+    if arguments[0] == "--remove":
+        _, folder, *arguments = arguments
+        folders.append(folder)
+    starter, *command = int(arguments[0]), *arguments[1:]
+
+    def left_files(pid: int, stopped: bool) -> list[str]:
+        return [] if alive(starter) else folders  # a starter that lives shows what the log in a folder says
+
+    return supervise(command, starter, float(grace_s), end_signal(command[0]), left_files)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

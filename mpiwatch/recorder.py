@@ -89,6 +89,19 @@ class Call(ctypes.Structure):
 
 assert NUMBERED_CALL.size == ctypes.sizeof(Call)
 
+KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}  # of dtypes, by NumPy's letters
+
+
+def dtype_number(kind: str, nbytes: int) -> int:
+    """Return the number under which a dtype is noted."""
+    return ord(kind) << 8 | nbytes
+
+
+def dtype_name(number: int) -> str:
+    """Return the name of a noted dtype as NumPy has it: `float32`."""
+    kind, nbytes = chr(number >> 8), number & 0xFF
+    return KINDS[kind] + ("" if kind == "b" else str(8 * nbytes))
+
 
 class Slot(ctypes.Structure):
     """A rank: what it runs, waits in, and has called."""
@@ -121,7 +134,7 @@ class Slot(ctypes.Structure):
         ("message_origin", ctypes.c_char * ORIGIN_BYTES),  # the line that made the request; empty: no request
         ("message_polls", ctypes.c_int64),  # without success, by a rank that polls itself; 0: it does not
         ("confirmed", ctypes.c_int64),  # see deadlock.confirmation
-        ("writes_stack", ctypes.c_int64),  # whether it answers the signal (see source.py)
+        ("writes_stack", ctypes.c_int64),  # whether it answers the signal (see snapshot.py)
         ("calls_noted", ctypes.c_int64),
         ("host", ctypes.c_char * HOST_BYTES),  # the machine's name, if there are several machines
         ("place", ctypes.c_char * PLACE_BYTES),  # the student's line at which the rank waits

@@ -2,19 +2,153 @@
 
 The data say what each rank was doing and why the report was made. The text says which ranks wait where, which
 ranks are missing, and what to do next. Ranks that do the same share a line, so that a report of hundreds of
-ranks is as short as one of four.
+ranks is as short as one of four. It begins with the phrases that messages share and the names of calls.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
-from mpiwatch.opcodes import NONBLOCKING_COLLECTIVES, PROBES, SENDS
-from mpiwatch.wording import counted, ranks_phrase, runs
+# Phrases that messages share
+
+COLUMNS = 100  # of a line on a notebook's page: JupyterLab breaks longer ones in the middle of a word
+_QUOTED = re.compile(r"`[^`]*`")
+_WORD = re.compile(r"(?:[^\s`]|`[^`]*`|`)+")  # what stands in backticks is part of a word
+_NO_SPACE = re.compile(r"\S+")
+_COLUMNS_OF_A_TABLE = re.compile(r"\S {2,}\S")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 rank`, `2 ranks`, `0 ranks`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def ranks_phrase(ranks: Collection[int], size: int | None = None) -> str:
+    """Return `rank 2`, `ranks 0, 1, 5` or `ranks 0–3, 5`; with `size`, `all 4 ranks` if these are all."""
+    if size is not None and len(ranks) == size > 1:
+        return f"all {size} ranks"
+    texts: list[str] = []
+    for run in runs(ranks):
+        texts += [f"{run[0]}–{run[-1]}"] if len(run) > 2 else map(str, run)
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(texts)
+
+
+def runs(numbers: Collection[int]) -> list[list[int]]:
+    """Return the numbers in ascending order, each run of consecutive numbers as a list of its own."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
+
+
+def duration(seconds: float) -> str:
+    """Return a time in whole seconds: `34 s`, `2 min 5 s`, `1 h 0 min`."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minute} min"
+    return f"{minutes} min {second} s" if minutes else f"{second} s"
+
+
+def wrapped(message: str, columns: int = COLUMNS) -> str:
+    """Return a message with its long lines broken between words, not inside backticks if they fit a line.
+
+    A continuation line is indented as its line. The rows of a hang report's table stay as they are.
+    """
+    return "\n".join(part for line in message.split("\n") for part in _wrapped_line(line, columns))
+
+
+def _wrapped_line(line: str, columns: int) -> list[str]:
+    indent = line[: len(line) - len(line.lstrip())]
+    if len(line) <= columns or _COLUMNS_OF_A_TABLE.search(_QUOTED.sub("", line)):
+        return [line]
+    longest = columns - len(indent)
+    parts: list[str] = []
+    start = end = len(indent)  # of the next part
+    for word_start, word_end in _words(line, longest):
+        if start < end and word_end - start > longest:
+            parts.append(indent + line[start:end])
+            start = word_start
+        end = word_end
+    return [*parts, indent + line[start:end]]
+
+
+def _words(line: str, longest: int) -> Iterator[tuple[int, int]]:
+    """Yield where each word starts and ends; the words of a long text in backticks one by one."""
+    for word in _WORD.finditer(line):
+        if word.end() - word.start() <= longest:
+            yield word.span()
+        else:
+            yield from (part.span() for part in _NO_SPACE.finditer(line, *word.span()))
+
+
+# The numbers under which calls are noted, and their names
+
+UNKNOWN = -1  # matches anything: a derived datatype, or a buffer that cannot be inspected
+
+REDUCTIONS = (
+    *("SUM", "PROD", "MAX", "MIN", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR", "MAXLOC", "MINLOC"),
+    *("REPLACE", "NO_OP"),
+)
+
+# Everything that a rank can wait in; the position in OPERATIONS is the number.
+OF_ARRAYS = (
+    *("Barrier", "Bcast", "Reduce", "Allreduce", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather"),
+    *("Allgatherv", "Alltoall", "Alltoallv", "Alltoallw", "Reduce_scatter", "Reduce_scatter_block"),
+    *("Scan", "Exscan"),
+)
+OF_OBJECTS = (
+    *("barrier", "bcast", "reduce", "allreduce", "gather", "scatter", "allgather", "alltoall", "scan"),
+    "exscan",
+)
+OF_COMMUNICATORS = (  # they make or free one
+    *("Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Create_cart", "Create_graph"),
+    *("Create_dist_graph", "Create_dist_graph_adjacent", "Sub", "Free", "Disconnect"),
+)
+COLLECTIVES = (*OF_ARRAYS, *OF_OBJECTS, *OF_COMMUNICATORS)
+MESSAGES = (
+    *("Send", "Ssend", "Recv", "Sendrecv", "Sendrecv_replace", "Probe", "Mprobe"),
+    *("send", "ssend", "recv", "sendrecv", "probe", "mprobe"),
+)
+# Non-blocking calls return requests, for which a rank can wait. Not every version of mpi4py has all of them.
+NONBLOCKING_SENDS = (
+    *("Isend", "Ibsend", "Issend", "Irsend", "isend", "ibsend", "issend"),
+    *("Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Psend_init"),
+)
+NONBLOCKING_RECEIVES = ("Irecv", "irecv", "Recv_init", "Precv_init")
+_NEIGHBORS = ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
+NONBLOCKING_COLLECTIVES = (
+    *(f"I{name.lower()}" for name in OF_ARRAYS),
+    *(f"{name}_init" for name in OF_ARRAYS),
+    *(f"Ineighbor_{name}" for name in _NEIGHBORS),
+    *(f"Neighbor_{name}_init" for name in _NEIGHBORS),
+)
+PROBES = ("Iprobe", "iprobe", "Improbe", "improbe")
+SENDS = ("Send", "Ssend", "send", "ssend", *NONBLOCKING_SENDS)
+OPERATIONS = {
+    name: number
+    for number, name in enumerate(
+        (
+            *(*COLLECTIVES, *MESSAGES),
+            *(*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES, "Isendrecv", "Isendrecv_replace"),
+            *(*NONBLOCKING_COLLECTIVES, "Wait", *PROBES),
+        )
+    )
+}
+OPERATION_NAMES = tuple(OPERATIONS)
+SCHEDULES = 1 << 10  # a schedule's number is this and a hash of its name
+assert len(OPERATIONS) < SCHEDULES
+
+
+# The report
 
 MAX_GROUPS = 12  # groups in a report; each has a line
 MAX_RUNS = 8  # runs of consecutive ranks in a phrase

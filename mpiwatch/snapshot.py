@@ -1,15 +1,32 @@
-"""What every rank is doing, read from the flight recorder and the ranks' stacks, and its publication."""
+"""What every rank is doing, at which line, and whether the ranks can ever go on.
+
+It is read from the flight recorder and the ranks' stacks. A process answers a signal with its stack, whatever
+it is doing, inside MPI or in a loop. The signal handler is faulthandler's, in C: it does not wait for the
+interpreter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import contextlib
+import faulthandler
+import linecache
+import os
+import re
+import signal
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from time import monotonic, sleep
+from types import CodeType, FrameType
+from typing import BinaryIO, NamedTuple
 
-from mpiwatch.opcodes import DTYPE_NAMES, OPERATION_NAMES, REDUCTIONS, UNKNOWN
+import mpiwatch
 from mpiwatch.recorder import (
     EPOCH_SHIFT,
+    FILE_BYTES,
     HISTORY_CALLS,
     NO_RENDEZVOUS,
     NUMBER_MASK,
@@ -22,12 +39,157 @@ from mpiwatch.recorder import (
     ReportRequest,
     Slot,
     WaitingIn,
+    dtype_name,
     fit,
     read_members,
     write_request,
 )
-from mpiwatch.report import Activity, CallRecord, MessageRecord, Mismatch, RankState, Reason, Report
-from mpiwatch.source import request_stack, student_line
+from mpiwatch.report import (
+    OPERATION_NAMES,
+    REDUCTIONS,
+    SENDS,
+    UNKNOWN,
+    Activity,
+    CallRecord,
+    MessageRecord,
+    Mismatch,
+    RankState,
+    Reason,
+    Report,
+)
+
+# A student's line, such as `cell line 4: comm.Barrier()`, and another process's stack
+
+MAX_LINE_CHARACTERS = 80
+_LIBRARIES = tuple(
+    {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")}
+)
+
+SIGNAL = signal.SIGUSR2
+ANSWER_TIMEOUT_S = 0.5
+SETTLED_S = 0.004  # an answer is written line by line: it is complete when nothing has followed for so long
+STACK_POLL_S = 0.0005
+
+
+def own_folders() -> tuple[str, ...]:
+    """Return the folders of this package and of the libraries on top of it: see `mpiwatch.libraries`."""
+    modules = (sys.modules.get(name) for name in mpiwatch.libraries)
+    return tuple(
+        os.path.dirname(module.__file__) + os.sep for module in modules if module and module.__file__
+    )
+
+
+def is_cell(file: str) -> bool:
+    """Tell whether a file's name is the name of a notebook's cell."""
+    return "/ipykernel_" in file or file.startswith(("<ipython-input", "<string>"))
+
+
+def cell_number(file: str) -> str:
+    """Return the number of a cell in its notebook; empty if its first line does not say it."""
+    found = re.match(r"\s*# cell \[(\d+)\]", _source(file, 1))
+    return found[1] if found else ""
+
+
+def file_label(file: str) -> bytes:
+    """Return `cell`, or a file's name without its folder, as a note of a call has room for it."""
+    return b"cell" if is_cell(file) else fit(os.path.basename(file), FILE_BYTES)
+
+
+def student_line_of(frame: FrameType | None) -> str:
+    """Return the student's line that led to a frame; see `student_line`."""
+    frames = []
+    while frame is not None:
+        frames.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return student_line(frames)
+
+
+def line_of(code: CodeType, instruction: int) -> str:
+    """Return the line of an instruction (a frame's `f_lasti`): `cell line 4: comm.Irecv(x, 1)`."""
+    lines = (line for first, end, line in code.co_lines() if first <= instruction < end)
+    return student_line([(code.co_filename, next(lines, None) or code.co_firstlineno)])
+
+
+def student_line(frames: Sequence[tuple[str, int]]) -> str:
+    """Return the student's line among frames (file and line), which are given innermost first.
+
+    This is the innermost line of a cell, else of a program that is not a library, else the innermost line. It
+    includes the number of the cell unless that cell is running. The result is empty without frames.
+    """
+    own = [frame for frame in frames if not frame[0].startswith((*own_folders(), "<frozen", *_LIBRARIES))]
+    candidates = [frame for frame in own if is_cell(frame[0])] or own or list(frames)
+    if not candidates:
+        return ""
+    file, line = candidates[0]
+    label = file_label(file).decode()
+    if is_cell(file) and file != [each for each, _ in frames if is_cell(each)][-1] and cell_number(file):
+        label = f"cell [{cell_number(file)}]"
+    text = _source(file, line)
+    source = text if len(text) <= MAX_LINE_CHARACTERS else text[: MAX_LINE_CHARACTERS - 1] + "…"
+    return f"{label} line {line}" + (f": `{source}`" if source else "")
+
+
+def describe(error: BaseException) -> str:
+    """Return a line of text with an error and the student's line that raised it."""
+    frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    at = student_line(frames[::-1])
+    text = str(error).splitlines()[0] if str(error) else ""
+    return f"{type(error).__name__}{': ' * bool(text)}{text}{' at ' * bool(at)}{at}"
+
+
+def _source(file: str, line: int) -> str:
+    text = linecache.getline(file, line).strip()
+    if not text and is_cell(file):
+        # Each rank files a cell in a folder of its own, under the same name.
+        name = os.path.basename(file)
+        same = [known for known in linecache.cache if is_cell(known) and os.path.basename(known) == name]
+        text = linecache.getline(same[0], line).strip() if same else ""
+    return text
+
+
+def write_stack_on_signal(file: BinaryIO) -> None:
+    """From now on, write this process's stack to a file, opened for appending, when the signal arrives."""
+    with contextlib.suppress(ValueError):  # not the main thread
+        # An interpreter that ends puts back what was there before: by default, the signal kills the process.
+        signal.signal(SIGNAL, signal.SIG_IGN)
+    faulthandler.register(SIGNAL, file, all_threads=False)
+
+
+def request_stack(pid: int, file: BinaryIO) -> list[tuple[str, int]]:
+    """Return the frames of a process (file and line), innermost first; empty if it does not answer.
+
+    The caller holds the recorder's lock, because all processes answer into the same file.
+    """
+    os.ftruncate(file.fileno(), 0)
+    try:
+        os.kill(pid, SIGNAL)
+    except OSError:
+        return []
+    deadline = monotonic() + ANSWER_TIMEOUT_S
+    size, since = 0, monotonic()
+    while monotonic() < deadline and not (size and monotonic() - since > SETTLED_S):
+        sleep(STACK_POLL_S)
+        if (now := os.fstat(file.fileno()).st_size) != size:
+            size, since = now, monotonic()
+    return frames_in(file)
+
+
+def frames_in(file: BinaryIO) -> list[tuple[str, int]]:
+    """Return the frames (file and line), innermost first, of the last stack that faulthandler has written."""
+    text = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
+    return [(_unescaped(name), int(line)) for name, line in re.findall(r'File "(.*)", line (\d+) in ', text)]
+
+
+def _unescaped(name: str) -> str:
+    """Return a file's name as it was before faulthandler wrote it in ASCII."""
+    return re.sub(
+        r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))",
+        lambda escape: chr(int(next(filter(None, escape.groups())), 16)),
+        name,
+    )
+
+
+# What the ranks are doing
 
 FRESH_S = 2.0  # an older sample proves nothing: the rank may compute in C code that blocks its other threads
 EPOCH_MASK = (1 << (64 - EPOCH_SHIFT)) - 1
@@ -250,7 +412,7 @@ def _record(call: Call) -> CallRecord:
         operation=_text(call.schedule) or OPERATION_NAMES[call.operation],
         root=None if call.root == UNKNOWN else call.root,
         count=None if call.count == UNKNOWN else call.count,
-        dtype=None if call.dtype == UNKNOWN else DTYPE_NAMES[call.dtype],
+        dtype=None if call.dtype == UNKNOWN else dtype_name(call.dtype),
         reduction=None if call.reduction == UNKNOWN else REDUCTIONS[call.reduction],
         file=_text(call.file),
         line=call.line,
@@ -284,3 +446,142 @@ def publish(  # noqa: PLR0917
         with recorder.locked():
             if recorder.head.epoch == epoch:
                 recorder.publish(take_snapshot(recorder, *request))
+
+
+# Whether they can ever go on: ranks in blocking messages that wait for one another are stuck at once; ranks
+# inside MPI calls that are not watched count as stuck after a deadline.
+
+SLOW_DEADLINES = 3  # if all ranks are in the same call, which may only be slow
+
+
+class Blocked(NamedTuple):
+    """The blocking call that a rank waits in, and which messages it has under way besides.
+
+    `peer` is a rank in the world, or -1 for any rank. Only messages of non-blocking calls count as under way.
+    """
+
+    peer: int
+    sends: bool  # or receives
+    has_sends: bool = False
+    has_receives: bool = False
+    number: int = 0  # counts the rank's waits
+
+
+def waits(recorder: FlightRecorder) -> dict[int, Blocked]:
+    """Return what the ranks wait in that are in a blocking message, by rank."""
+    return {
+        rank: Blocked(
+            slot.message_peer,
+            OPERATION_NAMES[slot.message_operation] in SENDS,
+            bool(slot.has_sends),
+            bool(slot.has_receives),
+            slot.message_number,
+        )
+        for rank, slot in enumerate(recorder.slots)
+        if slot.waiting_in == WaitingIn.MESSAGE and slot.message_number
+    }
+
+
+def stuck_ranks(waiting: Mapping[int, Blocked], size: int) -> set[int]:
+    """Return the ranks that can never go on, whatever is done by the ranks that do not wait.
+
+    A rank is stuck if each rank that could end its wait is stuck, and has no message under way that does.
+    """
+    stuck = set(waiting)
+    while True:
+        free = set()
+        for rank in stuck:
+            peer = waiting[rank].peer
+            if any(_may_end(rank, each, waiting, stuck) for each in ((peer,) if peer >= 0 else range(size))):
+                free.add(rank)
+        if not free:
+            return stuck
+        stuck -= free
+
+
+def _may_end(rank: int, peer: int, waiting: Mapping[int, Blocked], stuck: set[int]) -> bool:
+    """Tell whether a peer may end a rank's wait, now or later."""
+    if peer not in stuck:
+        return True
+    mine, theirs = waiting[rank], waiting[peer]
+    if mine.sends:
+        return theirs.has_receives or (not theirs.sends and theirs.peer in (rank, -1))
+    return theirs.has_sends or (theirs.sends and theirs.peer == rank)
+
+
+def closure(rank: int, waiting: Mapping[int, Blocked]) -> list[int]:
+    """Return all ranks that a stuck rank waits for, directly or through others, and the rank itself."""
+    found, news = {rank}, [rank]
+    while news:
+        peer = waiting[news.pop()].peer
+        others = {peer} if peer >= 0 else set(waiting)
+        news += others - found
+        found |= others
+    return sorted(found)
+
+
+def confirmation(rank: int, waiting: Mapping[int, Blocked]) -> int:
+    """Return a number for a stuck rank, the ranks that it waits for, and the very waits they are in."""
+    key = tuple((other, waiting[other].number) for other in closure(rank, waiting))
+    return hash(key) & 0x7FFF_FFFF_FFFF_FFFF  # numbers hash alike in all processes
+
+
+class Sample(NamedTuple):
+    """The state of a rank. Times are in seconds on the clock that all processes share."""
+
+    is_finished: bool  # its cell or program has returned or raised, or its process has ended
+    stuck_since_s: float = 0.0  # inside one MPI call, or waiting in a watched call; 0 if neither
+    sampled_s: float = 0.0  # when its watchdog last sampled it
+    mpi_call: str = ""  # empty if it waits in a watched call, which ends by itself
+    place: str = ""
+
+
+def is_deadlock(ranks: Sequence[Sample], now_s: float, deadline_s: float) -> bool:
+    """Return whether all unfinished ranks have been stuck for `deadline_s`, at least one of them inside MPI.
+
+    If all ranks are in the same call at the same line, it must be SLOW_DEADLINES times as long.
+    """
+    unfinished = [rank for rank in ranks if not rank.is_finished]
+    if not any(rank.mpi_call for rank in unfinished):
+        return False
+    in_same_call = len(unfinished) == len(ranks) and len({(rank.mpi_call, rank.place) for rank in ranks}) == 1
+    least_s = deadline_s * (SLOW_DEADLINES if in_same_call else 1)
+    return all(
+        rank.stuck_since_s and now_s - rank.stuck_since_s > least_s and now_s - rank.sampled_s < FRESH_S
+        for rank in unfinished
+    )
+
+
+def samples(recorder: FlightRecorder, now_s: float) -> list[Sample]:
+    """Return the states of all ranks from their slots."""
+    found = []
+    for rank, slot in enumerate(recorder.slots):
+        if slot.cell_state != CellState.RUNNING or not recorder.is_alive(rank):
+            found.append(Sample(is_finished=True))
+        elif slot.waiting_since_s:
+            found.append(Sample(False, slot.waiting_since_s, slot.sampled_s))
+        elif is_in_mpi_call(slot, now_s):
+            call, place = slot.mpi_call.decode(errors="replace"), slot.place.decode(errors="replace")
+            found.append(Sample(False, slot.mpi_call_since_s, slot.sampled_s, call, place))
+        else:
+            found.append(Sample(False))
+    return found
+
+
+class Suspicion:
+    """Finds a deadlock if two looks, one after the other, show all ranks stuck."""
+
+    def __init__(self, recorder: FlightRecorder) -> None:
+        self.recorder = recorder
+        # Since when each rank has been stuck, and when that was seen.
+        self.suspected: tuple[tuple[float, ...], float] = ((), 0.0)
+
+    def is_certain(self, now_s: float, deadline_s: float) -> bool:
+        """Return whether the ranks are in a deadlock."""
+        ranks = samples(self.recorder, now_s)
+        if not is_deadlock(ranks, now_s, deadline_s):
+            return False
+        since = tuple(rank.stuck_since_s for rank in ranks)
+        if self.suspected[0] != since:
+            self.suspected = since, now_s
+        return all(rank.is_finished or rank.sampled_s > self.suspected[1] for rank in ranks)

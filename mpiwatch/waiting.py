@@ -19,9 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from mpi4py import MPI
 
-from mpiwatch import errors
 from mpiwatch.machines import Server
-from mpiwatch.opcodes import OPERATIONS
 from mpiwatch.processes import cores
 from mpiwatch.recorder import (
     EPOCH_SHIFT,
@@ -36,10 +34,8 @@ from mpiwatch.recorder import (
     WaitingIn,
     fit,
 )
-from mpiwatch.report import Mismatch, Reason
-from mpiwatch.snapshot import is_in_mpi_call, publish
-from mpiwatch.source import student_line_of, write_stack_on_signal
-from mpiwatch.wording import ranks_phrase
+from mpiwatch.report import OPERATIONS, Mismatch, Reason, Report, ranks_phrase, render
+from mpiwatch.snapshot import is_in_mpi_call, publish, student_line_of, write_stack_on_signal
 
 DEADLINE_S = 20.0
 
@@ -101,6 +97,71 @@ def wait_until(is_done: Over, describe: Describe, spin_s: float = SPIN_S) -> Non
             waiting.end()
 
 
+# Errors of ranks: those that all raise together, and those of ranks that hang or are interrupted
+
+
+class CollectiveError(ValueError):
+    """An error that every rank of the communicator raises, with the same message."""
+
+
+def raise_together(comm: MPI.Intracomm, fault: str | None) -> None:
+    """Raise CollectiveError on every rank if any rank has a fault; the message names the ranks that have one.
+
+    `fault` is a message, or None on a rank without a fault. Collective; costs one small allgather.
+    """
+    raise_faults(comm.allgather(fault))
+
+
+def raise_faults(faults: Sequence[str | None]) -> None:
+    """Raise CollectiveError if one of the faults, listed by rank and the same on all ranks, is not None."""
+    ranks: dict[str, list[int]] = {}
+    for rank, fault in enumerate(faults):
+        if fault is not None:
+            ranks.setdefault(fault, []).append(rank)
+    if ranks:
+        raise CollectiveError(
+            "; ".join(f"{ranks_phrase(found, len(faults))}: {fault}" for fault, found in ranks.items())
+        )
+
+
+class HangError(CollectiveError):
+    """A collective or message that cannot complete; every rank that waits raises it, with the same report.
+
+    `report` (a `mpiwatch.report.Report`) is the message as data. No data has moved in the
+    collective, and the communicators can be used again: in the next cell, or after
+    `mpiwatch.communicators.resume()`. After that, non-blocking collectives need a new communicator, made by
+    Create_group: those that the hang has left cannot be cancelled.
+    """
+
+    def __init__(self, report: Report, rank: int) -> None:
+        super().__init__(render(report))
+        self.report = report
+        self.rank = rank
+
+    def _render_traceback_(self) -> list[str]:  # by IPython on an engine; the notebook shows the report once
+        return [f"HangError: {str(self).splitlines()[0]}"]
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user interrupted a rank while it was waiting."""
+
+    def _render_traceback_(self) -> list[str]:  # a traceback would show only the loop that waits
+        return [f"KeyboardInterrupt: {self}"]
+
+
+class ForkedError(RuntimeError):
+    """A forked child of a rank has called MPI, which belongs to its parent."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(
+            f"a forked child of rank {rank} called MPI, which only the process that initialised it may use: "
+            "call MPI before the fork, or start the child with `subprocess` or multiprocessing's `spawn`."
+        )
+
+
+# What a rank waits for
+
+
 class Waiting:
     """What a rank waits for: how to announce it, and how to give it up."""
 
@@ -139,7 +200,7 @@ class Waiting:
         watch = self.watch
         if self.withdraw():
             watch.publish(ReportRequest(Reason.INTERRUPTED, 0.0, [watch.rank], watch.rank), ABANDON_S)
-            raise errors.Interrupted(f"rank {watch.rank} was interrupted while it waited.") from None
+            raise Interrupted(f"rank {watch.rank} was interrupted while it waited.") from None
 
     def end(self) -> None:
         """Note that the wait is over."""
@@ -332,7 +393,7 @@ class Watch:
         """Let a forked child, which has this rank's memory but no MPI of its own, raise errors."""
 
         def refuse(*_: object, **__: object) -> NoReturn:
-            raise errors.ForkedError(self.rank)
+            raise ForkedError(self.rank)
 
         self.check_process = refuse  # type: ignore[method-assign]
         for channel in self.channels:
@@ -488,7 +549,7 @@ class Watch:
         self.before_error()
         report = self.recorder.last_report()
         assert report is not None
-        raise errors.HangError(report, self.rank)
+        raise HangError(report, self.rank)
 
     def check_epoch(self) -> None:
         """Raise HangError if a rank has reported a hang: the others do not make this rank's next call."""

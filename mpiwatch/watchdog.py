@@ -24,12 +24,10 @@ from mpi4py import MPI
 
 import mpiwatch
 from mpiwatch import HANG_EXIT_CODE
-from mpiwatch.deadlock import Suspicion
-from mpiwatch.opcodes import OPERATION_NAMES, SCHEDULES
+from mpiwatch.messages import polls
 from mpiwatch.recorder import NAME_BYTES, NO_RENDEZVOUS, NUMBER_SHIFT, CellState, ReportRequest, fit
-from mpiwatch.report import Reason, Report
-from mpiwatch.requests import polls
-from mpiwatch.snapshot import publish
+from mpiwatch.report import OPERATION_NAMES, SCHEDULES, Reason, Report
+from mpiwatch.snapshot import Suspicion, publish
 from mpiwatch.waiting import Watch
 
 UNKNOWN = object()

@@ -21,7 +21,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 from nbformat.v4 import output_from_msg
 
-from mpiwatch import leftovers
+from mpiwatch import processes
 from tests.wrapped_errors import unwrapped
 
 DEADLINE_S = 150.0  # longer than that of connect(), whose error then says what it waited for
@@ -61,12 +61,12 @@ class World:
     folder: Path
     env: dict[str, str] = field(init=False)
     others: set[str] = field(init=False)
-    files: leftovers.JobFiles = field(init=False)
+    files: processes.JobFiles = field(init=False)
 
     def __post_init__(self) -> None:
         self.env = {**os.environ, "IPYTHONDIR": str(self.folder)}
-        self.others = set(leftovers.forgotten_flight_recorders())  # by jobs before this world
-        self.files = leftovers.JobFiles()
+        self.others = set(processes.forgotten_flight_recorders())  # by jobs before this world
+        self.files = processes.JobFiles()
 
     def processes(self) -> list[psutil.Process]:
         found = []
@@ -120,7 +120,7 @@ class World:
         # Another test's job, just killed, may leave something there until its supervisor has removed it.
         deadline = time.monotonic() + SWEPT_S
         while (
-            left := {*self.files.left(), *leftovers.forgotten_flight_recorders()} - self.others
+            left := {*self.files.left(), *processes.forgotten_flight_recorders()} - self.others
         ) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not left, f"left behind: {left}"
@@ -246,7 +246,7 @@ def a_world(folder: Path) -> Iterator[World]:
     starters = [process.pid for process in world.processes() if is_mpiexec(process)]
     world.kill()
     for pid in starters or [0]:  # the supervisors that would have done it are dead, too
-        leftovers.sweep(world.files, pid)
+        processes.sweep(world.files, pid)
 
 
 def a_kernel(world: World) -> Iterator[Kernel]:

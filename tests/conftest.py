@@ -16,8 +16,8 @@ import psutil
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from mpiwatch import env
-from mpiwatch.supervisor import supervised
+from mpiwatch import launch
+from mpiwatch.processes import supervised
 from tests.cluster_fixtures import ipcluster, kernel, new_kernel, world  # noqa: F401  (for every room's tests)
 
 # A job that takes longer counts as hanging; on an idle machine every job takes a few seconds.
@@ -54,13 +54,13 @@ def started(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> Ite
     command = [
         *supervised(),
         *before,
-        env.mpiexec(),
+        launch.mpiexec(),
         "-n",
         str(p),
         sys.executable,
         *map(str, arguments),
     ]
-    environment = {**os.environ, **env.settings()}
+    environment = {**os.environ, **launch.settings()}
     job = subprocess.Popen(
         command,
         env=environment,

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from mpiwatch import supervisor
+from mpiwatch import processes
 from mpiwatch.processes import LINUX, alive, descendants, wait_until_read
 from tests.cluster_fixtures import wait_until
 
@@ -65,7 +65,7 @@ def test_a_child_ends_with_its_killed_parent() -> None:
 
 
 def test_the_supervisor_imports_only_the_standard_library_and_mpiwatch() -> None:
-    command = [*supervisor.supervised(), "true"]
+    command = [*processes.supervised(), "true"]
     done = subprocess.run(
         [command[0], "-X", "importtime", *command[1:]], check=False, capture_output=True, text=True
     )

@@ -42,7 +42,7 @@ WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts"]
 # The lines that a room may have, with comments and docstrings. These numbers only ever fall: a change that
 # adds lines to a full room takes something away first.
 MOST_LINES = {
-    "mpiwatch": 9_423,
+    "mpiwatch": 9_310,
     "labkit": 320,  # beside the rooms
     "labkit/nn": 1_888,
     "labkit/data": 1_112,
@@ -59,7 +59,7 @@ MOST_LINES = {
     "labkit/cli": 2_188,
     "tests": 24_542,
 }
-MOST_FILES, MOST_PACKAGES = 209, 18
+MOST_FILES, MOST_PACKAGES = 194, 18
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

@@ -13,9 +13,8 @@ import psutil
 import pytest
 
 from labkit.cluster import supervisor as cluster_supervisor
-from mpiwatch import env, leftovers
-from mpiwatch.processes import LINUX
-from mpiwatch.supervisor import supervised
+from mpiwatch import launch, processes
+from mpiwatch.processes import LINUX, supervised
 from tests.cluster_fixtures import wait_until
 
 
@@ -93,7 +92,7 @@ def test_an_orphan_that_ends_is_no_zombie_while_the_command_runs() -> None:
 def test_files_of_other_programs_survive_a_job_although_they_are_named_like_mpis(when: str) -> None:
     """Python's SharedMemory begins with `psm_`, and anyone may call a file `ucx_results`."""
     names = ("psm_", "ucx_shm_posix_", "mpich_shm_", "sm_segment.", "ofi_", "../../tmp/hydra_hwloc_xmlfile_")
-    files = [Path(leftovers.SHM, f"{name}{os.getpid()}{when}") for name in names]
+    files = [Path(processes.SHM, f"{name}{os.getpid()}{when}") for name in names]
 
     def write() -> None:
         for file in files:
@@ -104,8 +103,8 @@ def test_files_of_other_programs_survive_a_job_although_they_are_named_like_mpis
         if when == "before":
             write()
         job = subprocess.Popen(
-            [*supervised(), env.mpiexec(), "-n", "2", sys.executable, "-c", script],
-            env={**os.environ, **env.settings()},
+            [*supervised(), launch.mpiexec(), "-n", "2", sys.executable, "-c", script],
+            env={**os.environ, **launch.settings()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -115,7 +114,7 @@ def test_files_of_other_programs_survive_a_job_although_they_are_named_like_mpis
         job.communicate(b"\n", timeout=60)
         assert [file.read_text() for file in files] == ["kept"] * len(files)
     finally:
-        leftovers.remove(list(map(str, files)))
+        processes.remove(list(map(str, files)))
 
 
 @pytest.mark.skipif(not LINUX, reason="elsewhere, no directory lists the segments")
@@ -127,14 +126,13 @@ def test_ranks_that_are_killed_as_soon_as_mpi_has_begun_leave_no_segment() -> No
         "if MPI.COMM_WORLD.rank == 0: print(*os.listdir('/dev/shm'), flush=True)\n"
         "MPI.COMM_WORLD.Barrier(); os.kill(os.getpid(), 9)"
     )
-    before = set(os.listdir(leftovers.SHM))
-    command = [*supervised(), env.mpiexec(), "-n", "2", sys.executable, "-c", script]
-    done = subprocess.run(
-        command, env={**os.environ, **env.settings()}, capture_output=True, text=True, timeout=60, check=False
-    )
-    made = {name for name in done.stdout.split() if name.startswith(leftovers.NAMES)} - before
+    before = set(os.listdir(processes.SHM))
+    command = [*supervised(), launch.mpiexec(), "-n", "2", sys.executable, "-c", script]
+    environment = {**os.environ, **launch.settings()}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    made = {name for name in done.stdout.split() if name.startswith(processes.NAMES)} - before
     assert made, done
-    unused = {os.path.basename(path) for path in leftovers.forgotten_segments()}
+    unused = {os.path.basename(path) for path in processes.forgotten_segments()}
     assert not made & unused
 
 
@@ -142,7 +140,7 @@ def test_ranks_that_are_killed_as_soon_as_mpi_has_begun_leave_no_segment() -> No
 def test_a_killed_starter_that_has_loaded_mpi_leaves_no_segment() -> None:
     """As a notebook's kernel that has imported mpi4py after `connect()`."""
     script = (
-        "import subprocess, time; from mpiwatch.supervisor import supervised\n"
+        "import subprocess, time; from mpiwatch.processes import supervised\n"
         "job = subprocess.Popen([*supervised(), 'sh', '-c', 'echo; read line'], stdin=subprocess.PIPE)\n"
         "input(); from mpi4py import MPI; print('begun', flush=True); time.sleep(60)"
     )
@@ -156,13 +154,13 @@ def test_a_killed_starter_that_has_loaded_mpi_leaves_no_segment() -> None:
         assert starter.stdout.readline() == "begun\n"
         made = [
             path
-            for path, inode in leftovers.files_of_mpi().items()
-            if inode in leftovers.inodes_in_use([starter.pid])
+            for path, inode in processes.files_of_mpi().items()
+            if inode in processes.inodes_in_use([starter.pid])
         ]
     finally:
         starter.kill()
         starter.communicate()
-    assert made or not env.is_mpich(env.mpiexec())  # Open MPI makes no segment for one process
+    assert made or not processes.is_mpich(launch.mpiexec())  # Open MPI makes no segment for one process
     wait_until(lambda: not any(map(os.path.exists, made)), "the segments are gone", 20)
 
 
@@ -173,10 +171,10 @@ def test_a_folder_of_another_user_with_the_name_of_open_mpis_is_kept(tmp_path: P
     folder.mkdir()
     try:
         os.chown(folder, 12345, 12345)
-        leftovers.sweep(leftovers.JobFiles(), pid)
+        processes.sweep(processes.JobFiles(), pid)
         assert folder.exists()
         os.chown(folder, 0, 0)
-        leftovers.sweep(leftovers.JobFiles(), pid)
+        processes.sweep(processes.JobFiles(), pid)
         assert not folder.exists()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -61,7 +61,7 @@ def of_room(room: str) -> Iterator[str]:
         for part, name in (
             ("communicators", "watch"),
             ("communicators", "watch_world"),
-            ("errors", "HangError"),
+            ("waiting", "HangError"),
         ):
             yield from entry(f"{part}.{name}", getattr(importlib.import_module(f"mpiwatch.{part}"), name), 2)
 

@@ -31,7 +31,7 @@ import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
 
 from labkit.exercises import catalogue
-from mpiwatch.supervisor import supervised
+from mpiwatch.processes import supervised
 
 DEADLINE_S = 300.0
 IDLE_S = 20.0

@@ -7,12 +7,12 @@ connect(profile="hosts") copies this file to the IPython profile of that name, f
 import sys
 
 from labkit.cluster.supervisor import supervised
-from mpiwatch import env
+from mpiwatch import launch
 
 c = get_config()  # noqa: F821  (given by traitlets)
 
 c.MPILauncher.mpi_cmd = [*supervised("engines"), sys.executable, "-m", "labkit.hosts.mpi"]
 # Leave out the variables that the profile `mpi` sets for ranks of one machine.
-c.MPILauncher.environment = env.settings()
+c.MPILauncher.environment = launch.settings()
 # The controller is in another network than the engines, which reach it through the file system.
 c.SupervisedControllerLauncher.controller_args.append("--IPController.engine_transport=ipc")

@@ -7,7 +7,7 @@ and JupyterLab's cluster panel read it, in any home folder and profile.
 import sys
 
 from labkit.cluster.supervisor import supervised
-from mpiwatch import env
+from mpiwatch import launch
 
 c = get_config()  # noqa: F821  (given by traitlets)
 
@@ -15,11 +15,11 @@ c.Cluster.engine_launcher_class = "mpi"
 c.Cluster.n = 4
 
 # This environment's mpiexec. Another MPI's would start n worlds of one rank.
-c.MPILauncher.mpi_cmd = [*supervised("engines"), env.mpiexec()]
+c.MPILauncher.mpi_cmd = [*supervised("engines"), launch.mpiexec()]
 # Each engine has an exit recorder as its parent, which tells which rank died first.
 c.EngineLauncher.engine_cmd = [sys.executable, "-m", "labkit.cluster.engine"]
 # These ranks need no network, which also saves Open MPI a second of looking for a fast one.
-c.MPILauncher.environment = {**env.settings(), **env.one_machine()}
+c.MPILauncher.environment = {**launch.settings(), **launch.one_machine()}
 c.Cluster.controller_launcher_class = "supervised"
 c.SupervisedControllerLauncher.controller_cmd = [sys.executable, "-m", "labkit.cluster.controller"]
 

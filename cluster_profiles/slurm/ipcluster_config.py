@@ -9,13 +9,13 @@ import sys
 
 from labkit.cluster.slurm import controller_address, load
 from labkit.cluster.supervisor import supervised
-from mpiwatch import env
+from mpiwatch import launch
 
 c = get_config()  # noqa: F821  (given by traitlets)
 
 c.MPILauncher.mpi_cmd = [*supervised("job"), sys.executable, "-m", "labkit.cluster.slurm"]
 # Leave out the variables that the profile `mpi` sets for ranks of one machine.
-c.MPILauncher.environment = env.settings()
+c.MPILauncher.environment = launch.settings()
 # Cancelling a job takes longer than ending processes on this machine.
 c.MPILauncher.stop_seconds_until_kill = 40
 

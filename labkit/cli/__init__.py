@@ -14,7 +14,7 @@ import click
 from labkit import __version__
 from labkit.cli.inputs import one_line
 from labkit.cli.ranks import usage_errors_once
-from mpiwatch import env
+from mpiwatch import launch
 
 # Each command's module and help line. The help lines stand here, so that `labkit --help` imports no module.
 COMMANDS = {
@@ -69,4 +69,4 @@ class _Lazy(click.Group):
 @click.version_option(__version__)
 def main() -> None:
     """Allreduce Lab: data-parallel training by hand, on real MPI ranks."""
-    env.apply()  # before a subcommand imports NumPy or MPI
+    launch.apply()  # before a subcommand imports NumPy or MPI

@@ -16,7 +16,7 @@ import click
 from labkit import units
 from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
 from labkit.cli.ranks import child_rows, mpiexec, on_ranks, world
-from mpiwatch import env
+from mpiwatch import launch
 
 if TYPE_CHECKING:
     from labkit.bench.collectives import Prediction
@@ -68,7 +68,7 @@ def step(models: tuple[str, ...], batches: tuple[int, ...], threads: tuple[int, 
             rows += child_rows([*words, "--threads", str(count)], STEP_DEADLINE_S)
     else:
         (count,) = threads or (1,)
-        os.environ.update({name: str(count) for name in env.ONE_THREAD})
+        os.environ.update({name: str(count) for name in launch.ONE_THREAD})
         from labkit.bench.step import compare
 
         rows = compare(models or MODELS, batches or (64,), count)

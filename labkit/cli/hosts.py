@@ -11,7 +11,7 @@ import sys
 import click
 
 from labkit.cli.inputs import MOST_RANKS, Whole, one_line
-from mpiwatch.supervisor import supervised
+from mpiwatch.processes import supervised
 
 
 @click.group

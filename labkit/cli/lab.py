@@ -21,7 +21,7 @@ import click
 
 from labkit.cli.inputs import MOST_RANKS, InputError, Place, Whole, one_line
 from labkit.cluster import PROFILE, RANKS
-from mpiwatch.supervisor import supervised
+from mpiwatch.processes import supervised
 
 START_S = 60.0  # how long JupyterLab may take to answer
 POLL_S = 0.1

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labkit.children import ChildError, run_child
-from mpiwatch import env
+from mpiwatch import launch
 from mpiwatch.processes import print_error
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def mpiexec(p: int) -> list[str]:
 
     Raise ClickException if there is no mpiexec.
     """
-    found = env.mpiexec()
+    found = launch.mpiexec()
     if not shutil.which(found):
         raise click.ClickException(
             f"there is no {found} to start ranks with: install MPI, for example by pip install mpich"
@@ -82,7 +82,7 @@ def on_ranks(p: int, deadline_s: float) -> None:
         done = run_child(
             [*mpiexec(p), sys.executable, "-m", "labkit", *sys.argv[1:]],
             deadline_s=deadline_s,
-            environment={**os.environ, **env.one_machine(), STARTED: "1"},
+            environment={**os.environ, **launch.one_machine(), STARTED: "1"},
             capture=False,
             check=False,
         )
@@ -158,7 +158,7 @@ def world(command: str, ranks: int | None = None) -> Iterator[MPI.Intracomm]:
 
     Raise CollectiveError on every rank unless there are as many as --ranks asks for.
     """
-    os.environ.update(env.ONE_THREAD)
+    os.environ.update(launch.ONE_THREAD)
     from mpi4py import MPI
 
     from labkit.comm import raise_together

@@ -21,7 +21,7 @@ from labkit.files import atomic_write
 from labkit.train.presets import PRESETS
 from labkit.train.settings import RECIPES, THE_RUN, OptionText, Settings
 from mpiwatch.launch import Options, refuse_world_of_one
-from mpiwatch.leftovers import sweep_after_this_job
+from mpiwatch.processes import sweep_after_this_job
 from mpiwatch.program import begin_watching
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from labkit.cluster import slurm
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.ownership import Claim
 from labkit.cluster.supervisor import cluster_files, supervised
-from mpiwatch.leftovers import remove
-from mpiwatch.processes import alive
+from mpiwatch.processes import alive, remove
 
 DEFAULT_PROFILE = "mpi"
 SETTINGS = "ipcluster_config.py"

@@ -42,7 +42,7 @@ def rank_info() -> RankInfo:
 
 def label_cells(shell: Any) -> None:
     """Make tracebacks name a cell by its number in the notebook; this engine counts its own cells."""
-    from mpiwatch.source import cell_number  # noqa: PLC0415
+    from mpiwatch.snapshot import cell_number  # noqa: PLC0415
 
     own_label = type(shell.compile).format_code_name
 
@@ -67,20 +67,20 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     from IPython import get_ipython  # noqa: PLC0415
 
     from labkit.cluster.supervisor import files_of_this_cluster  # noqa: PLC0415
-    from mpiwatch import renewal  # noqa: PLC0415
+    from mpiwatch import communicators  # noqa: PLC0415
     from mpiwatch.communicators import watch_world  # noqa: PLC0415
     from mpiwatch.recorder import CellState  # noqa: PLC0415
     from mpiwatch.waiting import Watch  # noqa: PLC0415
 
     comm = watch_world(deadline_s=deadline_s, keep=True)
-    renewal.prepare(comm)
+    communicators.prepare_renewal(comm)
     if strict:
-        from mpiwatch.strict import ending  # noqa: PLC0415
+        from mpiwatch.strict import begin  # noqa: PLC0415
 
-        comm = ending.begin(comm)
+        comm = begin(comm)
     shell = get_ipython()
     cleared = clear_names(shell) if clear else []
-    if renewal.is_due_on_any_rank():  # the notebook whose cell failed has not renewed them
+    if communicators.renewal_is_due_on_any_rank():  # the notebook whose cell failed has not renewed them
         renew_comm()
     shell.user_ns.update(comm=comm, rank=comm.rank, size=comm.size, np=np)
     if comm.watch is None:
@@ -99,9 +99,9 @@ def renew_comm() -> None:
     from IPython import get_ipython  # noqa: PLC0415
     from mpi4py import MPI  # noqa: PLC0415
 
-    from mpiwatch import renewal  # noqa: PLC0415
+    from mpiwatch import communicators  # noqa: PLC0415
 
-    renewal.renew(MPI.COMM_WORLD, get_ipython().user_ns)
+    communicators.renew(MPI.COMM_WORLD, get_ipython().user_ns)
 
 
 def unreceived_messages() -> tuple[list[Any], list[Any]]:
@@ -131,27 +131,27 @@ def clear_names(shell: Any) -> list[str]:
 
 def record_cells(shell: Any, watch: Any) -> None:
     """Record in the flight recorder when code that a client runs on this engine begins and ends."""
-    from mpiwatch import renewal, requests  # noqa: PLC0415
+    from mpiwatch import communicators, messages  # noqa: PLC0415
     from mpiwatch.recorder import CellState  # noqa: PLC0415
-    from mpiwatch.source import describe  # noqa: PLC0415
+    from mpiwatch.snapshot import describe  # noqa: PLC0415
 
     streams = {"stdout": sys.stdout, "stderr": sys.stderr}
     for stream in streams.values():
         stream.close = stream.flush  # type: ignore[method-assign]  # a closed one cannot be opened again
 
     def begin() -> None:
-        requests.balance[0] = 0
+        messages.balance[0] = 0
         watch.begin_cell()
 
     def end(error: BaseException | None) -> None:
         for name, stream in streams.items():
             if getattr(getattr(sys, name), "closed", True):
                 setattr(sys, name, stream)  # without it, no later cell could run
-        strict = sys.modules.get("mpiwatch.strict.ending")
+        strict = sys.modules.get("mpiwatch.strict")
         if strict is not None and (left := strict.end_cell()):
             print(left)
-        watch.slot.balance = 0 if strict is not None else requests.balance[0]  # it has findings of its own
-        renewal.is_due = renewal.is_due or error is not None
+        watch.slot.balance = 0 if strict is not None else messages.balance[0]  # it has findings of its own
+        communicators.renewal_is_due = communicators.renewal_is_due or error is not None
         state = CellState.RETURNED if error is None else CellState.RAISED
         watch.end_cell(state, describe(error) if error else "")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mpiwatch.wording import wrapped
+from mpiwatch.report import wrapped
 
 NO_ENGINES = "there are no engines yet: run the notebook's cell with `connect()` first."
 NOT_CONNECTED = (

@@ -12,7 +12,7 @@ from ipyparallel.error import RemoteError, TaskAborted
 
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.errors import CellFailed, CellHung
-from mpiwatch.wording import ranks_phrase
+from mpiwatch.report import ranks_phrase
 
 CONSEQUENCES = (
     "HangError",

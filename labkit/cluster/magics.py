@@ -19,8 +19,7 @@ from labkit.cluster import ipyparallel_private as private
 from labkit.cluster import live_view, output
 from labkit.cluster.failures import error_of, failures, failures_in, hang_report
 from labkit.cluster.ranks import Ranks
-from mpiwatch.report import Report
-from mpiwatch.wording import runs
+from mpiwatch.report import Report, runs
 
 POLL_S = 0.05  # between two looks at a cell that runs
 RUNS_SHOWN = 6  # of consecutive cells; a longer list is hard to read

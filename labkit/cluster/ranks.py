@@ -24,9 +24,8 @@ from labkit.cluster.slurm import Job
 from labkit.cluster.supervisor import cluster_files
 from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.recorder import FlightRecorder
-from mpiwatch.report import Activity, Reason, Report, render
+from mpiwatch.report import Activity, Reason, Report, ranks_phrase, render
 from mpiwatch.snapshot import take_snapshot
-from mpiwatch.wording import ranks_phrase
 
 ADVICE = (
     "Run the cell with `connect()` again: it starts new engines and lists the cells to run again, "

@@ -29,8 +29,8 @@ from platformdirs import user_config_path
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.supervisor import cluster_files, files_of_this_cluster
 from labkit.files import atomic_write
-from mpiwatch import env
-from mpiwatch.wording import ranks_phrase
+from mpiwatch import launch
+from mpiwatch.report import ranks_phrase
 
 if TYPE_CHECKING:
     import ipyparallel as ipp
@@ -387,9 +387,9 @@ def main(arguments: list[str]) -> int:
         sys.exit(__doc__)
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
-    if os.environ.get(env.OVERSUBSCRIBE) == env.OPEN_MPI[env.OVERSUBSCRIBE]:
+    if os.environ.get(launch.OVERSUBSCRIBE) == launch.OPEN_MPI[launch.OVERSUBSCRIBE]:
         # With this setting, Open MPI would put all ranks on the first node. SLURM has counted the cores.
-        del os.environ[env.OVERSUBSCRIBE]
+        del os.environ[launch.OVERSUBSCRIBE]
     files = files_of_this_cluster()
     log = f"{files['job']}-%j.out"
     exits = Path(files["exits"])
@@ -397,7 +397,7 @@ def main(arguments: list[str]) -> int:
     try:
         # Block signals: one that arrives before sbatch answers would lose the job's id.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-        script = batch_script(load(), int(arguments[1]), arguments[2:], env.mpiexec(), log)
+        script = batch_script(load(), int(arguments[1]), arguments[2:], launch.mpiexec(), log)
         job = submit(script)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
         last = watch(job, Path(files["job"]), exits)

@@ -2,14 +2,14 @@
 
     python supervisor.py ROLE STARTER COMMAND [ARGUMENT …]
 
-runs COMMAND as mpiwatch.supervisor does. STARTER is the pid of the process that starts this program, and ROLE
+runs COMMAND as mpiwatch.processes does. STARTER is the pid of the process that starts this program, and ROLE
 is one of
 
 - `controller`: end with STARTER, and remove the files that describe the cluster;
 - `engines`: end with the cluster's controller, whichever process started the engines;
 - `job`: the same for engines that are a SLURM job, with enough time to cancel it.
 
-Like mpiwatch.supervisor it is run by path and imports the standard library alone.
+Like mpiwatch.processes it is run by path and imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ import time
 if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from mpiwatch import env, leftovers
-from mpiwatch.processes import alive
-from mpiwatch.supervisor import run_by_path, supervise
+from mpiwatch import processes
+from mpiwatch.processes import alive, run_by_path, supervise
 
 GRACE_S = {"controller": 2.0, "engines": 2.0, "job": 35.0}  # from SIGTERM to SIGKILL; ipyparallel has 5 s
 
@@ -133,12 +132,12 @@ def main(arguments: list[str]) -> int:
     files = files_of_this_cluster()
     # Engines must not read the files of a controller that a power cut ended, and the exits of the engines
     # before them are not theirs.
-    leftovers.remove([files["client"], files["engine"]] if role == "controller" else [files["exits"]])
+    processes.remove([files["client"], files["engine"]] if role == "controller" else [files["exits"]])
     return supervise(
         command,
         watched,
         GRACE_S[role],
-        signal.SIGTERM if role == "job" else env.end_signal(command[0]),
+        signal.SIGTERM if role == "job" else processes.end_signal(command[0]),
         lambda pid, stopped: files_to_remove(role, watched, pid, stopped=stopped),
     )
 

@@ -23,8 +23,7 @@ from labkit.comm.output import print_by_rank
 from labkit.comm.running import run
 from labkit.comm.scheduled import RingComm, ScheduledComm
 from labkit.comm.shared_memory import shared_array
-from mpiwatch.errors import CollectiveError, raise_together
-from mpiwatch.waiting import sleeping_barrier
+from mpiwatch.waiting import CollectiveError, raise_together, sleeping_barrier
 
 mpiwatch.wrappers.append("labkit.comm")
 

@@ -42,7 +42,7 @@ from labkit.hosts import HostsError, running
 from labkit.hosts.namespaces import TOKEN
 from labkit.units import MIB, approx_size, approx_time, format_bandwidth, format_size
 from mpiwatch import waiting
-from mpiwatch.errors import CollectiveError
+from mpiwatch.waiting import CollectiveError
 from mpiwatch.wrapper import CommWrapper
 
 LIBRARY = "mpi"

@@ -19,7 +19,7 @@ from labkit.comm.auto import auto, chosen, chosen_array
 from labkit.comm.running import Steps, complete
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
 from labkit.comm.shared_memory import shared_array
-from mpiwatch.errors import raise_faults
+from mpiwatch.waiting import raise_faults
 
 # Whatever averages a gradient in place, given this rank's weight: an `Averaging`, or a function of your own.
 Averages = Callable[[MPI.Intracomm, np.ndarray, float], None]

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch.buffers import nbytes
-from mpiwatch.wrapper import CommWrapper, like_mpi4py
+from mpiwatch.wrapper import CommWrapper, like_mpi4py, nbytes
 
 MESSAGES = "messages"  # sent outside any schedule
 

@@ -18,9 +18,8 @@ from mpi4py import MPI
 from labkit import data
 from labkit.comm import tags
 from labkit.data import Scheme, shards
-from mpiwatch.errors import CollectiveError, raise_together
-from mpiwatch.waiting import sleeping_barrier
-from mpiwatch.wording import ranks_phrase
+from mpiwatch.report import ranks_phrase
+from mpiwatch.waiting import CollectiveError, raise_together, sleeping_barrier
 
 TIMEOUT_S = 120.0  # without a heartbeat; a download itself gives up earlier on a silent server
 HEARTBEAT_S = 1.0

@@ -26,10 +26,8 @@ from mpi4py import MPI
 from labkit.comm.clock import offset, one_machine
 from labkit.comm.counting import LIBRARY, SENDS, named, wrap
 from labkit.units import format_bandwidth, format_time, parse_bandwidth, parse_time
-from mpiwatch.buffers import is_in_place, nbytes
-from mpiwatch.errors import raise_together
-from mpiwatch.waiting import yield_core
-from mpiwatch.wrapper import CommWrapper
+from mpiwatch.waiting import raise_together, yield_core
+from mpiwatch.wrapper import CommWrapper, is_in_place, nbytes
 
 POLL_S = 1e-4  # between polls for a message
 PROGRESS_S = 1e-3  # the longest sleep: MPI makes progress on other messages only when it is called

@@ -18,9 +18,8 @@ from labkit.comm.counting import CountingComm
 from labkit.comm.running import complete, steps
 from labkit.schedules import Schedule, ring_allreduce
 from mpiwatch import waiting
-from mpiwatch.buffers import flat, is_in_place
-from mpiwatch.errors import raise_faults
-from mpiwatch.wrapper import CommWrapper
+from mpiwatch.waiting import raise_faults
+from mpiwatch.wrapper import CommWrapper, flat, is_in_place
 
 _OPS = ("SUM", "PROD", "MAX", "MIN", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR")
 _OPS_OF_KIND = {"i": 10, "u": 10, "f": 4, "c": 2}  # how many of _OPS work, by dtype.kind

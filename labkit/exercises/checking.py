@@ -18,8 +18,8 @@ from labkit.children import ChildError, run_child
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, START_S, clean_environment, scratch_folder
-from mpiwatch.source import is_cell
-from mpiwatch.wording import COLUMNS, counted, wrapped
+from mpiwatch.report import COLUMNS, counted, wrapped
+from mpiwatch.snapshot import is_cell
 
 PRINTED_LINES = 10
 PRINTED_COLUMNS = COLUMNS - len("[stdout:0] ")  # with which `%%px` marks what rank 0 prints

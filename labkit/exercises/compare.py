@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.transport import Foreign
-from mpiwatch.wording import counted
+from mpiwatch.report import counted
 
 ROUNDINGS = 1024  # the tolerance, in units of the dtype's rounding, relative to the largest value
 NUMBERS = "biufc"  # kinds of dtype

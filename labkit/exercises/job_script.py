@@ -23,7 +23,7 @@ from labkit.exercises import sandbox
 from labkit.exercises.launching import scratch_folder
 from labkit.exercises.limits import PROCESSES, limit, processes
 from labkit.exercises.transport import read_bytes
-from mpiwatch.supervisor import supervised
+from mpiwatch.processes import supervised
 
 CPU_S = 60.0  # of a script; it waits most of the time
 

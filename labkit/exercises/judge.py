@@ -28,7 +28,7 @@ from labkit.exercises.compare import ROUNDINGS, difference, names_of_parts
 from labkit.exercises.exercise import Case, Exercise, Outcome, Verdict
 from labkit.exercises.launching import Job, Run
 from labkit.exercises.transport import Foreign, Unreadable, pack, unpack
-from mpiwatch.wording import ranks_phrase
+from mpiwatch.report import ranks_phrase
 
 MEMORY_BYTES = 4 << 30  # of address space, for the judge: a student's results can be large
 MOST_WORDS = 2000  # characters of a finding

@@ -24,9 +24,9 @@ from labkit.children import end
 from labkit.exercises import sandbox, transport
 from labkit.exercises.exercise import Case, Exercise
 from labkit.exercises.limits import FILE_BYTES, PROCESSES, processes
-from mpiwatch import env
+from mpiwatch import launch
 from mpiwatch.launch import Options, command_line
-from mpiwatch.supervisor import supervised
+from mpiwatch.processes import is_mpich, supervised
 
 START_S = 60.0  # for all ranks to start; a second on an idle machine
 EXTRA_S = 50.0  # beyond a deadline, for ranks that sleep or wait for a core
@@ -256,7 +256,7 @@ def clean_environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith("LC_")}
     if site.ENABLE_USER_SITE:
         kept["PYTHONUSERBASE"] = site.getuserbase()  # it depends on HOME, which differs in a job
-    return {**env.one_machine(kept), **kept, **env.ONE_THREAD, **env.OPEN_MPI}
+    return {**launch.one_machine(kept), **kept, **launch.ONE_THREAD, **launch.OPEN_MPI}
 
 
 @contextmanager
@@ -274,8 +274,8 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def _mpiexec() -> list[str]:
-    mpiexec = env.mpiexec()
-    return [mpiexec, "-launcher", "fork"] if env.is_mpich(mpiexec) else [mpiexec]
+    mpiexec = launch.mpiexec()
+    return [mpiexec, "-launcher", "fork"] if is_mpich(mpiexec) else [mpiexec]
 
 
 def is_full(folder: Path) -> bool:

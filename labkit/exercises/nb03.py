@@ -11,7 +11,7 @@ import numpy as np
 
 from labkit.exercises.exercise import WITH_MPI, Case, Exercise
 from labkit.exercises.wraps import collectives_with
-from mpiwatch.wording import counted
+from mpiwatch.report import counted
 
 if TYPE_CHECKING:
     from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI

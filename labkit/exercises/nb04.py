@@ -12,7 +12,7 @@ import numpy as np
 
 from labkit.exercises.exercise import Case, Code, Exercise, Outcome
 from labkit.exercises.wraps import COLLECTIVES, SUMS
-from mpiwatch.wording import counted
+from mpiwatch.report import counted
 
 
 def cases() -> Sequence[Case]:

@@ -28,7 +28,7 @@ from labkit.schedules import (
     simulate,
     verify,
 )
-from mpiwatch.wording import counted
+from mpiwatch.report import counted
 
 WITH_CHUNK = '''\
 import numpy as np

@@ -15,7 +15,7 @@ import numpy as np
 from labkit import schedules
 from labkit.exercises import wraps
 from labkit.exercises.exercise import WITH_MPI, Case, Exercise
-from mpiwatch.wording import counted
+from mpiwatch.report import counted
 
 if TYPE_CHECKING:
     from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI

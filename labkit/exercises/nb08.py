@@ -13,7 +13,7 @@ import numpy as np
 
 from labkit.exercises.exercise import WITH_MPI, Case, Exercise, Outcome, both_dtypes
 from labkit.exercises.wraps import at_most
-from mpiwatch.wording import counted
+from mpiwatch.report import counted
 
 # Exercise 8.1
 

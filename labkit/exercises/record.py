@@ -23,7 +23,7 @@ from platformdirs import user_state_path
 from labkit.exercises import catalogue
 from labkit.exercises.exercise import Exercise
 from labkit.files import atomic_write
-from mpiwatch.wording import COLUMNS, counted, wrapped
+from mpiwatch.report import COLUMNS, counted, wrapped
 
 FILE = "LABKIT_PROGRESS"
 Record = dict[

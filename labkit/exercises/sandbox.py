@@ -51,7 +51,7 @@ from labkit.hosts.namespaces import (
     leave,
     mount,
 )
-from mpiwatch import env
+from mpiwatch import launch
 from mpiwatch.processes import LINUX, PR_SET_PDEATHSIG
 
 # From <linux/sched.h>, <sys/mount.h>, <linux/mount.h>, <sys/prctl.h> and <linux/sockios.h>.
@@ -173,7 +173,7 @@ def command(words: Sequence[str], folder: Path, read_only: Sequence[Path] = ()) 
     if package.parent.name in ("site-packages", "dist-packages"):
         needed.append(package.parent)
     seen = [*needed, Path(sysconfig.get_path("stdlib"))]
-    if mpiexec := shutil.which(env.mpiexec()):
+    if mpiexec := shutil.which(launch.mpiexec()):
         seen += [Path(mpiexec).parents[1], Path(mpiexec).resolve().parents[1]]
     private = {Path.home().resolve(), *Path.home().resolve().parents, *package.parents} - set(needed)
     seen = [each for each in dict.fromkeys(seen) if each not in private and each.exists()]

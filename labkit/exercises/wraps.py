@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.exercises.exercise import Case
-from mpiwatch import opcodes
+from mpiwatch import report
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -27,7 +27,7 @@ Wrap = Callable[[Any, Case], Any]
 # non-blocking and persistent, of arrays and of objects.
 COLLECTIVES = tuple(
     name
-    for name in (*opcodes.OF_ARRAYS, *opcodes.OF_OBJECTS, *opcodes.NONBLOCKING_COLLECTIVES)
+    for name in (*report.OF_ARRAYS, *report.OF_OBJECTS, *report.NONBLOCKING_COLLECTIVES)
     if "barrier" not in name.lower()
 )
 

@@ -16,8 +16,8 @@ from labkit.hosts import links
 from labkit.hosts.control import running
 from labkit.hosts.namespaces import FOLDER, PREFIX, TOKEN, enter
 from labkit.hosts.state import HostsError, State, folder
-from mpiwatch import env
-from mpiwatch.processes import die_with_parent
+from mpiwatch import launch
+from mpiwatch.processes import die_with_parent, end_signal, is_mpich
 
 # Both MPIs need these to use the network: hosts on one machine can reach each other's memory, and MPICH would
 # use it. Settings of an MPI that is not in use do no harm.
@@ -38,7 +38,7 @@ def command(state: State, mpiexec: str, ranks: int, program: list[str]) -> tuple
     """Return the command line that starts a program on the first hosts, and its environment variables."""
     names = [host.name for host in state.hosts[:ranks]]
     agent = str(folder() / "agent")
-    if env.is_mpich(mpiexec):
+    if is_mpich(mpiexec):
         options = ["-launcher", "ssh", "-launcher-exec", agent, "-hosts", ",".join(names)]
         options += ["-localhost", links.SWITCH_ADDRESS, "-iface", links.SWITCH]
         settings = {}
@@ -76,12 +76,12 @@ def execute(program: list[str], ranks: int | None = None) -> NoReturn:
             f"{ranks} ranks do not fit on {len(state.hosts)} hosts: each host runs one rank. "
             f"Run `labkit hosts down`, then `labkit hosts up --n {ranks}`."
         )
-    mpiexec, parent = env.mpiexec(), os.getppid()
+    mpiexec, parent = launch.mpiexec(), os.getppid()
     line, settings = command(state, mpiexec, ranks, program)
     ours = {TOKEN: state.token, FOLDER: str(folder())}
     enter(state.holder)
-    die_with_parent(env.end_signal(mpiexec), parent)
-    os.execvpe(line[0], line, {**os.environ, **env.settings(), **settings, **ours})
+    die_with_parent(end_signal(mpiexec), parent)
+    os.execvpe(line[0], line, {**os.environ, **launch.settings(), **settings, **ours})
 
 
 def main(arguments: list[str]) -> None:

@@ -28,7 +28,7 @@ from labkit.train.batches import Batches
 from labkit.train.callbacks import Callback, Optimizer
 from labkit.train.replicas import mean_buffers
 from labkit.train.steps import Epoch, Position
-from mpiwatch.wording import ranks_phrase
+from mpiwatch.report import ranks_phrase
 
 FORMATS = "labkit checkpoint 1", "labkit checkpoint 2"  # the last one is written, all are read
 Handler = Callable[[int, "FrameType | None"], Any] | int | None

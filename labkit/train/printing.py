@@ -21,7 +21,7 @@ from labkit.nn import Model
 from labkit.train.callbacks import ALL, Callback
 from labkit.train.settings import Settings
 from labkit.train.steps import Epoch, Step
-from mpiwatch.wording import ranks_phrase
+from mpiwatch.report import ranks_phrase
 
 LAUNCHERS = "mpiexec", "mpirun", "prterun", "orterun", "srun"
 WIDEST = 100

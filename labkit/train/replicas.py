@@ -20,7 +20,7 @@ from labkit.comm import CollectiveError
 from labkit.nn import Classifier, Model
 from labkit.train.settings import Buffers
 from labkit.train.steps import Epoch, Position
-from mpiwatch.wording import ranks_phrase
+from mpiwatch.report import ranks_phrase
 
 
 def broadcast_model(comm: MPI.Intracomm, model: Model) -> None:

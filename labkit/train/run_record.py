@@ -26,8 +26,7 @@ import labkit
 from labkit.files import atomic_write, locked, remove_unfinished
 from labkit.nn import MODELS, Model, load_model, save_model
 from labkit.train.steps import Epoch, Step
-from mpiwatch.env import ONE_THREAD
-from mpiwatch.launch import node_name
+from mpiwatch.launch import ONE_THREAD, node_name
 from mpiwatch.processes import cores
 
 # The columns of iterations.csv after the rank, and the parts of an iteration's time.

@@ -1,1 +1,721 @@
-"""Strict mode: errors that show only with other sizes, on other machines, or after hours."""
+"""Strict mode: errors that show only with other sizes, on other machines, or after hours.
+
+`begin` puts `mpi4py.MPI` into strict mode; `end_cell` and `end_program` list the findings.
+
+Its communicator is a watched one above another way for messages to travel (see `Exchange`): sends wait for
+their receives, and the ranks compare their calls.
+
+The accesses of its windows are compared in the call that ends their epoch. MPI lets a Put or Get take place
+at any time before its epoch ends, so strict mode issues all of them at the end. Therefore, the rank itself
+has made every change in its window's memory between two fences.
+"""
+
+# ruff: noqa: PLR0917 (signatures as mpi4py has them)
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from time import sleep
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+from mpi4py.MPI import Win as RawWin
+
+from mpiwatch import communicators, messages, wrapper
+from mpiwatch.communicators import ACCESSES, WatchedComm, check_access
+from mpiwatch.messages import STARTED_BY, polled, sending, starting
+from mpiwatch.recorder import CellState
+from mpiwatch.report import OPERATION_NAMES, UNKNOWN
+from mpiwatch.strict import calls, findings
+from mpiwatch.strict.calls import (
+    BothOperation,
+    CollectiveCall,
+    CollectiveOperation,
+    Exchange,
+    Operation,
+    ReceiveOperation,
+    SendOperation,
+    StrictPrequest,
+    StrictRequest,
+    clock,
+    lock,
+)
+from mpiwatch.strict.findings import (
+    Category,
+    Finding,
+    Parts,
+    Region,
+    Signature,
+    StrictError,
+    add,
+    check_dtype,
+    forget,
+    free_types,
+    here,
+    of_each,
+    of_message,
+    overlap,
+    parts_of,
+    track,
+    with_own_types,
+)
+from mpiwatch.wrapper import LikeMpi4py, arguments_of, check_message, is_in_place, like, parse
+
+FROM_ROOT = ("Bcast", "Scatter", "Scatterv", "bcast", "scatter")
+TO_ROOT = ("Reduce", "Gather", "Gatherv", "reduce", "gather")
+REDUCING = "Reduce", "Allreduce", "Scan", "Exscan"
+REDUCTIONS = ("SUM", "PROD", "MAX", "MIN")  # those that non-blocking collectives compare
+# Blocking collective -> the argument whose count and dtype are the same on all ranks.
+COMPARED = {"Bcast": "buf", "Reduce": "sendbuf", "Allreduce": "sendbuf", "Scan": "sendbuf"}
+# Collectives with counts for each rank, and whether the send and the receive buffer have such counts.
+AMOUNTS = {
+    "Gatherv": (False, True),
+    "Scatterv": (True, False),
+    "Allgatherv": (False, True),
+    "Alltoallv": (True, True),
+}
+
+
+class StrictComm(WatchedComm):
+    """A watched communicator whose `Send` and `send` are synchronous and whose messages are compared.
+
+    Messages on communicators made by Idup have no headers.
+    """
+
+    _exchange: Exchange | None = None
+
+    def begin(self) -> None:
+        """Open the exchange of headers for this communicator. Collective."""
+        channel = self._channel
+        if channel is None:
+            return
+        self._exchange = exchange = Exchange(self, channel.members)
+        self._renew_with(exchange.shadow, exchange.forget)
+
+        def has_begun(operation: int | str, root: int) -> None:
+            name = operation if isinstance(operation, str) else OPERATION_NAMES[operation]
+            if exchange.amounts is not None:
+                _compare_amounts(exchange, name)
+            if name not in ("Free", "Disconnect"):
+                _merge_clocks(exchange, name, root)
+
+        channel.has_begun = has_begun
+
+    def _derived(self, new: Any, is_ready: bool = True) -> None:
+        super()._derived(new, is_ready)
+        if is_ready:
+            new.begin()
+        track(new, "communicator")
+
+    def Free(self) -> None:
+        super().Free()
+        self._ended()
+
+    def Disconnect(self) -> None:
+        super().Disconnect()
+        self._ended()
+
+    def _ended(self) -> None:
+        forget(self)
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
+
+    def Get_group(self) -> MPI.Group:
+        return MPI.Group.adopt(super().Get_group())  # type: ignore[attr-defined]
+
+    def _check(self, peer: int, tag: int, receives: bool) -> None:
+        if self == MPI.COMM_NULL:
+            raise MPI.Exception(MPI.ERR_COMM)
+        if self.watch is not None:
+            self.watch.check_process()
+        if not (0 <= peer < self.size or peer == MPI.PROC_NULL or (receives and peer == MPI.ANY_SOURCE)):
+            raise MPI.Exception(MPI.ERR_RANK)
+        largest_tag = int(MPI.COMM_SELF.Get_attr(MPI.TAG_UB) or 32767)
+        if not (0 <= tag <= largest_tag or (receives and tag == MPI.ANY_TAG)):
+            raise MPI.Exception(MPI.ERR_TAG)
+
+    def _start(self, name: str, buf: Any, peer: int, tag: int) -> MPI.Request:
+        if not name.endswith("_init"):
+            return StrictRequest(None, self._operation(name, buf, peer, tag))
+        self._check(peer, tag, receives=name == "Recv_init")
+        return StrictPrequest(None, lambda: self._operation(name, buf, peer, tag), name, here())
+
+    def _operation(self, name: str, buf: Any, peer: int, tag: int) -> Operation:
+        """Start a send or a receive; one that goes nowhere or has no header is one of the MPI library."""
+        receives = "recv" in name.lower()
+        self._check(peer, tag, receives)
+        if self._exchange is None or peer == MPI.PROC_NULL:
+            plain = name.removesuffix("_init")
+            plain = STARTED_BY.get(plain, plain)
+            return Operation(name, here(), getattr(MPI.Intracomm, plain)(self, buf, peer, tag))
+        kind = ReceiveOperation if receives else SendOperation
+        return kind(self._exchange, name, buf, peer, tag, here())
+
+    def _receive_object(self, name: str, source: int, tag: int, status: Any, sends_too: bool = False) -> Any:
+        if self._exchange is None:
+            return super()._receive_object(name, source, tag, status, sends_too)
+        call = self._operation("recv", None, source, tag)
+        self._receive(name, StrictRequest(None, call), None, source, tag, status, sends_too)
+        return call.received
+
+    def _probe(self, name: str, source: int, tag: int, status: MPI.Status | None) -> Any:
+        exchange = self._exchange
+        self._check(source, tag, receives=True)
+        if exchange is None or source == MPI.PROC_NULL:
+            return super()._probe(name, source, tag, status)
+        with lock:
+            exchange.progress()
+            header = exchange.find(source, tag)
+            if header is not None and status is not None:
+                status.source, status.tag = header.source, header.tag
+                status.Set_elements(MPI.BYTE, header.signature.nbytes)
+            if name.lower() == "iprobe":
+                return header is not None
+            if header is None:
+                return None
+            message: MPI.Message | None = getattr(exchange.shadow, name)(header.source, header.number)
+            if message is not None:
+                exchange.unexpected.remove(header)
+                clock.merge(header.clock)
+            return message
+
+    def Isendrecv(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+    ) -> MPI.Request:
+        receive = self._operation("Irecv", recvbuf, source, recvtag)
+        send = self._operation("Isend", sendbuf, dest, sendtag)
+        call = BothOperation(send, receive, f"Isendrecv to rank {dest} and from rank {source}")
+        made: MPI.Request = polled(
+            StrictRequest(None, call), "Isendrecv", self, source, recvtag, sys._getframe(1)
+        )
+        return made
+
+    def _announce(self, name: str, sendbuf: Any, recvbuf: Any, root: int) -> None:
+        """Note what this rank sends and expects; other collectives are compared on all communicators."""
+        if self._exchange is None or name not in AMOUNTS:
+            return
+        is_root, peers = root in (UNKNOWN, self.rank), range(self.size) if root == UNKNOWN else [root]
+        amounts: list[dict[int, Signature]] = []
+        for buffer, has_counts in zip((sendbuf, recvbuf), AMOUNTS[name], strict=True):
+            if is_in_place(buffer) or (has_counts and not is_root):
+                amounts.append({})
+            elif has_counts:
+                amounts.append(of_each(buffer, self.size))
+            else:
+                amounts.append(dict.fromkeys(peers, of_message(buffer)))
+        self._exchange.amounts = amounts[0], amounts[1]
+
+    def _start_collective(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> MPI.Request:
+        """Start a collective; the ranks compare their calls."""
+        if "eighbor" in name:
+            return super()._start_collective(name, arguments, named)
+        blocking = name[1:].capitalize() if name[0] == "I" else name.removesuffix("_init")
+
+        def begin() -> Operation:
+            request = getattr(MPI.Intracomm, f"I{blocking.lower()}")(self, *arguments, **named)
+            if self._exchange is None:
+                return Operation(name, here(), request)
+            given = arguments_of(name, arguments, named)
+            regions = [
+                Region(name, here(), buffer, is_written)
+                for buffer, is_written in _buffers(blocking, given, self.rank == given.get("root", 0))
+            ]
+            return CollectiveOperation(self._exchange, _described(name, blocking, given), request, regions)
+
+        if name.endswith("_init"):
+            return StrictPrequest(None, begin, name, here())
+        return StrictRequest(None, begin())
+
+
+for _name in "Bsend", "bsend":
+    setattr(StrictComm, _name, sending(_name))
+for _name in "Isend", "Irecv":
+    setattr(StrictComm, _name, starting(_name))
+
+
+def _compare_amounts(exchange: Exchange, name: str) -> None:
+    """Raise StrictError on all ranks if a rank sends another amount than a rank expects from it."""
+    everyone = exchange.shadow.allgather(exchange.amounts)
+    exchange.amounts = None
+    for sender, (sent, _) in enumerate(everyone):
+        for receiver, amount in sent.items():
+            expected = everyone[receiver][1].get(sender, amount)
+            if amount.nbytes != expected.nbytes:
+                raise StrictError(
+                    f"{name}: rank {receiver} expects {expected} from rank {sender}, which sends {amount}"
+                )
+
+
+def _merge_clocks(exchange: Exchange, name: str, root: int) -> None:
+    """Note which ranks' steps happened before this collective ends; all ranks have joined it."""
+    mine = np.array(clock.times, np.int64)
+    everyone = np.empty((len(exchange.members), len(mine)), np.int64)
+    MPI.Intracomm.Allgather(exchange.shadow, mine, everyone)
+    if name in FROM_ROOT:
+        everyone = everyone[[root]]
+    elif name in TO_ROOT and exchange.rank != root:
+        return
+    clock.merge(everyone.max(axis=0).tolist())
+
+
+def _buffers(blocking: str, given: dict[str, Any], is_root: bool) -> list[tuple[Any, bool]]:
+    """Return the buffers that a collective uses on this rank, and whether it writes to them."""
+    ignored = {} if is_root else {"recvbuf": TO_ROOT, "sendbuf": FROM_ROOT}
+    return [
+        (given[key], key == "recvbuf" or (key == "buf" and not is_root))
+        for key in ("buf", "sendbuf", "recvbuf")
+        if not (is_in_place(given.get(key)) or blocking.endswith(("w", "v")))
+        and blocking not in ignored.get(key, ())
+    ]
+
+
+def _described(name: str, blocking: str, given: dict[str, Any]) -> CollectiveCall:
+    """Return what the ranks compare of a non-blocking collective."""
+    root = given.get("root", 0) if blocking in (*FROM_ROOT, *TO_ROOT) else None
+    compared = given.get(COMPARED.get(blocking, ""))
+    signature = None if is_in_place(compared) else of_message(compared)
+    count, dtype = (None, None) if signature is None else (signature.elements, signature.dtype or None)
+    op = given.get("op", MPI.SUM) if blocking.startswith(REDUCING) else None
+    reduction = next((each for each in REDUCTIONS if op == getattr(MPI, each)), None)
+    return CollectiveCall(name, root, count, dtype, reduction, here(), clock.times)
+
+
+# Windows
+
+STORE = "local store"  # a change of a window's memory by its own rank
+WRITES = ("Put", "Accumulate", STORE)
+ATOMIC = ("Accumulate", "Get_accumulate", "Fetch_and_op", "Compare_and_swap")
+
+
+@dataclass
+class Access:
+    """An access to `parts` of a rank's window. The ranks of the origin and the target are those of its group.
+
+    `began`, `ended`: when the program made it and completed it, on the origin's clock.
+    """
+
+    operation: str
+    target: int
+    parts: Parts
+    place: str
+    origin: int
+    epoch: str = "fence"  # or "exclusive" or "shared", for a lock, or "start"
+    began: tuple[int, ...] = ()
+    ended: int = 0
+
+    def conflicts(self, other: Access) -> bool:
+        """Return whether two accesses may touch the same bytes at once, and at least one of them writes."""
+        writes = self.operation in WRITES or other.operation in WRITES
+        both_atomic = self.operation in ATOMIC and other.operation in ATOMIC
+        may_conflict = self.target == other.target and writes and not both_atomic
+        return may_conflict and overlap(self.parts, other.parts) and self._may_be_at_once(other)
+
+    def _may_be_at_once(self, other: Access) -> bool:
+        if self.epoch == other.epoch == "fence":
+            return True
+        if self.origin != other.origin and "exclusive" in (self.epoch, other.epoch):
+            return False  # one after the other
+        return not (self._is_before(other) or other._is_before(self))
+
+    def _is_before(self, other: Access) -> bool:
+        """Return whether its epoch ended before the other's began, and the other's origin knew it."""
+        return bool(self.ended) and bool(other.began) and other.began[self.origin] >= self.ended
+
+
+def report_conflicts(accesses: Sequence[Access]) -> None:
+    """Report conflicting accesses to this rank's window."""
+    for pair in combinations(accesses, 2):
+        if pair[0].conflicts(pair[1]):
+            one, other = sorted(pair, key=lambda access: (access.operation == STORE, access.origin))
+            second = (
+                f"rank {other.origin} itself changes it"
+                if other.operation == STORE
+                else f"{other.operation} of rank {other.origin} ({other.place})"
+            )
+            text = (
+                f"{one.operation} of rank {one.origin} and {second} use the same memory of rank "
+                f"{one.target}'s window in one epoch"
+            )
+            add(Category.GLOBAL_CONCURRENCY, text, one.place)
+
+
+class Pending(NamedTuple):
+    """An access whose epoch has not ended: the origin's memory, and the call that issues it."""
+
+    access: Access
+    region: Region
+    issue: Callable[[], None]
+    types: list[MPI.Datatype]  # freed when the access has been issued
+
+
+class StrictWin(RawWin, metaclass=LikeMpi4py):
+    """A window whose collective calls end with a report if a rank is missing.
+
+    Windows that `_maker` does not make, such as those of Create_dynamic, are mpi4py's own.
+    """
+
+    comm: Any  # of strict mode
+
+    def __new__(cls, win: RawWin | None = None) -> Any:
+        return RawWin.__new__(RawWin, *(() if win is None else (win,)))
+
+    def _opened(self, comm: Any, disp_unit: int) -> StrictWin:
+        self.comm, self.exchange = comm, comm._exchange
+        held = self.tomemory()
+        mine = disp_unit, 0 if held is None else held.nbytes
+        self.units, self.sizes = zip(*self.exchange.shadow.allgather(mine), strict=True)  # in bytes, by rank
+        _open.append(self)
+        self.pending: list[Pending] = []  # not issued
+        self.issued: list[Pending] = []  # their epoch has not ended
+        self.accesses: list[Access] = []
+        self.locks: dict[int, tuple[str, str]] = {}  # kind, line; by rank, or -1 for all
+        self.in_fence = self.in_start = False
+        self.seen = b""
+        return track(self, "window")
+
+    def _memory(self) -> bytes:
+        memory = self.tomemory()
+        return b"" if memory is None else memory.tobytes()
+
+    def _access(self, name: str, origin: Any, target: int, spec: Any, *op: MPI.Op) -> None:
+        if target == MPI.PROC_NULL:
+            return
+        check_message(self.comm, name, origin, target)
+        if not 0 <= target < self.comm.size:
+            raise MPI.Exception(MPI.ERR_RANK)
+        lock = self.locks.get(target) or self.locks.get(-1)
+        if not (self.in_fence or lock or self.in_start):
+            raise MPI.Exception(MPI.ERR_RMA_SYNC)
+        epoch = lock[0] if lock else "fence" if self.in_fence else "start"
+        began = () if epoch == "fence" else tuple(clock.times[member] for member in self.exchange.members)
+        parts = self._checked_parts(name, origin, target, spec)
+        access = Access(name, target, parts, here(), self.comm.rank, epoch, began)
+        self.accesses.append(access)
+        region = Region(name, access.place, origin, is_written=name == "Get")
+        spec, types = with_own_types(spec)
+        issue = functools.partial(getattr(RawWin, name), self, region.message, target, spec, *op)
+        self.pending.append(Pending(access, region, issue, types))
+
+    def _checked_parts(self, name: str, origin: Any, target: int, spec: Any) -> Parts:
+        """Return the bytes of the target's window that an access touches; an error if it has fewer."""
+        parts = self._parts(origin, target, spec)
+        first, last = min((low for low, _ in parts), default=0), max((high for _, high in parts), default=0)
+        if first < 0 or last > self.sizes[target]:
+            raise StrictError(
+                f"rank {self.comm.rank}: {name} uses bytes {first} to {last} of rank {target}'s window, "
+                f"which holds {self.sizes[target]} bytes ({here()})"
+            )
+        return parts
+
+    def _parts(self, origin: Any, target: int, spec: Any) -> Parts:
+        place, *counted = spec if isinstance(spec, (list, tuple)) else (spec or 0,)
+        first = place * self.units[target]
+        if counted and isinstance(counted[0], int):
+            count = counted[0]
+            datatype = (
+                counted[1] if len(counted) > 1 else parse(origin).datatype if origin is not None else None
+            )
+            if isinstance(datatype, str):
+                datatype = MPI.Datatype.fromcode(datatype)
+            if datatype is not None:
+                return parts_of(datatype, count, first)
+            return ((first, first + count * parse(origin).buffer.itemsize),)
+        held = of_message(origin).nbytes if origin is not None else self.units[target]
+        return ((first, first + held),)
+
+    def _issue(self, target: int = -1) -> None:
+        """Issue the accesses to a rank, or to all ranks."""
+        now = [each for each in self.pending if target in (-1, each.access.target)]
+        self.pending = [each for each in self.pending if each not in now]
+        for each in now:
+            each.region.check()
+            each.issue()
+            free_types(each.types)
+        self.issued += now
+
+    def _release(self, target: int = -1) -> None:
+        """End the use of the origins' memory by accesses to a rank, or to all ranks."""
+        for each in self.issued:
+            if target in (-1, each.access.target):
+                each.region.end(check=False)
+        self.issued = [each for each in self.issued if target not in (-1, each.access.target)]
+
+    def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        self._access("Put", origin, target_rank, target)
+
+    def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        self._access("Get", origin, target_rank, target)
+
+    def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> None:
+        if op == MPI.OP_NULL:
+            raise MPI.Exception(MPI.ERR_OP)
+        self._access("Accumulate", origin, target_rank, target, op)
+
+    def Fence(self, assertion: int = 0) -> None:
+        _join(self.comm, "Fence")
+        self._end_locks()
+        stores = self._local_stores() if self.in_fence else []
+        self._compare([each for each in self.accesses if each.epoch == "fence"] + stores)
+        self.accesses = [each for each in self.accesses if each.epoch != "fence"]
+        self._issue()
+        super().Fence(assertion)
+        self._release()
+        self.in_fence = not assertion & MPI.MODE_NOSUCCEED
+        self.seen = self._memory() if self.in_fence else b""
+
+    def _local_stores(self) -> list[Access]:
+        now = np.frombuffer(self._memory(), np.uint8)
+        changed = np.flatnonzero(now != np.frombuffer(self.seen, np.uint8))
+        runs = np.split(changed, np.flatnonzero(np.diff(changed) > 1) + 1) if len(changed) else []
+        parts = tuple((int(run[0]), int(run[-1]) + 1) for run in runs)
+        return [Access(STORE, self.comm.rank, parts, "", self.comm.rank)] if parts else []
+
+    def _compare(self, mine: list[Access]) -> None:
+        """Report conflicting accesses to this rank's window. Collective."""
+        everyone = self.exchange.shadow.allgather(mine)
+        report_conflicts([each for theirs in everyone for each in theirs if each.target == self.comm.rank])
+
+    def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
+        super().Lock(rank, lock_type, assertion)
+        self.locks[rank] = "exclusive" if lock_type == MPI.LOCK_EXCLUSIVE else "shared", here()
+
+    def Lock_all(self, assertion: int = 0) -> None:
+        super().Lock_all(assertion)
+        self.locks[-1] = "shared", here()
+
+    def Unlock(self, rank: int) -> None:
+        self._issue(rank)
+        super().Unlock(rank)
+        self._completed(rank)
+        self.locks.pop(rank, None)
+
+    def Unlock_all(self) -> None:
+        self._issue()
+        super().Unlock_all()
+        self._completed(-1)
+        self.locks.pop(-1, None)
+
+    def _completed(self, rank: int, only_here: bool = False) -> None:
+        """Note that accesses to a rank, or to all (-1), have completed; `only_here`: at their origin."""
+        self._release(rank)
+        ended = clock.tick()
+        for access in self.accesses:
+            if (
+                access.epoch in ("exclusive", "shared")
+                and not access.ended
+                and rank in (-1, access.target)
+                and (access.operation == "Get" or not only_here)
+            ):
+                access.ended = ended
+
+    def Start(self, group: MPI.Group, assertion: int = 0) -> None:
+        super().Start(group, assertion)
+        self.in_start = True
+
+    def Complete(self) -> None:
+        self._issue()
+        super().Complete()
+        self._release()
+        self.in_start = False
+        self.accesses = [each for each in self.accesses if each.epoch != "start"]
+
+    def Free(self) -> None:
+        _join(self.comm, "Free")
+        self._end_locks()
+        if self.pending:
+            last = self.pending[-1].access
+            text = f"the window was freed before the epoch of its last {last.operation} ended"
+            add(Category.EPOCH_LIFECYCLE, text, last.place)
+        self._compare([each for each in self.accesses if each.epoch != "fence"])
+        for each in self.pending:
+            each.region.end(check=False)
+        self._release()
+        self.pending = []
+        _open[:] = [each for each in _open if each is not self]
+        forget(self)
+        super().Free()
+
+    def _end_locks(self) -> None:
+        """Report locks that were never unlocked, and unlock them."""
+        for kind, place in self.locks.values():
+            text = f"the {kind} lock of the window was never unlocked"
+            add(Category.EPOCH_LIFECYCLE, text, place)
+        if self.locks:
+            self._issue()
+        for rank in list(self.locks):
+            (RawWin.Unlock_all(self) if rank < 0 else RawWin.Unlock(self, rank))
+        self.locks = {}
+
+
+def _join(comm: Any, name: str) -> None:
+    comm._channel.begin_collective(
+        f"Win.{name}", comm.deadline_s, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, depth=3
+    )
+
+
+def _flushing(name: str) -> Callable[..., None]:
+    def flush(self: StrictWin, rank: int = -1) -> None:
+        self._issue(rank)
+        getattr(RawWin, name)(self, *(() if name.endswith("all") else (rank,)))
+        self._completed(rank, only_here="local" in name)
+
+    return flush
+
+
+def _at_once(name: str) -> Callable[..., Any]:
+    """Return a method whose result is available before the epoch ends."""
+    names = ["origin", *["result"] * (ACCESSES[name] - 1), "target_rank", "target"]
+
+    def access(self: StrictWin, *arguments: Any, **named: Any) -> Any:
+        check_access(name, arguments, named)
+        given = dict(zip(names, arguments, strict=False)) | named
+        target, spec = given["target_rank"], given.get("target", given.get("target_disp", 0))
+        if 0 <= target < self.comm.size:
+            self._checked_parts(name, given.get("origin"), target, spec)
+        self._issue()
+        return getattr(RawWin, name)(self, *arguments, **named)
+
+    return access
+
+
+def free_mem(mem: MPI.buffer) -> None:
+    """Free memory that MPI has allocated; an error if an open window still uses it."""
+    for window in _open:
+        held = window.tomemory()
+        if held is not None and held.nbytes and 0 <= held.address - mem.address < mem.nbytes:
+            raise StrictError(
+                f"rank {window.comm.rank}: Free_mem was given the memory of a window that has not been freed "
+                f"({here()})"
+            )
+    _free_mem(mem)
+
+
+_open: list[StrictWin] = []  # windows of this process
+_free_mem = MPI.Free_mem
+
+
+def _maker(name: str) -> Any:
+    def make(cls: type[StrictWin], *arguments: Any, **named: Any) -> Any:
+        # Each has the arguments (memory or size, disp_unit, info, comm).
+        comm = named.get("comm", arguments[3] if len(arguments) > 3 else MPI.COMM_SELF)
+        if comm == MPI.COMM_NULL or getattr(comm, "_exchange", None) is None:
+            return getattr(RawWin, name)(*arguments, **named)
+        _join(comm, name)
+        unit = named.get("disp_unit", arguments[1] if len(arguments) > 1 else 1)
+        made: StrictWin = RawWin.__new__(cls, getattr(RawWin, name)(*arguments, **named))
+        return made._opened(comm, unit)
+
+    return classmethod(functools.wraps(getattr(RawWin, name))(make))
+
+
+for _name in "Create", "Allocate", "Allocate_shared":
+    setattr(StrictWin, _name, _maker(_name))
+for _name in "Flush", "Flush_all", "Flush_local", "Flush_local_all":
+    setattr(StrictWin, _name, _flushing(_name))
+for _name in "Rput", "Rget", "Raccumulate", "Get_accumulate", "Fetch_and_op", "Compare_and_swap":
+    setattr(StrictWin, _name, _at_once(_name))
+like(StrictWin, RawWin)
+
+
+# Begin strict mode, and list its findings at the end of a cell or program
+
+NAP_S = 0.001
+
+_world: StrictComm | None = None
+
+
+def begin(world: WatchedComm) -> StrictComm:
+    """Put `mpi4py.MPI` into strict mode; return the world's communicator. The first call is collective."""
+    global _world  # noqa: PLW0603
+    if _world is not None or world.watch is None:
+        return _world or StrictComm(world)
+    watch = world.watch
+    calls.clock.begin(world.rank, world.size)
+    _world = StrictComm(world)
+    _world.begin()
+    inner = watch.progress
+    watch.progress = lambda: calls.progress(inner())
+    communicators.replace_world(_world)
+    messages.replace_requests(calls.StrictRequest, calls.StrictPrequest)
+    messages.on_request = calls.add_request
+    findings.replace_classes()
+    wrapper.on_list = check_dtype
+    MPI.Free_mem = free_mem
+    setattr(MPI, "Win", StrictWin)  # noqa: B010  (mpi4py's stubs declare it final)
+    return _world
+
+
+def end_cell() -> str:
+    """Return what this rank's cell has left behind, as text; empty if nothing.
+
+    This includes findings, requests and objects that no variable refers to any more, and messages that have
+    arrived but were never received. No rank waits for another.
+    """
+    if _world is None:
+        return ""
+    _report_leftovers(only_lost=True)
+    return findings.render(findings.take())
+
+
+def end_program() -> tuple[list[Finding], bool]:
+    """Return the findings about the program, and whether all ranks have reached the end of their programs.
+
+    On rank 0, these are the findings of all ranks, on other ranks their own. Each rank calls this function
+    when its program has returned. The ranks wait for one another, as they would at the end of MPI. If one
+    hangs or has raised an error, each returns only its own findings.
+    """
+    if _world is None or _world._exchange is None or _world.watch is None:
+        return [], True
+    _world.watch.end_program()  # ranks that wait for this one learn that it has ended
+    if _poll(_world, MPI.Intracomm.Ibarrier(_world._exchange.shadow).Test):
+        return collect(_world), True
+    calls.report_never_completed(only_lost=False)
+    return findings.take(), False
+
+
+def collect(world: StrictComm) -> list[Finding]:
+    """Return the findings of all ranks on rank 0, and clear them. All ranks have reached their ends."""
+    assert world._exchange is not None
+    shadow = world._exchange.shadow
+    sent = np.array([calls.headers_sent[rank] for rank in range(world.size)])
+    coming = np.empty_like(sent)
+    MPI.Intracomm.Alltoall(shadow, sent, coming)
+    _poll(world, lambda: all(calls.headers_received[rank] >= number for rank, number in enumerate(coming)))
+    _report_leftovers(only_lost=False)
+    for exchange in list(calls.exchanges):
+        exchange.discard()
+    found = findings.take()
+    everyone = MPI.Intracomm.gather(shadow, found)
+    return found if everyone is None else [finding for theirs in everyone for finding in theirs]
+
+
+def _report_leftovers(only_lost: bool) -> None:
+    for exchange in list(calls.exchanges):
+        exchange.report_leftovers()
+    calls.report_never_completed(only_lost)
+    findings.report_never_freed(only_lost)
+
+
+def _poll(world: StrictComm, is_done: Callable[[], bool]) -> bool:
+    """Wait until `is_done()`; return False if a hang was reported or a rank has failed before that."""
+    watch = world.watch
+    assert watch is not None
+    while not is_done():
+        calls.progress()
+        failed = any(slot.cell_state == CellState.RAISED for slot in watch.recorder.slots)
+        if failed or watch.recorder.head.epoch != watch.epoch:
+            return False
+        sleep(NAP_S)
+    return True

@@ -19,19 +19,28 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch.requests import (
+from mpiwatch.messages import (
     PolledRequest,
     RawPrequest,
     RawRequest,
     collectives,
-    like,
     poll_in_python,
     receives,
     sends,
     track_started,
 )
-from mpiwatch.strict.findings import Category, StrictError, add, is_own_call
-from mpiwatch.strict.memory import Region, Signature, misfit, of_message, of_object
+from mpiwatch.strict.findings import (
+    Category,
+    Region,
+    Signature,
+    StrictError,
+    add,
+    is_own_call,
+    misfit,
+    of_message,
+    of_object,
+)
+from mpiwatch.wrapper import like
 
 HEADER_TAG = 0
 NUMBERS = 1 << 14  # how many messages two ranks can have under way at once

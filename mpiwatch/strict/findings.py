@@ -1,24 +1,29 @@
-"""The findings of strict mode, each with its line, and what a program has to free."""
+"""The findings of strict mode, each with its line; what a program has to free, and messages' memory."""
 
 from __future__ import annotations
 
 import json
 import sys
 import weakref
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 from mpi4py.MPI import COMM_WORLD as RAW_WORLD
+from mpi4py.MPI import Datatype as RawDatatype  # mpi4py's own, also after `replace_classes`
+from mpi4py.util import dtlib
 
 import mpiwatch
-from mpiwatch.errors import CollectiveError
-from mpiwatch.requests import LikeMpi4py, like
-from mpiwatch.source import student_line_of
-from mpiwatch.wording import ranks_phrase
+from mpiwatch.report import ranks_phrase
+from mpiwatch.snapshot import student_line_of
+from mpiwatch.waiting import CollectiveError
+from mpiwatch.wrapper import LikeMpi4py, Message, elements, like, nbytes, parse
 
 
 class Category(Enum):
@@ -202,3 +207,254 @@ def _tracking_class(own: Any, kind: str, makers: Sequence[str], freer: str) -> A
     tracking.adopt = staticmethod(adopt)
     like(tracking, own)
     return tracking
+
+
+# Messages: their signatures, and the memory that calls under way use
+
+ANY_TYPE = ("BYTE", "")  # fit every type; the empty text stands for an unknown type
+MOST_PARTS = 10_000
+
+Parts = tuple[tuple[int, int], ...]  # of memory: the first byte of each, and the one after its last
+
+
+class Signature(NamedTuple):
+    """`elements` of `dtype`; for a pickled object, its length in bytes and `object`."""
+
+    elements: int
+    dtype: str
+    nbytes: int
+
+    def __str__(self) -> str:
+        """Return `10 × float64`."""
+        if self.dtype == "object":
+            return f"a pickled object of {self.elements} bytes"
+        return f"{self.elements} × {self.dtype or 'unknown type'}"
+
+
+def of_object(pickled: bytes) -> Signature:
+    """Return the signature of a pickled object."""
+    return Signature(len(pickled), "object", len(pickled))
+
+
+def of_message(message: Any) -> Signature:
+    """Return the signature of a message or receive buffer as mpi4py accepts it."""
+    parts = parse(message)
+    if parts.buffer is None:
+        return Signature(0, "", 0)
+    try:
+        return _signature(parts, nbytes(message))
+    except AttributeError:  # no buffer: mpi4py says what is wrong with it
+        return Signature(0, "", 0)
+
+
+def of_each(message: Any, ranks: int) -> dict[int, Signature]:
+    """Return the signatures of a message with counts for each rank, by rank; empty if it cannot be read."""
+    try:
+        parts = parse(message, for_each_rank=True)
+        if parts.buffer is None:
+            return {}
+        size = elements(parts).size
+        if parts.count is None:
+            counts = [nbytes(message) // max(1, size) // ranks] * ranks
+        else:
+            counts = [int(parts.count)] * ranks if parts.is_counted else [int(count) for count in parts.count]
+        return {rank: _signature(parts, count * size) for rank, count in enumerate(counts)}
+    except (AttributeError, TypeError, ValueError, BufferError):  # mpi4py says what is wrong with it
+        return {}
+
+
+def _signature(parts: Message, size: int) -> Signature:
+    """Return the signature of `size` bytes of a message's elements."""
+    buffer, name, itemsize = parts.buffer, "", 1
+    if parts.datatype is not None:
+        name, itemsize = base_of(parts.datatype)
+    elif isinstance(buffer, (bytes, bytearray)):
+        name = "BYTE"
+    else:
+        with suppress(TypeError, ValueError, BufferError):
+            dtype = buffer.dtype if isinstance(buffer, np.ndarray) else np.dtype(memoryview(buffer).format)
+            name, itemsize = dtype.name, dtype.itemsize
+    return Signature(size // max(1, itemsize), name, size)
+
+
+def base_of(datatype: MPI.Datatype) -> tuple[str, int]:
+    """Return the name and size of a datatype's elements; ("", 1) if they have several types."""
+    if datatype.is_predefined:
+        if datatype in (MPI.BYTE, MPI.PACKED):
+            return "BYTE", 1
+        try:
+            return dtlib.to_numpy_dtype(datatype).name, datatype.Get_size()
+        except (TypeError, ValueError):
+            return datatype.Get_name(), max(1, datatype.Get_size())
+    inner = datatype.Get_contents()[-1]
+    bases = {base_of(each) for each in inner}
+    for each in inner:
+        if not each.is_predefined:
+            each.Free()
+    return bases.pop() if len(bases) == 1 else ("", 1)
+
+
+def misfit(sent: Signature, received: Signature) -> str:
+    """Return why a receive does not fit the message that has arrived; empty if it does."""
+    if "object" in (sent.dtype, received.dtype) and sent.dtype != received.dtype:
+        if sent.dtype == "object":
+            return "the message is a pickled object, and the receive expects an array"
+        return "the message is an array, and the receive expects a pickled object"
+    if sent.dtype == "object":
+        return ""
+    if sent.dtype != received.dtype and not {sent.dtype, received.dtype} & set(ANY_TYPE):
+        return "the dtypes differ"
+    if sent.nbytes > received.nbytes:
+        return "the message is longer than the receive buffer"
+    return ""
+
+
+def check_dtype(call: str, rank: int, buffer: Any, datatype: MPI.Datatype) -> None:
+    """Report a datatype that is not the dtype of its array.
+
+    No error: bytes of any array, any datatype for an array of bytes, two floats for a complex number, and
+    integers of the other sign. Another width of the same kind is a remark: programs that use MPI.INT for
+    small numbers in an array of int64 give the right results where the low bytes come first.
+    """
+    held, (name, _) = getattr(buffer, "dtype", None), base_of(datatype)
+    if not isinstance(held, np.dtype) or held.itemsize == 1 or held.kind not in "iufc" or name in ANY_TYPE:
+        return
+    try:
+        given = np.dtype(name)
+    except TypeError:  # a pair, such as MPI.FLOAT_INT
+        return
+    is_same = held.itemsize == given.itemsize and {held.kind, given.kind} in ({held.kind}, {"i", "u"})
+    is_half = held.kind == "c" and given.kind == "f" and held.itemsize == 2 * given.itemsize
+    has_no_datatype = held.kind == "f" and held.itemsize == 2  # half precision
+    if not (is_same or is_half or has_no_datatype):
+        what = datatype.Get_name() or f"a datatype of {given}"
+        is_remark = held.kind == given.kind or {held.kind, given.kind} == {"i", "u"}
+        text = f"{call} was given {what} for an array of {held}"
+        add(Category.PARAMETER_MATCHING, text, here(), is_remark)
+
+
+def overlap(some: Parts, others: Parts) -> bool:
+    """Return whether a part of `some` and one of `others` have bytes in common; each is in order."""
+    i = j = 0
+    while i < len(some) and j < len(others):
+        if some[i][0] < others[j][1] and others[j][0] < some[i][1]:
+            return True
+        if some[i][1] <= others[j][1]:
+            i += 1
+        else:
+            j += 1
+    return False
+
+
+def parts_of(datatype: MPI.Datatype, count: int, first: int) -> Parts:
+    """Return the bytes of `count` elements of a datatype, the first of them at byte `first`.
+
+    Empty if they are too many parts to compare.
+    """
+    size, extent = datatype.Get_size(), datatype.Get_extent()[1]
+    lowest, span = datatype.Get_true_extent()
+    at = first + lowest
+    if size == extent == span or not size or not count:
+        return ((at, at + count * size),)
+    # MPI itself marks the bytes: it unpacks ones into zeros.
+    marks = np.zeros(span, np.uint8)
+    moved = RawDatatype.Create_hindexed(datatype, [1], [-lowest])
+    whole = RawDatatype.Create_resized(moved, 0, span).Commit()
+    RawDatatype.Unpack(whole, np.full(size, 0xFF, np.uint8), 0, marks, MPI.COMM_SELF)
+    free_types([moved, whole])
+    edges = np.flatnonzero(np.diff(marks != 0, prepend=False, append=False)).reshape(-1, 2).tolist()
+    if len(edges) * count > MOST_PARTS:
+        return ()
+    return tuple(
+        sorted((at + i * extent + begin, at + i * extent + end) for i in range(count) for begin, end in edges)
+    )
+
+
+def with_own_types(message: Any) -> tuple[Any, list[RawDatatype]]:
+    """Return a message with duplicates of its derived datatypes, and these.
+
+    A program may free a datatype while a call that uses it is under way.
+    """
+    if not isinstance(message, (list, tuple)):
+        return message, []
+    types: list[RawDatatype] = []
+    parts = list(message)
+    for index, part in enumerate(parts):
+        if isinstance(part, RawDatatype) and part != MPI.DATATYPE_NULL and not part.is_predefined:
+            parts[index] = RawDatatype.Dup(part)
+            types.append(parts[index])
+    return (parts, types) if types else (message, [])
+
+
+def free_types(types: list[RawDatatype]) -> None:
+    """Free the duplicates that `with_own_types` has made."""
+    while types:
+        RawDatatype.Free(types.pop())
+
+
+class Region:
+    """The memory of a call under way; it is reported if the program writes to it, or if two calls use it.
+
+    `message`: the buffer of the call, with datatypes of its own. `is_written`: MPI writes to it.
+    """
+
+    def __init__(self, operation: str, place: str, message: Any, is_written: bool) -> None:
+        self.operation, self.place, self.is_written = operation, place, is_written
+        self.message, self.types = with_own_types(message)
+        self.raw, self.parts = _used(self.message)
+        start = self.raw.address
+        self.addresses = tuple((start + first, start + last) for first, last in self.parts if last > first)
+        for other in active:
+            if (other.is_written or is_written) and overlap(self.addresses, other.addresses):
+                use = "writing" if other.is_written else "reading"
+                text = f"{operation} uses memory that {other.operation} ({other.place}) is still {use}"
+                add(Category.LOCAL_CONCURRENCY, text, place)
+                break
+        active.append(self)
+        self.remember()
+
+    def remember(self) -> None:
+        """Compute the checksum of the memory as it is now."""
+        self.checksum = 0
+        for first, last in self.parts:
+            self.checksum = zlib.crc32(memoryview(self.raw)[first:last], self.checksum)
+
+    def check(self) -> None:
+        """Report if the memory has changed since the checksum: the program has written to it."""
+        before = self.checksum
+        self.remember()
+        if self.checksum != before:
+            text = f"the program changed the buffer of {self.operation} before the call was complete"
+            add(Category.LOCAL_CONCURRENCY, text, self.place)
+
+    def end(self, check: bool = True) -> None:
+        """Note that the call has completed; report if its memory has changed in the meantime."""
+        if self in active:
+            active.remove(self)
+            if check:
+                self.check()
+            free_types(self.types)
+
+
+active: list[Region] = []  # of the calls under way
+
+
+def _used(message: Any) -> tuple[Any, Parts]:
+    """Return the buffer of a message, as bytes, and the parts of it that the message uses.
+
+    These are without the gaps of its datatype. There are none if the message cannot be read.
+    """
+    try:
+        parts = parse(message)
+        if parts.buffer is None or parts.buffer is MPI.BOTTOM:
+            return MPI.buffer(b""), ()
+        raw = MPI.buffer(parts.buffer)
+        extent = elements(parts).extent
+        first = int(parts.displacement or 0) * extent
+        count = int(parts.count) if parts.is_counted else max(1, (raw.nbytes - first) // max(1, extent))
+        if parts.datatype is None:
+            return raw, ((first, min(first + count * extent, raw.nbytes)),)
+        used = parts_of(parts.datatype, count, first)
+    except (TypeError, ValueError, BufferError, NotImplementedError, MPI.Exception):
+        return MPI.buffer(b""), ()
+    return raw, tuple((begin, min(end, raw.nbytes)) for begin, end in used if begin < raw.nbytes)

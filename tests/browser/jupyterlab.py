@@ -21,7 +21,7 @@ import nbformat
 import psutil
 import pytest
 
-from mpiwatch.supervisor import supervised
+from mpiwatch.processes import supervised
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Locator, Page

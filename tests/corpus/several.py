@@ -17,17 +17,16 @@ from time import sleep
 
 from mpi4py import MPI
 
-from mpiwatch import requests
+from mpiwatch import messages, strict
 from mpiwatch.communicators import resume, watch_world
-from mpiwatch.errors import HangError
 from mpiwatch.recorder import CellState
-from mpiwatch.strict import calls, ending, findings, memory
-from mpiwatch.strict.communicator import StrictComm
+from mpiwatch.strict import StrictComm, calls, findings
+from mpiwatch.waiting import HangError
 
 meeting = MPI.COMM_WORLD.Dup()
 mode = sys.argv[3]
 world = watch_world(deadline_s=float(sys.argv[2]), in_program=mode != "cells")
-world = ending.begin(world) if mode == "strict" else world
+world = strict.begin(world) if mode == "strict" else world
 watch = world.watch
 assert watch is not None
 
@@ -61,7 +60,7 @@ def forget_all() -> None:
     calls.report_never_completed(only_lost=False)
     findings.report_never_freed(only_lost=False)
     findings.take()
-    memory.active.clear()
+    findings.active.clear()
     calls.headers_sent.clear()
     calls.headers_received.clear()
 
@@ -76,10 +75,10 @@ for path in sys.argv[4:]:
     everyone = meeting.allgather(ended)
     resume()
     has_failed = any(each["how"] for each in everyone)
-    found = ending.collect(world) if isinstance(world, StrictComm) and not has_failed else []
+    found = strict.collect(world) if isinstance(world, StrictComm) and not has_failed else []
     forget_all()
     del calls.exchanges[kept:]
-    requests.sends.requests, requests.receives.requests = [], []
+    messages.sends.requests, messages.receives.requests = [], []
     if world.rank == 0:
         row = {"path": path, "ranks": everyone, "findings": json.loads(findings.to_json(found))}
         with open(sys.argv[1], "a") as file:

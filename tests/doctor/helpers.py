@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from labkit.doctor.trials import start_probe
-from mpiwatch import env
+from mpiwatch import launch
+from mpiwatch.processes import is_mpich
 
-MPIEXEC = Path(env.mpiexec())
-OPEN_MPI = not env.is_mpich(env.mpiexec())
+MPIEXEC = Path(launch.mpiexec())
+OPEN_MPI = not is_mpich(launch.mpiexec())
 LINUX = sys.platform == "linux"
 # The user's environment without the settings that the doctor checks.
-CLEAN = {name: value for name, value in os.environ.items() if name not in {**env.ONE_THREAD, **env.OPEN_MPI}}
+OWN = launch.ONE_THREAD | launch.OPEN_MPI
+CLEAN = {name: value for name, value in os.environ.items() if name not in OWN}
 CLEAN["PATH"] = f"{MPIEXEC.parent}{os.pathsep}{CLEAN['PATH']}"
 
 

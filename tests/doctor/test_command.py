@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from labkit.doctor.trials import Finding
-from mpiwatch import env
+from mpiwatch import launch
 from mpiwatch.processes import cores
 from tests.doctor.helpers import CLEAN, MPIEXEC, OPEN_MPI, add_package, library
 
@@ -50,7 +50,7 @@ def make_other_mpiexec(folder: Path) -> Path:
 
 
 def test_a_healthy_environment_has_no_fault() -> None:
-    code, findings = doctor(**env.OPEN_MPI)
+    code, findings = doctor(**launch.OPEN_MPI)
     assert code == 0
     real = ("packages", "mpi", "one mpi", "mpiexec", "engines", "root", "slots", "world", "threads")
     assert {name: findings[name].status for name in real} == dict.fromkeys(real, "ok")
@@ -81,7 +81,7 @@ def test_each_of_many_faults_is_found(tmp_path: Path) -> None:
         PATH=f"{other.parent}{os.pathsep}{CLEAN['PATH']}",
         PYTHONPATH=os.pathsep.join([str(site), CLEAN.get("PYTHONPATH", "")]),
         TMPDIR=str(tmp_path / "missing"),
-        **{name: "64" for name in env.ONE_THREAD},
+        **{name: "64" for name in launch.ONE_THREAD},
     )
     assert code == 1
     assert findings["mpiexec"].status == "fault" and str(other) in findings["mpiexec"].found
@@ -94,7 +94,7 @@ def test_each_of_many_faults_is_found(tmp_path: Path) -> None:
     assert (findings["temp folder"].status, findings["temp folder"].fix) == ("fault", "unset TMPDIR")
     assert (findings["clusters"].status, "broken" in findings["clusters"].found) == ("note", True)
     if cores() > 1:  # BLAS takes no more threads than there are cores
-        ones = " ".join(f"{name}=1" for name in env.ONE_THREAD)
+        ones = " ".join(f"{name}=1" for name in launch.ONE_THREAD)
         assert (findings["threads"].status, findings["threads"].fix) == ("note", f"export {ones}")
 
 

@@ -14,7 +14,7 @@ import pytest
 import labkit
 from labkit.doctor import examine, trials
 from labkit.doctor.trials import Trial, start_probe
-from mpiwatch import env, leftovers
+from mpiwatch import launch, processes
 from mpiwatch.processes import alive, cores
 from tests.cluster_fixtures import Start, World, wait_until
 from tests.doctor.helpers import CLEAN, LINUX, MPIEXEC
@@ -27,7 +27,7 @@ NEEDS_ROOT = pytest.mark.skipif(
 
 @pytest.mark.skipif(cores() < 2, reason="on one core BLAS uses one thread")
 def test_many_blas_threads_are_a_note_if_the_user_asked_for_them() -> None:
-    lab = start_probe("threads", {**CLEAN, **env.ONE_THREAD})
+    lab = start_probe("threads", {**CLEAN, **launch.ONE_THREAD})
     user = start_probe("threads", {**CLEAN, "OMP_NUM_THREADS": "64"})
     outcomes = lab.finish(), user.finish()
     found = examine.blas_threads(*outcomes, {"OMP_NUM_THREADS": "64"}, cores(), cores())
@@ -91,7 +91,7 @@ def test_files_of_a_killed_cluster_are_found_and_the_command_removes_them(
     profiles = list(world.folder.glob("profile_*"))
     assert examine.stale_files(profiles).status == "ok"
     world.kill()
-    leftovers.remove(world.files.left())
+    processes.remove(world.files.left())
     # The kernel closes a dead process's sockets a little later: until then a port seems to be in use.
     wait_until(lambda: examine.stale_files(profiles).found.startswith("3 files"), "3 stale files found", 20)
     found = examine.stale_files(profiles)
@@ -121,7 +121,7 @@ def test_only_segments_that_no_process_uses_are_forgotten(tmp_path: Path) -> Non
     for name in ("mpich_shm_used", "mpich_shm_forgotten"):
         (tmp_path / name).write_bytes(bytes(8192))
     with open(tmp_path / "mpich_shm_used", "r+b") as file, mmap.mmap(file.fileno(), 8192):
-        forgotten = leftovers.forgotten_segments(str(tmp_path))
+        forgotten = processes.forgotten_segments(str(tmp_path))
     assert forgotten == [str(tmp_path / "mpich_shm_forgotten")]
     found = examine.segments(forgotten)
     assert found.status == "note" and "1 segment " in found.found and forgotten[0] in found.fix
@@ -132,7 +132,7 @@ def test_a_hanging_trial_ends_at_its_deadline_with_all_its_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = f"import os, time; open(f'{tmp_path}/{{os.getpid()}}', 'w'); time.sleep(600)"
-    environment = {**CLEAN, **env.OPEN_MPI}
+    environment = {**CLEAN, **launch.OPEN_MPI}
     trial = Trial([str(MPIEXEC), "-n", "2", sys.executable, "-c", program], environment)
     wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "both ranks run")
     monkeypatch.setattr(trials, "DEADLINE_S", 0.1)

@@ -212,7 +212,7 @@ def test_programs_run_from_an_environment_whose_path_has_a_space(labkit_hosts: R
     assert up.returncode == 0, up.stderr
     # Each rank says which mpiexec started it, and which environment it is in.
     program = (
-        "import sys; from mpi4py import MPI; from mpiwatch.env import mpiexec; "
+        "import sys; from mpi4py import MPI; from mpiwatch.launch import mpiexec; "
         "print(MPI.COMM_WORLD.allreduce(1), mpiexec(), sys.prefix, sep='|', flush=True)"
     )
     command = [spaced, "-m", "labkit.hosts.mpi", spaced, "-c", program]

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from mpiwatch.launch import Options, command_line, parse
-from mpiwatch.parent import Parent
 from mpiwatch.processes import alive
+from mpiwatch.program import Parent
 from tests.cluster_fixtures import wait_until
 from tests.conftest import kill_tree, thorough
 from tests.programs import random_programs

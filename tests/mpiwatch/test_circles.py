@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mpiwatch.deadlock import Blocked, stuck_ranks
-from mpiwatch.opcodes import SENDS
-from mpiwatch.report import Activity, MessageRecord, RankState, Reason, Report, advice, title
+from mpiwatch.report import SENDS, Activity, MessageRecord, RankState, Reason, Report, advice, title
+from mpiwatch.snapshot import Blocked, stuck_ranks
 
 
 @pytest.mark.parametrize(

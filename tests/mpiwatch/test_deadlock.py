@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpiwatch.deadlock import FRESH_S, SLOW_DEADLINES, Sample, is_deadlock
+from mpiwatch.snapshot import FRESH_S, SLOW_DEADLINES, Sample, is_deadlock
 
 NOW_S, DEADLINE_S = 1000.0, 20.0
 FINISHED = Sample(is_finished=True)

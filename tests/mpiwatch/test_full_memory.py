@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mpiwatch import env
+from mpiwatch import launch
+from mpiwatch.processes import is_mpich
 
 P = 3
 # Mounts a /dev/shm just large enough for MPI to start (see programs/full_memory.py), and a folder too small
 # for a flight recorder.
-SHM_SIZE = "512m" if env.is_mpich(env.mpiexec()) else "64k"
+SHM_SIZE = "512m" if is_mpich(launch.mpiexec()) else "64k"
 MOUNT = (
     f'mount -t tmpfs -o size={SHM_SIZE} tmpfs /dev/shm && mount -t tmpfs -o size=64k tmpfs "$0" && exec "$@"'
 )

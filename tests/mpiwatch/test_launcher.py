@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mpiwatch import FLIGHT_RECORDER, HANG_EXIT_CODE, leftovers
+from mpiwatch import FLIGHT_RECORDER, HANG_EXIT_CODE, processes
 from tests.conftest import thorough
 
 # Imported by every Python that starts: no module but these and the standard library's can be imported.
@@ -83,5 +83,5 @@ def test_a_launcher_that_is_ended_leaves_nothing_behind(tmp_path: Path, signum: 
     job.wait()
     _, alive = psutil.wait_procs(started, timeout=30)
     assert alive == []
-    left = [path for path in leftovers.forgotten_flight_recorders() if f"{FLIGHT_RECORDER}{job.pid}-" in path]
+    left = [path for path in processes.forgotten_flight_recorders() if f"{FLIGHT_RECORDER}{job.pid}-" in path]
     assert left == []

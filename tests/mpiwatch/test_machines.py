@@ -26,7 +26,6 @@ from mpiwatch.machines import (
     with_times_moved,
     write_slot,
 )
-from mpiwatch.opcodes import OPERATIONS
 from mpiwatch.recorder import (
     Call,
     CellState,
@@ -40,7 +39,7 @@ from mpiwatch.recorder import (
     write_members,
     write_request,
 )
-from mpiwatch.report import Activity, Mismatch, Reason, render
+from mpiwatch.report import OPERATIONS, Activity, Mismatch, Reason, render
 from tests.cluster_fixtures import wait_until
 
 MACHINES = [0, 0, 1, 1]  # of ranks 0 to 3

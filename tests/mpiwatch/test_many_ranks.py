@@ -9,13 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from labkit.plots.hang import hang
-from mpiwatch.opcodes import OPERATIONS
-from mpiwatch.recorder import Call, CellState, Death, FlightRecorder, Slot, WaitingIn
-from mpiwatch.report import Mismatch, Reason, Report, rank_lines, render, title
+from mpiwatch.recorder import Call, CellState, Death, FlightRecorder, Slot, WaitingIn, dtype_number
+from mpiwatch.report import OPERATIONS, Mismatch, Reason, Report, rank_lines, render, title
 from mpiwatch.snapshot import take_snapshot
 
 RANKS, LINES, CHARACTERS = 256, 40, 250
-FLOAT32, SUM = 11, 0
+FLOAT32, SUM = dtype_number("f", 4), 0
 PLACE = b"train.py line 7: `comm.Allreduce(MPI.IN_PLACE, gradient)`"
 
 

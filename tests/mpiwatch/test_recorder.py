@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from mpiwatch.opcodes import DTYPE_NAMES, OPERATIONS, REDUCTIONS
 from mpiwatch.recorder import (
     ERROR_BYTES,
     FILE_BYTES,
@@ -23,18 +22,18 @@ from mpiwatch.recorder import (
     Call,
     FlightRecorder,
     WaitingIn,
+    dtype_number,
     fit,
 )
-from mpiwatch.report import Reason, Report
-from mpiwatch.snapshot import take_snapshot
-from mpiwatch.source import file_label, student_line
+from mpiwatch.report import OPERATIONS, REDUCTIONS, Reason, Report
+from mpiwatch.snapshot import file_label, student_line, take_snapshot
 
 
 def fill(recorder: FlightRecorder, character: str) -> Report:
     """Return the largest report: every field of every rank is full, of one character as far as it is text."""
     text = character * ERROR_BYTES
     operation = OPERATIONS[max(OPERATIONS, key=len)]
-    dtype = max(DTYPE_NAMES, key=lambda number: len(DTYPE_NAMES[number]))
+    dtype = dtype_number("c", 32)  # complex256, the longest name
     reduction = REDUCTIONS.index(max(REDUCTIONS, key=len))
     huge = (1 << 63) - 1
     for slot in recorder.slots:

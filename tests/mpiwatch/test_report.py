@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from labkit.plots.hang import hang
-from mpiwatch.opcodes import OPERATIONS
-from mpiwatch.recorder import HISTORY_CALLS, Call, CellState, FlightRecorder, WaitingIn
+from mpiwatch.recorder import HISTORY_CALLS, Call, CellState, FlightRecorder, WaitingIn, dtype_number
 from mpiwatch.report import (
+    OPERATIONS,
     Activity,
     CallRecord,
     Entry,
@@ -28,7 +28,7 @@ from mpiwatch.report import (
 )
 from mpiwatch.snapshot import mismatch, take_snapshot
 
-FLOAT32, SUM = 11, 0
+FLOAT32, SUM = dtype_number("f", 4), 0
 LINES = [
     "comm.allreduce(mask | other)",
     "x = 1 | 2; time.sleep(100)",

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.communicators import SEPARATE
-from mpiwatch.supervisor import supervised
+from mpiwatch.processes import supervised
 from tests.conftest import thorough
 from tests.hosts.conftest import Run as RunHosts
 from tests.hosts.conftest import allowed, folder, labkit_hosts  # noqa: F401

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from mpiwatch.source import request_stack, student_line
+from mpiwatch.snapshot import request_stack, student_line
 
 PROGRAM = """\
 import sys
-from mpiwatch.source import write_stack_on_signal
+from mpiwatch.snapshot import write_stack_on_signal
 write_stack_on_signal(open(sys.argv[1], "ab", buffering=0))
 print("ready", flush=True)
 while True: x = 1 | 2

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from labkit.comm import CollectiveError
 from mpiwatch.communicators import watch
-from mpiwatch.errors import HangError
+from mpiwatch.waiting import HangError
 
 world = MPI.COMM_WORLD
 if world.rank == 0 and MPI.get_vendor()[0] == "MPICH":

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from labkit.comm import run
 from labkit.schedules import ring_allreduce
 from mpiwatch.communicators import resume, watch
-from mpiwatch.errors import HangError
+from mpiwatch.waiting import HangError
 
 raw, world = MPI.Intracomm(MPI.COMM_WORLD), watch()
 rank, size = world.rank, world.size

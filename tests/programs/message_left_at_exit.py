@@ -4,7 +4,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpiwatch.communicators import resume, watch
-from mpiwatch.errors import HangError
+from mpiwatch.waiting import HangError
 
 comm = watch()
 comm.deadline_s = 0.3

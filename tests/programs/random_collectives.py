@@ -13,8 +13,8 @@ import numpy as np
 from mpi4py import MPI
 
 from mpiwatch.communicators import watch
-from mpiwatch.errors import HangError
 from mpiwatch.recorder import CellState
+from mpiwatch.waiting import HangError
 
 FAULTS = ("skips", "operation", "count", "root", "dtype", "reduction", "raises", "loops")
 ROOTED = ("Bcast", "Reduce", "Gather", "bcast", "gather")

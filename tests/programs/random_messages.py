@@ -16,8 +16,8 @@ from mpi4py import MPI
 
 from labkit.comm import CountingComm
 from mpiwatch.communicators import watch
-from mpiwatch.errors import HangError
 from mpiwatch.recorder import CellState
+from mpiwatch.waiting import HangError
 
 raw = MPI.COMM_WORLD
 world = watch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from mpiwatch.communicators import watch
-from mpiwatch.errors import HangError
+from mpiwatch.waiting import HangError
 
 comm = watch()
 comm.Barrier()

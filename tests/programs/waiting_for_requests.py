@@ -13,8 +13,8 @@ from mpi4py import MPI
 
 from labkit.comm import sleeping_barrier
 from mpiwatch.communicators import resume, watch
-from mpiwatch.errors import HangError
-from mpiwatch.requests import replace_requests
+from mpiwatch.messages import replace_requests
+from mpiwatch.waiting import HangError
 
 raw = MPI.COMM_WORLD.Dup()
 comm = watch()

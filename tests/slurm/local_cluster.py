@@ -27,8 +27,7 @@ from pathlib import Path
 
 import psutil
 
-from mpiwatch.processes import alive
-from mpiwatch.supervisor import supervised
+from mpiwatch.processes import alive, supervised
 
 PACKAGES = "slurm-wlm munge libpmi2-0 libpmix-dev"  # as in .ci/run
 PREFIX = "allreducelab-slurm-"  # of the folder's name, before the pid of the process that made it

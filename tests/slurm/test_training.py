@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpiwatch import env
+from mpiwatch import launch
+from mpiwatch.processes import is_mpich
 from tests.cluster_fixtures import wait_until
 from tests.slurm.local_cluster import LocalCluster
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train.sbatch"
-SRUN = "srun --mpi=pmi2" if env.is_mpich(env.mpiexec()) else "srun --mpi=pmix"
+SRUN = "srun --mpi=pmi2" if is_mpich(launch.mpiexec()) else "srun --mpi=pmix"
 STEPS = 220
 RUN = (
     "--model", "softmax", "--data", "digits", "--epochs", "1000", "--batch", "1400", "--lr", "0.01",
@@ -83,8 +84,8 @@ def weights(run: Path) -> np.ndarray:
 def on_one_machine(jobs: Jobs, out: str, *options: str) -> np.ndarray:
     """Return the weights of a run with the same options, by this environment's mpiexec and no SLURM."""
     subprocess.run(
-        [env.mpiexec(), "-n", "4", "labkit", "train", "--out", out, *options],
-        env={**jobs.environment, env.OVERSUBSCRIBE: ":oversubscribe"},
+        [launch.mpiexec(), "-n", "4", "labkit", "train", "--out", out, *options],
+        env={**jobs.environment, launch.OVERSUBSCRIBE: ":oversubscribe"},
         cwd=jobs.folder,
         check=True,
         capture_output=True,

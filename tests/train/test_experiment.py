@@ -23,7 +23,7 @@ from labkit.train.comparison import Row, as_text, printed
 from labkit.train.presets import PRESETS
 from labkit.train.run_record import PARTS, load_iterations, write_json
 from labkit.train.settings import RECIPES, Settings
-from mpiwatch import env
+from mpiwatch import launch
 
 Ends = list[tuple[list[int], str]]
 RunCommands = Callable[..., Ends]
@@ -221,8 +221,8 @@ def test_a_comparison_is_a_table_of_what_was_measured_and_what_the_report_prints
 
 def test_the_progress_bar_is_on_a_terminal_only(tmp_path: Path) -> None:
     """Rank 0's standard error is a pipe to mpiexec: what counts is where mpiexec's leads."""
-    command = [env.mpiexec(), "-n", "2", sys.executable, "-m", "labkit", *SMALL, "--epochs", "200"]
-    environment = {**os.environ, **env.settings()}
+    command = [launch.mpiexec(), "-n", "2", sys.executable, "-m", "labkit", *SMALL, "--epochs", "200"]
+    environment = {**os.environ, **launch.settings()}
     terminal, side = pty.openpty()
     # A file, not a pipe: while the test reads the terminal, a full pipe would stop mpiexec.
     with (

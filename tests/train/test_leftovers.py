@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mpiwatch import env, leftovers
+from mpiwatch import launch, processes
 from mpiwatch.processes import LINUX
 
 DEADLINE_S = 60
@@ -22,12 +22,12 @@ DEADLINE_S = 60
 @pytest.mark.parametrize("end", ["SIGKILL of a rank", "SIGTERM", "SIGKILL of MPICH's proxy"])
 def test_a_run_that_is_ended_leaves_no_segment_and_no_process(end: str, tmp_path: Path) -> None:
     """MPICH starts the ranks by a process that it calls proxy, and does not notice that one's end."""
-    if "proxy" in end and not env.is_mpich(env.mpiexec()):
+    if "proxy" in end and not processes.is_mpich(launch.mpiexec()):
         pytest.skip("Open MPI has no such process on its own machine")
-    command = [env.mpiexec(), "-n", "3", sys.executable, "-m", "labkit", "train", "--epochs", "1000000"]
+    command = [launch.mpiexec(), "-n", "3", sys.executable, "-m", "labkit", "train", "--epochs", "1000000"]
     with subprocess.Popen(
         [*command, "--out", tmp_path],
-        env={**os.environ, **env.settings()},
+        env={**os.environ, **launch.settings()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -64,6 +64,6 @@ def segments_of(processes: list[psutil.Process]) -> set[str]:
     for process in processes:
         with suppress(OSError):
             for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
-                if f" {leftovers.SHM}/" in line:
+                if f" {processes.SHM}/" in line:
                     found.add(line.split(maxsplit=5)[5].strip())
     return {path for path in found if os.path.exists(path)}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from labkit.exercises.exercise import Exercise, is_stub
-from mpiwatch.wording import counted
+from mpiwatch.report import counted
 
 CHECK = re.compile(r"(?:%%px[^\n]*\n)?\s*(\w+) = check\(\1\)\s*")
 CHECK_ID = "check-"  # nbgrader's id of a check cell is this and the function's name

@@ -24,7 +24,7 @@ from labkit.comm.running import Steps, complete
 from labkit.schedules import ALLREDUCE, ring_allreduce
 from mpiwatch import waiting
 from mpiwatch.communicators import resume, watch
-from mpiwatch.errors import HangError
+from mpiwatch.waiting import HangError
 from tests.comm.checks.sharing import on_nodes
 
 FIXED = [name for name in ALGORITHMS if name != "auto"]  # auto measures first

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from labkit.comm import CountingComm, RingComm, run
 from labkit.schedules import ring_allreduce, tree_allreduce
 from mpiwatch.communicators import resume, watch
-from mpiwatch.errors import HangError
+from mpiwatch.waiting import HangError
 
 DEADLINE_S = 17.0  # not the default: it must come from the stack
 

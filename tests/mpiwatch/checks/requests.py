@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch.requests import KEPT, RawRequest, UnderWay
+from mpiwatch.messages import KEPT, RawRequest, UnderWay
 
 
 class UnaskedRequest(RawRequest):

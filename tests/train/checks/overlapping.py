@@ -16,7 +16,7 @@ from labkit.nn import SGD, Model, mlp
 from labkit.train import Batches, Buckets, Contributions, Step, Straggler, train
 from labkit.train.overlap import Overlapped
 from mpiwatch.communicators import resume, watch
-from mpiwatch.errors import HangError
+from mpiwatch.waiting import HangError
 from tests.raising import error_on_every_rank
 from tests.train.models import labelled
 
