@@ -54,18 +54,13 @@ SHARD_BOUNDS = Exercise(
     cases=_bounds_cases,
     expected=_bounds,
     mistakes={
-        "every shard has n // size samples, so the last n % size samples are on no rank": """
-def shard_bounds(n, size):
-    each = n // size
-    return np.array([rank * each for rank in range(size + 1)])
-""",
+        "every shard has n // size samples, so the last n % size samples are on no rank": {
+            "    sizes[: n % size] += 1\n": ""
+        },
         "the last rank gets all samples that are left over, so its shard is more than one sample "
-        "larger; give one each to the first n % size ranks": """
-def shard_bounds(n, size):
-    bounds = np.arange(size + 1) * (n // size)
-    bounds[-1] = n
-    return bounds
-""",
+        "larger; give one each to the first n % size ranks": {
+            "sizes[: n % size] += 1": "sizes[-1] += n % size"
+        },
         "n / size is rounded up for every rank, so the last shard is too small or empty": """
 def shard_bounds(n, size):
     each = int(np.ceil(n / size))
@@ -94,24 +89,31 @@ def shard_bounds(n, size):
 # Exercise 3.2
 
 
-def shuffled_shard(n, rank, size, seed, epoch):
-    """Return this rank's part of the epoch's order: positions rank, rank + size, … Shape: (n_rank,)."""
+def shuffled_shard(n, rank, size, seed, epoch, pad=False):
+    """Return this rank's part of the epoch's order: positions rank, rank + size, … Shape: (n_rank,).
+
+    With `pad`, the order is first extended by its own first samples until all shards are equally long.
+    """
     order = np.random.default_rng([seed, epoch]).permutation(n)
+    if pad:
+        order = np.resize(order, -(-n // size) * size)
     return order[rank::size]
 
 
 def _shuffled(case: Case) -> Sequence[Any]:
-    n, rank, size, seed, epoch = case.arguments[0]
+    n, rank, size, seed, epoch, pad = case.arguments[0]
     order = _order(n, seed, epoch)
-    return [order[np.arange(n) % size == rank]]
+    positions = range(rank, -(-n // size) * size if pad else n, size)
+    return [order[np.array(positions, int) % n]]
 
 
 def _shuffled_cases() -> Sequence[Case]:
     cases = []
     for n, size, seed, epoch in ((5, 1, 3, 1), (8, 2, 3, 1), (10, 3, 4, 2), (11, 4, 0, 3), (3, 4, 7, 1)):
-        for rank in range(size):
-            label = f"{n} samples, rank {rank} of {size}, seed {seed}, epoch {epoch}"
-            cases.append(Case(label, ((n, rank, size, seed, epoch),)))
+        for pad in (False, True):
+            for rank in range(size):
+                label = f"{n} samples, rank {rank} of {size}, seed {seed}, epoch {epoch}{', padded' * pad}"
+                cases.append(Case(label, ((n, rank, size, seed, epoch, pad),)))
     return cases
 
 
@@ -136,28 +138,28 @@ SHUFFLED_SHARD = Exercise(
         "the order is cut into blocks; deal it out, every size-th position to this rank": {
             "order[rank::size]": "np.array_split(order, size)[rank]"
         },
-        "samples from the front are repeated so that all shards are equal, as PyTorch's "
-        "DistributedSampler does; here each sample is used exactly once": """
-def shuffled_shard(n, rank, size, seed, epoch):
-    order = np.random.default_rng([seed, epoch]).permutation(n)
-    while len(order) % size:
-        order = np.append(order, order[len(order) % n])
-    return order[rank::size]
-""",
+        "samples from the front are repeated although `pad` is false: each sample is used exactly once": {
+            "if pad:": "if True:"
+        },
+        "with `pad`, samples are left out so that all shards are equal, as with `drop_last`; repeat the "
+        "first ones instead": {"-(-n // size) * size": "n // size * size"},
+        "with `pad`, this repeats the first samples of the file; repeat the first of the epoch's order": {
+            "order = np.resize(order, -(-n // size) * size)": (
+                "order = np.append(order, np.arange(-n % size) % n)"
+            )
+        },
         "each rank shuffles a fixed shard, so no sample ever changes its rank; shuffle all samples, "
-        "then deal them": """
-def shuffled_shard(n, rank, size, seed, epoch):
-    mine = np.arange(rank, n, size)
-    return np.random.default_rng([seed, epoch]).permutation(mine)
-""",
+        "then deal them": {"permutation(n)": "permutation(np.arange(rank, n, size))", "[rank::size]": ""},
         "the whole order is returned; keep only this rank's positions": {
             "return order[rank::size]": "return order"
         },
     },
     hints=(
-        "All ranks draw the order of all n samples. What must be the same on all ranks for that?",
-        "Let order = np.random.default_rng([seed, epoch]).permutation(n).",
+        "All ranks draw np.random.default_rng([seed, epoch]).permutation(n). Why must the rank not be in "
+        "the list of seeds?",
         "Dealing cards to `size` players: player `rank` gets order[rank::size].",
+        "All shards have ceil(n / size) samples if the order has -(-n // size) * size. np.resize(order, "
+        "length) repeats an array from its front until it has this length.",
     ),
 )
 
@@ -208,11 +210,9 @@ BLOCK_SHUFFLED_SHARD = Exercise(
 def block_shuffled_shard(n, block, rank, size, seed, epoch):
     return np.random.default_rng([seed, epoch]).permutation(n)[rank::size]
 """,
-        "the blocks are dealt in the order of the file: every epoch gives each rank the same samples": """
-def block_shuffled_shard(n, block, rank, size, seed, epoch):
-    samples = [np.arange(b, min(b + block, n)) for b in range(rank * block, n, size * block)]
-    return np.concatenate([np.arange(0), *samples])
-""",
+        "the blocks are dealt in the order of the file: every epoch gives each rank the same samples": {
+            "np.random.default_rng([seed, epoch]).permutation(blocks)": "np.arange(blocks)"
+        },
         "each rank draws an order of its own (its rank is part of the seed): some blocks are on several"
         " ranks, others on none": {"[seed, epoch]": "[seed, epoch, rank]"},
         "these are the numbers of the blocks; return the samples in them": {
@@ -231,27 +231,32 @@ def block_shuffled_shard(n, block, rank, size, seed, epoch):
 # Exercise 3.4
 
 
-def step_bounds(n, batch, step, rank, size):
-    """Return (start, stop): in this step, the rank trains on shard[start:stop] of its dealt shard."""
-    start = len(range(rank, step * batch, size))
-    stop = len(range(rank, min((step + 1) * batch, n), size))
-    return start, stop
+def step_bounds(n, batch, rank, size):
+    """Return the bounds of this rank's local batches: step k trains on shard[bounds[k] : bounds[k + 1]].
+
+    The shard holds positions rank, rank + size, … of an order of n samples, and step k the positions from
+    k * batch up to (k + 1) * batch or n. Shape: (steps + 1,), integers.
+    """
+    bounds = [0]
+    for start in range(0, n, batch):
+        stop = min(start + batch, n)
+        bounds.append(len(range(rank, stop, size)))
+    return np.array(bounds)
 
 
 def _step_bounds(case: Case) -> Sequence[Any]:
-    n, batch, step, rank, size = case.arguments[0]
-    positions = np.arange(rank, n, size)
-    ends = np.searchsorted(positions, [step * batch, min((step + 1) * batch, n)])
-    return [tuple(ends.tolist())]
+    n, batch, rank, size = case.arguments[0]
+    steps_of_shard = np.arange(rank, n, size) // batch
+    counts = np.bincount(steps_of_shard, minlength=-(-n // batch))
+    return [np.concatenate([[0], np.cumsum(counts)])]
 
 
 def _step_cases() -> Sequence[Case]:
     cases = []
     for n, batch, size in ((4, 2, 1), (12, 4, 2), (10, 4, 3), (11, 8, 4), (9, 2, 4), (23, 6, 4)):
-        for step in range(-(-n // batch)):
-            for rank in range(size):
-                label = f"{n} samples, global batch {batch}, step {step}, rank {rank} of {size}"
-                cases.append(Case(label, ((n, batch, step, rank, size),)))
+        for rank in range(size):
+            label = f"{n} samples, global batch {batch}, rank {rank} of {size}"
+            cases.append(Case(label, ((n, batch, rank, size),)))
     return cases
 
 
@@ -264,37 +269,37 @@ STEP_BOUNDS = Exercise(
     expected=_step_bounds,
     mistakes={
         "batch // size samples per step only works if the number of ranks divides the global batch; "
-        "count this rank's positions below step * batch": """
-def step_bounds(n, batch, step, rank, size):
-    each = batch // size
-    held = len(np.arange(rank, n, size))
-    return min(step * each, held), min((step + 1) * each, held)
+        "count this rank's positions below the end of each step": """
+def step_bounds(n, batch, rank, size):
+    held = len(range(rank, n, size))
+    return np.minimum(np.arange(-(-n // batch) + 1) * (batch // size), held)
 """,
-        "the last global batch is not full: stop goes beyond the end of this rank's shard": {
-            "min((step + 1) * batch, n)": "(step + 1) * batch"
+        "the last global batch is not full: its stop goes beyond the end of this rank's shard": {
+            "min(start + batch, n)": "start + batch"
         },
-        "these are positions in the epoch's order; start and stop count within this rank's shard": """
-def step_bounds(n, batch, step, rank, size):
-    return step * batch, min((step + 1) * batch, n)
-""",
+        "these are positions in the epoch's order; the bounds count within this rank's shard": {
+            "len(range(rank, stop, size))": "stop"
+        },
         "the counts are rounded down, so samples are missing from a step; count the positions rank, "
-        "rank + size, … below the end, rounded up": """
-def step_bounds(n, batch, step, rank, size):
-    start, stop = step * batch, min((step + 1) * batch, n)
-    return max(0, (start - rank) // size), max(0, (stop - rank) // size)
-""",
-        "the last global batch is dropped because it is not full; its samples would never be used": """
-def step_bounds(n, batch, step, rank, size):
-    start = len(range(rank, step * batch, size))
-    if (step + 1) * batch > n:
-        return start, start
-    return start, len(range(rank, (step + 1) * batch, size))
+        "rank + size, … below the end, rounded up": {
+            "len(range(rank, stop, size))": "max(0, (stop - rank) // size)"
+        },
+        "the last global batch is dropped because it is not full; its samples would never be used": {
+            "        stop = min(start + batch, n)\n": (
+                "        stop = start + batch if start + batch <= n else start\n"
+            )
+        },
+        "these are the sizes of the local batches; the bounds are their running sums": """
+def step_bounds(n, batch, rank, size):
+    ends = [min(start, n) for start in range(0, n + batch, batch)]
+    return np.array([0, *np.diff([len(range(rank, end, size)) for end in ends])])
 """,
     },
     hints=(
-        "The shard holds positions rank, rank + size, rank + 2 size, … of the epoch's order.",
-        "`start` is the number of these positions that lie below step * batch.",
-        "len(range(rank, end, size)) counts the positions below `end`. What is the end of the last step?",
+        "Write down, for 10 samples, a global batch of 4 and 3 ranks, which positions rank 1 has, and which "
+        "of them lie below 4, 8 and 10.",
+        "bounds[k] is the number of the positions rank, rank + size, … that lie below k * batch, or below n "
+        "in the end. len(range(rank, end, size)) counts those below `end`.",
     ),
 )
 
@@ -302,16 +307,22 @@ def step_bounds(n, batch, step, rank, size):
 # Exercise 3.5
 
 
-def stratified_shard(labels, rank, size):
-    """Return the indices of this rank's samples, ascending. Shapes: labels (n,); result (n_rank,)."""
-    by_label = np.argsort(labels, kind="stable")
-    return np.sort(by_label[rank::size])
+def stratified_shard(labels, rank, size, seed, epoch):
+    """Return this rank's samples in the epoch's order; any two ranks hold the same mixture of labels.
+
+    Shapes: labels (n,), integers; result (n_rank,).
+    """
+    order = np.random.default_rng([seed, epoch]).permutation(len(labels))
+    by_label = order[np.argsort(labels[order], kind="stable")]
+    mine = by_label[rank::size]
+    return order[np.isin(order, mine)]
 
 
 def _stratified(case: Case) -> Sequence[Any]:
-    labels, rank, size = case.arguments[0]
-    by_label = sorted(range(len(labels)), key=lambda i: (labels[i], i))
-    return [np.array(sorted(by_label[rank::size]), dtype=np.int64)]
+    labels, rank, size, *seeds = case.arguments[0]
+    order = _order(len(labels), *seeds).tolist()
+    by_label = sorted(order, key=lambda sample: labels[sample])
+    return [np.array(sorted(by_label[rank::size], key=order.index), dtype=np.int64)]
 
 
 def _stratified_cases() -> Sequence[Case]:
@@ -319,8 +330,8 @@ def _stratified_cases() -> Sequence[Case]:
     for n, classes, size in ((4, 2, 1), (6, 2, 2), (11, 3, 3), (30, 10, 4), (3, 2, 4), (101, 10, 4)):
         labels = np.random.default_rng(n).integers(0, classes, n)
         for rank in range(size):
-            label = f"{n} samples of {classes} labels, rank {rank} of {size}"
-            cases.append(Case(label, ((labels, rank, size),)))
+            label = f"{n} samples of {classes} labels, rank {rank} of {size}, seed 3, epoch {size}"
+            cases.append(Case(label, ((labels, rank, size, 3, size),)))
     return cases
 
 
@@ -336,32 +347,32 @@ STRATIFIED_SHARD = Exercise(
         "only a few labels; deal the sorted samples": {
             "by_label[rank::size]": "np.array_split(by_label, size)[rank]"
         },
-        "the labels are not used: dealing the samples in the order of the file leaves the mixture to "
-        "chance": """
-def stratified_shard(labels, rank, size):
-    return np.arange(rank, len(labels), size)
-""",
-        "each label is dealt from rank 0 anew, so the first ranks get the extra sample of every label "
-        "and the sizes differ by more than one": """
-def stratified_shard(labels, rank, size):
-    mine = []
-    for label in np.unique(labels):
-        mine.extend(np.flatnonzero(labels == label)[rank::size])
-    return np.array(sorted(mine))
-""",
-        "the samples are right but in the order of their labels: return them in ascending order, or the"
-        " first mini-batches know only the first label": {
-            "np.sort(by_label[rank::size])": "by_label[rank::size]"
+        "the labels are not used: dealing the samples in the epoch's order leaves the mixture to chance": {
+            "by_label[rank::size]": "order[rank::size]"
         },
-        "these are the labels of the samples, not their indices": """
-def stratified_shard(labels, rank, size):
-    return np.sort(labels)[rank::size]
-""",
+        "each label is dealt from rank 0 anew, so the first ranks get the extra sample of every label "
+        "and the sizes differ by more than one": {
+            "mine = by_label[rank::size]": (
+                "mine = []\n    for label in np.unique(labels):\n"
+                "        mine.extend(by_label[labels[by_label] == label][rank::size])"
+            )
+        },
+        "the samples are right but in the order of their labels, so the first mini-batches know only the "
+        "first label: return them in the epoch's order": {"order[np.isin(order, mine)]": "mine"},
+        "the samples are right but in ascending order, the same in each epoch: return them in the epoch's "
+        "order": {"order[np.isin(order, mine)]": "np.sort(mine)"},
+        "these are the labels of the samples, not their indices": {
+            "order[np.isin(order, mine)]": "labels[order[np.isin(order, mine)]]"
+        },
+        "the samples are not shuffled before they are sorted by label: every epoch deals the same ones": {
+            'order[np.argsort(labels[order], kind="stable")]': 'np.argsort(labels, kind="stable")'
+        },
     },
     hints=(
-        "Put samples with the same label next to each other, then deal them out like cards.",
-        "np.argsort(labels, kind='stable') returns the indices in the order of the labels.",
-        "Keep every size-th index from `rank` on, and sort what is left.",
+        "Shuffle as before. Then put samples with the same label next to each other and deal them out.",
+        "np.argsort(labels[order], kind='stable') says how to sort `order` by label, and keeps the order of "
+        "samples with equal labels.",
+        "np.isin(order, mine) says which places of `order` hold one of this rank's samples.",
     ),
 )
 
@@ -412,6 +423,7 @@ def _accuracy(case: Case) -> Sequence[Any]:
     return [np.array(known)] * case.ranks
 
 
+DIVIDED = "np.divide(correct, held, out=np.full(classes, np.nan), where=held > 0)"
 ACCURACY_BY_LABEL = Exercise(
     reference=accuracy_by_label,
     title="The accuracy of each label, over all ranks",
@@ -420,56 +432,30 @@ ACCURACY_BY_LABEL = Exercise(
     cases=_accuracy_cases,
     expected=_accuracy,
     mistakes={
-        "this is the accuracy on this rank's own samples; sum the counts over the ranks": """
-def accuracy_by_label(comm, labels, predictions, classes):
-    held = np.bincount(labels, minlength=classes)
-    correct = np.bincount(labels[labels == predictions], minlength=classes)
-    with np.errstate(invalid="ignore"):
-        return correct / held
-""",
-        "this is the mean of the ranks' accuracies, so a rank with one sample of a label counts as much"
-        " as a rank with a hundred; sum correct and all samples, then divide": """
-def accuracy_by_label(comm, labels, predictions, classes):
-    held = np.bincount(labels, minlength=classes)
-    correct = np.bincount(labels[labels == predictions], minlength=classes)
-    with np.errstate(invalid="ignore"):
-        own = np.where(held > 0, correct / held, 0.0)
-        return comm.allreduce(own) / comm.allreduce((held > 0).astype(float))
-""",
-        "nan spreads: a rank without samples of a label makes the mean of the ranks' accuracies nan; "
-        "sum counts over the ranks, not accuracies": """
-def accuracy_by_label(comm, labels, predictions, classes):
-    held = np.bincount(labels, minlength=classes)
-    correct = np.bincount(labels[labels == predictions], minlength=classes)
-    with np.errstate(invalid="ignore"):
-        return comm.allreduce(correct / held) / comm.size
-""",
-        "a label that no rank has gets 0, as if all its samples were wrong; it should be nan": """
-def accuracy_by_label(comm, labels, predictions, classes):
-    held = comm.allreduce(np.bincount(labels, minlength=classes))
-    correct = comm.allreduce(np.bincount(labels[labels == predictions], minlength=classes))
-    return correct / np.maximum(held, 1)
-""",
-        "the counts are divided by how often each label was predicted (precision); divide by how often "
-        "it occurs (recall)": """
-def accuracy_by_label(comm, labels, predictions, classes):
-    guessed = comm.allreduce(np.bincount(predictions, minlength=classes))
-    correct = comm.allreduce(np.bincount(labels[labels == predictions], minlength=classes))
-    with np.errstate(invalid="ignore"):
-        return correct / guessed
-""",
-        "these are the numbers of correct samples; divide by the samples of each label": {
-            "np.divide(correct, held, out=np.full(classes, np.nan), where=held > 0)": "correct"
+        "this is the accuracy on this rank's own samples; sum the counts over the ranks": {
+            "    comm.Allreduce(MPI.IN_PLACE, counts)\n": ""
         },
-        "… allgather": """
-def accuracy_by_label(comm, labels, predictions, classes):
-    labels = np.concatenate(comm.allgather(labels))
-    predictions = np.concatenate(comm.allgather(predictions))
-    with np.errstate(invalid="ignore"):
-        return np.bincount(labels[labels == predictions], minlength=classes) / np.bincount(
-            labels, minlength=classes
-        )
-""",
+        "this is the mean of the ranks' accuracies, so a rank with one sample of a label counts as much"
+        " as a rank with a hundred; sum correct and all samples, then divide": {
+            "    comm.Allreduce(MPI.IN_PLACE, counts)\n": "",
+            f"return {DIVIDED}": "own = np.where(held > 0, correct / np.maximum(held, 1), 0.0)\n"
+            "    return comm.allreduce(own) / comm.allreduce((held > 0).astype(float))",
+        },
+        "nan spreads: a rank without samples of a label makes the mean of the ranks' accuracies nan; "
+        "sum counts over the ranks, not accuracies": {
+            "    comm.Allreduce(MPI.IN_PLACE, counts)\n": "",
+            DIVIDED: f"comm.allreduce({DIVIDED}) / comm.size",
+        },
+        "a label that no rank has gets 0, as if all its samples were wrong; it should be nan": {
+            DIVIDED: "correct / np.maximum(held, 1)"
+        },
+        "the counts are divided by how often each label was predicted (precision); divide by how often "
+        "it occurs (recall)": {"bincount(labels, minlength": "bincount(predictions, minlength"},
+        "these are the numbers of correct samples; divide by the samples of each label": {DIVIDED: "correct"},
+        "… allgather": {
+            "    counts =": "    labels = np.concatenate(comm.allgather(labels))\n"
+            "    predictions = np.concatenate(comm.allgather(predictions))\n    counts ="
+        },
     },
     hints=(
         "A mean over all ranks needs sums of counts: correct samples and all samples of each label.",
@@ -481,3 +467,11 @@ def accuracy_by_label(comm, labels, predictions, classes):
     forbidden=collectives_with("gather"),
     prelude=WITH_MPI,
 )
+
+
+QUESTIONS = {
+    "03-blocks": "All samples of a block have one label, so a rank learns one label at a time. Shuffle the "
+    "file when you write it, and let each rank mix the samples of many blocks in memory (a shuffle buffer).",
+    "03-skew": "No: the mean gradient of a step is then the mean over all samples, wherever they are. "
+    "Only a rank's own results differ, such as its local loss.",
+}

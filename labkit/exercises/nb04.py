@@ -1,18 +1,22 @@
-"""The exercises of notebook 04: averaging gradients, a fitted cost model, robust means, compression."""
+"""The exercises of notebook 04: averaging gradients, a fitted cost model, a robust mean."""
 
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from math import ceil, log2
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.exercises.exercise import Case, Code, Exercise, Outcome
-from labkit.exercises.wraps import COLLECTIVES, SUMS
+from labkit.exercises.exercise import WITH_MPI, Case, Code, Exercise, Outcome
+from labkit.exercises.wraps import COLLECTIVES
 from mpiwatch.report import counted
+
+if TYPE_CHECKING:
+    from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
 
 
 def cases() -> Sequence[Case]:
@@ -59,7 +63,17 @@ def tables(outcomes: Sequence[Outcome]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([one.sent for one in outcomes]), np.array([one.messages for one in outcomes])
 
 
-UNWEIGHTED: dict[str, Code] = {  # in each of the three references
+def all_but(*allowed: str) -> tuple[str, ...]:
+    """Return the collectives that move data, without the allowed ones."""
+    return tuple(name for name in COLLECTIVES if name not in allowed)
+
+
+def submitted_as(name: str, reference: Callable[..., Any]) -> Code:
+    """Return the solution of another exercise as an answer to this one."""
+    return inspect.getsource(reference).replace(reference.__name__, name)
+
+
+UNWEIGHTED: dict[str, Code] = {  # in the references of the exercises 4.1 to 4.4
     "this is the mean of the ranks' means: multiply each gradient by its rank's weight instead of dividing "
     "by the number of ranks": {"gradient *= weight": "gradient /= comm.size"},
     "this is the plain sum of the gradients: multiply each by its rank's weight first": {
@@ -88,8 +102,26 @@ def average_by_allgather(comm, gradient, weight):
     """
     gradient *= weight
     rows = np.empty((comm.size, gradient.size), gradient.dtype)
-    comm.Allgather(gradient, rows)
+    rows[comm.rank] = gradient
+    for distance in range(1, comm.size):
+        dest = (comm.rank + distance) % comm.size
+        source = (comm.rank - distance) % comm.size
+        comm.Sendrecv(gradient, dest, recvbuf=rows[source], source=source)
     gradient[:] = rows.sum(axis=0)
+
+
+def look_allgather(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    nbytes = case.arguments[0][0].nbytes
+    for rank, received in enumerate(tables(outcomes)[0].sum(axis=0)):
+        if received != (case.ranks - 1) * nbytes:
+            return f"rank {rank} receives {received} bytes, expected {case.ranks - 1} gradients of {nbytes}"
+    first = outcomes[0].arguments[0]
+    if not all(np.array_equal(one.arguments[0], first) for one in outcomes):
+        return (
+            "the ranks' means differ in the last bits, because each rank adds up in an order of its own: "
+            "keep all gradients, in a row for each rank, then add up the rows"
+        )
+    return None
 
 
 AVERAGE_BY_ALLGATHER = Exercise(
@@ -102,23 +134,34 @@ AVERAGE_BY_ALLGATHER = Exercise(
     mistakes={
         **UNWEIGHTED,
         WEIGHTED_LAST: {"    gradient *= weight\n": "", "sum(axis=0)": "sum(axis=0) * weight"},
-        "… Allreduce": """
-def average_by_allgather(comm, gradient, weight):
-    from mpi4py import MPI
-
-    gradient *= weight
-    comm.Allreduce(MPI.IN_PLACE, gradient)
-""",
+        "this rank's own gradient is missing from the sum": {
+            "np.empty": "np.zeros",
+            "    rows[comm.rank] = gradient\n": "",
+        },
+        "… differ in the last bits": {
+            "recvbuf=rows[source], source=source)\n    gradient[:] = rows.sum(axis=0)": (
+                "recvbuf=rows[source], source=source)\n        rows[comm.rank] += rows[source]\n"
+                "    gradient[:] = rows[comm.rank]"
+            )
+        },
+        "… wait for each other in a circle": {
+            "comm.Sendrecv(gradient, dest, recvbuf=rows[source], source=source)": (
+                "comm.Recv(rows[source], source=source)\n        comm.Send(gradient, dest=dest)"
+            )
+        },
+        "… Allgather": {"    for distance": "    comm.Allgather(gradient, rows)\n    for distance"},
     },
+    look=look_allgather,
     hints=(
-        "Multiply your own gradient by your own weight first. What remains is a sum over the ranks.",
-        "`comm.Allgather(gradient, rows)` fills `rows`, shape (comm.size, n): one row for each rank. "
-        "Make `rows` with the dtype of `gradient`.",
+        "Multiply your own gradient by your own weight first. What remains is a sum over the ranks. Keep "
+        "every rank's gradient in an array of shape (comm.size, n), one row for each rank.",
+        "In round d = 1 … p - 1, send to rank (rank + d) % p and receive from (rank - d) % p: "
+        "`comm.Sendrecv(gradient, dest, recvbuf=rows[source], source=source)`.",
         "Write the sum over the rows into `gradient[:]`. A plain `gradient = …` changes nothing outside.",
     ),
     on_ranks=True,
     result_in=0,
-    forbidden=SUMS,
+    forbidden=COLLECTIVES,
 )
 
 
@@ -187,19 +230,7 @@ AVERAGE_BY_ROOT = Exercise(
             "    gradient *= weight\n": "",
             "source=0)": "source=0)\n    gradient *= weight",
         },
-        "… every message goes to rank 0": """
-def average_by_root(comm, gradient, weight):
-    gradient *= weight
-    own = gradient.copy()
-    for first in range(comm.size):
-        for other in range(comm.size):
-            if first == comm.rank != other:
-                comm.Send(own, dest=other)
-            elif other == comm.rank != first:
-                received = np.empty_like(own)
-                comm.Recv(received, source=first)
-                gradient += received
-""",
+        "… every message goes to rank 0": submitted_as("average_by_root", average_by_allgather),
         "… wait for each other in a circle": {
             "        comm.Send(gradient, dest=0)\n        comm.Recv(gradient, source=0)": (
                 "        comm.Recv(gradient, source=0)\n        comm.Send(gradient, dest=0)"
@@ -283,49 +314,20 @@ AVERAGE_BY_TREE = Exercise(
             "    gradient *= weight\n": "",
             "dest=comm.rank + distance)": "dest=comm.rank + distance)\n    gradient *= weight",
         },
-        "… rank 0 receives from 3 ranks": """
-def average_by_tree(comm, gradient, weight):
-    gradient *= weight
-    if comm.rank == 0:
-        received = np.empty_like(gradient)
-        for other in range(1, comm.size):
-            comm.Recv(received, source=other)
-            gradient += received
-        for other in range(1, comm.size):
-            comm.Send(gradient, dest=other)
-    else:
-        comm.Send(gradient, dest=0)
-        comm.Recv(gradient, source=0)
-""",
+        "… rank 0 receives from 3 ranks": submitted_as("average_by_tree", average_by_root),
         "… source=comm.rank + distance": {" and comm.rank + distance < comm.size": ""},  # for powers of two
-        "… rank 0 sends to 3 ranks": """
-def average_by_tree(comm, gradient, weight):
-    gradient *= weight
-    received = np.empty_like(gradient)
-    distance = 1
-    while distance < comm.size:
-        if comm.rank % (2 * distance) == distance:
-            comm.Send(gradient, dest=comm.rank - distance)
-        elif comm.rank % (2 * distance) == 0 and comm.rank + distance < comm.size:
-            comm.Recv(received, source=comm.rank + distance)
-            gradient += received
-        distance *= 2
-    if comm.rank == 0:
-        for other in range(1, comm.size):
+        "… rank 0 sends to 3 ranks": {
+            "    for distance in reversed(distances):": """
+    for other in range(1, comm.size):
+        if comm.rank == 0:
             comm.Send(gradient, dest=other)
-    else:
-        comm.Recv(gradient, source=0)
-""",
-        "… calls `comm.Allreduce_init`": """
-def average_by_tree(comm, gradient, weight):
-    gradient *= weight
-    total = np.empty_like(gradient)
-    request = comm.Allreduce_init(gradient, total)
-    request.Start()
-    request.Wait()
-    request.Free()
-    gradient[:] = total
-""",
+        if comm.rank == other:
+            comm.Recv(gradient, source=0)
+    for distance in ():"""
+        },
+        "… calls `comm.Allreduce_init`": {
+            "    distances =": "    comm.Allreduce_init(gradient, received)\n    distances ="
+        },
     },
     look=look_tree,
     hints=(
@@ -344,246 +346,250 @@ def average_by_tree(comm, gradient, weight):
 # Exercise 4.4
 
 
-def fit_cost(nbytes, seconds):
-    """Return (alpha, beta) with the smallest sum of squared relative errors of alpha + beta * nbytes.
+def average_by_reduce(comm, gradient, weight):
+    """Leave the weighted mean of all ranks' gradients in `gradient`, on every rank, by `Reduce`.
 
-    Shapes: nbytes (m,), in bytes; seconds (m,), measured; alpha in seconds, beta in seconds per byte.
+    `weight` is this rank's fraction of all samples. Shape: gradient (n,), the same n on every rank.
     """
-    terms = np.stack([1 / seconds, nbytes / seconds], axis=1)
-    alpha, beta = np.linalg.lstsq(terms, np.ones(len(seconds)))[0]
-    return alpha, beta
+    gradient *= weight
+    if comm.rank == 0:
+        comm.Reduce(MPI.IN_PLACE, gradient, root=0)
+    else:
+        comm.Reduce(gradient, None, root=0)
+    comm.Bcast(gradient, root=0)
 
 
-def fit_cases() -> Sequence[Case]:
-    cases = []
-    for m, alpha, beta, noise in (2, 1e-5, 1e-9, 0), (4, 2e-6, 5e-10, 0), (12, 4e-5, 8e-9, 0.2):
-        nbytes = np.array([8.0 * 8**k for k in range(m)]) if m < 12 else np.geomspace(8, 1 << 24, m).round()
-        seconds = alpha + beta * nbytes
-        seconds *= np.exp(noise * np.random.default_rng(m).normal(size=m))
-        spread = "with noise" if noise else "on one line"
-        cases.append(Case(f"{m} measurements {spread}, up to {nbytes[-1]:.0f} bytes", ((nbytes, seconds),)))
-    return cases
-
-
-def fit(case: Case, power: float) -> tuple[float, float]:
-    """Return alpha and beta of least squares with errors divided by seconds ** power, by Cramer's rule."""
-    ((nbytes, seconds),) = case.arguments
-    weights = seconds ** (-2 * power)
-    one, first, second = weights.sum(), weights @ nbytes, weights @ nbytes**2
-    time, product = weights @ seconds, weights @ (nbytes * seconds)
-    determinant = one * second - first**2
-    return (time * second - first * product) / determinant, (one * product - first * time) / determinant
-
-
-FIT_COST = Exercise(
-    reference=fit_cost,
-    title="Fit latency and bandwidth to your measurements",
-    difficulty=3,
-    minutes=15,
-    cases=fit_cases,
-    expected=lambda case: [fit(case, 1)],
+AVERAGE_BY_REDUCE = Exercise(
+    reference=average_by_reduce,
+    title="Let MPI add up on the way",
+    difficulty=2,
+    minutes=5,
+    cases=cases,
+    expected=mean,
     mistakes={
-        "the pair is in the wrong order: return alpha first, then beta": {"alpha, beta =": "beta, alpha ="},
-        "these are the smallest absolute errors, so the largest sizes decide alone: divide each equation "
-        "by its measured time": """
-def fit_cost(nbytes, seconds):
-    beta, alpha = np.polyfit(nbytes, seconds, 1)
-    return alpha, beta
+        **UNWEIGHTED,
+        "only rank 0 holds the mean: `Reduce` fills the receive buffer of the root alone": {
+            "    comm.Bcast(gradient, root=0)\n": ""
+        },
+        WEIGHTED_LAST: {
+            "    gradient *= weight\n": "",
+            "comm.Bcast(gradient, root=0)": "comm.Bcast(gradient, root=0)\n    gradient *= weight",
+        },
+        "`Reduce` has not filled this array: the ranks other than 0 have copied it into `gradient`": """
+def average_by_reduce(comm, gradient, weight):
+    gradient *= weight
+    total = np.zeros_like(gradient)
+    comm.Reduce(gradient, total, root=0)
+    gradient[:] = total
 """,
-        "the errors are divided by the square of the time, so the smallest sizes decide alone: divide by "
-        "the time (np.polyfit squares its weights itself)": """
-def fit_cost(nbytes, seconds):
-    beta, alpha = np.polyfit(nbytes, seconds, 1, w=1 / seconds**2)
-    return alpha, beta
-""",
-        "the errors are divided by the square root of the time: divide by the time (np.polyfit squares "
-        "its weights itself)": """
-def fit_cost(nbytes, seconds):
-    beta, alpha = np.polyfit(nbytes, seconds, 1, w=1 / np.sqrt(seconds))
-    return alpha, beta
-""",
-        "only the first and the last measurement count: use all of them": """
-def fit_cost(nbytes, seconds):
-    beta = (seconds[-1] - seconds[0]) / (nbytes[-1] - nbytes[0])
-    return seconds[0] - beta * nbytes[0], beta
-""",
+        "… Allreduce": {"Bcast(gradient, root=0)": "Allreduce(MPI.IN_PLACE, gradient)"},
     },
+    look=lambda case, outcomes: None if "Reduce" in outcomes[0].calls else "rank 0 does not call `Reduce`",
     hints=(
-        "A relative error is (alpha + beta · n) / t - 1. It is linear in alpha and beta.",
-        "So each measurement gives one equation: alpha · (1 / t) + beta · (n / t) = 1.",
-        "`np.linalg.lstsq(terms, np.ones(m))[0]`, where `terms` has the columns 1 / t and n / t.",
+        "`comm.Reduce(send, receive, root=0)` leaves the sum in rank 0's `receive`; on the others `receive` "
+        "may be None. `comm.Bcast(array, root=0)` copies rank 0's array to all.",
+        "`send` and `receive` must be two arrays, or on rank 0 `MPI.IN_PLACE` and `gradient`.",
     ),
-    tolerance=1e-5,
+    on_ranks=True,
+    result_in=0,
+    forbidden=all_but("Reduce", "Bcast"),
+    prelude=WITH_MPI,
 )
 
 
 # Exercise 4.5
 
 
-def trimmed_mean(rows, drop):
-    """Return the mean of each column without its `drop` largest and `drop` smallest values.
+def fit_two_segments(nbytes, seconds):
+    """Return (first, small, large): alpha + beta * nbytes, fitted to two segments of the measurements.
 
-    Shapes: rows (m, n) with m > 2 * drop; result (n,), in the dtype of rows. Leave rows as they are.
+    `small` and `large` are pairs (alpha, beta), in seconds and in seconds per byte: the fits to the
+    measurements before number `first` and from it on. Each has the smallest sum of squared relative errors,
+    and `first` makes the two sums together smallest, with at least three measurements in each segment.
+    Shapes: nbytes (m,), ascending; seconds (m,), measured.
     """
-    ordered = np.sort(rows, axis=0)
-    return ordered[drop : len(rows) - drop].mean(axis=0)
+    terms = np.stack([1 / seconds, nbytes / seconds], axis=1)
+    ones = np.ones(len(seconds))
+    best = np.inf
+    for first in range(3, len(seconds) - 2):
+        error, pairs = 0.0, []
+        for part in slice(first), slice(first, None):
+            pair = np.linalg.lstsq(terms[part], ones[part])[0]
+            error += np.sum((terms[part] @ pair - ones[part]) ** 2)
+            pairs.append(tuple(pair))
+        if error < best:
+            best, found = error, (first, *pairs)
+    return found
 
 
-def rows_cases() -> Sequence[Case]:
+def fit_cases() -> Sequence[Case]:
     cases = []
-    for m, n, drop, dtype in (
-        (3, 1, 1, np.float64),
-        (4, 3, 0, np.float64),
-        (5, 3, 1, np.float64),
-        (6, 5, 2, np.float32),
-        (12, 1000, 2, np.float32),
-    ):
-        rows = np.random.default_rng([m, n]).normal(size=(m, n)).astype(dtype)
-        rows[0] *= 100
-        cases.append(Case(f"{m} rows, {counted(n, 'value')}, drop {drop}, {dtype.__name__}", ((rows, drop),)))
+    for m, first, noise in (6, 3, 0), (9, 5, 0.1), (20, 11, 0.2):
+        nbytes = 8.0 * 2 ** np.arange(m)
+        seconds = np.where(np.arange(m) < first, 2e-6 + 5e-9 * nbytes, 6e-6 + 1e-9 * nbytes)
+        seconds *= np.exp(noise * np.random.default_rng(m).normal(size=m))
+        spread = "with noise" if noise else "on two lines"
+        cases.append(Case(f"{m} measurements {spread}, up to {nbytes[-1]:.0f} bytes", ((nbytes, seconds),)))
     return cases
 
 
-def trimmed(case: Case) -> Sequence[Any]:
-    ((rows, drop),) = case.arguments
-    kept = [sorted(column)[drop : len(rows) - drop] for column in rows.T.tolist()]
-    return [np.array([sum(column) / len(column) for column in kept], rows.dtype)]
+def two_segments(case: Case) -> Sequence[Any]:
+    ((nbytes, seconds),) = case.arguments
+    found = []
+    for first in range(3, len(nbytes) - 2):
+        pairs, error = [], 0.0
+        for x, t in (nbytes[:first], seconds[:first]), (nbytes[first:], seconds[first:]):
+            (beta, alpha), (squares,), *_ = np.polyfit(x, t, 1, w=1 / t, full=True)
+            pairs.append((alpha, beta))
+            error += squares
+        found.append((error, (first, *pairs)))
+    return [min(found)[1]]
 
 
-TRIMMED_MEAN = Exercise(
-    reference=trimmed_mean,
-    title="The trimmed mean",
-    difficulty=2,
-    minutes=10,
-    cases=rows_cases,
-    expected=trimmed,
+TERMS = "1 / seconds, nbytes / seconds"
+FIT_TWO_SEGMENTS = Exercise(
+    reference=fit_two_segments,
+    title="Fit two segments to your measurements",
+    difficulty=3,
+    minutes=15,
+    cases=fit_cases,
+    expected=two_segments,
     mistakes={
-        "this sorts along the rows: sort each column by itself (axis 0)": {
-            "np.sort(rows, axis=0)": "np.sort(rows)"
+        "the pairs are in the wrong order: alpha first, then beta": {"tuple(pair)": "tuple(pair[::-1])"},
+        "these are the smallest absolute errors, so the largest sizes decide alone: divide each equation "
+        "by its measured time": {TERMS: "seconds**0, nbytes", "np.ones(len(seconds))": "seconds"},
+        "the errors are divided by the square of the time, so the smallest sizes decide alone: divide by "
+        "the time (np.polyfit squares its weights itself)": {
+            TERMS: "seconds**-2, nbytes * seconds**-2",
+            "np.ones(len(seconds))": "1 / seconds",
         },
-        "this drops whole rows: a row can be extreme in one column and ordinary in another": {
-            "np.sort(rows, axis=0)": "rows[np.argsort(np.linalg.norm(rows, axis=1))]"
+        "the errors are divided by the square root of the time: divide by the time (np.polyfit squares "
+        "its weights itself)": {
+            TERMS: "seconds**-0.5, nbytes * seconds**-0.5",
+            "np.ones(len(seconds))": "seconds**0.5",
         },
-        "only the largest values are dropped: drop the smallest as well": {"ordered[drop :": "ordered[:"},
-        "the sum of the kept values is divided by the number of all rows: divide by the number kept": {
-            ".mean(axis=0)": ".sum(axis=0) / rows.dtype.type(len(rows))"
+        "only the first and the last measurement of a segment count: use all of them": {
+            "np.linalg.lstsq(terms[part], ones[part])[0]": (
+                "np.linalg.solve(terms[part][[0, -1]], ones[part][[0, -1]])"
+            )
         },
-        "with drop = 0 nothing is left: rows[0:-0] is empty. Slice up to len(rows) - drop": {
-            "len(rows) - drop": "-drop"
+        "both pairs are fitted to all measurements: fit each to its own segment": {
+            "lstsq(terms[part], ones[part])": "lstsq(terms, ones)"
         },
-        "this is the mean of all rows: nothing is dropped": {"ordered[drop : len(rows) - drop]": "ordered"},
-        "this is the median: it drops more than `drop` values": """
-def trimmed_mean(rows, drop):
-    return np.median(rows, axis=0)
-""",
-        "… changes its argument `rows`": {
-            "ordered = np.sort(rows, axis=0)": "rows.sort(axis=0)",
-            "ordered[": "rows[",
+        "`first` is chosen by the error of the large messages alone: add up the errors of both segments": {
+            "error += ": "error = "
         },
-        "… float64": {".mean(axis=0)": ".astype(float).mean(axis=0)"},
+        "`first` is one too small: it is the number of the first measurement of the second segment": {
+            "(first, *pairs)": "(first - 1, *pairs)"
+        },
     },
     hints=(
-        "`np.sort(rows, axis=0)` sorts each column and leaves `rows` as they are.",
-        "Keep the sorted rows from `drop` up to `len(rows) - drop`, then take the mean of each column.",
+        "A relative error is (alpha + beta · n) / t - 1, linear in alpha and beta. So each measurement "
+        "gives one equation: alpha · (1 / t) + beta · (n / t) = 1.",
+        "`np.linalg.lstsq(terms, np.ones(m))[0]` is the pair, where `terms` has the columns 1 / t and n / t. "
+        "Its error is `np.sum((terms @ pair - 1) ** 2)`.",
+        "Try each `first` from 3 to m - 3: fit both segments, add up their errors, keep the best.",
     ),
+    tolerance=1e-5,
 )
 
 
 # Exercise 4.6
 
 
-def top_k(gradient, residual, k):
-    """Return (indices, values) of the k largest entries of gradient + residual by absolute value.
+def average_by_gather(comm, gradients, drop):
+    """Leave in each row of `gradients` the trimmed mean over all ranks' rows; rank 0 computes it.
 
-    Leave in `residual` what is not sent. Shapes: gradient and residual (n,); indices (k,), ascending;
-    values (k,).
+    Of each entry, the `drop` largest and the `drop` smallest values do not count. Shape: gradients (k, n),
+    the gradients of this rank's k workers; the same k and n on every rank; p * k > 2 * drop.
     """
-    residual += gradient
-    indices = np.sort(np.argsort(np.abs(residual))[len(residual) - k :])
-    values = residual[indices]
-    residual[indices] = 0
-    return indices, values
+    rows = np.empty((comm.size * len(gradients), gradients.shape[1]), gradients.dtype)
+    comm.Gather(gradients, rows if comm.rank == 0 else None, root=0)
+    if comm.rank == 0:
+        rows.sort(axis=0)
+        rows[:] = rows[drop : len(rows) - drop].mean(axis=0)
+    comm.Scatter(rows if comm.rank == 0 else None, gradients, root=0)
 
 
-def top_k_cases() -> Sequence[Case]:
+def rows_cases() -> Sequence[Case]:
     cases = []
-    for n, k, dtype in (1, 1, np.float64), (4, 1, np.float64), (5, 2, np.float32), (1000, 10, np.float32):
-        rng = np.random.default_rng([n, k])
-        gradient, residual = (rng.permutation(np.linspace(-1.1, 1, n)).astype(dtype) for _ in range(2))
-        residual = np.multiply(residual, dtype(0.8))
-        cases.append(Case(f"{counted(n, 'value')}, k = {k}, {dtype.__name__}", ((gradient, residual, k),)))
+    for p, k, n, drop, dtype in (
+        (1, 3, 2, 1, np.float64),
+        (2, 1, 3, 0, np.float64),
+        (3, 1, 4, 1, np.float64),
+        (4, 2, 5, 2, np.float32),
+        (3, 4, 1000, 2, np.float32),
+    ):
+        rows = np.random.default_rng([p, k, n]).normal(size=(p, k, n)).astype(dtype)
+        rows[0, 0] *= 100
+        label = f"{counted(p, 'rank')}, {k} × {n} values, drop {drop}, {dtype.__name__}"
+        cases.append(Case(label, tuple((own, drop) for own in rows)))
     return cases
 
 
-def chosen(values: np.ndarray, sizes: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    indices = np.array(sorted(range(len(sizes)), key=lambda i: -sizes[i])[:k])
-    indices.sort()
-    return [(indices, values[indices])]
+def trimmed(case: Case) -> Sequence[Any]:
+    (own, drop), *_ = case.arguments
+    columns = np.concatenate([rows for rows, _ in case.arguments]).T.tolist()
+    kept = [sorted(column)[drop : len(column) - drop] for column in columns]
+    means = np.array([sum(column) / len(column) for column in kept], own.dtype)
+    return [np.tile(means, (len(own), 1))] * case.ranks
 
 
-def sent(case: Case) -> Sequence[Any]:
-    ((gradient, residual, k),) = case.arguments
-    return chosen(gradient + residual, np.abs(gradient + residual), k)
-
-
-def look_residual(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    ((gradient, residual, _),) = case.arguments
-    got, total = outcomes[0].arguments[1], gradient + residual
-    ((indices, _),) = sent(case)
-    wanted = total.copy()
-    wanted[indices] = 0
-    if np.allclose(got, wanted, rtol=1e-5, atol=1e-6):
-        return None
-    if np.allclose(got, total, rtol=1e-5, atol=1e-6):
-        return "`residual` still holds the entries that are sent, so they are sent again: set them to 0 there"
-    if np.array_equal(got, residual):
-        return "`residual` is unchanged, so what is not sent is lost: add `gradient` to it, in place"
-    if not got.any():
-        return "`residual` is all zeros, so what is not sent is lost: set only the entries that are sent to 0"
-    place = int(np.flatnonzero(~np.isclose(got, wanted, rtol=1e-5, atol=1e-6))[0])
-    return f"residual[{place}] is {got[place]:.4g} after the call, expected {wanted[place]:.4g}"
-
-
-TOP_K = Exercise(
-    reference=top_k,
-    title="Send only the k largest entries, and remember the rest",
+MEAN_OF_KEPT = "rows[drop : len(rows) - drop].mean(axis=0)"
+AVERAGE_BY_GATHER = Exercise(
+    reference=average_by_gather,
+    title="A trimmed mean by Gather and Scatter",
     difficulty=3,
     minutes=15,
-    cases=top_k_cases,
-    expected=sent,
+    cases=rows_cases,
+    expected=trimmed,
     mistakes={
-        "these are the largest entries by sign: choose by absolute value": {"np.abs(residual)": "residual"},
-        "`residual` is not added before choosing: choose from gradient + residual": {
-            "residual += gradient": "residual[:] = gradient"
+        "this sorts along the rows: sort each column by itself (axis 0)": {"sort(axis=0)": "sort()"},
+        "this drops whole rows: a row can be extreme in one column and ordinary in another": {
+            "rows.sort(axis=0)": "rows = rows[np.argsort(np.linalg.norm(rows, axis=1))]"
         },
-        "the indices are right, but the values are those of `gradient`: send gradient + residual": {
-            "values = residual[indices]": "values = gradient[indices]"
+        "only the largest values are dropped: drop the smallest as well": {"rows[drop :": "rows[:"},
+        "the sum of the kept values is divided by the number of all rows: divide by the number kept": {
+            ".mean(axis=0)": ".sum(axis=0) / rows.dtype.type(len(rows))"
         },
-        "the values lack their sign: send the entries, not their absolute values": {
-            "values = residual[indices]": "values = np.abs(residual[indices])"
+        "with drop = 0 nothing is left: rows[0:-0] is empty. Slice up to len(rows) - drop": {
+            "len(rows) - drop]": "-drop]"
         },
-        "the values are zero: take them out before you set them to 0 in `residual`": {
-            "    values = residual[indices]\n": "",
-            "return indices, values": "return indices, residual[indices]",
+        "this is the mean of all rows: nothing is dropped": {MEAN_OF_KEPT: "rows.mean(axis=0)"},
+        "this is the median: it drops more than `drop` values": {MEAN_OF_KEPT: "np.median(rows, axis=0)"},
+        "`gradients` is as it was before the call: only rank 0 has the mean. Scatter a copy to each worker": {
+            "    comm.Scatter(rows if comm.rank == 0 else None, gradients, root=0)\n": ""
         },
-        "the entries are right, but the indices are not in ascending order: sort them": {
-            "np.sort(np.argsort(np.abs(residual))[len(residual) - k :])": (
-                "np.argsort(np.abs(residual))[len(residual) - k :]"
-            )
+        "each worker gets a sorted row back instead of the mean: write the mean into all rows": {
+            f"rows[:] = {MEAN_OF_KEPT}": f"mean = {MEAN_OF_KEPT}"
         },
-        "… so they are sent again": {"    residual[indices] = 0\n": ""},
-        "… all zeros": {"residual[indices] = 0": "residual[:] = 0"},
-        "… is unchanged": {"residual += gradient": "residual = residual + gradient"},
-        "… changes its argument `gradient`": {
-            "residual += gradient": "gradient += residual\n    residual[:] = gradient"
+        "this is the trimmed mean over one rank's own workers: gather the rows of all ranks first": """
+def average_by_gather(comm, gradients, drop):
+    drop = min(drop, (len(gradients) - 1) // 2)
+    gradients[:] = np.sort(gradients, axis=0)[drop : len(gradients) - drop].mean(axis=0)
+""",
+        "… Allgather": {
+            "Gather(gradients, rows if comm.rank == 0 else None, root=0)": "Allgather(gradients, rows)"
         },
     },
-    look=look_residual,
     hints=(
-        "First `residual += gradient`: now `residual` holds all that still has to be sent.",
-        "`np.argsort(np.abs(residual))` lists the indices, that of the smallest entry first. Take the "
-        "last k, and sort them.",
-        "`residual[indices]` with an array of indices is a copy: set these entries to 0 afterwards.",
+        "Rank 0 needs an array of all workers' rows, shape (p · k, n). The other ranks pass None in its "
+        "place: `comm.Gather(gradients, rows, root=0)`.",
+        "`rows.sort(axis=0)` sorts each column. Keep the rows from `drop` up to `len(rows) - drop`.",
+        "Scatter sends p equal parts of rank 0's array. Write the mean into every row of it before.",
     ),
-    may_change=(1,),
+    on_ranks=True,
+    result_in=0,
+    forbidden=all_but("Gather", "Scatter"),
 )
+
+
+QUESTIONS = {
+    "04-bits": "Each addition rounds, so the order of additions decides the last bits, each algorithm has "
+    "its own. Ranks that hold different bits would drift apart step by step.",
+    "04-model": "With more ranks than cores, ranks wait for a core, which small messages feel. For large "
+    "ones, the additions take time, and all ranks share one memory's bandwidth; the model counts neither.",
+    "04-robust": "One room: the mean, since the ranks are alike, and finding a broken rank beats hiding it. "
+    "Hospitals: the mean with a limit on each norm, since a median ignores rare diseases. Strangers may send "
+    "anything, so a trimmed mean or a median is worth its cost.",
+}
