@@ -25,7 +25,7 @@ from mpiwatch import processes
 from tests.wrapped_errors import unwrapped
 
 DEADLINE_S = 150.0  # longer than that of connect(), whose error then says what it waited for
-SWEPT_S = 5.0  # for a supervisor to remove what its killed ranks have left
+SWEPT_S = 40.0  # for a supervisor to remove what its killed ranks have left
 Start = Callable[..., "subprocess.Popen[str]"]  # the fixture `ipcluster`
 
 
@@ -100,7 +100,7 @@ class World:
             for process in news:
                 with suppress(psutil.NoSuchProcess):
                     process.suspend()
-            wait_until(lambda news=news: all(map(is_stopped, news)), "all processes stopped", 20)
+            wait_until(lambda news=news: all(map(is_stopped, news)), "all processes stopped")
             stopped += news
             scans_without_news = 0 if news else scans_without_news + 1
         self.files.look(lambda: [process.pid for process in stopped])

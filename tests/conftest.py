@@ -41,8 +41,8 @@ def kill_tree(job: subprocess.Popen[str]) -> None:
     for process in family:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGKILL)
-    psutil.wait_procs(family, timeout=10)  # their memory is in use until they are gone
-    job.wait(10)
+    psutil.wait_procs(family, timeout=DEADLINE_S)  # their memory is in use until they are gone
+    job.wait(DEADLINE_S)
 
 
 @contextmanager

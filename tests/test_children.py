@@ -47,7 +47,7 @@ def test_a_child_and_its_own_children_end_with_the_parent(signum: signal.Signals
     pids = read_pids(file)
     assert not gone(pids)
     parent.send_signal(signum)
-    parent.wait(20)
+    parent.wait(60)
     wait_until(lambda: gone(pids), "the children to end with their parent")
 
 

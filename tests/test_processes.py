@@ -20,7 +20,7 @@ def test_a_zombie_has_ended() -> None:
     assert alive(os.getpid()) and alive(child.pid)
     assert child.stdin
     child.stdin.close()
-    wait_until(lambda: not alive(child.pid), "the child has ended and is a zombie", 20)
+    wait_until(lambda: not alive(child.pid), "the child has ended and is a zombie")
     os.kill(child.pid, 0)  # the system still knows it
     child.wait()
     assert not alive(child.pid)
@@ -61,7 +61,7 @@ def test_a_child_ends_with_its_killed_parent() -> None:
         child = int(parent.stdout.readline())
         assert alive(child)
         parent.send_signal(signal.SIGKILL)
-        wait_until(lambda: not alive(child), "the child has ended", 20)
+        wait_until(lambda: not alive(child), "the child has ended")
 
 
 def test_the_supervisor_imports_only_the_standard_library_and_mpiwatch() -> None:

@@ -57,7 +57,7 @@ MOST_LINES = {
     "labkit/exercises": 9_015,
     "labkit/plots": 1_230,
     "labkit/cli": 2_188,
-    "tests": 24_542,
+    "tests": 24_460,
 }
 MOST_FILES, MOST_PACKAGES = 194, 18
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests.cluster_fixtures import World, wait_until
+from tests.cluster_fixtures import DEADLINE_S, World, wait_until
 from tests.conftest import thorough
 
 
@@ -29,7 +29,7 @@ def test_the_ranks_of_bench_collectives_end_with_it(world: World, signum: signal
 
     wait_until(measuring, "a line about the progress")
     bench.send_signal(signum)
-    bench.wait(15)
+    bench.wait(DEADLINE_S)
     world.wait_until_empty()
     bench.stdout.close()
 
@@ -47,7 +47,7 @@ def test_the_children_of_bench_step_end_with_it(world: World) -> None:
 
     wait_until(measuring, "a child that measures")
     bench.kill()
-    bench.wait(15)
-    wait_until(lambda: not world.processes(), "the end of the children", 15)
+    bench.wait(DEADLINE_S)
+    wait_until(lambda: not world.processes(), "the end of the children")
     assert bench.stdout
     bench.stdout.close()

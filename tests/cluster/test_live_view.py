@@ -48,6 +48,14 @@ def views(kernel: Kernel) -> list[dict[str, str]]:
     ]
 
 
+def run_until_shown(kernel: Kernel, cell: str, go: Path, words: str = "ranks done.") -> str:
+    """Run a cell that waits for the file `go`, made once its view shows the words; return what is shown."""
+    message = kernel.start(cell)
+    shown = kernel.finish(message, until=words)
+    go.touch()
+    return shown + kernel.finish(message)
+
+
 def without_counts(outputs: object) -> str:
     """Return outputs as text, without the number of cells that an engine has run."""
     return re.sub(r"Out\[(\d):\d+\]", r"Out[\1]", str(outputs))
@@ -87,7 +95,7 @@ def test_a_long_cell_shows_what_the_ranks_do_and_leaves_only_their_output(
     assert "rank 3: second" in shown
     assert all(set(state) == {"text/plain", "text/html"} for state in views(kernel))
     long = kernel.saved_outputs()
-    kernel.run(cell)  # `go` is there: the cell ends before a view is shown
+    kernel.run(cell.replace("%%px", "%%px --progress-after 100"))  # `go` is there
     assert views(kernel) == []
     assert without_counts(long) == without_counts(kernel.saved_outputs())
     assert [output["output_type"] for output in long] == ["stream", "stream"] + ["display_data"] * 12
@@ -102,14 +110,15 @@ def test_a_long_cell_shows_what_the_ranks_do_and_leaves_only_their_output(
     assert [text.split(": ")[1][-1] for text in texts[8:]] == ["0", "1", "4", "9"]
 
 
-def test_a_cell_without_output_leaves_nothing(kernel: Kernel) -> None:
-    kernel.run("%%px --progress-after 0.2\ntime.sleep(0.8)")
-    assert views(kernel)
+@pytest.mark.parametrize("kind", ["%%px --progress-after 0.2\n", "%pxconfig --progress-after 0.2\n%px "])
+def test_a_cell_without_output_leaves_nothing(kernel: Kernel, tmp_path: Path, kind: str) -> None:
+    run_until_shown(kernel, f"{kind}wait_for('{tmp_path}/go')", tmp_path / "go")
     assert kernel.saved_outputs() == []
+    kernel.run("%pxconfig --progress-after 2")
 
 
 def test_a_short_cell_of_single_lines_stays_in_rank_order_without_a_view(kernel: Kernel) -> None:
-    kernel.run("%%px\ntime.sleep(0.1 * (size - rank))\nprint('I am', rank)")
+    kernel.run("%%px --progress-after 100\ntime.sleep(0.1 * (size - rank))\nprint('I am', rank)")
     assert views(kernel) == []
     (output,) = kernel.saved_outputs()
     assert output["text"] == "".join(f"[stdout:{rank}] I am {rank}\n" for rank in range(4))
@@ -125,9 +134,6 @@ def test_a_line_among_other_output_has_no_view_that_would_delete_it(kernel: Kern
     assert views(kernel) == []
     (output,) = kernel.saved_outputs()
     assert output["text"] == "before\nafter\n"
-    kernel.run("%px time.sleep(0.8)")
-    assert views(kernel)
-    assert kernel.saved_outputs() == []
     kernel.run("%pxconfig --progress-after 2")
 
 
@@ -141,24 +147,25 @@ def test_a_view_that_cannot_be_made_does_not_matter(kernel: Kernel) -> None:
     assert said == "".join(f"[stdout:{rank}] {rank}\n" for rank in range(4))
 
 
-def test_without_a_flight_recorder_the_view_shows_which_ranks_are_done(kernel: Kernel) -> None:
+def test_without_a_flight_recorder_the_view_shows_which_ranks_are_done(
+    kernel: Kernel, tmp_path: Path
+) -> None:
     kernel.run("ranks = get_ipython().magics_manager.registry['RankMagics'].ranks")
     kernel.run("recorder, ranks.recorder = ranks.recorder, None")
-    said = kernel.run("%%px --progress-after 0.2\nprint('hello')\nif rank: time.sleep(1.5)")
+    cell = f"%%px --progress-after 0.2\nprint('hello')\nif rank: wait_for('{tmp_path}/go')"
+    said = run_until_shown(kernel, cell, tmp_path / "go", "rank 0: done\n")
     kernel.run("ranks.recorder = recorder")
-    assert "rank 0: done\n" in said and "ranks 1–3: running\n" in said, said
+    assert "ranks 1–3: running\n" in said, said
     assert "ranks 0–3: hello\n" in said
 
 
-def test_output_that_floods_leaves_the_view_small_and_the_cell_fast(kernel: Kernel) -> None:
-    message = kernel.start(
-        "%%px --progress-after 0.2\nimport time\nfor i in range(20_000): print('line', i)\n"
-        "print('x' * 10**6, end='')\ntime.sleep(1)  # the cell takes long enough for a view"
+def test_output_that_floods_leaves_the_view_small_and_the_cell_fast(kernel: Kernel, tmp_path: Path) -> None:
+    cell = (
+        "%%px --progress-after 0.2\nfor i in range(20_000): print('line', i)\n"
+        f"print('x' * 10**6, end='')\nwait_for('{tmp_path}/go')"
     )
-    kernel.finish(message)
-    states = views(kernel)
-    assert states
-    assert max(len(str(state)) for state in states) < 10_000
+    run_until_shown(kernel, cell, tmp_path / "go", "xxxx")
+    assert max(len(str(state)) for state in views(kernel)) < 10_000
     (output,) = kernel.saved_outputs()
     assert len(output["text"]) < 4 * 510_000
     assert "characters are left out here" in output["text"]

@@ -93,4 +93,4 @@ def test_everything_ends_after_a_supervisor_was_killed(
                 killed += 1
     assert killed == 1
     kernel.manager.signal_kernel(signal.SIGKILL)
-    wait_until(lambda: not world.processes(), "all processes gone", 15)
+    wait_until(lambda: not world.processes(), "all processes gone")

@@ -1,4 +1,4 @@
-"""Data sets in batch jobs on real ranks: memory, sharding schemes, the message about a missing data set."""
+"""Data sets in batch jobs on real ranks: memory, and the message about a missing data set."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ import pytest
 from tests.made_sets import archive_files, random_samples, source_for, write_files
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-RunCommands = Callable[..., list[tuple[list[int], str]]]
-TRAIN = ("train", "--model", "linear")
 
 
 @pytest.fixture(scope="session")
@@ -52,32 +50,6 @@ def test_a_rank_that_reads_its_own_shard_needs_memory_for_little_more(
     shard, grown = told["scatter"][0]
     assert grown > 4 * shard
     assert all(grown < 1.5 * shard for shard, grown in told["scatter"][1:])
-
-
-def weights(out: Path) -> np.ndarray:
-    return np.loadtxt(out / "weights.txt", dtype=np.float32)
-
-
-def train_each(run_commands: RunCommands, p: int, out: Path, **options: tuple[str, ...]) -> None:
-    """Train with each of the options on p ranks, in one job, into a folder of their name."""
-    ends = run_commands(p, *((*TRAIN, *words, "--out", out / name) for name, words in options.items()))
-    assert [statuses for statuses, _ in ends] == [[0] * p] * len(options), ends
-
-
-def test_schemes_that_promise_it_give_the_weights_of_one_rank(
-    run_commands: RunCommands, tmp_path: Path
-) -> None:
-    schemes = ("strided", "shuffled", "weighted")
-    few = ("--epochs", "2", "--batch", "50")
-    for p in (1, 3):
-        train_each(run_commands, p, tmp_path / str(p), **{name: (*few, "--shard", name) for name in schemes})
-    for scheme in schemes:
-        expected = weights(tmp_path / "1" / scheme)
-        close = {"rtol": 0, "atol": 1e-5 * np.abs(expected).max()}
-        np.testing.assert_allclose(weights(tmp_path / "3" / scheme), expected, **close, err_msg=scheme)
-        record = json.loads((tmp_path / "3" / scheme / "run.json").read_text())
-        assert record["settings"]["shard"] == scheme
-        assert len(record.get("speeds", [])) == (3 if scheme == "weighted" else 0)
 
 
 def test_a_data_set_in_files_trains_or_is_reported_missing(run: Run, programs: Path, tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ class Handler(BaseHTTPRequestHandler):
         if name == IMAGES and self.server.breaks:
             rest = rest[: self.server.breaks.pop(0)]
             self.close_connection = True
+        self.server.sent[name] = self.server.sent.get(name, 0) + len(rest)  # before the client has it
         step = 1 if self.server.drips else len(rest) or 1
         with suppress(OSError):  # the client has given up
             for at in range(0, len(rest), step):
@@ -84,7 +85,6 @@ class Handler(BaseHTTPRequestHandler):
                 time.sleep(0.01 if self.server.drips else 0)
         if self.server.gate:
             self.server.gate.wait()
-        self.server.sent[name] = self.server.sent.get(name, 0) + len(rest)
 
     def answer(self, status: int, content_range: str, length: int) -> None:
         self.send_response(status)

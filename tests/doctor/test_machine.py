@@ -93,7 +93,7 @@ def test_files_of_a_killed_cluster_are_found_and_the_command_removes_them(
     world.kill()
     processes.remove(world.files.left())
     # The kernel closes a dead process's sockets a little later: until then a port seems to be in use.
-    wait_until(lambda: examine.stale_files(profiles).found.startswith("3 files"), "3 stale files found", 20)
+    wait_until(lambda: examine.stale_files(profiles).found.startswith("3 files"), "3 stale files found")
     found = examine.stale_files(profiles)
     assert found.status == "note"
     subprocess.run(found.fix, shell=True, check=True)

@@ -57,7 +57,7 @@ def test_connect_starts_revives_and_ends_engines_on_hosts(
     kernel.run("%%px --noblock\nif rank == 0: comm.Barrier()")
     kernel.manager.signal_kernel(signal.SIGKILL)
     world.wait_until_empty()
-    wait_until(lambda: not sockets(folder), "no socket left", 5)
+    wait_until(lambda: not sockets(folder), "no socket left")
     assert len(hosts.running().hosts) == 3
 
 

@@ -140,7 +140,7 @@ def test_hosts_can_be_created_again_however_they_end(folder: Path) -> None:
                     hosts.running()
                 hosts.up(1)  # removes what was left
             hosts.down()
-            job.wait(10)
+            job.wait(60)
         assert not folder.exists()
         assert networks(folder) == set()
     assert machine() == cards
@@ -150,7 +150,7 @@ def test_hosts_end_with_their_owner(folder: Path) -> None:
     program = "import os; from labkit import hosts; hosts.up(2, owner=os.getpid()); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", program], check=False)
     assert done.returncode == -signal.SIGKILL
-    wait_until(lambda: not folder.exists() and not networks(folder), "no hosts, no folder", 20)
+    wait_until(lambda: not folder.exists() and not networks(folder), "no hosts, no folder")
 
 
 @pytest.mark.parametrize(

@@ -10,22 +10,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from labkit import reports
 from labkit.cli import main
 from labkit.train.checklist import ITEMS, missing
+from labkit.train.run_record import PARTS
 
 PAGE = Path(__file__).parents[2] / "docs/checklist.md"
 OF_SEVERAL_RUNS = ["repetitions and spread", "one setting differs"]
-TINY_C = ("--batch", "8", "--samples", "16", "--iterations", "3")
+TINY_C = ("--batch", "8", "--samples", "16", "--iterations", "3", "--log-every", "1")
 RUNS: dict[str, tuple[str, ...]] = {
     "regression": ("--model", "linear", "--epochs", "2"),
     "overlap": ("--model", "mlp", "--samples", "90", "--overlap", "--iterations", "4", "--no-check-weights"),
     "weighted": ("--model", "softmax", "--samples", "90", "--shard", "weighted", "--epochs", "2"),
     "report-c-2b": ("--preset", "report-c-2b", *TINY_C),
-    "report-e-ring": ("--preset", "report-e-ring", "--epochs", "2", "--average-after-step"),
+    "report-e-ring": ("--preset", "report-e-ring", "--epochs", "2"),
+    "report-e-allreduce": ("--preset", "report-e-allreduce", "--epochs", "2", "--average-after-step"),
 }
 
 
@@ -55,12 +58,34 @@ def test_records_hold_all_items(folders: dict[str, Path]) -> None:
     assert answer.exit_code == 0 and f"{len(ITEMS)} of {len(ITEMS)} items" in answer.output
 
 
+def test_presets_print_and_draw_what_their_reports_do(folders: dict[str, Path]) -> None:
+    found = {name: json.loads((folders[name] / "run.json").read_text()) for name in RUNS if "report" in name}
+    for name, run in found.items():
+        assert run["preset"] == name and run["settings"]["data"] == "digits"
+        assert (folders[name] / f"report-{name[7]}.png").read_bytes().startswith(b"\x89PNG")
+        assert all(len(row["measured"]) == 4 for row in run["comparison"])
+    c = {row["name"]: row["measured"] for row in found["report-c-2b"]["comparison"]}
+    assert np.sum([c[f"{part} (%)"] for part in PARTS], axis=0) == pytest.approx([100] * 4)
+    assert {"loss, iteration 3", "time per iteration (s)", "test accuracy (%)"} <= c.keys()
+    # The ring and the library's all-reduce give the same curves; averaging after stepping, others.
+    assert all(row["drift"] is None for row in found["report-e-ring"]["epochs"])
+    assert all(row["drift"] > 0 for row in found["report-e-allreduce"]["epochs"])
+
+
+def test_the_speeds_that_shards_are_weighted_by_are_recorded(folders: dict[str, Path]) -> None:
+    runs = {name: json.loads((folder / "run.json").read_text()) for name, folder in folders.items()}
+    assert {name for name, run in runs.items() if run.get("speeds")} == {"weighted"}
+    assert len(runs["weighted"]["speeds"]) == 4 and runs["weighted"]["settings"]["shard"] == "weighted"
+
+
 def test_ranks_with_equal_weights_have_equal_hashes(folders: dict[str, Path]) -> None:
     def hashes(name: str, of: str) -> set[str]:
         return {row[of] for row in json.loads((folders[name] / "run.json").read_text())["ended"]}
 
     assert len(hashes("overlap", "parameters_hash")) == len(hashes("report-c-2b", "parameters_hash")) == 1
-    assert len(hashes("report-e-ring", "parameters_hash")) == 4  # averaged after the step: they drift apart
+    assert (
+        len(hashes("report-e-allreduce", "parameters_hash")) == 4
+    )  # averaged after the step: they drift apart
     assert len(hashes("report-c-2b", "buffers_hash")) == 4  # left alone, as in the report
 
 

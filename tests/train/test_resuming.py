@@ -7,7 +7,7 @@ import json
 import random
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -52,16 +52,16 @@ def files(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     }
 
 
-@pytest.fixture(scope="session")
-def unbroken(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Any]:
-    """Return the results of a run without a break, on so many ranks."""
+@pytest.fixture(scope="module")
+def unbroken(run_commands: RunCommands, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Return the folder of an unbroken run on so many ranks; its last checkpoint is of its last step."""
 
     @cache
-    def on(p: int) -> Any:
-        out = tmp_path_factory.mktemp(f"unbroken-{p}")
-        done = run(p, *TRAIN, *OPTIONS, "--out", out)
-        assert done.returncode == 0, done.stdout
-        return results(out)
+    def on(p: int) -> Path:
+        out = tmp_path_factory.mktemp(f"unbroken-{p}") / "run"
+        [(statuses, said)] = run_commands(p, ("train", *OPTIONS, "--checkpoint-every", "4", "--out", out))
+        assert statuses == [0] * p, said
+        return out
 
     return on
 
@@ -87,43 +87,45 @@ def moment_of(kill: int, chance: random.Random) -> str:
     )[kill % 4]
 
 
-@pytest.mark.parametrize("kill", [*range(4), *map(thorough, range(4, 50))])
+@pytest.mark.parametrize("kills", [range(4), *(thorough([kill]) for kill in range(4, 50))])
 def test_a_run_killed_at_any_moment_is_resumed_to_the_same_results(
-    kill: int,
+    kills: Sequence[int],
     run_commands: RunCommands,
     started: Callable,
-    unbroken: Callable[[int], Any],
+    unbroken: Callable[[int], Path],
     tmp_path: Path,
 ) -> None:
     """All processes are killed, or SIGTERM ends mpiexec. Resuming a second time finds nothing to do."""
-    chance = random.Random(kill)
-    p = 3 if kill < 4 else chance.choice([1, 2, 3, 4, 5])
-    moment, every = moment_of(kill, chance), chance.choice([1, 2, 3, 4, 5, 6])
-    slowly = ("--bottleneck", "0:jitter=60ms", "--checkpoint-every", str(every))
-    with started(p, *TRAIN, *OPTIONS, *slowly, "--out", tmp_path) as job:
-        wait_for(moment, job, tmp_path)
-        with suppress(psutil.NoSuchProcess):  # the job may have ended before the moment came
-            if kill % 3 == 1:
-                [mpiexec, *_] = psutil.Process(job.pid).children()
-                mpiexec.terminate()
-            else:
-                kill_tree(job)
-        job.communicate(timeout=60)
-    resumed = (tmp_path / "checkpoint.npz").exists()
-    where = ("--resume", tmp_path) if resumed else (*OPTIONS, *slowly, "--out", tmp_path)
-    first, second = run_commands(p, ("train", *where), ("train", "--resume", tmp_path))
-    assert set(first[0]) == set(second[0]) == {0}, (moment, first, second)
-    assert results(tmp_path) == unbroken(p), moment
-    assert files(tmp_path).keys() == {*RESULTS, "checkpoint.npz"}, moment
+    commands: list[tuple[str | Path, ...]] = []
+    for kill in kills:
+        chance, out = random.Random(kill), tmp_path / str(kill)
+        p = 3 if kill < 4 else chance.choice([1, 2, 3, 4, 5])
+        moment, every = moment_of(kill, chance), chance.choice([1, 2, 3, 4, 5, 6])
+        slowly = ("--bottleneck", "0:jitter=60ms", "--checkpoint-every", str(every))
+        out.mkdir()
+        with started(p, *TRAIN, *OPTIONS, *slowly, "--out", out) as job:
+            wait_for(moment, job, out)
+            with suppress(psutil.NoSuchProcess):  # the job may have ended before the moment came
+                if kill % 3 == 1:
+                    for mpiexec in psutil.Process(job.pid).children()[:1]:
+                        mpiexec.terminate()
+                else:
+                    kill_tree(job)
+            job.communicate(timeout=60)
+        resumed = (out / "checkpoint.npz").exists()
+        where = ("--resume", out) if resumed else (*OPTIONS, *slowly, "--out", out)
+        commands += [("train", *where), ("train", "--resume", out)]
+    ends = run_commands(p, *commands)
+    assert [statuses for statuses, _ in ends] == [[0] * p] * len(ends), ends
+    for kill in kills:
+        assert results(tmp_path / str(kill)) == results(unbroken(p)), kill
+        assert files(tmp_path / str(kill)).keys() == {*RESULTS, "checkpoint.npz"}, kill
 
 
 @pytest.fixture(scope="module")
-def finished(run_commands: RunCommands, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run on three ranks, whose last checkpoint is that of its last step."""
-    out = tmp_path_factory.mktemp("finished") / "run"
-    [(statuses, said)] = run_commands(3, ("train", *OPTIONS, "--checkpoint-every", "4", "--out", out))
-    assert statuses == [0, 0, 0], said
-    return out
+def finished(unbroken: Callable[[int], Path]) -> Path:
+    """A finished run on three ranks."""
+    return unbroken(3)
 
 
 def test_results_that_are_lost_are_made_again_from_the_checkpoint(

@@ -70,22 +70,6 @@ def check_its_messages_never_meet_the_callers(comm: MPI.Intracomm) -> None:
         np.testing.assert_array_equal(mine[1], left)
 
 
-def check_communicators_made_from_it_run_the_schedule_too(comm: MPI.Intracomm) -> None:
-    own = RingComm(CountingComm(comm))
-    group = own.Get_group()
-    for part in own.Dup(), own.Clone(), own.Split(comm.rank % 2), own.Create(group), own.Create_group(group):
-        assert isinstance(part, RingComm)
-        own.reset()
-        values = np.full(3, comm.rank)
-        part.Allreduce(MPI.IN_PLACE, values)
-        np.testing.assert_array_equal(
-            values, sum(r for r in MPI.Group.Translate_ranks(part.group, None, group))
-        )
-        assert own.counts.calls["ring_allreduce"] == 1
-        part.Free()
-    assert own.Split(MPI.UNDEFINED) == MPI.COMM_NULL
-
-
 def check_arguments_that_differ_are_an_error_on_every_rank(comm: MPI.Intracomm) -> None:
     last, own = comm.size - 1, RingComm(comm)
     read_only = np.ones(6, np.float32)
