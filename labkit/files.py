@@ -58,6 +58,14 @@ def remove_unfinished(directory: Path, name: str = "") -> None:
             part.unlink()
 
 
+def kept_beside(path: Path) -> str:
+    """Give a file a name that is free, and return that name."""
+    names = (f"{path.stem}-old{number or ''}{path.suffix}" for number in (0, *range(2, 10**6)))
+    place = next(place for name in names if not (place := path.with_name(name)).exists())
+    path.rename(place)
+    return place.name
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock inside the block: the file `path`, which is there only meanwhile, or after a kill.

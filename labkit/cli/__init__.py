@@ -38,6 +38,7 @@ COMMANDS = {
     "release": ("labkit.cli.release", "Copy the notebooks for students: stubs and no outputs."),
     "solutions": ("labkit.cli.solutions", "Copy the notebooks for instructors: with all solutions."),
     "progress": ("labkit.cli.progress", "List the exercises and what is done."),
+    "collect": ("labkit.cli.collect", "Assemble what you have written into a program: my_ddp.py."),
     "export": ("labkit.cli.export", "Write a notebook's %%px cells as a program for mpiexec."),
 }
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.exercises.checking import answer, check, hint, whose
+    from labkit.exercises.collecting import collect, own
     from labkit.exercises.record import progress
 
-__all__ = ["answer", "check", "hint", "progress", "whose"]
+__all__ = ["answer", "check", "collect", "hint", "own", "progress", "whose"]
 
 _HOMES = dict.fromkeys(["answer", "check", "hint", "whose"], "checking") | {"progress": "record"}
+_HOMES |= dict.fromkeys(["collect", "own"], "collecting")
 
 
 def __getattr__(name: str) -> Any:

@@ -174,7 +174,7 @@ def _answer(function: Callable[..., Any], exercise: Exercise) -> Answer:
     found = judge_text(exercise, text)
     if found.check_failed:
         return Answer(_not_checked(name, found.finding), False)
-    record.note(name, found.passed)
+    record.note(name, found.passed, text)
     if found.passed:
         points = counted(exercise.points, "point")
         cases = counted(found.cases, "case")

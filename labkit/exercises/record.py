@@ -26,9 +26,9 @@ from labkit.files import atomic_write
 from mpiwatch.report import COLUMNS, counted, wrapped
 
 FILE = "LABKIT_PROGRESS"
-Record = dict[
-    str, dict[str, Any]
-]  # by exercise: "state" ("tried" or "done"), "hints": how many are open; by question: "answer"
+# By exercise: "state" ("tried" or "done"), "hints": how many are open, "cell": the text that has passed; by
+# question: "answer".
+Record = dict[str, dict[str, Any]]
 STATES = {"done": "done", "tried": "tried", "": "not yet"}
 MARKS = {"done": "✔", "tried": "…", "": " "}
 
@@ -45,7 +45,7 @@ def load() -> Record:
         content = json.loads(path().read_bytes())
         record = {str(name): dict(entry) for name, entry in content["exercises"].items()}
         for entry in record.values():
-            texts = entry.get("state", ""), entry.get("answer", "")
+            texts = entry.get("state", ""), entry.get("answer", ""), entry.get("cell", "")
             if {type(text) for text in texts} != {str} or type(entry.get("hints", 0)) is not int:
                 raise TypeError
     except OSError:
@@ -68,11 +68,21 @@ def _set_aside() -> None:
         )
 
 
-def note(name: str, passed: bool) -> None:
-    """Note that an exercise was checked. One that is done stays so. Without a writable file, do nothing."""
+def note(name: str, passed: bool, cell: str = "") -> None:
+    """Note that an exercise was checked, and keep the text of a cell that has passed.
+
+    One that is done stays so, with its text. Without a writable file, do nothing.
+    """
     with suppress(OSError), _changing() as record:
         entry = record.setdefault(name, {})
         entry["state"] = "done" if passed or entry.get("state") == "done" else "tried"
+        if passed and cell:
+            entry["cell"] = cell
+
+
+def kept() -> dict[str, str]:
+    """Return the texts of the cells that have passed their checks, by exercise."""
+    return {name: entry["cell"] for name, entry in load().items() if "cell" in entry}
 
 
 def open_hint(name: str, count: int) -> int:

@@ -13,7 +13,6 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -27,7 +26,7 @@ from typing import Any
 import nbformat
 
 import labkit
-from labkit.files import atomic_write
+from labkit.files import atomic_write, kept_beside
 
 # An image begins with an exclamation mark.
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
@@ -176,7 +175,7 @@ def _update(files: dict[Path, bytes], copies: Path) -> list[str]:
         elif mine == origin:
             refreshed.append(name)
             if _hash(now) != bytes_made:
-                old.append(_kept_beside(copy))
+                old.append(kept_beside(copy))
         else:
             origins[name] = record.get(name, newest)
             if origin != newest:
@@ -200,16 +199,6 @@ def _update(files: dict[Path, bytes], copies: Path) -> list[str]:
     if old:
         lines.append(f"{copies}: your runs of the older versions are in {', '.join(old)}")
     return lines + kept
-
-
-def _kept_beside(copy: Path) -> str:
-    """Give a copy a name that is free, and return that name."""
-    names = (
-        f"{copy.stem}-old{number or ''}{copy.suffix}" for number in itertools.chain([0], itertools.count(2))
-    )
-    place = next(place for name in names if not (place := copy.with_name(name)).exists())
-    copy.rename(place)
-    return place.name
 
 
 @contextlib.contextmanager

@@ -1,0 +1,372 @@
+"""`collect`: the student's functions, assembled into one program, my_ddp.py, that needs nothing of the lab.
+
+The program is `my_ddp.template`, in which a line `# <name>` marks the place of an exercise's function. Each
+place gets the text that was kept when the student's answer passed its check, cut to what the function needs,
+or else the reference, with a comment that says why.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import re
+import symtable
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from io import BytesIO
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from labkit import data
+from labkit.exercises import catalogue, record
+from labkit.exercises.exercise import Exercise
+from labkit.files import atomic_write, kept_beside
+from mpiwatch.report import COLUMNS, counted, wrapped
+
+TEMPLATE = Path(__file__).with_name("my_ddp.template")
+NAME, DIGITS = "my_ddp.py", "digits.npz"
+MARK = re.compile(r"^# <(\w+)>$", re.MULTILINE)
+IMPORTS = re.compile(r"^import argparse\n(?:.*\n)*?from mpi4py import MPI\n", re.MULTILINE)
+CELL_NUMBER = re.compile(r"# cell \[\d+\]")
+SIGNED = "\n# Written by `labkit collect`, {}. If you change this file, the next one is written beside it.\n"
+LIBRARIES = {"numpy", "mpi4py", *sys.stdlib_module_names}
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+class NotCarried(Exception):
+    """A student's answer cannot become a part of the program; the text says why."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement at the top level of a cell, or several on one line, with the comments above.
+
+    It defines the names `binds` and changes what those in `changes` stand for. It needs the names `now` when
+    it runs, and `later` when a function that it defines is called. `same` is equal for statements that differ
+    only in comments and docstrings.
+    """
+
+    text: str
+    binds: frozenset[str]
+    changes: frozenset[str]
+    now: frozenset[str]
+    later: frozenset[str]
+    same: str
+    kind: type[ast.stmt]
+
+    @property
+    def is_import(self) -> bool:
+        return self.kind in (ast.Import, ast.ImportFrom)
+
+
+class Piece(NamedTuple):
+    """What stands at the place of an exercise: the student's own function, or else the reference and why."""
+
+    exercise: Exercise
+    statements: Sequence[Statement]
+    why: str = ""
+
+
+def statements(text: str) -> list[Statement]:
+    """Return the statements of a cell in their order. Raise SyntaxError or ValueError if it is not Python."""
+    lines, found, end = text.splitlines(), [], 0
+    for group in _by_line(ast.parse(text).body):
+        first = min([group[0].lineno, *(each.lineno for each in getattr(group[0], "decorator_list", ()))]) - 1
+        while first > end and lines[first - 1].startswith("#") and not CELL_NUMBER.match(lines[first - 1]):
+            first -= 1
+        end = group[-1].end_lineno or first
+        while end < len(lines) and re.match(r"\s+#", lines[end]):  # a comment that ends a function
+            end += 1
+        if isinstance(group[0], ast.Import | ast.ImportFrom) and len(group) == 1:
+            # One statement for each name, so that none is imported in vain.
+            found += [_statement(ast.unparse(node), [node]) for node in _single_imports(group[0])]
+        elif not _is_check(group):
+            found.append(_statement("\n".join(lines[first:end]), group))
+    return found
+
+
+def _by_line(nodes: Sequence[ast.stmt]) -> Iterator[list[ast.stmt]]:
+    """Yield groups of statements, such as `a = 1; b = 2`, that share a line."""
+    group: list[ast.stmt] = []
+    for node in nodes:
+        if group and node.lineno > (group[-1].end_lineno or 0):
+            yield group
+            group = []
+        group.append(node)
+    if group:
+        yield group
+
+
+def _single_imports(node: ast.Import | ast.ImportFrom) -> list[ast.stmt]:
+    if isinstance(node, ast.Import):
+        return [ast.Import([alias]) for alias in node.names]
+    if node.module == "__future__":
+        return []
+    return [ast.ImportFrom(node.module, [alias], node.level) for alias in node.names]
+
+
+def _is_check(group: Sequence[ast.stmt]) -> bool:
+    """Tell whether a line is `f = check(f)`."""
+    value = getattr(group[0], "value", None)
+    return isinstance(value, ast.Call) and ast.unparse(value.func) == "check"
+
+
+def _statement(text: str, nodes: Sequence[ast.stmt]) -> Statement:
+    table = symtable.symtable(text, "<cell>", "exec")
+    symbols = table.get_symbols()
+    binds = frozenset(each.get_name() for each in symbols if each.is_assigned() or each.is_imported())
+    now = frozenset(each.get_name() for each in symbols if each.is_referenced())
+    parts = [part for node in nodes if not isinstance(node, Definition) for part in ast.walk(node)]
+    changes = frozenset(name for part in parts if (name := _changed(part))) - binds
+    same = "\n".join(_without_docstrings(node) for node in nodes)
+    return Statement(text, binds, changes, now, frozenset(_globals(table)), same, type(nodes[0]))
+
+
+def _changed(node: ast.AST) -> str:
+    """Return `x` for the changes `x[…] = …`, `x.y = …` and `x.append(…)`; empty for anything else."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        node = node.value.func
+    elif not isinstance(getattr(node, "ctx", None), ast.Store):
+        return ""
+    is_part = isinstance(node, ast.Subscript | ast.Attribute)
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return node.id if is_part and isinstance(node, ast.Name) else ""
+
+
+def _globals(table: symtable.SymbolTable) -> set[str]:
+    """Return the global names that the functions and classes in a table use."""
+    found: set[str] = set()
+    for child in table.get_children():
+        found |= {each.get_name() for each in child.get_symbols() if each.is_global()} | _globals(child)
+    return found
+
+
+def _without_docstrings(node: ast.AST) -> str:
+    tree = ast.parse(ast.unparse(node))
+    for each in ast.walk(tree):
+        if isinstance(each, Definition | ast.AsyncFunctionDef) and ast.get_docstring(each) is not None:
+            each.body = each.body[1:] or [ast.Pass()]
+    return ast.dump(tree)
+
+
+def needed(exercise: Exercise, text: str, given: frozenset[str] = frozenset()) -> list[Statement]:
+    """Return the statements of an answer, after the exercise's prelude, that its function needs.
+
+    Names that are `given` come from elsewhere. Raise NotCarried if it needs a name that nothing defines, or
+    if it does not fit the exercise.
+    """
+    try:
+        own = statements(text)
+    except (SyntaxError, ValueError, RecursionError):
+        raise NotCarried("the kept answer is damaged; check yours again") from None
+    bound = frozenset().union(*(each.binds for each in own))
+    everything = [each for each in statements(exercise.prelude) if not each.binds & bound] + own
+    if exercise.name not in bound:
+        raise NotCarried("the kept answer is damaged; check yours again")
+    _check_signature(exercise, own)
+    wanted, seen, kept = [exercise.name], set[str](), set[int]()
+    while wanted:
+        name = wanted.pop()
+        if name in seen or (name in given and name not in bound):
+            continue
+        seen.add(name)
+        found = _definitions(name, everything)
+        if not found and not hasattr(builtins, name):
+            raise NotCarried(f"it uses `{name}`, which its cell does not define")
+        kept |= set(found)
+        wanted += [other for index in found for other in everything[index].now | everything[index].later]
+    return [everything[index] for index in sorted(kept)]
+
+
+def _definitions(name: str, found: Sequence[Statement]) -> list[int]:
+    """Return where a name is last defined, what that builds on, and what changes the object of this name."""
+    indices, defined = list[int](), False
+    for index in reversed(range(len(found))):
+        each = found[index]
+        if name in each.binds:
+            # A change of an imported module, such as np.random.seed(0), is none of the function's own.
+            indices, defined = [index] if each.is_import else [*indices, index], True
+            if name not in each.now:
+                break
+        elif name in each.changes:
+            indices.append(index)
+    return indices if defined else []
+
+
+def _check_signature(exercise: Exercise, own: Sequence[Statement]) -> None:
+    """Raise NotCarried if an answer, kept by an older lab, takes other arguments than the exercise gives."""
+    parameters = inspect.signature(exercise.reference).parameters.values()
+    given = sum(each.default is each.empty for each in parameters)
+    node = ast.parse(next(each.text for each in reversed(own) if exercise.name in each.binds)).body[0]
+    if isinstance(node, ast.FunctionDef) and not node.decorator_list:
+        positional = len(node.args.posonlyargs) + len(node.args.args)
+        if not positional - len(node.args.defaults) <= given <= (given if node.args.vararg else positional):
+            raise NotCarried("the exercise has changed since you wrote it; check yours again")
+
+
+def pieces(kept: Mapping[str, str]) -> list[Piece]:
+    """Return what stands at each place of the template, given the kept answers by name."""
+    template = TEMPLATE.read_text()
+    exercises = {name: catalogue.find(name) for name in MARK.findall(template)}
+    places = frozenset(exercises)
+    parts = {name: each for each in statements(template) for name in each.binds}
+    given = places | frozenset(parts)
+    references = {name: needed(each, each.text, given) for name, each in exercises.items()}
+    # The helpers that belong to the tasks come first: a student's helper of the same name gives way.
+    claims = {name: part.same for name, part in parts.items()}
+    for name, found in references.items():
+        claims |= {bound: each.same for each in found for bound in each.binds - {name}}
+    made = []
+    for name, exercise in exercises.items():
+        why, found = f"not written yet (notebook {exercise.notebook})", references[name]
+        if name in kept:
+            try:
+                own = needed(exercise, kept[name], given)
+                new = _fitting(name, own, claims, places)
+                why, found, claims = "", own, claims | new
+            except NotCarried as error:
+                why = f"your answer is left out: {error}"
+        made.append(Piece(exercise, found, why))
+    return made
+
+
+def _fitting(
+    name: str, own: Sequence[Statement], claims: Mapping[str, str], places: frozenset[str]
+) -> dict[str, str]:
+    """Return the names that an answer adds to the program. Raise NotCarried if they do not fit into it."""
+    new: dict[str, str] = {}
+    for each in own:
+        if foreign := _modules(each.text) - LIBRARIES:
+            raise NotCarried(f"it imports {min(foreign)}, and the program needs only NumPy and mpi4py")
+        for bound in each.binds - {name}:
+            if bound in places:
+                raise NotCarried(f"its cell has a `{bound}` of its own, which is another exercise")
+            if claims.get(bound, each.same) != each.same:
+                raise NotCarried(
+                    f"the program has another `{bound}`; give yours another name and check it again"
+                )
+            new[bound] = each.same if bound not in new else new[bound] + each.same
+        if early := each.now & places:
+            raise NotCarried(f"its cell calls `{min(early)}` before the program has defined it")
+    return new
+
+
+def _modules(text: str) -> set[str]:
+    """Return the packages that a statement imports, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or ".").partition(".")[0])
+    return found
+
+
+def assemble(found: Sequence[Piece]) -> str:
+    """Return the text of the program."""
+    template = TEMPLATE.read_text()
+    imports = {each.text for each in statements(template) if each.is_import}
+    by_name, placed = {piece.exercise.name: piece for piece in found}, set[str]()
+
+    def place(match: re.Match[str]) -> str:
+        piece, text = by_name[match[1]], ""
+        for each in piece.statements:
+            if each.is_import:
+                imports.add(each.text)
+            elif each.same not in placed:
+                placed.add(each.same)
+                is_answer = match[1] in each.binds
+                note = (
+                    wrapped(f"# Reference: {piece.why}.", COLUMNS) + "\n" if piece.why and is_answer else ""
+                )
+                separator = "\n\n\n" if each.kind in (ast.FunctionDef, ast.ClassDef) else "\n"
+                text += separator * bool(text) + note.replace("\n", "\n# ", note.count("\n") - 1) + each.text
+        return text
+
+    text = MARK.sub(place, template)
+    text = IMPORTS.sub(lambda match: _import_lines(imports), text, count=1)
+    return text + SIGNED.format(sha256(text.encode()).hexdigest()[:8])
+
+
+def _import_lines(imports: set[str]) -> str:
+    """Return the lines for imports of one name each: the standard library's, then NumPy and mpi4py."""
+    blocks: list[list[str]] = [[], []]
+    names: dict[str, list[str]] = {}
+    for line in sorted(imports):
+        module, _, name = line.removeprefix("from ").partition(" import ")
+        if name:
+            names.setdefault(module, []).append(name)
+        else:
+            blocks[line.split()[1].split(".")[0] in ("numpy", "mpi4py")].append(line)
+    for module, found in names.items():
+        line = f"from {module} import {', '.join(found)}"
+        blocks[module.split(".")[0] in ("numpy", "mpi4py")].append(line)
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def collect(folder: str | Path = ".") -> None:
+    """Write my_ddp.py and its digits to a folder, and print which of its functions are the student's own."""
+    found = pieces(record.kept())
+    text, target = assemble(found), Path(folder) / NAME
+    try:
+        lines = []
+        if target.exists() and (old := target.read_text(errors="replace")) != text and _is_changed(old):
+            lines.append(f"You have changed {NAME}: your version is now {kept_beside(target)}.")
+        for path, content in {target: text.encode(), target.with_name(DIGITS): _digits()}.items():
+            if not path.exists() or path.read_bytes() != content:
+                with atomic_write(path) as file:
+                    file.write(content)
+    except OSError as error:
+        print(f"{NAME} cannot be written to {Path(folder).resolve()}: {error.strerror}.")
+        return
+    own = [piece.exercise.name for piece in found if not piece.why]
+    others = [piece for piece in found if piece.why]
+    length = counted(len(text.splitlines()), "line")
+    lines.append(f"{NAME}: {length}, {len(own)} of its {len(found)} functions are yours.")
+    lines += [wrapped(f"Yours: {', '.join(own)}.", COLUMNS)] * bool(own)
+    for why, same in groupby(sorted(others, key=lambda piece: piece.why), key=lambda piece: piece.why):
+        names = ", ".join(piece.exercise.name for piece in same)
+        lines.append(wrapped(f"Reference, {why}: {names}.", COLUMNS))
+    print(*lines, f"Run it: mpiexec -n 4 python {target}", sep="\n")
+
+
+def _is_changed(text: str) -> bool:
+    """Tell whether a file is another one than `collect` has written."""
+    body = text.rpartition("\n# Written by ")[0]
+    return text != body + SIGNED.format(sha256(body.encode()).hexdigest()[:8])
+
+
+def _digits() -> bytes:
+    """Return the file of all digits: pixels (n, 64), 0 … 16, and labels (n,), both uint8."""
+    digits, file = data.digits(), BytesIO()
+    n = len(digits.y_train) + len(digits.y_test)
+    pixels, labels = np.empty((n, 64), np.uint8), np.empty(n, np.uint8)
+    test = np.arange(n) % 5 == 4
+    pixels[test], pixels[~test] = 16 * digits.x_test, 16 * digits.x_train
+    labels[test], labels[~test] = digits.y_test, digits.y_train
+    np.savez_compressed(file, pixels=pixels, labels=labels)
+    return file.getvalue()
+
+
+def own(name: str) -> tuple[Callable[..., Any], bool]:
+    """Return the function of an exercise, and whether it is the student's own, kept when it passed its check.
+
+    Otherwise it is the reference.
+    """
+    exercise, kept, is_own = catalogue.find(name), record.kept(), True
+    try:
+        found = needed(exercise, kept[name])
+    except (KeyError, NotCarried):
+        found, is_own = needed(exercise, exercise.text), False
+    names: dict[str, Any] = {"__name__": f"<answer of {name}>"}
+    for each in found:
+        exec(each.text, names)
+    function: Callable[..., Any] = names[name]
+    return function, is_own

@@ -1,0 +1,417 @@
+"""my_ddp.py: made of the student's functions, it trains as labkit does, with nothing of the lab."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from labkit.cli.collect import command
+from labkit.exercises import catalogue, checking, own, record
+from labkit.exercises.collecting import MARK, TEMPLATE, assemble, collect, pieces
+from labkit.exercises.exercise import Verdict
+
+PLACES = MARK.findall(TEMPLATE.read_text())
+EPOCHS = 2
+# Each rank runs one program after the other, then looks at what they have imported.
+JOB = """
+import json, runpy, sys
+for words in json.loads(sys.argv[1]):
+    sys.argv = words
+    print("RUNS", *words, flush=True)
+    runpy.run_path(words[0], run_name="__main__")
+roots = {name.partition(".")[0] for name in sys.modules}
+assert not roots & {"labkit", "mpiwatch", "ipyparallel"}, roots
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(record.FILE, str(tmp_path / "progress.json"))
+    return tmp_path
+
+
+def collected(folder: Path, name: str, kept: dict[str, str]) -> Path:
+    """Collect these answers, and return the program under a name of its own."""
+    for exercise, text in kept.items():
+        record.note(exercise, True, text)
+    collect(folder)
+    record.path().unlink(missing_ok=True)
+    return (folder / "my_ddp.py").rename(folder / f"{name}.py")
+
+
+def losses(output: str) -> dict[str, list[float]]:
+    """Return the losses that each program has printed, by the words that started it."""
+    parts = re.split(r"^RUNS (.*)\n", output, flags=re.MULTILINE)[1:]
+    found: dict[str, list[float]] = {}
+    for words, text in zip(parts[::2], parts[1::2], strict=True):
+        found.setdefault(words, []).extend(float(loss) for loss in re.findall(r": loss (\S+)\n", text))
+    return found
+
+
+@pytest.fixture(scope="module")
+def labkits(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """Return labkit's losses with the same settings, on one rank."""
+    out = tmp_path_factory.mktemp("run") / "run"
+    words = ["-m", "labkit", "train", "--model", "mlp", "--epochs", str(EPOCHS), "--out", str(out)]
+    subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    return [row["global_loss"] for row in json.loads((out / "run.json").read_text())["epochs"]]
+
+
+def answers(*notebooks: str) -> dict[str, str]:
+    """Return the references of these notebooks as a student's answers, of all notebooks if none is named."""
+    found = {name: catalogue.find(name) for name in PLACES}
+    return {
+        name: f"# my own comment\n{each.text}\nprint('done')\n"
+        for name, each in found.items()
+        if not notebooks or each.notebook in notebooks
+    }
+
+
+def test_every_call_in_the_program_fits_the_references_signature() -> None:
+    called = set()
+    for node in ast.walk(ast.parse(assemble(pieces({})))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PLACES:
+            names = [keyword.arg for keyword in node.keywords]
+            reference = catalogue.find(node.func.id).reference
+            inspect.signature(reference).bind(*node.args, **dict.fromkeys(filter(None, names)))
+            called.add(node.func.id)
+    in_table = set(re.findall(r": (average_by_\w+),", TEMPLATE.read_text())) & set(PLACES)
+    for name in in_table:
+        inspect.signature(catalogue.find(name).reference).bind("comm", "gradient", "weight")
+    assert called | in_table == set(PLACES), "a place that nothing uses, or an exercise without a place"
+
+
+def test_the_program_is_formatted_and_names_whose_each_function_is(folder: Path) -> None:
+    program = collected(folder, "half", dict(list(answers().items())[::2]))
+    text = program.read_text()
+    assert text.count("# Reference: not written yet (notebook 0") == len(PLACES) // 2
+    assert text.count("# my own comment\ndef ") == len(PLACES) - len(PLACES) // 2
+    ruff = [sys.executable, "-m", "ruff", "--isolated"]
+    lint = ["check", "--select", "E,F,I,B,UP", "--ignore", "B905", "--line-length", "110", str(program)]
+    for words in (lint, ["format", "--diff", "--line-length", "110", str(program)]):
+        done = subprocess.run([*ruff[:3], *words, "--isolated"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+AVERAGES = "mpi", "ring", "tree", "root", "allgather", "overlapped", "sharded"
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 5])
+def test_it_trains_to_labkits_losses(
+    p: int, folder: Path, run: Callable[..., Any], labkits: list[float]
+) -> None:
+    sets = {
+        "whole": answers(),
+        "some": answers("00", "01", "03", "04", "05"),
+        "half": dict(list(answers().items())[::2]),
+    }
+    programs = [str(collected(folder, name, kept)) for name, kept in sets.items()]
+    jobs = [[program, "--average", AVERAGES[p]] for program in programs]
+    jobs += [[programs[0], "--average", name] for name in AVERAGES if name != AVERAGES[p]]
+    jobs += [[programs[0], "--accumulate", "3"]]
+    done = run(p, "-c", JOB, json.dumps([[*words, "--epochs", str(EPOCHS)] for words in jobs]))
+    assert done.returncode == 0, done.stdout
+    found, expected = losses(done.stdout), labkits
+    assert len(found) == len(jobs)
+    for words, each in found.items():
+        np.testing.assert_allclose(each, expected, rtol=1e-5, err_msg=words)
+    assert "test accuracy 9" in done.stdout
+    assert "are wrong, for example:" in done.stdout
+
+
+# Correct answers as students write them, by what is unusual about them.
+UNUSUAL: dict[str, dict[str, str]] = {
+    "other names inside, comments between, a check in the cell": {
+        "linear_backward": """
+# what comes back from the next layer
+def linear_backward(g, inputs, weights):
+    back = g @ weights.T  # to the layer below
+
+    # the parameters
+    return back, inputs.T @ g, g.sum(axis=0)
+    # (nothing else)
+
+
+linear_backward = check(linear_backward)
+print(linear_backward(np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1))))
+"""
+    },
+    "helpers below, one of which calls another": {
+        "average_by_root": """
+def average_by_root(comm, gradient, weight):
+    gradient *= weight
+    collect_at_0(comm, gradient)
+    spread(comm, gradient)
+
+def collect_at_0(comm, gradient):
+    if comm.rank:
+        comm.Send(gradient, 0)
+    for other in others(comm):
+        part = np.empty_like(gradient)
+        comm.Recv(part, other)
+        gradient += part
+
+def spread(comm, gradient):
+    for other in others(comm):
+        comm.Send(gradient, other)
+    if comm.rank:
+        comm.Recv(gradient, 0)
+
+def others(comm):
+    return range(1, comm.size) if comm.rank == 0 else ()
+
+def not_needed():
+    return undefined
+"""
+    },
+    "a class": {
+        "ring_reduce_scatter": """
+class Ring:
+    \"\"\"My place in the ring.\"\"\"
+
+    def __init__(self, comm):
+        self.left, self.right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+
+    def piece(self, n, p, i):
+        return chunk(n, p, i % p)
+
+def ring_reduce_scatter(comm, array):
+    ring, n, p = Ring(comm), len(array), comm.size
+    for k in range(1, p):
+        out, back = ring.piece(n, p, comm.rank - k), ring.piece(n, p, comm.rank - k - 1)
+        got = np.empty_like(array[back])
+        comm.Sendrecv(array[out], ring.right, recvbuf=got, source=ring.left)
+        array[back] += got
+    return array[ring.piece(n, p, comm.rank)]
+"""
+    },
+    "loops instead of slices": {
+        "my_items": """
+def my_items(n, rank, size):
+    mine = []
+    i = rank
+    while i < n:
+        mine.append(i)
+        i += size
+    return mine
+""",
+        "im2col": """
+def im2col(x, k, stride, pad):
+    x = np.pad(x, [(0, 0), (0, 0), (pad, pad), (pad, pad)])
+    N, C, H, W = x.shape
+    rows = []
+    for n in range(N):
+        for top in range(0, H - k + 1, stride):
+            for left in range(0, W - k + 1, stride):
+                rows.append(x[n, :, top:top + k, left:left + k].transpose(1, 2, 0).ravel())
+    return np.array(rows)
+""",
+    },
+    "lambdas, and imports of its own": {
+        "views": """
+import numpy as np
+from math import prod, pi
+from functools import reduce as fold
+
+size = lambda shape: fold(lambda a, b: a * b, shape, 1); other = prod
+
+def views(flat, shapes):
+    found, at = {}, 0
+    for name in shapes:
+        found[name] = flat[at : at + size(shapes[name])].reshape(shapes[name]); at += other(shapes[name])
+    return found
+"""
+    },
+    "nested functions": {
+        "average_by_tree": """
+def average_by_tree(comm, gradient, weight):
+    def up(d):
+        if comm.rank % (2 * d) == d:
+            comm.Send(gradient, comm.rank - d)
+        elif comm.rank % (2 * d) == 0 and comm.rank + d < comm.size:
+            comm.Recv(other, comm.rank + d)
+            gradient[:] += other
+
+    def down(d):
+        if comm.rank % (2 * d) == d:
+            comm.Recv(gradient, comm.rank - d)
+        elif comm.rank % (2 * d) == 0 and comm.rank + d < comm.size:
+            comm.Send(gradient, comm.rank + d)
+
+    other = np.empty_like(gradient)
+    gradient *= weight
+    d = 1
+    while d < comm.size:
+        up(d)
+        d *= 2
+    while d > 1:
+        d //= 2
+        down(d)
+"""
+    },
+    "default arguments and a keyword": {
+        "momentum_step": """
+DAMPING = 0.0
+
+def momentum_step(params, velocity, grads, lr, momentum, weight_decay, *, damping=DAMPING):
+    velocity[:] = momentum * velocity + (1 - damping) * (grads + weight_decay * params)
+    params -= lr * velocity
+"""
+    },
+    "a decorator": {
+        "average_gradients": """
+from functools import wraps
+
+CALLS = {}
+CALLS["average_gradients"] = 0
+
+def counted_calls(function):
+    @wraps(function)
+    def call(*arguments):
+        CALLS[function.__name__] += 1
+        return function(*arguments)
+    return call
+
+@counted_calls
+def average_gradients(comm, grads, samples):
+    total = comm.allreduce(samples)
+    everything = np.empty_like(grads)
+    comm.Allreduce(grads * grads.dtype.type(samples / total), everything)
+    grads[...] = everything
+
+np.random.seed(3)
+"""
+    },
+    "a table that statements fill, and a function written twice": {
+        "weights_equal": """
+import hashlib
+
+KINDS = []
+for kind in ("sha256", "md5"):
+    KINDS.append(getattr(hashlib, kind))
+
+def weights_equal(comm, weights):
+    return True
+
+def weights_equal(comm, weights):
+    mine = KINDS[0](weights.tobytes()).hexdigest()
+    return comm.allgather(mine) == [mine] * comm.size
+"""
+    },
+    "the same helper in two cells": {
+        name: f"""
+def neighbours(comm):
+    \"\"\"{name} needs them.\"\"\"
+    return (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+
+
+{catalogue.find(name).text.replace("(comm.rank + 1) % p", "neighbours(comm)[1]")}
+_ = neighbours
+"""
+        for name in ("ring_reduce_scatter", "ring_allgather")
+    },
+}
+
+
+@pytest.mark.parametrize("p", [3])
+def test_unusual_answers_are_carried_over(
+    p: int, folder: Path, run: Callable[..., Any], labkits: list[float]
+) -> None:
+    jobs = []
+    for number, (unusual, kept) in enumerate(UNUSUAL.items()):
+        why = {piece.exercise.name: piece.why for piece in pieces(kept)}
+        assert {name: why[name] for name in kept} == dict.fromkeys(kept, ""), unusual
+        program = collected(folder, f"unusual{number}", kept)
+        names = [name.removeprefix("average_by_") for name in kept if name.startswith("average_by_")]
+        average = "ring" if "ring_reduce_scatter" in kept else (names or ["mpi"])[0]
+        jobs.append([str(program), "--average", average, "--epochs", str(EPOCHS)])
+        assert "not_needed" not in program.read_text() and "check(" not in program.read_text()
+    done = run(p, "-c", JOB, json.dumps(jobs))
+    assert done.returncode == 0, done.stdout
+    for words, each in losses(done.stdout).items():
+        np.testing.assert_allclose(each, labkits, rtol=1e-5, err_msg=words)
+
+
+RING = catalogue.find("ring_allgather").text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("ring_allgather", "def ring_allgather(", "the kept answer is damaged; check yours again"),
+        ("ring_allgather", "def ring_allgather(\0", "the kept answer is damaged; check yours again"),
+        ("ring_allgather", "x = 3", "the kept answer is damaged; check yours again"),
+        ("ring_allgather", RING.replace("n, p, rank =", "n, p, rank = ready and"), "it uses `ready`, which"),
+        ("ring_allgather", "def ring_allgather(comm, array): pass", "the exercise has changed since you"),
+        ("ring_allgather", f"import scipy.linalg as numbers\n{RING}    numbers", "it imports scipy, and the"),
+        ("ring_allgather", f"{RING}    import labkit", "it imports labkit, and the program needs only"),
+        ("ring_allgather", f"def chunk(n, p, i): return 3\n{RING}", "the program has another `chunk`; give"),
+        ("ring_allgather", f"def main(): return 3\n{RING}    main()", "the program has another `main`; give"),
+        (
+            "conv_forward",
+            f"im2col = max\n{catalogue.find('conv_forward').text}",
+            "its cell has a `im2col` of",
+        ),
+        ("ring_allgather", f"@my_items\n{RING}", "its cell calls `my_items` before the program has"),
+    ],
+)
+def test_what_cannot_be_carried_over_is_the_reference_and_says_why(
+    name: str, text: str, why: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = collected(folder, "program", {name: text, "my_items": catalogue.find("my_items").text}).read_text()
+    compile(text, "my_ddp.py", "exec")
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Reference, your answer is left out: {why}" in said
+    assert "Yours: my_items." in said
+    assert f"# Reference: your answer is left out: {why[:40]}" in text
+
+
+def test_helpers_of_the_same_name_with_another_text_are_not_mixed_up(folder: Path) -> None:
+    helper = "def neighbour(comm): return (comm.rank + {}) % comm.size\n\n"
+    kept = {
+        name: helper.format(number) + catalogue.find(name).text + "    neighbour(comm)\n"
+        for number, name in enumerate(("ring_reduce_scatter", "ring_allgather"))
+    }
+    found = {piece.exercise.name: piece.why for piece in pieces(kept)}
+    assert found["ring_reduce_scatter"] == ""
+    assert "the program has another `neighbour`" in found["ring_allgather"]
+
+
+def test_a_later_failing_check_leaves_the_kept_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def my_items(n: int, rank: int, size: int) -> list[int]:
+        return list(range(n))[rank::size]
+
+    for passed in True, False:
+        monkeypatch.setattr(checking, "judge_text", lambda *_, passed=passed: Verdict(passed, "wrong"))
+        checking.check(my_items)
+    assert "list(range(n))[rank::size]" in record.kept()["my_items"]
+    function, is_own = own("my_items")
+    assert (function(5, 1, 2), is_own) == ([1, 3], True)
+    assert own("shard_bounds")[1] is False
+
+
+def test_a_program_that_the_student_has_changed_is_kept(folder: Path) -> None:
+    def collected() -> str:
+        done = CliRunner().invoke(command, [str(folder)])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    collected()
+    record.note("my_items", True, catalogue.find("my_items").text)
+    assert "You have changed" not in collected()
+    mine = folder / "my_ddp.py"
+    mine.write_text(changed := mine.read_text().replace("epochs", "rounds"))
+    assert "You have changed my_ddp.py: your version is now my_ddp-old.py." in collected()
+    assert (folder / "my_ddp-old.py").read_text() == changed
+    assert sorted(path.name for path in folder.glob("*.py")) == ["my_ddp-old.py", "my_ddp.py"]
