@@ -104,7 +104,7 @@ def test_the_program_is_formatted_and_names_whose_each_function_is(folder: Path)
         assert done.returncode == 0, done.stdout
 
 
-AVERAGES = "mpi", "ring", "tree", "root", "allgather", "overlapped", "sharded"
+AVERAGES = "mpi", "ring", "tree", "root", "allgather", "reduce", "overlapped", "sharded"
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5])
