@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.exercises.wraps import COLLECTIVES, rounds_as_list
+from labkit.exercises.ring import on_a_ring
+from labkit.exercises.wraps import COLLECTIVES, noting_requests, requests_left, rounds_as_list
 from labkit.schedules import (
     ALLREDUCE,
     CostModel,
@@ -18,17 +20,22 @@ from labkit.schedules import (
     Round,
     Schedule,
     ScheduleError,
-    contents_by_round,
     copy_round,
     cost,
     count_traffic,
     merge_rounds,
     reduce_round,
     ring_allreduce,
+    ring_reduce,
     simulate,
     verify,
 )
+from labkit.schedules import ring_allgather as ring_allgather_schedule
+from labkit.schedules.schedule import CollectiveName
 from mpiwatch.report import counted
+
+if TYPE_CHECKING:
+    from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
 
 WITH_CHUNK = '''\
 import numpy as np
@@ -172,10 +179,10 @@ def ring_reduce_scatter(comm, array):
     },
     look=lambda case, outcomes: look_neighbours(case, outcomes, left_out=0),
     hints=(
+        "Follow one chunk through the table: it moves one rank to the right in each round. So each rank "
+        "passes on what it received and added to in the round before.",
         "In round k = 1 … p - 1, rank r sends chunk r - k to the right and receives chunk r - k - 1 "
-        "from the left, all modulo p.",
-        "All ranks send at the same time. `comm.Sendrecv` sends and receives in one call, so nobody "
-        "waits in a circle.",
+        "from the left, all modulo p. `comm.Sendrecv` does both in one call.",
         "Receive into a second array with the dtype of `array`, then add: "
         "`array[adds] += received[adds]`. After the last round, return `array[chunk(n, p, rank)]`.",
     ),
@@ -198,7 +205,10 @@ def ring_allgather(comm, own, array):
     array[chunk(n, p, rank)] = own
     for k in range(1, p):
         sends, gets = chunk(n, p, (rank - k + 1) % p), chunk(n, p, (rank - k) % p)
-        comm.Sendrecv(array[sends], (rank + 1) % p, recvbuf=array[gets], source=(rank - 1) % p)
+        receiving = comm.Irecv(array[gets], source=(rank - 1) % p)
+        sending = comm.Isend(array[sends], dest=(rank + 1) % p)
+        receiving.Wait()  # the next round sends this chunk on
+        sending.Wait()
 
 
 def gather_cases() -> Sequence[Case]:
@@ -213,62 +223,66 @@ def gather_cases() -> Sequence[Case]:
     return cases
 
 
+def look_requests(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    for rank, outcome in enumerate(outcomes):
+        if left := sum(outcome.result):
+            return (
+                f"rank {rank} has {counted(left, 'request')} without a Wait when the function returns: the "
+                "caller may change `array` while it is still being sent. Wait for the sends, too"
+            )
+    return look_neighbours(case, outcomes, left_out=1)
+
+
 RING_ALLGATHER = Exercise(
     reference=ring_allgather,
     title="Ring all-gather",
-    difficulty=2,
-    minutes=10,
+    difficulty=3,
+    minutes=15,
     cases=gather_cases,
     expected=lambda case: [np.concatenate([own for own, _ in case.arguments])] * case.ranks,
     mistakes={
         "`array` is as it was before the call": {
             "    array[chunk": "    array = array.copy()\n    array[chunk"
         },
-        "only the own chunk is in its place": {
-            "recvbuf=array[gets]": "recvbuf=array[gets].copy()",
-            "array[sends]": "array[sends].copy()",
+        "only the own chunk is in its place": {"Irecv(array[gets]": "Irecv(array[gets].copy()"},
+        "every rank lacks its own chunk: write `own` into `array` as well": {
+            "    array[chunk(n, p, rank)] = own\n": "",
+            "Isend(array[sends]": "Isend(own if k == 1 else array[sends]",
         },
-        "every rank lacks its own chunk: write `own` into `array` as well": """
-def ring_allgather(comm, own, array):
-    n, p, rank = len(array), comm.size, comm.rank
-    passing = own
-    for k in range(1, p):
-        gets = chunk(n, p, (rank - k) % p)
-        comm.Sendrecv(passing, (rank + 1) % p, recvbuf=array[gets], source=(rank - 1) % p)
-        passing = array[gets]
-""",
         "every rank lacks the chunk of its right-hand neighbour: it takes p - 1 rounds, one more": {
             "range(1, p)": "range(1, p - 1)"
         },
-        "… its right-hand neighbour": """
-def ring_allgather(comm, own, array):
-    n, p, rank = len(array), comm.size, comm.rank
-    array[chunk(n, p, rank)] = own
-    for k in range(1, p):
-        gets = chunk(n, p, (rank - k) % p)
-        comm.Sendrecv(own, (rank + k) % p, recvbuf=array[gets], source=(rank - k) % p)
-""",
-        "… allgather": """
-def ring_allgather(comm, own, array):
-    array[:] = np.concatenate(comm.allgather(own))
-""",
-        "… wait for each other in a circle": {
-            "comm.Sendrecv(array[sends], (rank + 1) % p, recvbuf=array[gets], source=(rank - 1) % p)": (
-                "comm.Recv(array[gets], source=(rank - 1) % p)\n"
-                "        comm.Send(array[sends], dest=(rank + 1) % p)"
-            )
+        "… has not arrived yet": {
+            "    for k": "    requests = []\n    for k",
+            "        receiving.Wait()  # the next round sends this chunk on\n        sending.Wait()": (
+                "        requests += [receiving, sending]\n"
+                "    for request in requests:\n        request.Wait()"
+            ),
+        },
+        "… without a Wait when the function returns": {"        sending.Wait()\n": ""},
+        "… no matching send": {"        sending =": "        receiving.Wait()\n        sending ="},
+        "… Sendrecv": {
+            "receiving = comm.Irecv(array[gets], source=(rank - 1) % p)": (
+                "comm.Sendrecv(array[sends], (rank + 1) % p, recvbuf=array[gets], source=(rank - 1) % p)"
+            ),
+            "        sending = comm.Isend(array[sends], dest=(rank + 1) % p)\n": "",
+            "        receiving.Wait()  # the next round sends this chunk on\n        sending.Wait()\n": "",
         },
     },
-    look=lambda case, outcomes: look_neighbours(case, outcomes, left_out=1),
+    look=look_requests,
     hints=(
-        "Write `own` into its place first. In round 1 it is the only chunk worth sending.",
-        "From round 2 on, pass on the chunk that has just arrived: the neighbour lacks it.",
-        "In round k, rank r sends chunk r - k + 1 and receives chunk r - k, modulo p, straight into "
-        "its place.",
+        "Write `own` into its place first. In round 1 it is the only chunk worth sending; from round 2 on, "
+        "pass on the chunk that has just arrived.",
+        "In round k, rank r sends chunk r - k + 1 and receives chunk r - k, modulo p, straight into its "
+        "place. Start both, then wait.",
+        "The next round sends what this one receives, so wait for the receive at the end of the round. The "
+        "sends may end later, but before the function returns.",
     ),
     on_ranks=True,
     result_in=1,
-    forbidden=COLLECTIVES,
+    digest=requests_left,
+    wrap=noting_requests,
+    forbidden=(*COLLECTIVES, "Send", "Recv", "Sendrecv", "Sendrecv_replace"),
     prelude=WITH_CHUNK,
 )
 
@@ -276,69 +290,80 @@ def ring_allgather(comm, own, array):
 # Exercise 5.3
 
 
-def ring_traffic(n, p):
-    """Return how many values each rank sends and receives, added up, in a ring all-reduce of n values.
+def traffic_and_seconds(p, nbytes, alpha, beta):
+    """Return (root, tree, allgather, ring): for each algorithm a pair, predicted traffic and seconds.
 
-    Shape: result (p,), integers; they are exact, also where p does not divide n.
+    The traffic is what the busiest rank sends and receives, added up, in bytes; p divides nbytes. A message
+    of m bytes takes alpha + beta * m seconds. A rank can send one message while it receives another.
     """
-    sizes = np.diff(np.arange(p + 1) * n // p)
-    sent = 2 * n - sizes - np.roll(sizes, -1)
-    return sent + np.roll(sent, 1)
+    levels = (p - 1).bit_length()  # of the tree: log2(p), rounded up
+    found = []
+    for rounds, message, ways in (
+        (2 * (p - 1), nbytes, 1),  # through the root: rank 0 receives, later it sends
+        (2 * levels, nbytes, 1),
+        (p - 1, nbytes, 2),  # around a ring: every rank sends and receives in each round
+        (2 * (p - 1), nbytes / p, 2),
+    ):
+        found.append((ways * rounds * message, rounds * (alpha + beta * message)))
+    return tuple(found)
 
 
-def traffic_cases() -> Sequence[Case]:
-    return [
-        Case(f"n = {n}, p = {p}", ((n, p),)) for n, p in ((5, 1), (4, 2), (8, 4), (10, 4), (3, 5), (1000, 7))
+def predict_cases() -> Sequence[Case]:
+    sizes = (2, 64), (4, 1 << 20), (3, 1200), (16, 256), (6, 1_200_000), (1, 8)
+    return [Case(f"p = {p}, {nbytes} bytes", ((p, nbytes, 50e-6, 8e-9),)) for p, nbytes in sizes]
+
+
+def predictions(case: Case) -> Sequence[Any]:
+    """Return traffic and cost of the schedules, read off their transfers."""
+    ((p, nbytes, alpha, beta),) = case.arguments
+    pairs = [
+        (ALLREDUCE["root"](p), nbytes),
+        (ALLREDUCE["tree"](p), nbytes),
+        (ring_allgather_schedule(p), p * nbytes),  # its array holds the arrays of all ranks
+        (ring_allreduce(p), nbytes),
     ]
+    model = CostModel(alpha, beta)
+    return [tuple((float(count_traffic(each, n).busiest), cost(each, n, model)) for each, n in pairs)]
 
 
-def traffic(case: Case) -> Sequence[np.ndarray]:
-    """Walk along the ring: add up the values that each rank sends and receives in each round."""
-    ((n, p),) = case.arguments
-    values = np.zeros(p, int)
-    for first in 1, 0:
-        for k in range(p - 1) if p > 1 else ():
-            for rank in range(p):
-                part = chunk(n, p, (rank - k - first) % p)
-                values[rank] += part.stop - part.start
-                values[(rank + 1) % p] += part.stop - part.start
-    return [values]
-
-
-RING_TRAFFIC = Exercise(
-    reference=ring_traffic,
-    title="The traffic of each rank",
+TRAFFIC_AND_SECONDS = Exercise(
+    reference=traffic_and_seconds,
+    title="Traffic and seconds",
     difficulty=3,
-    minutes=10,
-    cases=traffic_cases,
-    expected=traffic,
+    minutes=15,
+    cases=predict_cases,
+    expected=predictions,
     mistakes={
-        "this is what each rank sends: add what it receives, which its left-hand neighbour sends": {
-            "return sent + np.roll(sent, 1)": "return sent"
+        "the ring is counted in one half only: it takes 2(p - 1) rounds": {
+            "(2 * (p - 1), nbytes / p, 2)": "(p - 1, nbytes / p, 2)"
         },
-        "this is twice what each rank sends. A rank receives what its left-hand neighbour sends": {
-            "return sent + np.roll(sent, 1)": "return 2 * sent"
+        "the ring's messages are too large: each is one chunk of nbytes / p": {"nbytes / p": "nbytes"},
+        "this is what each rank of the ring sends: it receives as much": {"nbytes / p, 2": "nbytes / p, 1"},
+        "root's messages pass through rank 0 one after the other: p - 1 come and p - 1 go": {
+            "(2 * (p - 1), nbytes, 1)": "(2, nbytes, 1)"
         },
-        "this counts whole arrays. In each of the 2(p - 1) rounds a rank sends one chunk": """
-def ring_traffic(n, p):
-    return np.full(p, 4 * (p - 1) * n)
-""",
-        "this is one half of the ring: count the reduce-scatter and the all-gather": {
-            "2 * n - sizes - np.roll(sizes, -1)": "n - sizes"
+        "root is counted in one direction only: p - 1 messages come and p - 1 go": {
+            "(2 * (p - 1), nbytes, 1)": "(p - 1, nbytes, 1)"
         },
-        "this counts every chunk as n // p values, but some chunks have one value more": """
-def ring_traffic(n, p):
-    return np.full(p, 4 * (p - 1) * (n // p))
-""",
+        "the tree is counted in one direction only: as many rounds bring the sum back": {
+            "2 * levels": "levels"
+        },
+        "the tree's number of levels is rounded down: three ranks need two": {
+            "(p - 1).bit_length()": "p.bit_length() - 1"
+        },
+        "the all-gather has one half only, of p - 1 rounds: nothing comes back": {
+            "(p - 1, nbytes, 2)": "(2 * (p - 1), nbytes, 2)"
+        },
     },
     hints=(
-        "The size of chunk i is (i + 1) · n // p - i · n // p.",
-        "In the reduce-scatter, rank r sends every chunk but chunk r. Which chunk does it not send "
-        "in the all-gather?",
-        "It does not send chunk r + 1. So it sends 2n - size[r] - size[r + 1], and receives what "
-        "rank r - 1 sends: `np.roll(sent, 1)`.",
+        "Count the rounds, and the bytes of one message. The seconds are rounds · (alpha + beta · message). "
+        "For the traffic, ask whether the busiest rank sends and receives in the same round.",
+        "Rounds of nbytes: root 2(p - 1), tree 2⌈log2 p⌉, all-gather p - 1. Ring: 2(p - 1) rounds of "
+        "nbytes / p. `(p - 1).bit_length()` is ⌈log2 p⌉.",
+        "In a round of root and tree, rank 0 receives or sends; in a round of all-gather and ring, every "
+        "rank does both, so its traffic is 2 · rounds · message.",
     ),
-    prelude=WITH_CHUNK,
+    tolerance=1e-6,
 )
 
 
@@ -358,7 +383,9 @@ def ranks(*numbers: int) -> Callable[[], Sequence[Case]]:
     return lambda: [Case(f"p = {p}", ((p,),)) for p in numbers]
 
 
-def schedule_of(rounds: Any, p: int, chunks: int, name: str) -> Schedule | str:
+def schedule_of(
+    rounds: Any, p: int, chunks: int, name: str, collective: CollectiveName = "allreduce"
+) -> Schedule | str:
     """Return the schedule made of these rounds, or a finding."""
     if not isinstance(rounds, list):
         return f"the function returned {rounds}, expected rounds: `yield` each of them"
@@ -368,7 +395,7 @@ def schedule_of(rounds: Any, p: int, chunks: int, name: str) -> Schedule | str:
                 f"round {number} is of type {type(round_).__name__}: yield what `reduce_round` or "
                 f"`copy_round` returns"
             )
-    return Schedule(name, "allreduce", p, max(1, chunks), lambda: iter(rounds))
+    return Schedule(name, collective, p, max(1, chunks), lambda: iter(rounds))
 
 
 def fault(schedule: Schedule) -> str | None:
@@ -377,41 +404,6 @@ def fault(schedule: Schedule) -> str | None:
         verify(schedule)
     except (ScheduleError, ValueError, TypeError, IndexError) as error:
         return str(error).partition(" ranks, ")[2] or str(error)
-    return None
-
-
-def wrong_transfer(schedule: Schedule) -> str | None:
-    """Return what is wrong with the first transfer that is none of a ring, or None."""
-    p = schedule.p
-    for number, round_ in enumerate(schedule, start=1):
-        for source, dest, first, stop, _ in round_:
-            sends = f"round {number}: rank {source} sends"
-            if p > 2 and (dest - source) % p == p - 1:
-                return (
-                    f"{sends} to rank {dest}, its left-hand neighbour: send to the right, as in exercise 5.1"
-                )
-            if p > 2 and (dest - source) % p != 1:
-                return f"{sends} to rank {dest}, which is not its neighbour"
-            if stop - first > 1:
-                return (
-                    f"{sends} chunks {first} to {stop - 1}. Whole arrays that "
-                    f"go around make a ring in name only: send one chunk"
-                )
-    return None
-
-
-def wrong_place(schedule: Schedule) -> str | None:
-    """Return which chunk does not end its reduce rounds at the rank of its number, or None."""
-    p = schedule.p
-    held = list(contents_by_round(schedule))[p - 1]
-    for number in range(p):
-        if not held[number, number].all():
-            complete = np.flatnonzero(held[:, number].all(axis=1))
-            where = f"complete at rank {complete[0]}" if len(complete) else "incomplete"
-            return (
-                f"after the {p - 1} reduce rounds, chunk {number} is {where}, expected complete at rank "
-                f"{number}: rank r sends chunk r - 1 in the first round, as in exercise 5.1"
-            )
     return None
 
 
@@ -431,14 +423,20 @@ def look_ring(case: Case, outcomes: Sequence[Outcome]) -> str | None:
         return (
             f"there are {rounds} rounds, and {2 * (p - 1)} are enough: let all ranks send in the same round"
         )
-    return wrong_transfer(schedule) or wrong_place(schedule)
+    for number, (own, ring) in enumerate(zip(schedule, ring_allreduce(p), strict=False), start=1):
+        if other := sorted(set(own) - set(ring)):
+            return (
+                f"round {number}: {other[0]} is not in the ring of exercise 5.1. There every rank sends one "
+                "chunk to its right, and chunk i is complete at rank i after the reduce rounds"
+            )
+    return None
 
 
 RING_ROUNDS = Exercise(
     reference=ring_rounds,
     title="The ring as a schedule",
-    difficulty=3,
-    minutes=15,
+    difficulty=2,
+    minutes=10,
     cases=ranks(3, 2, 4, 5, 8, 1),
     expected=None,
     look=look_ring,
@@ -458,12 +456,12 @@ def ring_rounds(p):
             "    rank = np.arange(p)\n": "",
             "        yield": "        for rank in range(p):\n            yield",
         },
-        "… its left-hand neighbour: send to the right": {
+        "… every rank sends one chunk to its right": {
             "(rank + 1)": "(rank - 1)",
             "rank - k + 1": "rank + k - 1",
             "rank - k)": "rank + k)",
         },
-        "… chunk 0 is complete at rank 2, expected complete at rank 0": {"range(1, p)": "range(p - 1)"},
+        "… 0→1 +0 is not in the ring": {"range(1, p)": "range(p - 1)"},
         "… of type tuple": """
 def ring_rounds(p):
     for k in range(1, p):
@@ -486,86 +484,188 @@ def ring_rounds(p):
 # Exercise 5.5
 
 
-def predict_seconds(p, nbytes, alpha, beta):
-    """Return the predicted times (s) of root, ring, recursive doubling and halving-doubling, in this order.
-
-    p is a power of two. A message of m bytes takes alpha + beta * m seconds; adding takes no time.
-    """
-    rounds = p.bit_length() - 1
-    root = 2 * (p - 1) * (alpha + beta * nbytes)
-    ring = 2 * (p - 1) * (alpha + beta * nbytes / p)
-    doubling = rounds * (alpha + beta * nbytes)
-    halving = 2 * rounds * alpha + 2 * beta * nbytes * (p - 1) / p
-    return root, ring, doubling, halving
+def ring_reduce_rounds(p):
+    """Yield the rounds of a ring reduce of p ranks to rank 0, for an array cut in p chunks."""
+    rank = np.arange(p)
+    for k in range(1, p):
+        yield reduce_round(rank, (rank + 1) % p, (rank - k) % p)
+    for other in range(1, p):
+        yield copy_round(other, 0, other)
 
 
-def predict_cases() -> Sequence[Case]:
-    sizes = (2, 64), (4, 1 << 20), (16, 256), (64, 1 << 20)
-    return [Case(f"p = {p}, {nbytes} bytes", ((p, nbytes, 50e-6, 8e-9),)) for p, nbytes in sizes]
+def look_reduce(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    p = case.arguments[0][0]
+    schedule = schedule_of(outcomes[0].result, p, p, "ring_reduce_rounds", "reduce")
+    if isinstance(schedule, str):
+        return schedule
+    if found := fault(schedule):
+        return found
+    nbytes = 4 * p * (p + 1)
+    ours, theirs = (count_traffic(each, nbytes).total for each in (ring_reduce(p), schedule))
+    if theirs > ours:
+        return f"all ranks together send {theirs} bytes, and {ours} are enough: no rank but 0 needs the sum"
+    rounds = cost(schedule, nbytes, CostModel(0, p / nbytes))
+    if rounds > 2 * (p - 1) + 0.01:
+        return (
+            f"it takes the time of {rounds:.0f} chunks, and {2 * (p - 1)} are enough: let all ranks send "
+            "different chunks in the same round"
+        )
+    return None
 
 
-def seconds_of_schedules(case: Case) -> Sequence[Any]:
-    """Return the cost of the four schedules, read off their transfers."""
-    ((p, nbytes, alpha, beta),) = case.arguments
-    names = "root", "ring", "recursive-doubling", "halving-doubling"
-    return [tuple(cost(ALLREDUCE[name](p), nbytes, CostModel(alpha, beta)) for name in names)]
-
-
-PREDICT_SECONDS = Exercise(
-    reference=predict_seconds,
-    title="Predict four algorithms",
-    difficulty=3,
-    minutes=15,
-    cases=predict_cases,
-    expected=seconds_of_schedules,
+RING_REDUCE_ROUNDS = Exercise(
+    reference=ring_reduce_rounds,
+    title="Reduce to one rank",
+    difficulty=2,
+    minutes=10,
+    cases=ranks(3, 2, 4, 5, 8, 1),
+    expected=None,
+    look=look_reduce,
+    digest=rounds_as_list,
     mistakes={
-        "the ring's time counts one half only: it takes 2(p - 1) rounds": {
-            "ring = 2 * (p - 1)": "ring = (p - 1)"
+        "… no rank but 0 needs the sum": {
+            "for other": "for k",
+            "copy_round(other, 0, other)": "copy_round(rank, (rank + 1) % p, (rank - k + 1) % p)",
         },
-        "the ring's messages are too large: each is one chunk of nbytes / p": {
-            "(alpha + beta * nbytes / p)": "(alpha + beta * nbytes)"
-        },
-        "the ring has 2(p - 1) rounds, not 2p": {"ring = 2 * (p - 1)": "ring = 2 * p"},
-        "root's messages pass through rank 0 one after the other: p - 1 come and p - 1 go": {
-            "root = 2 * (p - 1)": "root = 2"
-        },
-        "root's time counts one direction only: p - 1 messages come and p - 1 go": {
-            "root = 2 * (p - 1)": "root = (p - 1)"
-        },
-        "recursive doubling exchanges whole arrays in lg p rounds, and there is no second half": {
-            "doubling = rounds": "doubling = 2 * rounds"
-        },
-        "Halving-doubling is counted with whole arrays: its messages are n/2, n/4, … n/p bytes": {
-            "2 * beta * nbytes * (p - 1) / p": "2 * rounds * beta * nbytes"
-        },
-        "Halving-doubling is counted in one half only: it takes lg p rounds to halve and lg p to double": {
-            "2 * rounds * alpha + 2 * beta": "rounds * alpha + beta"
-        },
+        "… after the last round": {"for other in range(1, p)": "for other in range(1, p - 1)"},
+        "… a second time": {"copy_round": "reduce_round"},
+        "… the time of 6 chunks": """
+def ring_reduce_rounds(p):
+    for rank in range(1, p):
+        yield reduce_round(rank, 0, np.arange(p))
+""",
+        "… different chunks in the same round": """
+def ring_reduce_rounds(p):
+    for rank in range(p - 1, 0, -1):
+        yield reduce_round(rank, rank - 1, 0, p)
+""",
     },
     hints=(
-        "Count the rounds, and the bytes of the largest message in each round. Messages of one round "
-        "travel at the same time, unless they need the same link in the same direction.",
-        "Root: 2(p - 1) whole arrays, one after the other. Ring: 2(p - 1) rounds of nbytes / p.",
-        "Recursive doubling: lg p rounds of nbytes. Halving-doubling: messages of n/2, n/4, … n/p "
-        "bytes, which add up to n(p - 1)/p, and the same again. `p.bit_length() - 1` is lg p.",
+        "After the first half of the ring, each rank holds the sum of one chunk. Who needs it now?",
+        "Keep the reduce rounds of exercise 5.4. Then every other rank sends its chunk straight to rank 0: "
+        "`copy_round(other, 0, other)`.",
     ),
-    tolerance=1e-6,
+    prelude=WITH_ROUNDS,
 )
 
 
 # Exercise 5.6
 
-SLOWER, NBYTES = 10, 1 << 20  # the slow link, and the size of the array that is simulated
-MODEL = CostModel(alpha=50e-6, beta=8e-9)  # 1 Gbit/s
-NEEDED = 0.85  # the part of the ring's time within which a schedule must stay
+HALVES = inspect.getsource(ring_reduce_scatter), inspect.getsource(ring_allgather)
+WITH_HALVES = "\n\n".join(["from mpi4py import MPI", WITH_CHUNK, *HALVES])
 
 
-def slow_rank_rounds(p):
-    """Yield the rounds of an all-reduce of p ranks whose last rank has a slow link, both ways.
+def two_level_sum(comm, array, host):
+    """Leave the sum of all ranks' arrays in `array`: a sum within each host, then one between the hosts.
 
-    The array is cut in p - 1 chunks, one for each of the fast ranks 0 … p - 2.
+    `host` is the number of this rank's host; all hosts have equally many ranks. Shape: array (n,), the same n
+    on every rank.
     """
-    slow, fast = p - 1, np.arange(p - 1)
+    inside = comm.Split(host, comm.rank)
+    own = ring_reduce_scatter(inside, array)
+    across = comm.Split(inside.rank, comm.rank)  # the ranks that hold the same chunk, one on each host
+    across.Allreduce(MPI.IN_PLACE, own)
+    ring_allgather(inside, own, array)
+    inside.Free()
+    across.Free()
+
+
+def host_cases() -> Sequence[Case]:
+    cases = []
+    for hosts, n, dtype in (
+        *(((0, 0), 2, np.float64), ((0, 1), 3, np.float32), ((0, 0, 1, 1), 8, np.float64)),
+        *(((0, 1, 0, 1), 9, np.float32), ((2, 2, 7, 7), 1001, np.float64), ((0, 1, 2), 5, np.float64)),
+        *(((0, 0, 0), 1, np.float32), ((0, 0, 1, 1), 1, np.float32), ((0,), 3, np.float64)),
+    ):
+        arrays = [(np.arange(n) % 5 + 10.0**rank).astype(dtype) for rank in range(len(hosts))]
+        where = f"hosts {' '.join(map(str, hosts))}, {counted(n, 'value')}, {dtype.__name__}"
+        cases.append(Case(f"ranks on {where}", tuple(zip(arrays, hosts, strict=True))))
+    return cases
+
+
+def look_hosts(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    arrays, hosts = zip(*case.arguments, strict=True)
+    count, per_host = len(set(hosts)), case.ranks // len(set(hosts))
+    # Two thirds of a ring among the hosts, say; each of a host's chunks may be cut unevenly.
+    most = 2 * (count - 1) * (arrays[0].size // count + per_host) * arrays[0].itemsize
+    for host in dict.fromkeys(hosts):
+        leave = sum(
+            sent
+            for rank, outcome in enumerate(outcomes)
+            for dest, sent in enumerate(outcome.sent)
+            if hosts[rank] == host != hosts[dest]
+        )
+        if leave > most:
+            return (
+                f"{leave} bytes leave host {host}, and {most} are enough: add up within the host first, then "
+                "let each of its ranks exchange only its own chunk with the other hosts"
+            )
+    return None
+
+
+TWO_LEVEL_SUM = Exercise(
+    reference=two_level_sum,
+    title="A sum in two levels",
+    difficulty=3,
+    minutes=15,
+    cases=host_cases,
+    expected=lambda case: (
+        [np.sum([array for array, _ in case.arguments], axis=0, dtype=case.arguments[0][0].dtype)]
+        * case.ranks
+    ),
+    mistakes={
+        "this is the sum of one host: add up between the hosts, too": {
+            "    across.Allreduce(MPI.IN_PLACE, own)\n": ""
+        },
+        "each rank has its own chunk of the sum only: gather the chunks within the host": {
+            "    ring_allgather(inside, own, array)\n": ""
+        },
+        "… CollectiveError": {"Split(inside.rank": "Split(host"},
+        "… enough: add up within the host first": """
+def two_level_sum(comm, array, host):
+    inside = comm.Split(host, comm.rank)
+    across = comm.Split(inside.rank, comm.rank)
+    inside.Allreduce(MPI.IN_PLACE, array)
+    across.Allreduce(MPI.IN_PLACE, array)
+""",
+        "… bytes leave host 0": """
+def two_level_sum(comm, array, host):
+    comm.Allreduce(MPI.IN_PLACE, array)
+""",
+        "… AttributeError": {
+            "own = ring_reduce_scatter(inside, array)": "own = ring_reduce_scatter(host, array)"
+        },
+    },
+    look=look_hosts,
+    hints=(
+        "Two communicators: one joins the ranks of a host, the other the ranks that hold the same chunk, one "
+        "on each host. `comm.Split(color, key)` joins ranks of the same color, in the order of the key.",
+        "`inside = comm.Split(host, comm.rank)`. Your reduce-scatter on it leaves chunk `inside.rank` of the "
+        "host's sum on each rank, so `across = comm.Split(inside.rank, comm.rank)`.",
+        "Then `across.Allreduce(MPI.IN_PLACE, own)` and your all-gather on `inside`. Free both "
+        "communicators: MPI has only so many.",
+    ),
+    on_ranks=True,
+    result_in=0,
+    wrap=on_a_ring,
+    forbidden=tuple(name for name in COLLECTIVES if name != "Allreduce"),
+    prelude=WITH_HALVES,
+)
+
+
+# Exercise 5.7
+
+RANKS, NBYTES = 6, 1 << 20  # on which a schedule is simulated, and the size of the array
+MODEL = CostModel(alpha=50e-6, beta=8e-9)  # 1 Gbit/s
+NEEDED = 0.9  # of the ring's time, on one network at least
+
+
+def my_allreduce(p):
+    """Yield the rounds of an all-reduce of p >= 2 ranks, for an array cut in as many chunks as you like."""
+    slow, fast = (
+        p - 1,
+        np.arange(p - 1),
+    )  # for the slow link: the last rank sends each chunk only once each way
     right = (fast + 1) % slow
     for k in range(1, slow):
         yield reduce_round(fast, right, (fast - k) % slow)
@@ -578,89 +678,94 @@ def slow_rank_rounds(p):
         yield copy_round(fast, right, (fast - k + 1) % slow)
 
 
-def seconds(schedule: Schedule) -> float:
-    network = Network.uniform(schedule.p, MODEL).slow_link(schedule.p - 1, SLOWER)
-    return simulate(schedule, NBYTES, network).seconds
-
-
-def look_slow(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    p = case.arguments[0][0]
-    schedule = schedule_of(outcomes[0].result, p, p - 1, "slow_rank_rounds")
+def look_fast(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    p, rounds = case.arguments[0][0], outcomes[0].result
+    chunks = max((int(each.stop.max()) for each in rounds if isinstance(each, Round)), default=1)
+    schedule = schedule_of(rounds, p, chunks, "my_allreduce")
     if isinstance(schedule, str) or (found := fault(schedule)):
         return schedule if isinstance(schedule, str) else found
-    if p < 8:
+    if p != RANKS:
         return None
-    ours, theirs = seconds(schedule), seconds(ring_allreduce(p))
-    if ours <= NEEDED * theirs:
+    ratios = {}
+    equal = Network.uniform(p, MODEL)
+    networks = {
+        "equal links": equal,
+        "a slow link": equal.slow_link(p - 1, 10),
+        "two hosts": equal.on_hosts([2 * r // p for r in range(p)], MODEL.alpha, 4 * MODEL.beta),
+    }
+    for name, network in networks.items():
+        ours, theirs = (simulate(each, NBYTES, network).seconds for each in (schedule, ring_allreduce(p)))
+        ratios[name] = ours / theirs
+    if min(ratios.values()) <= NEEDED:
         return None
-    nbytes = NBYTES // 4 // (p - 1) * 4 * (p - 1)
-    count = count_traffic(schedule, nbytes)
-    out, back = count.sent[p - 1] / nbytes, count.received[p - 1] / nbytes
-    text = f"it takes {ours / theirs:.2f} times as long as the ring, expected at most {NEEDED}"
-    if max(out, back) > 1.01:
-        return f"{text}: {max(out, back):.2f} arrays pass the slow link one way; one each way is enough"
-    return f"{text}: one array passes the slow link each way, but not both ways at the same time"
+    said = ", ".join(f"{ratio:.2f} ({name})" for name, ratio in ratios.items())
+    return (
+        f"simulated, it takes {said} of the ring's time, expected at most {NEEDED} on one network: choose "
+        "one, and ask what passes its slowest link, and when that link is idle"
+    )
 
 
-SLOW_RANK_ROUNDS = Exercise(
-    reference=slow_rank_rounds,
-    title="Beat the ring over a slow link",
+MY_ALLREDUCE = Exercise(
+    reference=my_allreduce,
+    title="The all-reduce contest",
     difficulty=5,
-    minutes=30,
-    cases=ranks(2, 3, 4, 8, 16),
+    minutes=25,
+    cases=ranks(2, 3, 4, 5, RANKS),
     expected=None,
-    look=look_slow,
+    look=look_fast,
     digest=rounds_as_list,
     mistakes={
-        "… not both ways at the same time": """
-def slow_rank_rounds(p):
-    slow, fast = p - 1, np.arange(p - 1)
-    yield reduce_round(slow, 0, 0, slow)
-    for k in range(1, slow):
-        yield reduce_round(fast, (fast + 1) % slow, (fast - k) % slow)
-    for k in range(1, slow):
-        yield copy_round(fast, (fast + 1) % slow, (fast - k + 1) % slow)
-    yield copy_round(0, slow, 0, slow)
+        "… of the ring's time, expected at most 0.9": """
+def my_allreduce(p):
+    rank = np.arange(p)
+    for k in range(1, p):
+        yield reduce_round(rank, (rank + 1) % p, (rank - k) % p)
+    for k in range(1, p):
+        yield copy_round(rank, (rank + 1) % p, (rank - k + 1) % p)
 """,
-        "… arrays pass the slow link": """
-def slow_rank_rounds(p):
+        "… when that link is idle": """
+def my_allreduce(p):
     slow = p - 1
     for rank in range(slow):
         yield reduce_round(rank, slow, 0, slow)
     for rank in range(slow):
         yield copy_round(slow, rank, 0, slow)
 """,
-        "… after the last round": """
-def slow_rank_rounds(p):
-    slow, fast = p - 1, np.arange(p - 1)
-    for k in range(1, slow):
-        yield reduce_round(fast, (fast + 1) % slow, (fast - k) % slow)
-    for i in range(slow):
-        yield reduce_round(slow, i, i)
-        yield copy_round(i, slow, i)
-""",
-        "… the last copy": """
-def slow_rank_rounds(p):
-    slow, fast = p - 1, np.arange(p - 1)
-    for k in range(1, slow):
-        yield reduce_round(fast, (fast + 1) % slow, (fast - k) % slow)
-    for i in range(slow):
-        yield copy_round(i, slow, i)
-    for i in range(slow):
-        yield reduce_round(slow, i, i)
-    for k in range(1, slow):
-        yield copy_round(fast, (fast + 1) % slow, (fast - k + 1) % slow)
-""",
+        "… after the last round": {"    yield copy_round(slow - 1, slow, slow - 1)\n": ""},
+        "… a second time": {
+            "    yield reduce_round(slow, 0, 0)\n": "    yield reduce_round(slow, 0, 0)\n" * 2
+        },
     },
     hints=(
-        "How many bytes must pass the slow link each way, at the least? How many does the ring send over it?",
-        "At least one array each way; the ring sends 2(p - 1)/p arrays each way. Let the fast ranks "
-        "do everything among themselves and send each chunk over the slow link once out and once back.",
-        "The link is full duplex: while chunk i leaves the slow rank, the finished chunk i - 1 can "
-        "come back. `merge_rounds(reduce_round(…), copy_round(…))` puts both into one round.",
+        "For the slow link: how many bytes must pass it each way, at the least? How many does the ring send "
+        "over it? For two hosts, ask the same about the uplink.",
+        "One array each way is enough; the ring sends 2(p - 1)/p. Let the other ranks do everything among "
+        "themselves, and let each chunk pass the slow link once out and once back.",
+        "Links are full duplex: while chunk i leaves the slow rank, the finished chunk i - 1 can come back. "
+        "`merge_rounds(reduce_round(…), copy_round(…))` puts both into one round.",
         "Ring reduce-scatter of the fast ranks; then the slow rank sends chunk i to fast rank i, "
         "which holds the others' sum of it and sends the finished chunk back one round later; then "
         "their all-gather.",
     ),
     prelude=WITH_ROUNDS,
 )
+
+QUESTIONS = {
+    "05-model": (
+        "Measured times exceed the prediction most where there are more ranks than cores: a rank that "
+        "waits for a core cannot send. The model also gives each link a bandwidth of its own, while all "
+        "ranks share one memory. In small arrays, Python takes longer for a round than the message; in "
+        "large ones, adding takes time that the model leaves out (γ)."
+    ),
+    "05-cable": (
+        "If each pair of ranks has a cable of its own, change the order of the ranks: in the ring 0, 2, "
+        "4, 6, 7, 5, 3, 1, ranks 3 and 4 are not neighbours, so no message passes the slow cable. If it "
+        "is the only cable between two switches, every order crosses it: send less across it, as two "
+        "levels do."
+    ),
+    "05-report-e": (
+        "Each rank has stepped with its own gradient, so the weights differ from the first step on, and "
+        "averaging gradients afterwards does not bring them together. Each rank trains a model of its own "
+        "on a quarter of the images. Compare the weights of all ranks to notice it."
+    ),
+}

@@ -11,7 +11,6 @@ import numpy as np
 
 from labkit.exercises.exercise import WITH_MPI, Case, Exercise, Outcome
 from labkit.exercises.job_script import option_faults, run_faults
-from labkit.exercises.ring import on_a_ring
 from labkit.schedules import CostModel, cost, ring_allreduce
 
 if TYPE_CHECKING:
@@ -480,112 +479,5 @@ PREDICTED_STEP = Exercise(
     hints=(
         "Count for one rank: how many messages and bytes does it send, how many bytes does it add?",
         "2 (p - 1) messages of n / p bytes each. Only those of the reduce-scatter, p - 1, are reduced.",
-    ),
-)
-
-
-# Exercise 9.7
-
-
-def hierarchical_average(comm, nodes, array):
-    """Leave the mean of all ranks' arrays in `array`; only one rank of each node sends to other nodes.
-
-    `nodes` holds the node name of each rank. Shape: array (n,), float32 or float64. Nodes may have unequal
-    numbers of ranks.
-    """
-    inside = comm.Split(list(nodes).index(nodes[comm.rank]), comm.rank)
-    leaders = comm.Split(0 if inside.rank == 0 else MPI.UNDEFINED, comm.rank)
-    total = np.empty_like(array)
-    inside.Reduce(array, total)
-    if inside.rank == 0:
-        leaders.Allreduce(MPI.IN_PLACE, total)
-        leaders.Free()
-        array[:] = total / comm.size
-    inside.Bcast(array)
-    inside.Free()
-
-
-def uneven_nodes() -> Sequence[Case]:
-    cases = []
-    for nodes, n, dtype in (
-        *(("a", 1, "float32"), ("ab", 5, "float64"), ("aa", 8, "float32"), ("aab", 7, "float32")),
-        *(("abab", 12, "float32"), ("aabb", 3, "float64"), ("baaa", 16, "float32"), ("abcd", 10, "float32")),
-    ):
-        p = len(nodes)
-        arguments = [(list(nodes), (np.arange(1, n + 1) * 10.0**rank).astype(dtype)) for rank in range(p)]
-        label = f"{p} ranks on nodes {' '.join(nodes)}, {n} values, {dtype}"
-        cases.append(Case(label, tuple(arguments)))
-    return cases
-
-
-def mean_of_all(case: Case) -> Sequence[np.ndarray]:
-    arrays = [array for _, array in case.arguments]
-    return [np.mean(arrays, axis=0).astype(arrays[0].dtype)] * case.ranks
-
-
-def look_between_nodes(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    """Say whether ranks other than one of each node send to other nodes, and how much they send."""
-    nodes, array = case.arguments[0]
-    p, names = case.ranks, dict.fromkeys(nodes)
-    out = [sum(outcomes[r].sent[d] for d in range(p) if nodes[d] != nodes[r]) for r in range(p)]
-    for name in names:
-        senders = [rank for rank in range(p) if nodes[rank] == name and out[rank]]
-        if len(senders) > 1:
-            return f"ranks {senders} are on one node and all send to other nodes: only one of them may"
-        if len(names) > 1 and not senders:
-            return (
-                "the ranks of different nodes exchange nothing that can be seen: use Allreduce of the leaders"
-            )
-    most = 2 * (len(names) - 1) * array.nbytes
-    if sum(out) > most:
-        return f"{sum(out)} bytes go from node to node, {most} are enough: let one rank of each node send"
-    return None
-
-
-HIERARCHICAL_AVERAGE = Exercise(
-    reference=hierarchical_average,
-    title="A hierarchical average",
-    difficulty=4,
-    minutes=25,
-    cases=uneven_nodes,
-    expected=mean_of_all,
-    tolerance=1e-5,
-    mistakes={
-        "this is the mean of the nodes' means, but nodes have unequal numbers of ranks": {
-            "Reduce(array": "Reduce(array / inside.size",
-            "comm.size": "len(set(nodes))",
-        },
-        "this is the sum: divide by the number of ranks": {"total / comm.size": "total"},
-        "this divides by the number of nodes, not by the number of ranks": {"comm.size": "len(set(nodes))"},
-        "each node has its own mean: the leaders must all-reduce": {
-            "        leaders.Allreduce(MPI.IN_PLACE, total)\n": "",
-            "comm.size": "inside.size",
-        },
-        "only one rank of each node has the mean: broadcast it inside the node": {
-            "    inside.Bcast(array)\n": ""
-        },
-        "the leaders average their own arrays: reduce inside each node first": {
-            "inside.Reduce(array, total)": "total[:] = array",
-            "comm.size": "len(set(nodes))",
-        },
-        "… go from node to node": """
-def hierarchical_average(comm, nodes, array):
-    comm.Allreduce(MPI.IN_PLACE, array)
-    array /= comm.size
-""",
-        "… TypeError": {"list(nodes).index(nodes[comm.rank])": "nodes[comm.rank]"},
-    },
-    look=look_between_nodes,
-    on_ranks=True,
-    result_in=1,
-    wrap=on_a_ring,
-    forbidden=("allreduce", "allgather", "Allgather", "gather", "Alltoall", "alltoall"),
-    prelude=WITH_MPI,
-    hints=(
-        "Three steps: sum inside each node onto one rank (the leader), all-reduce among the leaders, "
-        "broadcast inside each node.",
-        "`comm.Split(color, key)` makes a communicator of the ranks with the same color, an integer: the "
-        "index of the node. Ranks with the color MPI.UNDEFINED get no communicator.",
-        "Sum in both steps, and divide once by comm.size: then unequal nodes need no weights.",
     ),
 )

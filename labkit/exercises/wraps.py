@@ -168,6 +168,46 @@ def noting(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
     return made
 
 
+_requests: list[tuple[Any, Any]] = []  # of the case under way: each with the array that it receives into
+
+
+@cache
+def _requesting_class() -> Any:
+    """Return the class of a communicator that notes requests and sends no values that are still to arrive."""
+    import mpiwatch
+    from mpiwatch.wrapper import CommWrapper
+
+    mpiwatch.wrappers.append(__name__)  # a report names the student's line
+
+    class Requesting(CommWrapper):
+        def Irecv(self, buf: Any, *arguments: Any, **named: Any) -> MPI.Request:
+            _requests.append((super().Irecv(buf, *arguments, **named), _array(buf)))
+            return _requests[-1][0]
+
+        def Isend(self, buf: Any, *arguments: Any, **named: Any) -> MPI.Request:
+            if any(request and np.may_share_memory(_array(buf), into) for request, into in _requests):
+                raise RuntimeError("the chunk to send has not arrived yet: wait for its Irecv first")
+            _requests.append((super().Isend(buf, *arguments, **named), np.empty(0)))
+            return _requests[-1][0]
+
+    return Requesting
+
+
+def _array(buffer: Any) -> Any:
+    return buffer[0] if isinstance(buffer, (list, tuple)) else buffer
+
+
+def noting_requests(comm: Any, case: Case) -> Any:
+    """Be a `wrap`: a chunk whose receive is under way cannot be sent. For `requests_left`."""
+    _requests.clear()
+    return _requesting_class()(comm)
+
+
+def requests_left(result: Any) -> list[bool]:
+    """Be a `digest`: return for each request of the function whether it is still under way."""
+    return [bool(request) for request, _ in _requests]
+
+
 def gradient(params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the gradient of a linear model's squared error. Shapes: params (n,), x (N, n), y (N,)."""
     found: np.ndarray = x.T @ (x @ params - y) / len(x)

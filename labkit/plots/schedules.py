@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import base64
 import io
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from labkit.plots.style import COLOURS, INK, MARKERS, Curve, colour, curve_style, one_panel, text_colour
@@ -25,40 +24,6 @@ from labkit.units import approx_size, approx_time
 
 SENT, RECEIVED = "#777777", "#DDDDDD"
 WRONG = "#000000"  # the stripe of an input that is in the sum more than once
-
-
-def draw_rounds(schedule: Schedule) -> Figure:
-    """Return a grid of ranks by chunks for the start and for every round: which inputs are in which sum."""
-    held = list(contents_by_round(schedule))
-    columns = min(len(held), 4 if schedule.chunks > 1 else 7)
-    rows = math.ceil(len(held) / columns)
-    size = 9.5 / columns
-    height = min(size, 0.5 + 0.26 * schedule.p)
-    figure = Figure(figsize=(9.5, rows * (height + 0.4) + 0.9), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    for number, axes in enumerate(grid.flat):
-        if number >= len(held):
-            axes.set_visible(False)
-            continue
-        _stripes(axes, held[number], (0, schedule.chunks), (0, schedule.p))
-        axes.set_xticks(np.arange(schedule.chunks) + 0.5, [str(chunk) for chunk in range(schedule.chunks)])
-        axes.set_yticks(np.arange(schedule.p) + 0.5, [str(rank) for rank in range(schedule.p)])
-        axes.tick_params(length=0, labelsize=10)
-        axes.set_title(f"after round {number}" if number else "before", fontsize=11)
-        axes.set_ylim(schedule.p, 0)
-    handles = [
-        Patch(facecolor=colour(rank), edgecolor=INK, label=f"rank {rank}") for rank in range(schedule.p)
-    ]
-    figure.legend(
-        handles=handles[:16],
-        loc="outside upper center",
-        ncols=min(8, schedule.p),
-        frameon=False,
-        title="Stripes: ranks whose inputs are in the sum",
-    )
-    figure.supxlabel("Chunk", fontsize=11)
-    figure.supylabel("Rank", fontsize=11)
-    return figure
 
 
 def traffic_by_rank(traffic: Mapping[str, Traffic], unit: str) -> Figure:
@@ -100,22 +65,8 @@ def time_by_size(
     Shapes: sizes (n,), in bytes; seconds: name → (n,); measured: name → sizes (m,) and seconds (m,). A name
     has the same colour in both.
     """
-    return _times(sizes, seconds, measured or {}, "Size of the array", approx_size)
-
-
-def time_by_ranks(ranks: Curve, seconds: Mapping[str, Curve]) -> Figure:
-    """Return predicted time against the number of ranks, log-log; otherwise as `time_by_size`."""
-    return _times(ranks, seconds, {}, "Number of ranks p", lambda p: f"{p:g}")
-
-
-def _times(
-    x: Curve,
-    seconds: Mapping[str, Curve],
-    measured: Mapping[str, tuple[Curve, Curve]],
-    x_label: str,
-    format_x: Callable[[float], str],
-) -> Figure:
-    figure, axes = one_panel((7.5, 4.4), x_label, "Time")
+    figure, axes = one_panel((7.5, 4.4), "Size of the array", "Time")
+    measured = measured or {}
     for k, name in enumerate(dict.fromkeys([*seconds, *measured])):
         style = curve_style(k)
         if name in measured:
@@ -125,10 +76,10 @@ def _times(
         if name in seconds:
             if measured:
                 style["marker"] = ""  # only measured points have one
-            axes.plot(x, seconds[name], **style, label=name)
+            axes.plot(sizes, seconds[name], **style, label=name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_x(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: approx_size(nbytes)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: approx_time(time)))
     axes.legend()

@@ -6,7 +6,7 @@ One schedule, say `schedule = ring_allreduce(8)`, has five readers:
 - count, in bytes: `count_traffic(schedule, nbytes).busiest`;
 - cost, in seconds: `cost(schedule, nbytes, CostModel(2e-5, 1e-9))`;
 - simulate, in seconds: `simulate(schedule, nbytes, network).seconds`;
-- draw, as a Matplotlib figure: `draw_rounds(schedule)` of `labkit.plots.schedules`.
+- draw, round by round: `step_through(schedule)` of `labkit.plots.schedules`.
 
 Running and drawing live in rooms above this one, so this module does not import them. `verify` checks that a
 schedule computes the collective that it names.

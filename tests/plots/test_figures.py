@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from labkit import plots, schedules
 from labkit.plots import buckets, gradients, sharding, training
 from labkit.plots.collectives import before_after
-from labkit.plots.schedules import draw_rounds, traffic_by_rank
+from labkit.plots.schedules import traffic_by_rank
 from labkit.plots.style import COLOURS
 
 
@@ -34,7 +34,6 @@ OF_RANKS: dict[str, Callable[[int], Figure]] = {
     "samples_by_step": lambda p: sharding.samples_by_step({"a": (np.arange(20) // 4, np.arange(20) % p)}),
     "label_counts": lambda p: sharding.label_counts({"a": np.ones((p, 3), int)}),
     "before_after": lambda p: before_after("Allgather", [[rank] for rank in range(p)], [range(p)] * p),
-    "draw_rounds": lambda p: draw_rounds(schedules.ring_allreduce(p)),
     "traffic_by_rank": lambda p: traffic_by_rank(
         {"ring": schedules.count_traffic(schedules.ring_allreduce(p), 256)}, "values"
     ),
