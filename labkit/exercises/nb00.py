@@ -1,18 +1,22 @@
-"""The exercises of notebook 00: items, messages, a hang report."""
+"""The exercises of notebook 00: items, messages, a training loop, a hang report."""
 
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.exercises.wraps import COLLECTIVES
+from labkit.exercises.exercise import WITH_MPI, Case, Exercise, Outcome
+from labkit.exercises.wraps import COLLECTIVES, collectives_with
 from mpiwatch.report import Activity, CallRecord, MessageRecord, RankState, Reason, Report
+
+if TYPE_CHECKING:
+    from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
 
 LARGE = 2**18  # float32 values; no MPI library keeps a message of 1 MiB until it is received
 
@@ -150,10 +154,7 @@ def shift_right(comm, x):
     comm.Sendrecv_replace(x, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
     return x
 """,
-        "… which does the exercise by itself": """
-def shift_right(comm, x):
-    return comm.allgather(x)[comm.rank - 1]
-""",
+        "… which does the exercise by itself": {"return incoming": "return comm.allgather(x)[comm.rank - 1]"},
         "… one message to rank": """
 def shift_right(comm, x):
     inboxes = [np.empty_like(x) for _ in range(comm.size)]
@@ -261,6 +262,86 @@ def broadcast(comm, x, root):
 # Exercise 0.4
 
 
+def gradient_sum(line, inputs, targets):
+    """Return the sum over the samples of the gradient of (a x + b - y)². Shapes: line (2,), result (2,)."""
+    error = line[0] * inputs + line[1] - targets
+    return np.array([np.sum(2 * error * inputs), np.sum(2 * error)])
+
+
+def fit_line(comm, inputs, targets, n, steps, lr):  # noqa: PLR0917
+    """Fit a line to the samples of all ranks by gradient descent; return (slope, intercept), shape (2,).
+
+    Shapes: inputs and targets (k,), this rank's k of the n samples; k may be 0. The line starts as (0, 0).
+    """
+    line = np.zeros(2)
+    for _ in range(steps):
+        total = gradient_sum(line, inputs, targets)
+        comm.Allreduce(MPI.IN_PLACE, total)
+        line -= lr * total / n
+    return line
+
+
+def _line_cases() -> Sequence[Case]:
+    cases = []
+    for counts, steps in ((1, 2), 1), ((3,), 2), ((2, 0, 2), 3), ((1, 2, 3, 1), 2):
+        rng = np.random.default_rng(len(counts))
+        arguments = [(rng.normal(size=k), rng.normal(size=k), sum(counts), steps, 0.1) for k in counts]
+        label = f"p = {len(counts)}, samples by rank {counts}, {steps} step{'s' * (steps > 1)}"
+        cases.append(Case(label, tuple(arguments)))
+    return cases
+
+
+def _line(case: Case) -> Sequence[Any]:
+    """Return the line that one rank with all samples finds."""
+    inputs, targets, (n, *_), (steps, *_), (lr, *_) = zip(*case.arguments, strict=True)
+    x, y, line = np.concatenate(inputs), np.concatenate(targets), np.zeros(2)
+    for _ in range(steps):
+        line -= lr * 2 / n * np.column_stack([x, np.ones(n)]).T @ (line[0] * x + line[1] - y)
+    return [line] * case.ranks
+
+
+FIT_LINE = Exercise(
+    reference=fit_line,
+    title="The training loop",
+    difficulty=2,
+    minutes=10,
+    on_ranks=True,
+    prelude=f"{WITH_MPI}\n\n\n{inspect.getsource(gradient_sum)}",
+    cases=_line_cases,
+    expected=_line,
+    forbidden=collectives_with("gather"),
+    mistakes={
+        "each rank fits its own samples. Add up `total` over the ranks: `comm.Allreduce(MPI.IN_PLACE, "
+        "total)` "
+        "changes it, `comm.allreduce(total)` only returns the sum": {
+            "        comm.Allreduce(MPI.IN_PLACE, total)\n": ""
+        },
+        "the sum is divided by this rank's samples; divide by n, the samples of all ranks": {
+            "/ n": "/ max(len(inputs), 1)"
+        },
+        "the sum over the samples is not divided by n": {" / n": ""},
+        "the sum is divided by the number of ranks, too; n alone is right": {"/ n": "/ n / comm.size"},
+        "the line moves along the gradient, which raises the loss; subtract": {"-=": "+="},
+        "the step is the gradient itself; multiply it by lr": {"lr * ": ""},
+        "this is one step; take `steps` of them": {"range(steps)": "range(1)"},
+        "… never joined": {
+            "        total =": "        if len(inputs) == 0:\n            break\n        total ="
+        },
+        "… which does the exercise by itself": {
+            "    line = np.zeros(2)\n": "    line = np.zeros(2)\n    comm.allgather(inputs)\n"
+        },
+    },
+    hints=(
+        "Each step: the gradient of this rank's samples, the sum over all ranks, the step.",
+        "`comm.Allreduce(MPI.IN_PLACE, total)` leaves the sum of all ranks' `total` in `total`. The mean's "
+        "gradient is total / n; the line moves by lr times that, downwards.",
+    ),
+)
+
+
+# Exercise 0.5
+
+
 def missing_ranks(report):
     """Return (missing, operation): the ranks that never joined a collective, and the collective's name.
 
@@ -335,27 +416,19 @@ MISSING_RANKS = Exercise(
     cases=_report_cases,
     expected=_missing,
     mistakes={
-        "these are the ranks that wait; return those that never joined": """
-def missing_ranks(report):
-    waiting = [state for state in report["ranks"] if state["activity"] == "WAITING_IN_COLLECTIVE"]
-    return [state["rank"] for state in waiting], waiting[0]["calls"][-1]["operation"]
-""",
+        "these are the ranks that wait; return those that never joined": {"not in joined": "in joined"},
         "the missing ranks are right, but the operation is the last one that a missing rank called; "
         "return the one that the others wait in": {
             "next(iter(joined.values()))": "report['ranks'][missing[0]]['calls'][-1]"
         },
-        "the reporter is the rank that wrote the report, not the rank that is missing": """
-def missing_ranks(report):
-    waiting = [state for state in report["ranks"] if state["activity"] == "WAITING_IN_COLLECTIVE"]
-    return [report["reporter"]], waiting[0]["calls"][-1]["operation"]
-""",
+        "the reporter is the rank that wrote the report, not the rank that is missing": {
+            "return missing,": "return [report['reporter']],"
+        },
         "a rank that waits in an earlier collective, or on another communicator, is missing too: "
-        "compare the number and the communicator of its last call": """
-def missing_ranks(report):
-    waiting = [state for state in report["ranks"] if state["activity"] == "WAITING_IN_COLLECTIVE"]
-    missing = [state["rank"] for state in report["ranks"] if state not in waiting]
-    return missing, waiting[0]["calls"][-1]["operation"]
-""",
+        "compare the number and the communicator of its last call": {
+            '\n        and state["calls"][-1]["communicator"] == report["communicator"]': "",
+            ' if call["number"] == number': "",
+        },
         "each communicator counts its own calls; look only at ranks that wait on report['communicator']": {
             '\n        and state["calls"][-1]["communicator"] == report["communicator"]': ""
         },
@@ -369,3 +442,15 @@ def missing_ranks(report):
         "The operation is that of the last call of any rank that has joined.",
     ),
 )
+
+
+QUESTIONS = {
+    "00-ring-bytes": "Each rank sends (p - 1)·n bytes: the whole array in each shift. All ranks compute the "
+    "same sums, so the work is done p times. It is cheaper if each rank adds up one part of the array and "
+    "then passes on the finished part: the ring all-reduce of notebook 05.",
+    "00-collectives": "Rank 1 holds one number, the sum of all ranks' second entries: 2222 with four ranks. "
+    "After Allgather every rank holds every sum. Allreduce does both in one call.",
+    "00-mean-of-lines": "No. A rank's line fits its own samples best, and a rank with few or unusual "
+    "samples counts as much as any other in a mean of lines. A mean of gradients at the same line counts "
+    "every sample once, in every step.",
+}

@@ -37,16 +37,6 @@ def _softmax_cases() -> Sequence[Case]:
 SHAPES = {"W1": (64, 32), "b1": (32,), "W2": (32, 10), "b2": (10,)}
 
 
-MLP = f"""\
-import math
-import numpy as np
-from labkit.nn.ops import linear, linear_backward, relu, relu_backward
-from labkit.nn.ops import softmax_cross_entropy, softmax_cross_entropy_backward
-from labkit.nn.flat import views
-SHAPES = {SHAPES}
-"""
-
-
 P = sum(map(math.prod, SHAPES.values()))
 
 
@@ -72,49 +62,12 @@ def whole(params: np.ndarray, x: np.ndarray, labels: np.ndarray) -> tuple[float,
 # Exercise 1.1
 
 
-def mean_squared_error_backward(pred, target):
-    """Return the gradient of the mean squared error with respect to pred. Shapes: all (N, O)."""
-    return (pred - target) * (2 / pred.size)
-
-
-def _error_cases() -> Sequence[Case]:
-    cases = []
-    for n, o in (1, 1), (4, 1), (3, 3), (5, 2):
-        rng = np.random.default_rng(n)
-        cases += both_dtypes(f"N = {n}, O = {o}", rng.normal(size=(n, o)), rng.normal(size=(n, o)))
-    return cases
-
-
-MEAN_SQUARED_ERROR_BACKWARD = Exercise(
-    reference=mean_squared_error_backward,
-    title="Through the loss",
-    difficulty=1,
-    minutes=5,
-    cases=_error_cases,
-    expected=lambda case: [ops.mean_squared_error_backward(*case.arguments[0])],
-    mistakes={
-        "the mean is forgotten: divide by the number of entries, pred.size": {"(2 / pred.size)": "2"},
-        "this divides by the samples only; the mean is over all entries, pred.size": {
-            "pred.size": "len(target)"
-        },
-        "the sign is wrong: predicted minus true": {"pred - target": "target - pred"},
-        "the factor 2 of the derivative of a square is missing": {"(2 / pred.size)": "(1 / pred.size)"},
-        "… dtype": {"(2 / pred.size)": "np.float64(2 / pred.size)"},
-        "… shape": {"(pred - target) * (2 / pred.size)": "np.mean(2 * (pred - target))"},
-    },
-    hints=(
-        "Each entry of pred appears in one term of the loss. Differentiate that term.",
-        "The derivative of u² is 2u, and the mean divides by pred.size.",
-    ),
-)
-
-
-# Exercise 1.2
-
-
 def linear_backward(dy, x, w):
     """Return the gradients (dx, dw, db). Shapes: dy (N, O), x (N, I), w (I, O)."""
-    return dy @ w.T, x.T @ dy, dy.sum(axis=0)
+    dx = dy @ w.T
+    dw = x.T @ dy
+    db = dy.sum(axis=0)
+    return dx, dw, db
 
 
 def _linear_cases() -> Sequence[Case]:
@@ -141,14 +94,88 @@ LINEAR_BACKWARD = Exercise(
             "dy.sum(axis=0)": "dy.mean(axis=0)"
         },
         "dw is transposed: it needs the shape of w": {"x.T @ dy": "dy.T @ x"},
-        "dx and dw are swapped: return (dx, dw, db)": {"dy @ w.T, x.T @ dy": "x.T @ dy, dy @ w.T"},
+        "dx and dw are swapped: return (dx, dw, db)": {"return dx, dw, db": "return dw, dx, db"},
         "… ValueError: matmul": {"dy @ w.T": "dy @ w"},
         "… dtype": {"dy.sum(axis=0)": "dy.sum(axis=0, dtype=np.float64)"},
     },
     hints=(
         "Each gradient has the shape of its array: dx that of x, dw that of w, db (O,).",
-        "There is one way only to multiply dy (N, O) with w or x, transposed or not, to get each shape.",
+        "Sum over every prediction that the entry stands in: for w over the samples, for x over the outputs. "
+        "$\\sum_n x_{ni}\\, dy_{no}$ is an entry of a matrix product.",
         "dx = dy @ w.T and dw = x.T @ dy. A bias acts on every sample, so db is a sum over axis 0.",
+    ),
+)
+
+
+# Exercise 1.2
+
+
+def fit_linear(x, y, steps, lr):
+    """Train a linear layer by gradient descent on the mean squared error; return its (w, b).
+
+    Both start at 0 and have the dtype of x. Shapes: x (N, I), y (N, O), w (I, O), b (O,).
+    """
+    w = np.zeros((x.shape[1], y.shape[1]), x.dtype)
+    b = np.zeros(y.shape[1], x.dtype)
+    for _ in range(steps):
+        dy = (x @ w + b - y) * (2 / y.size)
+        _, dw, db = linear_backward(dy, x, w)
+        w -= lr * dw
+        b -= lr * db
+    return w, b
+
+
+def _fit_cases() -> Sequence[Case]:
+    cases = []
+    for n, i, o, steps in (3, 2, 1, 1), (4, 2, 3, 1), (5, 3, 2, 4):
+        rng = np.random.default_rng(n)
+        label = f"N = {n}, I = {i}, O = {o}, {steps} step{'s' * (steps > 1)}"
+        cases += both_dtypes(label, rng.normal(size=(n, i)), rng.normal(size=(n, o)), steps, 0.1)
+    return cases
+
+
+def _fitted(case: Case) -> Sequence[Any]:
+    """Fit the bias as the weight of a further input that is 1."""
+    ((x, y, steps, lr),) = case.arguments
+    with_one = np.column_stack([x, np.ones(len(x))]).astype(float)
+    both = np.zeros((with_one.shape[1], y.shape[1]))
+    for _ in range(steps):
+        both -= lr * with_one.T @ ops.mean_squared_error_backward(with_one @ both, y.astype(float))
+    return [(both[:-1].astype(x.dtype), both[-1].astype(x.dtype))]
+
+
+ERROR = "(x @ w + b - y) * (2 / y.size)"
+FIT_LINEAR = Exercise(
+    reference=fit_linear,
+    title="The first training loop",
+    difficulty=2,
+    minutes=10,
+    prelude="import numpy as np\nfrom labkit.nn.ops import linear_backward",
+    cases=_fit_cases,
+    expected=_fitted,
+    mistakes={
+        "the mean is forgotten: divide by the number of entries, y.size": {"(2 / y.size)": "2"},
+        "this divides by the samples only; the mean is over all entries, y.size": {"y.size)": "len(y))"},
+        "the loss rises, a sign is wrong: take predicted minus true, and subtract the step": {
+            "-= lr": "+= lr"
+        },
+        "the factor 2 of the derivative of a square is missing": {"(2 / y.size)": "(1 / y.size)"},
+        "the step is the gradient itself; multiply it by lr": {"lr * ": ""},
+        "b does not move; it has a gradient, too": {"        b -= lr * db\n": ""},
+        "this is one step; take `steps` of them": {"range(steps)": "range(1)"},
+        "every step takes the gradient of the start; predict anew in each step": {
+            f"    for _ in range(steps):\n        dy = {ERROR}": (
+                f"    dy = {ERROR}\n    for _ in range(steps):"
+            )
+        },
+        "… ValueError: matmul": {ERROR: "np.mean(2 * (x @ w + b - y))"},
+        "… dtype float64, expected float32": {", x.dtype)": ")"},
+    },
+    hints=(
+        "Four things in each step: predict, differentiate the loss, call linear_backward, move w and b.",
+        "The derivative of u² is 2u, and the mean divides by the number of entries: "
+        "dy = (pred - y) * (2 / y.size).",
+        "w -= lr * dw and b -= lr * db. np.zeros(shape, x.dtype) keeps float32.",
     ),
 )
 
@@ -157,170 +184,98 @@ LINEAR_BACKWARD = Exercise(
 
 
 def softmax_cross_entropy(z, labels):
-    """Return the mean of -log softmax(z)[label], one number. Shapes: z (N, K), labels (N,) in 0 … K-1."""
+    """Return (loss, dz): the mean of -log softmax(z)[label], one number, and its gradient.
+
+    Shapes: z and dz (N, K), labels (N,) in 0 … K-1.
+    """
     shifted = z - z.max(axis=1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return float(-np.mean(log_p[np.arange(len(labels)), labels]))
+    at_label = np.arange(len(labels)), labels
+    dz = np.exp(log_p)
+    dz[at_label] -= 1
+    return float(-np.mean(log_p[at_label])), dz / len(labels)
 
 
 def _cross_entropy(case: Case) -> Sequence[Any]:
     ((z, labels),) = case.arguments
     each = [np.logaddexp.reduce(row) - row[label] for row, label in zip(z.astype(float), labels, strict=True)]
-    return [float(np.mean(each))]
+    return [(float(np.mean(each)), ops.softmax_cross_entropy_backward(z, labels))]
 
 
+FROM_P = """
+def softmax_cross_entropy(z, labels):
+    p = np.exp({})
+    p /= p.sum(axis=1, keepdims=True)
+    rows = np.arange(len(labels))
+    loss = -np.mean(np.log(p[rows, labels]))
+    p[rows, labels] -= 1
+    return loss, p / len(labels)
+"""
 SOFTMAX_CROSS_ENTROPY = Exercise(
     reference=softmax_cross_entropy,
-    title="A loss for classes that never overflows",
+    title="A loss for classes, and its gradient",
     difficulty=3,
-    minutes=10,
+    minutes=20,
     cases=_softmax_cases,
     expected=_cross_entropy,
     tolerance=1e-5,  # float32 logits
     mistakes={
-        "this is the sum over the samples; take the mean": {"-np.mean": "-np.sum"},
-        "the sign is wrong: the loss is minus the logarithm of a probability": {"-np.mean": "np.mean"},
-        "this averages over all classes; pick the logarithm at the label of each sample": {
-            "log_p[np.arange(len(labels)), labels]": "log_p"
+        "loss is the sum over the samples; take the mean": {"-np.mean": "-np.sum"},
+        "loss has the wrong sign: it is minus the logarithm of a probability": {"-np.mean": "np.mean"},
+        "loss averages over all classes; pick the logarithm at the label of each sample": {
+            "np.mean(log_p[at_label])": "np.mean(log_p)"
         },
-        "log of a p that is 0: compute log p as z - max - log(sum(exp(z - max))), without p": """
-def softmax_cross_entropy(z, labels):
-    p = np.exp(z - z.max(axis=1, keepdims=True))
-    p /= p.sum(axis=1, keepdims=True)
-    return -np.mean(np.log(p[np.arange(len(labels)), labels]))
-""",
+        "log of a p that is 0: compute log p as z - max - log(sum(exp(z - max))), without p": FROM_P.format(
+            "z - z.max(axis=1, keepdims=True)"
+        ),
         "the maximum of the whole array is subtracted, so other samples underflow to log 0: subtract "
-        "the maximum of each row": """
-def softmax_cross_entropy(z, labels):
-    shifted = z - z.max()
-    log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return -np.mean(log_p[np.arange(len(labels)), labels])
-""",
+        "the maximum of each row": {"z.max(axis=1, keepdims=True)": "z.max()"},
         "the maximum of the whole array is subtracted, so other samples underflow to 0 / 0: subtract "
-        "the maximum of each row": """
-def softmax_cross_entropy(z, labels):
-    p = np.exp(z - z.max())
-    p /= p.sum(axis=1, keepdims=True)
-    return -np.mean(np.log(p[np.arange(len(labels)), labels]))
-""",
-        "without a shift, exp overflows and the loss is nan: subtract the maximum of each row": """
-def softmax_cross_entropy(z, labels):
-    p = np.exp(z)
-    p /= p.sum(axis=1, keepdims=True)
-    return -np.mean(np.log(p[np.arange(len(labels)), labels]))
-""",
+        "the maximum of each row": FROM_P.format("z - z.max()"),
+        "without a shift, exp overflows and the loss is nan: subtract the maximum of each row": FROM_P.format(
+            "z"
+        ),
         "without a shift, exp overflows and the loss is inf: subtract the maximum of each row": {
             "z - z.max(axis=1, keepdims=True)": "z"
         },
+        "dz: the mean is forgotten: divide by the number of samples": {"dz / len(labels)": "dz"},
+        "dz is divided by all entries; the mean of the loss is over the samples": {
+            "dz / len(labels)": "dz / dz.size"
+        },
+        "dz has the wrong sign: predicted minus true": {", dz / len(labels)": ", -dz / len(labels)"},
+        "dz is p / N; subtract 1 from p at the label of each sample first": {"    dz[at_label] -= 1\n": ""},
+        "`dz[:, labels]` subtracts 1 in whole columns; index with [np.arange(N), labels]": {
+            "dz[at_label]": "dz[:, labels]"
+        },
+        "… changes its argument": {
+            "    shifted = z - z.max(axis=1, keepdims=True)": (
+                "    z -= z.max(axis=1, keepdims=True)\n    shifted = z"
+            )
+        },
+        "… dtype": {"dz[at_label] -= 1": "dz = dz - np.eye(z.shape[1])[labels]"},
     },
     hints=(
-        "log p = z - log(sum(exp(z))) in each row; keepdims=True keeps the shape (N, 1) for subtraction.",
-        "Subtract each row's own maximum from z first: it changes no probability.",
-        "log_p[np.arange(len(labels)), labels] picks one logarithm for each sample.",
+        "Subtract each row's own maximum from z first: it changes no probability. keepdims=True keeps (N, "
+        "1).",
+        "log p = z - log(sum(exp(z))) in each row, and log_p[np.arange(len(labels)), labels] picks one for "
+        "each sample. The gradient is p, minus 1 at the label, divided by N.",
+        "p is np.exp(log_p): subtract 1 at the same places that you have picked from.",
     ),
 )
+
+
+MLP = f"""\
+import math
+import numpy as np
+from labkit.nn.ops import linear, linear_backward, relu
+from labkit.nn.flat import views
+SHAPES = {SHAPES}
+
+
+{inspect.getsource(softmax_cross_entropy)}"""
 
 
 # Exercise 1.4
-
-
-def softmax_cross_entropy_backward(z, labels):
-    """Return the gradient with respect to z. Shapes: z (N, K), labels (N,); result (N, K)."""
-    e = np.exp(z - z.max(axis=1, keepdims=True))
-    gradient = e / e.sum(axis=1, keepdims=True)
-    gradient[np.arange(len(labels)), labels] -= 1
-    return gradient / len(labels)
-
-
-SOFTMAX_CROSS_ENTROPY_BACKWARD = Exercise(
-    reference=softmax_cross_entropy_backward,
-    title="Predicted minus true",
-    difficulty=2,
-    minutes=10,
-    cases=_softmax_cases,
-    expected=lambda case: [ops.softmax_cross_entropy_backward(*case.arguments[0])],
-    mistakes={
-        "the mean is forgotten: divide by the number of samples": {
-            "return gradient / len(labels)": "return gradient"
-        },
-        "this divides by all entries; the mean of the loss is over the samples": {
-            "/ len(labels)": "/ gradient.size"
-        },
-        "the sign is wrong: predicted minus true": {"return gradient": "return -gradient"},
-        "this is p / N; subtract 1 from p at the label of each sample first": {
-            "    gradient[np.arange(len(labels)), labels] -= 1\n": ""
-        },
-        "`[:, labels]` subtracts 1 in whole columns; index with [np.arange(N), labels]": {
-            "[np.arange(len(labels)), labels]": "[:, labels]"
-        },
-        "without a shift, exp overflows: subtract the maximum of each row before exp": {
-            "z - z.max(axis=1, keepdims=True)": "z"
-        },
-        "the maximum of the whole array is subtracted, so other samples become 0 / 0: subtract the "
-        "maximum of each row": {"z.max(axis=1, keepdims=True)": "z.max()"},
-        "… changes its argument": {
-            "    e = np.exp(z - z.max(axis=1, keepdims=True))": (
-                "    z -= z.max(axis=1, keepdims=True)\n    e = np.exp(z)"
-            )
-        },
-        "… dtype": {
-            "gradient[np.arange(len(labels)), labels] -= 1": (
-                "gradient = gradient - np.eye(z.shape[1])[labels]"
-            )
-        },
-    },
-    hints=(
-        "Compute the probabilities p first, with the shift by each row's maximum.",
-        "p[np.arange(N), labels] is one entry for each sample: subtract 1 there.",
-        "The loss is a mean over N samples, so divide by N at the end.",
-    ),
-)
-
-
-# Exercise 1.5
-
-
-def relu_backward(dy, x):
-    """Return the gradient of relu with respect to its input x; 0 where x is 0. Shapes: all the same."""
-    return dy * (x > 0)
-
-
-def _relu_cases() -> Sequence[Case]:
-    rng = np.random.default_rng(6)
-    x = np.array([[-1.0, 0.0, 2.0]])
-    return [
-        *both_dtypes("x = [[-1, 0, 2]]", np.array([[3.0, 5.0, -7.0]]), x),
-        *both_dtypes("4 samples, 3 units", rng.normal(size=(4, 3)), rng.normal(size=(4, 3))),
-        *both_dtypes("5 values, all below 0", rng.normal(size=5), -np.ones(5)),
-    ]
-
-
-RELU_BACKWARD = Exercise(
-    reference=relu_backward,
-    title="Through a ReLU",
-    difficulty=1,
-    minutes=5,
-    cases=_relu_cases,
-    expected=lambda case: [ops.relu_backward(*case.arguments[0])],
-    mistakes={
-        "dy passes where x is 0; use 0 there": {"x > 0)": "x >= 0)"},
-        "the mask comes from dy; it has to come from x, the input of the forward pass": {
-            "(x > 0)": "(dy > 0)"
-        },
-        "this is the derivative of relu alone; multiply it by dy": {
-            "dy * (x > 0)": "(x > 0).astype(x.dtype)"
-        },
-        "dy is multiplied by x; its slope above 0 is 1": {"(x > 0)": "np.maximum(x, 0)"},
-        "… changes its argument": {"return dy * (x > 0)": "dy[x <= 0] = 0\n    return dy"},
-    },
-    hints=(
-        "The slope of relu is 1 above 0 and 0 below.",
-        "`x > 0` is an array of True and False, which multiply like 1 and 0.",
-    ),
-)
-
-
-# Exercise 1.6
 
 
 def views(flat, shapes):
@@ -376,7 +331,7 @@ VIEWS = Exercise(
 )
 
 
-# Exercise 1.7
+# Exercise 1.5
 
 
 def mlp_gradient(params, x, labels):
@@ -387,23 +342,24 @@ def mlp_gradient(params, x, labels):
     p = views(params, SHAPES)
     hidden = linear(x, p["W1"], p["b1"])
     active = relu(hidden)
-    z = linear(active, p["W2"], p["b2"])
+    loss, dz = softmax_cross_entropy(linear(active, p["W2"], p["b2"]), labels)
 
     grads = np.zeros_like(params)
     g = views(grads, SHAPES)
-    dz = softmax_cross_entropy_backward(z, labels)
     dactive, g["W2"][...], g["b2"][...] = linear_backward(dz, active, p["W2"])
-    dhidden = relu_backward(dactive, hidden)
+    dhidden = dactive * (hidden > 0)
     _, g["W1"][...], g["b1"][...] = linear_backward(dhidden, x, p["W1"])
-    return softmax_cross_entropy(z, labels), grads
+    return loss, grads
 
 
 def _mlp_cases() -> Sequence[Case]:
-    return [
-        Case(f"N = {n}, {dtype.__name__}", ((initial(dtype), *samples(n, 3, dtype)),))
-        for n in (1, 6)
-        for dtype in (np.float64, np.float32)
-    ]
+    cases = []
+    for n, zero, what in (1, 0, ""), (6, 0, ""), (3, 9, ", nine hidden units at 0"):
+        for dtype in np.float64, np.float32:
+            params = initial(dtype)
+            params[: 65 * 32].reshape(65, 32)[:, :zero] = 0  # in W1 and b1
+            cases.append(Case(f"N = {n}, {dtype.__name__}{what}", ((params, *samples(n, 3, dtype)),)))
+    return cases
 
 
 MLP_GRADIENT = Exercise(
@@ -420,10 +376,20 @@ MLP_GRADIENT = Exercise(
         '`g["W1"][...] = …`': {"[...]": ""},
         "relu is missing in the forward pass and in the backward pass": {
             "relu(hidden)": "hidden",
-            "relu_backward(dactive, hidden)": "dactive",
+            "dactive * (hidden > 0)": "dactive",
         },
-        "relu_backward is missing: the gradients of W1 and b1 ignore which units were 0": {
-            "relu_backward(dactive, hidden)": "dactive"
+        "the backward pass of relu is missing: the gradients of W1 and b1 ignore which units were 0": {
+            "dactive * (hidden > 0)": "dactive"
+        },
+        "relu: the gradient passes where its input is 0; use 0 there": {"hidden > 0": "hidden >= 0"},
+        "relu: the mask comes from the gradient; it has to come from the input of relu": {
+            "hidden > 0": "dactive > 0"
+        },
+        "relu: this is the slope alone; multiply the gradient by it": {
+            "dactive * (hidden > 0)": "(hidden > 0).astype(hidden.dtype)"
+        },
+        "relu: the gradient is multiplied by relu's output; its slope above 0 is 1": {
+            "dactive * (hidden > 0)": "dactive * active"
         },
         "the gradient of W2 uses the units before relu; the second layer's input is after it": {
             "linear_backward(dz, active,": "linear_backward(dz, hidden,"
@@ -432,21 +398,22 @@ MLP_GRADIENT = Exercise(
     },
     hints=(
         "Forward: hidden = linear(x, W1, b1), active = relu(hidden), z = linear(active, W2, b2).",
-        "Backward, in reverse order: softmax_cross_entropy_backward, linear_backward, relu_backward, "
-        "linear_backward. Each gets the input that its layer had in the forward pass.",
+        "Backward, in reverse order: softmax_cross_entropy gives dz, then linear_backward, relu's slope (1 "
+        "where its input was above 0, otherwise 0) times the gradient, linear_backward. Each layer needs the "
+        "input that it had in the forward pass.",
         'g = views(grads, SHAPES), and then g["W2"][...] = dw2 writes into grads.',
     ),
 )
 
 
-# Exercise 1.8
+# Exercise 1.6
 
 
 def average_gradients(comm, grads, samples):
     """Leave in grads, on every rank, the mean gradient over the samples of all ranks.
 
     Shapes: grads (P,), this rank's mean gradient over its number of `samples`; changed in place. A rank
-    without samples brings zeros. Nothing is returned.
+    that has no samples contributes a gradient of zeros. Nothing is returned.
     """
     total = comm.allreduce(samples)
     weighted = grads * grads.dtype.type(samples / total)
@@ -484,28 +451,15 @@ AVERAGE_GRADIENTS = Exercise(
     result_in=0,
     mistakes={
         "grads is unchanged: `grads = …` only gives the name to another array; write into it, "
-        "`grads[...] = …`": """
-def average_gradients(comm, grads, samples):
-    total = comm.allreduce(samples)
-    grads = comm.allreduce(grads * samples) / total
-""",
-        "this is the mean of the ranks' means; weight each rank by its samples": """
-def average_gradients(comm, grads, samples):
-    comm.Allreduce(grads.copy(), grads)
-    grads /= comm.size
-""",
-        "this is the sum of the ranks' gradients; it has no weights": """
-def average_gradients(comm, grads, samples):
-    comm.Allreduce(grads.copy(), grads)
-""",
-        "this is the weighted sum; divide by the samples of all ranks": """
-def average_gradients(comm, grads, samples):
-    comm.Allreduce(grads * samples, grads)
-""",
-        "each rank has its own weighted gradient; the sum over the ranks is missing": """
-def average_gradients(comm, grads, samples):
-    grads *= samples / comm.allreduce(samples)
-""",
+        "`grads[...] = …`": {"comm.Allreduce(weighted, grads)": "grads = comm.allreduce(weighted)"},
+        "this is the mean of the ranks' means; weight each rank by its samples": {
+            "samples / total": "1 / comm.size"
+        },
+        "this is the sum of the ranks' gradients; it has no weights": {"samples / total": "1"},
+        "this is the weighted sum; divide by the samples of all ranks": {"samples / total": "samples"},
+        "each rank has its own weighted gradient; the sum over the ranks is missing": {
+            "comm.Allreduce(weighted, grads)": "grads[...] = weighted"
+        },
         "… never joined": {"    weighted": "    if samples == 0:\n        return\n    weighted"},
     },
     hints=(
@@ -516,78 +470,84 @@ def average_gradients(comm, grads, samples):
 )
 
 
-# Exercise 1.9
+# Exercise 1.7
 
 
-def training_step(comm, params, x, labels, lr):
-    """Take one step of gradient descent on the samples of all ranks; return their mean loss before the step.
+def train_epoch(comm, params, x, labels, batches, lr):  # noqa: PLR0917
+    """Take one step of gradient descent for each global batch; return the mean of the steps' losses.
 
     Shapes: params (P,), equal on all ranks; changed in place. x (N, 64) and labels (N,) are this rank's
-    samples; N may be 0. Every rank returns the same loss.
+    samples. For each step, `batches` holds an index: x[index] is this rank's local batch, which may be empty.
+    A step's loss is the mean over the samples of all ranks before the step, the same on every rank.
     """
-    n = len(labels)
-    loss, grads = mlp_gradient(params, x, labels) if n else (0.0, np.zeros_like(params))
-    average_gradients(comm, grads, n)
-    params -= lr * grads
-    return comm.allreduce(loss * n) / comm.allreduce(n)
+    losses = []
+    for index in batches:
+        n = len(labels[index])
+        loss, grads = mlp_gradient(params, x[index], labels[index]) if n else (0.0, np.zeros_like(params))
+        average_gradients(comm, grads, n)
+        params -= lr * grads
+        losses.append(comm.allreduce(loss * n) / comm.allreduce(n))
+    return float(np.mean(losses))
 
 
 STEP = "\n\n".join([MLP, inspect.getsource(mlp_gradient), inspect.getsource(average_gradients)])
 
 
-def _step_cases() -> Sequence[Case]:
-    return [
-        Case(
-            f"p = {len(counts)}, samples by rank {counts}, {dtype.__name__}",
-            tuple((initial(dtype), *samples(n, rank, dtype), 0.5) for rank, n in enumerate(counts)),
-        )
-        for dtype in (np.float64, np.float32)
-        for counts in ((2, 5), (4,), (3, 0, 1), (1, 2, 3, 4))
-    ]
+def _epoch_cases() -> Sequence[Case]:
+    """Return cases with local batches of these sizes, by rank and step."""
+    cases = []
+    for dtype in np.float64, np.float32:
+        for sizes in ((2,), (5,)), ((4, 2),), ((3, 1), (0, 2), (1, 0)), ((1, 2), (2, 2), (3, 1), (4, 1)):
+            arguments = []
+            for rank, own in enumerate(sizes):
+                parts = np.split(np.arange(sum(own)), np.cumsum(own)[:-1])
+                arguments.append((initial(dtype), *samples(sum(own), rank, dtype), parts, 0.5))
+            label = f"p = {len(sizes)}, local batches by rank {sizes}, {dtype.__name__}"
+            cases.append(Case(label, tuple(arguments)))
+    return cases
 
 
-def _gathered(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the params and the samples of all ranks together."""
-    params, xs, labels, _ = zip(*case.arguments, strict=True)
-    return params[0].astype(float), np.concatenate(xs).astype(float), np.concatenate(labels)
+def _epoch(case: Case) -> tuple[float, np.ndarray]:
+    """Return the mean loss and the params, from global batches on one rank in float64."""
+    all_params, xs, labels, batches, _ = zip(*case.arguments, strict=True)
+    params, losses = all_params[0].astype(float), []
+    for parts in zip(*batches, strict=True):
+        x = np.concatenate([each[part] for each, part in zip(xs, parts, strict=True)]).astype(float)
+        y = np.concatenate([each[part] for each, part in zip(labels, parts, strict=True)])
+        loss, mean = whole(params, x, y)
+        params -= case.arguments[0][4] * mean
+        losses.append(loss)
+    return float(np.mean(losses)), params
 
 
-def _step_look(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    """Check the parameters after the step, which the function does not return."""
-    params, x, labels = _gathered(case)
-    lr, mean = case.arguments[0][3], whole(params, x, labels)[1]
-    own = [whole(params, x.astype(float), y)[1] if len(y) else 0 * params for _, x, y, _ in case.arguments]
+def _epoch_look(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    """Check the parameters after the epoch, which the function does not return."""
+    expected = _epoch(case)[1]
     for rank, outcome in enumerate(outcomes):
-        step = params - outcome.arguments[0]
-        near = 1e-9 if outcome.arguments[0].dtype == np.float64 else 1e-5
-        mistakes = {
-            "": lr * mean,
-            "params are unchanged: `params = …` makes a new array; use `params -= …`": 0 * mean,
-            "params moved along the gradient, which raises the loss; subtract lr * grads": -lr * mean,
-            "the step is the gradient itself; multiply it by lr": mean,
-            "the step follows this rank's own gradient; average the gradients before it": lr * own[rank],
-            "the step is the mean of the ranks' means; weight each by its samples": lr * np.mean(own, axis=0),
-        }
-        texts = (text for text, wrong in mistakes.items() if np.allclose(step, wrong, rtol=0, atol=near))
-        if text := next(texts, "the loss is right, but params did not move by -lr * mean gradient"):
-            return f"rank {rank}: {text}"
+        after, near = outcome.arguments[0], 1e-9 if outcome.arguments[0].dtype == np.float64 else 1e-5
+        if np.array_equal(after, case.arguments[rank][0]):
+            return f"rank {rank}: params are unchanged: `params = …` makes a new array; use `params -= …`"
+        if not np.allclose(after, expected, rtol=0, atol=near):
+            return (
+                f"rank {rank}: the loss is right, but params did not move by -lr * mean gradient in each step"
+            )
     return None
 
 
-TRAINING_STEP = Exercise(
-    reference=training_step,
-    title="One training step on all ranks",
+TRAIN_EPOCH = Exercise(
+    reference=train_epoch,
+    title="The training loop on all ranks",
     difficulty=3,
     minutes=15,
     on_ranks=True,
     prelude=STEP,
     tolerance=1e-5,  # float32 samples
-    cases=_step_cases,
-    expected=lambda case: [whole(*_gathered(case))[0]] * case.ranks,
+    cases=_epoch_cases,
+    expected=lambda case: [_epoch(case)[0]] * case.ranks,
     may_change=(0,),
-    look=_step_look,
+    look=_epoch_look,
     mistakes={
-        "this is the loss of this rank's samples; return the mean over the samples of all ranks": {
+        "this is the loss of this rank's samples; take the mean over the samples of all ranks": {
             "comm.allreduce(loss * n) / comm.allreduce(n)": "loss"
         },
         "this is the mean of the ranks' losses; weight each by its number of samples": {
@@ -596,21 +556,41 @@ TRAINING_STEP = Exercise(
         "this is the sum of the ranks' losses; weight each by its samples / all samples": {
             "(loss * n) / comm.allreduce(n)": "(loss)"
         },
-        "… params are unchanged": {"params -= lr * grads": "params = params - lr * grads"},
-        "… raises the loss": {"params -=": "params +="},
-        "… multiply it by lr": {"params -= lr * ": "params -= "},
-        "… this rank's own gradient": {
-            "    average_gradients(comm, grads, n)\n": "",
-            "lr * grads\n": "lr * grads\n    average_gradients(comm, grads, n)\n",
+        "this is the loss of the last step; return the mean over all steps": {
+            "np.mean(losses)": "losses[-1]"
         },
-        "… the mean of the ranks' means": {"grads, n)": "grads, 1)"},
-        "… never joined": {"    loss, grads": "    if n == 0:\n        return 0.0\n    loss, grads"},
+        "params moved along the gradient, which raises the loss; subtract lr * grads": {
+            "params -=": "params +="
+        },
+        "the step is the gradient itself; multiply it by lr": {"params -= lr * ": "params -= "},
+        "the step follows this rank's own gradient; average the gradients before it": {
+            "        average_gradients(comm, grads, n)\n": "",
+            "lr * grads\n": "lr * grads\n        average_gradients(comm, grads, n)\n",
+        },
+        "the step is the mean of the ranks' means; weight each by its samples": {"grads, n)": "grads, 1)"},
+        "… params are unchanged": {"params -= lr * grads": "params = params - lr * grads"},
+        "… never joined": {
+            "        loss, grads": "        if n == 0:\n            continue\n        loss, grads"
+        },
         "… nan": {" if n else (0.0, np.zeros_like(params))": ""},
     },
     hints=(
-        "Loss and gradient of this rank's samples, average_gradients, the step, the mean loss.",
-        "The collectives are in average_gradients and in the mean loss. Every rank calls both, in the "
-        "same order, outside any `if`.",
+        "In each step: loss and gradient of the local batch, average_gradients, the step, the mean loss.",
+        "The collectives are in average_gradients and in the mean loss. Every rank calls both in every step, "
+        "in the same order, outside any `if`.",
         "The mean loss is comm.allreduce(loss * n) / comm.allreduce(n), as for the gradient.",
     ),
 )
+
+
+QUESTIONS = {
+    "01-suspects": "A sums db over the outputs in place of the samples; B takes the mean over the samples; C "
+    "returns dw transposed; D has dx and dw exchanged. In E all three are 9 times too large: the error is in "
+    "what they share, dy. It forgets the mean over the 9 entries of pred.",
+    "01-learning-rate": "Each step is N·O times too long, as with a learning rate N·O times as large: the "
+    "loss jumps or overflows. The temptation is to lower the learning rate until it works. Then the right "
+    "one depends on the batch size, and changes whenever you split the batch over ranks.",
+    "01-weights": "Only in steps whose batch does not divide evenly over the ranks. The difference is "
+    "small, and the loss falls as before. You notice it only by comparing with one rank: its parameters, or "
+    "its gradient.",
+}

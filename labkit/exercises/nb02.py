@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import WITH_MPI, Case, Exercise, both_dtypes
+from labkit.exercises.exercise import WITH_MPI, Case, Exercise, Outcome, both_dtypes
 from labkit.exercises.wraps import all_of, at_most
 from labkit.nn import ops
 from labkit.nn.ops.convolution import padded
@@ -56,42 +56,39 @@ def _norm_cases(with_dy: bool) -> Callable[[], Sequence[Case]]:
             x = rng.normal(2, 3, size=shape)
             gamma, beta = rng.normal(1, 1, size=(2, shape[1]))
             dy = rng.normal(1, 1, size=shape)
-            made += both_dtypes(f"x of shape {shape}", *((dy, x, gamma) if with_dy else (x, gamma, beta)))
+            running = rng.uniform(1, 2, size=(2, shape[1]))
+            arguments = (dy, x, gamma) if with_dy else (x, gamma, beta, *running)
+            made += both_dtypes(f"x of shape {shape}", *arguments)
         if not with_dy:
             x = np.full((2, 2, 2, 2), 0.5)
             x[:, 1] = 0.5 + 0.001 * np.arange(8).reshape(2, 2, 2)
             label = "a channel of equal entries, and one of nearly equal ones, float64"
-            made.append(Case(label, ((x, np.ones(2), np.zeros(2)),)))
+            made.append(Case(label, ((x, np.ones(2), np.zeros(2), np.zeros(2), np.ones(2)),)))
         return made
 
     return cases
 
 
-def _images(with_dy: bool) -> Callable[[], Sequence[Case]]:
-    """Return the cases of max_pool, or of its backward: also negative, odd sizes, equal entries."""
-
-    def cases() -> Sequence[Case]:
-        made = []
-        for shape, k, what in (
-            ((1, 1, 2, 2), 2, "one window"),
-            ((1, 1, 2, 4), 2, "two windows"),
-            ((2, 3, 4, 6), 2, "random numbers"),
-            ((2, 2, 4, 4), 2, "negative numbers"),
-            ((2, 2, 4, 4), 2, "equal entries"),
-            ((1, 2, 7, 5), 2, "a last row and column outside of the windows"),
-            ((2, 1, 9, 6), 3, "windows of 3 × 3"),
-        ):
-            rng = np.random.default_rng(sum(shape))
-            x = rng.normal(size=shape)
-            if what == "negative numbers":
-                x = -np.abs(x) - 1
-            if what == "equal entries":
-                x = np.maximum(x.round(), 0)
-            dy = rng.normal(1, 1, size=(*shape[:2], shape[2] // k, shape[3] // k))
-            made += both_dtypes(f"{what}, x of shape {shape}", *((dy,) if with_dy else ()), x, k)
-        return made
-
-    return cases
+def _images() -> Sequence[Case]:
+    """Return the cases of max_pool: also negative numbers, odd sizes, equal entries."""
+    made = []
+    for shape, k, what in (
+        ((1, 1, 2, 2), 2, "one window"),
+        ((1, 1, 2, 4), 2, "two windows"),
+        ((2, 3, 4, 6), 2, "random numbers"),
+        ((2, 2, 4, 4), 2, "negative numbers"),
+        ((2, 2, 4, 4), 2, "equal entries"),
+        ((1, 2, 7, 5), 2, "a last row and column outside of the windows"),
+        ((2, 1, 9, 6), 3, "windows of 3 × 3"),
+    ):
+        rng = np.random.default_rng(sum(shape))
+        x = rng.normal(size=shape)
+        if what == "negative numbers":
+            x = -np.abs(x) - 1
+        if what == "equal entries":
+            x = np.maximum(x.round(), 0)
+        made += both_dtypes(f"{what}, x of shape {shape}", x, k)
+    return made
 
 
 # Exercise 2.1
@@ -278,55 +275,81 @@ CONV_BACKWARD = Exercise(
 
 
 def max_pool(x, k):
-    """Return the largest entry of each window. Shapes: x (N, C, H, W); result (N, C, H // k, W // k)."""
+    """Return (y, slope): the largest entry of each window, and the slope of y with respect to each entry.
+
+    The slope is 1 at the largest entry of a window, of equal ones at the first in row order, and 0 elsewhere.
+    Shapes: x and slope (N, C, H, W), y (N, C, H // k, W // k).
+    """
     n, c, height, width = x.shape[0], x.shape[1], x.shape[2] // k, x.shape[3] // k
     windows = x[:, :, : height * k, : width * k].reshape(n, c, height, k, width, k)
-    return windows.max(axis=(3, 5))
+    y = windows.max(axis=(3, 5))
+    slope = np.zeros_like(x)
+    left = np.ones(y.shape, bool)  # windows whose largest entry has not been found yet
+    for i in range(k):
+        for j in range(k):
+            place = np.s_[:, :, i : height * k : k, j : width * k : k]
+            found = left & (x[place] == y)
+            slope[place] = found
+            left &= ~found
+    return y, slope
+
+
+def _pooled(case: Case) -> Sequence[Any]:
+    ((x, k),) = case.arguments
+    y = ops.maxpool(x, k)
+    return [(y, ops.maxpool_backward(np.ones_like(y), x, y, k))]
 
 
 MAX_POOL = Exercise(
     reference=max_pool,
-    title="Max pooling",
-    difficulty=2,
-    minutes=10,
-    cases=_images(with_dy=False),
-    expected=lambda case: [ops.maxpool(*case.arguments[0])],
+    title="Max pooling, and where its gradient goes",
+    difficulty=3,
+    minutes=20,
+    cases=_images,
+    expected=_pooled,
     mistakes={
-        "this is the average of each window": {"windows.max": "windows.mean"},
-        "this is the first entry of each window": {"windows.max(axis=(3, 5))": "windows[:, :, :, 0, :, 0]"},
-        "the maximum starts from 0, so a window of negative numbers gives 0": """
-def max_pool(x, k):
-    y = np.zeros((*x.shape[:2], x.shape[2] // k, x.shape[3] // k), x.dtype)
-    for i in range(k):
-        for j in range(k):
-            y = np.maximum(y, x[:, :, i : y.shape[2] * k : k, j : y.shape[3] * k : k])
-    return y
-""",
-        "reshape alone does not bring a window together: its rows lie apart in memory. Use (N, C, H', "
-        "k, W', k)": {
-            "(n, c, height, k, width, k)": "(n, c, height, width, k, k)",
-            "(3, 5)": "(4, 5)",
+        "y is the average of each window": {"return y": "return windows.mean(axis=(3, 5))"},
+        "y is the first entry of each window": {"return y": "return windows[:, :, :, 0, :, 0]"},
+        "y: the maximum starts from 0, so a window of negative numbers gives 0": {
+            "return y": "return np.maximum(y, 0)"
         },
-        "the maximum is taken over the windows, not within each: take axes 3 and 5": {"(3, 5)": "(2, 4)"},
-        "the windows overlap: they move by k, not by 1": """
-def max_pool(x, k):
-    n, c, h, w = x.shape
-    y = np.empty((n, c, h - k + 1, w - k + 1), x.dtype)
-    for i in range(h - k + 1):
-        for j in range(w - k + 1):
-            y[:, :, i, j] = x[:, :, i : i + k, j : j + k].max(axis=(2, 3))
-    return y
-""",
-        "… a last row and column outside": """
-def max_pool(x, k):
-    n, c, h, w = x.shape
-    return x.reshape(n, c, h // k, k, w // k, k).max(axis=(3, 5))
-""",
+        "y: reshape alone does not bring a window together: its rows lie apart in memory. Use (N, C, H', "
+        "k, W', k)": {"return y": "return windows.reshape(n, c, height, width, k, k).max(axis=(4, 5))"},
+        "y: the maximum is taken over the windows, not within each: take axes 3 and 5": {
+            "return y": "return windows.max(axis=(2, 4))"
+        },
+        "y: the windows overlap: they move by k, not by 1": {
+            "return y": "overlapping = np.lib.stride_tricks.sliding_window_view(x, (k, k), axis=(2, 3))\n"
+            "    return overlapping.max(axis=(4, 5))"
+        },
+        "… a last row and column outside": {"x[:, :, : height * k, : width * k]": "x"},
+        "slope: equal entries of a window each get 1: only the first should": {
+            "            left &= ~found\n": ""
+        },
+        "slope: equal entries share the 1. That is a subgradient, too, but here the first gets all of it": {
+            "            left &= ~found\n": "",
+            "    return": "    inside = slope[:, :, : height * k, : width * k]\n"
+            "    equal = inside.reshape(windows.shape).sum(axis=(3, 5))\n"
+            "    inside /= equal.repeat(k, axis=2).repeat(k, axis=3)\n    return",
+        },
+        "slope: of equal entries the last gets 1: the first should": {"in range(k)": "in reversed(range(k))"},
+        "slope: every entry gets its share, as in average pooling: only the largest gets it": {
+            "= found": "= 1 / k**2"
+        },
+        "slope: every entry gets 1: only the largest should": {"= found": "= 1"},
+        "slope has the shape of the windows only: rows and columns outside of them get 0": {
+            "np.zeros_like(x)": "np.zeros_like(x[:, :, : height * k, : width * k])"
+        },
+        "… dtype float64, expected float32": {"np.zeros_like(x)": "np.zeros(x.shape)"},
+        "… changes its argument `x`": {"    return": "    x[...] = slope\n    return"},
     },
     hints=(
-        "Rows and columns that do not fill a window are left out: cut x first.",
-        "reshape(N, C, H', k, W', k) gives each window two axes of its own.",
-        "The maximum over axes 3 and 5. Or np.maximum of k² slices x[:, :, i::k, j::k].",
+        "Rows and columns that do not fill a window are left out: cut x first. A loop over all windows is "
+        "fine.",
+        "reshape(N, C, H', k, W', k) gives each window two axes of its own: y is the maximum over both. "
+        "window.argmax() finds the first of equal entries, as a number 0 … k² - 1.",
+        "np.unravel_index turns that number into a row and a column of the window; np.ndindex(*y.shape) goes "
+        "through all windows.",
     ),
 )
 
@@ -334,112 +357,75 @@ def max_pool(x, k):
 # Exercise 2.5
 
 
-def max_pool_backward(dy, x, k):
-    """Return dx; of equal entries the first gets dy. Shapes: dy (N, C, H // k, W // k), x (N, C, H, W)."""
-    dx = np.zeros_like(x)
-    height, width = dy.shape[2:]
-    left = np.ones(dy.shape, bool)  # windows whose largest entry has not been found yet
-    y = max_pool(x, k)
-    for i in range(k):
-        for j in range(k):
-            place = (slice(None), slice(None), slice(i, height * k, k), slice(j, width * k, k))
-            found = left & (x[place] == y)
-            dx[place] = dy * found
-            left &= ~found
-    return dx
+def batch_norm(x, gamma, beta, running_mean, running_var):
+    """Return gamma · x̂ + beta, and move the running statistics by 0.1 of the way to those of the batch.
+
+    Shapes: x (N, C, H, W), the others (C,); running_mean and running_var are changed in place.
+    """
+    mean, var = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
+    running_mean += 0.1 * (mean - running_mean)
+    running_var += 0.1 * (var - running_var)
+    mean, var = mean[:, None, None], var[:, None, None]
+    return gamma[:, None, None] * (x - mean) / np.sqrt(var + 1e-5) + beta[:, None, None]
 
 
-MAX_POOL_BACKWARD = Exercise(
-    reference=max_pool_backward,
-    title="The backward pass of max pooling",
-    difficulty=3,
-    minutes=15,
-    cases=_images(with_dy=True),
-    expected=lambda case: [ops.maxpool_backward(dy, x, ops.maxpool(x, k), k) for dy, x, k in case.arguments],
+def _running_look(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    ((x, *_, old_mean, old_var),) = case.arguments
+    of_batch = ops.batch_statistics(x)
+    after = outcomes[0].arguments[3:]
+    for name, old, batch, new in zip(
+        ("running_mean", "running_var"), (old_mean, old_var), of_batch, after, strict=True
+    ):
+        if np.array_equal(new, old) and not np.allclose(old, batch):
+            return f"{name} is unchanged: `{name} = …` makes a new array; use `{name} += …`"
+        if not np.allclose(new, 0.9 * old + 0.1 * batch, rtol=1e-4, atol=1e-6):
+            return f"{name} is wrong: it becomes 0.9 of its old value plus 0.1 of the batch's"
+    return None
+
+
+SHIFTED = "mean, var = mean[:, None, None], var[:, None, None]"
+OVER = "mean, var = x.mean(axis={0}, keepdims=True), x.var(axis={0}, keepdims=True)"
+BATCH_NORM = Exercise(
+    reference=batch_norm,
+    title="Batch norm",
+    difficulty=2,
+    minutes=10,
+    cases=_norm_cases(with_dy=False),
+    expected=lambda case: [
+        ops.batch_norm(x, gamma, beta, *ops.batch_statistics(x)) for x, gamma, beta, *_ in case.arguments
+    ],
+    may_change=(3, 4),
+    look=_running_look,
     mistakes={
-        "equal entries of a window each get all of dy: only the first should": {
-            "            left &= ~found\n": ""
+        "each image has statistics of its own: take them over the samples, too": {
+            SHIFTED: OVER.format((2, 3))
         },
-        "equal entries share dy. That is a subgradient, too, but here the first gets all of it": """
-def max_pool_backward(dy, x, k):
-    dx = np.zeros_like(x)
-    for n, c, i, j in np.ndindex(*dy.shape):
-        window = np.s_[n, c, i * k : (i + 1) * k, j * k : (j + 1) * k]
-        largest = x[window] == x[window].max()
-        dx[window] = dy[n, c, i, j] * largest / largest.sum()
-    return dx
-""",
-        "of equal entries the last gets dy: the first should": {"in range(k)": "in reversed(range(k))"},
-        "every entry gets its share of dy, as in average pooling: only the largest gets it": """
-def max_pool_backward(dy, x, k):
-    dx = np.zeros_like(x)
-    large = dy.repeat(k, axis=2).repeat(k, axis=3) / k**2
-    dx[:, :, : large.shape[2], : large.shape[3]] = large
-    return dx
-""",
-        "every entry gets dy: only the largest should": """
-def max_pool_backward(dy, x, k):
-    dx = np.zeros_like(x)
-    large = dy.repeat(k, axis=2).repeat(k, axis=3)
-    dx[:, :, : large.shape[2], : large.shape[3]] = large
-    return dx
-""",
-        "dx has the shape of the windows only: rows and columns outside of them get 0": {
-            "np.zeros_like(x)": "np.zeros_like(x[:, :, : dy.shape[2] * k, : dy.shape[3] * k])"
+        "each pixel has statistics of its own: take them over rows and columns, too": {
+            SHIFTED: OVER.format(0)
         },
-        "… changes its argument `dy`": {"dx[place] = dy * found": "dy *= found\n            dx[place] = dy"},
+        "all channels share one mean and variance: each channel has its own": {SHIFTED: OVER.format(None)},
+        "the statistics are over channels, rows and columns: take samples, rows and columns": {
+            SHIFTED: OVER.format((1, 2, 3))
+        },
+        "the variance is divided by M - 1: here it is divided by M": {"x.var(": "x.var(ddof=1, "},
+        "ε is missing: a channel of equal entries divides by 0": {"var + 1e-5": "var"},
+        "ε is added to σ: it belongs under the root, to the variance": {
+            "np.sqrt(var + 1e-5)": "(np.sqrt(var) + 1e-5)"
+        },
+        "x - mean is divided by the variance: divide by σ, its root": {"np.sqrt(var + 1e-5)": "(var + 1e-5)"},
+        "the mean is not subtracted": {"(x - mean)": "x"},
+        "… running_mean is unchanged": {"running_mean +=": "running_mean = running_mean +"},
+        "… running_mean is wrong": {"0.1 *": "0.9 *"},
     },
     hints=(
-        "Start from zeros of the shape of x. Which entry of a window does y depend on?",
-        "window.argmax() gives the first of equal entries, as a number 0 … k² - 1.",
-        "np.unravel_index turns this number into a row and a column of the window. One loop over "
-        "np.ndindex(*dy.shape) is enough.",
+        "A channel is shared by axes 0, 2 and 3.",
+        "Statistics of shape (C,) fit x as mean[:, None, None]; so do gamma and beta.",
+        "running ← 0.9 running + 0.1 batch is running += 0.1 * (batch - running).",
     ),
-    prelude="import numpy as np\n\n\n" + inspect.getsource(max_pool),
 )
 
 
 # Exercise 2.6
-
-
-def batch_norm(x, gamma, beta):
-    """Return gamma · x̂ + beta. Shapes: x (N, C, H, W), gamma and beta (C,)."""
-    mean = x.mean(axis=(0, 2, 3), keepdims=True)
-    sigma = np.sqrt(x.var(axis=(0, 2, 3), keepdims=True) + 1e-5)
-    return gamma[:, None, None] * ((x - mean) / sigma) + beta[:, None, None]
-
-
-BATCH_NORM = Exercise(
-    reference=batch_norm,
-    title="Batch norm",
-    difficulty=1,
-    minutes=5,
-    cases=_norm_cases(with_dy=False),
-    expected=lambda case: [
-        ops.batch_norm(x, gamma, beta, *ops.batch_statistics(x)) for x, gamma, beta in case.arguments
-    ],
-    mistakes={
-        "each image has statistics of its own: take them over the samples, too": {"(0, 2, 3)": "(2, 3)"},
-        "each pixel has statistics of its own: take them over rows and columns, too": {"(0, 2, 3)": "0"},
-        "all channels share one mean and variance: each channel has its own": {"axis=(0, 2, 3), ": ""},
-        "the statistics are over channels, rows and columns: take samples, rows and columns": {
-            "(0, 2, 3)": "(1, 2, 3)"
-        },
-        "the variance is divided by M - 1: here it is divided by M": {"x.var(": "x.var(ddof=1, "},
-        "ε is missing: a channel of equal entries divides by 0": {"True) + 1e-5": "True)"},
-        "ε is added to σ: it belongs under the root, to the variance": {"True) + 1e-5)": "True)) + 1e-5"},
-        "x - mean is divided by the variance: divide by σ, its root": {"sigma = np.sqrt": "sigma = "},
-        "the mean is not subtracted": {"x - mean": "x"},
-    },
-    hints=(
-        "A channel is shared by axes 0, 2 and 3.",
-        "keepdims=True gives the statistics the shape (1, C, 1, 1), which fits x. "
-        "gamma[:, None, None] fits it as well.",
-    ),
-)
-
-
-# Exercise 2.7
 
 
 def batch_norm_backward(dy, x, gamma):
@@ -489,7 +475,7 @@ BATCH_NORM_BACKWARD = Exercise(
 )
 
 
-# Exercise 2.8
+# Exercise 2.7
 
 
 def global_statistics(comm, x):
@@ -541,10 +527,9 @@ GLOBAL_STATISTICS = Exercise(
     cases=_statistics_cases,
     expected=_over_all,
     mistakes={
-        "each rank has the statistics of its own local batch: the ranks have to exchange something": """
-def global_statistics(comm, x):
-    return x.mean(axis=(0, 2, 3), dtype=np.float64), x.var(axis=(0, 2, 3), dtype=np.float64)
-""",
+        "each rank has the statistics of its own local batch: the ranks have to exchange something": {
+            "comm.Allreduce(parts, total)": "total[...] = parts"
+        },
         "var is the mean of the ranks' variances: it misses how far their means are apart": """
 def global_statistics(comm, x):
     x = x.astype(np.float64)
@@ -552,14 +537,9 @@ def global_statistics(comm, x):
     comm.Allreduce(MPI.IN_PLACE, parts)
     return parts[1] / parts[0], parts[2] / parts[0]
 """,
-        "each rank counts equally: weight each by its number of samples": """
-def global_statistics(comm, x):
-    x = x.astype(np.float64)
-    parts = np.stack([x.mean(axis=(0, 2, 3)), np.square(x).mean(axis=(0, 2, 3))])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    mean, square = parts / comm.size
-    return mean, square - mean**2
-""",
+        "each rank counts equally: weight each by its number of samples": {
+            "comm.Allreduce(parts,": "comm.Allreduce(parts / parts[0],"
+        },
         "both are plain means over the ranks; var also misses the distance of the means": """
 def global_statistics(comm, x):
     parts = np.stack([x.mean(axis=(0, 2, 3), dtype=np.float64), x.var(axis=(0, 2, 3), dtype=np.float64)])
@@ -600,3 +580,17 @@ def global_statistics(comm, x):
     tolerance=1e-6,
     prelude=WITH_MPI,
 )
+
+
+QUESTIONS = {
+    "02-conv-suspects": "A keeps only the gradient of the last window that a pixel is in. B cuts the "
+    "padding off at the wrong place. C turns the kernel by 180° on the way back. dw and db are right in all "
+    "three, so the bug is in the code for dx. The first layer of a network does not use its dx: there, none "
+    "of them does any harm.",
+    "02-norm-suspects": "A treats mean and variance as constants, B leaves out the path through the mean, C "
+    "that through the variance. In C, dx still adds up to zero: the missing term is a multiple of x̂, which "
+    "adds up to zero itself. So the sum does not find C; central differences do.",
+    "02-sync-cost": "Few bytes, but many messages: three small all-reduces for each batch norm and step, "
+    "and at each of them all ranks wait for the slowest. If every shard is a random sample and local "
+    "batches are large, local statistics differ little from global ones, and most training uses them.",
+}

@@ -68,6 +68,13 @@ def test_every_exercise_has_one_cell_in_its_notebook() -> None:
     assert len(STUBS) == len(cells("exercise"))
 
 
+def test_every_question_has_one_empty_answer_and_a_model_answer() -> None:
+    code = (cell.source for path in NOTEBOOKS for cell in nbformat.read(path, as_version=4).cells)
+    asked = [ast.parse(text).body[0].value.args for text in code if text.startswith("answer(")]  # type: ignore[attr-defined]
+    assert sorted(name.value for name, _ in asked) == sorted(catalogue.questions())
+    assert {text.value.strip() for _, text in asked} == {""}
+
+
 def test_every_exercise_is_checked_once_where_its_function_runs() -> None:
     expected = Counter((cell.notebook, cell.head, f"{name} = check({name})") for name, cell in STUBS.items())
     assert Counter((cell.notebook, cell.head, cell.text.strip()) for cell in cells("check")) == expected

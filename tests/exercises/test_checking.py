@@ -117,13 +117,13 @@ def test_the_text_of_a_function_in_a_cell_is_that_of_the_cell() -> None:
 
 
 def test_the_reference_that_stands_in_uses_the_notebooks_names() -> None:
-    exercise = catalogue.find("training_step")
+    exercise = catalogue.find("train_epoch")
     names: dict[str, Any] = {"mlp_gradient": "the student's"}
     reference = reference_function(exercise, names)
     assert reference.__globals__ is names
     assert names["mlp_gradient"] == "the student's"
     assert callable(names["average_gradients"])  # from the exercise's prelude
-    assert "training_step" not in names
+    assert "train_epoch" not in names
     assert is_reference(reference, exercise)
     assert not is_reference(written, exercise)
     assert checking.whose(written) == "your"
