@@ -13,7 +13,7 @@ lab: env  ## make the environment, start four MPI engines, open JupyterLab
 	@"$(VENV)/bin/labkit" lab
 
 test: test-env  ## make the environment, run the tests, the notebooks among them
-	@"$(VENV)/bin/python" -m pytest -n 3 $(TESTS)
+	@"$(VENV)/bin/python" -m pytest -n 4 $(TESTS)
 
 test-all: test-env  ## the same with the thorough tests, which find little that the others miss
 	@"$(VENV)/bin/python" -m pytest -n 2 -m "not browser and not slurm and not grading and (thorough or not exercises)" $(TESTS)

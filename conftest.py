@@ -37,8 +37,11 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 NOTEBOOK_LIMIT_S = 240
 CELL_LIMIT_S = pytest.StashKey[float]()  # the option --nbval-cell-timeout, for each cell
 LEFT_BEHIND_S = 20  # for processes to end whose owner has ended
-# These tests start no ranks. They run last: they are short, so no worker waits long for the other.
+# What takes longest runs first, and what starts no ranks runs last: it is short, so no worker waits long for
+# another. Between two notebooks come some files of tests, so that few clusters start at the same time.
+LONG = ("tests/test_checks.py", "tests/train/", "tests/mpiwatch/", "tests/comm/")
 WITHOUT_RANKS = ("tests/cli/", "tests/data/", "tests/nn/", "tests/plots/", "tests/schedules/")
+FILES_BETWEEN_NOTEBOOKS = 4
 left_behind: list[str] = []  # a line for each process that was left behind
 
 # Processes that a test starts inherit IPYTHONDIR. So they leave the user's clusters alone, and the check for
@@ -93,7 +96,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.nodeid.startswith(WITHOUT_RANKS))
+    files = dict.fromkeys(item.nodeid.partition("::")[0] for item in items)
+    # Of the notebooks, the last ones take longest.
+    notebooks = sorted((file for file in files if file.endswith(".ipynb")), reverse=True)
+    tests = sorted(
+        (file for file in files if not file.endswith(".ipynb")),
+        key=lambda file: (
+            file.startswith(WITHOUT_RANKS),
+            *(not file.startswith(long) for long in LONG),
+        ),
+    )
+    place = {file: float(number) for number, file in enumerate(tests)}
+    place |= {file: FILES_BETWEEN_NOTEBOOKS * number - 0.5 for number, file in enumerate(notebooks)}
+    items.sort(key=lambda item: place[item.nodeid.partition("::")[0]])
 
 
 def end_processes_left_behind() -> list[str]:
