@@ -28,44 +28,36 @@ class Preset:
     hint: str = ""
 
 
+_COMMON = {"lr": 0.01, "lr_schedule": "constant", "shard": "strided", "augment": False}
 # The optimiser's settings are ours; the report does not state them.
 _C = {
+    **_COMMON,
     "model": "vgg11",
     "batch": 256,
     "iterations": 40,
     "log_every": 20,
-    "lr": 0.01,
-    "lr_schedule": "constant",
-    "shard": "strided",
-    "augment": False,
     "momentum": 0.9,
     "weight_decay": 1e-4,
     "contributions": False,  # they take time, and part 3 cannot measure them
 }
 # Batch and epochs are ours: 920 iterations, the last that the report prints, are an epoch of 2 × 32 samples.
 _D = {
+    **_COMMON,
     "model": "mnist-cnn",
     "batch": 64,
     "epochs": 2,
     "log_every": 20,
-    "lr": 0.01,
-    "lr_schedule": "constant",
-    "shard": "strided",
-    "augment": False,
     "momentum": 0.9,
     "weight_decay": 0.0,
     "aggregate": "mean",
 }
 # 100 samples in a step, 25 on each rank, are ours: the report does not state its batch.
 _E = {
+    **_COMMON,
     "model": "lenet5",
     "samples": 100,
     "batch": 100,
     "epochs": 100,
-    "lr": 0.01,
-    "lr_schedule": "constant",
-    "shard": "strided",
-    "augment": False,
     "momentum": 0.0,
     "weight_decay": 0.0,
 }

@@ -1,4 +1,4 @@
-"""Data sets in batch jobs on real ranks: memory, and the message about a missing data set."""
+"""How much memory the ranks of a batch job need for a data set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.made_sets import archive_files, random_samples, source_for, write_files
@@ -50,16 +49,3 @@ def test_a_rank_that_reads_its_own_shard_needs_memory_for_little_more(
     shard, grown = told["scatter"][0]
     assert grown > 4 * shard
     assert all(grown < 1.5 * shard for shard, grown in told["scatter"][1:])
-
-
-def test_a_data_set_in_files_trains_or_is_reported_missing(run: Run, programs: Path, tmp_path: Path) -> None:
-    for there in ("there", "missing"):
-        done = run(3, programs / "train_on_made_files.py", tmp_path / there, there)
-        if there == "there":
-            assert done.returncode == 0, done.stdout
-            assert "test accuracy" in done.stdout
-            assert np.loadtxt(tmp_path / there / "out" / "weights.txt").shape == (784, 10)
-        else:
-            assert done.returncode == 2, done.stdout
-            assert done.stdout.count("Offline, use the embedded data set") == 1
-            assert "Traceback" not in done.stdout

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import pickle
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,15 +117,6 @@ def _bytes(arguments: Any) -> bytes:
         return pickle.dumps(arguments)
     except (pickle.PicklingError, AttributeError, TypeError):  # functions among them
         return b""
-
-
-def test_a_notebooks_kernel_that_checks_an_exercise_is_no_mpi_process() -> None:
-    program = (
-        "import sys; from labkit.exercises import check, hint, progress; progress(); "
-        "print('mpi4py.MPI' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def test_each_exercise_is_found_in_its_module() -> None:

@@ -58,12 +58,12 @@ def test_a_run_that_is_ended_leaves_no_segment_and_no_process(end: str, tmp_path
     assert not alive
 
 
-def segments_of(processes: list[psutil.Process]) -> set[str]:
+def segments_of(ranks: list[psutil.Process]) -> set[str]:
     """Return the files in shared memory that these processes have mapped."""
     found = set()
-    for process in processes:
+    for rank in ranks:
         with suppress(OSError):
-            for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+            for line in Path(f"/proc/{rank.pid}/maps").read_text().splitlines():
                 if f" {processes.SHM}/" in line:
                     found.add(line.split(maxsplit=5)[5].strip())
     return {path for path in found if os.path.exists(path)}

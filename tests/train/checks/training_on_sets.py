@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import shutil
+import tempfile
+from pathlib import Path
 from time import monotonic
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
 from labkit import data
+from labkit.cli import main
 from labkit.comm import SharedSet
 from labkit.nn import Model, linear_regression, softmax_regression
 from labkit.train import Batches, Contributions, Epoch, speeds, train
@@ -40,6 +47,35 @@ def check_training_on_ranks_equals_training_on_one_rank(comm: MPI.Intracomm) -> 
             np.testing.assert_allclose(
                 [row.global_loss for row in rows], [row.global_loss for row in alone], rtol=1e-5
             )
+
+
+def check_a_data_set_in_files_trains_or_is_reported_missing(comm: MPI.Intracomm) -> None:
+    options = (
+        "--model",
+        "softmax",
+        "--data",
+        "mnist",
+        "--epochs",
+        "2",
+        "--lr",
+        "0.01",
+        "--shard",
+        "shuffled",
+    )
+    for there in True, False:
+        out = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))
+        printed = io.StringIO()
+        with made_set(comm, n=103, there=there), contextlib.redirect_stderr(printed):
+            with pytest.raises(SystemExit) as ended:
+                main(["train", *options, "--out", str(out)])
+            assert ended.value.code == (0 if there else 2), printed.getvalue()
+        said = printed.getvalue()
+        assert said.count("Offline, use the embedded data set") == (not there and comm.rank == 0), said
+        assert "Traceback" not in said
+        if comm.rank == 0:
+            assert (out / "weights.txt").exists() == there
+            assert not there or np.loadtxt(out / "weights.txt").shape == (784, 10)
+            shutil.rmtree(out)
 
 
 def check_every_rank_raises_if_slices_or_shards_do_not_fit(comm: MPI.Intracomm) -> None:
