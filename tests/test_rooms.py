@@ -57,7 +57,7 @@ MOST_LINES = {
     "labkit/exercises": 9_495,
     "labkit/plots": 1_178,
     "labkit/cli": 2_200,
-    "tests": 24_868,
+    "tests": 24_851,
 }
 MOST_FILES, MOST_PACKAGES = 195, 18
 
