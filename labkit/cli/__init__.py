@@ -1,7 +1,7 @@
 """The `labkit` command. It imports the module of a subcommand when it is called, so `labkit --help` is quick.
 
-To add a subcommand, add its module to COMMANDS. The module defines a click command called `command`, and
-imports slow modules (NumPy, MPI) inside it.
+To add a subcommand, add its module to COMMANDS. The module defines a click command called `command`, or of
+the subcommand's name, and imports slow modules (NumPy, MPI) inside it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ COMMANDS = {
         "labkit.cli.checklist",
         "Hold a run's record against the checklist of docs/checklist.md.",
     ),
+    "contest": ("labkit.cli.contest", "Run a class's all-reduce schedules over three networks."),
     "release": ("labkit.cli.release", "Copy the notebooks for students: stubs and no outputs."),
-    "solutions": ("labkit.cli.solutions", "Copy the notebooks for instructors: with all solutions."),
+    "solutions": ("labkit.cli.release", "Copy the notebooks for instructors: with all solutions."),
     "progress": ("labkit.cli.progress", "List the exercises and what is done."),
     "collect": ("labkit.cli.collect", "Assemble what you have written into a program: my_ddp.py."),
     "export": ("labkit.cli.export", "Write a notebook's %%px cells as a program for mpiexec."),
@@ -58,7 +59,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
+        module = import_module(COMMANDS[cmd_name][0])
+        command: click.Command = getattr(module, cmd_name, module.command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,4 +1,4 @@
-"""`labkit release`: students' copies of the notebooks, or a course for nbgrader."""
+"""`labkit release` and `labkit solutions`: copies of the notebooks for students, nbgrader and instructors."""
 
 # ruff: noqa: PLC0415 (import inside a function: nbformat and the exercises load only where the command runs)
 
@@ -53,6 +53,26 @@ def command(folder: Path, nbgrader: bool) -> None:
         click.echo("".join(f"    nbgrader generate_assignment {name}\n" for name in names), nl=False)
     else:
         click.echo(f"{folder}: {len(names)} notebooks for students")
+
+
+@click.command
+@click.argument("folder", type=Place())
+def solutions(folder: Path) -> None:
+    """Copy the notebooks to FOLDER for instructors: the solution in place of each stub, and no outputs.
+
+    `exercises.md` lists the exercises, with minutes, points and the mistakes that the checks name.
+    """
+    from labkit.cli.course import copies
+
+    def change(notebook: Any) -> None:
+        copies.solve(notebook, exercises)
+
+    exercises = known_exercises()
+    with copies_in(folder, change) as (part, names):
+        text = copies.markdown(exercises.values(), {name[:2]: name for name in names})
+        with atomic_write(part / "exercises.md") as file:
+            file.write(text.encode())
+    click.echo(f"{folder}: {len(names)} notebooks with solutions; do not hand them out")
 
 
 def known_exercises() -> dict[str, Any]:

@@ -10,13 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from labkit.exercises.allreduce_contest import contest
     from labkit.exercises.checking import answer, check, hint, whose
     from labkit.exercises.collecting import collect, own
     from labkit.exercises.record import progress
 
-__all__ = ["answer", "check", "collect", "hint", "own", "progress", "whose"]
+__all__ = ["answer", "check", "collect", "contest", "hint", "own", "progress", "whose"]
 
-_HOMES = dict.fromkeys(["answer", "check", "hint", "whose"], "checking") | {"progress": "record"}
+_HOMES = dict.fromkeys(["answer", "check", "hint", "whose"], "checking")
+_HOMES |= {"contest": "allreduce_contest", "progress": "record"}
 _HOMES |= dict.fromkeys(["collect", "own"], "collecting")
 
 

@@ -121,7 +121,7 @@ class Job:
         words = JOB, str(self.folder)
         if exercise.on_ranks:
             watched = command_line(Options(words, True, HANG_S, json=str(self.report)))
-            command = [*_mpiexec(), "-n", str(self.ranks), *watched]
+            command = [*mpiexec(), "-n", str(self.ranks), *watched]
         else:
             command = [sys.executable, "-m", *words]
         environment = {**clean_environment(), "HOME": str(self.folder / "work")}
@@ -273,9 +273,10 @@ def scratch_folder() -> Iterator[Path]:
                 subprocess.run([*words, folder], stderr=subprocess.DEVNULL, check=False)
 
 
-def _mpiexec() -> list[str]:
-    mpiexec = launch.mpiexec()
-    return [mpiexec, "-launcher", "fork"] if is_mpich(mpiexec) else [mpiexec]
+def mpiexec() -> list[str]:
+    """Return the first words of a command line that starts ranks on this machine."""
+    found = launch.mpiexec()
+    return [found, "-launcher", "fork"] if is_mpich(found) else [found]
 
 
 def is_full(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -216,7 +216,8 @@ def gradient(params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def rounds_as_list(rounds: Any) -> Any:
     """Return the rounds as a list, which can be sent; for anything else, its type's name."""
-    return list(rounds) if isinstance(rounds, (Iterator, list, tuple)) else type(rounds).__name__
+    is_text = isinstance(rounds, str)
+    return list(rounds) if isinstance(rounds, Iterable) and not is_text else type(rounds).__name__
 
 
 def with_memory(result: Any) -> Any:

@@ -19,7 +19,15 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from labkit.plots.style import COLOURS, INK, MARKERS, Curve, colour, curve_style, one_panel, text_colour
-from labkit.schedules import Round, Schedule, Traffic, Transfer, contents_by_round
+from labkit.schedules import (
+    Round,
+    Schedule,
+    TimedTransfer,
+    Traffic,
+    Transfer,
+    contents_by_round,
+    longest_wait,
+)
 from labkit.units import approx_size, approx_time
 
 SENT, RECEIVED = "#777777", "#DDDDDD"
@@ -83,6 +91,43 @@ def time_by_size(
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: approx_time(time)))
     axes.legend()
+    return figure
+
+
+def timelines(networks: Mapping[str, Sequence[TimedTransfer]]) -> Figure:
+    """Return a panel for each network: what each rank sends (above) and receives (below), in milliseconds.
+
+    A bar has the colour of the rank that sends. A frame marks the longest wait.
+    """
+    p = 1 + max((max(timed.transfer[:2]) for timeline in networks.values() for timed in timeline), default=0)
+    figure = Figure(figsize=(9.5, (0.36 * p + 0.8) * len(networks) + 0.3), layout="constrained")
+    panels = figure.subplots(len(networks), 1, squeeze=False)[:, 0]
+    for axes, (name, timeline) in zip(panels, networks.items(), strict=True):
+        last = 1e3 * max((timed.end for timed in timeline), default=1.0)
+        for _, (source, dest, *_), start, end in timeline:
+            left, width = 1e3 * start, 1e3 * (end - start)
+            for rank, peer, lane in ((source, f"→{dest}", -0.2), (dest, f"{source}→", 0.2)):
+                fill, style = colour(source), {"edgecolor": INK, "linewidth": 0.5}
+                axes.barh(rank + lane, width, 0.36, left, color=fill, hatch="///" * (lane > 0), **style)
+                if width > 0.028 * last and lane < 0:
+                    axes.text(
+                        left + width / 2,
+                        rank + lane,
+                        peer,
+                        ha="center",
+                        va="center_baseline",
+                        fontsize=8,
+                        color=text_colour(fill),
+                    )
+        if wait := longest_wait(timeline):
+            corner, width = (1e3 * wait.start, wait.rank - 0.45), 1e3 * (wait.end - wait.start)
+            axes.add_patch(Rectangle(corner, width, 0.9, fill=False, edgecolor=WRONG, linewidth=2.5))
+        axes.set_title(f"{name}: {last:.0f} ms" + f"; {wait}" * bool(wait), fontsize=10, loc="left")
+        axes.set_yticks(range(p), [f"rank {rank}" for rank in range(p)])
+        axes.set_ylim(p - 0.4, -0.6)
+        axes.set_xlim(0, last)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel("Time since the start (ms); full: sent, hatched: received, in the sender's colour")
     return figure
 
 

@@ -24,7 +24,6 @@ from labkit.schedules.ring import (
     ring_reduce,
     ring_reduce_scatter,
 )
-from labkit.schedules.root import root_allreduce, root_broadcast, root_reduce
 from labkit.schedules.schedule import (
     Round,
     Schedule,
@@ -35,9 +34,24 @@ from labkit.schedules.schedule import (
     merge_rounds,
     reduce_round,
 )
-from labkit.schedules.simulator import Network, Simulation, TimedTransfer, lower_bound, simulate
+from labkit.schedules.simulator import (
+    Network,
+    Simulation,
+    TimedTransfer,
+    Wait,
+    longest_wait,
+    lower_bound,
+    simulate,
+)
 from labkit.schedules.traffic import Traffic, count_traffic
-from labkit.schedules.tree import tree_allreduce, tree_broadcast, tree_reduce
+from labkit.schedules.tree import (
+    root_allreduce,
+    root_broadcast,
+    root_reduce,
+    tree_allreduce,
+    tree_broadcast,
+    tree_reduce,
+)
 from labkit.schedules.verifier import ScheduleError, contents_by_round, verify
 
 # The all-reduce schedules, under the names of the all-reduce algorithms (`--algorithm`).
@@ -63,6 +77,7 @@ __all__ = [
     "TimedTransfer",
     "Traffic",
     "Transfer",
+    "Wait",
     "chunk_bounds",
     "collective",
     "contents_by_round",
@@ -73,6 +88,7 @@ __all__ = [
     "fit_cost_model",
     "halving_doubling",
     "hierarchical",
+    "longest_wait",
     "lower_bound",
     "merge_rounds",
     "recursive_doubling",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +44,7 @@ class Network:
         """Return a copy in which this rank's link is slower both ways: alpha and beta times `factor`."""
         return replace(self, alpha=_scaled(self.alpha, rank, factor), beta=_scaled(self.beta, rank, factor))
 
-    def on_hosts(self, host: Sequence[int], alpha: float, beta: float) -> Network:
+    def on_hosts(self, host: Sequence[int] | np.ndarray, alpha: float, beta: float) -> Network:
         """Return a copy with the host (0, 1, …) of each rank, and with the alpha and beta of every uplink."""
         return replace(self, host=np.asarray(host), uplink=(alpha, beta))
 
@@ -169,3 +171,41 @@ def _scaled(values: np.ndarray, rank: int, factor: float) -> np.ndarray:
     values = values.copy()
     values[rank] *= factor
     return values
+
+
+class Wait(NamedTuple):
+    """A time from `start` to `end` (s) in which a rank neither sends nor receives, although it has to."""
+
+    rank: int
+    round: int
+    start: float
+    end: float
+    transfer: Transfer  # the one that starts at `end`
+    for_peer: bool  # because the other rank has not reached it; else because the way is not free
+
+    def __str__(self) -> str:
+        peer = self.transfer.dest if self.rank == self.transfer.source else self.transfer.source
+        until = (
+            f"rank {peer} reached the round" if self.for_peer else f"the way to or from rank {peer} was free"
+        )
+        return (
+            f"rank {self.rank} lost most time in round {self.round}, where it waited for "
+            f"{1e3 * (self.end - self.start):.0f} ms until {until}"
+        )
+
+
+def longest_wait(timeline: Sequence[TimedTransfer], least_s: float = 1e-3) -> Wait | None:
+    """Return the longest wait of any rank in a timeline; None if all are shorter than `least_s`."""
+    waits: list[Wait] = []
+    reached: dict[int, float] = {}
+    for number, timed in groupby(sorted(timeline), attrgetter("round")):
+        before = dict(reached)  # when each rank has reached this round
+        for each in sorted(timed, key=attrgetter("start")):
+            source, dest, *_ = each.transfer
+            for rank, peer in ((source, dest), (dest, source)):
+                start = reached.get(rank, 0.0)
+                late = before.get(peer, 0.0) > each.start - least_s
+                waits.append(Wait(rank, number, start, each.start, each.transfer, late))
+                reached[rank] = max(start, each.end)
+    longest = max(waits, key=lambda wait: wait.end - wait.start, default=None)
+    return longest if longest and longest.end - longest.start >= least_s else None

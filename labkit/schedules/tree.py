@@ -1,4 +1,7 @@
-"""Binomial trees: in each round, half of the ranks that hold a partial sum send it on."""
+"""Collectives through rank 0: it serves one rank after the other, or binomial trees do it in ⌈lg p⌉ rounds.
+
+In each round of a tree, half of the ranks that hold a partial sum send it on.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,27 @@ from labkit.schedules.schedule import (
     powers_of_two_below,
     reduce_round,
 )
+
+
+@collective("reduce", one_chunk)
+def root_reduce(p: int) -> Iterator[Round]:
+    """Rank 0 receives the arrays of the other ranks, one after the other, and adds each to its own."""
+    for rank in range(1, p):
+        yield reduce_round(rank, 0, 0)
+
+
+@collective("broadcast", one_chunk)
+def root_broadcast(p: int) -> Iterator[Round]:
+    """Rank 0 sends its array to the other ranks, one after the other."""
+    for rank in range(1, p):
+        yield copy_round(0, rank, 0)
+
+
+@collective("allreduce", one_chunk)
+def root_allreduce(p: int) -> Iterator[Round]:
+    """Reduce to rank 0, then broadcast: 2(p-1) rounds of the whole array, all of them through rank 0."""
+    yield from root_reduce(p)
+    yield from root_broadcast(p)
 
 
 @collective("reduce", one_chunk)

@@ -30,7 +30,7 @@ from labkit.train.replicas import mean_buffers
 from labkit.train.steps import Epoch, Position
 from mpiwatch.report import ranks_phrase
 
-FORMATS = "labkit checkpoint 1", "labkit checkpoint 2"  # the last one is written, all are read
+FORMAT = "labkit checkpoint 2"
 Handler = Callable[[int, "FrameType | None"], Any] | int | None
 
 
@@ -339,14 +339,14 @@ def write_checkpoint(file: Path, about: Mapping[str, Any], arrays: Mapping[str, 
 
     An older checkpoint of that name stays intact until the new one is complete.
     """
-    text = np.frombuffer(json.dumps({"format": FORMATS[-1], **about}).encode(), np.uint8)
+    text = np.frombuffer(json.dumps({"format": FORMAT, **about}).encode(), np.uint8)
     content = {**arrays, "about": text}
     with atomic_write(file) as out:
         np.savez(out, **content, checksum=np.frombuffer(_checksum(content), np.uint8))  # type: ignore[arg-type]
 
 
 def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the description and the arrays of a checkpoint, also of one that an older version wrote.
+    """Return the description and the arrays of a checkpoint.
 
     Raise ValueError if the file is missing, damaged or not a checkpoint.
     """
@@ -369,10 +369,8 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             f"content has {found.hex()[:16]}"
         )
     about = json.loads(content.pop("about").tobytes())
-    if (version := about.pop("format")) not in FORMATS:
-        raise ValueError(f"expected the format {FORMATS[-1]!r}, found {version!r} in {file}")
-    if version == FORMATS[0]:  # then `Timeline` shared its work with a callback `Iterations`
-        content = {name.replace("/Iterations-1/", "/Timeline-1/"): content[name] for name in content}
+    if (version := about.pop("format")) != FORMAT:
+        raise ValueError(f"expected the format {FORMAT!r}, found {version!r} in {file}")
     return about, content
 
 

@@ -92,8 +92,6 @@ class Timeline(Callback):
 
     def resume(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on after these steps."""
-        if "rows" in state:
-            state = _of_version_1(state)
         overlaps = json.loads(state["overlaps"].tobytes())
         for row, (layers, transfers) in zip_longest(state["table"].tolist(), overlaps, fillvalue=((), ())):
             step = Step(0, 0, self.comm.rank)
@@ -119,25 +117,6 @@ class Timeline(Callback):
         """Return the time on this rank's clock, and by how much rank 0's clock is ahead of it."""
         ahead = 0.0 if self._same_clock else offset(self.comm, self.clock)
         return self.clock(), ahead
-
-
-def _of_version_1(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the state that the first version of checkpoints kept in the form of today's.
-
-    It had, of each step, the number, the loss, and how long it took: until the next step, and its parts. Of
-    the first TRACED steps it also had the moments that bound the parts.
-    """
-    local_batch, total_s = state["others"]
-    moments, table, overlaps = json.loads(state["steps"].tobytes()), [], []
-    begin = moments[0][3] if moments else 0.0
-    for (number, loss, time_s, *parts), moment in zip_longest(state["rows"].tolist(), moments):
-        bounds = [begin, *(begin + np.cumsum(parts))]
-        epoch, _, _, *bounds, overlap = moment or (0, number, 0, *bounds, bounds[-1], ((), ()))
-        table.append((epoch, number, 0, local_batch, 0, loss, 0.0, *bounds))
-        overlaps.append(overlap)
-        begin = bounds[0] + time_s
-    text = np.frombuffer(json.dumps(overlaps).encode(), np.uint8)
-    return {"table": np.array(table), "overlaps": text, "total_s": total_s}
 
 
 def trace(steps: Sequence[Step], about: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from labkit import cli
-from labkit.cli import release, solutions
+from labkit.cli import release
 from labkit.cli.course import copies, folders
 from labkit.exercises import catalogue
 from labkit.exercises.exercise import is_stub
@@ -50,7 +50,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def solved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(solutions.command, tmp_path_factory.mktemp("course") / "instructors")
+    return made(release.solutions, tmp_path_factory.mktemp("course") / "instructors")
 
 
 def squeezed(text: str) -> str:
@@ -217,13 +217,14 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("there", [True, False], ids=["empty", "absent"])
 @pytest.mark.parametrize(
-    "command", [[release], [release, "--nbgrader"], [solutions]], ids=["release", "nbgrader", "solutions"]
+    "command",
+    [["release"], ["release", "--nbgrader"], ["solutions"]],
+    ids=["release", "nbgrader", "solutions"],
 )
 def test_a_course_on_a_full_disk_is_complete_or_absent(
-    command: list[Any], there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: list[str], there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writing fails at each file, among them the one that is not a copy."""
-    module, *options = command
     folder = tmp_path / "course" / "students"
     folder.mkdir(parents=True) if there else tmp_path.joinpath("course").mkdir()
     before, written = sorted(tmp_path.rglob("*")), 0
@@ -237,12 +238,12 @@ def test_a_course_on_a_full_disk_is_complete_or_absent(
             raise OSError(errno.ENOSPC, "No space left on device", path)
 
     def run() -> Any:
-        return CliRunner().invoke(cli.main, [module.__name__.rpartition(".")[2], *options, str(folder)])
+        return CliRunner().invoke(cli.main, [*command, str(folder)])
 
     monkeypatch.setattr(folders, "contents", lambda *_, **__: files)
     monkeypatch.setattr(Path, "write_bytes", lambda path, data: (until_full(str(path)), write(path, data)))
     monkeypatch.setattr(os, "fsync", lambda file: (until_full(None), flush(file)))
-    for last in range(1, len(files) + 1 + (command != [release])):  # noqa: B007
+    for last in range(1, len(files) + 1 + (command != ["release"])):  # noqa: B007
         written = 0
         done = run()
         assert done.exit_code == 2 and "No space left" in done.output, done.output

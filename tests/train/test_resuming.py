@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 
@@ -195,27 +194,3 @@ def test_a_second_run_in_the_same_folder_is_refused(
     done = run(3, *TRAIN, "--resume", out)
     assert done.returncode == 0, done.stdout
     assert results(out) == results(finished)
-
-
-def test_a_checkpoint_of_the_first_version_is_resumed_with_its_records(
-    run_commands: RunCommands, tmp_path: Path
-) -> None:
-    """Two ranks had done five of six steps. The settings had an option that does not exist any more."""
-    shutil.copytree(Path(__file__).parent / "version_1", tmp_path / "old")
-    same = ("--samples", "20", "--batch", "10", "--epochs", "3", "--lr", "0.05", "--overlap")
-    ends = run_commands(
-        2, ("train", "--resume", tmp_path / "old"), ("train", *same, "--out", tmp_path / "new")
-    )
-    assert [statuses for statuses, _ in ends] == [[0, 0]] * 2, ends
-    # The losses before the break were computed on another machine, so they agree up to rounding.
-    old, new = (load_iterations(tmp_path / name / "iterations.csv") for name in ("old", "new"))
-    assert old.shape == (2, 6, 6) and (old[:, :, 2:] >= 0).all()
-    np.testing.assert_allclose(old[:, :, :2], new[:, :, :2], rtol=1e-5)
-    records = [json.loads((tmp_path / name / "run.json").read_text())["epochs"] for name in ("old", "new")]
-    losses = [[row["global_loss"] for row in rows] for rows in records]
-    assert len(losses[0]) == 6 and losses[0] == pytest.approx(losses[1], rel=1e-5)
-    names = [
-        {event["name"] for event in json.loads((tmp_path / name / "trace.json").read_text())["traceEvents"]}
-        for name in ("old", "new")
-    ]
-    assert names[0] == names[1] and "bucket 1" in names[0]

@@ -1,0 +1,38 @@
+"""`labkit contest`: the table of a class, from the entries to the all-reduce contest in a folder."""
+
+# ruff: noqa: PLC0415 (imports inside functions: --help must not wait for NumPy)
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from labkit.cli.inputs import InputError, Place, Whole
+
+
+@click.command
+@click.argument("folder", type=Place(exists=True, file_okay=False))
+@click.option("--ranks", type=Whole(2, 32), default=6, show_default=True, help="MPI ranks to start.")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
+def command(folder: Path, ranks: int, *, as_json: bool) -> None:
+    """Run every entry in FOLDER over three emulated networks, and print the table of scores.
+
+    An entry is a file NAME.py; the last function that it defines takes the number of ranks and yields the
+    rounds of an all-reduce. It runs in the sandbox of the exercises. docs/instructors.md explains the scores.
+    """
+    from labkit.children import ChildError
+    from labkit.exercises import allreduce_contest, sandbox
+
+    if why := sandbox.refusal():
+        click.echo(f"Entries run with all of your rights: this system allows no sandbox ({why}).", err=True)
+    sandbox.in_use = not why
+    try:
+        results = allreduce_contest.judge_folder(folder, ranks, lambda text: click.echo(text, err=True))
+    except ChildError as error:
+        raise click.ClickException(str(error)) from None
+    if len(results) == len(allreduce_contest.COMPARED):
+        raise InputError(f"{folder}: there is no entry, expected files NAME.py")
+    rows = allreduce_contest.rows(results)
+    click.echo(json.dumps(rows, indent=1) if as_json else allreduce_contest.table(results))

@@ -1,0 +1,250 @@
+"""The all-reduce contest: a schedule runs on real ranks over three emulated networks, and gets a score.
+
+The score on a network is the lower bound over the measured time, so it is between 0 and 1; `lower_bound` of
+`labkit.schedules` derives the bound, `labkit.comm.timed` measures. An entry is a function of the number of
+ranks that yields rounds, or that returns a Schedule; the array has as many chunks as its rounds use.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labkit.children import run_child
+from labkit.exercises import failures, transport
+from labkit.exercises.exercise import Case, Exercise
+from labkit.exercises.launching import START_S, Job, clean_environment, mpiexec, scratch_folder
+from labkit.exercises.wraps import rounds_as_list
+from labkit.schedules import (
+    ALLREDUCE,
+    CostModel,
+    Network,
+    Round,
+    Schedule,
+    ScheduleError,
+    TimedTransfer,
+    longest_wait,
+    lower_bound,
+    simulate,
+    verify,
+)
+
+RANKS = 6
+NBYTES = 120_000  # of the array; an emulated link needs 40 ms for it
+# A message takes milliseconds, so that the delays of the operating system do not count.
+MODEL = CostModel(alpha=0.5e-3, beta=1 / 3e6)
+SLOWER = 5  # the slow link, in latency and bandwidth
+UPLINK = 3  # how many times less bandwidth an uplink has than a rank's link
+REPETITIONS = 3
+COMPARED = "ring", "halving-doubling"
+MOST = 1000, 2000, 256  # rounds, transfers, chunks
+LONGEST_S = 5.0  # simulated, on the slowest network
+MOST_TEXT = 1 << 20  # bytes of an entry's file
+PRELUDE = (
+    "import numpy as np\n\nfrom labkit.schedules import collective, copy_round, merge_rounds, reduce_round"
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an entry has reached: its score and the timeline of the median run, by network.
+
+    An entry that cannot take part has none; `reason` says why.
+    """
+
+    entry: str
+    reason: str = ""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    timelines: Mapping[str, Sequence[TimedTransfer]] = field(default_factory=dict)
+
+    @property
+    def score(self) -> float:
+        """Return the mean of the scores; 0 without any."""
+        return statistics.fmean(self.scores.values()) if self.scores else 0.0
+
+
+def networks(p: int = RANKS) -> dict[str, Network]:
+    """Return the networks: equal links; a slow link of the last rank; two hosts, each with one uplink."""
+    uniform = Network.uniform(p, MODEL)
+    return {
+        "uniform": uniform,
+        "slow link": uniform.slow_link(p - 1, SLOWER),
+        "two hosts": uniform.on_hosts(np.arange(p) * 2 // p, MODEL.alpha, UPLINK * MODEL.beta),
+    }
+
+
+def contest(entry: Callable[[int], Iterable[Round]], p: int = RANKS) -> Result | None:
+    """Run an entry beside the ring and halving-doubling on p ranks, and print their scores.
+
+    Return the entry's result; None, after printing why, if its schedule is no all-reduce.
+    """
+    name = getattr(entry, "__name__", "entry")
+    try:
+        made = entry(p)
+        rounds = list(islice(made, MOST[0] + 1)) if isinstance(made, Iterable) else made
+        schedules = [(name, schedule_of(rounds, p, name)), *compared(p)]
+    except ScheduleError as error:
+        print(f"{name} cannot take part: {error}.")
+        return None
+    results = run(schedules, p)
+    print(table(results))
+    for network, timeline in results[0].timelines.items():
+        wait = longest_wait(timeline)
+        print(f"{name}, {network}: {wait or 'no rank waited for more than 1 ms'}.")
+    return results[0]
+
+
+def compared(p: int) -> list[tuple[str, Schedule]]:
+    """Return the schedules that every entry is compared with; brackets tell them from entries."""
+    return [(f"[{name}]", ALLREDUCE[name](p)) for name in COMPARED]
+
+
+def schedule_of(rounds: Any, p: int, name: str) -> Schedule:
+    """Return the all-reduce that these rounds are. Raise ScheduleError if they are none, or take too long."""
+    if not isinstance(rounds, list):
+        kind = rounds if isinstance(rounds, str) else type(rounds).__name__  # the job sends the type's name
+        raise ScheduleError(f"its result is of type {kind}: `yield` each round")
+    for number, round_ in enumerate(rounds, start=1):
+        if not isinstance(round_, Round):
+            raise ScheduleError(
+                f"round {number} is of type {type(round_).__name__}: `yield` what `reduce_round` or "
+                "`copy_round` returns"
+            )
+    try:
+        chunks = max((int(round_.stop.max()) for round_ in rounds if len(round_)), default=1)
+        found = {"rounds": len(rounds), "transfers": sum(map(len, rounds)), "chunks": chunks}
+        for (what, count), most in zip(found.items(), MOST, strict=True):
+            if count > most:
+                raise ScheduleError(f"expected at most {most:,} {what}, got {count:,} or more")
+        schedule = Schedule(name, "allreduce", p, chunks, lambda: iter(rounds))
+        verify(schedule)
+        times = {key: simulate(schedule, NBYTES, network).seconds for key, network in networks(p).items()}
+    except (ValueError, TypeError, IndexError, AttributeError, OverflowError) as error:
+        if isinstance(error, ScheduleError):
+            raise
+        raise ScheduleError(f"its ranks and chunks cannot be used: {error}") from None
+    network = max(times, key=lambda key: times[key])
+    if times[network] > LONGEST_S:
+        text = f"it takes {times[network]:.1f} s in the simulator ({network})"
+        raise ScheduleError(f"{text}, at most {LONGEST_S:g} s are allowed")
+    return schedule
+
+
+def run(schedules: Sequence[tuple[str, Schedule]], p: int) -> list[Result]:
+    """Measure all schedules on p new ranks; return their results. Raise ChildError if the ranks fail."""
+    links = networks(p)
+    simulated_s = sum(
+        simulate(schedule, NBYTES, network).seconds for _, schedule in schedules for network in links.values()
+    )
+    with scratch_folder() as folder:
+        rounds = [(name, schedule.chunks, list(schedule)) for name, schedule in schedules]
+        (folder / "task").write_bytes(pickle.dumps((rounds, links, NBYTES, REPETITIONS)))
+        run_child(
+            [
+                *mpiexec(),
+                "-n",
+                str(p),
+                *(sys.executable, "-m", "mpi4py", "-m", "labkit.comm.timed", str(folder)),
+            ],
+            deadline_s=2 * START_S + 5 * REPETITIONS * simulated_s,
+            environment=clean_environment(),
+        )
+        times = pickle.loads((folder / "times").read_bytes())  # our own ranks wrote it
+    results = []
+    for number, (name, _) in enumerate(schedules):
+        scores, timelines = {}, {}
+        for network, model in links.items():
+            repeated = sorted(times[number, network], key=lambda simulation: simulation.seconds)
+            median = repeated[len(repeated) // 2]
+            scores[network] = lower_bound(model, NBYTES) / median.seconds
+            timelines[network] = median.timeline
+        results.append(Result(name, "", scores, timelines))
+    return results
+
+
+def judged(file: Path, p: int) -> Schedule:
+    """Return the schedule that a file's last function makes, in a job of its own; the file is not imported.
+
+    Raise ScheduleError if it makes none.
+    """
+    try:
+        text = transport.read_bytes(file, MOST_TEXT).decode(errors="replace")
+        names = re.findall(r"^def (\w+)\(", text, re.MULTILINE)
+        if not names:
+            raise ScheduleError("it defines no function")
+
+        def entry(p: int) -> Any:
+            """Stand for the file's function in messages."""
+
+        entry.__name__ = names[-1]
+        cases = [Case(f"p = {p}", ((p,),))]
+        unused: Any = {"title": "", "difficulty": 5, "minutes": 0, "hints": (), "expected": None}
+        exercise = Exercise(
+            entry,
+            cases=lambda: cases,
+            digest=rounds_as_list,
+            prelude=PRELUDE,
+            deadline_s=5.0,
+            **unused,
+        )
+        with scratch_folder() as folder, Job(folder, exercise, cases) as job:
+            (done,) = job.run([text], [0])
+        if found := failures.finding(done, text, exercise, cases):
+            raise ScheduleError(found)
+        (result,) = [record["result"] for record in done.records[0] if "result" in record]
+        return schedule_of(transport.unpack(result), p, names[-1])
+    except (transport.Unreadable, failures.CheckFailed, OSError, MemoryError, ValueError) as error:
+        if isinstance(error, ScheduleError):
+            raise
+        raise ScheduleError(f"not judged: {error or type(error).__name__}") from None
+
+
+def judge_folder(folder: Path, p: int, report: Callable[[str], None]) -> list[Result]:
+    """Judge all entries (*.py) in a folder and measure them; return the results, the best first."""
+    schedules, results = [], []
+    for file in sorted(folder.glob("*.py")):
+        report(f"judging {file.name}")
+        try:
+            schedules.append((file.stem, judged(file, p)))
+        except ScheduleError as error:
+            results.append(Result(file.stem, str(error)))
+    schedules += compared(p)
+    report(f"running {len(schedules)} schedules on {p} ranks")
+    return sorted(run(schedules, p), key=lambda result: -result.score) + results
+
+
+def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return a row for each result: place, scores to two decimals, and why there is none.
+
+    Entries with the same mean score share a place; the schedules for comparison have none.
+    """
+    placed = [round(result.score, 2) for result in results if result.scores and result.entry[0] != "["]
+    found = []
+    for result in results:
+        mean, has_place = round(result.score, 2), bool(result.scores) and result.entry[0] != "["
+        scores = {name: round(result.scores.get(name, 0.0), 2) for name in networks()}
+        place = 1 + sum(other > mean for other in placed) if has_place else None
+        found.append(
+            {"place": place, "entry": result.entry, "score": mean, **scores, "reason": result.reason}
+        )
+    return found
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return the rows as text in aligned columns."""
+    width = max(len(result.entry) for result in results)
+    names = ["score", *networks()]
+    lines = [f"place  {'entry':{width}}  " + "  ".join(f"{name:>9}" for name in names)]
+    for row in rows(results):
+        scores = "  ".join(f"{row[name]:9.2f}" for name in names)
+        lines.append(f"{row['place'] or '–':>5}  {row['entry']:{width}}  {row['reason'] or scores}")
+    return "\n".join([*lines, "score: the mean of the three; each is the lower bound / the measured time"])
