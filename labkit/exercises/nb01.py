@@ -100,8 +100,8 @@ LINEAR_BACKWARD = Exercise(
     },
     hints=(
         "Each gradient has the shape of its array: dx that of x, dw that of w, db (O,).",
-        "Sum over every prediction that the entry stands in: for w over the samples, for x over the outputs. "
-        "$\\sum_n x_{ni}\\, dy_{no}$ is an entry of a matrix product.",
+        "Add up over every prediction that the entry stands in: dw[i, o] is the sum over n of x[n, i] * "
+        "dy[n, o], and so an entry of a matrix product. For x it is a sum over the outputs.",
         "dx = dy @ w.T and dw = x.T @ dy. A bias acts on every sample, so db is a sum over axis 0.",
     ),
 )
