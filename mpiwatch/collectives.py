@@ -522,16 +522,17 @@ def _of_arrays(name: str, read: Callable[..., Arguments]) -> Callable[..., Any]:
     collects, distributes = plain in TO_ROOT, plain in FROM_ROOT
     has_counts, has_types = COUNTS in layouts or plain == "reduce_scatter", TYPES in layouts
     is_of_blocks, is_rooted = [layout == BLOCK for layout in layouts], name in READERS[_rooted]
+    has_root, gathers = is_rooted or plain == "reduce", plain in ("allgather", "allgatherv")
 
     def call(self: WatchedCollectives, *arguments: Any, **named: Any) -> None:
         sendbuf, recvbuf, root, op = read(*arguments, **named)
-        is_root = root in (UNKNOWN, self.rank)
+        is_root = not has_root or root == self.rank
         received = recvbuf if is_root or distributes else None  # MPI ignores it on the other ranks
         if type(sendbuf) is not ndarray or type(received) is not ndarray:
             check_buffers(self, name, (sendbuf, received), root)
         check_writable(received)
         # Which of the buffers has blocks of one size.
-        index = is_root is collects if is_rooted else plain in ("allgather", "allgatherv")
+        index = is_root is collects if is_rooted else gathers
         count = dtype = UNKNOWN
         if not has_types:
             compared = recvbuf if index or is_in_place(sendbuf) else sendbuf

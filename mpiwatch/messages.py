@@ -23,6 +23,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from operator import itemgetter
 from time import process_time, sleep
 from types import CodeType, FrameType
@@ -38,7 +39,7 @@ from mpiwatch.collectives import ChannelComm
 from mpiwatch.recorder import CellState, WaitingIn
 from mpiwatch.report import NONBLOCKING_COLLECTIVES, NONBLOCKING_RECEIVES, NONBLOCKING_SENDS, PROBES
 from mpiwatch.snapshot import line_of
-from mpiwatch.waiting import MessageWait, Watch, wait_until
+from mpiwatch.waiting import MessageWait, Over, Watch, wait_until
 from mpiwatch.wrapper import (
     REPLACED,
     LikeMpi4py,
@@ -422,18 +423,21 @@ def track_started(request: Any) -> None:
 
 
 class Way(NamedTuple):
-    """A way to wait: whether the result of its test says that it is over, and what the wait returns of it."""
+    """A way to wait: whether the result of its test says that it is over, and what the wait returns of it.
+
+    `value` is None if the test returns nothing else.
+    """
 
     is_over: Callable[[Any], bool]
-    value: Callable[[Any], Any]
+    value: Callable[[Any], Any] | None = None
 
 
 OF_ONE = "Wait", "wait"  # waits that are methods of a request; the others are of a class
 # A wait -> how to do it by the test of the same name. For Testsome, None says that no request is active.
 WAITS = {
-    "Wait": Way(bool, bool),
+    "Wait": Way(bool),
     "wait": Way(itemgetter(0), itemgetter(1)),
-    "Waitall": Way(bool, bool),
+    "Waitall": Way(bool),
     "waitall": Way(itemgetter(0), itemgetter(1)),
     "Waitany": Way(itemgetter(1), itemgetter(0)),
     "waitany": Way(itemgetter(1), itemgetter(0, 2)),
@@ -442,46 +446,48 @@ WAITS = {
 }
 
 
-def _waiting_for_one(name: str, test_name: str) -> Callable[..., Any]:
-    """Return a method that waits for a request. Its polls are not counted."""
-    (is_over, value), raw_test = WAITS[name], getattr(RawRequest, test_name)
+def _waiting(name: str, test_name: str) -> Callable[..., Any]:
+    """Return a request's method that waits for it, or a class's that waits for several requests.
 
-    def wait(self: Any, status: MPI.Status | None = None) -> Any:
+    Its polls are not counted. If the test returns only whether the wait is over, MPI's own function is polled
+    without a line of Python in between.
+    """
+    (is_over, value), raw_test, is_of_one = WAITS[name], getattr(RawRequest, test_name), name in OF_ONE
+
+    def wait_for_one(self: Any, status: MPI.Status | None = None) -> Any:
         test = raw_test if type(self) is PolledRequest else getattr(type(self), test_name)
-        result = test(self, status)
-        if is_over(result):
-            return value(result)
+        if value is not None:
+            return wait(partial(test, self, status), [self])
+        if not test(self, status):
+            wait_for(partial(test, self, status), [self])
+        return True
+
+    def wait_for_several(cls: Any, requests: Sequence[MPI.Request], *rest: Any, **named: Any) -> Any:
+        test = partial(
+            raw_test if cls is PolledRequest else getattr(cls, test_name), requests, *rest, **named
+        )
+        if value is not None:
+            return wait(test, requests)
+        if not test():
+            wait_for(test, requests)
+        return True
+
+    def wait(test: Callable[[], Any], requests: Sequence[MPI.Request]) -> Any:
+        result: Any = None
 
         def is_done() -> bool:
             nonlocal result
-            result = test(self, status)
+            result = test()
             return is_over(result)
 
-        wait_for(is_done, [self], needs_all=True)
+        if not is_done():
+            wait_for(is_done, requests, needs_all=is_of_one or name.endswith("all"))
+        assert value is not None
         return value(result)
 
-    return like_mpi4py(wait, name, RawRequest)
-
-
-def _waiting_for_several(name: str, test_name: str) -> Callable[..., Any]:
-    """Return a class's method that waits for several requests. Its polls are not counted."""
-    (is_over, value), raw_test = WAITS[name], getattr(RawRequest, test_name)
-
-    def wait(cls: Any, requests: Sequence[MPI.Request], *rest: Any, **named: Any) -> Any:
-        test = raw_test if cls is PolledRequest else getattr(cls, test_name)
-        result = test(requests, *rest, **named)
-        if is_over(result):
-            return value(result)
-
-        def is_done() -> bool:
-            nonlocal result
-            result = test(requests, *rest, **named)
-            return is_over(result)
-
-        wait_for(is_done, requests, needs_all=name.endswith("all"))
-        return value(result)
-
-    return like_mpi4py(wait, name, RawRequest)
+    made: Any = wait_for_one if is_of_one else wait_for_several
+    like_mpi4py(made, name, RawRequest)
+    return made if is_of_one else classmethod(made)
 
 
 def _counting(name: str, test_name: str, test: Callable[..., Any]) -> Callable[..., Any]:
@@ -507,12 +513,8 @@ def poll_in_python(requests: type[MPI.Request], own: type[MPI.Request]) -> None:
     for name in WAITS:
         test_name = name.replace("Wait", "Test").replace("wait", "test")
         counted = _counting(name, test_name, getattr(requests, test_name))
-        if name in OF_ONE:
-            methods: Any = _waiting_for_one(name, test_name), counted
-        else:
-            methods = classmethod(_waiting_for_several(name, test_name)), classmethod(counted)
-        setattr(requests, name, methods[0])
-        setattr(requests, test_name, methods[1])
+        setattr(requests, name, _waiting(name, test_name))
+        setattr(requests, test_name, counted if name in OF_ONE else classmethod(counted))
     like(requests, own)
 
 
@@ -520,7 +522,7 @@ poll_in_python(PolledRequest, RawRequest)
 like(PolledPrequest, RawPrequest)
 
 
-def wait_for(is_done: Callable[[], bool], requests: Sequence[MPI.Request], needs_all: bool) -> None:
+def wait_for(is_done: Over, requests: Sequence[MPI.Request], needs_all: bool = True) -> None:
     """Return when `is_done()`; raise HangError if the requests cannot complete.
 
     `needs_all`: whether the wait is for all of them, or for any. An error cancels the receives: they would
@@ -748,7 +750,7 @@ class WatchedMessages(ChannelComm):
         status = _status if status is None else status
         try:
             if not request.Test(status):
-                self._wait(name, lambda: request.Test(status), source, tag, sends_too)
+                self._wait(name, partial(request.Test, status), source, tag, sends_too)
         except MPI.Exception as error:
             cancel(request)
             if error.Get_error_class() != MPI.ERR_TRUNCATE:
