@@ -24,9 +24,10 @@ c.Cluster.controller_launcher_class = "supervised"
 c.SupervisedControllerLauncher.controller_cmd = [sys.executable, "-m", "labkit.cluster.controller"]
 
 # An engine registers only after a heartbeat: the default period of 3 s would be most of a cluster's start. An
-# engine counts as lost after 5 s without one, since a laptop can be busy for that long; its nanny reports a
-# death at once. This sets the launcher's arguments because `ipcluster start` overwrites the cluster's.
-heart = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=50"]
+# engine that misses all of them for 30 s (the default) is lost for good, also if it lives: a busy machine may
+# not let it run for some seconds. Its nanny reports a death at once. This sets the launcher's arguments
+# because `ipcluster start` overwrites the cluster's.
+heart = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300"]
 # Every user of the machine can connect to the controller's ports. With CurveZMQ it answers only programs that
 # have its key, which is in the connection files; without, all others would read the cells and their output.
 c.SupervisedControllerLauncher.controller_args = [*heart, "--IPController.enable_curve=True"]
