@@ -10,8 +10,7 @@ import signal
 import sys
 from typing import Any
 
-from mpiwatch import launch
-from mpiwatch.launch import parse, run
+from mpiwatch.launch import mpiexec, parse, run
 from mpiwatch.program import begin_watching, run_script, show_error
 
 
@@ -29,11 +28,10 @@ def main() -> None:
     """
     options = parse(sys.argv[1:])
     if options.ranks:
-        mpiexec = launch.mpiexec()
-        if not shutil.which(mpiexec):
+        if not shutil.which(mpiexec()):
             print("mpiwatch: there is no mpiexec to start ranks with: install MPI", file=sys.stderr)
             sys.exit(2)
-        sys.exit(run([mpiexec, "-n", str(options.ranks)], options))
+        sys.exit(run([mpiexec(), "-n", str(options.ranks)], options))
     link = begin_watching(options, load_strict_mode)
     try:
         run_script(options.words, options.is_module)

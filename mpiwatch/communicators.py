@@ -356,7 +356,6 @@ def _open_world(world: MPI.Intracomm, keep: bool, serve: Serve, waits: bool) -> 
 
 # Fresh handles after a cell that failed
 
-
 DRAIN_S = 2.0  # for the messages of a failed cell to arrive, at the end of the program
 SETTLE_S = 1.0  # the same between two cells
 QUIET_ROUNDS = 3  # without a message, before it is likely that none is on its way

@@ -164,7 +164,6 @@ def print_error(text: str) -> None:
 
 # What killed ranks leave behind
 
-
 SHM = "/dev/shm"
 SHARED = SHM, "/tmp"
 # The names that MPICH, UCX, Open MPI, libfabric and PSM2 give to their segments, and MPICH's mpiexec to a
@@ -324,7 +323,6 @@ def sweep_after_this_job() -> None:
 
 
 # The supervisor
-
 
 GRACE_S = 10.0  # from SIGTERM to SIGKILL, unless the caller says otherwise
 KILLED_S = 20.0  # for killed processes to be gone, on a busy machine; until then their segments are in use

@@ -42,7 +42,7 @@ WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts"]
 # The lines that a room may have, with comments and docstrings. These numbers only ever fall: a change that
 # adds lines to a full room takes something away first.
 MOST_LINES = {
-    "mpiwatch": 9_310,
+    "mpiwatch": 9_308,
     "labkit": 324,  # beside the rooms
     "labkit/nn": 1_888,
     "labkit/data": 1_112,
