@@ -585,11 +585,11 @@ def average_by_gather(comm, gradients, drop):
 
 
 QUESTIONS = {
-    "04-bits": "Each addition rounds, so the order of additions decides the last bits, each algorithm has "
-    "its own. Ranks that hold different bits would drift apart step by step.",
-    "04-model": "With more ranks than cores, ranks wait for a core, which small messages feel. For large "
-    "ones, the additions take time, and all ranks share one memory's bandwidth; the model counts neither.",
-    "04-robust": "One room: the mean, since the ranks are alike, and finding a broken rank beats hiding it. "
-    "Hospitals: the mean with a limit on each norm, since a median ignores rare diseases. Strangers may send "
-    "anything, so a trimmed mean or a median is worth its cost.",
+    "04-bits": "Each addition rounds, so the last bits depend on the order of additions, in which algorithms "
+    "differ. Ranks that hold different bits would drift apart step by step.",
+    "04-model": "For small messages, Python's own work counts, and ranks wait if there are more of them "
+    "than cores. For large ones, additions and copies take time, and all ranks share one memory's bandwidth. "
+    "Also, the model was fitted to the fastest exchanges of two ranks, and these are medians.",
+    "04-robust": "One room: the mean; find a broken rank instead of hiding it. Hospitals: the mean with a "
+    "limit on each norm, since a median ignores rare diseases. Strangers: a trimmed mean or a median.",
 }
