@@ -53,13 +53,13 @@ MOST_LINES = {
     "labkit/train": 3_544,
     "labkit/cluster": 3_214,
     "labkit/doctor": 681,
-    "labkit/bench": 1_253,
+    "labkit/bench": 1_425,
     "labkit/exercises": 9_749,
     "labkit/plots": 1_223,
-    "labkit/cli": 2_226,
-    "tests": 24_960,
+    "labkit/cli": 2_255,
+    "tests": 25_026,
 }
-MOST_FILES, MOST_PACKAGES = 196, 18
+MOST_FILES, MOST_PACKAGES = 197, 18
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

@@ -18,6 +18,8 @@ def pytorch_model(name: str) -> tuple[Any, tuple[int, ...]]:
     """Return the model of that name as a torch.nn.Module, and the shape of one sample."""
     from torch import nn  # noqa: PLC0415
 
+    if name == "mlp":
+        return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), (64,)
     if name == "lenet5":
         maps = [
             nn.Conv2d(1, 6, 5),
@@ -49,7 +51,7 @@ def pytorch_model(name: str) -> tuple[Any, tuple[int, ...]]:
             layers += [nn.MaxPool2d(2)] if pooled else []
             channels = outputs
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10)), (3, 32, 32)
-    raise ValueError(f"no PyTorch model {name!r}: there are lenet5 and vgg11")
+    raise ValueError(f"no PyTorch model {name!r}: there are mlp, lenet5 and vgg11")
 
 
 def pytorch_step(name: str, batch: int, threads: int) -> Callable[[], float]:

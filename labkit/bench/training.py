@@ -56,7 +56,7 @@ class Case(NamedTuple):
         return f"{self.p}x{self.batch // self.p}"
 
 
-STEPS = {"vgg11": 3, "lenet5": 21}  # of a turn; the first is not measured
+STEPS = {"vgg11": 3, "lenet5": 21, "mlp": 21}  # of a turn; the first is not measured
 Samples = tuple[np.ndarray, np.ndarray]
 Report = Callable[[str], None]
 Run = Callable[[], Sequence[Step]]  # trains for a few steps

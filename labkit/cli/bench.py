@@ -28,6 +28,7 @@ MOST_BYTES = 4 << 30
 NOT_DRAWN = {"hand-written", "shared-memory-copied", "auto"}  # their curves lie on or between the others
 STEP_DEADLINE_S = 3600.0  # per number of threads; large batches of VGG-11 take minutes
 WATCHING_DEADLINE_S = 600.0  # it takes seconds
+MINE_DEADLINE_S = 300.0  # seconds; a slow answer may take minutes
 TRAINING_DEADLINE_S = 3600.0  # the defaults take minutes
 COLLECTIVES_DEADLINE_S = 900.0  # a complete run takes about a minute
 
@@ -74,6 +75,34 @@ def step(models: tuple[str, ...], batches: tuple[int, ...], threads: tuple[int, 
         rows = compare(models or MODELS, batches or (64,), count)
     from labkit.bench.rows import table
 
+    _print(rows, as_json, table(rows))
+
+
+@command.command
+@click.argument("program", type=Place(exists=True, dir_okay=False))
+@click.option("-n", "--ranks", type=Whole(max=MOST_RANKS), default=4, show_default=True, help="MPI ranks.")
+@click.option("--model", type=click.Choice(["mlp", "lenet5", "cnn"]), default="mlp", show_default=True)
+@click.option(
+    "--average", default="ring", show_default=True, help="As in the program; not overlapped or sharded."
+)
+@click.option("--batch", type=Whole(), default=16, show_default=True, help="Local batch, of each rank.")
+@click.option("--rounds", type=Whole(), default=51, show_default=True)
+@json_option
+def mine(
+    program: Path, ranks: int, model: str, *, average: str, batch: int, rounds: int, as_json: bool
+) -> None:
+    """Time the training step of PROGRAM, the my_ddp.py that `labkit collect` writes.
+
+    Forward pass, backward pass, averaging and update are compared with labkit's; the averaging and the step
+    also with MPI's Allreduce in its place; the step also with PyTorch's DistributedDataParallel if PyTorch is
+    installed. The program runs in processes of its own.
+    """
+    from labkit.bench.rows import table
+
+    os.environ.update(launch.ONE_THREAD)
+    words = [str(program), model, average, str(batch), str(rounds)]
+    start = [*mpiexec(ranks), sys.executable, "-m", "mpi4py", "-m", "labkit.bench.mine"]
+    rows = child_rows([*start, *words], MINE_DEADLINE_S)
     _print(rows, as_json, table(rows))
 
 
