@@ -44,7 +44,7 @@ NBYTES = 120_000  # of the array; an emulated link needs 40 ms for it
 MODEL = CostModel(alpha=0.5e-3, beta=1 / 3e6)
 SLOWER = 5  # the slow link, in latency and bandwidth
 UPLINK = 3  # how many times less bandwidth an uplink has than a rank's link
-REPETITIONS = 3
+REPETITIONS = {"uniform": 9, "slow link": 3, "two hosts": 3}  # more where messages are short
 COMPARED = "ring", "halving-doubling"
 MOST = 1000, 2000, 256  # rounds, transfers, chunks
 LONGEST_S = 5.0  # simulated, on the slowest network
@@ -143,7 +143,9 @@ def run(schedules: Sequence[tuple[str, Schedule]], p: int) -> list[Result]:
     """Measure all schedules on p new ranks; return their results. Raise ChildError if the ranks fail."""
     links = networks(p)
     simulated_s = sum(
-        simulate(schedule, NBYTES, network).seconds for _, schedule in schedules for network in links.values()
+        REPETITIONS[name] * simulate(schedule, NBYTES, network).seconds
+        for _, schedule in schedules
+        for name, network in links.items()
     )
     with scratch_folder() as folder:
         rounds = [(name, schedule.chunks, list(schedule)) for name, schedule in schedules]
@@ -155,7 +157,7 @@ def run(schedules: Sequence[tuple[str, Schedule]], p: int) -> list[Result]:
                 str(p),
                 *(sys.executable, "-m", "mpi4py", "-m", "labkit.comm.timed", str(folder)),
             ],
-            deadline_s=2 * START_S + 5 * REPETITIONS * simulated_s,
+            deadline_s=2 * START_S + 5 * simulated_s,
             environment=clean_environment(),
         )
         times = pickle.loads((folder / "times").read_bytes())  # our own ranks wrote it
