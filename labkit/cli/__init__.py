@@ -59,9 +59,9 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(COMMANDS[cmd_name][0])
-        command: click.Command = getattr(module, cmd_name, module.command)
-        return command
+        names = vars(import_module(COMMANDS[cmd_name][0]))
+        found = (names.get(name) for name in (cmd_name, "command"))  # `run` may be a function it imports
+        return next(each for each in found if isinstance(each, click.Command))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
