@@ -19,10 +19,13 @@ from mpi4py import MPI
 
 from mpiwatch import messages, strict
 from mpiwatch.communicators import resume, watch_world
+from mpiwatch.processes import sweep_after_this_job
 from mpiwatch.recorder import CellState
 from mpiwatch.strict import StrictComm, calls, findings
 from mpiwatch.waiting import HangError
 
+if MPI.COMM_WORLD.rank == 0:
+    sweep_after_this_job()  # a job that the watchdog ends leaves MPI's shared memory
 meeting = MPI.COMM_WORLD.Dup()
 mode = sys.argv[3]
 world = watch_world(deadline_s=float(sys.argv[2]), in_program=mode != "cells")
