@@ -57,7 +57,7 @@ MOST_LINES = {
     "labkit/exercises": 9_751,
     "labkit/plots": 1_223,
     "labkit/cli": 2_255,
-    "tests": 25_034,
+    "tests": 25_035,
 }
 MOST_FILES, MOST_PACKAGES = 197, 18
 

@@ -320,7 +320,7 @@ ATTACKS: dict[str, Attack] = {
     ),
     "leaves a process": Attack(
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
-        "        os.execvp('sleep', ['sleep', '6543'])\n    os._exit(0)\n"
+        "        os.execvp('sleep', ['sleep', 'PORT'])\n    os._exit(0)\n"
     ),
     "makes namespaces of its own": Attack(
         "import ctypes, importlib\nlibc = ctypes.CDLL(None)\nlibc.unshare(0x10020000)\n"
