@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import sys
 from _thread import get_ident
 from collections.abc import Callable
@@ -43,7 +44,7 @@ from mpiwatch.recorder import (
     fit,
     write_members,
 )
-from mpiwatch.report import OPERATIONS, SCHEDULES, UNKNOWN, Mismatch, Reason
+from mpiwatch.report import OF_ARRAYS, OPERATIONS, SCHEDULES, UNKNOWN, Mismatch, Reason
 from mpiwatch.snapshot import file_label, mismatch
 from mpiwatch.waiting import DEADLINE_S, Waiting, Watch, wait_until
 from mpiwatch.wrapper import (
@@ -60,7 +61,7 @@ from mpiwatch.wrapper import (
     check_writable,
     is_in_place,
     like_mpi4py,
-    renamed,
+    reader,
     signature,
 )
 
@@ -367,9 +368,9 @@ class ChannelComm(CommWrapper):
     def _announce(self, name: str, sendbuf: Any, recvbuf: Any, root: int) -> None:
         """Called before a collective of arrays begins; `root`: UNKNOWN if it has none."""
 
-    def _start_collective(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> MPI.Request:
-        """Start a non-blocking or persistent collective."""
-        request: MPI.Request = getattr(super(), name)(*arguments, **named)
+    def _start_collective(self, name: str, given: dict[str, Any]) -> MPI.Request:
+        """Start a non-blocking or persistent collective; `given`: its arguments by name."""
+        request: MPI.Request = getattr(super(), name)(**given)
         return request
 
 
@@ -479,50 +480,20 @@ def _loaded(parts: list[bytes] | None) -> list[Any] | None:
     return None if parts is None else [loads(part) for part in parts]
 
 
-# How a collective reads its arguments: the buffers, the root and the reduction, if it has them.
-Arguments = tuple[Any, Any, int, MPI.Op | None]
-
-
-def _plain(sendbuf: Any, recvbuf: Any) -> Arguments:
-    return sendbuf, recvbuf, UNKNOWN, None
-
-
-def _rooted(sendbuf: Any, recvbuf: Any, root: int = 0) -> Arguments:
-    return sendbuf, recvbuf, root, None
-
-
-def _reducing(sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> Arguments:
-    return sendbuf, recvbuf, UNKNOWN, op
-
-
-def _reducing_to_root(sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> Arguments:
-    return sendbuf, recvbuf, root, op
-
-
-def _scattering(sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: MPI.Op = MPI.SUM) -> Arguments:
-    return sendbuf, recvbuf, UNKNOWN, op
-
-
-READERS: dict[Callable[..., Arguments], tuple[str, ...]] = {
-    _plain: ("Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw"),
-    _rooted: ("Gather", "Gatherv", "Scatter", "Scatterv"),
-    _reducing: ("Reduce_scatter_block", "Scan", "Exscan"),
-    _reducing_to_root: ("Reduce",),
-    _scattering: ("Reduce_scatter",),
-}
-
-
-def _of_arrays(name: str, read: Callable[..., Arguments]) -> Callable[..., Any]:
+def _of_arrays(name: str) -> Callable[..., Any]:
     """Return a blocking collective of arrays.
 
     The ranks compare the count of a block, and the dtype, of the buffer that has blocks of one size; only the
     dtype if counts differ from rank to rank (COUNTS), and neither if dtypes do (TYPES).
     """
-    plain, layouts, operation = name.lower(), LAYOUTS[name.lower()], OPERATIONS[name]
+    plain, operation = name.lower(), OPERATIONS[name]
+    layouts = LAYOUTS[plain]
     collects, distributes = plain in TO_ROOT, plain in FROM_ROOT
     has_counts, has_types = COUNTS in layouts or plain == "reduce_scatter", TYPES in layouts
-    is_of_blocks, is_rooted = [layout == BLOCK for layout in layouts], name in READERS[_rooted]
-    has_root, gathers = is_rooted or plain == "reduce", plain in ("allgather", "allgatherv")
+    is_of_blocks, has_root = [layout == BLOCK for layout in layouts], collects or distributes
+    op_of = "op" if "op" in inspect.signature(getattr(MPI.Intracomm, name)).parameters else None
+    read = reader(name, result=f"{{0}}, {{1}}, {'root' if has_root else UNKNOWN}, {op_of}")
+    is_rooted, gathers = has_root and plain != "reduce", plain in ("allgather", "allgatherv")
 
     def call(self: WatchedCollectives, *arguments: Any, **named: Any) -> None:
         sendbuf, recvbuf, root, op = read(*arguments, **named)
@@ -549,6 +520,6 @@ def _of_arrays(name: str, read: Callable[..., Arguments]) -> Callable[..., Any]:
     return like_mpi4py(call, name)
 
 
-for _reader, _names in READERS.items():
-    for _name in _names:
-        setattr(WatchedCollectives, _name, _of_arrays(_name, renamed(_reader, _name)))
+for _name in OF_ARRAYS:
+    if _name not in vars(WatchedCollectives):
+        setattr(WatchedCollectives, _name, _of_arrays(_name))

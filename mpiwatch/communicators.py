@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.MPI import Win as RawWin
+from mpi4py.MPI import Win as RawWin  # mpi4py's own, also after `watch_world`
 
 import mpiwatch
 from mpiwatch import messages, waiting
@@ -44,14 +44,13 @@ from mpiwatch.recorder import HOST_BYTES, ROWS_PER_RANK, CellState, FlightRecord
 from mpiwatch.report import UNKNOWN
 from mpiwatch.waiting import NAP_S, Watch, raise_together
 from mpiwatch.watchdog import OnDeadlock, Watchdog, end_process
-from mpiwatch.wrapper import CommWrapper, LikeMpi4py, check_message, like, like_mpi4py, signature
+from mpiwatch.wrapper import CommWrapper, LikeMpi4py, check_message, like, like_mpi4py, reader, signature
 
-# Access -> how many of its first arguments are buffers; the next one is the target's rank.
-ACCESSES = {
-    **dict.fromkeys(("Put", "Get", "Accumulate", "Rput", "Rget", "Raccumulate"), 1),
-    **dict.fromkeys(("Get_accumulate", "Rget_accumulate", "Fetch_and_op"), 2),
-    "Compare_and_swap": 3,
-}
+# The accesses of a window whose buffers are checked. Not every version of mpi4py has all of them.
+ACCESSES = (
+    *("Put", "Get", "Accumulate", "Rput", "Rget", "Raccumulate"),
+    *("Get_accumulate", "Rget_accumulate", "Fetch_and_op", "Compare_and_swap"),
+)
 
 # If set to 1, hosts that network namespaces make on one machine share no flight recorder, like real ones.
 SEPARATE = "MPIWATCH_SEPARATE_MACHINES"
@@ -63,18 +62,17 @@ class CheckedWin(RawWin, metaclass=LikeMpi4py):
     """An `MPI.Win` whose accesses raise an error before MPI reads or writes beyond an origin's array."""
 
 
-def check_access(call: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Raise ValueError if the buffer of an access, on the rank that makes it, is given more than it holds."""
-    buffers = ACCESSES[call]
-    given = [*arguments, *named.values()]
-    peer = named.get("target_rank", arguments[buffers] if len(arguments) > buffers else 0)
-    for buffer in given[:buffers]:
-        check_message(MPI.COMM_WORLD, call, buffer, peer)
+def check_access(call: str, given: dict[str, Any]) -> None:
+    """Raise ValueError if a buffer of an access, on the rank that makes it, is given more than it holds."""
+    for name in (each for each in ("origin", "compare", "result") if each in given):
+        check_message(MPI.COMM_WORLD, call, given[name], given["target_rank"])
 
 
 def _checked(name: str) -> Callable[..., Any]:
+    read = reader(name, RawWin)
+
     def access(self: CheckedWin, *arguments: Any, **named: Any) -> Any:
-        check_access(name, arguments, named)
+        check_access(name, read(*arguments, **named))
         return getattr(RawWin, name)(self, *arguments, **named)
 
     return like_mpi4py(access, name, RawWin)
@@ -335,8 +333,8 @@ def resume() -> None:
 def _open_world(world: MPI.Intracomm, keep: bool, serve: Serve, waits: bool) -> Channel | None:
     """Create flight recorders, and return the world's row in them; None if the ranks cannot be watched."""
 
-    def progress() -> object:
-        return MPI.Is_finalized() or MPI.COMM_SELF.Iprobe(0, 0)
+    def progress() -> object:  # with MPICH, a probe on COMM_SELF makes none
+        return MPI.Is_finalized() or world.Iprobe(world.rank, 0)
 
     opened = open_recorder(world, keep)
     if opened is None:
@@ -401,7 +399,10 @@ def renew(world: MPI.Intracomm, names: dict[str, Any]) -> None:
     with _without_interrupts():
         objects = _objects(names)
         mine = dict(sorted(_kept(world, names, objects).items()))
-        claims = {key: _claim(kept, objects) for key, kept in mine.items()}
+        claims = {
+            key: _Claim(kept.members, kept.others, tuple(kept.companions), _handle(kept.comm) in objects)
+            for key, kept in mine.items()
+        }
         everyone: list[dict[Key, Any]] = _private.allgather(claims)
         messages.leave_behind()
         for key, kept in mine.items():
@@ -437,11 +438,6 @@ class _Claim(NamedTuple):
     others: tuple[int, ...]
     companions: tuple[int, ...]
     is_used: bool
-
-
-def _claim(kept: Kept, objects: dict[bytes, list[Any]]) -> _Claim:
-    is_used = bool(objects.get(_handle(kept.comm)))
-    return _Claim(kept.members, kept.others, tuple(kept.companions), is_used)
 
 
 def _is_agreed(claim: _Claim, key: Key, everyone: list[dict[Key, Any]]) -> bool:

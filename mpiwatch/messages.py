@@ -43,7 +43,6 @@ from mpiwatch.waiting import MessageWait, Over, Watch, wait_until
 from mpiwatch.wrapper import (
     REPLACED,
     LikeMpi4py,
-    arguments_of,
     check_buffers,
     check_message,
     flat,
@@ -51,7 +50,7 @@ from mpiwatch.wrapper import (
     like_mpi4py,
     nbytes,
     parse,
-    renamed,
+    reader,
     what_it_holds,
 )
 
@@ -145,12 +144,6 @@ on_request: Callable[[Any], object] | None = None  # strict mode notes the reque
 
 # Sends of calls that have ended in a hang report: their buffers must stay until a rank takes the messages.
 _unfinished: list[MPI.Request] = []
-
-
-def note_send(call: Call) -> None:
-    """Note a send."""
-    balance[0] += 1
-    noted.append(call)
 
 
 def track(request: Any, made: Call) -> None:
@@ -727,7 +720,8 @@ class WatchedMessages(ChannelComm):
     def _send(self, name: str, request: MPI.Request, dest: int, tag: int, depth: int = 2) -> None:
         """Wait until a message has been sent, or has been received if the send is synchronous."""
         frame = _getframe(depth)
-        note_send((name, self, dest, tag, frame.f_code, frame.f_lasti))
+        balance[0] += 1
+        noted.append((name, self, dest, tag, frame.f_code, frame.f_lasti))
         try:
             if not request.Test():
                 self._wait(name, request.Test, dest, tag)
@@ -827,26 +821,9 @@ STARTED_BY = {"Send": "Isend", "Rsend": "Irsend", "Ssend": "Issend", "Recv": "Ir
 STARTED_BY |= {"send": "isend", "ssend": "issend", "recv": "irecv", "Bsend": "Ibsend", "bsend": "ibsend"}
 
 
-def _array(buf: Any, dest: int, tag: int = 0) -> tuple[Any, int, int]:
-    return buf, dest, tag
-
-
-def _object(obj: Any, dest: int, tag: int = 0) -> tuple[Any, int, int]:
-    return obj, dest, tag
-
-
-def _received(buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> tuple[Any, int, int]:
-    return buf, source, tag
-
-
-def _reader(name: str) -> Callable[..., tuple[Any, int, int]]:
-    """Return a function with the parameters of a call; it returns the message, the peer and the tag."""
-    return renamed(_received if "recv" in name.lower() else _array if name[0].isupper() else _object, name)
-
-
 def sending(name: str) -> Callable[..., Any]:
     """Return a blocking send."""
-    read, is_of_array = _reader(name), name[0].isupper()
+    read, is_of_array = reader(name, result="{0}, {1}, {2}"), name[0].isupper()
     shown = name if name.lower() in ("send", "ssend") else "Send" if is_of_array else "send"
 
     def send(self: WatchedMessages, *arguments: Any, **named: Any) -> None:
@@ -860,7 +837,7 @@ def sending(name: str) -> Callable[..., Any]:
 
 def starting(name: str) -> Callable[..., Any]:
     """Return a non-blocking or persistent send or receive."""
-    read, is_of_array = _reader(name), name[0].isupper()
+    read, is_of_array = reader(name, result="{0}, {1}, {2}"), name[0].isupper()
 
     def start(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
         buf, peer, tag = read(*arguments, **named)
@@ -873,14 +850,14 @@ def starting(name: str) -> Callable[..., Any]:
 
 def _starting_more(name: str) -> Callable[..., Any]:
     """Return an Isendrecv, Isendrecv_replace or partitioned message; of two peers, the source counts."""
+    read = reader(name)
 
     def start(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
-        given = arguments_of(name, arguments, named)
-        parts = given.get("partitions", 1)
+        given = read(*arguments, **named)
         for buffer, end in ("buf", "dest"), ("buf", "source"), ("sendbuf", "dest"), ("recvbuf", "source"):
             if buffer in given and end in given:
-                check_message(self, name, given[buffer], given[end], parts)
-        request = getattr(super(WatchedMessages, self), name)(*arguments, **named)
+                check_message(self, name, given[buffer], given[end], given.get("partitions", 1))
+        request = getattr(super(WatchedMessages, self), name)(**given)
         peer = given["source"] if "source" in given else given["dest"]
         tag = given["recvtag"] if "recvtag" in given else given["tag"]
         return polled(request, name, self, peer, tag, _getframe(1))
@@ -890,13 +867,14 @@ def _starting_more(name: str) -> Callable[..., Any]:
 
 def _losing(name: str) -> Callable[..., Any]:
     """Return a buffered send: its message is in a buffer of MPI."""
+    read = reader(name, result="{0}, {1}, {2}")
 
     def send(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
-        given = arguments_of(name, arguments, named)
+        buf, dest, tag = read(*arguments, **named)
         if name == "Bsend":
-            check_message(self, name, given["buf"], given["dest"])
+            check_message(self, name, buf, dest)
         sends.lost_track = True
-        return getattr(super(WatchedMessages, self), name)(*arguments, **named)
+        return getattr(super(WatchedMessages, self), name)(buf, dest, tag)
 
     return like_mpi4py(send, name)
 
@@ -944,12 +922,13 @@ def _looking(name: str) -> Callable[..., Any]:
 
 def _starting_collective(name: str) -> Callable[..., Any]:
     """Return a non-blocking or persistent collective."""
+    read = reader(name)
 
     def start(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
-        given = arguments_of(name, arguments, named)
+        given = read(*arguments, **named)
         buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
         check_buffers(self, name, buffers, given.get("root", 0))
-        request = self._start_collective(name, arguments, named)
+        request = self._start_collective(name, given)
         return polled(request, name, self, NO_PEER, -1, _getframe(1))
 
     return like_mpi4py(start, name)

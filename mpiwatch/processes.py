@@ -236,7 +236,7 @@ class JobFiles:
 
     def __init__(self, *, has_begun: bool = False) -> None:
         self.created = _creations(SHM) if LINUX else None
-        self.decided = set() if has_begun else set(files_of_mpi().values())
+        self.decided = set() if has_begun else set(files_of_mpi().items())  # with paths: inodes are reused
         self.used: dict[str, Inode] = {}
 
     def look(self, processes: Callable[[], Iterable[int]]) -> None:
@@ -244,11 +244,11 @@ class JobFiles:
         if self.created is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self.created, 1 << 16)
-        new = {path: inode for path, inode in files_of_mpi().items() if inode not in self.decided}
+        new = dict(files_of_mpi().items() - self.decided)
         if new and LINUX:
             used = inodes_in_use(processes())
             self.used |= {path: inode for path, inode in new.items() if inode in used}
-            self.decided |= set(new.values())
+            self.decided |= new.items()
 
     def left(self) -> list[str]:
         """Return the job's files that still exist and that no process uses."""

@@ -147,10 +147,8 @@ class Link:
         self.connection, self.options, self.load_strict = connection, options, load_strict
         self.watch: Any = None  # of class Watch, whose module loads MPI
         self.server: Server | None = None  # run by the parent
-        self.exit_code = 0
         self.has_ended = False  # and its findings have been printed
         self.pid = os.getpid()
-        atexit.register(self._exit)  # registered before mpi4py's, so it runs after MPI has ended
         if not faulthandler.is_enabled():
             # If a signal kills the program, the parent reads there at which line it was.
             faulthandler.enable(stack, all_threads=False)
@@ -199,25 +197,19 @@ class Link:
             setattr(MPI, "Finalize", functools.wraps(finalize)(end_and_finalize))  # noqa: B010
 
     def _end_strictly(self, strict: Any) -> None:
-        """Print strict mode's findings; if one is an error, let the program end with STRICT_EXIT_CODE."""
+        """Print strict mode's findings; if one is an error, let the parent exit with STRICT_EXIT_CODE."""
         if self.has_ended or os.getpid() != self.pid:
             return
         self.has_ended = True
         found, is_complete = strict.end_program()
         if not all(each.is_remark for each in found):
-            self.exit_code = STRICT_EXIT_CODE
+            self.watch.slot.exit_code = STRICT_EXIT_CODE
         # If the findings are complete, rank 0 has those of all ranks.
         if found and (not is_complete or (self.watch and self.watch.rank == 0)):
             print(strict.findings.render(found), file=sys.stderr, flush=True)
             if self.options.json:
                 with contextlib.suppress(OSError):
                     Path(findings_file(self.options.json)).write_text(strict.findings.to_json(found))
-
-    def _exit(self) -> None:
-        if self.exit_code and os.getpid() == self.pid:
-            for stream in sys.stdout, sys.stderr:
-                stream.flush()
-            os._exit(self.exit_code)
 
     def _serve(self, server: Server, progress: Callable[[], object]) -> None:
         """Let the parent, which outlives this process, connect this machine with the others."""
@@ -300,14 +292,17 @@ class Job:
         report = self.recorder.last_report() if self.recorder.head.epoch else None
         return None if report is None or report.reason is Reason.INTERRUPTED else report
 
-    def has_ended_program(self) -> bool:
-        """Return whether the rank's program has finished or raised an error."""
-        return self.slot.cell_state != CellState.RUNNING
+    def note_exit(self, code: int) -> int:
+        """Note the exit code of the rank's program; a negative one is the number of a signal.
 
-    def note_exit(self, code: int) -> None:
-        """Note the exit code of the rank's program; a negative one is the number of a signal."""
+        Return it, or the one that strict mode has noted. The program itself ends as usual: MPICH's mpiexec
+        kills all ranks when one exits early, as os._exit does, even after MPI_Finalize.
+        """
+        if code >= 0:
+            code = self.slot.exit_code or code
         self.slot.exit_code = code if code >= 0 else 128 - code
         self.slot.has_exited = 1
+        return code
 
     def report_death(self, code: int, place: str) -> None:
         """Publish that the rank has died at `place`, unless there is another report."""
@@ -466,10 +461,10 @@ class Parent:
         if self.job is None:
             _exit(code)
         job = self.job
-        job.note_exit(code)
+        code = job.note_exit(code)
         if self.was_told_to_end and code < 0 and not job.report():
             _exit(code)  # the launcher or the user has ended it, and needs no report
-        if (code < 0 or not job.has_ended_program()) and not job.report():
+        if (code < 0 or job.slot.cell_state == CellState.RUNNING) and not job.report():
             job.report_death(code, student_line(frames_in(self.stack)))
         if report := job.report():
             self._end(job, report)

@@ -464,8 +464,7 @@ def _without_details(entry: Entry) -> Entry:
 def call_details(call: CallRecord) -> str:
     """Return what the ranks must agree on besides the operation: `10 float32, SUM, root 0`."""
     details = [
-        "" if call.count is None or call.dtype is None else f"{call.count} {call.dtype}",
-        call.dtype if call.count is None else "",
+        call.dtype if call.count is None else f"{call.count} {call.dtype or 'elements'}",
         call.reduction,
         "" if call.root is None else f"root {call.root}",
     ]

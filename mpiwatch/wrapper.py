@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,12 +145,6 @@ def like_mpi4py(method: Callable[..., Any], name: str, own: type = MPI.Cartcomm)
     """Return the method with the name and the docstring of mpi4py's own."""
     method.__name__, method.__doc__ = name, getattr(own, name).__doc__
     return method
-
-
-def renamed(read: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function that reads arguments, with the name of the call that an error about them is of."""
-    code = read.__code__.replace(co_name=name, co_qualname=name)
-    return FunctionType(code, read.__globals__, name, read.__defaults__)
 
 
 class LikeMpi4py(type):
@@ -480,7 +473,7 @@ def check_buffers(comm: MPI.Intracomm, call: str, buffers: Sequence[Any], root: 
 
     The rank that has it learns so before other ranks rely on it.
     """
-    name = _plain_name(call)
+    name = plain_name(call)
     for index, (buffer, layout) in enumerate(zip(buffers, LAYOUTS.get(name, ()), strict=False)):
         if not isinstance(buffer, (list, tuple)) or (
             comm.rank != root and name in (TO_ROOT if index else FROM_ROOT)  # MPI ignores it
@@ -492,26 +485,25 @@ def check_buffers(comm: MPI.Intracomm, call: str, buffers: Sequence[Any], root: 
 
 
 @cache
-def _parameters(call: str) -> tuple[list[str], dict[str, Any], inspect.Signature]:
-    """Return the names and defaults of the parameters of a communicator's method, and its signature."""
-    parameters = list(inspect.signature(getattr(MPI.Intracomm, call)).parameters.values())[1:]
-    defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
-    return [each.name for each in parameters], defaults, inspect.Signature(parameters)
+def reader(call: str, owner: type = MPI.Intracomm, result: str = "locals()") -> Callable[..., Any]:
+    """Return a function with the parameters of mpi4py's method; it returns the arguments by their names.
 
-
-def arguments_of(call: str, arguments: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a communicator's method by the names that mpi4py gives them.
-
-    Raise TypeError if mpi4py does not take them.
+    With another `result`, it returns these expressions; `{0}` stands for the first parameter.
+    Its name is that of the call, so that Python's error about a wrong argument names the call.
     """
-    names, defaults, whole = _parameters(call)
-    given = defaults | dict(zip(names, arguments, strict=False)) | named
-    if len(given) != len(names) or len(arguments) > len(names):
-        whole.bind(*arguments, **named)
-    return given
+    parameters = inspect.signature(getattr(owner, call)).parameters.values()
+    given = [each for each in parameters if each.name not in ("self", "cls")]
+    optional = [each for each in given if each.default is not each.empty]
+    words = [each.name + "=None" * (each in optional) for each in given]
+    made: dict[str, Any] = {}
+    result = result.format(*(each.name for each in given))
+    exec(f"def {call}({', '.join(words)}): return {result}", made)
+    made[call].__defaults__ = tuple(each.default for each in optional)
+    read: Callable[..., Any] = made[call]
+    return read
 
 
-def _plain_name(call: str) -> str:
+def plain_name(call: str) -> str:
     """Return `gather` for Gather, Igather and Gather_init."""
     name = call.removesuffix("_init").lower()
     return name[1:] if call[0] == "I" else name

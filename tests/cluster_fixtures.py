@@ -22,20 +22,20 @@ from jupyter_client.manager import KernelManager
 from nbformat.v4 import output_from_msg
 
 from mpiwatch import processes
-from tests.wrapped_errors import unwrapped
 
 DEADLINE_S = 150.0  # longer than that of connect(), whose error then says what it waited for
 SWEPT_S = 40.0  # for a supervisor to remove what its killed ranks have left
 Start = Callable[..., "subprocess.Popen[str]"]  # the fixture `ipcluster`
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = DEADLINE_S) -> None:
-    """Wait for a condition; fail with its description if it takes too long."""
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> Any:
+    """Wait until a condition is true and return its value; fail with its description if it takes too long."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (value := condition()):
         if time.monotonic() > deadline:
             pytest.fail(f"after {seconds:.0f} s still not: {what}", pytrace=False)
         time.sleep(0.05)
+    return value
 
 
 def is_stopped(process: psutil.Process) -> bool:
@@ -52,6 +52,15 @@ def is_mpiexec(process: psutil.Process) -> bool:
         return process.name() in ("mpiexec", "mpirun", "prterun", "prte")
     except psutil.NoSuchProcess:
         return False
+
+
+def unwrapped(traceback: list[str], message: str) -> list[str]:
+    """Return what an error shows, with the message's own line breaks if labkit has broken its long lines."""
+    shown, *rest = traceback or [""]
+    for whole in (message, f"{shown.partition(':')[0]}: {message}"):
+        if shown.split() == whole.split():
+            return [whole, *rest]
+    return traceback
 
 
 @dataclass

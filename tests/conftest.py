@@ -11,7 +11,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import nbformat
 import psutil
 import pytest
 from _pytest.mark.structures import ParameterSet
@@ -22,8 +24,10 @@ from tests.cluster_fixtures import ipcluster, kernel, new_kernel, world  # noqa:
 
 # A job that takes longer counts as hanging; on an idle machine every job takes a few seconds.
 DEADLINE_S = 120
+NOTEBOOK_S = 400  # for one notebook, on a busy machine
 
 HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"  # that tests run on ranks
 
 
 def thorough(value: object) -> ParameterSet:
@@ -43,6 +47,25 @@ def kill_tree(job: subprocess.Popen[str]) -> None:
             process.send_signal(signal.SIGKILL)
     psutil.wait_procs(family, timeout=DEADLINE_S)  # their memory is in use until they are gone
     job.wait(DEADLINE_S)
+
+
+def run_python(
+    *words: str | Path, code: int | None = 0, python: str | Path = sys.executable, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run this Python and return what it has printed. Its exit status must be `code`, unless that is None."""
+    options = {"timeout": DEADLINE_S, **options}
+    done = subprocess.run([python, *words], capture_output=True, text=True, check=False, **options)
+    assert code in (None, done.returncode), (
+        f"exit status {done.returncode}\n{done.stdout}{done.stderr[-3000:]}"
+    )
+    return done
+
+
+def run_notebook(path: Path, python: str | Path = sys.executable) -> Any:
+    """Run a notebook in its folder, as `make notebooks` does, and return it with its outputs."""
+    program = HERE.parent / "tools/run_notebooks.py"
+    run_python(program, path.name, python=python, cwd=path.parent, timeout=NOTEBOOK_S)
+    return nbformat.read(path, as_version=4)
 
 
 @contextmanager
@@ -92,41 +115,25 @@ def run(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> subproc
         return subprocess.CompletedProcess(job.args, job.returncode, output)
 
 
+def run_commands(p: int, *commands: tuple[str | Path, ...]) -> list[tuple[list[int], str]]:
+    """Run several `labkit` commands in one job; return the ranks' exit statuses and the output of each.
+
+    Output is that of rank 0 on standard error; standard output of other ranks may come with a later command.
+    """
+    listed = json.dumps([list(map(str, command)) for command in commands])
+    done = run(p, PROGRAMS / "several_commands.py", listed)
+    assert done.returncode == 0, done.stdout
+    parts = re.split(r"^ENDED (\[.*\])\n", done.stdout, flags=re.MULTILINE)
+    ends = [(json.loads(statuses), text) for text, statuses in zip(parts[::2], parts[1::2], strict=False)]
+    assert len(ends) == len(commands), done.stdout
+    return ends
+
+
 @pytest.fixture(scope="session", name="run")
 def _run() -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
 @pytest.fixture(scope="session")
-def run_commands() -> Callable[..., list[tuple[list[int], str]]]:
-    """Run several `labkit` commands in one job; return the ranks' exit statuses and the output of each.
-
-    Output is that of rank 0 on standard error; standard output of other ranks may come with a later command.
-    """
-
-    def run_commands(p: int, *commands: tuple[str | Path, ...]) -> list[tuple[list[int], str]]:
-        listed = json.dumps([list(map(str, command)) for command in commands])
-        done = run(p, HERE / "programs" / "several_commands.py", listed)
-        assert done.returncode == 0, done.stdout
-        parts = re.split(r"^ENDED (\[.*\])\n", done.stdout, flags=re.MULTILINE)
-        ends = [(json.loads(statuses), text) for text, statuses in zip(parts[::2], parts[1::2], strict=False)]
-        assert len(ends) == len(commands), done.stdout
-        return ends
-
-    return run_commands
-
-
-@pytest.fixture(scope="session", name="started")
-def _started() -> Callable[..., object]:
-    return started
-
-
-@pytest.fixture(scope="session", name="kill_tree")
-def _kill_tree() -> Callable[[subprocess.Popen[str]], None]:
-    return kill_tree
-
-
-@pytest.fixture(scope="session")
 def programs() -> Path:
-    """The directory of the programs that tests run on ranks."""
-    return HERE / "programs"
+    return PROGRAMS

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import nbformat
 import pytest
+
+from tests.conftest import run_python
 
 ROOT = Path(__file__).parents[1]
 spec = importlib.util.spec_from_file_location("book_figures", ROOT / "tools" / "book_figures.py")
@@ -55,7 +55,5 @@ def test_each_room_has_entries_on_its_api_page() -> None:
     program = (
         "import book_api; print([room for room, text in book_api.pages().items() if '\\n## ' not in text])"
     )
-    done = subprocess.run(  # a process of its own, as it loads MPI
-        [sys.executable, "-c", program], cwd=ROOT / "tools", capture_output=True, text=True, check=True
-    )
+    done = run_python("-c", program, cwd=ROOT / "tools")  # a process of its own, as it loads MPI
     assert done.stdout == "['index']\n"

@@ -124,13 +124,6 @@ def test_changelog_and_citation_state_the_version_of_the_package() -> None:
     assert cited and cited[1] == __version__
 
 
-def test_binder_installs_the_package_with_the_default_mpi_and_no_list_of_its_own() -> None:
-    lines = [line for line in (BINDER / "requirements.txt").read_text().splitlines() if line[0] != "#"]
-    assert lines == ["-e .[mpich]"]
-    assert "mpich" in PROJECT["optional-dependencies"]
-    assert {path.name for path in BINDER.iterdir()} == {"requirements.txt", "runtime.txt"}
-
-
 def test_binder_and_the_dev_container_have_the_same_python_which_the_package_allows() -> None:
     python = (BINDER / "runtime.txt").read_text().strip().removeprefix("python-")
     assert CONTAINER["image"].endswith(f"python:{python}")

@@ -42,13 +42,6 @@ def test_prepare_makes_the_directory_and_removes_only_leftovers(tmp_path: Path) 
     assert {path.name for path in directory.iterdir()} == {".hidden", "kept.txt", "now.txt", "below"}
 
 
-def test_prepare_refuses_a_file_in_the_way(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for place in ("file", "file/below"):
-        with pytest.raises(OSError), prepare(tmp_path / place):
-            pass
-
-
 WRITE = """
 import sys
 from pathlib import Path

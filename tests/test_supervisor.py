@@ -118,12 +118,34 @@ def test_files_of_other_programs_survive_a_job_although_they_are_named_like_mpis
 
 
 @pytest.mark.skipif(not LINUX, reason="elsewhere, no directory lists the segments")
+def test_a_new_file_that_got_the_inode_of_a_removed_one_is_the_jobs() -> None:
+    """A file system gives the number of a removed file to the next one that is made."""
+    before, after = (Path("/tmp", f"hydra_hwloc_xmlfile_{os.getpid()}{when}") for when in ("before", "after"))
+    try:
+        before.touch()
+        files = processes.JobFiles()
+        before.rename(after)
+        with after.open():
+            files.look(lambda: [os.getpid()])
+        assert files.left() == [str(after)]
+    finally:
+        processes.remove([str(before), str(after)])
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere, no directory lists the segments")
 def test_ranks_that_are_killed_as_soon_as_mpi_has_begun_leave_no_segment() -> None:
-    """A rank that has ended does not tell which segments it had mapped."""
+    """A rank that has ended does not tell which segments it had mapped.
+
+    The supervisor is woken when a segment is created. On a busy machine it may run later than the ranks:
+    they live until it has looked and waits again.
+    """
     script = (
-        "import os; from mpi4py import MPI\n"
+        "import os, psutil, time; from mpi4py import MPI\n"
         "MPI.COMM_WORLD.Barrier()\n"
         "mapped = [line.split()[-1] for line in open('/proc/self/maps') if '/dev/shm/' in line]\n"
+        f"supervisor, = [it for it in psutil.Process().parents() if {processes.__file__!r} in it.cmdline()]\n"
+        "end = time.monotonic() + 30\n"
+        "while supervisor.status() != psutil.STATUS_SLEEPING and time.monotonic() < end: time.sleep(0.001)\n"
         "if MPI.COMM_WORLD.rank == 0: print(*mapped, flush=True)\n"
         "MPI.COMM_WORLD.Barrier(); os.kill(os.getpid(), 9)"
     )

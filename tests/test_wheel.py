@@ -5,7 +5,6 @@ from __future__ import annotations
 import email
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -19,17 +18,15 @@ from labkit import __version__
 from labkit.cli.course import folders
 from tests.cluster.lab_session import Server
 from tests.cluster_fixtures import DEADLINE_S, World
+from tests.conftest import run_notebook, run_python
 
 ROOT = Path(__file__).parents[1]
 FIRST = "00_meet_the_cluster.ipynb"
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
-BUILD_S, RUN_S = 120, 300
 
 
 def build(root: Path, *options: str | Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", *map(str, options)]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=BUILD_S, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_python("-m", "hatchling", "build", *options, cwd=root)
 
 
 @pytest.fixture(scope="module")
@@ -124,16 +121,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
 
 def labkit(python: Path, folder: Path, *words: str) -> str:
     """Run a `labkit` command of the wheel in a folder; return what it prints."""
-    done = subprocess.run(
-        [python, "-m", "labkit", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=BUILD_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run_python("-m", "labkit", *words, python=python, cwd=folder).stdout
 
 
 @pytest.mark.clusters
@@ -175,7 +163,4 @@ def test_without_a_clone_the_lab_starts_and_its_copies_run(
         terminal.close(force=True)
     assert terminal.exitstatus == 0
     world.wait_until_empty()
-    command = [python, ROOT / "tools" / "run_notebooks.py", FIRST]
-    copies = folder / "my-notebooks"
-    done = subprocess.run(command, cwd=copies, capture_output=True, text=True, timeout=RUN_S, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_notebook(folder / "my-notebooks" / FIRST, python=python)

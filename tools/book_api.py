@@ -22,7 +22,6 @@ ROOMS = {
         "exercises",
         "reports",
         "plots",
-        "bench",
     )
 } | {"mpiwatch": "mpiwatch"}
 HEAD = """\
@@ -48,7 +47,7 @@ def of_room(room: str) -> Iterator[str]:
     module = importlib.import_module(ROOMS[room])
     yield f"# {ROOMS[room]}"
     yield _text(module)
-    for name in getattr(module, "__all__", ()):
+    for name in public_names(module):
         value = getattr(module, name)
         if inspect.ismodule(value):
             yield from of_module(value)
@@ -64,6 +63,19 @@ def of_room(room: str) -> Iterator[str]:
             ("waiting", "HangError"),
         ):
             yield from entry(f"{part}.{name}", getattr(importlib.import_module(f"mpiwatch.{part}"), name), 2)
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """Return the names that a room exports: its `__all__`, or what its `__init__.py` imports and defines."""
+
+    def is_exported(name: str, value: Any) -> bool:
+        ours = str(getattr(value, "__module__", "labkit")).startswith(("labkit", "mpiwatch"))
+        return not name.startswith("_") and (ours or get_origin(value) is not None)
+
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    public = (name for name, value in vars(module).items() if is_exported(name, value))
+    return sorted(name for name in public if not inspect.ismodule(vars(module)[name]))
 
 
 def of_module(module: ModuleType) -> Iterator[str]:

@@ -29,6 +29,7 @@ FIGURE_S = 30
 CODE_LINE_S = 3
 TRIES = 3  # of a check, until the function is correct
 BOARD_MIN, CLOSE_MIN = 10, 10  # for each notebook; for each session
+OPTIONAL = {"my_allreduce"}  # exercises that a notebook's minutes and points leave out
 
 TABLE = re.compile(r"(<!-- notebooks -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 MEASURED = re.compile(r"(<!-- measured -->\n\n)(?:.*?\n\n)??(<!-- end -->)", re.DOTALL)
@@ -38,7 +39,7 @@ LIST = re.compile(r"((?:`\w+`(?:, )?)+|–) \| \d+ \|")
 PART = re.compile(r"\[(\d\d)\]\([^)]*\): ([\d, –]+)")
 HEADING = re.compile(r"^##(?:(?P<task>#) Exercise| (?P<number>\d+) · | )")
 TIME = re.compile(
-    r"Time:(?:\*\*)? about (?P<all>\d+) minutes, (?P<part>\d+) of them for the (?P<count>\w+) exercises"
+    r"Time:(?:\*\*)? about (?P<all>\d+) minutes(?:, (?P<part>\d+) of them for the (?P<count>\w+) exercises)?"
 )
 NUMBERS = {"four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9}
 
@@ -171,13 +172,14 @@ def times(notebook: Path) -> tuple[int, int, int]:
         raise ValueError(
             f"{notebook.name}: the first cell needs 'Time: about N minutes, N of them for the … exercises'"
         )
-    count = found["count"]
-    return int(found["all"]), int(found["part"]), NUMBERS.get(count) or int(count)
+    count = found["count"] or 0  # a notebook without exercises names none
+    return int(found["all"]), int(found["part"] or 0), NUMBERS.get(count) or int(count)
 
 
 def of_catalogue(number: str) -> tuple[int, int, int]:
     """Return the minutes, the number and the points of a notebook's exercises; `number` is as in "05"."""
-    some = [exercise for exercise in catalogue.exercises().values() if exercise.notebook == number]
+    every = [each for name, each in catalogue.exercises().items() if name not in OPTIONAL]
+    some = [exercise for exercise in every if exercise.notebook == number]
     return sum(each.minutes for each in some), len(some), sum(each.points for each in some)
 
 

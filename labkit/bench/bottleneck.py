@@ -13,7 +13,7 @@ from time import perf_counter
 import numpy as np
 from mpi4py import MPI
 
-from labkit.bench.rows import Row, rows_of
+from labkit.bench.rows import Row, in_turns, rows_of
 from labkit.data import batches_by_index, digits, strided, weighted
 from labkit.nn import lenet5
 from labkit.train import Batches, Bottleneck, Straggler, speeds, train
@@ -55,33 +55,33 @@ def measure(comm: MPI.Intracomm, factor: float, epochs: int) -> tuple[list[Row],
     slow = Straggler([Bottleneck(size - 1, "slow-processor", factor=factor)], comm.rank)
     even = strided(n, comm.rank, size)
     few = even[: max(1, BATCH // size)]
-    found = speeds(comm, lenet5(), data.x_train[few], data.y_train[few], slow)
-    by_speed = weighted(n, comm.rank, found)
+    shares = speeds(comm, lenet5(), data.x_train[few], data.y_train[few], slow)
+    by_speed = weighted(n, comm.rank, shares)
     variants = {
         "weighted": (by_speed, slow),
         "equal-shards": (even, slow),
         "no-slow-rank": (even, Straggler((), comm.rank)),
     }
     models = {name: lenet5() for name in variants}
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    losses = dict.fromkeys(variants, 0.0)
-    for epoch in range(epochs):
-        for name in variants if epoch % 2 else reversed(variants):
-            shard, straggler = variants[name]
-            slices = batches_by_index(shard, n, BATCH)
-            batches = Batches(comm, data.x_train[shard], data.y_train[shard], slices=slices)
-            comm.Barrier()
-            start = perf_counter()
-            [row] = train(comm, models[name], batches, epochs=1, lr=LR, callbacks=[straggler])
-            seconds = comm.allreduce(perf_counter() - start, MPI.MAX)
-            losses[name] = row.global_loss
-            if epoch:  # the first epoch warms up
-                times[name].append(seconds)
-    medians = {name: statistics.median(measured) for name, measured in times.items()}
+
+    def epoch(name: str) -> tuple[float, float]:
+        """Return the time (s) of an epoch, and its loss."""
+        shard, straggler = variants[name]
+        slices = batches_by_index(shard, n, BATCH)
+        batches = Batches(comm, data.x_train[shard], data.y_train[shard], slices=slices)
+        comm.Barrier()
+        start = perf_counter()
+        [row] = train(comm, models[name], batches, epochs=1, lr=LR, callbacks=[straggler])
+        return comm.allreduce(perf_counter() - start, MPI.MAX), row.global_loss
+
+    measured = in_turns(variants, epochs - 1, epoch, warm_up=1)
+    times = {name: [seconds for seconds, _ in each] for name, each in measured.items()}
+    losses = {name: each[-1][1] for name, each in measured.items()}
+    medians = {name: statistics.median(each) for name, each in times.items()}
     lost = size / (size - 1 + 1 / factor)
     ideal = medians["no-slow-rank"] * lost
     pairs = zip(times["weighted"], times["no-slow-rank"], strict=True)
-    figures = Figures(statistics.median(ours / (lost * even) for ours, even in pairs), losses, found)
+    figures = Figures(statistics.median(ours / (lost * even) for ours, even in pairs), losses, shares)
     shown = {"weighted": medians["weighted"], "ideal": ideal, "equal-shards": medians["equal-shards"]}
     case = f"lenet5/b{BATCH}/p{size}/slow{factor:g}"
     return rows_of(case, {name: 1e3 * s for name, s in shown.items()}, "ms"), figures

@@ -33,7 +33,7 @@ from labkit.bench.rows import Row, rows_of
 from labkit.bench.rows import table as table_of
 from labkit.comm import ALGORITHMS, choose, run, shared_array, tags
 from labkit.comm.auto import refit_costs
-from labkit.comm.timing import ITEM, Allreduce, Report, Sum, Times, measure, print_progress
+from labkit.comm.timing import ITEM, Allreduce, Report, Sum, Times, count_hosts, measure, print_progress
 from labkit.schedules import ALLREDUCE, FittedModel, Measurement, fit_cost_model, hierarchical
 
 SIZES = tuple(4**k for k in range(1, 14))  # 4 B … 64 MiB
@@ -60,8 +60,7 @@ def compare(
     Each size takes about `seconds`. With `refit`, first measure anew what `auto` chooses by. `report` is
     called with a line about the progress, often. Collective.
     """
-    nodes = set(comm.allgather(MPI.Get_processor_name()))
-    place = f"p{comm.size}" if len(nodes) == 1 else "hosts"
+    place = f"p{comm.size}" if count_hosts(comm) == 1 else "hosts"
     if refit:
         refit_costs(comm)
     choices = [choose(comm, size) for size in sizes]
@@ -178,7 +177,7 @@ def gloo(comm: MPI.Intracomm) -> Iterator[Sum | None]:
 
 def _network(comm: MPI.Intracomm) -> tuple[str, str]:
     """Return the network card to use and this rank's address on it; on a single host, no card."""
-    if len(set(comm.allgather(MPI.Get_processor_name()))) == 1:
+    if count_hosts(comm) == 1:
         return "", LOOPBACK
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     for name, addresses in psutil.net_if_addrs().items():
@@ -311,24 +310,16 @@ def predict(times: Times, p: int) -> Prediction | None:
 
 def model_rows(times: Times, prediction: Prediction, place: str) -> list[Row]:
     """Return rows of measured against predicted times at the held-out sizes, and of the median error (%)."""
-    found, errors = [], []
+    found, errors = list[Row](), []
     for size in prediction.held_out:
         if size < SMALLEST:
             continue
         for name, predicted in prediction.predicted[size].items():
             measured = times[size][name]
-            found.append(
-                Row(
-                    f"model/{name}/{units.format_size(size)}/{place}",
-                    1e3 * measured,
-                    "predicted",
-                    1e3 * predicted,
-                    "ms",
-                    measured / predicted,
-                )
-            )
+            shown = {name: 1e3 * measured, "predicted": 1e3 * predicted}
+            found += rows_of(f"model/{name}/{units.format_size(size)}/{place}", shown, "ms")
             errors.append(100 * abs(predicted / measured - 1))
     if errors:
-        median = statistics.median(errors)
-        found.append(Row(f"model/median/{place}", median, "target", TARGET, "%", median / TARGET))
+        shown = {"error": statistics.median(errors), "target": TARGET}
+        found += rows_of(f"model/median/{place}", shown, "%")
     return found

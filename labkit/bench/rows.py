@@ -7,9 +7,12 @@ measured in turn, round after round, are affected alike; functions measured one 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import TypeVar
+
+Measured = TypeVar("Measured")
 
 
 @dataclass(frozen=True)
@@ -24,18 +27,30 @@ class Row:
     ratio: float
 
 
+def in_turns(
+    names: Iterable[str], rounds: int, measure: Callable[[str], Measured], warm_up: int = 2
+) -> dict[str, list[Measured]]:
+    """Return what `measure(name)` returns in each round; all take a turn in a round, in changing order."""
+    found: dict[str, list[Measured]] = {name: [] for name in names}
+    for number in range(-warm_up, rounds):
+        for name in found if number % 2 else reversed(found):
+            measured = measure(name)
+            if number >= 0:
+                found[name].append(measured)
+    return found
+
+
 def interleaved(
     functions: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2
 ) -> dict[str, float]:
-    """Return each function's median time (ms); in each round all are called once, in changing order."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    names = list(functions)
-    for number in range(-warm_up, rounds):
-        for name in names if number % 2 else reversed(names):
-            start = perf_counter()
-            functions[name]()
-            if number >= 0:
-                times[name].append(1e3 * (perf_counter() - start))
+    """Return each function's median time (ms), of calls that take turns."""
+
+    def measure(name: str) -> float:
+        start = perf_counter()
+        functions[name]()
+        return 1e3 * (perf_counter() - start)
+
+    times = in_turns(functions, rounds, measure, warm_up)
     return {name: statistics.median(measured) for name, measured in times.items()}
 
 

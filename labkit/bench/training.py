@@ -30,6 +30,7 @@ from labkit.bench.pytorch import LR, MOMENTUM, WEIGHT_DECAY, pytorch_model
 from labkit.bench.rows import Row, rows_of
 from labkit.bench.step import batch_for
 from labkit.comm import ALGORITHMS, sleeping_barrier
+from labkit.comm.timing import Report, count_hosts
 from labkit.data import local_batches
 from labkit.nn import MODELS, SGD, Model
 from labkit.train import Batches, Buckets, Callback, Step, train
@@ -58,7 +59,6 @@ class Case(NamedTuple):
 
 STEPS = {"vgg11": 3, "lenet5": 21, "mlp": 21}  # of a turn; the first is not measured
 Samples = tuple[np.ndarray, np.ndarray]
-Report = Callable[[str], None]
 Run = Callable[[], Sequence[Step]]  # trains for a few steps
 
 
@@ -103,34 +103,22 @@ def without_overlap(one_node: bool) -> str:
     return SHARED_MEMORY if one_node else RING
 
 
-def setups(p: int, batch: int, *, one_node: bool, pytorch: bool) -> list[Case]:
-    """Return all set-ups on p ranks with a local batch of `batch`, and one rank with all their images."""
-    names = [ALONE, TORCH_ALONE]
-    if p > 1:
-        names += [ROOT, ALLREDUCE, without_overlap(one_node), OVERLAP, NO_AVERAGING]
-        names += [DDP, DDP_NO_OVERLAP, DDP_NO_SYNC]
-    return [
-        Case(name, 1 if name in (ALONE, TORCH_ALONE) else p, p * batch)
-        for name in names
-        if pytorch or name not in BY_PYTORCH
-    ]
+def cases_of(p: int, batch: int, scaling: str | None, *, one_node: bool, pytorch: bool) -> list[Case]:
+    """Return all set-ups on p ranks with a local batch of `batch`, and one rank with all their images.
 
-
-def scaling_cases(p: int, batch: int, *, one_node: bool, pytorch: bool, strong: bool) -> list[Case]:
-    """Return some set-ups on 1 … p ranks.
-
-    Strong scaling divides a global batch of p · `batch` among the ranks; in weak scaling, each rank has a
-    local batch of `batch`.
+    For `scaling`, return some set-ups on 1 … p ranks instead: "strong" divides a global batch of p · `batch`
+    among the ranks; with "weak", each rank has a local batch of `batch`.
     """
-    found = []
-    for ranks in range(1, p + 1):
-        names = [ALONE, TORCH_ALONE] if ranks == 1 else [ALLREDUCE, without_overlap(one_node), OVERLAP, DDP]
-        found += [
-            Case(name, ranks, (p if strong else ranks) * batch)
-            for name in names
-            if pytorch or name not in BY_PYTORCH
-        ]
-    return found
+    after = without_overlap(one_node)
+    if scaling:
+        names = [ALLREDUCE, after, OVERLAP, DDP]
+    else:
+        names = [ROOT, ALLREDUCE, after, OVERLAP, NO_AVERAGING, DDP, DDP_NO_OVERLAP, DDP_NO_SYNC]
+    alone = 1 if scaling == "weak" else p  # local batches that one rank takes by itself
+    found = [Case(name, 1, alone * batch) for name in (ALONE, TORCH_ALONE)]
+    for ranks in range(2 if scaling else max(2, p), p + 1):
+        found += [Case(name, ranks, (ranks if scaling == "weak" else p) * batch) for name in names]
+    return [case for case in found if pytorch or case.setup not in BY_PYTORCH]
 
 
 def compare(
@@ -138,18 +126,14 @@ def compare(
 ) -> tuple[list[Row], str]:
     """Return rows and a table: of all set-ups on all ranks or, for "strong" or "weak" scaling, on 1 … p.
 
-    `batch` is each rank's local batch; in strong scaling, that on all ranks. `report` is called with a line
-    about the progress, often. Collective.
+    `batch` is each rank's local batch; in strong scaling, on p ranks. `report` is called with a line about
+    the progress, often. Collective.
     """
-    one_node = len(set(comm.allgather(MPI.Get_processor_name()))) == 1
+    one_node = count_hosts(comm) == 1
     place = "shm" if one_node else "hosts"
     with gloo(comm) as all_reduce:
         pytorch = all_reduce is not None
-        cases = (
-            scaling_cases(comm.size, batch, one_node=one_node, pytorch=pytorch, strong=scaling == "strong")
-            if scaling
-            else setups(comm.size, batch, one_node=one_node, pytorch=pytorch)
-        )
+        cases = cases_of(comm.size, batch, scaling, one_node=one_node, pytorch=pytorch)
         times = measure(comm, model, cases, rounds, report, one_node=one_node)
     machines = dict(comm.allgather((machine(), cores())))
     limit = core_limit(sorted({case.p for case in cases}), sum(machines.values()))

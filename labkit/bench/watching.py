@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from labkit.bench.rows import Row, rows_of
+from labkit.bench.rows import Row, in_turns, rows_of
 from labkit.units import KIB, MIB, format_size
 from mpiwatch.collectives import Channel
 from mpiwatch.communicators import watch
@@ -46,16 +46,15 @@ def measure(rounds: int = 11) -> list[Row]:
     rows = []
     for size, calls in SIZES.items():
         array = np.zeros(size // 4, np.float32)
-        times: dict[str, list[float]] = {name: [] for name in functions}
-        for number in range(-1, rounds):
-            for name, function in list(functions.items())[:: 1 if number % 2 else -1]:
-                raw.Barrier()
-                start = perf_counter()
-                for _ in range(calls):
-                    function(MPI.IN_PLACE, array)
-                slowest = raw.allreduce((perf_counter() - start) / calls, MPI.MAX)
-                if number >= 0:  # the first round warms up
-                    times[name].append(1e6 * slowest)
+
+        def measure_one(name: str, array: np.ndarray = array, calls: int = calls) -> float:
+            raw.Barrier()
+            start = perf_counter()
+            for _ in range(calls):
+                functions[name](MPI.IN_PLACE, array)
+            return 1e6 * raw.allreduce((perf_counter() - start) / calls, MPI.MAX)
+
+        times = in_turns(functions, rounds, measure_one, warm_up=1)
         medians = {name: statistics.median(measured) for name, measured in times.items()}
         case = f"{format_size(size)}/p{raw.size}"
         rows += rows_of(

@@ -35,11 +35,14 @@ COMMANDS = {
         "labkit.cli.checklist",
         "Hold a run's record against the checklist of docs/checklist.md.",
     ),
-    "contest": ("labkit.cli.contest", "Run a class's all-reduce schedules over three networks."),
+    "contest": (
+        "labkit.cli.contest",
+        "Print a class's table: all-reduce schedules, or an incident.",
+    ),
     "release": ("labkit.cli.release", "Copy the notebooks for students: stubs and no outputs."),
     "solutions": ("labkit.cli.release", "Copy the notebooks for instructors: with all solutions."),
-    "progress": ("labkit.cli.progress", "List the exercises and what is done."),
-    "collect": ("labkit.cli.collect", "Assemble what you have written into a program: my_ddp.py."),
+    "progress": ("labkit.cli.exercises", "List the exercises and what is done."),
+    "collect": ("labkit.cli.exercises", "Assemble what you have written into a program: my_ddp.py."),
     "export": ("labkit.cli.export", "Write a notebook's %%px cells as a program for mpiexec."),
 }
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +16,14 @@ from typing import TYPE_CHECKING
 import click
 
 from labkit import units
+from labkit.children import ChildError, run_child
 from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
-from labkit.cli.ranks import child_rows, mpiexec, on_ranks, world
+from labkit.cli.ranks import on_ranks, world
 from mpiwatch import launch
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from labkit.bench.collectives import Prediction
     from labkit.bench.rows import Row
     from labkit.comm.timing import Times
@@ -26,15 +31,11 @@ if TYPE_CHECKING:
 MODELS = "vgg11", "lenet5"
 MOST_BYTES = 4 << 30
 NOT_DRAWN = {"hand-written", "shared-memory-copied", "auto"}  # their curves lie on or between the others
-STEP_DEADLINE_S = 3600.0  # per number of threads; large batches of VGG-11 take minutes
-WATCHING_DEADLINE_S = 600.0  # it takes seconds
-MINE_DEADLINE_S = 300.0  # seconds; a slow answer may take minutes
-TRAINING_DEADLINE_S = 3600.0  # the defaults take minutes
-COLLECTIVES_DEADLINE_S = 900.0  # a complete run takes about a minute
+DEADLINE_S = 3600.0  # the defaults take seconds or minutes; large batches of VGG-11 take longer
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
 ranks_option = click.option(
-    "--ranks", type=Whole(max=MOST_RANKS), help="Ranks to start without mpiexec. [default: 4]"
+    "-n", "--ranks", type=Whole(max=MOST_RANKS), help="Ranks to start without mpiexec. [default: 4]"
 )
 
 
@@ -46,6 +47,31 @@ def command() -> None:
 def _print(rows: list[Row], as_json: bool, text: str = "") -> None:
     """Print rows as JSON, or else the text."""
     click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else text)
+
+
+@contextmanager
+def _ranks(name: str, ranks: int | None) -> Iterator[MPI.Intracomm]:
+    """Yield the communicator of all ranks. The command starts them, unless a launcher has.
+
+    At the end, they wait asleep for rank 0, which prints.
+    """
+    on_ranks(ranks or 4, DEADLINE_S)
+    with world(f"labkit bench {name}", ranks) as comm:
+        yield comm
+        from labkit.comm import sleeping_barrier
+
+        sleeping_barrier(comm)
+
+
+def _child_rows(command: Sequence[str]) -> list[Row]:
+    """Run a command that prints rows as JSON, and return the rows. Raise ClickException if it fails."""
+    from labkit.bench.rows import Row
+
+    try:
+        output = run_child(command, deadline_s=DEADLINE_S).stdout
+    except ChildError as error:
+        raise click.ClickException(str(error)) from None
+    return [Row(**row) for row in json.loads(output)]
 
 
 @command.command
@@ -66,7 +92,7 @@ def step(models: tuple[str, ...], batches: tuple[int, ...], threads: tuple[int, 
         options += [word for batch in batches for word in ("--batch", str(batch))]
         for count in threads:
             words = [sys.executable, "-m", "labkit", "bench", "step", "--json", *options]
-            rows += child_rows([*words, "--threads", str(count)], STEP_DEADLINE_S)
+            rows += _child_rows([*words, "--threads", str(count)])
     else:
         (count,) = threads or (1,)
         os.environ.update({name: str(count) for name in launch.ONE_THREAD})
@@ -80,7 +106,7 @@ def step(models: tuple[str, ...], batches: tuple[int, ...], threads: tuple[int, 
 
 @command.command
 @click.argument("program", type=Place(exists=True, dir_okay=False))
-@click.option("-n", "--ranks", type=Whole(max=MOST_RANKS), default=4, show_default=True, help="MPI ranks.")
+@ranks_option
 @click.option("--model", type=click.Choice(["mlp", "lenet5", "cnn"]), default="mlp", show_default=True)
 @click.option(
     "--average", default="ring", show_default=True, help="As in the program; not overlapped or sharded."
@@ -89,36 +115,36 @@ def step(models: tuple[str, ...], batches: tuple[int, ...], threads: tuple[int, 
 @click.option("--rounds", type=Whole(), default=51, show_default=True)
 @json_option
 def mine(
-    program: Path, ranks: int, model: str, *, average: str, batch: int, rounds: int, as_json: bool
+    program: Path, ranks: int | None, model: str, *, average: str, batch: int, rounds: int, as_json: bool
 ) -> None:
     """Time the training step of PROGRAM, the my_ddp.py that `labkit collect` writes.
 
-    Forward pass, backward pass, averaging and update are compared with labkit's; the averaging and the step
-    also with MPI's Allreduce in its place; the step also with PyTorch's DistributedDataParallel if PyTorch is
-    installed. The program runs in processes of its own.
+    Gradient, averaging and update are compared with labkit's; the averaging and the step also with MPI's
+    Allreduce in its place. If PyTorch is installed, the step is also compared with DistributedDataParallel's,
+    one thread on each rank: the forward and backward pass, the all-reduce over gloo during it, and SGD.
     """
-    from labkit.bench.rows import table
+    with _ranks("mine", ranks) as comm:
+        from labkit.bench.mine import measure
+        from labkit.bench.rows import table
 
-    os.environ.update(launch.ONE_THREAD)
-    words = [str(program), model, average, str(batch), str(rounds)]
-    start = [*mpiexec(ranks), sys.executable, "-m", "mpi4py", "-m", "labkit.bench.mine"]
-    rows = child_rows([*start, *words], MINE_DEADLINE_S)
-    _print(rows, as_json, table(rows))
+        with redirect_stdout(sys.stderr):  # what the program prints
+            rows = measure(comm, program, model, average, batch=batch, rounds=rounds)
+        if comm.rank == 0:
+            _print(rows, as_json, table(rows))
 
 
 @command.command
-@click.option("--ranks", type=Whole(max=MOST_RANKS), default=4, show_default=True, help="MPI ranks to start.")
+@ranks_option
 @json_option
-def watching(ranks: int, as_json: bool) -> None:
+def watching(ranks: int | None, as_json: bool) -> None:
     """Time Allreduce on the watched communicator against the MPI library's own."""
-    from labkit.bench.rows import table
+    with _ranks("watching", ranks) as comm:
+        from labkit.bench.rows import table
+        from labkit.bench.watching import measure
 
-    program = "import json, dataclasses; from labkit.bench.watching import measure; rows = measure(); "
-    program += (
-        "from mpi4py import MPI; MPI.COMM_WORLD.rank or print(json.dumps([*map(dataclasses.asdict, rows)]))"
-    )
-    rows = child_rows([*mpiexec(ranks), sys.executable, "-c", program], WATCHING_DEADLINE_S)
-    _print(rows, as_json, table(rows))
+        rows = measure()
+        if comm.rank == 0:
+            _print(rows, as_json, table(rows))
 
 
 @command.command
@@ -176,16 +202,13 @@ def training(
     trains the same model in the same rounds. The command starts its own ranks, unless mpiexec or
     `labkit hosts run` has started it on ranks.
     """
-    on_ranks(ranks or 4, TRAINING_DEADLINE_S)
-    with world("labkit bench training", ranks) as comm:
+    with _ranks("training", ranks) as comm:
         from labkit.bench.training import compare
-        from labkit.comm import sleeping_barrier
         from labkit.comm.timing import progress
 
         rows, text = compare(comm, model, batch, scaling, rounds=rounds, report=progress(comm))
         if comm.rank == 0:
             _print(rows, as_json, text)
-        sleeping_barrier(comm)
 
 
 def _sizes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -232,7 +255,7 @@ def _bandwidth(context: click.Context, option: click.Parameter, text: str | None
 )
 @click.option("--refit", is_flag=True, help="Measure anew what the algorithm auto chooses by.")
 @json_option
-@click.option("--plot", type=Place(dir_okay=False), help="Draw time against size, as a PNG file.")
+@click.option("--plot", type=Place(writable_file=True), help="Draw time against size, as a PNG file.")
 def collectives(
     ranks: int | None,
     *,
@@ -249,13 +272,10 @@ def collectives(
     by hand, and gloo if PyTorch is installed. algbw is bytes / time, busbw is algbw · 2(p-1)/p. The rows
     "model" compare the other sizes with the cost model's prediction, fitted to some of the sizes.
     """
-    on_ranks(ranks or 4, COLLECTIVES_DEADLINE_S)
-    with world("labkit bench collectives", ranks) as comm:
+    with _ranks("collectives", ranks) as comm:
         from labkit.bench.collectives import SIZES, compare
-        from labkit.comm import raise_together, sleeping_barrier
         from labkit.comm.timing import progress
 
-        raise_together(comm, _unwritable(plot) if plot and comm.rank == 0 else None)
         rows, text, times, predicted = compare(
             comm, sizes or SIZES, seconds, bandwidth, refit=refit, report=progress(comm)
         )
@@ -263,14 +283,6 @@ def collectives(
             _print(rows, as_json, text)
             if plot:
                 _draw(plot, times, predicted)
-        sleeping_barrier(comm)  # rank 0 draws
-
-
-def _unwritable(path: Path) -> str | None:
-    """Return why a file cannot be written, or None: to know it before a long run rather than after it."""
-    if os.access(path if path.exists() else path.parent, os.W_OK):
-        return None
-    return f"cannot write to --plot {path}: there is no such directory, or you may not write to it"
 
 
 def _draw(path: Path, times: Times, predicted: Prediction | None) -> None:

@@ -1,4 +1,4 @@
-"""`labkit contest`: the table of a class, from the entries to the all-reduce contest in a folder."""
+"""`labkit contest`: the table of a class, for the all-reduce contest or for an incident of notebook 11."""
 
 # ruff: noqa: PLC0415 (imports inside functions: --help must not wait for NumPy)
 
@@ -16,15 +16,21 @@ from labkit.cli.inputs import InputError, Place, Whole
 @click.argument("folder", type=Place(exists=True, file_okay=False))
 @click.option("--ranks", type=Whole(2, 32), default=6, show_default=True, help="MPI ranks to start.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
-def command(folder: Path, ranks: int, *, as_json: bool) -> None:
+@click.option("--incident", type=Whole(0), help="Print the table of this incident of notebook 11 instead.")
+def command(folder: Path, ranks: int, incident: int | None, *, as_json: bool) -> None:
     """Run every entry in FOLDER over three emulated networks, and print the table of scores.
 
     An entry is a file NAME.py; the last function that it defines takes the number of ranks and yields the
     rounds of an all-reduce. It runs in the sandbox of the exercises. docs/instructors.md explains the scores.
+    With --incident SEED, FOLDER holds a copy of each student's progress.json, NAME.json, and nothing runs.
     """
     from labkit.children import ChildError
-    from labkit.exercises import allreduce_contest, sandbox
+    from labkit.exercises import allreduce_contest, on_call, sandbox
 
+    if incident is not None:
+        scored = on_call.class_rows(folder, incident)
+        click.echo(json.dumps(scored, indent=1) if as_json else on_call.class_table(scored))
+        return
     if why := sandbox.refusal():
         click.echo(f"Entries run with all of your rights: this system allows no sandbox ({why}).", err=True)
     sandbox.in_use = not why

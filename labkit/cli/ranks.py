@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -23,8 +22,6 @@ from mpiwatch.processes import print_error
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-    from labkit.bench.rows import Row
 
 
 # Launchers set one of the first two for each rank, and `on_ranks` sets the last: with a launcher that sets
@@ -56,17 +53,6 @@ def mpiexec(p: int) -> list[str]:
             f"there is no {found} to start ranks with: install MPI, for example by pip install mpich"
         )
     return [found, "-n", str(p)]
-
-
-def child_rows(command: Sequence[str], deadline_s: float) -> list[Row]:
-    """Run a command that prints rows as JSON, and return the rows. Raise ClickException if it fails."""
-    from labkit.bench.rows import Row
-
-    try:
-        output = run_child(command, deadline_s=deadline_s).stdout
-    except ChildError as error:
-        raise click.ClickException(str(error)) from None
-    return [Row(**row) for row in json.loads(output)]
 
 
 def on_ranks(p: int, deadline_s: float) -> None:

@@ -76,7 +76,6 @@ OF_THE_COMMAND: list[Option] = [
         metavar="RUN",
         help="Continue the run in this directory from its last checkpoint.",
     ),
-    click.option("--ordered", is_flag=True, help="Print the lines of each epoch in the order of ranks."),
 ]
 HEADINGS = [(setting.metadata["option"].heading, _option(setting)) for setting in fields(Settings)]
 HEADINGS += [(THE_RUN, option) for option in OF_THE_COMMAND]
@@ -99,10 +98,9 @@ class TrainCommand(click.Command):
 
 def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add all options to a command's function."""
-    # It has one value and nothing reads it. Older runs wrote it into the command that repeats them.
-    function = click.option("--optimizer", type=click.Choice(["sgd"]), hidden=True, expose_value=False)(
-        function
-    )
+    # Nothing reads these, but older commands have them: there is one optimiser, and lines are always ordered.
+    for name, kind in ("--optimizer", {"type": click.Choice(["sgd"])}), ("--ordered", {"is_flag": True}):
+        function = click.option(name, hidden=True, expose_value=False, **kind)(function)
     for _, option in reversed(HEADINGS):
         function = option(function)
     return function
@@ -110,7 +108,7 @@ def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(cls=TrainCommand)
 @with_options
-def command(preset: str | None, resume: Path | None, out: Path | None, ordered: bool, **options: Any) -> None:
+def command(preset: str | None, resume: Path | None, out: Path | None, **options: Any) -> None:
     """Train a model on the ranks that mpiexec started: mpiexec -n 4 labkit train --out run.
 
     For each epoch, every rank prints its own and the global loss, its training accuracy, its contribution to
@@ -141,7 +139,7 @@ def command(preset: str | None, resume: Path | None, out: Path | None, ordered: 
     given = {name: value for name, value in options.items() if value not in (None, ())}
     with ending_together(comm, NAME):
         folder = out or resume or Path("runs", str(preset))
-        run(comm, given, folder, preset=preset, resume=resume, ordered=ordered, draw=draw)
+        run(comm, given, folder, preset=preset, resume=resume, draw=draw)
 
 
 def draw(out: Path, rows: list[Epoch], steps: list[Step], run: dict[str, Any]) -> None:

@@ -183,11 +183,7 @@ def prepare_profile(profile: str, n: int) -> str:
     if profile == "hosts":
         from labkit import hosts  # noqa: PLC0415  (`ipcluster` loads this module, and should not wait for it)
 
-        if (up := len(hosts.running().hosts)) < n:
-            raise ClusterError(
-                f"{n} ranks do not fit on {up} hosts: each host runs one rank. "
-                f"Run `labkit hosts down`, then `labkit hosts up --n {n}`."
-            )
+        hosts.running(n)
     if profile == "slurm":
         slurm.load()  # report a wrong setting here rather than as a controller that does not start
         if not shutil.which("sbatch"):

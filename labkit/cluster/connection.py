@@ -76,10 +76,11 @@ def connect(
       of a cell what it has left behind (see docs/strict.md). Strict mode lasts until the engines end.
     - `timeout`: how long to wait for the engines, in seconds.
 
-    Raise `labkit.hosts.HostsError` if the profile is `hosts` and no hosts are up, and
+    Raise `labkit.hosts.HostsError` if the profile is `hosts` and fewer than `n` hosts are up, and
     `labkit.cluster.errors.ClusterError` if the engines did not start, do not answer, do not form one world of
     `n` ranks, or run a cell of another notebook.
     """
+    before = clusters.own_cluster
     try:
         n, profile, chosen = chosen_by_environment(n, profile)
         if n < 1:
@@ -88,6 +89,8 @@ def connect(
         infos, recorder, cleared = attempt.finish(restart, deadline_s, strict)
     except BaseException:
         cancel_pending_job()
+        if clusters.own_cluster is not before:
+            clusters.stop_own_cluster()  # a notebook may stay open for days
         if (shell := get_ipython()) is not None:
             errors.refuse_cells(shell, errors.NOT_CONNECTED)
         raise
@@ -114,8 +117,8 @@ def cancel_pending_job() -> None:
     state = job.state()
     if state is None or state.is_pending:
         clusters.stop_own_cluster()
-        if state is not None:
-            print(f"SLURM job {state.job} has been cancelled.")
+        job_name = f"SLURM job {state.job}" if state else "The SLURM job that was being submitted"
+        print(f"{job_name} has been cancelled.")
 
 
 def chosen_by_environment(n: int, profile: str) -> tuple[int, str, str]:
@@ -232,10 +235,8 @@ class Attempt:
         """Return the error for engines that are not up by the deadline, if SLURM does not know why."""
         if why:
             return ClusterError(why)
-        registered, output = (
-            len(self.client.ids),
-            "".join(map(last_output, private.engine_sets(self.cluster))),
-        )
+        registered = len(self.client.ids)
+        output = "".join(map(last_output, private.engine_sets(self.cluster)))
         if self.cluster is clusters.own_cluster and not 0 < registered < self.n:
             clusters.stop_own_cluster()  # its controller may be at fault: the next call starts another
         silent = ", but not all of them answered" if registered >= self.n else ""

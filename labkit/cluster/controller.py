@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -52,6 +53,12 @@ class Controller(IPController):
             raise OSError(error.errno, f"{error.strerror} (port {port})") from None
         self._bound.append(bound)
         return port
+
+    def save_connection_dict(self, fname: str, cdict: dict[str, Any]) -> None:
+        """Write a connection file whole: an engine reads it as soon as it exists."""
+        part, folder = f".{fname}", Path(self.profile_dir.security_dir)
+        super().save_connection_dict(part, cdict)
+        (folder / part).replace(folder / fname)
 
     def _engine_ip_default(self) -> str:
         """Name Unix sockets in the hosts' folder by this process; labkit.cluster.supervisor removes them."""

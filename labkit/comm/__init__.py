@@ -11,47 +11,15 @@ from labkit.comm.averaging import (
     ALGORITHMS,
     Averages,
     Averaging,
-    allocate_gradient,
     average,
     check_before_averaging,
-    gradient_factor,
 )
 from labkit.comm.counting import CountedTraffic, CountingComm
-from labkit.comm.datasets import SharedSet, fetch, once_per_node, scatter
+from labkit.comm.datasets import SharedSet, all_or_none, fetch, once_per_node, scatter
 from labkit.comm.emulation import EmulatedComm, Link, parse_link
-from labkit.comm.output import print_by_rank
 from labkit.comm.running import run
 from labkit.comm.scheduled import RingComm, ScheduledComm
 from labkit.comm.shared_memory import shared_array
 from mpiwatch.waiting import CollectiveError, raise_together, sleeping_barrier
 
 mpiwatch.wrappers.append("labkit.comm")
-
-__all__ = [
-    "AGGREGATES",
-    "ALGORITHMS",
-    "Averages",
-    "Averaging",
-    "CollectiveError",
-    "CountedTraffic",
-    "CountingComm",
-    "EmulatedComm",
-    "Link",
-    "RingComm",
-    "ScheduledComm",
-    "SharedSet",
-    "allocate_gradient",
-    "average",
-    "check_before_averaging",
-    "choose",
-    "fetch",
-    "gradient_factor",
-    "once_per_node",
-    "parse_link",
-    "print_by_rank",
-    "raise_together",
-    "run",
-    "scatter",
-    "shared_array",
-    "sleeping_barrier",
-]

@@ -1,14 +1,11 @@
-"""The all-reduce algorithm `auto`: for each size the one with the lowest fitted cost on these ranks.
+"""The all-reduce algorithm `auto`: for each size the fastest one, as measured on these ranks.
 
 The α–β–γ model says why an algorithm is fast, but is off by a quarter where ranks share cores and where the
-MPI library switches between protocols. So each algorithm has a cost of its own, which goes through the
-medians measured at powers of 2 and is linear between them in log–log coordinates: there, both a constant
-latency and a constant bandwidth are straight lines.
-
-The first time that a size is needed on some ranks, all algorithms take turns at the powers of 2 next to it.
-The times are kept in a file for each place where ranks run, so this happens once. Rank 0 decides, so all
-ranks agree. Each communicator keeps what was decided. Costs are measured on a duplicate of the communicator:
-not watched, not counted, but with the emulated links that it may have.
+MPI library switches between protocols. So `auto` measures. The first time that a size is needed on some
+ranks, all algorithms take turns at the nearest power of 2. The times are kept in a file for each place where
+ranks run, so this happens once. Rank 0 decides, so all ranks agree. Each communicator keeps what was decided.
+Costs are measured on a duplicate of the communicator: not watched, not counted, but with the emulated links
+that it may have.
 """
 
 from __future__ import annotations
@@ -17,8 +14,10 @@ import json
 import math
 import os
 import platform
+import re
 import statistics
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import cache, partial
@@ -47,7 +46,7 @@ from mpiwatch.wrapper import CommWrapper
 
 LIBRARY = "mpi"
 MARGIN = 0.04  # by how much an algorithm has to be faster than the library's own to be chosen
-# The sizes (bytes) between which costs are measured. Above, the order of the algorithms hardly changes.
+# The sizes (bytes) between which times are measured. Above, the order of the algorithms hardly changes.
 SMALLEST, LARGEST = 4, MIB
 SECONDS = 1.5  # for the rounds at one size, unless FEWEST rounds take longer
 FEWEST = 3
@@ -60,11 +59,12 @@ _known: dict[str, tuple[Times, str]] = {}  # by place: the costs that this proce
 
 
 class Choice(NamedTuple):
-    """The algorithms for gradients of one size with their predicted times (s), the chosen one first."""
+    """The algorithms for gradients of `nbytes` bytes, with times (s) at `size`; the chosen one first."""
 
     nbytes: int
+    size: int  # the power of 2 (bytes) at which they were measured
     ranked: list[tuple[str, float]]
-    source: str  # where the costs come from
+    source: str  # where the times come from
 
     @property
     def name(self) -> str:
@@ -75,14 +75,13 @@ class Choice(NamedTuple):
         if len(self.ranked) == 1:
             return f"auto: {self.name} ({self.source})"
         (name, seconds), (other, others_seconds) = self.ranked[:2]
-        return (
-            f"auto: {name} for {approx_size(self.nbytes)}, predicted {approx_time(seconds)}; "
-            f"next {other}, {approx_time(others_seconds)} ({self.source})"
-        )
+        at_size = f"{approx_time(seconds)} at {approx_size(self.size)}"
+        next_best = f"next {other}, {approx_time(others_seconds)}"
+        return f"auto: {name} for {approx_size(self.nbytes)}, {at_size}; {next_best} ({self.source})"
 
 
 def auto(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
-    """Sum by the algorithm with the lowest fitted cost for this size on these ranks."""
+    """Sum by the fastest algorithm for this size on these ranks."""
     known_comm, known_nbytes, algorithm = _last
     if comm is not known_comm or gradient.nbytes != known_nbytes:
         algorithm = FIXED[chosen(comm, gradient.nbytes)]
@@ -122,21 +121,21 @@ def choose(comm: MPI.Intracomm, nbytes: int) -> Choice:
 
     Measure what is not known yet; that may take some seconds, and rank 0 prints its progress.
     """
+    size = size_near(nbytes)
     if comm.size == 1:
-        return Choice(nbytes, [(LIBRARY, 0.0)], "a single rank sends nothing")
+        return Choice(nbytes, size, [(LIBRARY, 0.0)], "a single rank sends nothing")
     if isinstance(comm, CommWrapper):
         comm._before_schedule("auto", None)  # on a watched communicator, a missing rank is reported
     plain, place = MPI.Intracomm(comm), place_of(comm)
     times, measured = plain.bcast(load(place) if plain.rank == 0 else None)
-    if more := _measure(comm, times, nbytes):
-        times = times | more
+    if size not in times:
+        times = {**times, size: _measure(comm, size)}
         measured = f"{datetime.now():%Y-%m-%d %H:%M}"
         if (load_now := os.getloadavg()[0]) > 2 * (os.cpu_count() or 1):  # a refit may choose better
             measured += f" on a busy machine (load {load_now:.1f})"
         if plain.rank == 0 and (why_not := save(place, times, measured)):
             measured += f", {why_not}"
-    decided: Choice = plain.bcast(rank(times, nbytes, f"measured {measured}") if plain.rank == 0 else None)
-    return decided
+    return plain.bcast(Choice(nbytes, size, rank(times[size]), f"measured {measured}"))
 
 
 def refit_costs(comm: MPI.Intracomm) -> None:
@@ -149,39 +148,18 @@ def refit_costs(comm: MPI.Intracomm) -> None:
     MPI.Intracomm(comm).Barrier()
 
 
-def rank(times: Times, nbytes: int, source: str) -> Choice:
-    """Rank the algorithms by prediction; the library's own is first if none is faster by MARGIN."""
-    predicted = predict(times, nbytes)
-    ranked = sorted(predicted.items(), key=lambda entry: entry[1] * (1 - MARGIN * (entry[0] == LIBRARY)))
-    return Choice(nbytes, ranked, source)
+def rank(times: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Rank the algorithms by their times; the library's own is first if none is faster by MARGIN."""
+    return sorted(times.items(), key=lambda entry: entry[1] * (1 - MARGIN * (entry[0] == LIBRARY)))
 
 
-def predict(times: Times, nbytes: int) -> dict[str, float]:
-    """Return the predicted time (s) of every algorithm that was measured at the sizes around `nbytes`.
-
-    Above the largest measured size, times grow in proportion; below the smallest, they stay the same.
-    """
-    below = max((size for size in times if size <= nbytes), default=min(times))
-    above = min((size for size in times if size >= nbytes), default=below)
-    if below >= above:
-        return {name: max(1.0, nbytes / below) * seconds for name, seconds in times[below].items()}
-    part = math.log(nbytes / below) / math.log(above / below)
-    both = times[below].keys() & times[above].keys()
-    return {name: times[below][name] ** (1 - part) * times[above][name] ** part for name in sorted(both)}
+def size_near(nbytes: int) -> int:
+    """Return the power of 2 next to a size, on a logarithmic scale: where to measure for it."""
+    return 1 << round(math.log2(min(max(nbytes, SMALLEST), LARGEST)))
 
 
-def sizes_around(nbytes: int) -> list[int]:
-    """Return the powers of 2 next to a size, or the size itself if it is one: where to measure for it."""
-    size = min(max(nbytes, SMALLEST), LARGEST)
-    below = 1 << (size.bit_length() - 1)
-    return [below] if size == below else [below, 2 * below]
-
-
-def _measure(comm: MPI.Intracomm, times: Times, nbytes: int) -> Times:
-    """Return the median times (s) at sizes (bytes) that a choice for `nbytes` still needs. Collective."""
-    missing = [size for size in sizes_around(nbytes) if size not in times]
-    if not missing:
-        return {}
+def _measure(comm: MPI.Intracomm, size: int) -> dict[str, float]:
+    """Return each algorithm's median time (s) at a size (bytes). Collective."""
     own: MPI.Intracomm = MPI.Intracomm(comm).Dup()
     if isinstance(comm, EmulatedComm):
         own = EmulatedComm(own, comm.links)
@@ -189,13 +167,10 @@ def _measure(comm: MPI.Intracomm, times: Times, nbytes: int) -> Times:
     candidates = {name: timing.Allreduce(partial(_sum, name), arrays.get(name)) for name in FIXED}
     if isinstance(comm, EmulatedComm) or timing.count_hosts(own) == own.size:
         del candidates[SHARED_MEMORY]  # no emulated link would delay it; or it would be a ring with detours
-    more: Times = {}
-    for size in missing:
-        report = timing.progress(own, f"auto measures the all-reduce algorithms: {format_size(size)}, ")
-        found = timing.one_pass(own, candidates, size, SECONDS, report, fewest=FEWEST)
-        more[size] = {name: statistics.median(taken) for name, taken in found.items()}
+    report = timing.progress(own, f"auto measures the all-reduce algorithms: {format_size(size)}, ")
+    found = timing.one_pass(own, candidates, size, SECONDS, report, fewest=FEWEST)
     own.Free()  # not after an error, which may be this rank's alone: this is collective
-    return more
+    return {name: statistics.median(taken) for name, taken in found.items()}
 
 
 def _sum(name: str, comm: MPI.Intracomm, array: np.ndarray, weight: float) -> None:
@@ -236,11 +211,8 @@ def place_of(comm: MPI.Intracomm) -> str:
             made = [format_bandwidth(host.bandwidth) for host in running().hosts if host.name in ranks]
             links = f"hosts with links of {', '.join(made)}"
     processor = platform.processor() or platform.machine()
-    with suppress(OSError):  # not Linux
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next(
-            (line.partition(": ")[2] for line in lines if line.startswith("model name")), processor
-        )
+    with suppress(OSError, IndexError):  # not Linux, or not a PC
+        processor = re.findall("^model name.*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)[0]
     library = " ".join(MPI.Get_library_version().splitlines()[0].split())
     per_host = [ranks[host] for host in sorted(ranks)]
     machine = f"{processor}, {os.cpu_count()} cores; {per_host} ranks; {links}"

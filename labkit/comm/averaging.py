@@ -159,13 +159,3 @@ def _fault(gradient: np.ndarray, samples: float) -> str | None:
     if not (np.isfinite(samples) and samples >= 0):
         return f"expected 0 or more samples, got {samples}"
     return None
-
-
-def gradient_factor(algorithm: Averages, weight: float, p: int) -> float:
-    """Return what an algorithm multiplies this rank's gradient by: its weight, unless it says otherwise."""
-    return algorithm.factor(weight, p) if isinstance(algorithm, Averaging) else weight
-
-
-def allocate_gradient(algorithm: Averages, comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | None:
-    """Return n zeros in the memory in which this algorithm is fastest; None if any will do. Collective."""
-    return algorithm.allocate(comm, n, dtype) if isinstance(algorithm, Averaging) else None

@@ -1,31 +1,20 @@
-"""Data sets for every rank: fetched once per node, then scattered by rank 0 or read in shards.
-
-While one rank of a node fetches files, it sends heartbeats to the ranks that wait. So these can wait for as
-long as a large download takes, and still find out when the working rank is stuck.
-"""
+"""Data sets for every rank: fetched once per node, then scattered by rank 0 or read in shards."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from time import monotonic, sleep
 from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit import data
-from labkit.comm import tags
+from labkit.comm.shared_memory import by_node
 from labkit.data import Scheme, shards
-from mpiwatch.report import ranks_phrase
 from mpiwatch.waiting import CollectiveError, raise_together, sleeping_barrier
 
-TIMEOUT_S = 120.0  # without a heartbeat; a download itself gives up earlier on a silent server
-HEARTBEAT_S = 1.0
-POLL_S = 0.005
-
-Heartbeat = Callable[[], None]
 Samples = tuple[np.ndarray, np.ndarray]
 Result = TypeVar("Result")
 
@@ -36,7 +25,7 @@ def fetch(comm: MPI.Intracomm, name: str) -> None:
     One rank of each node fetches while the others wait. Collective. Raise CollectiveError on every rank if
     that fails (no connection, a damaged file); the message says what to do.
     """
-    once_per_node(comm, lambda heartbeat: data.fetch(name, heartbeat))
+    once_per_node(comm, lambda: data.fetch(name))
 
 
 class SharedSet:
@@ -74,7 +63,7 @@ class SharedSet:
             self._loaded = loaded = data.load(name, shape)
             return loaded.y_train, loaded.features, loaded.outputs
 
-        known = _by_all(comm, open_or_load, takes_long=True)
+        known = all_or_none(comm, open_or_load, takes_long=True)
         self.targets, self.features, self.outputs = known if self._stored else comm.bcast(known)
         self.labelled = bool(np.issubdtype(self.targets.dtype, np.integer))
         self.targets = self.targets[:samples]
@@ -89,7 +78,7 @@ class SharedSet:
         """
         stored, comm = self._stored, self._comm
         if stored is not None:
-            return _by_all(comm, lambda: stored.take(scheme(len(stored), comm.rank, comm.size)))
+            return all_or_none(comm, lambda: stored.take(scheme(len(stored), comm.rank, comm.size)))
         first, whole = slice(self._samples), self._loaded
         x, y = (whole.x_train[first], whole.y_train[first]) if whole else (None, None)
         return scatter(comm, x, scheme), scatter(comm, y, scheme)
@@ -109,17 +98,20 @@ class SharedSet:
             return
         for start in range(0, len(self._test), size):
             samples = np.arange(start, min(start + size, len(self._test)))
-            yield _by_all(self._comm, lambda samples=samples: self._test.take(samples))  # type: ignore[misc]
+            yield all_or_none(self._comm, lambda samples=samples: self._test.take(samples))  # type: ignore[misc]
 
 
-def _by_all(comm: MPI.Intracomm, read: Callable[[], Result], takes_long: bool = False) -> Result:
-    """Return what `read` returns; raise CollectiveError on every rank if it fails on any. Collective.
+def all_or_none(comm: MPI.Intracomm, function: Callable[[], Result], takes_long: bool = False) -> Result:
+    """Return what `function` returns; raise CollectiveError on every rank if it fails on any. Collective.
 
-    If it takes long on some ranks, the others wait asleep, as these need their cores.
+    It fails by an OSError, ValueError or IndexError. If it takes long on some ranks, the others wait asleep,
+    as these need their cores.
     """
     results, fault = list[Result](), None
     try:
-        results.append(read())
+        results.append(function())
+    except CollectiveError:
+        raise  # every rank has it already
     except (OSError, ValueError, IndexError) as error:
         fault = str(error)
     if takes_long:
@@ -171,70 +163,26 @@ def _order(array: np.ndarray | None, scheme: Scheme, size: int) -> tuple[np.ndar
     return np.ascontiguousarray(array if in_place else array[order]), [len(i) for i in indices]
 
 
-def once_per_node(
-    comm: MPI.Intracomm, work: Callable[[Heartbeat], object], timeout_s: float = TIMEOUT_S
-) -> None:
+def once_per_node(comm: MPI.Intracomm, work: Callable[[], object]) -> None:
     """Call `work` on one rank of each node; return on every rank when all calls are over.
 
     Rank 0 works first, then the first rank of every other node, all at the same time: where nodes share a
-    disk, these find the work done. `work` receives a function that it should call often; at most once a
-    second, a call sends a heartbeat.
+    disk, these find the work done. The other ranks wait asleep, for as long as the work takes; a rank that
+    never calls this is reported before the work begins.
 
-    Collective. Raise CollectiveError on every rank if `work` raised an exception. A waiting rank raises
-    TimeoutError, with the silent ranks, if it has received no heartbeat for `timeout_s` seconds.
+    Collective. Raise CollectiveError on every rank if `work` raised an exception.
     """
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
+    node = by_node(comm)
     first = node.rank == 0
     node.Free()
-    firsts = [rank for rank, is_first in enumerate(comm.allgather(first)) if is_first]
-    own = comm.Dup()  # so that none of the caller's messages is taken for a heartbeat
-    for workers in firsts[:1], firsts[1:]:
-        fault = _do(own, work) if comm.rank in workers else None
-        _wait_for(own, [rank for rank in workers if rank != comm.rank], timeout_s)
+    for works in comm.rank == 0, first and comm.rank > 0:
+        fault = None
+        if works:
+            try:
+                work()
+            except Exception as error:
+                # The messages of the usual errors need no type in front.
+                usual = isinstance(error, OSError | ValueError)
+                fault = str(error) if usual else f"{type(error).__name__}: {error}"
+        sleeping_barrier(MPI.Intracomm(comm))  # not watched: the work may take longer than any deadline
         raise_together(comm, fault)
-    own.Free()
-
-
-def _do(comm: MPI.Intracomm, work: Callable[[Heartbeat], object]) -> str | None:
-    """Do the work, send all other ranks heartbeats and a last message; return the fault, if any."""
-    sent: list[MPI.Request] = []
-    last, fault = monotonic(), None
-
-    def send(done: bool) -> None:
-        others = (rank for rank in range(comm.size) if rank != comm.rank)
-        sent.extend(comm.isend(done, rank, tags.HEARTBEAT) for rank in others)
-
-    def heartbeat() -> None:
-        nonlocal last
-        if monotonic() - last > HEARTBEAT_S:
-            last = monotonic()
-            send(False)
-
-    try:
-        work(heartbeat)
-    except Exception as error:
-        # The messages of the usual errors need no type in front.
-        fault = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
-    send(True)
-    MPI.Request.Waitall(sent)
-    return fault
-
-
-def _wait_for(comm: MPI.Intracomm, workers: list[int], timeout_s: float) -> None:
-    """Wait, mostly asleep, until each of these ranks has sent its last message."""
-    last_heard = dict.fromkeys(workers, monotonic())
-    status = MPI.Status()
-    while last_heard:
-        if comm.Iprobe(MPI.ANY_SOURCE, tags.HEARTBEAT, status):
-            source = status.Get_source()
-            if comm.recv(source=source, tag=tags.HEARTBEAT):
-                del last_heard[source]
-            else:
-                last_heard[source] = monotonic()
-        elif silent := [rank for rank, when in last_heard.items() if monotonic() - when > timeout_s]:
-            raise TimeoutError(
-                f"rank {comm.rank} waits for {ranks_phrase(silent)}: expected a heartbeat every "
-                f"{HEARTBEAT_S:.0f} s, got none for {timeout_s:.0f} s"
-            )
-        else:
-            sleep(POLL_S)

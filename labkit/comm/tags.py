@@ -4,7 +4,6 @@ They are far from the small numbers that students choose, and below 32,767, whic
 """
 
 PRINT = 26_147
-HEARTBEAT = 26_148
 RING_BY_HAND = 26_150
 CLOCK = 26_151
 SCHEDULE = 27_000  # and the numbers up to 27_999: see waiting.attempt

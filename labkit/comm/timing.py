@@ -134,7 +134,7 @@ def one_pass(
         ready[name] = add, array
     report("warming up")
     start = perf_counter()
-    calls = calls_in_a_round(count_hosts(comm))
+    calls = 1 if count_hosts(comm) == 1 else 2  # of each algorithm in a round; the last one is timed
     _one_round(comm, ready, np.empty(len(ready)), calls, 0)
     affordable = int(seconds / (perf_counter() - start))
     rounds = comm.bcast(min(max(affordable, fewest), MAX_ROUNDS))
@@ -149,11 +149,6 @@ def one_pass(
 def count_hosts(comm: MPI.Intracomm) -> int:
     """Return on how many hosts the ranks run. Collective."""
     return len(set(comm.allgather(MPI.Get_processor_name())))
-
-
-def calls_in_a_round(hosts: int) -> int:
-    """Return how often a round calls each algorithm: between machines twice."""
-    return 1 if hosts == 1 else 2
 
 
 def _one_round(

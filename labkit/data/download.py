@@ -7,7 +7,6 @@ rest: a range request, RFC 9110, section 14. Imported only for a download: reque
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
@@ -22,19 +21,19 @@ LEAST_BYTES, WITHIN_S, CONNECTIONS = 1 << 16, 60.0, 5
 PARTIAL, UNSATISFIABLE = 206, 416
 
 
-def download(url: str, part: Path, heartbeat: Callable[[], None]) -> None:
+def download(url: str, part: Path) -> None:
     """Download `url` completely to the file `part`, which may hold the first bytes already.
 
-    Call `heartbeat` with each block. Reconnect as long as the connections deliver something. Raise
-    requests.RequestException if a connection delivers nothing, CONNECTIONS in a row deliver fewer than
-    LEAST_BYTES each, or one delivers fewer in WITHIN_S; `part` is kept for the next attempt.
+    Reconnect as long as the connections deliver something. Raise requests.RequestException if a connection
+    delivers nothing, CONNECTIONS in a row deliver fewer than LEAST_BYTES each, or one delivers fewer in
+    WITHIN_S; `part` is kept for the next attempt.
     """
     with tqdm(desc=Path(url).name, unit="B", unit_scale=True, delay=0.5) as bar:
         complete, few = False, 0
         while not complete:
             before, reason = _size(part), "the connection ended too early"
             try:
-                complete = _resume(url, part, bar, heartbeat)
+                complete = _resume(url, part, bar)
             except (requests.Timeout, HTTPError) as error:
                 reason = f"{error}"
             except requests.HTTPError:
@@ -55,7 +54,7 @@ def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _resume(url: str, part: Path, bar: tqdm, heartbeat: Callable[[], None]) -> bool:
+def _resume(url: str, part: Path, bar: tqdm) -> bool:
     """Request the rest of the file and append it; return whether the file is then complete."""
     received = _size(part)
     # "identity", since ranges would count packed bytes if the server compressed its response.
@@ -66,7 +65,7 @@ def _resume(url: str, part: Path, bar: tqdm, heartbeat: Callable[[], None]) -> b
             if content_range == f"bytes */{received}":
                 return True  # the previous attempt received everything
             part.unlink()  # longer than the file itself, so not a part of it
-            return _resume(url, part, bar, heartbeat)
+            return _resume(url, part, bar)
         response.raise_for_status()
         if response.status_code != PARTIAL:
             received = 0  # the server sends the whole file again
@@ -81,7 +80,6 @@ def _resume(url: str, part: Path, bar: tqdm, heartbeat: Callable[[], None]) -> b
             while block := read(BLOCK, decode_content=False):
                 file.write(block)
                 bar.update(len(block))
-                heartbeat()
                 arrived += len(block)
                 if arrived >= LEAST_BYTES:
                     arrived, since = 0, monotonic()

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,31 +88,27 @@ def folder(name: str) -> Path:
 
 
 RECORD = "unpacked.json"  # written last: if it exists, the unpacked files are complete
-POLL_S = 0.1
-
-Heartbeat = Callable[[], None]
 
 
-def fetch(name: str, heartbeat: Heartbeat = lambda: None) -> Path:
+def fetch(name: str) -> Path:
     """Fetch "mnist" or "cifar10" into the cache, check and unpack it; return its folder.
 
     Download the files that are missing, with a progress bar, and resume interrupted downloads. Files put into
-    the folder by hand are accepted, too; all must have the SHA-256 of the originals. Call `heartbeat`
-    repeatedly meanwhile. Processes that fetch the same data set take turns. If the cache already holds it, a
-    read-only cache suffices.
+    the folder by hand are accepted, too; all must have the SHA-256 of the originals. Processes that fetch the
+    same data set take turns. If the cache already holds it, a read-only cache suffices.
 
     Raise FetchError, which says what to do, if a file cannot be downloaded; FormatError if a file is damaged.
     """
     source, place = SOURCES[name], folder(name)
-    if _is_unpacked(place, source, heartbeat):
+    if _is_unpacked(place, source):
         return place
     place.mkdir(parents=True, exist_ok=True)
-    with _turn(place, heartbeat):
-        if not _is_unpacked(place, source, heartbeat):  # another process may have unpacked it meanwhile
+    with _turn(place):
+        if not _is_unpacked(place, source):  # another process may have unpacked it meanwhile
             (place / RECORD).unlink(missing_ok=True)
             for file in source.files:
-                _ensure_original(name, file, heartbeat)
-            _unpack(place, source, heartbeat)
+                _ensure_original(name, file)
+            _unpack(place, source)
     return place
 
 
@@ -122,13 +117,13 @@ def is_cached(name: str) -> bool:
     return (folder(name) / RECORD).exists()
 
 
-def _ensure_original(name: str, file: str, heartbeat: Heartbeat) -> None:
+def _ensure_original(name: str, file: str) -> None:
     """Download an original file unless it is in the cache."""
     source, place = SOURCES[name], folder(name)
     expected, path = source.files[file], place / file
     reasons = []
     if path.exists():
-        got = _sha256(path, heartbeat)
+        got = _sha256(path)
         if got == expected:
             return
         reasons.append(f"the file in the cache has SHA-256 {got}, expected {expected}")
@@ -141,11 +136,11 @@ def _ensure_original(name: str, file: str, heartbeat: Heartbeat) -> None:
     for mirror in source.mirrors:
         for _ in range(2 if part.exists() else 1):  # if resuming a damaged .part file fails, start again
             try:
-                download(mirror + file, part, heartbeat)
+                download(mirror + file, part)
             except requests.RequestException as error:
                 reasons.append(f"{mirror}: {error}")
                 break
-            if (got := _sha256(part, heartbeat)) == expected:
+            if (got := _sha256(part)) == expected:
                 part.replace(path)
                 return
             part.unlink()
@@ -165,54 +160,43 @@ def _what_to_do(name: str, file: str, reasons: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _unpack(place: Path, source: Source, heartbeat: Heartbeat) -> None:
+def _unpack(place: Path, source: Source) -> None:
     """Unpack the original files, check their format and the numbers of samples, and write the record."""
     files = source.unpack(place)
-    heartbeat()
     for split, expected in source.samples.items():
         rows, labels = source.read_split(place, split)
         if len(labels) != expected:
             raise FormatError(rows[-1].path, 0, f"{expected} samples for {split} in total", str(len(labels)))
-    unpacked = {file.name: _sha256(file, heartbeat) for file in files}
+    unpacked = {file.name: _sha256(file) for file in files}
     with atomic_write(place / RECORD) as out:
         out.write(json.dumps({"from": dict(source.files), "unpacked": unpacked}, indent=2).encode() + b"\n")
 
 
-def _is_unpacked(place: Path, source: Source, heartbeat: Heartbeat) -> bool:
+def _is_unpacked(place: Path, source: Source) -> bool:
     """Return whether the unpacked files are unchanged and come from these originals."""
     try:
         record = json.loads((place / RECORD).read_text())
         return record["from"] == dict(source.files) and all(
-            _sha256(place / file, heartbeat) == known for file, known in record["unpacked"].items()
+            _sha256(place / file) == known for file, known in record["unpacked"].items()
         )
     except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
         return False
 
 
-def _sha256(path: Path, heartbeat: Heartbeat) -> str:
-    digest = hashlib.sha256()
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-            heartbeat()
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
-def _turn(place: Path, heartbeat: Heartbeat) -> Iterator[None]:
+def _turn(place: Path) -> Iterator[None]:
     """Wait until no other process on this machine fetches into the folder; the lock ends with its process."""
     with (place / ".lock").open("w") as lock:
-        reported = False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not reported:
-                    print(f"Another process is fetching {place.name}; waiting for it …", file=sys.stderr)
-                reported = True
-                heartbeat()
-                time.sleep(POLL_S)
-            except OSError:  # a file system without locks; ranks of one job take turns anyway
-                break
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"Another process is fetching {place.name}; waiting for it …", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks; ranks of one job take turns anyway
+            pass
         yield

@@ -1,4 +1,4 @@
-"""Run all checks: of packages, of what clusters leave behind, of the machine, and of MPI."""
+"""Run all checks: of packages, of the machine, and of MPI."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,9 +29,6 @@ RANKS = 4  # the number that the notebooks use
 # Per rank, measured with four ranks and large messages: MPICH 5.0 takes 5.3 MiB, and a signal kills it if it
 # finds less; Open MPI 5.0 reserves up to 16 MiB.
 REQUIRED, AMPLE = 6 * MIB, 16 * MIB
-# A socket's path may have 103 bytes on macOS. Open MPI puts its sockets about 50 bytes below TMPDIR, whose
-# default there has 49.
-LONGEST_TMPDIR = 53
 
 
 def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
@@ -63,7 +59,6 @@ def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
 
     check("packages", packages)
     check("settings", settings)
-    check("clusters", stale_files)
     check("segments", segments, forgotten)
     check("shared memory", shared_memory, n)
     check("temp folder", temporary_folder, environment)
@@ -135,75 +130,6 @@ def reinstall() -> str:
     return shlex.join(words)
 
 
-def stale_files(folders: Iterable[Path] | None = None) -> Finding:
-    """Check for files of clusters that no longer run, in these profile folders, by default all of the user's.
-
-    Skip clusters whose controller may run on another machine (with the same home folder, or in a batch job).
-    """
-    # Imported here because it imports ipyparallel, which takes a second, while trials are running.
-    from labkit.cluster import clusters, ipyparallel_private  # noqa: PLC0415
-    from labkit.cluster.supervisor import cluster_files  # noqa: PLC0415
-
-    files = []
-    for folder in folders if folders is not None else ipyparallel_private.profile_dirs():
-        security = folder / "security"
-        for path in sorted(security.glob("cluster-*.json")):
-            client = cluster_files(str(folder), clusters.id_of(path))["client"]
-            state = read_json(path)
-            local = is_on_this_machine(read_json(Path(client)), default=True)
-            if (
-                local
-                and ipyparallel_private.controller_pid(state) is not None
-                and not clusters.is_controller_running(state)
-            ):
-                files.append(path)
-        for path in sorted(security.glob("ipcontroller*.json")):
-            connection = read_json(path)
-            if (
-                is_on_this_machine(connection, default=False)
-                and "registration" in connection
-                and not is_listening(connection)
-            ):
-                files.append(path)
-    if not files:
-        return ok("no files of clusters that no longer run")
-    return note(
-        f"{counted(len(files), 'file')} of clusters that no longer run: "
-        f"{', '.join(sorted({path.stem for path in files}))}",
-        "`ipyparallel.Client()` reads them, and waits for engines that are gone.",
-        f"rm -f {' '.join(shlex.quote(str(path)) for path in files)}",
-    )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; an empty one if the file is missing, incomplete or something else."""
-    with suppress(OSError, ValueError):
-        content = json.loads(path.read_text())
-        return content if isinstance(content, dict) else {}
-    return {}
-
-
-def is_on_this_machine(connection: dict[str, Any], *, default: bool) -> bool:
-    """Return whether the controller of a connection file is on this machine; `default` if it does not say."""
-    location = connection.get("location")
-    return default if location is None else location in (socket.gethostname(), "localhost", "127.0.0.1")
-
-
-def is_listening(connection: dict[str, Any]) -> bool:
-    """Return whether a program listens on a controller's registration port; True if that is unknown."""
-    address = str(connection.get("interface", "")).removeprefix("tcp://")
-    if "://" in address:  # not TCP
-        return True
-    try:
-        host = "127.0.0.1" if address in ("", "*", "0.0.0.0") else address
-        socket.create_connection((host, int(connection["registration"])), timeout=1).close()
-    except ConnectionRefusedError:
-        return False
-    except (OSError, ValueError):  # no answer in time, or no valid address
-        return True
-    return True
-
-
 def segments(paths: Sequence[str]) -> Finding:
     """Report shared memory that killed ranks left. `paths`: from mpiwatch.processes.forgotten_segments()."""
     size = 0
@@ -271,8 +197,8 @@ def shared_memory(n: int, folder: str = processes.SHM) -> Finding:
     return note(found, why, fix)
 
 
-def temporary_folder(environment: Mapping[str, str], platform: str = sys.platform) -> Finding:
-    """Check that MPI can write to the temporary folder and create a socket there."""
+def temporary_folder(environment: Mapping[str, str]) -> Finding:
+    """Check that MPI can write to the temporary folder."""
     chosen = environment.get("TMPDIR", "")
     folder = chosen or tempfile.gettempdir()
     try:
@@ -284,12 +210,6 @@ def temporary_folder(environment: Mapping[str, str], platform: str = sys.platfor
             f"{folder} is not writable: {error.strerror}",
             "MPI and Jupyter keep sockets and short-lived files there.",
             "unset TMPDIR" if chosen else free_or_allow,
-        )
-    if platform == "darwin" and len(os.fsencode(folder)) > LONGEST_TMPDIR:
-        return note(
-            f"the path {folder} has {len(os.fsencode(folder))} bytes",
-            "The paths of sockets in it are longer than macOS allows: Open MPI may not start.",
-            "export TMPDIR=/tmp",
         )
     return ok(f"{folder} is writable")
 

@@ -10,17 +10,15 @@ prints what each rank found, as one line of JSON.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mpiwatch.processes import descendants, supervised
+from labkit.children import end
+from mpiwatch.processes import supervised
 
 DEADLINE_S = 30.0  # a trial takes one second on an idle machine, and several run at once
 MARK = "labkit-doctor: "  # begins the line of a probe
@@ -87,11 +85,8 @@ class Trial:
         try:
             output, _ = self._process.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
-            for pid in descendants(self._process.pid):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            output, _ = self._process.communicate()  # the supervisor ends after its command
-            return Outcome(None, output)
+            end(self._process)
+            return Outcome(None, self._process.communicate()[0])
         return Outcome(self._process.returncode, output)
 
 

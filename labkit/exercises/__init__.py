@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from labkit.exercises.allreduce_contest import contest
     from labkit.exercises.checking import answer, check, hint, whose
     from labkit.exercises.collecting import collect, own
+    from labkit.exercises.on_call import incident
     from labkit.exercises.record import progress
 
-__all__ = ["answer", "check", "collect", "contest", "hint", "own", "progress", "whose"]
+__all__ = ["answer", "check", "collect", "contest", "hint", "incident", "own", "progress", "whose"]
 
 _HOMES = dict.fromkeys(["answer", "check", "hint", "whose"], "checking")
-_HOMES |= {"contest": "allreduce_contest", "progress": "record"}
+_HOMES |= {"contest": "allreduce_contest", "incident": "on_call", "progress": "record"}
 _HOMES |= dict.fromkeys(["collect", "own"], "collecting")
 
 

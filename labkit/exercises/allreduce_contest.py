@@ -37,6 +37,7 @@ from labkit.schedules import (
     simulate,
     verify,
 )
+from labkit.schedules.schedule import CollectiveName
 
 RANKS = 6
 NBYTES = 120_000  # of the array; an emulated link needs 40 ms for it
@@ -110,6 +111,22 @@ def compared(p: int) -> list[tuple[str, Schedule]]:
 
 def schedule_of(rounds: Any, p: int, name: str) -> Schedule:
     """Return the all-reduce that these rounds are. Raise ScheduleError if they are none, or take too long."""
+    schedule = verified(rounds, p, name)
+    times = {key: simulate(schedule, NBYTES, network).seconds for key, network in networks(p).items()}
+    network = max(times, key=lambda key: times[key])
+    if times[network] > LONGEST_S:
+        text = f"it takes {times[network]:.1f} s in the simulator ({network})"
+        raise ScheduleError(f"{text}, at most {LONGEST_S:g} s are allowed")
+    return schedule
+
+
+def verified(
+    rounds: Any, p: int, name: str, collective: CollectiveName = "allreduce", chunks: int = 0
+) -> Schedule:
+    """Return the schedule of these rounds, with as many chunks as they use, or `chunks`.
+
+    Raise ScheduleError if they do not compute the collective, or are more than `MOST` allows.
+    """
     if not isinstance(rounds, list):
         kind = rounds if isinstance(rounds, str) else type(rounds).__name__  # the job sends the type's name
         raise ScheduleError(f"its result is of type {kind}: `yield` each round")
@@ -120,22 +137,17 @@ def schedule_of(rounds: Any, p: int, name: str) -> Schedule:
                 "`copy_round` returns"
             )
     try:
-        chunks = max((int(round_.stop.max()) for round_ in rounds if len(round_)), default=1)
+        chunks = chunks or max((int(round_.stop.max()) for round_ in rounds if len(round_)), default=1)
         found = {"rounds": len(rounds), "transfers": sum(map(len, rounds)), "chunks": chunks}
         for (what, count), most in zip(found.items(), MOST, strict=True):
             if count > most:
                 raise ScheduleError(f"expected at most {most:,} {what}, got {count:,} or more")
-        schedule = Schedule(name, "allreduce", p, chunks, lambda: iter(rounds))
+        schedule = Schedule(name, collective, p, chunks, lambda: iter(rounds))
         verify(schedule)
-        times = {key: simulate(schedule, NBYTES, network).seconds for key, network in networks(p).items()}
     except (ValueError, TypeError, IndexError, AttributeError, OverflowError) as error:
         if isinstance(error, ScheduleError):
             raise
         raise ScheduleError(f"its ranks and chunks cannot be used: {error}") from None
-    network = max(times, key=lambda key: times[key])
-    if times[network] > LONGEST_S:
-        text = f"it takes {times[network]:.1f} s in the simulator ({network})"
-        raise ScheduleError(f"{text}, at most {LONGEST_S:g} s are allowed")
     return schedule
 
 
@@ -189,7 +201,7 @@ def judged(file: Path, p: int) -> Schedule:
 
         entry.__name__ = names[-1]
         cases = [Case(f"p = {p}", ((p,),))]
-        unused: Any = {"title": "", "difficulty": 5, "minutes": 0, "hints": (), "expected": None}
+        unused: Any = {"title": "", "difficulty": 5, "minutes": 0, "hints": ()}
         exercise = Exercise(
             entry,
             cases=lambda: cases,

@@ -25,6 +25,7 @@ PRINTED_LINES = 10
 PRINTED_COLUMNS = COLUMNS - len("[stdout:0] ")  # with which `%%px` marks what rank 0 prints
 USE = "the notebook uses the reference"
 LEAST_WORDS = 5  # of an answer
+VERDICTS = "supported", "rejected", "undecided"
 REFERENCE = "<reference of "  # begins the name of the file of a reference that `check` returns
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -74,18 +75,39 @@ def hint(function: Callable[..., Any] | str) -> None:
         print(wrapped(f"Hint {number} of {len(hints)} for {name}: {text}", PRINTED_COLUMNS))
 
 
-def answer(name: str, text: str = "") -> None:
-    """Keep the answer to a question in the text, such as "01-bias", and print the model answer.
+def answer(
+    name: str, text: str = "", *, predicts: str = "", rejected_by: str = "", verdict: str = ""
+) -> None:
+    """Keep the answer to a question, such as "01-bias", and print the model answer.
 
-    A text of fewer than five words opens nothing: the cell says what to do.
+    The answer is `text`, five words or more. If the model answer begins with a verdict, the answer is a
+    hypothesis instead: the numbers that it predicts, the number that could reject it, and the verdict. The
+    model answer then opens if the verdicts agree, and otherwise at the second attempt.
     """
     model = catalogue.questions()[name]
-    words = text.split()
-    if len(words) < LEAST_WORDS:
-        print("Write one or two sentences between the quotation marks, and run this cell for a model answer.")
+    of_evidence, own = model.partition(":")[0], verdict.strip(" :,.").lower()
+    is_hypothesis, what = of_evidence in VERDICTS, "A model answer, to compare with yours"
+    given = {"one or two sentences between the quotation marks": len(text.split()) >= LEAST_WORDS}
+    if is_hypothesis:
+        text = f"{predicts.strip()} Rejected by: {rejected_by.strip()} Verdict: {own}"
+        has_number = "not printed" in rejected_by.lower() or any(map(str.isdigit, rejected_by))
+        given = {
+            "predicts: the numbers that the sentence predicts": bool(predicts.strip()),
+            'rejected_by: the number that could reject it, and its value, or "not printed"': has_number,
+            f"verdict: one of {', '.join(VERDICTS)}": own in VERDICTS,
+        }
+    if missing := "; ".join(part for part, is_given in given.items() if not is_given):
+        print(wrapped(f"Write {missing}, and run this cell for a model answer.", COLUMNS))
         return
-    record.keep_answer(name, " ".join(words))
-    print(wrapped(f"A model answer, to compare with yours: {model}", COLUMNS))
+    is_first = record.keep_answer(name, " ".join(text.split()))
+    if is_hypothesis and own != of_evidence:
+        what = f"Your verdict, {own}, is not ours. Ours"
+        if is_first:
+            print(wrapped(f"{what} opens at your next attempt. Look at the numbers once more.", COLUMNS))
+            return
+    elif is_hypothesis:
+        what = f"Your verdict, {own}, is also ours. Ours"
+    print(wrapped(f"{what}: {model}", COLUMNS))
 
 
 def whose(*functions: Callable[..., Any]) -> str:
@@ -222,7 +244,10 @@ def _on_rank_0(make: Callable[[], Answer]) -> bool:
     use_own = bytearray(1)
     try:
         if world is None or world.rank == 0:
-            answer = _safely(make)
+            try:
+                answer = make()
+            except Exception as error:
+                answer = Answer(_not_checked("check", f"{type(error).__name__}: {error}"), False)
             print(wrapped(answer.text, PRINTED_COLUMNS))
             use_own[0] = answer.use_own
     finally:  # also if rank 0 is interrupted: the others wait for it, or will be in the next check
@@ -235,10 +260,3 @@ def _on_rank_0(make: Callable[[], Answer]) -> bool:
 
 
 _kept: list[Any] = []  # requests under way, and their memory
-
-
-def _safely(make: Callable[[], Answer]) -> Answer:
-    try:
-        return make()
-    except Exception as error:
-        return Answer(_not_checked("check", f"{type(error).__name__}: {error}"), False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import inspect
 import re
 import symtable
 import sys
@@ -19,6 +18,7 @@ from hashlib import sha256
 from io import BytesIO
 from itertools import groupby
 from pathlib import Path
+from textwrap import indent
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +84,7 @@ def statements(text: str) -> list[Statement]:
         while end < len(lines) and re.match(r"\s+#", lines[end]):  # a comment that ends a function
             end += 1
         if isinstance(group[0], ast.Import | ast.ImportFrom) and len(group) == 1:
-            # One statement for each name, so that none is imported in vain.
+            # One statement for each name: the program imports only what it uses.
             found += [_statement(ast.unparse(node), [node]) for node in _single_imports(group[0])]
         elif not _is_check(group):
             found.append(_statement("\n".join(lines[first:end]), group))
@@ -160,17 +160,23 @@ def needed(exercise: Exercise, text: str, given: frozenset[str] = frozenset()) -
     """Return the statements of an answer, after the exercise's prelude, that its function needs.
 
     Names that are `given` come from elsewhere. Raise NotCarried if it needs a name that nothing defines, or
-    if it does not fit the exercise.
+    if the exercise has changed since.
     """
+    if not text:
+        raise NotCarried("the exercise has changed since you wrote it; check yours again")
     try:
-        own = statements(text)
+        # Of the lab, the program has functions of its own.
+        own = [
+            each
+            for each in statements(text)
+            if not (each.is_import and each.binds <= given and _modules(each.text) == {"labkit"})
+        ]
     except (SyntaxError, ValueError, RecursionError):
         raise NotCarried("the kept answer is damaged; check yours again") from None
     bound = frozenset().union(*(each.binds for each in own))
     everything = [each for each in statements(exercise.prelude) if not each.binds & bound] + own
     if exercise.name not in bound:
         raise NotCarried("the kept answer is damaged; check yours again")
-    _check_signature(exercise, own)
     wanted, seen, kept = [exercise.name], set[str](), set[int]()
     while wanted:
         name = wanted.pop()
@@ -198,17 +204,6 @@ def _definitions(name: str, found: Sequence[Statement]) -> list[int]:
         elif name in each.changes:
             indices.append(index)
     return indices if defined else []
-
-
-def _check_signature(exercise: Exercise, own: Sequence[Statement]) -> None:
-    """Raise NotCarried if an answer, kept by an older lab, takes other arguments than the exercise gives."""
-    parameters = inspect.signature(exercise.reference).parameters.values()
-    given = sum(each.default is each.empty for each in parameters)
-    node = ast.parse(next(each.text for each in reversed(own) if exercise.name in each.binds)).body[0]
-    if isinstance(node, ast.FunctionDef) and not node.decorator_list:
-        positional = len(node.args.posonlyargs) + len(node.args.args)
-        if not positional - len(node.args.defaults) <= given <= (given if node.args.vararg else positional):
-            raise NotCarried("the exercise has changed since you wrote it; check yours again")
 
 
 def pieces(kept: Mapping[str, str]) -> list[Piece]:
@@ -282,12 +277,10 @@ def assemble(found: Sequence[Piece]) -> str:
                 imports.add(each.text)
             elif each.same not in placed:
                 placed.add(each.same)
-                is_answer = match[1] in each.binds
-                note = (
-                    wrapped(f"# Reference: {piece.why}.", COLUMNS) + "\n" if piece.why and is_answer else ""
-                )
-                separator = "\n\n\n" if each.kind in (ast.FunctionDef, ast.ClassDef) else "\n"
-                text += separator * bool(text) + note.replace("\n", "\n# ", note.count("\n") - 1) + each.text
+                text += ("\n\n\n" if each.kind in (ast.FunctionDef, ast.ClassDef) else "\n") * bool(text)
+                if piece.why and match[1] in each.binds:
+                    text += indent(wrapped(f"Reference: {piece.why}.", COLUMNS), "# ") + "\n"
+                text += each.text
         return text
 
     text = MARK.sub(place, template)
@@ -298,22 +291,15 @@ def assemble(found: Sequence[Piece]) -> str:
 def _import_lines(imports: set[str]) -> str:
     """Return the lines for imports of one name each: the standard library's, then NumPy and mpi4py."""
     blocks: list[list[str]] = [[], []]
-    names: dict[str, list[str]] = {}
-    for line in sorted(imports):
-        module, _, name = line.removeprefix("from ").partition(" import ")
-        if name:
-            names.setdefault(module, []).append(name)
-        else:
-            blocks[line.split()[1].split(".")[0] in ("numpy", "mpi4py")].append(line)
-    for module, found in names.items():
-        line = f"from {module} import {', '.join(found)}"
-        blocks[module.split(".")[0] in ("numpy", "mpi4py")].append(line)
+    for line in sorted(imports, key=lambda line: (line.startswith("from"), line)):
+        blocks[bool(_modules(line) & {"numpy", "mpi4py"})].append(line)
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
 def collect(folder: str | Path = ".") -> None:
     """Write my_ddp.py and its digits to a folder, and print which of its functions are the student's own."""
-    found = pieces(record.kept())
+    kept = record.kept()
+    found = pieces(kept)
     text, target = assemble(found), Path(folder) / NAME
     try:
         lines = []
@@ -324,16 +310,22 @@ def collect(folder: str | Path = ".") -> None:
                 with atomic_write(path) as file:
                     file.write(content)
     except OSError as error:
-        print(f"{NAME} cannot be written to {Path(folder).resolve()}: {error.strerror}.")
-        return
+        raise OSError(f"{NAME} cannot be written to {Path(folder).resolve()}: {error.strerror}.") from None
     own = [piece.exercise.name for piece in found if not piece.why]
     others = [piece for piece in found if piece.why]
+    reached = max((piece.exercise.notebook for piece in found if piece.exercise.name in kept), default="")
+    later = [piece for piece in others if piece.exercise.notebook > reached]
     length = counted(len(text.splitlines()), "line")
     lines.append(f"{NAME}: {length}, {len(own)} of its {len(found)} functions are yours.")
     lines += [wrapped(f"Yours: {', '.join(own)}.", COLUMNS)] * bool(own)
-    for why, same in groupby(sorted(others, key=lambda piece: piece.why), key=lambda piece: piece.why):
+    begun = sorted((piece for piece in others if piece not in later), key=lambda piece: piece.why)
+    for why, same in groupby(begun, key=lambda piece: piece.why):
         names = ", ".join(piece.exercise.name for piece in same)
         lines.append(wrapped(f"Reference, {why}: {names}.", COLUMNS))
+    if later:
+        notebooks = {piece.exercise.notebook for piece in later}
+        span = " to ".join(sorted({min(notebooks), max(notebooks)}))
+        lines.append(f"Reference, not written yet (notebooks {span}): {counted(len(later), 'function')}.")
     print(*lines, f"Run it: mpiexec -n 4 python {target}", sep="\n")
 
 

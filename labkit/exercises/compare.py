@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from numbers import Integral, Number
 from typing import Any
 
@@ -15,7 +14,6 @@ from mpiwatch.report import counted
 
 ROUNDINGS = 1024  # the tolerance, in units of the dtype's rounding, relative to the largest value
 NUMBERS = "biufc"  # kinds of dtype
-_SETS = set, frozenset
 SHOWN = 60  # characters of a value in a message
 
 
@@ -31,8 +29,6 @@ def difference(got: Any, expected: Any, tolerance: float | None, name: str = "th
         compare = _dicts
     elif isinstance(expected, (list, tuple)):
         compare = _sequences
-    elif is_dataclass(expected):
-        compare = _records
     else:
         compare = _others
     return compare(got, expected, tolerance, name)
@@ -138,19 +134,8 @@ def _numbers(got: Any, expected: Any, tolerance: float | None, name: str) -> str
     return None
 
 
-def _records(got: Any, expected: Any, tolerance: float | None, name: str) -> str | None:
-    if type(got) is not type(expected):
-        return f"{name} is {kind(got)}, expected {kind(expected)}"
-
-    def of_field(key: str) -> str | None:
-        return difference(getattr(got, key), getattr(expected, key), tolerance, f"{_path(name)}.{key}")
-
-    return _first(of_field, [field.name for field in fields(expected)])
-
-
 def _others(got: Any, expected: Any, tolerance: float | None, name: str) -> str | None:
-    same = type(got) is type(expected) or (isinstance(got, _SETS) and isinstance(expected, _SETS))
-    return None if same and got == expected else _are(name, got, expected)
+    return None if type(got) is type(expected) and got == expected else _are(name, got, expected)
 
 
 def _dicts(got: Any, expected: dict[Any, Any], tolerance: float | None, name: str) -> str | None:
@@ -194,5 +179,5 @@ def _first(compare: Callable[[Any], str | None], keys: Any) -> str | None:
 
 
 def _path(name: str) -> str:
-    """Return a name to put an index behind."""
+    """Return the name that an index follows."""
     return "result" if name == "the result" else name

@@ -6,11 +6,13 @@ The job that runs a student's code imports this module, too, so nothing here nam
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,18 +39,21 @@ def both_dtypes(label: str, *arguments: Any) -> list[Case]:
 
     Arrays of floating-point numbers are cast; all other arguments stay as they are.
     """
-    return [
-        Case(
-            f"{label}, {dtype.__name__}",
-            (tuple(each.astype(dtype) if is_floating(each) else each for each in arguments),),
-        )
-        for dtype in (np.float64, np.float32)
-    ]
+    cases = []
+    for dtype in np.float64, np.float32:
+        cast = [
+            each.astype(dtype) if isinstance(each, np.ndarray) and each.dtype.kind == "f" else each
+            for each in arguments
+        ]
+        cases.append(Case(f"{label}, {dtype.__name__}", (tuple(cast),)))
+    return cases
 
 
-def is_floating(value: Any) -> bool:
-    """Tell whether a value is an array of floating-point numbers."""
-    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+def weighted_mean(case: Case, pairs: Iterable[tuple[np.ndarray, float]] = ()) -> list[np.ndarray]:
+    """Return on each rank the mean of pairs of an array (n,) and its weight; by default, of the arguments."""
+    arrays, weights = zip(*(pairs or case.arguments), strict=True)
+    mean = np.average(np.array(arrays, float), axis=0, weights=weights)
+    return [mean.astype(arrays[0].dtype)] * case.ranks
 
 
 class Outcome(NamedTuple):
@@ -77,6 +82,7 @@ class Verdict:
     printed: str = ""
 
 
+MPI: Any = None  # stands for mpi4py's, which a prelude imports: a notebook's kernel must not load it
 WITH_MPI = "import numpy as np\nfrom mpi4py import MPI"  # the prelude of many exercises on ranks
 Code = str | Mapping[str, str]  # the text of a cell, or what is replaced in the reference's text, and by what
 CAUGHT = "…"  # stands before words of a finding that the check makes without knowing the mistake
@@ -91,13 +97,14 @@ class Exercise:
     true, it gets the communicator as its first argument and each case runs on `case.ranks` ranks; otherwise
     each case has one tuple of arguments.
 
-    `cases()` returns the cases, the smallest first: the first that fails is the one that is reported. It must
-    return the same cases each time, as they are made anew in each process.
+    `cases()` yields the cases, the smallest first: the first that fails is the one that is reported. It must
+    yield the same cases each time, as they are made anew in each process.
 
-    `expected(case)` returns the right result of each rank. Compute it in another way than `reference` does:
-    from ranks and sizes, with labkit's own function, or on one rank with all data. If `result_in` is set, the
-    result is not what the function returns, but what it leaves in the argument of that number. If many
-    results are right, as with schedules, `expected` is None, and `look` alone judges.
+    `expected(case)` returns the right result of each rank: by labkit's own function, or on one rank with all
+    data. Without it, what the reference returns is right; the reference then needs no ranks. If `result_in`
+    is a number, the result is not what the function returns, but what it leaves in the argument of that
+    number. If it is a tuple of numbers, so is the result; None in it stands for what the function returns. If
+    `many_are_right` (for example for schedules), nothing is expected: `look` alone judges.
     `digest(result)`, if given, turns a result that cannot be sent to another process into one that can, in
     the process that made it: `list` for a generator.
 
@@ -125,13 +132,14 @@ class Exercise:
     title: str
     difficulty: int  # 1 (a formula to type) … 5 (an idea to find)
     minutes: int
-    cases: Callable[[], Sequence[Case]]
-    expected: Callable[[Case], Sequence[Any]] | None
+    cases: Callable[[], Iterable[Case]]
     hints: tuple[str, ...]
+    expected: Callable[[Case], Sequence[Any]] | None = None
+    many_are_right: bool = False
     mistakes: Mapping[str, Code] = field(default_factory=dict)
     look: Callable[[Case, Sequence[Outcome]], str | None] = lambda case, outcomes: None
     on_ranks: bool = False
-    result_in: int | None = None
+    result_in: int | tuple[int | None, ...] | None = None
     forbidden: tuple[str, ...] = ()
     may_change: tuple[int, ...] = ()
     wrap: Callable[[Any, Case], Any] | None = None
@@ -160,6 +168,21 @@ class Exercise:
         """Return the reference's source text, without the comments that linters read."""
         text = textwrap.dedent(inspect.getsource(self.reference))
         return re.sub(r"[ \t]*# (type: ignore|noqa)\b.*", "", text)
+
+    @property
+    def stub(self) -> str:
+        """Return a hash of the signature and docstring: with another one, it was another exercise."""
+        text = f"{inspect.signature(self.reference)}\n{inspect.getdoc(self.reference)}"
+        return sha256(text.encode()).hexdigest()[:8]
+
+    def right_results(self, case: Case) -> list[Any]:
+        """Return the right result of each rank. Raise ValueError if there are more or fewer."""
+        if self.expected is None:
+            return [self.reference(*copy.deepcopy(arguments)) for arguments in case.arguments]
+        found = list(self.expected(case))
+        if len(found) != case.ranks:
+            raise ValueError(f"{self.name}: expected({case.label}) has {len(found)} results")
+        return found
 
     def mistaken(self, finding: str) -> str:
         """Return the cell that makes a mistake. Raise ValueError if the reference lacks what it changes."""

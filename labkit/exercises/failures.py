@@ -50,8 +50,9 @@ def finding(run: Run, text: str, exercise: Exercise, cases: Sequence[Case]) -> s
         return where + _endless(run.stacks, lines, exercise.deadline_s, on_ranks)
     started = [rank for rank, record in records if "cell" in record]
     if run.status is not None and started:
-        return f"{where}it ends its process {_exit(run.status)}. A function returns: it does not exit"
-    raise CheckFailed(_last_words(run))
+        how = f"signal {run.status - 128}" if run.status > 128 else f"exit code {run.status}"
+        return f"{where}it ends its process with {how}. A function returns: it does not exit"
+    raise CheckFailed(_last_lines(run))
 
 
 def _where(cases: Sequence[Case], number: int, rank: int, on_ranks: bool) -> str:
@@ -119,13 +120,7 @@ def _endless(stacks: list[str], lines: list[str], deadline_s: float, on_ranks: b
     return f"it does not end within {deadline_s:g} s{': ' * bool(at)}{at}. Look for a loop that does not end"
 
 
-def _exit(status: int) -> str:
-    if status > 128:
-        return f"with signal {status - 128}"
-    return f"with exit code {status}"
-
-
-def _last_words(run: Run) -> str:
+def _last_lines(run: Run) -> str:
     printed = [line.strip() for line in run.output.splitlines() if line.strip()]
     how = "the job was too slow" if run.status is None else f"the job ended with exit code {run.status}"
     return f"{how}{': ' * bool(printed)}{' / '.join(printed[-3:])[:400]}"

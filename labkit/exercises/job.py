@@ -2,9 +2,9 @@
 
     python -m labkit.exercises.job FOLDER
 
-The folder holds `task`, and gets the judge's requests, one after the other: texts of cells, and the cases
-to try them on. Each rank writes what happens to a file of its own: it judges nothing. It knows no expected
-result, and imports no module that holds one.
+The folder holds `task`, and gets the judge's requests, one after the other: the text of a cell, and the cases
+to try it on. For each request, each rank writes what happens to a file of its own: it judges nothing. It
+knows no expected result, and imports no module that holds one.
 """
 
 # ruff: noqa: PLC0415 (imports inside functions: a job without ranks does not load MPI)
@@ -32,14 +32,14 @@ from labkit.exercises.limits import limit
 from labkit.exercises.transport import CELL, MAX_PRINTED, Writer, pack
 
 MAX_TEXT = 300
-POLL_S = 0.005  # between two looks for the next request
+LEAST_POLL_S, POLL_S = 0.0005, 0.005  # pauses while waiting for the next request
 
 
 def main(folder: Path) -> None:
     """Run the job that the folder describes, as one of its ranks."""
     task = pickle.loads((folder / "task").read_bytes())  # the judge wrote it
     ranks = _Ranks() if task["on_ranks"] else _OneProcess()
-    writer = Writer(folder / f"rank-{ranks.rank}")
+    writer = Writer(folder, ranks.rank)
     try:
         _run(folder, task, ranks, writer)
     except Exception as error:  # an error of the check, not of the student's code
@@ -48,64 +48,55 @@ def main(folder: Path) -> None:
 
 
 def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess, writer: Writer) -> None:
-    failed = True
-    try:
-        cases: list[Case] = pickle.loads(task["cases"])
-        call = _Call(task, writer, ranks)
-        ranks.prepare(case.ranks if task["on_ranks"] else 1 for case in cases)
-        stacks = (folder / f"rank-{ranks.rank}.stack").open("wb")
-        for signum in (signal.SIGALRM, signal.SIGPROF):
-            faulthandler.register(signum, file=stacks, all_threads=True)
-        namespace: dict[str, Any] = {"__name__": "exercise"}
-        exec(compile(task["prelude"], "<prelude>", "exec"), namespace)
-        limit(task["texts"] * task["deadline_s"] + task["extra_s"], task["processes"])
-        failed = False
-    except Exception as error:
-        writer.write(check=_describe(error))
-    if ranks.any_failed(failed):
-        return
-    sys.stdout = _Printed(sys.stdout, folder / f"rank-{ranks.rank}.printed")
-    sys.stderr = _Printed(sys.stderr, folder / f"rank-{ranks.rank}.printed")
+    cases: list[Case] = pickle.loads(task["cases"])
+    call = _Call(task, writer, ranks)
+    ranks.prepare(case.ranks if task["on_ranks"] else 1 for case in cases)
+    stacks = (folder / f"rank-{ranks.rank}.stack").open("wb")
+    for signum in (signal.SIGALRM, signal.SIGPROF):
+        faulthandler.register(signum, file=stacks, all_threads=True)
+    namespace: dict[str, Any] = {"__name__": "exercise"}
+    exec(compile(task["prelude"], "<prelude>", "exec"), namespace)
+    limit(task["texts"] * task["deadline_s"] + task["extra_s"], task["processes"])
+    sys.stdout, sys.stderr = _Printed(sys.stdout, writer), _Printed(sys.stderr, writer)
     for number in itertools.count():
         request = _wait_for(folder / f"request-{number}")
-        if not request["texts"]:  # the last one
+        if request["text"] is None:  # the last one
             break
-        for text in request["texts"]:
-            writer.write(cell=True)
-            # In the rank's own time: on a busy server, a correct function takes many times as long.
-            signal.setitimer(signal.ITIMER_PROF, task["deadline_s"])
-            signal.setitimer(signal.ITIMER_REAL, task["deadline_s"] + task["extra_s"])
-            _try(text, request, task, call, dict(namespace))
-            writer.write(end=True)
-            for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
-                signal.setitimer(timer, 0)
-        (folder / f"rank-{ranks.rank}.done-{number}").touch()
+        writer.begin(number)
+        writer.write(cell=True)
+        # In the rank's own time: on a busy server, a correct function takes many times as long.
+        signal.setitimer(signal.ITIMER_PROF, task["deadline_s"])
+        signal.setitimer(signal.ITIMER_REAL, task["deadline_s"] + task["extra_s"])
+        _try(request, task, call, dict(namespace))
+        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+            signal.setitimer(timer, 0)
+        (folder / f"rank-{ranks.rank}-{number}.done").touch()
 
 
 def _wait_for(path: Path) -> dict[str, Any]:
     """Wait asleep for a request of the judge, and return it."""
+    pause = LEAST_POLL_S
     while not path.exists():
-        time.sleep(POLL_S)
+        time.sleep(pause)
+        pause = min(2 * pause, POLL_S)
     request: dict[str, Any] = json.loads(path.read_bytes())
     return request
 
 
-def _try(
-    text: str, request: dict[str, Any], task: dict[str, Any], call: _Call, namespace: dict[str, Any]
-) -> None:
+def _try(request: dict[str, Any], task: dict[str, Any], call: _Call, namespace: dict[str, Any]) -> None:
     """Define the function and call it on the request's cases, until it raises an error."""
     ranks = call.ranks
     ranks.used.clear()
     cases = pickle.loads(task["cases"])
     call.error = None
-    function = _define(text, task["name"], namespace, call.writer)
+    function = _define(request["text"], task["name"], namespace, call.writer)
     for number in request["cases"]:
-        if ranks.any_failed(function is None or call.failed):
+        if ranks.any_failed(function is None or call.error is not None):
             return
         if ranks.begin(cases[number]) and function is not None:
             call(function, number, cases[number])
         ranks.end(call.error)
-    if not ranks.any_failed(call.failed) and request["free"]:
+    if not ranks.any_failed(call.error is not None) and request["free"]:
         ranks.free()
 
 
@@ -137,15 +128,15 @@ def _describe(error: BaseException, what: str = "") -> dict[str, Any]:
 
 
 class _Printed(io.TextIOBase):
-    """A stream that also writes its beginning to a file: what a student's code prints, and nothing else."""
+    """A stream that also records what a student's code prints, up to MAX_PRINTED characters."""
 
-    def __init__(self, stream: TextIO, path: Path) -> None:
-        self.stream, self.left = stream, MAX_PRINTED
-        self.file = path.open("a", buffering=1, errors="replace")
+    def __init__(self, stream: TextIO, writer: Writer) -> None:
+        self.stream, self.writer, self.left = stream, writer, MAX_PRINTED
 
     def write(self, text: str) -> int:
-        self.file.write(text[: self.left].replace(f"{CELL}:", "line "))
-        self.left -= min(self.left, len(text))
+        if self.left > 0:
+            self.writer.write(printed=text[: self.left].replace(f"{CELL}:", "line "))
+        self.left -= len(text)
         return self.stream.write(text)
 
     def flush(self) -> None:
@@ -162,10 +153,6 @@ class _Call:
         self.wrap, self.digest = task["wrap"], task["digest"]
         self.writer, self.ranks = writer, ranks
         self.error: dict[str, Any] | None = None
-
-    @property
-    def failed(self) -> bool:
-        return self.error is not None
 
     def __call__(self, function: Callable[..., Any], number: int, case: Case) -> None:
         arguments = copy.deepcopy(case.arguments[self.ranks.rank])
@@ -219,8 +206,8 @@ class _OneProcess:
         """Return what the function has sent in this case, and which methods it has called."""
         return {"sent": [], "messages": [], "calls": []}
 
-    def end(self, error: dict[str, Any] | None) -> None:
-        """Note that the case has ended on this rank."""
+    def end(self, error: dict[str, Any] | None = None) -> None:
+        """Let ranks that wait for this one know that it has ended the case, with an error or without."""
 
     def free(self) -> None:
         """Free the communicators of a text that has left nothing behind: only so many can be watched."""
@@ -253,7 +240,7 @@ class _Ranks(_OneProcess):
             comm = self.counted.Split(0 if self.rank < size else 1, self.rank)
             if self.rank < size:
                 self.comms[size] = comm
-        self._note_end()
+        self.end()
 
     def any_failed(self, failed: bool) -> bool:
         """Wait asleep, so that a rank that waits here does not take the core from one that works."""
@@ -289,11 +276,7 @@ class _Ranks(_OneProcess):
         ]
         return {"sent": nbytes, "messages": messages, "calls": list(self._calls.names)}
 
-    def end(self, error: dict[str, Any] | None) -> None:
-        self._note_end(error)
-
-    def _note_end(self, error: dict[str, Any] | None = None) -> None:
-        """Let ranks that wait for this one know that it does not come."""
+    def end(self, error: dict[str, Any] | None = None) -> None:
         if self.watch is None:
             return
         from mpiwatch.recorder import CellState

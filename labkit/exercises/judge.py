@@ -59,7 +59,7 @@ def main(folder: Path) -> None:
 
 
 def do_not_be_an_mpi_process() -> None:
-    """Let exercises load MPI without initialising it: only the job's ranks are MPI processes."""
+    """Let exercises import mpi4py without initialising MPI: only the job's ranks are MPI processes."""
     import mpi4py  # noqa: PLC0415
 
     mpi4py.rc.initialize = False
@@ -73,7 +73,7 @@ def failed(error: Exception) -> Verdict:
 
 
 class Judge:
-    """Judges what cells do that a job runs, one after the other, on the cases of an exercise."""
+    """Judges the functions of cells, one after the other: a job runs them on the cases of an exercise."""
 
     def __init__(self, job: Job, exercise: Exercise, cases: Sequence[Case]) -> None:
         self.job, self.exercise, self.cases = job, exercise, cases
@@ -118,7 +118,7 @@ class Judge:
                 return f"with {case.label}: {changed}"
         for number, (case, by_rank) in enumerate(zip(self.cases, outcomes, strict=True)):
             if seen := exercise.look(case, by_rank):
-                if exercise.expected is None:  # so the result may be that of a known mistake
+                if exercise.many_are_right:  # so the result may be that of a known mistake
                     seen = self._recognised(outcomes, {number: ([None] * case.ranks, [seen])}) or seen
                 return f"with {case.label}: {seen}"
         return None
@@ -126,12 +126,10 @@ class Judge:
     def _wrong(self, outcomes: Results) -> Wrong:
         """Return the expected results and the ranks' differences of each case that has any."""
         wrong: Wrong = {}
-        if self.exercise.expected is None:
+        if self.exercise.many_are_right:
             return wrong
         for number, (case, by_rank) in enumerate(zip(self.cases, outcomes, strict=True)):
-            expected = list(self.exercise.expected(case))
-            if len(expected) != case.ranks:
-                raise ValueError(f"{self.exercise.name}: expected({case.label}) has {len(expected)} results")
+            expected = self.exercise.right_results(case)
             found = [
                 self._difference(case, self._result(outcome), right)
                 for outcome, right in zip(by_rank, expected, strict=True)
@@ -141,17 +139,22 @@ class Judge:
         return wrong
 
     def _result(self, outcome: Outcome) -> Any:
-        """Return what is judged: the function's result, or what it left in one of its arguments."""
+        """Return what is judged: the function's result, or what it left in its arguments, or both."""
         place = self.exercise.result_in
+        if isinstance(place, tuple):
+            return tuple(outcome.result if each is None else outcome.arguments[each] for each in place)
         return outcome.result if place is None else outcome.arguments[place]
 
     def _difference(self, case: Case, got: Any, expected: Any) -> str | None:
-        tolerance = self._tolerance(case)
-        if self.exercise.result_in is not None:
-            name = self._parameters()[self.exercise.result_in]
+        tolerance, place, parameters = self._tolerance(case), self.exercise.result_in, self._parameters()
+        if isinstance(place, int):
+            name = parameters[place]
             return difference(got, expected, tolerance, name if hasattr(expected, "shape") else f"`{name}`")
         if isinstance(expected, tuple) and isinstance(got, (tuple, list)) and len(got) == len(expected):
-            names = names_of_parts(self.exercise.reference.__doc__, len(expected))
+            if place is None:
+                names = names_of_parts(self.exercise.reference.__doc__, len(expected))
+            else:
+                names = ["the result" if each is None else parameters[each] for each in place]
             parts = zip(names, got, expected, strict=True) if names else ()
             for name, left, right in parts:
                 if found := difference(left, right, tolerance, name):
@@ -237,9 +240,10 @@ class Judge:
         return seen
 
     def _changed(self, case: Case, by_rank: Sequence[Outcome]) -> str | None:
-        """Return which argument the function has changed that it should leave alone."""
+        """Return which argument the function has changed although it must not; None if there is none."""
         names = self._parameters()
-        allowed = {*self.exercise.may_change, self.exercise.result_in}
+        place = self.exercise.result_in
+        allowed = {*self.exercise.may_change, *(place if isinstance(place, tuple) else [place])}
         for rank, (outcome, before) in enumerate(zip(by_rank, case.arguments, strict=True)):
             for number, (left, right) in enumerate(zip(outcome.arguments, before, strict=True)):
                 sent = unpack(pack(right))

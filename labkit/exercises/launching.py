@@ -1,4 +1,4 @@
-"""Start a job on this machine, watch its time and its output, and collect what its ranks have written."""
+"""Start a job on this machine, limit its time and its output, and collect what its ranks have written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ END_S = 1.0  # from the first rank's stack, or from the last request, until the 
 HANG_S = 3.0  # a wait for a message this long is reported
 OUTPUT_BYTES = 1 << 20  # a job that prints more is ended
 KEPT_BYTES = 1 << 14
-POLL_S = 0.02
+LEAST_POLL_S, POLL_S = 0.001, 0.02  # a mistake without ranks runs for a millisecond, a job for seconds
 STACK_BYTES = 1 << 18  # read of a stack, or of a report
 JOB = "labkit.exercises.job"
 MOST_FILES = 1000  # in a job's folder
@@ -61,16 +61,12 @@ class Run:
     records: list[list[dict[str, Any]]]
     stacks: list[str]  # of each rank at the end of its time; empty otherwise
     report: dict[str, Any] | None  # of a hang, or of a rank that died
-    status: int | None  # None if the job was ended
+    is_complete: bool  # whether each rank has come to the end
+    status: int | None  # None if the job was ended, or goes on
     excess: str  # what it did too much of, if it was ended for that; empty otherwise
     output: str  # all of the job's, for errors of the check
-    printed: str  # what the student's code has printed
+    printed: str = ""  # what the student's code has printed
     unreadable: str = ""  # why the records cannot be used
-
-    @property
-    def is_complete(self) -> bool:
-        """Return whether each rank has come to the end."""
-        return all(records and records[-1].get("end") for records in self.records)
 
 
 @dataclass
@@ -135,8 +131,6 @@ class Job:
             environment |= {"PYTHONPATH": str(modules), "TMPDIR": "/tmp"}
             command = sandbox.command(command, self.folder, [modules])
         self.requests = 0
-        self.records_read = [0] * self.ranks
-        self.printed_read = [0] * self.ranks
         self.limit_s = START_S  # besides the time that a request may take
         self.directory = os.open(self.folder, os.O_RDONLY)
         self.process = subprocess.Popen(
@@ -156,7 +150,7 @@ class Job:
     def __exit__(self, *_: object) -> None:
         with suppress(OSError, subprocess.TimeoutExpired):
             if self.is_running:
-                self._request([], [])
+                self._request(None)
                 self.process.wait(END_S)  # MPI_Finalize may wait for messages that nobody receives
         self._end()
         os.close(self.directory)
@@ -167,43 +161,51 @@ class Job:
         Return one run for each text. A text that ends the job is the last one with a run. `limit_s` is
         given for known mistakes: the job is ended if they take longer, and their communicators are freed.
         """
-        self._request(texts, cases, free=limit_s is not None)
+        first = self.requests
+        for text in texts:
+            self._request(text, cases, free=limit_s is not None)
         if limit_s is None:
             limit_s = self.limit_s + len(texts) * self.exercise.deadline_s + EXTRA_S
         self.limit_s = 0.0
-        status, is_done = self._wait(limit_s)
-        if not is_done:
-            self._end()
+        end_at, runs, is_done = time.monotonic() + limit_s, list[Run](), True
+        while is_done and len(runs) < len(texts):
+            number = first + len(runs)
+            status, is_done = self._wait(number, end_at)
+            if not is_done:
+                self._end()
+            runs.append(self._run(number, status, is_done))
+        return runs
+
+    def _run(self, number: int, status: int | None, is_done: bool) -> Run:
+        """Return what the ranks have written about the request of this number."""
         is_full_now = status is None and not is_done and is_full(self.folder)
         excess = "prints" if self.output.count > OUTPUT_BYTES else "writes" * is_full_now
-        run = Run([], [], None, status, excess, self.output.text(), "")
+        run = Run([], [], None, is_done, status, excess, self.output.text())
         for rank in range(self.ranks):
-            path = self.folder / f"rank-{rank}"
             try:
-                records = transport.read(path)
-                run.records.append(records[self.records_read[rank] :])
-                self.records_read[rank] = len(records)
+                run.records.append(transport.read(self.folder / f"rank-{rank}-{number}"))
             except transport.Unreadable as error:
                 run.records.append([])
                 run.unreadable = str(error)
-            run.stacks.append(_text(path.with_suffix(".stack"), STACK_BYTES))
-            printed = _text(path.with_suffix(".printed"), 4 * transport.MAX_PRINTED)
-            lines = printed[self.printed_read[rank] :].splitlines()
-            self.printed_read[rank] = len(printed)
-            start = f"rank {rank}: " if self.exercise.on_ranks else ""
-            run.printed += "".join(f"{start}{line}\n" for line in lines)
+            run.stacks.append(_text(self.folder / f"rank-{rank}.stack", STACK_BYTES))
+            printed = "".join(record["printed"] for record in run.records[-1] if "printed" in record)
+            start = f"rank {rank}: " * self.exercise.on_ranks
+            run.printed += "".join(f"{start}{line}\n" for line in printed.splitlines())
         with suppress(ValueError, AttributeError):
             run.report = json.loads(_text(self.report, STACK_BYTES) or "{}").get("report")
-        return _by_text(run)
+        return run
 
     @property
     def is_running(self) -> bool:
         """Return whether the job can run more texts."""
         return self.process.poll() is None
 
-    def _request(self, texts: Sequence[str], cases: Sequence[int], free: bool = False) -> None:
-        """Write the next request. The student's code may have put links into the folder: follow none."""
-        content = json.dumps({"texts": list(texts), "cases": list(cases), "free": free}).encode()
+    def _request(self, text: str | None, cases: Sequence[int] = (), free: bool = False) -> None:
+        """Write the next request; without a text, it is the last.
+
+        The student's code may have put links into the folder: follow none.
+        """
+        content = json.dumps({"text": text, "cases": list(cases), "free": free}).encode()
         name, new = f"request-{self.requests}", f"new-{secrets.token_hex(8)}"
         file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=self.directory)
         with open(file, "wb") as stream:
@@ -211,44 +213,29 @@ class Job:
         os.rename(new, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
         self.requests += 1
 
-    def _wait(self, limit_s: float) -> tuple[int | None, bool]:
-        """Wait for the end of the last request or of the job, but not longer than it may take.
+    def _wait(self, number: int, end_at: float) -> tuple[int | None, bool]:
+        """Wait for the end of a request or of the job, but not longer than it may take.
 
         Return the job's exit status, or None, and whether the request has come to its end.
         """
-        end_at = time.monotonic() + limit_s
         stacks = [self.folder / f"rank-{rank}.stack" for rank in range(self.ranks)]
-        done = [self.folder / f"rank-{rank}.done-{self.requests - 1}" for rank in range(self.ranks)]
-        is_ending = False
-        while self.process.poll() is None:
-            if all(path.exists() for path in done):
-                return None, True
+        done = [self.folder / f"rank-{rank}-{number}.done" for rank in range(self.ranks)]
+        is_ending, pause = False, LEAST_POLL_S
+        while not all(path.exists() for path in done):
+            if (status := self.process.poll()) is not None:
+                return status, False
             if not is_ending and any(map(_size, stacks)):
                 is_ending = True
                 end_at = time.monotonic() + END_S
             if time.monotonic() > end_at or self.output.count > OUTPUT_BYTES or is_full(self.folder):
                 return None, False
-            time.sleep(POLL_S)
-        return self.process.returncode, False
+            time.sleep(pause)
+            pause = min(2 * pause, POLL_S)
+        return None, True
 
     def _end(self) -> None:
         end(self.process)
         self.output.thread.join(1)
-
-
-def _by_text(run: Run) -> list[Run]:
-    """Return the run of each text. How the job has ended belongs to the last."""
-    parts: list[list[list[dict[str, Any]]]] = []
-    for records in run.records:
-        mine: list[list[dict[str, Any]]] = [[]]
-        for record in records:
-            if "cell" in record and mine[-1]:
-                mine.append([])
-            mine[-1].append(record)
-        parts.append(mine)
-    count = max(map(len, parts))
-    ended = [Run([each[number] for each in parts], [], None, 0, "", "", "") for number in range(count - 1)]
-    return [*ended, replace(run, records=[each[count - 1] if len(each) == count else [] for each in parts])]
 
 
 def clean_environment() -> dict[str, str]:

@@ -7,16 +7,13 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import WITH_MPI, Case, Exercise, Outcome
+from labkit.exercises.exercise import MPI, WITH_MPI, Case, Exercise, Outcome
 from labkit.exercises.wraps import COLLECTIVES, collectives_with
 from mpiwatch.report import Activity, CallRecord, MessageRecord, RankState, Reason, Report
-
-if TYPE_CHECKING:
-    from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
 
 LARGE = 2**18  # float32 values; no MPI library keeps a message of 1 MiB until it is received
 
@@ -45,18 +42,12 @@ def _item_cases() -> Sequence[Case]:
     ]
 
 
-def _items(case: Case) -> Sequence[Any]:
-    ((n, rank, size),) = case.arguments
-    return [[item for item in range(n) if item % size == rank]]
-
-
 MY_ITEMS = Exercise(
     reference=my_items,
     title="Which items are mine?",
     difficulty=1,
     minutes=5,
     cases=_item_cases,
-    expected=_items,
     mistakes={
         "the step is 4 for any number of ranks; use `size`": {
             "list(range(rank, n, size))": "[k for k in range(n) if k % 4 == rank]"
@@ -105,9 +96,8 @@ def _shift_cases() -> Sequence[Case]:
     ]
 
 
-def _from(case: Case, offset: int) -> Sequence[Any]:
-    p = case.ranks
-    return [_row((rank + offset) % p, len(x), x.dtype) for rank, (x,) in enumerate(case.arguments)]
+def _from_left(case: Case) -> Sequence[Any]:
+    return [_row((rank - 1) % case.ranks, len(x), x.dtype) for rank, (x,) in enumerate(case.arguments)]
 
 
 def _shift_traffic(case: Case, outcomes: Sequence[Outcome]) -> str | None:
@@ -129,7 +119,7 @@ SHIFT_RIGHT = Exercise(
     minutes=10,
     on_ranks=True,
     cases=_shift_cases,
-    expected=lambda case: _from(case, -1),
+    expected=_from_left,
     mistakes={
         "each rank has the array of its right-hand neighbour: the arrays went to the left": {
             "dest=right": "dest=left",
@@ -149,11 +139,6 @@ SHIFT_RIGHT = Exercise(
             )
         },
         "… nvalid rank": {" % comm.size": ""},
-        "… changes its argument": """
-def shift_right(comm, x):
-    comm.Sendrecv_replace(x, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
-    return x
-""",
         "… which does the exercise by itself": {"return incoming": "return comm.allgather(x)[comm.rank - 1]"},
         "… one message to rank": """
 def shift_right(comm, x):
@@ -180,7 +165,7 @@ def shift_right(comm, x):
 
 
 def broadcast(comm, x, root):
-    """Fill x, on every rank, with the x of rank `root`, by Send and Recv. Every rank makes this call.
+    """Copy the x of rank `root` into x on every rank, by Send and Recv. Every rank makes this call.
 
     Shapes: x (n,), with the same n and dtype on all ranks; changed in place, nothing is returned.
     """
@@ -227,10 +212,9 @@ BROADCAST = Exercise(
             "!= root": "!= 0",
             "source=root": "source=0",
         },
-        "… which does the exercise by itself": """
-def broadcast(comm, x, root):
-    comm.Bcast(x, root=root)
-""",
+        "… which does the exercise by itself": {
+            "    if comm.rank ==": "    comm.Bcast(x, root)\n    if comm.rank =="
+        },
         "… sends to itself": """
 def broadcast(comm, x, root):
     requests = []
@@ -268,12 +252,12 @@ def gradient_sum(line, inputs, targets):
     return np.array([np.sum(2 * error * inputs), np.sum(2 * error)])
 
 
-def fit_line(comm, inputs, targets, n, steps, lr):  # noqa: PLR0917
+def fit_line(comm, inputs, targets, steps, lr):
     """Fit a line to the samples of all ranks by gradient descent; return (slope, intercept), shape (2,).
 
-    Shapes: inputs and targets (k,), this rank's k of the n samples; k may be 0. The line starts as (0, 0).
+    Shapes: inputs and targets (k,), this rank's samples; k may be 0 on some ranks. The line starts as (0, 0).
     """
-    line = np.zeros(2)
+    n, line = comm.allreduce(len(inputs)), np.zeros(2)
     for _ in range(steps):
         total = gradient_sum(line, inputs, targets)
         comm.Allreduce(MPI.IN_PLACE, total)
@@ -285,7 +269,7 @@ def _line_cases() -> Sequence[Case]:
     cases = []
     for counts, steps in ((1, 2), 1), ((3,), 2), ((2, 0, 2), 3), ((1, 2, 3, 1), 2):
         rng = np.random.default_rng(len(counts))
-        arguments = [(rng.normal(size=k), rng.normal(size=k), sum(counts), steps, 0.1) for k in counts]
+        arguments = [(rng.normal(size=k), rng.normal(size=k), steps, 0.1) for k in counts]
         label = f"p = {len(counts)}, samples by rank {counts}, {steps} step{'s' * (steps > 1)}"
         cases.append(Case(label, tuple(arguments)))
     return cases
@@ -293,10 +277,10 @@ def _line_cases() -> Sequence[Case]:
 
 def _line(case: Case) -> Sequence[Any]:
     """Return the line that one rank with all samples finds."""
-    inputs, targets, (n, *_), (steps, *_), (lr, *_) = zip(*case.arguments, strict=True)
+    inputs, targets, (steps, *_), (lr, *_) = zip(*case.arguments, strict=True)
     x, y, line = np.concatenate(inputs), np.concatenate(targets), np.zeros(2)
     for _ in range(steps):
-        line -= lr * 2 / n * np.column_stack([x, np.ones(n)]).T @ (line[0] * x + line[1] - y)
+        line -= lr * 2 / len(x) * np.column_stack([x, np.ones(len(x))]).T @ (line[0] * x + line[1] - y)
     return [line] * case.ranks
 
 
@@ -311,30 +295,31 @@ FIT_LINE = Exercise(
     expected=_line,
     forbidden=collectives_with("gather"),
     mistakes={
-        "each rank fits its own samples. Add up `total` over the ranks: `comm.Allreduce(MPI.IN_PLACE, "
-        "total)` "
+        "each rank fits its own samples. Sum `total` over the ranks: `comm.Allreduce(MPI.IN_PLACE, total)` "
         "changes it, `comm.allreduce(total)` only returns the sum": {
             "        comm.Allreduce(MPI.IN_PLACE, total)\n": ""
         },
-        "the sum is divided by this rank's samples; divide by n, the samples of all ranks": {
+        "the sum is divided by this rank's samples; divide by the number of samples on all ranks": {
             "/ n": "/ max(len(inputs), 1)"
         },
-        "the sum over the samples is not divided by n": {" / n": ""},
-        "the sum is divided by the number of ranks, too; n alone is right": {"/ n": "/ n / comm.size"},
+        "the sum over the samples is not divided by their number": {" / n": ""},
+        "the sum is divided by the number of ranks, too; divide only by the number of samples on all ranks": {
+            "/ n": "/ n / comm.size"
+        },
         "the line moves along the gradient, which raises the loss; subtract": {"-=": "+="},
         "the step is the gradient itself; multiply it by lr": {"lr * ": ""},
         "this is one step; take `steps` of them": {"range(steps)": "range(1)"},
         "… never joined": {
             "        total =": "        if len(inputs) == 0:\n            break\n        total ="
         },
-        "… which does the exercise by itself": {
-            "    line = np.zeros(2)\n": "    line = np.zeros(2)\n    comm.allgather(inputs)\n"
-        },
+        "… which does the exercise by itself": {"    for _ in": "    comm.allgather(inputs)\n    for _ in"},
     },
     hints=(
-        "Each step: the gradient of this rank's samples, the sum over all ranks, the step.",
-        "`comm.Allreduce(MPI.IN_PLACE, total)` leaves the sum of all ranks' `total` in `total`. The mean's "
-        "gradient is total / n; the line moves by lr times that, downwards.",
+        "In each step, compute the gradient sum of this rank's samples, add up the sums of all ranks, and "
+        "take the step. No rank knows how many samples there are in all: add up the counts, too.",
+        "`comm.Allreduce(MPI.IN_PLACE, total)` leaves the sum of all ranks' `total` in `total`, and "
+        "`comm.allreduce(k)` returns the sum of a number. The mean's gradient is total / n; subtract lr "
+        "times that from the line.",
     ),
 )
 
@@ -345,8 +330,7 @@ FIT_LINE = Exercise(
 def missing_ranks(report):
     """Return (missing, operation): the ranks that never joined a collective, and the collective's name.
 
-    `report` is a hang report as a dictionary. A rank has joined if it waits in a collective of the report's
-    communicator and has made as many calls there as any rank that waits. `missing` is a list, in order.
+    `report` is a hang report as a dictionary. `missing` is a list, in order.
     """
     waiting = {
         state["rank"]: state["calls"][-1]
@@ -412,7 +396,7 @@ MISSING_RANKS = Exercise(
     reference=missing_ranks,
     title="Read a hang report",
     difficulty=3,
-    minutes=10,
+    minutes=15,
     cases=_report_cases,
     expected=_missing,
     mistakes={
@@ -445,12 +429,13 @@ MISSING_RANKS = Exercise(
 
 
 QUESTIONS = {
-    "00-ring-bytes": "Each rank sends (p - 1)·n bytes: the whole array in each shift. All ranks compute the "
-    "same sums, so the work is done p times. It is cheaper if each rank adds up one part of the array and "
-    "then passes on the finished part: the ring all-reduce of notebook 05.",
-    "00-collectives": "Rank 1 holds one number, the sum of all ranks' second entries: 2222 with four ranks. "
-    "After Allgather every rank holds every sum. Allreduce does both in one call.",
-    "00-mean-of-lines": "No. A rank's line fits its own samples best, and a rank with few or unusual "
-    "samples counts as much as any other in a mean of lines. A mean of gradients at the same line counts "
-    "every sample once, in every step.",
+    "00-ring-bytes": "Each rank sends (p - 1)·n bytes: the whole array in each shift. All ranks compute "
+    "the same sums, so each is computed p times; once would be enough. (Each rank adds in another order, "
+    "so with floats the results may differ in the last bits.) It is cheaper if each rank adds up one part "
+    "of the array and then passes on the finished part: the ring all-reduce of notebook 05.",
+    "00-collectives": "Rank 1 holds one number, the sum of all ranks' second entries: 2222 with four "
+    "ranks. After Allgather every rank holds every sum. Allreduce does both in one call.",
+    "00-mean-of-lines": "No. A rank's line fits its own samples best. Even if all ranks have equally many "
+    "samples, their inputs are spread differently, so the mean of the best lines is not the best line. A "
+    "mean of gradients at the same line counts every sample once, in every step.",
 }

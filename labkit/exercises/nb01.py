@@ -13,7 +13,7 @@ import numpy as np
 
 from labkit import nn
 from labkit.exercises import wraps
-from labkit.exercises.exercise import Case, Exercise, Outcome, both_dtypes
+from labkit.exercises.exercise import Case, Exercise, both_dtypes, weighted_mean
 from labkit.nn import flat as nn_flat
 from labkit.nn import ops
 from labkit.nn.ops import linear, relu
@@ -32,31 +32,6 @@ def _softmax_cases() -> Sequence[Case]:
         "a row of logits near 0, another near -1000": (np.concatenate([small, -large]), [2, 0]),
     }
     return [case for name, (z, y) in batches.items() for case in both_dtypes(name, z, np.array(y))]
-
-
-SHAPES = {"W1": (64, 32), "b1": (32,), "W2": (32, 10), "b2": (10,)}
-
-
-P = sum(map(math.prod, SHAPES.values()))
-
-
-def initial(dtype: Any) -> np.ndarray:
-    """Return the parameters that all cases start from. Shape: (P,)."""
-    return (0.3 * np.random.default_rng(7).normal(size=P)).astype(dtype)
-
-
-def samples(n: int, seed: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return x (n, 64) and labels (n,)."""
-    rng = np.random.default_rng((n, seed))
-    return rng.normal(size=(n, 64)).astype(dtype), rng.integers(10, size=n)
-
-
-def whole(params: np.ndarray, x: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the loss and the flat gradient that labkit's own model finds."""
-    model = nn.mlp(hidden=32, dtype=params.dtype.type)
-    model.params[...] = params
-    loss = model.loss_and_gradient(x, labels)
-    return loss, model.grads.copy()
 
 
 # Exercise 1.1
@@ -95,6 +70,9 @@ LINEAR_BACKWARD = Exercise(
         },
         "dw is transposed: it needs the shape of w": {"x.T @ dy": "dy.T @ x"},
         "dx and dw are swapped: return (dx, dw, db)": {"return dx, dw, db": "return dw, dx, db"},
+        "all three gradients are N·O times too large: dy holds the factor of the mean already": {
+            "return dx, dw, db": "return dx * dy.size, dw * dy.size, db * dy.size"
+        },
         "… ValueError: matmul": {"dy @ w.T": "dy @ w"},
         "… dtype": {"dy.sum(axis=0)": "dy.sum(axis=0, dtype=np.float64)"},
     },
@@ -134,16 +112,6 @@ def _fit_cases() -> Sequence[Case]:
     return cases
 
 
-def _fitted(case: Case) -> Sequence[Any]:
-    """Fit the bias as the weight of a further input that is 1."""
-    ((x, y, steps, lr),) = case.arguments
-    with_one = np.column_stack([x, np.ones(len(x))]).astype(float)
-    both = np.zeros((with_one.shape[1], y.shape[1]))
-    for _ in range(steps):
-        both -= lr * with_one.T @ ops.mean_squared_error_backward(with_one @ both, y.astype(float))
-    return [(both[:-1].astype(x.dtype), both[-1].astype(x.dtype))]
-
-
 ERROR = "(x @ w + b - y) * (2 / y.size)"
 FIT_LINEAR = Exercise(
     reference=fit_linear,
@@ -152,7 +120,6 @@ FIT_LINEAR = Exercise(
     minutes=10,
     prelude="import numpy as np\nfrom labkit.nn.ops import linear_backward",
     cases=_fit_cases,
-    expected=_fitted,
     mistakes={
         "the mean is forgotten: divide by the number of entries, y.size": {"(2 / y.size)": "2"},
         "this divides by the samples only; the mean is over all entries, y.size": {"y.size)": "len(y))"},
@@ -247,11 +214,6 @@ SOFTMAX_CROSS_ENTROPY = Exercise(
         "`dz[:, labels]` subtracts 1 in whole columns; index with [np.arange(N), labels]": {
             "dz[at_label]": "dz[:, labels]"
         },
-        "… changes its argument": {
-            "    shifted = z - z.max(axis=1, keepdims=True)": (
-                "    z -= z.max(axis=1, keepdims=True)\n    shifted = z"
-            )
-        },
         "… dtype": {"dz[at_label] -= 1": "dz = dz - np.eye(z.shape[1])[labels]"},
     },
     hints=(
@@ -264,12 +226,13 @@ SOFTMAX_CROSS_ENTROPY = Exercise(
 )
 
 
+SHAPES = {"W1": (64, 64), "b1": (64,), "W2": (64, 10), "b2": (10,)}
 MLP = f"""\
 import math
 import numpy as np
 from labkit.nn.ops import linear, linear_backward, relu
 from labkit.nn.flat import views
-SHAPES = {SHAPES}
+SHAPES = {str(SHAPES).replace("'", '"')}
 
 
 {inspect.getsource(softmax_cross_entropy)}"""
@@ -299,10 +262,9 @@ def _view_cases() -> Sequence[Case]:
     ]
 
 
-def _parts(case: Case, memory: str) -> Sequence[Any]:
+def _parts(case: Case) -> Sequence[Any]:
     ((flat, shapes),) = case.arguments
-    parts = {name: [part.copy(), memory] for name, part in nn_flat.views(flat, shapes).items()}
-    return [parts]
+    return [{name: [part.copy(), "view"] for name, part in nn_flat.views(flat, shapes).items()}]
 
 
 VIEWS = Exercise(
@@ -313,7 +275,7 @@ VIEWS = Exercise(
     prelude="import math\nimport numpy as np",
     cases=_view_cases,
     digest=wraps.with_memory,
-    expected=lambda case: _parts(case, "view"),
+    expected=_parts,
     mistakes={
         "the parts are copies, so writing to them does not reach flat: slices and reshape make views": {
             "flat[start:stop]": "np.array(flat[start:stop])"
@@ -356,10 +318,21 @@ def _mlp_cases() -> Sequence[Case]:
     cases = []
     for n, zero, what in (1, 0, ""), (6, 0, ""), (3, 9, ", nine hidden units at 0"):
         for dtype in np.float64, np.float32:
-            params = initial(dtype)
-            params[: 65 * 32].reshape(65, 32)[:, :zero] = 0  # in W1 and b1
-            cases.append(Case(f"N = {n}, {dtype.__name__}{what}", ((params, *samples(n, 3, dtype)),)))
+            rng = np.random.default_rng(n)
+            params = (0.3 * rng.normal(size=sum(map(math.prod, SHAPES.values())))).astype(dtype)
+            params[: 65 * 64].reshape(65, 64)[:, :zero] = 0  # in W1 and b1
+            x, labels = rng.normal(size=(n, 64)).astype(dtype), rng.integers(10, size=n)
+            cases.append(Case(f"N = {n}, {dtype.__name__}{what}", ((params, x, labels),)))
     return cases
+
+
+def _mlp(case: Case) -> Sequence[Any]:
+    """Return the loss and the flat gradient that labkit's own model finds."""
+    ((params, x, labels),) = case.arguments
+    model = nn.mlp(dtype=params.dtype.type)
+    model.params[...] = params
+    loss = model.loss_and_gradient(x, labels)
+    return [(loss, model.grads.copy())]
 
 
 MLP_GRADIENT = Exercise(
@@ -370,7 +343,7 @@ MLP_GRADIENT = Exercise(
     prelude=MLP,
     tolerance=1e-5,  # float32 parameters
     cases=_mlp_cases,
-    expected=lambda case: [whole(*case.arguments[0])],
+    expected=_mlp,
     mistakes={
         'the gradient is 0: `g["W1"] = …` puts a new array into the dictionary; write into the view, '
         '`g["W1"][...] = …`': {"[...]": ""},
@@ -394,7 +367,9 @@ MLP_GRADIENT = Exercise(
         "the gradient of W2 uses the units before relu; the second layer's input is after it": {
             "linear_backward(dz, active,": "linear_backward(dz, hidden,"
         },
-        "… ValueError: could not broadcast": {"(dhidden, x,": "(dhidden, active,"},
+        "the gradient of W1 uses the hidden units; the first layer's input is x": {
+            "(dhidden, x,": "(dhidden, active,"
+        },
     },
     hints=(
         "Forward: hidden = linear(x, W1, b1), active = relu(hidden), z = linear(active, W2, b2).",
@@ -434,12 +409,6 @@ def _average_cases() -> Sequence[Case]:
     return cases
 
 
-def _mean(case: Case) -> Sequence[Any]:
-    grads, counts = zip(*case.arguments, strict=True)
-    mean = np.average(np.array(grads, float), axis=0, weights=counts)
-    return [mean.astype(grads[0].dtype)] * case.ranks
-
-
 AVERAGE_GRADIENTS = Exercise(
     reference=average_gradients,
     title="The mean over the samples of all ranks",
@@ -447,7 +416,7 @@ AVERAGE_GRADIENTS = Exercise(
     minutes=10,
     on_ranks=True,
     cases=_average_cases,
-    expected=_mean,
+    expected=weighted_mean,
     result_in=0,
     mistakes={
         "grads is unchanged: `grads = …` only gives the name to another array; write into it, "
@@ -473,24 +442,23 @@ AVERAGE_GRADIENTS = Exercise(
 # Exercise 1.7
 
 
-def train_epoch(comm, params, x, labels, batches, lr):  # noqa: PLR0917
-    """Take one step of gradient descent for each global batch; return the mean of the steps' losses.
+def train_epoch(comm, params, batches, gradient, average, update):  # noqa: PLR0917
+    """Take a step with each batch; return the mean loss over the samples of all ranks.
 
-    Shapes: params (P,), equal on all ranks; changed in place. x (N, 64) and labels (N,) are this rank's
-    samples. For each step, `batches` holds an index: x[index] is this rank's local batch, which may be empty.
-    A step's loss is the mean over the samples of all ranks before the step, the same on every rank.
+    `batches` holds this rank's part (x, labels) of each batch; a part may be empty. The three functions are
+    the parts of a step: gradient(params, x, labels) returns the mean loss and its gradient, which has the
+    shape of `params`; average(comm, grads, samples) replaces grads by the weighted mean over all ranks;
+    and update(params, grads) moves the parameters in place.
     """
-    losses = []
-    for index in batches:
-        n = len(labels[index])
-        loss, grads = mlp_gradient(params, x[index], labels[index]) if n else (0.0, np.zeros_like(params))
-        average_gradients(comm, grads, n)
-        params -= lr * grads
-        losses.append(comm.allreduce(loss * n) / comm.allreduce(n))
-    return float(np.mean(losses))
-
-
-STEP = "\n\n".join([MLP, inspect.getsource(mlp_gradient), inspect.getsource(average_gradients)])
+    total, seen = 0.0, 0
+    for x, labels in batches:
+        samples = len(labels)
+        loss, grads = gradient(params, x, labels) if samples else (0.0, np.zeros_like(params))
+        average(comm, grads, samples)
+        update(params, grads)
+        total += loss * samples
+        seen += samples
+    return comm.allreduce(total) / comm.allreduce(seen)
 
 
 def _epoch_cases() -> Sequence[Case]:
@@ -500,8 +468,10 @@ def _epoch_cases() -> Sequence[Case]:
         for sizes in ((2,), (5,)), ((4, 2),), ((3, 1), (0, 2), (1, 0)), ((1, 2), (2, 2), (3, 1), (4, 1)):
             arguments = []
             for rank, own in enumerate(sizes):
-                parts = np.split(np.arange(sum(own)), np.cumsum(own)[:-1])
-                arguments.append((initial(dtype), *samples(sum(own), rank, dtype), parts, 0.5))
+                rng = np.random.default_rng((rank, *own))
+                batches = [tuple(rng.normal(size=each).astype(dtype) for each in ((n, 3), n)) for n in own]
+                parts = wraps.loss_and_gradient, wraps.average, wraps.descend
+                arguments.append((np.arange(3, dtype=dtype), batches, *parts))
             label = f"p = {len(sizes)}, local batches by rank {sizes}, {dtype.__name__}"
             cases.append(Case(label, tuple(arguments)))
     return cases
@@ -509,29 +479,13 @@ def _epoch_cases() -> Sequence[Case]:
 
 def _epoch(case: Case) -> tuple[float, np.ndarray]:
     """Return the mean loss and the params, from global batches on one rank in float64."""
-    all_params, xs, labels, batches, _ = zip(*case.arguments, strict=True)
-    params, losses = all_params[0].astype(float), []
-    for parts in zip(*batches, strict=True):
-        x = np.concatenate([each[part] for each, part in zip(xs, parts, strict=True)]).astype(float)
-        y = np.concatenate([each[part] for each, part in zip(labels, parts, strict=True)])
-        loss, mean = whole(params, x, y)
-        params -= case.arguments[0][4] * mean
-        losses.append(loss)
-    return float(np.mean(losses)), params
-
-
-def _epoch_look(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    """Check the parameters after the epoch, which the function does not return."""
-    expected = _epoch(case)[1]
-    for rank, outcome in enumerate(outcomes):
-        after, near = outcome.arguments[0], 1e-9 if outcome.arguments[0].dtype == np.float64 else 1e-5
-        if np.array_equal(after, case.arguments[rank][0]):
-            return f"rank {rank}: params are unchanged: `params = …` makes a new array; use `params -= …`"
-        if not np.allclose(after, expected, rtol=0, atol=near):
-            return (
-                f"rank {rank}: the loss is right, but params did not move by -lr * mean gradient in each step"
-            )
-    return None
+    params, total, seen = case.arguments[0][0].astype(float), 0.0, 0
+    for parts in zip(*(arguments[1] for arguments in case.arguments), strict=True):
+        x, labels = (np.concatenate(each).astype(float) for each in zip(*parts, strict=True))
+        loss, grads = wraps.loss_and_gradient(params, x, labels)
+        wraps.descend(params, grads)
+        total, seen = total + loss * len(labels), seen + len(labels)
+    return total / seen, params.astype(case.arguments[0][0].dtype)
 
 
 TRAIN_EPOCH = Exercise(
@@ -540,57 +494,71 @@ TRAIN_EPOCH = Exercise(
     difficulty=3,
     minutes=15,
     on_ranks=True,
-    prelude=STEP,
     tolerance=1e-5,  # float32 samples
     cases=_epoch_cases,
-    expected=lambda case: [_epoch(case)[0]] * case.ranks,
-    may_change=(0,),
-    look=_epoch_look,
+    expected=lambda case: [_epoch(case)] * case.ranks,
+    result_in=(None, 0),
     mistakes={
         "this is the loss of this rank's samples; take the mean over the samples of all ranks": {
-            "comm.allreduce(loss * n) / comm.allreduce(n)": "loss"
+            "comm.allreduce(total) / comm.allreduce(seen)": "total / max(seen, 1)"
         },
         "this is the mean of the ranks' losses; weight each by its number of samples": {
-            "(loss * n) / comm.allreduce(n)": "(loss) / comm.size"
+            "comm.allreduce(total) / comm.allreduce(seen)": "comm.allreduce(total / max(seen, 1)) / comm.size"
         },
-        "this is the sum of the ranks' losses; weight each by its samples / all samples": {
-            "(loss * n) / comm.allreduce(n)": "(loss)"
+        "this is the sum of the losses of all samples; divide by the samples of all ranks": {
+            " / comm.allreduce(seen)": ""
+        },
+        "this is the mean of the steps' losses; a step with few samples counts less": {
+            "total += loss * samples": (
+                "everywhere = comm.allreduce(samples)\n"
+                "        total += comm.allreduce(loss * samples) / everywhere"
+            ),
+            "seen += samples": "seen += 1",
         },
         "this is the loss of the last step; return the mean over all steps": {
-            "np.mean(losses)": "losses[-1]"
+            "total += loss * samples": "total = loss * samples",
+            "seen += samples": "seen = samples",
         },
-        "params moved along the gradient, which raises the loss; subtract lr * grads": {
-            "params -=": "params +="
-        },
-        "the step is the gradient itself; multiply it by lr": {"params -= lr * ": "params -= "},
         "the step follows this rank's own gradient; average the gradients before it": {
-            "        average_gradients(comm, grads, n)\n": "",
-            "lr * grads\n": "lr * grads\n        average_gradients(comm, grads, n)\n",
+            "        average(comm, grads, samples)\n        update(params, grads)": (
+                "        update(params, grads)\n        average(comm, grads, samples)"
+            ),
         },
-        "the step is the mean of the ranks' means; weight each by its samples": {"grads, n)": "grads, 1)"},
-        "… params are unchanged": {"params -= lr * grads": "params = params - lr * grads"},
-        "… never joined": {
-            "        loss, grads": "        if n == 0:\n            continue\n        loss, grads"
+        "the step is the mean of the ranks' means; weight each by its samples": {
+            "grads, samples)": "grads, 1)"
         },
-        "… nan": {" if n else (0.0, np.zeros_like(params))": ""},
+        "the parameters never move: call update(params, grads) in each step": {
+            "        update(params, grads)\n": ""
+        },
+        "the loss is right, but params did not move in place: do not copy them": {
+            "    total, seen": "    params = params.copy()\n    total, seen"
+        },
+        "… the ranks hang": {
+            "        loss, grads": "        if samples == 0:\n            continue\n        loss, grads"
+        },
+        "… nan": {" if samples else (0.0, np.zeros_like(params))": ""},
+        "… different dtypes": {"np.zeros_like(params)": "np.zeros(len(params))"},
     },
     hints=(
-        "In each step: loss and gradient of the local batch, average_gradients, the step, the mean loss.",
-        "The collectives are in average_gradients and in the mean loss. Every rank calls both in every step, "
-        "in the same order, outside any `if`.",
-        "The mean loss is comm.allreduce(loss * n) / comm.allreduce(n), as for the gradient.",
+        "In each step, compute the loss and the gradient of this rank's part, average the gradients over the "
+        "ranks, and update the parameters. Add up what the mean loss of the epoch needs.",
+        "Every rank calls `average` in every step, outside any `if`. A rank without samples passes "
+        "np.zeros_like(params) and 0.",
+        "Each loss is a mean: add up loss * samples, and the samples. At the end, comm.allreduce sums both "
+        "over the ranks.",
     ),
 )
 
 
 QUESTIONS = {
-    "01-suspects": "A sums db over the outputs in place of the samples; B takes the mean over the samples; C "
-    "returns dw transposed; D has dx and dw exchanged. In E all three are 9 times too large: the error is in "
-    "what they share, dy. It forgets the mean over the 9 entries of pred.",
-    "01-learning-rate": "Each step is N·O times too long, as with a learning rate N·O times as large: the "
-    "loss jumps or overflows. The temptation is to lower the learning rate until it works. Then the right "
-    "one depends on the batch size, and changes whenever you split the batch over ranks.",
-    "01-weights": "Only in steps whose batch does not divide evenly over the ranks. The difference is "
-    "small, and the loss falls as before. You notice it only by comparing with one rank: its parameters, or "
-    "its gradient.",
+    "01-suspects": "A sums db over the outputs in place of the samples; B takes the mean over the samples; "
+    "C returns dw transposed; D has dx and dw exchanged. In E all three are 9 times too large, so the "
+    "error is in what they share: the mean's factor, 1 over the 9 entries of pred, is lost.",
+    "01-learning-rate": "Each step is N·O times too large, as with a learning rate N·O times as large: the "
+    "loss jumps or overflows. You would be tempted to lower the learning rate until training works. But "
+    "then the right one depends on the batch size, and changes whenever you split the batch over ranks.",
+    "01-weights": "Only in steps whose batch does not divide evenly over the ranks: with four ranks in the "
+    "last one of each epoch, where they have 8, 8, 7 and 7 samples. The difference is small, and the loss "
+    "and the accuracy are as before. You notice it only by comparing with one rank: its parameters, as the "
+    "last assertions of the training cell do, or its gradient.",
 }

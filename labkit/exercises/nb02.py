@@ -5,16 +5,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import WITH_MPI, Case, Exercise, Outcome, both_dtypes
+from labkit.exercises.exercise import WITH_MPI, Case, Exercise, both_dtypes
 from labkit.exercises.wraps import all_of, at_most
 from labkit.nn import ops
-from labkit.nn.ops.convolution import padded
 
 # Samples, channels, height, width, kernel, outputs, stride, padding: the first ones hide the fewest mistakes.
 SIZES = (
@@ -107,20 +106,12 @@ def im2col(x, k, stride, pad):
     return rows.reshape(n * height * width, k * k * c)
 
 
-def _rows(case: Case) -> Sequence[Any]:
-    ((x, k, stride, pad),) = case.arguments
-    windows = np.lib.stride_tricks.sliding_window_view(padded(x, pad), (k, k), axis=(2, 3))
-    by_position = windows[:, :, ::stride, ::stride].transpose(0, 2, 3, 4, 5, 1)
-    return [by_position.reshape(-1, k * k * x.shape[1])]
-
-
 IM2COL = Exercise(
     reference=im2col,
     title="The windows of an image as a matrix",
     difficulty=3,
     minutes=15,
     cases=_conv_cases("x k"),
-    expected=_rows,
     mistakes={
         "each row holds channel after channel. w has the order kernel row, kernel column, channel": {
             "width, k, k, c), x": "width, c, k, k), x",
@@ -196,7 +187,7 @@ CONV_FORWARD = Exercise(
             " // stride": "",
             "im2col(x, k, stride, pad)": "im2col(x, k, 1, pad)",
         },
-        "the kernel is turned by 180°. In deep learning it is not: y is a cross-correlation": {
+        "the kernel is rotated by 180°. In deep learning, and in the formula above, it is not": {
             "w.reshape": "w[::-1, ::-1].reshape"
         },
         "… `nn_unfold` is not defined": {"y = im2col": "y = nn_unfold"},
@@ -243,7 +234,7 @@ CONV_BACKWARD = Exercise(
         "dx: the padding is cut off at the wrong place; the image begins at [pad, pad]": {
             "pad : pad + h, pad : pad + width": ":h, :width"
         },
-        "dx is made with the kernel turned by 180°": {
+        "dx is computed with the kernel rotated by 180°": {
             "stride, pad), w.reshape(": "stride, pad), w[::-1, ::-1].reshape("
         },
         "dy.reshape(-1, O) mixes channels and positions: transpose to (N, H', W', O) first": {
@@ -369,18 +360,11 @@ def batch_norm(x, gamma, beta, running_mean, running_var):
     return gamma[:, None, None] * (x - mean) / np.sqrt(var + 1e-5) + beta[:, None, None]
 
 
-def _running_look(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    ((x, *_, old_mean, old_var),) = case.arguments
+def _normalised(case: Case) -> Sequence[Any]:
+    ((x, gamma, beta, *running),) = case.arguments
     of_batch = ops.batch_statistics(x)
-    after = outcomes[0].arguments[3:]
-    for name, old, batch, new in zip(
-        ("running_mean", "running_var"), (old_mean, old_var), of_batch, after, strict=True
-    ):
-        if np.array_equal(new, old) and not np.allclose(old, batch):
-            return f"{name} is unchanged: `{name} = …` makes a new array; use `{name} += …`"
-        if not np.allclose(new, 0.9 * old + 0.1 * batch, rtol=1e-4, atol=1e-6):
-            return f"{name} is wrong: it becomes 0.9 of its old value plus 0.1 of the batch's"
-    return None
+    moved = (old + 0.1 * (new - old) for old, new in zip(running, of_batch, strict=True))
+    return [(ops.batch_norm(x, gamma, beta, *of_batch), *moved)]
 
 
 SHIFTED = "mean, var = mean[:, None, None], var[:, None, None]"
@@ -391,11 +375,8 @@ BATCH_NORM = Exercise(
     difficulty=2,
     minutes=10,
     cases=_norm_cases(with_dy=False),
-    expected=lambda case: [
-        ops.batch_norm(x, gamma, beta, *ops.batch_statistics(x)) for x, gamma, beta, *_ in case.arguments
-    ],
-    may_change=(3, 4),
-    look=_running_look,
+    expected=_normalised,
+    result_in=(None, 3, 4),
     mistakes={
         "each image has statistics of its own: take them over the samples, too": {
             SHIFTED: OVER.format((2, 3))
@@ -414,8 +395,10 @@ BATCH_NORM = Exercise(
         },
         "x - mean is divided by the variance: divide by σ, its root": {"np.sqrt(var + 1e-5)": "(var + 1e-5)"},
         "the mean is not subtracted": {"(x - mean)": "x"},
-        "… running_mean is unchanged": {"running_mean +=": "running_mean = running_mean +"},
-        "… running_mean is wrong": {"0.1 *": "0.9 *"},
+        "running_mean is unchanged: `running_mean = …` makes a new array; use `running_mean += …`": {
+            "running_mean +=": "running_mean = running_mean +"
+        },
+        "running_mean is wrong: it becomes 0.9 of its old value plus 0.1 of the batch's": {"0.1 *": "0.9 *"},
     },
     hints=(
         "A channel is shared by axes 0, 2 and 3.",
@@ -442,7 +425,7 @@ BATCH_NORM_BACKWARD = Exercise(
     reference=batch_norm_backward,
     title="The backward pass of batch norm",
     difficulty=4,
-    minutes=20,
+    minutes=15,
     cases=_norm_cases(with_dy=True),
     expected=lambda case: [
         ops.batch_norm_backward(dy, x, gamma, *ops.batch_statistics(x)) for dy, x, gamma in case.arguments
@@ -491,8 +474,7 @@ def global_statistics(comm, x):
     return mean, total[1 + channels :] / total[0] - mean**2
 
 
-def _statistics_cases() -> Sequence[Case]:
-    cases = []
+def _statistics_cases() -> Iterator[Case]:
     for samples, offset, dtype in (
         ((2,), 0, np.float64),
         ((1, 3), 0, np.float64),
@@ -506,8 +488,7 @@ def _statistics_cases() -> Sequence[Case]:
             x.append((rng.normal(2 * rank, 1 + rank, size=(n, 3, 2, 4)) + offset).astype(dtype))
         label = f"{' + '.join(map(str, samples))} samples, {dtype.__name__}"
         label += f", values near {offset}" * (offset > 0)
-        cases.append(Case(label, tuple((each,) for each in x)))
-    return cases
+        yield Case(label, tuple((each,) for each in x))
 
 
 def _over_all(case: Case) -> Sequence[Any]:
@@ -583,14 +564,18 @@ def global_statistics(comm, x):
 
 
 QUESTIONS = {
-    "02-conv-suspects": "A keeps only the gradient of the last window that a pixel is in. B cuts the "
-    "padding off at the wrong place. C turns the kernel by 180° on the way back. dw and db are right in all "
-    "three, so the bug is in the code for dx. The first layer of a network does not use its dx: there, none "
-    "of them does any harm.",
-    "02-norm-suspects": "A treats mean and variance as constants, B leaves out the path through the mean, C "
-    "that through the variance. In C, dx still adds up to zero: the missing term is a multiple of x̂, which "
-    "adds up to zero itself. So the sum does not find C; central differences do.",
-    "02-sync-cost": "Few bytes, but many messages: three small all-reduces for each batch norm and step, "
-    "and at each of them all ranks wait for the slowest. If every shard is a random sample and local "
-    "batches are large, local statistics differ little from global ones, and most training uses them.",
+    "02-conv-suspects": "A overwrites where it should add: of all gradients of a pixel, one is left (9s "
+    "without a sum). B cuts the padding off at the wrong place: its dx is the right one, moved by a row "
+    "and a column. C rotates the kernel by 180°: 9 to 1 in place of 1 to 9. dw and db are right in all "
+    "three, so the mistake is in the code for dx. The first layer of a network does not use its dx: there, "
+    "none of them does any harm.",
+    "02-norm-suspects": "A treats mean and variance as constants; both sums show it. B leaves out the path "
+    "through the mean; only the sum of dx shows it. C leaves out the path through the variance; only the "
+    "sum of dx · x̂ shows it, because the missing term is a multiple of x̂, which adds up to zero itself.",
+    "02-sync-cost": "Seven in place of one: for each of the two layers one of the statistics, one of a "
+    "count and one of the sums. Their bytes are few: (1 + 2 · 8 + 1 + 2 · 16) · 8 = 400 for the "
+    "statistics, 192 for the sums and a few for the counts, beside 7,784 for the gradient. But at each of "
+    "them all ranks wait for the slowest. If every shard is a random sample and local batches are large, "
+    "local statistics differ little from global ones; then it is not worth it, and most training uses "
+    "local ones.",
 }

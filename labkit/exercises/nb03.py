@@ -4,24 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import WITH_MPI, Case, Exercise
+from labkit.exercises.exercise import MPI, WITH_MPI, Case, Exercise
 from labkit.exercises.wraps import collectives_with
 from mpiwatch.report import counted
-
-if TYPE_CHECKING:
-    from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
-
-
-def _order(n: int, *seeds: int) -> np.ndarray:
-    order = np.arange(n)
-    np.random.default_rng(seeds).shuffle(order)
-    return order
-
 
 # Exercise 3.1
 
@@ -36,11 +26,6 @@ def shard_bounds(n, size):
     return np.concatenate([[0], np.cumsum(sizes)])
 
 
-def _bounds(case: Case) -> Sequence[Any]:
-    n, size = case.arguments[0]
-    return [np.cumsum([0, *map(len, np.array_split(np.arange(n), size))])]
-
-
 def _bounds_cases() -> Sequence[Case]:
     sizes = (4, 2), (3, 1), (11, 4), (10, 3), (5, 5), (2, 4), (1438, 4), (1000, 7)
     return [Case(f"{n} samples on {counted(size, 'rank')}", ((n, size),)) for n, size in sizes]
@@ -52,7 +37,6 @@ SHARD_BOUNDS = Exercise(
     difficulty=2,
     minutes=10,
     cases=_bounds_cases,
-    expected=_bounds,
     mistakes={
         "every shard has n // size samples, so the last n % size samples are on no rank": {
             "    sizes[: n % size] += 1\n": ""
@@ -100,21 +84,12 @@ def shuffled_shard(n, rank, size, seed, epoch, pad=False):
     return order[rank::size]
 
 
-def _shuffled(case: Case) -> Sequence[Any]:
-    n, rank, size, seed, epoch, pad = case.arguments[0]
-    order = _order(n, seed, epoch)
-    positions = range(rank, -(-n // size) * size if pad else n, size)
-    return [order[np.array(positions, int) % n]]
-
-
-def _shuffled_cases() -> Sequence[Case]:
-    cases = []
+def _shuffled_cases() -> Iterator[Case]:
     for n, size, seed, epoch in ((5, 1, 3, 1), (8, 2, 3, 1), (10, 3, 4, 2), (11, 4, 0, 3), (3, 4, 7, 1)):
         for pad in (False, True):
             for rank in range(size):
                 label = f"{n} samples, rank {rank} of {size}, seed {seed}, epoch {epoch}{', padded' * pad}"
-                cases.append(Case(label, ((n, rank, size, seed, epoch, pad),)))
-    return cases
+                yield Case(label, ((n, rank, size, seed, epoch, pad),))
 
 
 SHUFFLED_SHARD = Exercise(
@@ -123,7 +98,6 @@ SHUFFLED_SHARD = Exercise(
     difficulty=2,
     minutes=10,
     cases=_shuffled_cases,
-    expected=_shuffled,
     mistakes={
         "the order does not depend on the epoch: every epoch has the same batches": {
             "[seed, epoch]": "[seed]"
@@ -175,21 +149,12 @@ def block_shuffled_shard(n, block, rank, size, seed, epoch):
     return np.concatenate([np.arange(0), *samples])
 
 
-def _block_cases() -> Sequence[Case]:
-    cases = []
+def _block_cases() -> Iterator[Case]:
     sizes = (4, 2, 1, 3, 1), (12, 3, 2, 3, 1), (10, 4, 3, 4, 2), (23, 5, 4, 0, 3), (6, 4, 4, 7, 1)
     for n, block, size, seed, epoch in sizes:
         for rank in range(size):
             label = f"{n} samples in blocks of {block}, rank {rank} of {size}, seed {seed}, epoch {epoch}"
-            cases.append(Case(label, ((n, block, rank, size, seed, epoch),)))
-    return cases
-
-
-def _samples_of_blocks(case: Case) -> Sequence[Any]:
-    n, block, rank, size, *seeds = case.arguments[0]
-    samples = np.arange(n)
-    own = _order(-(-n // block), *seeds)[rank::size]
-    return [np.concatenate([np.arange(0), *(samples[samples // block == b] for b in own)])]
+            yield Case(label, ((n, block, rank, size, seed, epoch),))
 
 
 BLOCK_SHUFFLED_SHARD = Exercise(
@@ -198,7 +163,6 @@ BLOCK_SHUFFLED_SHARD = Exercise(
     difficulty=3,
     minutes=15,
     cases=_block_cases,
-    expected=_samples_of_blocks,
     mistakes={
         "the last block is shorter than the others: these indices go beyond n - 1": {
             "min((b + 1) * block, n)": "(b + 1) * block"
@@ -244,20 +208,11 @@ def step_bounds(n, batch, rank, size):
     return np.array(bounds)
 
 
-def _step_bounds(case: Case) -> Sequence[Any]:
-    n, batch, rank, size = case.arguments[0]
-    steps_of_shard = np.arange(rank, n, size) // batch
-    counts = np.bincount(steps_of_shard, minlength=-(-n // batch))
-    return [np.concatenate([[0], np.cumsum(counts)])]
-
-
-def _step_cases() -> Sequence[Case]:
-    cases = []
+def _step_cases() -> Iterator[Case]:
     for n, batch, size in ((4, 2, 1), (12, 4, 2), (10, 4, 3), (11, 8, 4), (9, 2, 4), (23, 6, 4)):
         for rank in range(size):
             label = f"{n} samples, global batch {batch}, rank {rank} of {size}"
-            cases.append(Case(label, ((n, batch, rank, size),)))
-    return cases
+            yield Case(label, ((n, batch, rank, size),))
 
 
 STEP_BOUNDS = Exercise(
@@ -266,7 +221,6 @@ STEP_BOUNDS = Exercise(
     difficulty=3,
     minutes=15,
     cases=_step_cases,
-    expected=_step_bounds,
     mistakes={
         "batch // size samples per step only works if the number of ranks divides the global batch; "
         "count this rank's positions below the end of each step": """
@@ -318,21 +272,12 @@ def stratified_shard(labels, rank, size, seed, epoch):
     return order[np.isin(order, mine)]
 
 
-def _stratified(case: Case) -> Sequence[Any]:
-    labels, rank, size, *seeds = case.arguments[0]
-    order = _order(len(labels), *seeds).tolist()
-    by_label = sorted(order, key=lambda sample: labels[sample])
-    return [np.array(sorted(by_label[rank::size], key=order.index), dtype=np.int64)]
-
-
-def _stratified_cases() -> Sequence[Case]:
-    cases = []
+def _stratified_cases() -> Iterator[Case]:
     for n, classes, size in ((4, 2, 1), (6, 2, 2), (11, 3, 3), (30, 10, 4), (3, 2, 4), (101, 10, 4)):
         labels = np.random.default_rng(n).integers(0, classes, n)
         for rank in range(size):
             label = f"{n} samples of {classes} labels, rank {rank} of {size}, seed 3, epoch {size}"
-            cases.append(Case(label, ((labels, rank, size, 3, size),)))
-    return cases
+            yield Case(label, ((labels, rank, size, 3, size),))
 
 
 STRATIFIED_SHARD = Exercise(
@@ -341,7 +286,6 @@ STRATIFIED_SHARD = Exercise(
     difficulty=2,
     minutes=10,
     cases=_stratified_cases,
-    expected=_stratified,
     mistakes={
         "the samples are sorted by label and then cut into blocks: this is label skew, each rank knows "
         "only a few labels; deal the sorted samples": {
@@ -471,7 +415,9 @@ ACCURACY_BY_LABEL = Exercise(
 
 QUESTIONS = {
     "03-blocks": "All samples of a block have one label, so a rank learns one label at a time. Shuffle the "
-    "file when you write it, and let each rank mix the samples of many blocks in memory (a shuffle buffer).",
-    "03-skew": "No: the mean gradient of a step is then the mean over all samples, wherever they are. "
-    "Only a rank's own results differ, such as its local loss.",
+    "file when you write it, and let each rank mix the samples of many blocks in memory (a shuffle "
+    "buffer).",
+    "03-skew": "No: a step's mean gradient is the mean over all samples, wherever they are. It would matter "
+    "with smaller global batches whose samples depend on the shards (by label, read in order), with local "
+    "SGD, with batch norm, or with unweighted means of unequal shards.",
 }

@@ -5,22 +5,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil, log2
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import WITH_MPI, Case, Code, Exercise, Outcome
-from labkit.exercises.wraps import COLLECTIVES
+from labkit.exercises.exercise import MPI, WITH_MPI, Case, Code, Exercise, Outcome, weighted_mean
+from labkit.exercises.wraps import COLLECTIVES, all_but
 from mpiwatch.report import counted
 
-if TYPE_CHECKING:
-    from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
 
-
-def cases() -> Sequence[Case]:
-    cases = []
+def cases() -> Iterator[Case]:
     for p, n, dtype, first in (
         (1, 3, np.float64, 1),
         (2, 1, np.float64, 1),
@@ -37,35 +33,12 @@ def cases() -> Sequence[Case]:
         label = f"{counted(p, 'rank')}, {counted(n, 'value')}, {dtype.__name__}"
         label += "" if first else ", no samples on rank 0"
         weights = samples / samples.sum()
-        cases.append(Case(label, tuple((gradients[r].astype(dtype), float(weights[r])) for r in range(p))))
-    return cases
-
-
-def inputs(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """Return all gradients, (p, n), and the weights, (p, 1), in float64."""
-    gradients, weights = zip(*case.arguments, strict=True)
-    return np.array(gradients, float), np.array(weights)[:, None]
-
-
-def on_all(case: Case, values: np.ndarray) -> list[np.ndarray]:
-    """Return `values`, (n,) or one row for each rank, in the dtype of the gradients, for each rank."""
-    dtype = case.arguments[0][0].dtype
-    return list(np.broadcast_to(values, (case.ranks, values.shape[-1])).astype(dtype))
-
-
-def mean(case: Case) -> Sequence[Any]:
-    gradients, weights = inputs(case)
-    return on_all(case, np.average(gradients, axis=0, weights=weights[:, 0]))
+        yield Case(label, tuple((gradients[r].astype(dtype), float(weights[r])) for r in range(p)))
 
 
 def tables(outcomes: Sequence[Outcome]) -> tuple[np.ndarray, np.ndarray]:
     """Return the bytes and messages from the rank of the row to the rank of the column. Shapes: (p, p)."""
     return np.array([one.sent for one in outcomes]), np.array([one.messages for one in outcomes])
-
-
-def all_but(*allowed: str) -> tuple[str, ...]:
-    """Return the collectives that move data, without the allowed ones."""
-    return tuple(name for name in COLLECTIVES if name not in allowed)
 
 
 def submitted_as(name: str, reference: Callable[..., Any]) -> Code:
@@ -130,7 +103,7 @@ AVERAGE_BY_ALLGATHER = Exercise(
     difficulty=2,
     minutes=10,
     cases=cases,
-    expected=mean,
+    expected=weighted_mean,
     mistakes={
         **UNWEIGHTED,
         WEIGHTED_LAST: {"    gradient *= weight\n": "", "sum(axis=0)": "sum(axis=0) * weight"},
@@ -142,11 +115,6 @@ AVERAGE_BY_ALLGATHER = Exercise(
             "recvbuf=rows[source], source=source)\n    gradient[:] = rows.sum(axis=0)": (
                 "recvbuf=rows[source], source=source)\n        rows[comm.rank] += rows[source]\n"
                 "    gradient[:] = rows[comm.rank]"
-            )
-        },
-        "… wait for each other in a circle": {
-            "comm.Sendrecv(gradient, dest, recvbuf=rows[source], source=source)": (
-                "comm.Recv(rows[source], source=source)\n        comm.Send(gradient, dest=dest)"
             )
         },
         "… Allgather": {"    for distance": "    comm.Allgather(gradient, rows)\n    for distance"},
@@ -208,7 +176,7 @@ AVERAGE_BY_ROOT = Exercise(
     difficulty=2,
     minutes=10,
     cases=cases,
-    expected=mean,
+    expected=weighted_mean,
     mistakes={
         **UNWEIGHTED,
         "only rank 0 holds the mean: send it back to every other rank": {
@@ -231,11 +199,6 @@ AVERAGE_BY_ROOT = Exercise(
             "source=0)": "source=0)\n    gradient *= weight",
         },
         "… every message goes to rank 0": submitted_as("average_by_root", average_by_allgather),
-        "… wait for each other in a circle": {
-            "        comm.Send(gradient, dest=0)\n        comm.Recv(gradient, source=0)": (
-                "        comm.Recv(gradient, source=0)\n        comm.Send(gradient, dest=0)"
-            )
-        },
         "… Bcast": {
             "        for other in range(1, comm.size):\n            comm.Send(gradient, dest=other)\n": "",
             "        comm.Recv(gradient, source=0)": "    comm.Bcast(gradient, root=0)",
@@ -302,7 +265,7 @@ AVERAGE_BY_TREE = Exercise(
     difficulty=3,
     minutes=20,
     cases=cases,
-    expected=mean,
+    expected=weighted_mean,
     mistakes={
         "the mean does not come back down the tree: each rank holds only the sum of its own branch": {
             "reversed(distances)": "()"
@@ -365,7 +328,7 @@ AVERAGE_BY_REDUCE = Exercise(
     difficulty=2,
     minutes=5,
     cases=cases,
-    expected=mean,
+    expected=weighted_mean,
     mistakes={
         **UNWEIGHTED,
         "only rank 0 holds the mean: `Reduce` fills the receive buffer of the root alone": {
@@ -422,28 +385,13 @@ def fit_two_segments(nbytes, seconds):
     return found
 
 
-def fit_cases() -> Sequence[Case]:
-    cases = []
+def fit_cases() -> Iterator[Case]:
     for m, first, noise in (6, 3, 0), (9, 5, 0.1), (20, 11, 0.2):
         nbytes = 8.0 * 2 ** np.arange(m)
         seconds = np.where(np.arange(m) < first, 2e-6 + 5e-9 * nbytes, 6e-6 + 1e-9 * nbytes)
         seconds *= np.exp(noise * np.random.default_rng(m).normal(size=m))
         spread = "with noise" if noise else "on two lines"
-        cases.append(Case(f"{m} measurements {spread}, up to {nbytes[-1]:.0f} bytes", ((nbytes, seconds),)))
-    return cases
-
-
-def two_segments(case: Case) -> Sequence[Any]:
-    ((nbytes, seconds),) = case.arguments
-    found = []
-    for first in range(3, len(nbytes) - 2):
-        pairs, error = [], 0.0
-        for x, t in (nbytes[:first], seconds[:first]), (nbytes[first:], seconds[first:]):
-            (beta, alpha), (squares,), *_ = np.polyfit(x, t, 1, w=1 / t, full=True)
-            pairs.append((alpha, beta))
-            error += squares
-        found.append((error, (first, *pairs)))
-    return [min(found)[1]]
+        yield Case(f"{m} measurements {spread}, up to {nbytes[-1]:.0f} bytes", ((nbytes, seconds),))
 
 
 TERMS = "1 / seconds, nbytes / seconds"
@@ -453,7 +401,6 @@ FIT_TWO_SEGMENTS = Exercise(
     difficulty=3,
     minutes=15,
     cases=fit_cases,
-    expected=two_segments,
     mistakes={
         "the pairs are in the wrong order: alpha first, then beta": {"tuple(pair)": "tuple(pair[::-1])"},
         "these are the smallest absolute errors, so the largest sizes decide alone: divide each equation "
@@ -500,7 +447,7 @@ FIT_TWO_SEGMENTS = Exercise(
 def average_by_gather(comm, gradients, drop):
     """Leave in each row of `gradients` the trimmed mean over all ranks' rows; rank 0 computes it.
 
-    Of each entry, the `drop` largest and the `drop` smallest values do not count. Shape: gradients (k, n),
+    For each entry, leave out the `drop` largest and the `drop` smallest values. Shape: gradients (k, n),
     the gradients of this rank's k workers; the same k and n on every rank; p * k > 2 * drop.
     """
     rows = np.empty((comm.size * len(gradients), gradients.shape[1]), gradients.dtype)
@@ -511,8 +458,7 @@ def average_by_gather(comm, gradients, drop):
     comm.Scatter(rows if comm.rank == 0 else None, gradients, root=0)
 
 
-def rows_cases() -> Sequence[Case]:
-    cases = []
+def rows_cases() -> Iterator[Case]:
     for p, k, n, drop, dtype in (
         (1, 3, 2, 1, np.float64),
         (2, 1, 3, 0, np.float64),
@@ -523,8 +469,7 @@ def rows_cases() -> Sequence[Case]:
         rows = np.random.default_rng([p, k, n]).normal(size=(p, k, n)).astype(dtype)
         rows[0, 0] *= 100
         label = f"{counted(p, 'rank')}, {k} × {n} values, drop {drop}, {dtype.__name__}"
-        cases.append(Case(label, tuple((own, drop) for own in rows)))
-    return cases
+        yield Case(label, tuple((own, drop) for own in rows))
 
 
 def trimmed(case: Case) -> Sequence[Any]:
@@ -585,11 +530,30 @@ def average_by_gather(comm, gradients, drop):
 
 
 QUESTIONS = {
-    "04-bits": "Each addition rounds, so the last bits depend on the order of additions, in which algorithms "
-    "differ. Ranks that hold different bits would drift apart step by step.",
-    "04-model": "For small messages, Python's own work counts, and ranks wait if there are more of them "
-    "than cores. For large ones, additions and copies take time, and all ranks share one memory's bandwidth. "
-    "Also, the model was fitted to the fastest exchanges of two ranks, and these are medians.",
-    "04-robust": "One room: the mean; find a broken rank instead of hiding it. Hospitals: the mean with a "
-    "limit on each norm, since a median ignores rare diseases. Strangers: a trimmed mean or a median.",
+    "04-bits": "Each addition rounds, so the last bits depend on the order of additions, in which "
+    "algorithms differ. Ranks that hold different bits would drift apart step by step.",
+    "04-guess": "In our table root and tree are the fastest for both sizes, although all-gather has the "
+    "fewest rounds, 2 against 4. All-gather sends 6 gradients and the others 4, which counts for 2 MiB. "
+    "With more ranks than cores, waiting for a core counts for 8 bytes; on a machine with a core for each "
+    "rank, the order may be another one.",
+    "04-traffic": "With a link for each rank, root takes twice as long: with all-gather each rank sends "
+    "and receives at the same time, while rank 0 first only receives, then only sends. In our table root "
+    "is faster in every row: for 2 MiB the p(p - 1) gradients all pass one memory; for 8 B the p(p - 1) "
+    "messages and the array of p rows cost Python's time and waiting for a core.",
+    "04-model": "In our table all-gather, in every row. The model lets p messages pass at once in each "
+    "round; here they share two cores and one memory. Each rank also fills and sums an array of p gradients. "
+    "For 8 B, Python and waiting for a core count: in a tree, ranks wait for ranks that wait themselves.",
+    "04-sum": "Each step becomes 16 times as large; training will very probably diverge. On 4 ranks her "
+    "effective learning rate is 4η. On 64 ranks, divide her η by 16. Better: divide the gradient by p, and "
+    "set the learning rate to 4η once; then the rate does not depend on p any more. For a larger global "
+    "batch, a larger rate can be right (notebook 08): choose it on purpose.",
+    "04-robust": "One room: the mean; find a broken rank instead of hiding it. Hospitals: the mean, since "
+    "a median ignores diseases that only one hospital sees. Strangers: a trimmed mean or a median, at the "
+    "cost of people with rare data; say how many liars you expect, and drop no more.",
+    "04-report-d": "No. On two ranks both means even have the same bits: a + b = b + a, and halving is "
+    "exact. (From three ranks on, they agree up to rounding.) So the 24 images come from elsewhere: another "
+    "seed or order of the samples, or computation that is not reproducible. Repeat both with several seeds.",
+    "04-top-k": "2 (p - 1) · 384 bytes against 4 (p - 1) / p · 19,240: equal at p = 2 · 19,240 / 384, so "
+    "from about 100 ranks on. (A pair of index and value has 8 bytes, so 1 % of the entries is 2 % of the "
+    "bytes.)",
 }

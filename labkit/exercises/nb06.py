@@ -4,21 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fractions import Fraction
+from collections.abc import Iterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from labkit import schedules
 from labkit.exercises import wraps
-from labkit.exercises.exercise import WITH_MPI, Case, Exercise
+from labkit.exercises.exercise import MPI, WITH_MPI, Case, Exercise
 from mpiwatch.report import counted
-
-if TYPE_CHECKING:
-    from mpi4py import MPI  # the reference's prelude imports it; a notebook's kernel must not load MPI
 
 # Exercise 6.1
 
@@ -80,9 +75,9 @@ SENT_BY_RANK = Exercise(
         },
     },
     hints=(
-        "Draw three ranks and count the arrows that leave the rank, and what each of them carries.",
-        "root: the others send n bytes to rank 0, which sends the mean back to each.",
-        "ring: p - 1 rounds of reduce-scatter and p - 1 rounds of all-gather, each with a chunk of n / p.",
+        "Draw three ranks. Count the arrows that leave this rank, and the bytes that each of them carries.",
+        "root: each of the others sends n bytes to rank 0, which sends the mean back to each of them.",
+        "ring: p - 1 rounds of reduce-scatter and p - 1 of all-gather; each round sends a chunk of n / p.",
     ),
 )
 
@@ -91,7 +86,7 @@ SENT_BY_RANK = Exercise(
 
 
 def diagnose(compute_s, transfer_s, expected_s):
-    """Return (trouble, rank): "straggler" and its rank, or "slow link" or "none" and None.
+    """Return (bottleneck, rank): "straggler" and its rank, or "slow link" or "none" and None.
 
     Shapes: compute_s, transfer_s (steps, p), in s. expected_s: a transfer's time on healthy links, in s.
     """
@@ -131,29 +126,18 @@ def diagnosis_cases() -> Sequence[Case]:
     ]
 
 
-def diagnosis_by_sorting(case: Case) -> Sequence[tuple[str, int | None]]:
-    compute_s, transfer_s, expected_s = case.arguments[0]
-    compute, transfer = np.median(compute_s, axis=0), np.median(transfer_s, axis=0)
-    usual = float(np.sort(compute)[(len(compute) - 1) // 2 : len(compute) // 2 + 1].mean())
-    late, slow = float(max(compute)) - usual, float(np.median(transfer)) - expected_s
-    if max(late, slow) <= 0.2 * (usual + expected_s):
-        return [("none", None)]
-    return [("straggler", int(np.argmax(compute))) if late > slow else ("slow link", None)]
-
-
 DIAGNOSE = Exercise(
     reference=diagnose,
     title="Straggler or slow link?",
     difficulty=3,
     minutes=20,
     cases=diagnosis_cases,
-    expected=diagnosis_by_sorting,
     mistakes={
         "the first step alone decides; take the median over the steps": {
             "np.median(compute_s, axis=0)": "compute_s[0]",
             "np.median(transfer_s)": "np.median(transfer_s[0])",
         },
-        "one long pause counts as a trouble of every step: the mean over the steps follows it; take the "
+        "one long pause counts as a bottleneck of every step: the mean over the steps follows it; take the "
         "median": {
             "np.median(compute_s, axis=0)": "compute_s.mean(axis=0)",
             "np.median(transfer_s)": "np.median(transfer_s.mean(axis=0))",
@@ -166,7 +150,7 @@ DIAGNOSE = Exercise(
         "a slow link gets a rank, but all ranks spend the same time in a collective: return None": {
             '"slow link", None': '"slow link", int(np.median(transfer_s, axis=0).argmax())'
         },
-        "equal ranks get a trouble; a loss of up to 20 % of a healthy step is none": {"0.2 *": "0 *"},
+        "equal ranks get a bottleneck; a loss of up to 20 % of a healthy step is none": {"0.2 *": "0 *"},
         "the transfers are not looked at: compare them with expected_s": {
             "np.median(transfer_s) - expected_s": "0"
         },
@@ -175,7 +159,7 @@ DIAGNOSE = Exercise(
         },
     },
     hints=(
-        "Take medians over the steps first, so that a single pause does not decide.",
+        "Take medians over the steps first, so that a single pause does not decide the result.",
         "A straggler costs max - median of the ranks' compute times; a slow link costs the median transfer "
         "minus expected_s.",
         "Compare the larger of the two losses with 0.2 * (median compute time + expected_s), then with each "
@@ -198,21 +182,13 @@ def slow_links(seconds):
     return [rank for rank in range(p) if np.all(seconds[rank, pairs[rank]] > limit)]
 
 
-def link_cases() -> Sequence[Case]:
-    cases = []
+def link_cases() -> Iterator[Case]:
     for p, slow in (3, (1,)), (3, ()), (2, (1,)), (4, (0,)), (5, (1, 4)), (8, (7,)), (5, ()):
         ends = np.array([0.05 if rank in slow else 0.01 for rank in range(p)])
         noise = 1 + 0.05 * np.random.default_rng(p).random((p, p))
         times = np.maximum.outer(ends, ends) * (noise + noise.T) / 2
         np.fill_diagonal(times, 0)
-        cases.append(Case(f"{p} ranks, slow links: {', '.join(map(str, slow)) or 'none'}", ((times,),)))
-    return cases
-
-
-def slow_by_fastest_pair(case: Case) -> Sequence[list[int]]:
-    (seconds,) = case.arguments[0]
-    best = [sorted(row)[1] for row in seconds.tolist()]  # of each rank: its fastest pair, after the 0
-    return [[rank for rank, time in enumerate(best) if time > 2 * min(best)]]
+        yield Case(f"{p} ranks, slow links: {', '.join(map(str, slow)) or 'none'}", ((times,),))
 
 
 SLOW_LINKS = Exercise(
@@ -221,7 +197,6 @@ SLOW_LINKS = Exercise(
     difficulty=2,
     minutes=10,
     cases=link_cases,
-    expected=slow_by_fastest_pair,
     mistakes={
         "both ranks of the slowest pair are named, but only one of them has the slow link: look at all pairs "
         "of a rank": """
@@ -237,15 +212,14 @@ def slow_links(seconds):
         "the diagonal counts as a pair of each rank, so no rank has only slow pairs": {
             "seconds[rank, pairs[rank]]": "seconds[rank]"
         },
-        "some rank is always named, also where all links are equal or nobody can tell": """
-def slow_links(seconds):
-    return [int(seconds.sum(axis=0).argmax())]
-""",
-        "the ranks above the mean are named: that is always somebody, and noise is enough": """
-def slow_links(seconds):
-    totals = seconds.sum(axis=0)
-    return [rank for rank in range(len(seconds)) if totals[rank] > totals.mean()]
-""",
+        "some rank is always named, also where all links are equal or nobody can tell": {
+            "for rank in range(p) if np.all(seconds[rank, pairs[rank]] > limit)": (
+                "for rank in [int(seconds.sum(axis=0).argmax())]"
+            )
+        },
+        "the ranks above the mean are named: that is always somebody, and noise is enough": {
+            "np.all(seconds[rank, pairs[rank]] > limit)": "seconds[rank].sum() > seconds.sum() / p"
+        },
     },
     hints=(
         "Rank 1 has a slow link. Which entries of the matrix are large?",
@@ -321,24 +295,16 @@ TIME_PAIRS = Exercise(
         "this is the mean over the ranks, but one rank measures each pair: sum": {
             "(seconds)": "(seconds) / comm.size"
         },
-        "… Recv": """
-def time_pairs(comm, nbytes):
-    seconds, buffer = np.zeros((comm.size, comm.size)), np.zeros(nbytes, np.uint8)
-    for a in range(comm.size):
-        for b in range(a + 1, comm.size):
-            if comm.rank in (a, b):
-                other = a + b - comm.rank
-                start = perf_counter()
-                comm.Recv(buffer, other)
-                comm.Send(buffer, other)
-                seconds[a, b] = seconds[b, a] = perf_counter() - start
-    return seconds
-""",
+        "… Recv": {
+            "comm.Send(buffer, b)\n                comm.Recv(buffer, b)": (
+                "comm.Recv(buffer, b)\n                comm.Send(buffer, b)"
+            )
+        },
     },
     hints=(
-        "Two loops over the pairs a < b, the same on all ranks. Who sends, who receives, who is silent?",
-        "Rank a takes the time: Send, then Recv. Rank b does it the other way round: Recv, then Send. A "
-        "Barrier in front keeps the other pairs out.",
+        "Loop over the pairs a < b, in the same order on all ranks. Which rank sends, which one receives?",
+        "Rank a takes the time: Send, then Recv. Rank b calls Recv first, then Send. With a Barrier before "
+        "each pair, no other pair uses the links.",
         "At the end, comm.allreduce(seconds) sums the matrices of the ranks.",
     ),
     on_ranks=True,
@@ -353,12 +319,18 @@ def time_pairs(comm, nbytes):
 
 
 def time_to_loss(times, losses, target):
-    """Return the first time at which the loss is at most `target`; inf if it never is.
+    """Return when the loss first reaches `target`, by linear interpolation; inf if it never does.
 
     Shapes: times, losses (n,), n ≥ 1, in the order of time; result: one number.
     """
     reached = np.flatnonzero(losses <= target)
-    return times[reached[0]] if len(reached) else np.inf
+    if len(reached) == 0:
+        return np.inf
+    k = reached[0]
+    if k == 0:
+        return times[0]
+    part = (losses[k - 1] - target) / (losses[k - 1] - losses[k])
+    return times[k - 1] + part * (times[k] - times[k - 1])
 
 
 def loss_cases() -> Sequence[Case]:
@@ -369,52 +341,43 @@ def loss_cases() -> Sequence[Case]:
         "a loss that rises again": ([2.0, 0.9, 1.2, 1.1, 0.8], 1.0),
         "a target that is never reached": ([2.0, 1.8, 1.7, 1.6, 1.5], 1.0),
         "a loss that is no number at the end": ([2.0, 0.9, 3.0, np.inf, np.nan], 1.0),
-        "one measurement, below the target": ([0.1, 0.1, 0.1, 0.1, 0.1], 1.0),
+        "a first loss below the target": ([0.5, 0.4, 0.3, 0.2, 0.1], 1.0),
     }
     return [Case(label, ((times, np.array(losses), target),)) for label, (losses, target) in cases.items()]
-
-
-def first_time(times: np.ndarray, losses: np.ndarray, target: float) -> float:
-    reached = (time for time, loss in zip(times.tolist(), losses.tolist(), strict=True) if loss <= target)
-    return min(reached, default=np.inf)
 
 
 TIME_TO_LOSS = Exercise(
     reference=time_to_loss,
     title="The time to a loss",
-    difficulty=1,
+    difficulty=2,
     minutes=5,
     cases=loss_cases,
-    expected=lambda case: [first_time(*case.arguments[0])],
     mistakes={
-        "this is the number of the measurement; return its time": """
-def time_to_loss(times, losses, target):
-    return int(np.argmax(losses <= target))
-""",
+        "this is the time of the first loss at the target; interpolate between it and the one before": {
+            "    if k == 0:\n        return times[0]\n": "    return times[k]\n"
+        },
         "the first time is returned where the target is never reached: argmax of an array without True is "
-        "0": """
-def time_to_loss(times, losses, target):
-    return times[np.argmax(losses <= target)]
-""",
+        "0": {
+            "    if len(reached) == 0:\n        return np.inf\n": "",
+            "k = reached[0]": "k = np.argmax(losses <= target)",
+        },
         "the last time is returned where the target is never reached; return np.inf": {"np.inf": "times[-1]"},
-        "a loss that equals the target has reached it: compare with <=": {"<=": "<"},
-        "this is the time of the lowest loss, not the first time at the target": """
-def time_to_loss(times, losses, target):
-    return times[np.nanargmin(losses)]
-""",
-        "this is the last time at which the loss is above the target; the loss may rise again": """
-def time_to_loss(times, losses, target):
-    found = np.inf
-    for time, loss in zip(times[::-1], losses[::-1]):
-        if loss > target:
-            break
-        found = time
-    return found
-""",
+        "if the first loss is at most the target, there is none before it, and index -1 is the last": {
+            "    if k == 0:\n        return times[0]\n": ""
+        },
+        "the fraction is measured from the loss after the crossing; measure it from the loss before": {
+            "part = (losses[k - 1] - target)": "part = (target - losses[k])"
+        },
+        "np.interp needs an ascending axis, but losses fall, and may rise again": {
+            "    k = reached[0]\n": "    return np.interp(target, losses[::-1], times[::-1])\n    k = 0\n"
+        },
     },
     hints=(
-        "losses <= target is an array of True and False. np.flatnonzero gives the positions of True.",
-        "Return times[…] at the first of these positions, and np.inf if there is none.",
+        "losses <= target is an array of True and False. np.flatnonzero gives the positions of True; k is "
+        "the first of them.",
+        "Between k - 1 and k the loss falls by losses[k - 1] - losses[k]. Which fraction of that brings it "
+        "to the target?",
+        "Add the same fraction of times[k] - times[k - 1] to times[k - 1].",
     ),
 )
 
@@ -437,16 +400,6 @@ def speed_cases() -> Sequence[Case]:
     return [Case(f"{n} samples, speeds {speeds}", ((n, np.array(speeds)),)) for n, speeds in (*cases, *more)]
 
 
-def sizes_by_fractions(case: Case) -> Sequence[np.ndarray]:
-    n, speeds = case.arguments[0]
-    exact = [n * Fraction(speed) / sum(map(Fraction, speeds.tolist())) for speed in speeds.tolist()]
-    sizes = [int(value) for value in exact]
-    order = sorted(range(len(speeds)), key=lambda rank: (sizes[rank] - exact[rank], rank))
-    for rank in order[: n - sum(sizes)]:
-        sizes[rank] += 1
-    return [np.array(sizes)]
-
-
 GIVE_THE_REST = '    sizes[np.argsort(sizes - exact, kind="stable")[:rest]] += 1\n'
 SIZES_BY_SPEED = Exercise(
     reference=sizes_by_speed,
@@ -454,7 +407,6 @@ SIZES_BY_SPEED = Exercise(
     difficulty=2,
     minutes=10,
     cases=speed_cases,
-    expected=sizes_by_fractions,
     mistakes={
         "the sizes are rounded down, so the samples that are left over are on no rank": {GIVE_THE_REST: ""},
         "each size is rounded for itself, so the sum is not n": {
@@ -479,8 +431,8 @@ SIZES_BY_SPEED = Exercise(
         "sizes are whole numbers: round them so that the sum stays n": {"return sizes": "return exact"},
     },
     hints=(
-        "A rank's exact part is n · speed / sum of the speeds. Round all parts down. How many are left over?",
-        "Give one more each to the ranks whose exact part was cut most: the largest remainders.",
+        "A rank's exact size is n · speed / sum of the speeds. Round the sizes down. How many are left over?",
+        "Give one more sample each to the ranks that lost most by rounding: the largest remainders.",
         "np.argsort(sizes - exact, kind='stable')[:rest] are these ranks; lower ranks come first in a tie.",
     ),
 )
@@ -502,8 +454,7 @@ def local_sgd_epoch(comm, gradient, params, batches, lr, every):  # noqa: PLR091
             params /= comm.size
 
 
-def epoch_cases() -> Sequence[Case]:
-    cases = []
+def epoch_cases() -> Iterator[Case]:
     for p, steps, every in ((2, 2, 2), (3, 3, 1), (1, 3, 2), (2, 5, 2), (4, 7, 3), (3, 2, 5)):
         for dtype in (np.float64, np.float32):
             rng = np.random.default_rng(p)
@@ -517,8 +468,7 @@ def epoch_cases() -> Sequence[Case]:
             ]
             label = f"{counted(p, 'rank')}, {steps} steps, every {every}, {dtype.__name__}"
             arguments = tuple((wraps.gradient, params, batches[r], 0.1, every) for r in range(p))
-            cases.append(Case(label, arguments))
-    return cases
+            yield Case(label, arguments)
 
 
 def epoch_in_one_process(case: Case) -> Sequence[np.ndarray]:
@@ -572,7 +522,7 @@ def local_sgd_epoch(comm, gradient, params, batches, lr, every):
         "… params[": {"params -= lr": "params = params - lr"},
     },
     hints=(
-        "In each step every rank updates its own parameters, without any message.",
+        "In each step, every rank updates its own parameters and sends no message.",
         "Average the parameters after steps `every`, 2 · `every`, … and after the last step.",
         "comm.Allreduce(MPI.IN_PLACE, params) sums them over the ranks; then divide in place.",
     ),
@@ -580,3 +530,15 @@ def local_sgd_epoch(comm, gradient, params, batches, lr, every):
     result_in=1,
     prelude=WITH_MPI,
 )
+
+
+QUESTIONS = {
+    "06-root": "Only for root: rank 0 sends (p-1)n bytes, each other rank n; in ring and all-gather all "
+    "ranks send the same. Never make the rank with the slow link the root.",
+    "06-thousand": "There are p(p-1)/2 pairs, but p/2 disjoint pairs can measure at once. So p-1 rounds "
+    "are enough, if the pairs share no link. Or search by halves: run an all-reduce in each half of the "
+    "ranks, and go on with the slow half.",
+    "06-factor-2": "Leaving out gains less now: each of the other ranks computes p / (p - 1) times as "
+    "much, but the straggler is only three times as slow. Shards by speed still shorten the steps, at no "
+    "cost. Local SGD helps as long as the transfer is a large part of the step, with or without a slow link.",
+}

@@ -26,8 +26,8 @@ from labkit.files import atomic_write
 from mpiwatch.report import COLUMNS, counted, wrapped
 
 FILE = "LABKIT_PROGRESS"
-# By exercise: "state" ("tried" or "done"), "hints": how many are open, "cell": the text that has passed; by
-# question: "answer".
+# By exercise: "state" ("tried" or "done"), "hints": how many are open, "cell": the text that has passed, and
+# "stub": that of the exercise then; by question: "answer"; by incident also "scores".
 Record = dict[str, dict[str, Any]]
 STATES = {"done": "done", "tried": "tried", "": "not yet"}
 MARKS = {"done": "✔", "tried": "…", "": " "}
@@ -45,7 +45,7 @@ def load() -> Record:
         content = json.loads(path().read_bytes())
         record = {str(name): dict(entry) for name, entry in content["exercises"].items()}
         for entry in record.values():
-            texts = entry.get("state", ""), entry.get("answer", ""), entry.get("cell", "")
+            texts = [entry.get(key, "") for key in ("state", "answer", "cell", "stub")]
             if {type(text) for text in texts} != {str} or type(entry.get("hints", 0)) is not int:
                 raise TypeError
     except OSError:
@@ -71,18 +71,22 @@ def _set_aside() -> None:
 def note(name: str, passed: bool, cell: str = "") -> None:
     """Note that an exercise was checked, and keep the text of a cell that has passed.
 
-    One that is done stays so, with its text. Without a writable file, do nothing.
+    An exercise that is done stays done and keeps its text. Without a writable file, do nothing.
     """
     with suppress(OSError), _changing() as record:
         entry = record.setdefault(name, {})
         entry["state"] = "done" if passed or entry.get("state") == "done" else "tried"
         if passed and cell:
-            entry["cell"] = cell
+            entry["cell"], entry["stub"] = cell, catalogue.find(name).stub
 
 
 def kept() -> dict[str, str]:
-    """Return the texts of the cells that have passed their checks, by exercise."""
-    return {name: entry["cell"] for name, entry in load().items() if "cell" in entry}
+    """Return the texts of the cells that have passed, by exercise; "" if the exercise has changed since."""
+    return {
+        name: entry["cell"] if entry.get("stub") == exercise.stub else ""
+        for name, entry in load().items()
+        if "cell" in entry and (exercise := catalogue.exercises().get(name))
+    }
 
 
 def open_hint(name: str, count: int) -> int:
@@ -94,10 +98,16 @@ def open_hint(name: str, count: int) -> int:
     return opened
 
 
-def keep_answer(name: str, text: str) -> None:
-    """Keep the answer to a question. Without a writable file, do nothing."""
+def keep_answer(name: str, text: str, **more: Any) -> bool:
+    """Keep the answer to a question, and what else belongs to it; return whether it is the first.
+
+    Without a writable file, do nothing.
+    """
+    is_first = False
     with suppress(OSError), _changing() as record:
-        record[name] = {"answer": text}
+        is_first = name not in record
+        record[name] = {"answer": text, **more}
+    return is_first
 
 
 @contextmanager

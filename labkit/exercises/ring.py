@@ -11,7 +11,7 @@ from labkit.exercises.exercise import Case
 
 
 def on_a_ring(comm: Any, case: Case) -> Any:
-    """Be a `wrap`: an all-reduce becomes messages around a ring."""
+    """Return the communicator with an all-reduce that sends messages around a ring: a `wrap`."""
     from labkit.comm import RingComm  # noqa: PLC0415 (loads MPI, which only a job may)
 
     return RingComm(comm)

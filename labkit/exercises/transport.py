@@ -22,7 +22,7 @@ from labkit.exercises.limits import FILE_BYTES
 
 CELL = "<ipython-input-exercise>"  # the name of the student's cell as a file; hang reports take it for a cell
 SCHEDULES = "labkit.schedules"  # its records may be sent, too
-MAX_PRINTED = 4000  # characters of each rank
+MAX_PRINTED = 4000  # characters that each stream of a rank records
 ARRAYS = "biufcSUmM"  # kinds of dtype whose values are bytes
 
 
@@ -38,14 +38,6 @@ class Foreign(NamedTuple):
 
 class _Unsendable(Exception):
     """The name of a type whose values cannot be sent."""
-
-
-def _text(value: bytes) -> str:
-    return base64.b64encode(value).decode()
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
 
 
 def pack(value: Any) -> Any:
@@ -67,25 +59,19 @@ def _pack(value: Any) -> Any:
         packed: Any = value
     elif kind is list:
         packed = [_pack(each) for each in value]
-    elif kind in (tuple, set, frozenset):
-        packed = {name: [_pack(each) for each in value]}
+    elif kind is tuple:
+        packed = {"tuple": [_pack(each) for each in value]}
     elif kind is dict:
-        packed = {name: [[_pack(key), _pack(each)] for key, each in value.items()]}
-    elif kind in (bytes, bytearray):
-        packed = {name: _text(value)}
-    elif kind is complex:
-        packed = {name: [value.real, value.imag]}
+        packed = {"dict": [[_pack(key), _pack(each)] for key, each in value.items()]}
     elif kind in (range, slice):
         packed = {name: [_pack(each) for each in (value.start, value.stop, value.step)]}
-    elif kind is np.ndarray and value.dtype.kind == "O":
-        packed = {"objects": [list(value.shape), [_pack(each) for each in value.ravel().tolist()]]}
     elif (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in ARRAYS:
         shape = list(value.shape) if kind is np.ndarray else None
-        packed = {"array": [value.dtype.str, shape, _text(value.tobytes())]}
+        packed = {"array": [value.dtype.str, shape, base64.b64encode(value.tobytes()).decode()]}
     elif kind.__module__.startswith(SCHEDULES) and (parts := _parts(kind)):
         packed = {"record": [kind.__module__, name, [_pack(getattr(value, part)) for part in parts]]}
     else:
-        raise _Unsendable(name)
+        raise _Unsendable(f"{name} of {value.dtype}" if kind is np.ndarray else name)
     return packed
 
 
@@ -106,20 +92,12 @@ def _unpack(packed: Any) -> Any:
     return _MAKERS[name](content)
 
 
-def _objects(content: Any) -> Any:
-    shape, values = content
-    objects = np.empty(len(values), object)
-    for number, each in enumerate(values):
-        objects[number] = _unpack(each)
-    return objects.reshape(shape)
-
-
 def _array(content: Any) -> Any:
     text, shape, values = content
     dtype = np.dtype(str(text))
     if dtype.kind not in ARRAYS:
         raise ValueError
-    array = np.frombuffer(bytearray(_bytes(values)), dtype)
+    array = np.frombuffer(bytearray(base64.b64decode(values, validate=True)), dtype)
     return array.reshape(())[()] if shape is None else array.reshape(shape)
 
 
@@ -136,15 +114,9 @@ def _record(content: Any) -> Any:
 _MAKERS: dict[str, Callable[[Any], Any]] = {
     "foreign": lambda content: Foreign(str(content)[:80]),
     "tuple": lambda content: tuple(map(_unpack, content)),
-    "set": lambda content: set(map(_unpack, content)),
-    "frozenset": lambda content: frozenset(map(_unpack, content)),
     "dict": lambda content: {_unpack(key): _unpack(each) for key, each in content},
-    "bytes": _bytes,
-    "bytearray": lambda content: bytearray(_bytes(content)),
-    "complex": lambda content: complex(*content),
     "range": lambda content: range(*content),
     "slice": lambda content: slice(*map(_unpack, content)),
-    "objects": _objects,
     "array": _array,
     "record": _record,
 }
@@ -158,10 +130,15 @@ def _parts(kind: type) -> list[str]:
 
 
 class Writer:
-    """Appends records to a file, one to a line: dicts of what JSON can hold."""
+    """Writes a rank's records, dicts of what JSON can hold, one to a line: a file for each request."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("ab", buffering=0)
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._folder, self._rank = folder, rank
+        self.begin(0)
+
+    def begin(self, number: int) -> None:
+        """Begin the records of the request of this number."""
+        self._file = (self._folder / f"rank-{self._rank}-{number}").open("ab", buffering=0)
 
     def write(self, **record: Any) -> None:
         """Append a record; it is in the file when the method returns, even if the process is killed then."""

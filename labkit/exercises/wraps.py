@@ -37,7 +37,9 @@ def collectives_with(*words: str) -> tuple[str, ...]:
     return tuple(name for name in COLLECTIVES if any(word in name.lower() for word in words))
 
 
-SUMS = collectives_with("reduce", "scan")
+def all_but(*allowed: str) -> tuple[str, ...]:
+    """Return the collectives without the allowed ones."""
+    return tuple(name for name in COLLECTIVES if name not in allowed)
 
 
 def all_of(wraps: Sequence[Wrap], comm: Any, case: Case) -> Any:
@@ -74,7 +76,7 @@ def at_most(calls: int, nbytes: int, finding: str, comm: Any, case: Case) -> Any
 
 
 def _size(name: str, arguments: list[Any]) -> int:
-    """Return the bytes that a rank sends: those of its smallest array, or of a pickled object."""
+    """Return how many bytes a rank sends: those of its smallest array, or of a pickled object."""
     if name.islower():
         message: Any = arguments[0] if arguments else None
         return int(message.nbytes) if hasattr(message, "nbytes") else len(pickle.dumps(message))
@@ -162,7 +164,7 @@ def _noting_class() -> Any:
 
 
 def noting(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
-    """Be a `wrap`: the communicator writes to the notes of this rank's `Backward`, its first argument."""
+    """Return a communicator that writes to the notes of this rank's `Backward`: a `wrap`."""
     made: MPI.Intracomm = _noting_class()(comm)
     vars(made)["notes"] = case.arguments[comm.rank][0].notes
     return made
@@ -198,13 +200,13 @@ def _array(buffer: Any) -> Any:
 
 
 def noting_requests(comm: Any, case: Case) -> Any:
-    """Be a `wrap`: a chunk whose receive is under way cannot be sent. For `requests_left`."""
+    """Return a communicator that notes requests and sends no chunk that is still being received: a `wrap`."""
     _requests.clear()
     return _requesting_class()(comm)
 
 
 def requests_left(result: Any) -> list[bool]:
-    """Be a `digest`: return for each request of the function whether it is still under way."""
+    """Return for each request of the function whether it is still under way: a `digest`."""
     return [bool(request) for request, _ in _requests]
 
 
@@ -212,6 +214,21 @@ def gradient(params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the gradient of a linear model's squared error. Shapes: params (n,), x (N, n), y (N,)."""
     found: np.ndarray = x.T @ (x @ params - y) / len(x)
     return found
+
+
+def loss_and_gradient(params: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the same model's loss, half the mean squared error, and its gradient."""
+    return float(np.mean((x @ params - y) ** 2)) / 2, gradient(params, x, y)
+
+
+def average(comm: Any, grads: np.ndarray, samples: int) -> None:
+    """Leave the mean over the samples of all ranks in grads (n,)."""
+    comm.Allreduce(grads * grads.dtype.type(samples / comm.allreduce(samples)), grads)
+
+
+def descend(params: np.ndarray, grads: np.ndarray) -> None:
+    """Take a step of gradient descent, in place. Shapes: both (n,)."""
+    params -= grads.dtype.type(0.1) * grads
 
 
 def rounds_as_list(rounds: Any) -> Any:

@@ -2,5 +2,3 @@
 
 from labkit.hosts.control import Counters, counters, down, running, up
 from labkit.hosts.state import Host, HostsError
-
-__all__ = ["Counters", "Host", "HostsError", "counters", "down", "running", "up"]

@@ -129,11 +129,16 @@ def start_holder(token: str, owner: int, bandwidths: list[int]) -> None:
     own_holder = holder
 
 
-def running() -> State:
-    """Return the hosts that are up; raise HostsError if there are none."""
+def running(n: int = 1) -> State:
+    """Return the hosts that are up; raise HostsError if there are none, or fewer than n."""
     state = load()
     if state is None or not state.hosts or not state.alive():
         raise HostsError("no hosts are up; `labkit hosts up` creates four.")
+    if not 1 <= n <= len(state.hosts):
+        raise HostsError(
+            f"{n} ranks do not fit on {len(state.hosts)} hosts: each host runs one rank. "
+            f"Run `labkit hosts down`, then `labkit hosts up --n {n}`."
+        )
     return state
 
 

@@ -69,13 +69,8 @@ def execute(program: list[str], ranks: int | None = None) -> NoReturn:
 
     Raise HostsError if no hosts are up, or fewer than ranks.
     """
-    state = running()
+    state = running() if ranks is None else running(ranks)
     ranks = len(state.hosts) if ranks is None else ranks
-    if not 1 <= ranks <= len(state.hosts):
-        raise HostsError(
-            f"{ranks} ranks do not fit on {len(state.hosts)} hosts: each host runs one rank. "
-            f"Run `labkit hosts down`, then `labkit hosts up --n {ranks}`."
-        )
     mpiexec, parent = launch.mpiexec(), os.getppid()
     line, settings = command(state, mpiexec, ranks, program)
     ours = {TOKEN: state.token, FOLDER: str(folder())}

@@ -85,19 +85,20 @@ def mnist_cnn(
 
 
 def vgg11(
-    image: Shape = (3, 32, 32), classes: int = 10, seed: int = 0, dtype: Float = np.float32
+    image: Shape = (3, 32, 32), classes: int = 10, seed: int = 0, dtype: Float = np.float32, width: int = 64
 ) -> Classifier:
     """Return VGG-11 with batch normalisation as in report C: 9,231,114 parameters. Samples: (3, 32, 32).
 
+    `width` is the number of channels of the first convolution; the others have up to 8 times as many.
     Source: K. Simonyan, A. Zisserman, Very Deep Convolutional Networks, ICLR 2015, configuration A; for
     CIFAR-10, one dense layer replaces the three.
     """
     layers: NamedLayers = []
-    for number, (channels, pooled) in enumerate(
-        [(64, 1), (128, 1), (256, 0), (256, 1), (512, 0), (512, 1), (512, 0), (512, 1)], start=1
+    for number, (times, pooled) in enumerate(
+        [(1, 1), (2, 1), (4, 0), (4, 1), (8, 0), (8, 1), (8, 0), (8, 1)], start=1
     ):
         layers += [
-            (f"conv{number}", Conv2D(channels, 3, pad=1, gain=2)),
+            (f"conv{number}", Conv2D(times * width, 3, pad=1, gain=2)),
             (f"norm{number}", BatchNorm()),
         ]
         # Pooling first leaves the ReLU a quarter of the work and the same result: both are monotonic.

@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
@@ -74,23 +75,24 @@ def time_by_size(
     has the same colour in both.
     """
     figure, axes = one_panel((7.5, 4.4), "Size of the array", "Time")
-    measured = measured or {}
+    measured, handles = measured or {}, []
     for k, name in enumerate(dict.fromkeys([*seconds, *measured])):
         style = curve_style(k)
+        if measured:  # only measured points have a marker
+            style["marker"] = MARKERS[(k + k // len(COLOURS)) % len(MARKERS)] if name in measured else ""
+        if name not in seconds:
+            style["linestyle"] = ""
         if name in measured:
-            label = name if name not in seconds else "_"  # else the curve has the label
-            marker = MARKERS[(k + k // len(COLOURS)) % len(MARKERS)]
-            axes.plot(*measured[name], color=style["color"], marker=marker, linestyle="", label=label)
+            axes.plot(*measured[name], **style | {"linestyle": ""})
         if name in seconds:
-            if measured:
-                style["marker"] = ""  # only measured points have one
-            axes.plot(sizes, seconds[name], **style, label=name)
+            axes.plot(sizes, seconds[name], **style | ({"marker": ""} if measured else {}))
+        handles.append(Line2D([], [], **style, label=name))  # of a curve and its points
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: approx_size(nbytes)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: approx_time(time)))
-    axes.legend()
+    axes.legend(handles=handles)
     return figure
 
 
@@ -125,7 +127,7 @@ def timelines(networks: Mapping[str, Sequence[TimedTransfer]]) -> Figure:
         axes.set_title(f"{name}: {last:.0f} ms" + f"; {wait}" * bool(wait), fontsize=10, loc="left")
         axes.set_yticks(range(p), [f"rank {rank}" for rank in range(p)])
         axes.set_ylim(p - 0.4, -0.6)
-        axes.set_xlim(0, last)
+        axes.set(xlim=(0, last), xlabel="Time (ms)")
         axes.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel("Time since the start (ms); full: sent, hatched: received, in the sender's colour")
     return figure
@@ -319,14 +321,9 @@ class Stepper:
 
     def _repr_html_(self) -> str:
         style = "width: 49%; max-width: 100%; min-width: 300px; height: auto; vertical-align: top"
-        images = "\n".join(
-            f'<img alt="{escape(text)}" style="{style}" src="data:image/png;base64,{_png(figure)}">'
-            for text, figure in zip(self.texts, self.figures, strict=True)
-        )
-        return f"<div>\n{images}\n<script>{SCRIPT}</script>\n</div>"
-
-
-def _png(figure: Figure) -> str:
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=80)
-    return base64.b64encode(image.getvalue()).decode()
+        images = ""
+        for text, figure in zip(self.texts, self.figures, strict=True):
+            figure.savefig(image := io.BytesIO(), format="png", dpi=80)
+            source = f"data:image/png;base64,{base64.b64encode(image.getvalue()).decode()}"
+            images += f'<img alt="{escape(text)}" style="{style}" src="{source}">\n'
+        return f"<div>\n{images}<script>{SCRIPT}</script>\n</div>"

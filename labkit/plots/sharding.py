@@ -33,7 +33,7 @@ def samples_by_step(rows: Mapping[str, tuple[np.ndarray, Sequence[object]]]) -> 
     Shapes: rows: run → the steps (n,) and the ranks (n,) of the samples.
     """
     steps = 1 + max(int(numbers.max()) for numbers, _ in rows.values())
-    greys = [to_hex(colormaps["Greys"](0.2 + 0.6 * step / max(1, steps - 1))) for step in range(steps)]
+    greys = [to_hex(colormaps["Greys"](0.2 + 0.35 * step / max(1, steps - 1))) for step in range(steps)]
     label = "Sample, in the order of the data set (text: the rank that holds it)"
     return _boxes(rows, "step", label, greys.__getitem__)
 

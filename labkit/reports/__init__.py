@@ -2,5 +2,3 @@
 
 from labkit.reports.figures import TABLES, read
 from labkit.reports.generated import KINDS, Unseen, unseen
-
-__all__ = ["KINDS", "TABLES", "Unseen", "read", "unseen"]

@@ -14,7 +14,7 @@ schedule computes the collective that it names.
 
 from collections.abc import Callable
 
-from labkit.schedules.cost_model import CostModel, CostTerms, cost, cost_terms
+from labkit.schedules.cost_model import CostModel, cost, cost_terms
 from labkit.schedules.doubling import halving_doubling, recursive_doubling
 from labkit.schedules.fitting import FittedModel, Measurement, fit_cost_model
 from labkit.schedules.hierarchy import hierarchical
@@ -62,47 +62,3 @@ ALLREDUCE: dict[str, Callable[[int], Schedule]] = {
     "recursive-doubling": recursive_doubling,
     "halving-doubling": halving_doubling,
 }
-
-__all__ = [
-    "ALLREDUCE",
-    "CostModel",
-    "CostTerms",
-    "FittedModel",
-    "Measurement",
-    "Network",
-    "Round",
-    "Schedule",
-    "ScheduleError",
-    "Simulation",
-    "TimedTransfer",
-    "Traffic",
-    "Transfer",
-    "Wait",
-    "chunk_bounds",
-    "collective",
-    "contents_by_round",
-    "copy_round",
-    "cost",
-    "cost_terms",
-    "count_traffic",
-    "fit_cost_model",
-    "halving_doubling",
-    "hierarchical",
-    "longest_wait",
-    "lower_bound",
-    "merge_rounds",
-    "recursive_doubling",
-    "reduce_round",
-    "ring_allgather",
-    "ring_allreduce",
-    "ring_reduce",
-    "ring_reduce_scatter",
-    "root_allreduce",
-    "root_broadcast",
-    "root_reduce",
-    "simulate",
-    "tree_allreduce",
-    "tree_broadcast",
-    "tree_reduce",
-    "verify",
-]

@@ -22,18 +22,6 @@ class CostModel(NamedTuple):
     gamma: float = 0.0
 
 
-class CostTerms(NamedTuple):
-    """The factors of α, β and γ on the critical path: messages, bytes sent, bytes reduced."""
-
-    messages: float
-    sent: float
-    reduced: float
-
-    def seconds(self, model: CostModel) -> float:
-        """Return messages · α + sent · β + reduced · γ, in seconds."""
-        return float(np.dot(self, model))
-
-
 def cost(schedule: Schedule, nbytes: int, model: CostModel, itemsize: int = 4) -> float:
     """Return the time that the schedule takes on an array of `nbytes` bytes, in seconds.
 
@@ -41,19 +29,19 @@ def cost(schedule: Schedule, nbytes: int, model: CostModel, itemsize: int = 4) -
     direction; it then reduces the values that it received. A round takes as long as its slowest rank, and the
     rounds follow one another. Raise ValueError if `nbytes` is not a multiple of `itemsize`.
     """
-    return cost_terms(schedule, nbytes, model, itemsize).seconds(model)
+    return float(np.dot(cost_terms(schedule, nbytes, model, itemsize), model))
 
 
-def cost_terms(schedule: Schedule, nbytes: int, model: CostModel, itemsize: int = 4) -> CostTerms:
-    """Return the factors of α, β and γ: those of the slowest rank in each round, summed over the rounds.
+def cost_terms(schedule: Schedule, nbytes: int, model: CostModel, itemsize: int = 4) -> np.ndarray:
+    """Return the factors of α, β and γ: messages, bytes sent and bytes reduced. Shape: (3,).
 
-    `model` decides which rank is the slowest.
+    They are those of the slowest rank in each round, which `model` decides, summed over the rounds.
     """
     total = np.zeros(3)
     for round_, sizes in rounds_with_sizes(schedule, nbytes, itemsize):
         if len(round_):
             total += _slowest_rank_terms(round_, sizes, schedule.p, model)
-    return CostTerms(*total.tolist())
+    return total
 
 
 def _slowest_rank_terms(round_: Round, sizes: np.ndarray, p: int, model: CostModel) -> np.ndarray:

@@ -55,18 +55,17 @@ def recursive_doubling(p: int) -> Iterator[Round]:
 
 @collective("allreduce", _largest_power_of_two)
 def halving_doubling(p: int) -> Iterator[Round]:
-    """Rabenseifner's algorithm: reduce-scatter by recursive halving, then allgather by recursive doubling.
-
-    After the first half, rank r holds the sum of chunk r.
-    """
+    """Rabenseifner's algorithm: reduce-scatter by halving, neighbours first (as in MPICH), then allgather."""
 
     def exchange(p: int) -> Iterator[Round]:
-        rank = np.arange(p)
-        for distance in reversed(powers_of_two_below(p)):
-            first = (rank ^ distance) // distance * distance
-            yield reduce_round(rank, rank ^ distance, first, first + distance)
+        rank, first = np.arange(p), np.zeros(p, int)  # the first of the chunks that a rank goes on adding up
         for distance in powers_of_two_below(p):
-            first = rank // distance * distance
-            yield copy_round(rank, rank ^ distance, first, first + distance)
+            other, count = rank ^ distance, p // (2 * distance)
+            first = first + count * (rank & distance > 0)
+            yield reduce_round(rank, other, first[other], first[other] + count)
+        for distance in reversed(powers_of_two_below(p)):
+            other, count = rank ^ distance, p // (2 * distance)
+            yield copy_round(rank, other, first, first + count)
+            first = np.minimum(first, first[other])
 
     return _folded(p, _largest_power_of_two(p), exchange)

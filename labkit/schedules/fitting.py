@@ -74,10 +74,7 @@ def fit_cost_model(measurements: Iterable[Measurement], itemsize: int = 4) -> Fi
     for _ in range(MAX_ITERATIONS):
         # Divided by the measured time, the terms of a perfect fit add up to 1.
         terms = np.array(
-            [
-                np.array(cost_terms(schedule, nbytes, model, itemsize)) / seconds
-                for schedule, nbytes, seconds in measured
-            ]
+            [cost_terms(each.schedule, each.nbytes, model, itemsize) / each.seconds for each in measured]
         )
         previous, (model, standard_errors) = model, _least_squares(terms)
         if np.allclose(previous, model, rtol=1e-9, atol=0):

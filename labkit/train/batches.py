@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit import data
-from labkit.comm import CollectiveError, SharedSet, raise_together
+from labkit.comm import SharedSet, all_or_none, raise_together
 from labkit.nn import Model
 
 Samples = tuple[np.ndarray, np.ndarray]
@@ -24,23 +23,20 @@ class EpochBatches(NamedTuple):
 
     Shapes: x (n_rank, …) and y as the model's targets; `slices` cut them into the local batches, some of
     which may be empty; `global_sizes` has as many entries, the same on every rank. If `augment` is given, it
-    gets the images of a local batch and their `indices` (n_rank,) in the data set.
+    returns other images in place of those of a local batch, given them and their slice.
     """
 
     x: np.ndarray
     y: np.ndarray
     slices: Sequence[slice]
     global_sizes: Sequence[int]
-    indices: np.ndarray | None = None
-    augment: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    augment: Callable[[np.ndarray, slice], np.ndarray] | None = None
 
     def local(self, number: int) -> Samples:
         """Return x, augmented, and y of this rank's local batch in a step, counted from 0."""
         part = self.slices[number]
-        x, y = self.x[part], self.y[part]
-        if self.augment and self.indices is not None:
-            x = self.augment(x, self.indices[part])
-        return x, y
+        x = self.x[part]
+        return self.augment(x, part) if self.augment else x, self.y[part]
 
 
 class Batches:
@@ -75,8 +71,7 @@ class Batches:
     ) -> None:
         self._comm, self._reshard = comm, reshard
         self._end = 0, 0  # the last epoch and its number of steps, once `end_after` has set them
-        self._indices: Callable[[int], np.ndarray] | None = None  # of an epoch's shard, to augment its images
-        self._augmentation: Callable[..., np.ndarray] | None = None
+        self._augment: Callable[[int], Callable[[np.ndarray, slice], np.ndarray]] | None = None  # by epoch
         chosen = f"{len(slices)} slices" if slices is not None else f"a global batch of {global_batch}"
         expected = comm.bcast(chosen)
         fault = None
@@ -133,7 +128,12 @@ class Batches:
         if augmentation:
             flat = f"expected images (n, channels, height, width) to augment, got shape {x.shape}"
             raise_together(comm, None if x.ndim == 4 else flat)
-            batches._indices, batches._augmentation = indices, partial(augmentation, seed=seed)
+
+            def augment(epoch: int) -> Callable[[np.ndarray, slice], np.ndarray]:
+                own = indices(epoch)
+                return lambda x, part: augmentation(x, own[part], seed, epoch)
+
+            batches._augment = augment
             batches.about["augmentation"] = str(augmentation)
         batches.about |= {"data": dataset.name, "shard": scheme, "seed": seed}
         batches.for_any_ranks |= scheme in FOR_ANY_RANKS
@@ -170,11 +170,10 @@ class Batches:
         """
         batches = self._first
         if self._reshard and number > 1:
-            x, y = self._resharded(number)
+            x, y = all_or_none(self._comm, lambda: self._resharded(number))
             batches = batches._replace(x=x, y=y)
-        if self._augmentation and self._indices:
-            augment = partial(self._augmentation, epoch=number)
-            batches = batches._replace(indices=self._indices(number), augment=augment)
+        if self._augment:
+            batches = batches._replace(augment=self._augment(number))
         epoch, steps = self._end
         if number != epoch or steps == self.steps:
             return batches
@@ -191,30 +190,17 @@ class Batches:
 
         `train` asks for the first epoch first; a shard that stays is checked only then.
         """
-        batches, fault = self.epoch(number), None
-        if number > 1 and batches is self._first:
-            return batches
-        try:
-            model.check(batches.x, batches.y)
-        except ValueError as error:
-            fault = str(error)
-        raise_together(self._comm, fault)
+        batches = self.epoch(number)
+        if number == 1 or batches is not self._first:
+            all_or_none(self._comm, lambda: model.check(batches.x, batches.y))
         return batches
 
     def _resharded(self, number: int) -> Samples:
-        """Return x and y of the shard of an epoch. Collective."""
+        """Return x and y of the shard of an epoch. Raise ValueError if it has another size than the first."""
         assert self._reshard
-        fault, held = None, len(self._first.x)
-        x = y = self._first.x
-        try:
-            x, y = self._reshard(number)
-            if len(x) != held:
-                fault = f"expected a shard of {held} samples in epoch {number} as before, got {len(x)}"
-        except CollectiveError:
-            raise  # every rank has it already
-        except (OSError, ValueError, IndexError) as error:
-            fault = str(error)
-        raise_together(self._comm, fault)
+        x, y = self._reshard(number)
+        if len(x) != (held := len(self._first.x)):
+            raise ValueError(f"expected a shard of {held} samples in epoch {number} as before, got {len(x)}")
         return x, y
 
 

@@ -90,22 +90,21 @@ def parse(text: str) -> Bottleneck:
     raise ValueError(f"expected {KINDS[kind]} for the {kind} of rank {rank}, got {amount!r}")
 
 
-def check(bottlenecks: Sequence[Bottleneck], size: int, default: Link | None = None) -> str | None:
-    """Return why these bottlenecks are impossible on `size` ranks with this default link, or None."""
+def check(bottlenecks: Sequence[Bottleneck], size: int, default: Link | None = None) -> None:
+    """Raise ValueError if these bottlenecks are impossible on `size` ranks with this default link."""
     beyond = [str(one) for one in bottlenecks if one.rank >= size]
     if beyond:
-        return f"expected bottlenecks on ranks 0 … {size - 1}, got {', '.join(beyond)}"
+        raise ValueError(f"expected bottlenecks on ranks 0 … {size - 1}, got {', '.join(beyond)}")
     named = [(one.rank, one.kind, one.step) for one in bottlenecks]
     twice = sorted({f"{rank}:{kind}" for rank, kind, step in named if named.count((rank, kind, step)) > 1})
     if twice:
-        return f"expected each kind of bottleneck once per rank, got {', '.join(twice)} twice"
+        raise ValueError(f"expected each kind of bottleneck once per rank, got {', '.join(twice)} twice")
     relative = [str(one) for one in bottlenecks if one.kind == "slow-link" and not (one.link or default)]
     if relative:
-        return (
+        raise ValueError(
             f"expected a bandwidth such as 100mbit for {', '.join(relative)}, or --link with the link that "
             "the factor applies to"
         )
-    return None
 
 
 def links(bottlenecks: Sequence[Bottleneck], size: int, default: Link | None = None) -> list[Link] | None:

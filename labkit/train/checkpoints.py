@@ -30,7 +30,7 @@ from labkit.train.replicas import mean_buffers
 from labkit.train.steps import Epoch, Position
 from mpiwatch.report import ranks_phrase
 
-FORMAT = "labkit checkpoint 2"
+FORMAT = "labkit checkpoint 3"
 Handler = Callable[[int, "FrameType | None"], Any] | int | None
 
 

@@ -25,7 +25,7 @@ class StepAveraging:
     the run.
 
     `grads` is the same array for the whole run, in the memory that the algorithm prefers
-    (`labkit.comm.allocate_gradient`), and is averaged in place. All ranks make the same calls, in the same
+    (`labkit.comm.Averaging.allocate`), and is averaged in place. All ranks make the same calls, in the same
     order, but a rank whose local batch is empty calls `finished` only once, with 0: its gradient is zero.
     """
 

@@ -19,9 +19,7 @@ from labkit.comm import (
     ALGORITHMS,
     Averages,
     Averaging,
-    allocate_gradient,
     check_before_averaging,
-    gradient_factor,
     raise_together,
 )
 from labkit.nn import Model, sgd_step
@@ -101,6 +99,8 @@ def train(  # noqa: PLR0912 (the path of a batch in one piece)
     check_before_averaging(comm, model.grads, len(shard.x))
     broadcast_model(comm, model)
     update = optimizer.step if optimizer else partial(sgd_step, model.params)
+    # What this rank's gradient is multiplied by: its weight, unless the algorithm says otherwise.
+    factor = algorithm.factor if isinstance(algorithm, Averaging) else lambda weight, p: weight
     # A diverging run overflows. The check of its loss reports that once; NumPy would warn each time.
     quiet = np.errstate(over="ignore", invalid="ignore")
     with quiet, saves as saving, _averaging(comm, model, algorithm, buckets) as averaging:
@@ -120,7 +120,7 @@ def train(  # noqa: PLR0912 (the path of a batch in one piece)
 
                 averaging.begin(step)
                 step.loss, step.correct = gradient(x, y, averaging.finished)  # forward, loss and backward
-                weight = step.global_batch * gradient_factor(algorithm, step.fraction, comm.size)
+                weight = step.global_batch * factor(step.fraction, comm.size)
                 for callback in callbacks:
                     callback.after_backward(model, weight)
                 if average_after_step:
@@ -162,7 +162,7 @@ def _averaging(
     Collective.
     """
     before = model.grads
-    place = allocate_gradient(algorithm, comm, before.size, before.dtype)
+    place = algorithm.allocate(comm, before.size, before.dtype) if isinstance(algorithm, Averaging) else None
     if place is not None:
         model.move_gradients(place)
     averaging = StepAveraging(comm, model.grads, algorithm)

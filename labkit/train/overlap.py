@@ -28,7 +28,7 @@ from labkit.comm.running import Steps, Wait
 from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback
 from labkit.train.gradients import StepAveraging
-from labkit.train.steps import Step, Transfer
+from labkit.train.steps import BucketTimes, Step
 from mpiwatch import waiting
 
 # The helper thread naps between bursts of polls. In one poll, MPICH takes about 64 KiB from a connection, and
@@ -80,7 +80,7 @@ class Overlapped(StepAveraging):
         self._step = step
         self._complete: list[float] = []  # when each bucket was completed by the backward pass
         self._layers: list[tuple[int, float]] = []  # what `finished` was told in this step, and when
-        self._transfers: list[Transfer] = []  # of this step, in the order of the buckets
+        self._transfers: list[BucketTimes] = []  # of this step, in the order of the buckets
 
     def finished(self, start: int) -> None:
         now = perf_counter()
@@ -126,7 +126,9 @@ class Overlapped(StepAveraging):
                 return True
             self._waits_for = next(self._current, None)
             if self._waits_for is None:
-                self._transfers.append(Transfer(number, self._complete[number], self._began, perf_counter()))
+                self._transfers.append(
+                    BucketTimes(number, self._complete[number], self._began, perf_counter())
+                )
                 self._current = None
 
     def _over(self) -> bool:

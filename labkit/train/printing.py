@@ -16,7 +16,7 @@ import psutil
 from mpi4py import MPI
 from tqdm import tqdm
 
-from labkit.comm import print_by_rank
+from labkit.comm import tags
 from labkit.nn import Model
 from labkit.train.callbacks import ALL, Callback
 from labkit.train.settings import Settings
@@ -39,8 +39,8 @@ class Printer(Callback):
     the bar is removed.
     """
 
-    def __init__(self, comm: MPI.Intracomm, steps: int, *, ordered: bool, log_every: int | None) -> None:
-        self._comm, self._ordered, self._log_every = comm, ordered, log_every
+    def __init__(self, comm: MPI.Intracomm, steps: int, log_every: int | None = None) -> None:
+        self._comm, self._log_every = comm, log_every
         self._explained = False
         columns = terminal_columns() if comm.rank == 0 else None
         self._bar = tqdm(
@@ -75,9 +75,18 @@ class Printer(Callback):
                 self.note(OVER_100)
 
     def say(self, *lines: str) -> None:
-        """Print lines of every rank. Collective."""
+        """Print lines of every rank, as `[rank 2] …`, in the order of ranks. Collective.
+
+        The ranks send their lines to rank 0, which alone writes them: MPI does not define how a launcher
+        forwards output, so lines of several ranks may be mixed up.
+        """
+        comm, text = self._comm, "".join(f"[rank {self._comm.rank}] {line}\n" for line in lines)
+        if comm.rank:
+            comm.send(text, 0, tags.PRINT)
+            return
         with self._hidden_bar():
-            print_by_rank(self._comm, f"\n[rank {self._comm.rank}] ".join(lines), self._ordered)
+            for rank in range(comm.size):
+                print(comm.recv(source=rank, tag=tags.PRINT) if rank else text, end="", flush=True)
 
     def note(self, text: str) -> None:
         """Print what concerns the whole run, on rank 0; the other ranks do nothing."""

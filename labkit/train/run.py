@@ -19,6 +19,7 @@ from labkit.comm import (
     EmulatedComm,
     Link,
     SharedSet,
+    all_or_none,
     choose,
     parse_link,
     raise_together,
@@ -90,14 +91,13 @@ def run(
     *,
     preset: str | None = None,
     resume: Path | None = None,
-    ordered: bool = False,
     draw: Draw,
 ) -> None:
     """Train as the settings say, print each epoch, test each rank's model and write the results to `out`.
 
     The `given` settings are the options of `labkit train` that were given, by name; the others are those of
-    the preset, or of the run in the directory `resume`, and of the model's recipe. `ordered` prints the lines
-    of an epoch in the order of their ranks. Rank 0 calls `draw` to add figures to the results.
+    the preset, or of the run in the directory `resume`, and of the model's recipe. Rank 0 calls `draw` to add
+    figures to the results.
 
     If `resume` holds the results of a run with these settings, do nothing but say so.
 
@@ -112,10 +112,10 @@ def run(
         return
     if why := settings.fault():
         raise CollectiveError(why)
-    parts = _parts(comm, settings)
+    parts = all_or_none(comm, lambda: _parts(settings, comm.size))
     with ExitStack() as stack:
         _write(comm, out, lambda: stack.enter_context(prepare(out)))
-        _run(comm, settings, before=before, parts=parts, out=out, ordered=ordered, draw=draw)
+        _run(comm, settings, before=before, parts=parts, out=out, draw=draw)
 
 
 def _run(
@@ -125,7 +125,6 @@ def _run(
     before: Before,
     parts: Parts,
     out: Path,
-    ordered: bool,
     draw: Draw,
 ) -> None:
     """Do what `run` says, alone in `out`."""
@@ -173,7 +172,7 @@ def _run(
     buckets = _buckets(settings)
     # Contributions cost two passes over the gradient in each step, and with buckets cannot be measured.
     contributions = buckets is None if settings.contributions is None else settings.contributions
-    with Printer(comm, steps, ordered=ordered, log_every=settings.log_every) as printer:
+    with Printer(comm, steps, settings.log_every) as printer:
         printer.note(start_lines(settings, about, model.params.size, steps))
         rows = train(
             world,
@@ -319,24 +318,18 @@ def _length(settings: Settings, batches: Batches) -> tuple[int, int]:
     return epochs, epochs * batches.steps
 
 
-def _parts(comm: MPI.Intracomm, settings: Settings) -> Parts:
-    """Return the bottlenecks, the links to emulate if any, and what averages the gradients. Collective.
+def _parts(settings: Settings, ranks: int) -> Parts:
+    """Return the bottlenecks, the links to emulate if any, and what averages the gradients.
 
-    Raise CollectiveError on every rank if --bottleneck or --link is wrong, or no algorithm can aggregate so.
+    Raise ValueError if --bottleneck or --link is wrong, or no algorithm can aggregate so.
     """
-    fault, links, found, averaging = None, None, [], Averaging()
-    try:
-        found = [bottleneck.parse(text) for text in settings.bottleneck]
-        default = parse_link(settings.link) if settings.link else None
-        links = bottleneck.links(found, comm.size, default)
-        fault = bottleneck.check(found, comm.size, default)
-        if links and settings.algorithm == "shared-memory":
-            fault = "--algorithm shared-memory sends no messages, so there is no link to emulate"
-        averaging = Averaging(settings.algorithm, settings.aggregate)
-    except ValueError as error:
-        fault = str(error)
-    raise_together(comm, fault)
-    return found, links, averaging
+    bottlenecks = [bottleneck.parse(text) for text in settings.bottleneck]
+    default = parse_link(settings.link) if settings.link else None
+    bottleneck.check(bottlenecks, ranks, default)
+    links = bottleneck.links(bottlenecks, ranks, default)
+    if links and settings.algorithm == "shared-memory":
+        raise ValueError("--algorithm shared-memory sends no messages, so there is no link to emulate")
+    return bottlenecks, links, Averaging(settings.algorithm, settings.aggregate)
 
 
 def _buckets(settings: Settings) -> Buckets | None:

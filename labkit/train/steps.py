@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 
-class Transfer(NamedTuple):
+class BucketTimes(NamedTuple):
     """The averaging of one bucket (from 0): when (s) the rank had completed it, and it began and ended."""
 
     bucket: int
@@ -45,7 +45,7 @@ class Step:
     end: float = 0.0
     done: float = 0.0
     layers: tuple[tuple[int, float], ...] = ()
-    transfers: tuple[Transfer, ...] = ()
+    transfers: tuple[BucketTimes, ...] = ()
     loss: float = 0.0
     correct: int = 0
     local_batch: int = 0
@@ -91,7 +91,7 @@ class Step:
             end=clock(self.end),
             done=clock(self.done),
             layers=tuple((start, clock(end)) for start, end in self.layers),
-            transfers=tuple(Transfer(each.bucket, *map(clock, each[1:])) for each in self.transfers),
+            transfers=tuple(BucketTimes(each.bucket, *map(clock, each[1:])) for each in self.transfers),
         )
 
 

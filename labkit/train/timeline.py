@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
-from operator import attrgetter
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -17,15 +15,13 @@ from mpi4py import MPI
 from labkit.comm.clock import offset, one_machine
 from labkit.files import atomic_write
 from labkit.train.callbacks import Callback
-from labkit.train.steps import Step, Transfer
+from labkit.train.steps import BucketTimes, Step
 
 MOST = 100_000  # steps that are kept, of each rank
 TRACED = 500  # of these, how many have the times of layers and buckets, and are in the trace
 
-# What a checkpoint keeps of a step, besides layers and buckets; first the whole numbers.
-WHOLE = "epoch", "number", "correct", "local_batch", "global_batch"
-STORED = (*WHOLE, "loss", "lr", "begin", "ready", "start", "end", "done")
-TIMES = 5  # the last of these
+TIMES = "begin", "ready", "start", "end", "done"  # of a step
+OVERLAP = "layers", "transfers"  # what a checkpoint keeps of the first TRACED steps alone
 
 
 @dataclass
@@ -76,31 +72,30 @@ class Timeline(Callback):
         return [step.shifted(lambda time: time - zero) for step in steps]
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return this rank's steps so far as a table, and the times of layers and buckets as JSON."""
-        clock = self._one_clock()
-        rows = [*map(attrgetter(*STORED), self.recorded)]
-        table = np.array(rows, float).reshape(-1, len(STORED))
-        times = table[len(self._before) :, -TIMES:]
-        times[...] = clock(times)
+        """Return this rank's steps so far, an array for each field, and what OVERLAP has as JSON."""
+        clock, before = self._one_clock(), len(self._before)
+        names = [each.name for each in fields(Step) if each.name not in OVERLAP]
+        columns = {name: np.array([getattr(step, name) for step in self.recorded]) for name in names}
+        for name in TIMES:
+            columns[name][before:] = clock(columns[name][before:])
         traced = [*self._before, *(step.shifted(clock) for step in self.steps[:TRACED])][:TRACED]
-        overlaps = json.dumps([(step.layers, step.transfers) for step in traced])
+        overlaps = json.dumps([[getattr(step, name) for name in OVERLAP] for step in traced])
         return {
-            "table": table,
+            **columns,
             "overlaps": np.frombuffer(overlaps.encode(), np.uint8),
             "total_s": np.array(self.total_s),
         }
 
     def resume(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on after these steps."""
-        overlaps = json.loads(state["overlaps"].tobytes())
-        for row, (layers, transfers) in zip_longest(state["table"].tolist(), overlaps, fillvalue=((), ())):
-            step = Step(0, 0, self.comm.rank)
-            for name, value in zip(STORED, row, strict=True):
-                setattr(step, name, int(value) if name in WHOLE else value)
+        columns = {name: array.tolist() for name, array in state.items()}
+        overlaps, self._before_s = json.loads(bytes(columns.pop("overlaps"))), columns.pop("total_s")
+        self._before = [
+            Step(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
+        ]
+        for step, (layers, transfers) in zip(self._before, overlaps, strict=False):
             step.layers = tuple((start, end) for start, end in layers)
-            step.transfers = tuple(Transfer(*each) for each in transfers)
-            self._before.append(step)
-        self._before_s = float(state["total_s"])
+            step.transfers = tuple(BucketTimes(*each) for each in transfers)
         end = self.comm.allreduce(max((step.done for step in self._before), default=0.0), MPI.MAX)
         self._ahead = end - self.comm.bcast(self.clock())
 

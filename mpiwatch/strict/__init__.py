@@ -24,17 +24,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.MPI import Win as RawWin
 
 from mpiwatch import communicators, messages, wrapper
-from mpiwatch.communicators import ACCESSES, WatchedComm, check_access
+from mpiwatch.communicators import RawWin, WatchedComm, check_access
 from mpiwatch.messages import STARTED_BY, polled, sending, starting
 from mpiwatch.recorder import CellState
-from mpiwatch.report import OPERATION_NAMES, UNKNOWN
+from mpiwatch.report import OPERATION_NAMES, UNKNOWN, CallRecord
 from mpiwatch.strict import calls, findings
 from mpiwatch.strict.calls import (
     BothOperation,
-    CollectiveCall,
     CollectiveOperation,
     Exchange,
     Operation,
@@ -64,14 +62,22 @@ from mpiwatch.strict.findings import (
     track,
     with_own_types,
 )
-from mpiwatch.wrapper import LikeMpi4py, arguments_of, check_message, is_in_place, like, parse
+from mpiwatch.wrapper import (
+    TO_ROOT,
+    LikeMpi4py,
+    check_message,
+    is_in_place,
+    like,
+    parse,
+    plain_name,
+    reader,
+)
 
-FROM_ROOT = ("Bcast", "Scatter", "Scatterv", "bcast", "scatter")
-TO_ROOT = ("Reduce", "Gather", "Gatherv", "reduce", "gather")
-REDUCING = "Reduce", "Allreduce", "Scan", "Exscan"
+FROM_ROOT = ("bcast", *wrapper.FROM_ROOT)
+REDUCING = "reduce", "allreduce", "scan", "exscan"
 REDUCTIONS = ("SUM", "PROD", "MAX", "MIN")  # those that non-blocking collectives compare
-# Blocking collective -> the argument whose count and dtype are the same on all ranks.
-COMPARED = {"Bcast": "buf", "Reduce": "sendbuf", "Allreduce": "sendbuf", "Scan": "sendbuf"}
+# Collective -> the argument whose count and dtype are the same on all ranks.
+COMPARED = {"bcast": "buf", "reduce": "sendbuf", "allreduce": "sendbuf", "scan": "sendbuf"}
 # Collectives with counts for each rank, and whether the send and the receive buffer have such counts.
 AMOUNTS = {
     "Gatherv": (False, True),
@@ -217,22 +223,22 @@ class StrictComm(WatchedComm):
                 amounts.append(dict.fromkeys(peers, of_message(buffer)))
         self._exchange.amounts = amounts[0], amounts[1]
 
-    def _start_collective(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> MPI.Request:
+    def _start_collective(self, name: str, given: dict[str, Any]) -> MPI.Request:
         """Start a collective; the ranks compare their calls."""
         if "eighbor" in name:
-            return super()._start_collective(name, arguments, named)
-        blocking = name[1:].capitalize() if name[0] == "I" else name.removesuffix("_init")
+            return super()._start_collective(name, given)
+        plain = plain_name(name)
 
         def begin() -> Operation:
-            request = getattr(MPI.Intracomm, f"I{blocking.lower()}")(self, *arguments, **named)
+            of_started = {key: value for key, value in given.items() if key != "info"}
+            request = getattr(MPI.Intracomm, f"I{plain}")(self, **of_started)
             if self._exchange is None:
                 return Operation(name, here(), request)
-            given = arguments_of(name, arguments, named)
             regions = [
                 Region(name, here(), buffer, is_written)
-                for buffer, is_written in _buffers(blocking, given, self.rank == given.get("root", 0))
+                for buffer, is_written in _buffers(plain, given, self.rank == given.get("root", 0))
             ]
-            return CollectiveOperation(self._exchange, _described(name, blocking, given), request, regions)
+            return CollectiveOperation(self._exchange, _described(name, plain, given), request, regions)
 
         if name.endswith("_init"):
             return StrictPrequest(None, begin, name, here())
@@ -263,33 +269,33 @@ def _merge_clocks(exchange: Exchange, name: str, root: int) -> None:
     mine = np.array(clock.times, np.int64)
     everyone = np.empty((len(exchange.members), len(mine)), np.int64)
     MPI.Intracomm.Allgather(exchange.shadow, mine, everyone)
-    if name in FROM_ROOT:
+    if name.lower() in FROM_ROOT:
         everyone = everyone[[root]]
-    elif name in TO_ROOT and exchange.rank != root:
+    elif name.lower() in TO_ROOT and exchange.rank != root:
         return
     clock.merge(everyone.max(axis=0).tolist())
 
 
-def _buffers(blocking: str, given: dict[str, Any], is_root: bool) -> list[tuple[Any, bool]]:
+def _buffers(plain: str, given: dict[str, Any], is_root: bool) -> list[tuple[Any, bool]]:
     """Return the buffers that a collective uses on this rank, and whether it writes to them."""
     ignored = {} if is_root else {"recvbuf": TO_ROOT, "sendbuf": FROM_ROOT}
     return [
         (given[key], key == "recvbuf" or (key == "buf" and not is_root))
         for key in ("buf", "sendbuf", "recvbuf")
-        if not (is_in_place(given.get(key)) or blocking.endswith(("w", "v")))
-        and blocking not in ignored.get(key, ())
+        if not (is_in_place(given.get(key)) or plain.endswith(("w", "v")))
+        and plain not in ignored.get(key, ())
     ]
 
 
-def _described(name: str, blocking: str, given: dict[str, Any]) -> CollectiveCall:
+def _described(name: str, plain: str, given: dict[str, Any]) -> CallRecord:
     """Return what the ranks compare of a non-blocking collective."""
-    root = given.get("root", 0) if blocking in (*FROM_ROOT, *TO_ROOT) else None
-    compared = given.get(COMPARED.get(blocking, ""))
+    root = given.get("root", 0) if plain in (*FROM_ROOT, *TO_ROOT) else None
+    compared = given.get(COMPARED.get(plain, ""))
     signature = None if is_in_place(compared) else of_message(compared)
     count, dtype = (None, None) if signature is None else (signature.elements, signature.dtype or None)
-    op = given.get("op", MPI.SUM) if blocking.startswith(REDUCING) else None
+    op = given.get("op", MPI.SUM) if plain.startswith(REDUCING) else None
     reduction = next((each for each in REDUCTIONS if op == getattr(MPI, each)), None)
-    return CollectiveCall(name, root, count, dtype, reduction, here(), clock.times)
+    return CallRecord(0, 0, name, root, count, dtype, reduction, here(), 0)
 
 
 # Windows
@@ -576,16 +582,16 @@ def _flushing(name: str) -> Callable[..., None]:
 
 def _at_once(name: str) -> Callable[..., Any]:
     """Return a method whose result is available before the epoch ends."""
-    names = ["origin", *["result"] * (ACCESSES[name] - 1), "target_rank", "target"]
+    read = reader(name, RawWin)
 
     def access(self: StrictWin, *arguments: Any, **named: Any) -> Any:
-        check_access(name, arguments, named)
-        given = dict(zip(names, arguments, strict=False)) | named
+        given = read(*arguments, **named)
+        check_access(name, given)
         target, spec = given["target_rank"], given.get("target", given.get("target_disp", 0))
         if 0 <= target < self.comm.size:
             self._checked_parts(name, given.get("origin"), target, spec)
         self._issue()
-        return getattr(RawWin, name)(self, *arguments, **named)
+        return getattr(RawWin, name)(self, **given)
 
     return access
 
@@ -608,14 +614,13 @@ _free_mem = MPI.Free_mem
 
 def _maker(name: str) -> Any:
     def make(cls: type[StrictWin], *arguments: Any, **named: Any) -> Any:
-        # Each has the arguments (memory or size, disp_unit, info, comm).
-        comm = named.get("comm", arguments[3] if len(arguments) > 3 else MPI.COMM_SELF)
+        given = reader(name, RawWin)(*arguments, **named)
+        comm = given["comm"]
         if comm == MPI.COMM_NULL or getattr(comm, "_exchange", None) is None:
-            return getattr(RawWin, name)(*arguments, **named)
+            return getattr(RawWin, name)(**given)
         _join(comm, name)
-        unit = named.get("disp_unit", arguments[1] if len(arguments) > 1 else 1)
-        made: StrictWin = RawWin.__new__(cls, getattr(RawWin, name)(*arguments, **named))
-        return made._opened(comm, unit)
+        made: StrictWin = RawWin.__new__(cls, getattr(RawWin, name)(**given))
+        return made._opened(comm, given["disp_unit"])
 
     return classmethod(functools.wraps(getattr(RawWin, name))(make))
 

@@ -29,6 +29,8 @@ from mpiwatch.messages import (
     sends,
     track_started,
 )
+from mpiwatch.report import CallRecord, call_details
+from mpiwatch.snapshot import mismatch
 from mpiwatch.strict.findings import (
     Category,
     Region,
@@ -418,38 +420,19 @@ class BothOperation(Operation):
         self.receiving.cancel()
 
 
-@dataclass(frozen=True)
-class CollectiveCall:
-    """What the ranks compare of a non-blocking collective, up to `reduction`; None if unknown."""
-
-    operation: str
-    root: int | None
-    count: int | None
-    dtype: str | None
-    reduction: str | None
-    place: str
-    times: Sequence[int]  # on the caller's clock
-
-    def __str__(self) -> str:
-        """Return `Ibcast (4 float64, root 0) at` and the line."""
-        details = [
-            "" if self.count is None else f"{self.count} {self.dtype or 'elements'}",
-            self.reduction or "",
-            "" if self.root is None else f"root {self.root}",
-        ]
-        return f"{self.operation} ({', '.join(filter(None, details))}) at {self.place}"
-
-
 class CollectiveOperation(Operation):
-    """A non-blocking collective; the ranks compare their calls before it can complete."""
+    """A non-blocking collective; the ranks compare their calls before it can complete.
+
+    The `file` of a call is the line of the program.
+    """
 
     def __init__(
-        self, exchange: Exchange, call: CollectiveCall, request: MPI.Request, regions: list[Region]
+        self, exchange: Exchange, call: CallRecord, request: MPI.Request, regions: list[Region]
     ) -> None:
-        super().__init__(call.operation, call.place, request)
+        super().__init__(call.operation, call.file, request)
         self.rank, self.regions = exchange.rank, regions
-        nbytes = CALL_BYTES + TIME_BYTES * len(call.times)
-        self.mine = np.frombuffer(pickle.dumps(call).ljust(nbytes, b"\0"), np.uint8)
+        nbytes = CALL_BYTES + TIME_BYTES * len(clock.times)
+        self.mine = np.frombuffer(pickle.dumps((call, clock.times)).ljust(nbytes, b"\0"), np.uint8)
         self.all = np.zeros((exchange.shadow.size, nbytes), np.uint8)
         self.comparing: MPI.Request | None = exchange.shadow.Iallgather(self.mine, self.all)
 
@@ -462,20 +445,22 @@ class CollectiveOperation(Operation):
         return super().advance()
 
     def _compare(self) -> None:
-        calls: list[CollectiveCall] = [pickle.loads(row.tobytes()) for row in self.all]
-        for call in calls:
-            clock.merge(call.times)
-        mine = calls[self.rank]
+        calls: list[CallRecord] = []
+        for call, times in (pickle.loads(row.tobytes()) for row in self.all):
+            calls.append(call)
+            clock.merge(times)
         for rank, theirs in enumerate(calls):
-            for what in "operation", "root", "count", "dtype", "reduction":
-                ours, others = getattr(mine, what), getattr(theirs, what)
-                if ours != others and None not in (ours, others):
-                    self.release(check=False)
-                    (first, one), (second, other) = sorted({self.rank: mine, rank: theirs}.items())
-                    raise StrictError(
-                        f"Collective mismatch: the ranks called non-blocking collectives with different "
-                        f"{what}s. rank {first}: {one}; rank {second}: {other}."
-                    )
+            if (found := mismatch(calls[self.rank], theirs)) is not None:
+                self.release(check=False)
+                both = [
+                    f"rank {each}: {call.operation} ({call_details(call)}) at {call.file}"
+                    for each, call in enumerate(calls)
+                    if each in (self.rank, rank)
+                ]
+                raise StrictError(
+                    "Collective mismatch: the ranks called non-blocking collectives with different "
+                    f"{found.name.lower()}s. {'; '.join(both)}."
+                )
 
     def finish(self, status: MPI.Status | None) -> None:
         for region in self.regions:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from labkit.bench import step
 from labkit.bench.pytorch import is_installed
 from labkit.bench.rows import Row, interleaved, rows_of, table
 from labkit.nn import lenet5, vgg11
+from tests.conftest import run_python
 
 
 def test_functions_take_turns_in_changing_order() -> None:
@@ -60,8 +59,7 @@ def test_the_measured_step_trains() -> None:
 
 
 def test_the_command_prints_rows() -> None:
-    command = [sys.executable, "-m", "labkit", "bench", "step", "--model", "lenet5", "--batch", "2", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_python("-m", "labkit", "bench", "step", "--model", "lenet5", "--batch", "2", "--json")
     rows = json.loads(done.stdout)
     against = ["sgemm-floor", "own-sgemm", *(["pytorch", "pytorch"] if is_installed() else [])]
     assert [row["against"] for row in rows] == against

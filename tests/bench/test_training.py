@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import defaultdict
 from dataclasses import replace
 
@@ -15,8 +13,8 @@ from labkit.bench.pytorch import is_installed
 from labkit.bench.rows import Row
 from labkit.bench.training import Case, Time, median
 from labkit.train import Step
+from tests.conftest import run_python
 
-DEADLINE_S = 120
 PARTS = "compute", "wait", "exposed", "rest"
 
 
@@ -32,11 +30,10 @@ def shares(found: list[Row]) -> dict[str, float]:
 
 
 def test_it_starts_ranks_and_prints_rows_whose_parts_add_up() -> None:
-    command = [sys.executable, "-m", "labkit", "bench", "training", "--model", "lenet5", "--batch", "2"]
-    command += ["--ranks", "2", "--rounds", "1", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+    words = "--model", "lenet5", "--batch", "2", "--ranks", "2", "--rounds", "1", "--json"
+    done = run_python("-m", "labkit", "bench", "training", *words)
     found = [Row(**row) for row in json.loads(done.stdout)]
-    measured = rows.setups(2, 2, one_node=True, pytorch=is_installed())
+    measured = rows.cases_of(2, 2, None, one_node=True, pytorch=is_installed())
     names = {f"lenet5/{case.size}/{case.setup}/shm" for case in measured}
     assert {"lenet5/1x4/one-rank/shm", "lenet5/2x2/shared-memory/shm"} <= names
     assert shares(found) == pytest.approx(dict.fromkeys(names, 1.0))
@@ -63,7 +60,7 @@ SECONDS = {
 
 
 def given(pytorch: bool) -> dict[Case, Time]:
-    found = rows.setups(4, 64, one_node=False, pytorch=pytorch)
+    found = rows.cases_of(4, 64, None, one_node=False, pytorch=pytorch)
     times = {case: Time(SECONDS[case.setup], 0.9, 0.0, SECONDS[case.setup] - 1) for case in found}
     for case in times:
         if case.setup in (
@@ -99,24 +96,26 @@ def test_without_pytorch_there_are_no_rows_of_ddp() -> None:
 
 
 def test_nothing_is_said_about_overlap_if_communication_takes_no_time() -> None:
-    times = {case: Time(1.0, 0.9, 0.0, 0.0) for case in rows.setups(2, 8, one_node=True, pytorch=False)}
+    times = {
+        case: Time(1.0, 0.9, 0.0, 0.0) for case in rows.cases_of(2, 8, None, one_node=True, pytorch=False)
+    }
     assert not any("hidden" in row.case for row in rows.setup_rows("lenet5", times, "shm"))
 
 
 @pytest.mark.parametrize(
-    ("strong", "sizes"),
-    [(True, ["1x256", "2x128", "3x85", "4x64"]), (False, ["1x64", "2x64", "3x64", "4x64"])],
+    ("scaling", "sizes"),
+    [("strong", ["1x256", "2x128", "3x85", "4x64"]), ("weak", ["1x64", "2x64", "3x64", "4x64"])],
 )
 def test_scaling_compares_with_one_rank_and_names_the_limit_of_the_cores(
-    strong: bool, sizes: list[str]
+    scaling: str, sizes: list[str]
 ) -> None:
-    found = rows.scaling_cases(4, 64, one_node=True, pytorch=True, strong=strong)
+    found = rows.cases_of(4, 64, scaling, one_node=True, pytorch=True)
     assert [case.size for case in found if case.setup in (rows.ALONE, rows.OVERLAP)] == sizes
-    assert {case.batch for case in found} == ({256} if strong else {64, 128, 192, 256})
+    assert {case.batch for case in found} == ({256} if scaling == "strong" else {64, 128, 192, 256})
     one_rank = {rows.ALONE: 1.0, rows.TORCH_ALONE: 2.0}
     times = {case: Time(one_rank.get(case.setup, 0.5), 0.4, 0.0, 0.0) for case in found}
     efficiency = {row.case: row.ratio for row in rows.scaling_rows("vgg11", times, "shm", "strong")}
-    speed_up = 2 if strong else 8
+    speed_up = 2 if scaling == "strong" else 8
     assert efficiency["vgg11/strong/4x64/overlap/shm"] == pytest.approx(speed_up / 4)
     assert efficiency["vgg11/strong/4x64/ddp-gloo/shm"] == pytest.approx(2 * speed_up / 4)
     assert rows.core_limit([1, 2, 3, 4], 2).strip() == (

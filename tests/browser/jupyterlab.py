@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -22,24 +19,14 @@ import psutil
 import pytest
 
 from mpiwatch.processes import supervised
+from tests.cluster.lab_session import Server
+from tests.cluster_fixtures import DEADLINE_S, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Locator, Page
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 150.0  # for whatever a page shows; on an idle machine everything takes a few seconds
-POLL_S = 0.05
 CONNECT = "from labkit.cluster import connect\n\nrc = connect(n=4)"
-
-
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> Any:
-    """Wait until a condition is true and return its value; fail with its description if it takes too long."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"after {seconds:.0f} s still not: {what}", pytrace=False)
-        time.sleep(POLL_S)
-    return value
 
 
 class Lab:
@@ -63,11 +50,8 @@ class Lab:
 
     def ask(self, path: str, method: str = "GET") -> Any:
         """Return what the server's interface answers, as data; None while it cannot answer."""
-        headers = {"Authorization": f"token {self.token}"}
-        request = urllib.request.Request(self.url + path, headers=headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
-                return json.loads(answer.read() or b"null")
+            return Server(self.url, self.token).call(method, path)
         except (urllib.error.HTTPError, ConnectionError):  # 500 for a moment while kernels start or end
             return None
 

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -29,72 +29,50 @@ SLOWED = (
 )
 LINKS = *BANDWIDTHS[:-2], "1gbit+", "1gbit+x", f"1gbit+{LONG}s", "+", "1gbit+5ms+5ms"
 NEW_PLACES = "", "x" * 300, "x/" * 3000 + "x", "file/x", "/dev/null/x"
-TRAIN = "train", "--out", "out", "--iterations", "1"
+NO_FOLDERS = *NEW_PLACES, "absent", "empty", "file"
+UNKNOWN = "--nonsense", "--ou", "-z", "--out=", "--json=", "---", "--no-lr"
+TRAIN = "train --out out --iterations 1"
 
-COUNT_OPTIONS = [
-    tuple(words.split())
-    for words in (
-        "lab -n", "lab --copy-only -n", "hosts up --n", "hosts run -n", "run -n", "bench collectives --ranks",
-        "bench watching --ranks", "bench step --batch", "bench step --threads", "bench bottleneck --epochs",
-        "bench training --ranks", "bench training --batch", "bench training --rounds",
-    )
-]  # fmt: skip
-COUNT_OPTIONS += [
-    (*TRAIN, f"--{name}")
-    for name in ("samples", "epochs", "batch", "accumulate", "log-every", "checkpoint-every")
-]
-NUMBER_OPTIONS = [
-    ("run", "--deadline"),
-    ("bench", "collectives", "--seconds"),
-    ("bench", "bottleneck", "--factor"),
-    *[(*TRAIN, f"--{name}") for name in ("lr", "momentum", "weight-decay", "bucket-mb")],
-]
-CHOICES = [
-    "model",
-    "data",
-    "shard",
-    "optimizer",
-    "lr-schedule",
-    "algorithm",
-    "aggregate",
-    "buffers",
-    "preset",
-]
-WORD_OPTIONS = [
-    *[(*TRAIN, f"--{name}") for name in CHOICES],
-    ("bench", "step", "--model"),
-    ("bench", "training", "--scaling"),
-    ("data", "fetch"),
-    ("bench",),
-    ("hosts",),
-    ("data",),
-    ("train", "--out", "out", "surplus"),
-]
-OTHER_OPTIONS = [
-    (("bench", "collectives", "--sizes"), SIZES),
-    (("bench", "collectives", "--bandwidth"), BANDWIDTHS),
-    (("hosts", "up", "--slow"), [*SLOWED, *(f"{word}=1gbit" for word in COUNTS if word != "0"), *BANDWIDTHS]),
-    (("hosts", "up", "--bandwidth"), BANDWIDTHS),
-    ((*TRAIN, "--seed"), [word for word in COUNTS if word not in ("0", LONG)]),
-    ((*TRAIN, "--bottleneck"), SLOWED),
-    ((*TRAIN, "--link"), LINKS),
-    (("release",), NEW_PLACES),
-    (("release", "--nbgrader"), NEW_PLACES),
-    (("solutions",), NEW_PLACES),
-    (("train", "--iterations", "1", "--out"), NEW_PLACES),
-    (("train", "--resume"), [*NEW_PLACES, "absent", "empty", "file"]),
-    (("checklist",), [*NEW_PLACES, "absent", "empty", "file"]),
-    (("export",), [*NEW_PLACES, "absent", "empty", "file"]),
-    (("export", "notebook.ipynb", "--out"), [*NEW_PLACES, "empty", "file", "absent/x"]),
-    (("lab", "--copy-only", "--folder"), [*NEW_PLACES, "absent", "empty", "file"]),
-    (("lab", "--folder"), [*NEW_PLACES, "absent", "empty", "file"]),
-    (("run", "--json"), [*NEW_PLACES, "absent/x", "empty"]),
+# Each command's option or argument, and what it must not accept.
+OPTIONS: list[tuple[str, Sequence[str]]] = [
+    ("lab -n", COUNTS),
+    ("lab --copy-only -n", COUNTS),
+    ("hosts up --n", COUNTS),
+    ("hosts run -n", COUNTS),
+    ("run -n", COUNTS),
+    *[(f"bench collectives --{name}", values) for name, values in (("ranks", COUNTS), ("seconds", NUMBERS))],
+    ("bench watching --ranks", COUNTS),
+    *[(f"bench step --{name}", COUNTS) for name in ("batch", "threads")],
+    *[(f"bench training --{name}", COUNTS) for name in ("ranks", "batch", "rounds")],
+    *[(f"bench bottleneck --{name}", values) for name, values in (("epochs", COUNTS), ("factor", NUMBERS))],
+    *[(f"{TRAIN} --{name}", COUNTS) for name in ("samples", "epochs", "batch", "accumulate")],
+    *[(f"{TRAIN} --{name}-every", COUNTS) for name in ("log", "checkpoint")],
+    *[(f"{TRAIN} --{name}", NUMBERS) for name in ("lr", "momentum", "weight-decay", "bucket-mb")],
+    ("run --deadline", NUMBERS),
+    *[(f"{TRAIN} --{name}", WORDS) for name in ("model", "data", "shard", "optimizer", "lr-schedule")],
+    *[(f"{TRAIN} --{name}", WORDS) for name in ("algorithm", "aggregate", "buffers", "preset")],
+    *[(words, WORDS) for words in ("bench step --model", "bench training --scaling", "data fetch")],
+    *[(words, WORDS) for words in ("bench", "hosts", "data", "train --out out surplus")],
+    ("bench collectives --sizes", SIZES),
+    ("bench collectives --bandwidth", BANDWIDTHS),
+    ("hosts up --slow", [*SLOWED, *(f"{word}=1gbit" for word in COUNTS if word != "0"), *BANDWIDTHS]),
+    ("hosts up --bandwidth", BANDWIDTHS),
+    (f"{TRAIN} --seed", [word for word in COUNTS if word not in ("0", LONG)]),
+    (f"{TRAIN} --bottleneck", SLOWED),
+    (f"{TRAIN} --link", LINKS),
+    *[(words, NEW_PLACES) for words in ("release", "release --nbgrader", "solutions")],
+    ("train --iterations 1 --out", NEW_PLACES),
+    *[(words, NO_FOLDERS) for words in ("train --resume", "checklist", "export", "lab --folder")],
+    ("lab --copy-only --folder", NO_FOLDERS),
+    ("export notebook.ipynb --out", [*NEW_PLACES, "empty", "file", "absent/x"]),
+    ("run --json", [*NEW_PLACES, "absent/x", "empty"]),
+    *[(words, UNKNOWN) for words in ("", "run", "train", "lab", "export", "bench step", "hosts up")],
 ]
 VARIABLES = [
-    *[(name, COUNTS, ("run", "file")) for name in ("SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")],
-    ("SLURM_STEP_NUM_TASKS", COUNTS, ("run", "file")),
-    ("LABKIT_RANKS", [word for word in COUNTS if word], ("lab", "--copy-only")),
-    ("LABKIT_HOSTS", ["file", "run", "/dev/null/x", "x" * 300, "/"], ("hosts", "status")),
+    *[(name, COUNTS, "run file") for name in ("SLURM_NTASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")],
+    ("SLURM_STEP_NUM_TASKS", COUNTS, "run file"),
+    ("LABKIT_RANKS", [word for word in COUNTS if word], "lab --copy-only"),
+    ("LABKIT_HOSTS", ["file", "run", "/dev/null/x", "x" * 300, "/"], "hosts status"),
 ]
 NOTEBOOK = {
     "cells": [
@@ -157,26 +135,14 @@ def damaged(random: Random, content: Any) -> bytes:
 def one(random: Random, run: Mapping[str, str]) -> Case:
     """Return a malformed input. `run` are the files of a run's folder as text, by name."""
 
-    def option(options: list[Any], values: Any) -> Case:
-        words = random.choice(options)
-        program = ("file",) if words[0] in ("run", "hosts") and words[-1] in ("-n", "--deadline") else ()
-        return Case((*words, random.choice(values), *program))
-
-    def other() -> Case:
-        words, values = random.choice(OTHER_OPTIONS)
-        return Case((*words, random.choice(list(values)), *(("file",) if words[0] == "run" else ())))
+    def option() -> Case:
+        words, values = random.choice(OPTIONS)
+        needs_program = words.startswith(("run ", "hosts run "))
+        return Case((*words.split(), random.choice(values), *["file"] * needs_program))
 
     def variable() -> Case:
         name, values, words = random.choice(VARIABLES)
-        return Case(words, variables={name: random.choice(list(values))})
-
-    def unknown() -> Case:
-        command = random.choice(
-            [(), ("run",), ("train",), ("lab",), ("export",), ("bench", "step"), ("hosts", "up")]
-        )
-        return Case(
-            (*command, random.choice(["--nonsense", "--ou", "-z", "--out=", "--json=", "---", "--no-lr"]))
-        )
+        return Case(tuple(words.split()), variables={name: random.choice(values)})
 
     def a_file() -> Case:
         name, content, words, variables = random.choice(
@@ -191,19 +157,7 @@ def one(random: Random, run: Mapping[str, str]) -> Case:
         )
         return Case(words, (0, 1, 2), variables, {name: damaged(random, content)})
 
-    kinds: list[Callable[[], Case]] = [
-        lambda: option(COUNT_OPTIONS, COUNTS),
-        lambda: option(NUMBER_OPTIONS, NUMBERS),
-        lambda: option(WORD_OPTIONS, WORDS),
-        other,
-        other,
-        variable,
-        unknown,
-        a_file,
-        a_file,
-        a_file,
-    ]
-    return random.choice(kinds)()
+    return random.choice([*[option] * 6, variable, *[a_file] * 3])()
 
 
 def main() -> None:

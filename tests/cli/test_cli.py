@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -15,13 +12,13 @@ from click.testing import CliRunner
 
 from labkit import cli
 from labkit.cli.course import folders
-from tests.conftest import DEADLINE_S
+from tests.conftest import run_python
 
 
 def test_every_command_exists_and_is_listed() -> None:
     listed = CliRunner().invoke(cli.main, ["--help"]).output
-    for name, (module, line) in cli.COMMANDS.items():
-        assert isinstance(import_module(module).command, click.Command)
+    for name, (_, line) in cli.COMMANDS.items():
+        assert isinstance(cli.main.get_command(click.Context(cli.main), name), click.Command)
         assert f"  {name} " in listed and line.split(":")[0] in " ".join(listed.split())
 
 
@@ -32,10 +29,7 @@ def test_help_and_wrong_options_load_neither_numpy_nor_mpi(arguments: list[str])
         "try: main(sys.argv[1:])\n"
         "finally: assert not {'numpy', 'mpi4py', 'matplotlib'} & sys.modules.keys()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == (0 if "--help" in arguments else 2), done.stderr
+    done = run_python("-c", program, *arguments, code=0 if "--help" in arguments else 2)
     assert "AssertionError" not in done.stderr
 
 
@@ -67,14 +61,7 @@ def test_only_an_error_of_a_file_that_the_user_named_is_one_line(
 
 
 def test_a_profile_that_does_not_exist_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "labkit", "lab"],
-        cwd=tmp_path,
-        env={**os.environ, "LABKIT_PROFILE": "nonsense"},
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 2 and "there is no profile 'nonsense'" in done.stderr
+    environment = {**os.environ, "LABKIT_PROFILE": "nonsense"}
+    done = run_python("-m", "labkit", "lab", code=2, cwd=tmp_path, env=environment)
+    assert "there is no profile 'nonsense'" in done.stderr
     assert len(done.stderr.splitlines()) == 1 and list(tmp_path.iterdir()) == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
@@ -12,6 +10,7 @@ from click.testing import CliRunner, Result
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from labkit.cli.export import command
+from tests.conftest import run_python
 
 
 def exported(folder: Path, *cells: nbformat.NotebookNode) -> Result:
@@ -39,10 +38,7 @@ def test_cells_that_run_on_all_ranks_become_the_program(tmp_path: Path) -> None:
     assert "# left out: %matplotlib inline" in text
     assert "\n%d files\n" in text
     assert not any(words in text for words in ("connect(n", "a comment", "only rank 0", "pushed"))
-    ran = subprocess.run(
-        [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=True
-    )
-    assert ran.stdout == "on all ranks 1\nlocal too\n"
+    assert run_python(tmp_path / "program.py").stdout == "on all ranks 1\nlocal too\n"
 
 
 def test_functions_of_exercises_are_in_the_program_wherever_they_were_written(tmp_path: Path) -> None:
@@ -55,10 +51,7 @@ def test_functions_of_exercises_are_in_the_program_wherever_they_were_written(tm
     )
     assert done.exit_code == 0, done.output
     assert "kernel (1)" in (tmp_path / "program.py").read_text()
-    ran = subprocess.run(
-        [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=True
-    )
-    assert ran.stdout == "42\n"
+    assert run_python(tmp_path / "program.py").stdout == "42\n"
 
 
 def test_what_cannot_be_exported_is_refused_in_one_sentence(tmp_path: Path) -> None:

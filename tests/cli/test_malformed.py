@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.cli.malformed import LIMIT_S, LONG, NOTEBOOK, Case, one
-from tests.conftest import thorough
+from tests.cli.malformed import LONG, NOTEBOOK, Case, one
+from tests.conftest import run_python, thorough
 
 CASES, PARTS = 500, 20
+TOGETHER_S = 800  # for all calls of a test, on a busy machine
 ROOT = Path(__file__).parents[2]
 # The inputs that an audit found to end in a traceback, or to be accepted.
 KNOWN = [
@@ -47,8 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty").mkdir()
     (folder / "file").write_text("1\n")
     (folder / "notebook.ipynb").write_text(json.dumps(NOTEBOOK))
-    train = [sys.executable, "-m", "labkit", "train", "--out", "run", "--iterations", "2"]
-    subprocess.run(train, cwd=folder, check=True, capture_output=True, timeout=LIMIT_S)
+    run_python("-m", "labkit", "train", "--out", "run", "--iterations", "2", cwd=folder)
     return folder
 
 
@@ -68,10 +66,7 @@ def faults(cases: list[Case], source: Path, place: Path) -> str:
         before.append(contents(folder))
         variables = {"LABKIT_HOSTS": str(folder / "no-hosts"), **case.variables}
         lines.append(json.dumps([str(folder), case.arguments, variables]))
-    command = [sys.executable, "-m", "tests.cli.malformed"]
-    done = subprocess.run(
-        command, cwd=ROOT, input="\n".join(lines), capture_output=True, text=True, check=False
-    )
+    done = run_python("-m", "tests.cli.malformed", cwd=ROOT, input="\n".join(lines), timeout=TOGETHER_S)
     codes = [int(code) for code in done.stdout.split()]
     assert len(codes) == len(cases), done.stderr
     found = []

@@ -156,14 +156,6 @@ def test_without_its_record_no_change_is_lost(folders: tuple[Path, Path], record
     assert update(originals, copies) == [KEPT]
 
 
-def test_the_copies_are_no_part_of_the_repository_and_no_tests() -> None:
-    ignored = subprocess.run(
-        ["git", "check-ignore", "my-notebooks/00_meet_the_cluster.ipynb"], cwd=ROOT, check=False
-    )
-    assert ignored.returncode == 0
-    assert 'testpaths = ["tests", "notebooks"]' in (ROOT / "pyproject.toml").read_text()
-
-
 def test_links_of_the_copies_lead_to_files_beside_them(tmp_path: Path) -> None:
     copies = tmp_path / "my-notebooks"
     update(ORIGINALS, copies)

@@ -9,8 +9,7 @@ from typing import Any
 
 import websocket
 
-from tests.cluster_fixtures import DEADLINE_S
-from tests.wrapped_errors import unwrapped
+from tests.cluster_fixtures import DEADLINE_S, unwrapped
 
 
 class Server:
@@ -47,13 +46,8 @@ class ServerKernel:
     def start(self, code: str) -> str:
         """Start a cell; return the message id for `finish`."""
         id_ = uuid.uuid4().hex
-        header = {
-            "msg_id": id_,
-            "msg_type": "execute_request",
-            "username": "",
-            "session": "",
-            "version": "5.3",
-        }
+        header = {"msg_id": id_, "msg_type": "execute_request"}
+        header |= {"username": "", "session": "", "version": "5.3"}
         content = {"code": code, "silent": False, "store_history": True, "stop_on_error": True}
         message = {"header": header, "parent_header": {}, "metadata": {}, "content": content}
         self.socket.send(json.dumps({**message, "channel": "shell", "buffers": []}))

@@ -117,10 +117,26 @@ def test_the_controller_asks_for_ports_and_addresses_through_the_replaced_method
     for own, original in (
         (Controller.next_port, IPController.next_port),
         (Controller.construct_url, IPController.construct_url),
+        (Controller.save_connection_dict, IPController.save_connection_dict),
     ):
         assert list(inspect.signature(own).parameters) == list(inspect.signature(original).parameters)
     source = inspect.getsource(IPController)
     assert source.count("self.next_port(") > 5 and source.count("self.construct_url(") > 2
+    assert source.count("self.save_connection_dict(") > 1
+
+
+def test_a_connection_file_is_there_only_when_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[bool] = []
+    file, write = tmp_path / "engine.json", json.dumps
+    monkeypatch.setattr(
+        json, "dumps", lambda *what, **how: there.append(file.exists()) or write(*what, **how)
+    )
+    monkeypatch.setattr(Controller, "profile_dir", SimpleNamespace(security_dir=str(tmp_path)))
+    Controller().save_connection_dict(file.name, {"key": "value"})
+    assert there == [False] and json.loads(file.read_text()) == {"key": "value"}
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
 def test_only_the_listener_can_use_a_chosen_port() -> None:

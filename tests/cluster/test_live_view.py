@@ -138,28 +138,6 @@ def test_a_line_among_other_output_has_no_view_that_would_delete_it(kernel: Kern
     kernel.run("%pxconfig --progress-after 2")
 
 
-def test_a_view_that_cannot_be_made_does_not_matter(kernel: Kernel) -> None:
-    kernel.run(
-        "import labkit.cluster.live_view as live_view\n"
-        "working, live_view.LiveView.bundle = live_view.LiveView.bundle, None"
-    )
-    said = kernel.run("%%px --progress-after 0.2\ntime.sleep(0.5)\nprint(rank)")
-    kernel.run("live_view.LiveView.bundle = working")
-    assert said == "".join(f"[stdout:{rank}] {rank}\n" for rank in range(4))
-
-
-def test_without_a_flight_recorder_the_view_shows_which_ranks_are_done(
-    kernel: Kernel, tmp_path: Path
-) -> None:
-    kernel.run("ranks = get_ipython().magics_manager.registry['RankMagics'].ranks")
-    kernel.run("recorder, ranks.recorder = ranks.recorder, None")
-    cell = f"%%px --progress-after 0.2\nprint('hello')\nif rank: wait_for('{tmp_path}/go')"
-    said = run_until_shown(kernel, cell, tmp_path / "go", "rank 0: done\n")
-    kernel.run("ranks.recorder = recorder")
-    assert "ranks 1–3: running\n" in said, said
-    assert "ranks 0–3: hello\n" in said
-
-
 def test_output_that_floods_leaves_the_view_small_and_the_cell_fast(kernel: Kernel, tmp_path: Path) -> None:
     cell = (
         "%%px --progress-after 0.2\nfor i in range(20_000): print('line', i)\n"
@@ -196,3 +174,13 @@ def test_output_can_be_grouped_by_rank_instead_of_by_kind(kernel: Kernel) -> Non
     page = "<IPython.core.display.HTML object>\n"
     one = "[stdout:0] out 0\n[stderr:0] err 0\n[output:0]\n" + page + f"Out[0]: {page}"
     assert re.sub(r"\x1b\[[\d;]*m", "", without_counts(shown)) == one + one.replace("0", "1")
+
+
+def test_a_view_that_cannot_be_made_does_not_matter(kernel: Kernel) -> None:
+    kernel.run(
+        "import labkit.cluster.live_view as live_view\n"
+        "working, live_view.LiveView.bundle = live_view.LiveView.bundle, None"
+    )
+    said = kernel.run("%%px --progress-after 0.2\ntime.sleep(0.5)\nprint(rank)")
+    kernel.run("live_view.LiveView.bundle = working")
+    assert said == "".join(f"[stdout:{rank}] {rank}\n" for rank in range(4))

@@ -6,17 +6,15 @@ import json
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import platformdirs
 import pytest
 
-from tests.conftest import thorough
+from tests.conftest import PROGRAMS, run, thorough
 
 LIMIT_S = 300
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
@@ -48,8 +46,8 @@ MODULES += ("test_cco_obj", "test_comm", "test_comm_topo", "test_msgzero", "test
 
 
 @pytest.mark.parametrize("stack", [STACKS[0], *map(thorough, STACKS[1:])])
-def test_mpi4pys_own_tests_pass_on(stack: str, mpi4py_tests: Path, run: Run, programs: Path) -> None:
-    done = run(3, programs / "mpi4py_suite.py", mpi4py_tests, stack, "--modules", *MODULES)
+def test_mpi4pys_own_tests_pass_on(stack: str, mpi4py_tests: Path) -> None:
+    done = run(3, PROGRAMS / "mpi4py_suite.py", mpi4py_tests, stack, "--modules", *MODULES)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"mpi"')]
     assert [row["failed"] for row in rows] == [{}] * len(rows), done.stdout
     assert len(rows) == len(MODULES), done.stdout

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import PROGRAMS, run
 from tests.made_sets import archive_files, random_samples, source_for, write_files
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
@@ -27,16 +24,14 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the peak of a process's memory")
-def test_a_rank_that_reads_its_own_shard_needs_memory_for_little_more(
-    big: Path, run: Run, programs: Path
-) -> None:
+def test_a_rank_that_reads_its_own_shard_needs_memory_for_little_more(big: Path) -> None:
     """The first of the schemes also unpacks the files, on one of the ranks.
 
     The measure can fail: scattered from rank 0, that rank has all of the set, and once more in the order of
     the ranks.
     """
     schemes = ("strided", "contiguous", "shuffled", "by-label", "outlying", "weighted")
-    done = run(4, programs / "memory_of_a_shard.py", big, *schemes, "scatter")
+    done = run(4, PROGRAMS / "memory_of_a_shard.py", big, *schemes, "scatter")
     assert done.returncode == 0, done.stdout
     told = json.loads(done.stdout.splitlines()[-1])
     assert list(told) == [*schemes, "scatter"]

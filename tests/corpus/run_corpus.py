@@ -27,6 +27,7 @@ import mpi4py
 import numpy as np
 
 from mpiwatch import HANG_EXIT_CODE
+from mpiwatch.launch import settings
 from tests.corpus import after_corrbench, collectives, messages, others
 from tests.corpus.program import CATEGORIES, Program
 
@@ -108,10 +109,11 @@ def _run_job(batch: list[Program], first: int, folder: Path, deadline_s: float, 
     left = batch[first:]
     words = ["mpiexec", "-n", str(left[0].ranks), sys.executable, str(HERE / "several.py"), str(results)]
     words += [str(deadline_s), mode, *(str(folder / f"{first + i}.py") for i in range(len(left)))]
-    environment = os.environ | {
+    environment = {
+        **os.environ,
+        **settings(),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(HERE.parents[1]),
-        "OPENBLAS_NUM_THREADS": "1",
     }
     job = subprocess.Popen(
         words,

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from labkit import data
 from labkit.cli import main
 from labkit.data import FetchError, download
+from tests.cluster_fixtures import wait_until
 from tests.made_sets import archive_files, random_samples, source_for, write_files
 
 ROOT = Path(__file__).parents[2]
@@ -284,6 +285,7 @@ def test_an_impossible_cache_folder_is_reported(
 FETCH = """
 import sys
 from labkit import data
+from tests.cluster_fixtures import wait_until
 from tests.made_sets import archive_files, random_samples, source_for
 
 samples = random_samples("mnist", 300, 20)
@@ -301,20 +303,13 @@ def start_fetching(server: Server, output: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_concurrent_processes_download_once(cache: Path, server: Server, tmp_path: Path) -> None:
     server.gate = threading.Event()  # holds the first download until the two other processes wait
     outputs = [tmp_path / f"output-{k}" for k in range(3)]
     jobs = [start_fetching(server, output) for output in outputs]
     said = "is fetching mnist; waiting for it"
     try:
-        wait_until(lambda: sum(said in output.read_text() for output in outputs) == 2)
+        wait_until(lambda: sum(said in output.read_text() for output in outputs) == 2, said)
     finally:
         server.gate.set()
         statuses = [job.wait(LIMIT_S) for job in jobs]
@@ -327,7 +322,9 @@ def test_after_a_killed_process_the_download_is_resumed(cache: Path, server: Ser
     server.gate = threading.Event()
     server.breaks = [HALF]
     job, part = start_fetching(server, tmp_path / "output"), cache / f"{IMAGES}.part"
-    wait_until(lambda: job.poll() is not None or (part.exists() and part.stat().st_size > 0))
+    wait_until(
+        lambda: job.poll() is not None or (part.exists() and part.stat().st_size > 0), "some bytes", LIMIT_S
+    )
     job.kill()
     job.wait()
     server.gate.set()

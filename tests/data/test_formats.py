@@ -192,14 +192,6 @@ def test_a_gzip_file_with_more_or_less_than_one_member_is_refused(tmp_path: Path
         assert not (tmp_path / "file").exists()
 
 
-@pytest.mark.parametrize("n", [0, 1, 1 << 18, (1 << 20) + 7, 5_000_000])
-def test_unpacking_returns_all_bytes(n: int, tmp_path: Path) -> None:
-    for content in (b"\0" * n, np.random.default_rng(0).bytes(n)):
-        (tmp_path / "file.gz").write_bytes(gzipped(content))
-        gunzip(tmp_path / "file.gz", tmp_path / "file")
-        assert (tmp_path / "file").read_bytes() == content
-
-
 @settings(max_examples=20, deadline=None)
 @given(draw=st.data())
 def test_any_samples_can_be_read_in_any_order(

@@ -10,7 +10,6 @@ import pytest
 
 from labkit import data
 from labkit.data import Augmentation, datasets
-from labkit.data.augmentation import random_numbers
 
 # Of the table in uint8: 64 pixels and the digit per row. From scikit-learn 1.9.1:
 # x, y = load_digits(return_X_y=True); np.column_stack([x, y]).astype(np.uint8)
@@ -136,16 +135,6 @@ def test_what_happens_to_a_sample_depends_only_on_seed_epoch_and_index() -> None
     for seed, epoch in ((8, 3), (7, 4)):
         assert np.any(augment(IMAGES, INDICES, seed, epoch) != whole)
     assert augment(IMAGES[:0], INDICES[:0], 7, 3).shape == (0, 2, 5, 6)
-
-
-def test_the_numbers_of_samples_epochs_and_seeds_are_random() -> None:
-    numbers = [random_numbers(np.arange(4000), seed, epoch) for seed in (0, 1, -1) for epoch in (1, 2)]
-    assert len(np.unique(numbers)) == 6 * 4000
-    for row in numbers:
-        bits = row[:, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)
-        assert np.abs(bits.mean(axis=0) - 0.5).max() < 0.05  # six standard deviations
-    flips = np.array(numbers) >> np.uint64(32) & np.uint64(1)
-    assert np.abs(np.corrcoef(flips) - np.eye(6)).max() < 0.1
 
 
 def test_samples_and_shifts_that_do_not_fit_augmentation_are_refused() -> None:

@@ -122,15 +122,6 @@ def test_weighted_shards_are_proportional_to_the_speeds(n: int, speeds: list[flo
     assert all(np.all(np.diff(shard) > 0) for shard in shards)
 
 
-def test_each_rank_has_its_proportion_of_every_step() -> None:
-    n, batch, speeds = 1000, 50, [1, 2, 2, 5]
-    for rank, speed in enumerate(speeds):
-        shard = data.weighted(n, rank, speeds)
-        assert len(shard) == 100 * speed
-        held = [part.stop - part.start for part in data.batches_by_index(shard, n, batch)]
-        assert all(abs(count - batch * speed / 10) <= 1 for count in held), held
-
-
 @pytest.mark.parametrize("name", data.SCHEMES)
 def test_too_many_ranks_and_impossible_ranks_are_refused(name: str) -> None:
     def scheme(n: int, size: int) -> data.Scheme:

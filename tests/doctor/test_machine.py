@@ -1,8 +1,7 @@
-"""The doctor's checks of the machine and of what clusters leave behind; its trials end at their deadline."""
+"""The doctor's checks of the machine; its trials end at their deadline."""
 
 from __future__ import annotations
 
-import json
 import mmap
 import shlex
 import subprocess
@@ -16,7 +15,7 @@ from labkit.doctor import examine, trials
 from labkit.doctor.trials import Trial, start_probe
 from mpiwatch import launch, processes
 from mpiwatch.processes import alive, cores
-from tests.cluster_fixtures import Start, World, wait_until
+from tests.cluster_fixtures import wait_until
 from tests.doctor.helpers import CLEAN, LINUX, MPIEXEC
 
 NEEDS_ROOT = pytest.mark.skipif(
@@ -68,52 +67,11 @@ def test_a_host_name_without_an_address_is_a_note() -> None:
     assert examine.host_name(start_probe("host", CLEAN).finish()).status == "ok"
 
 
-def test_a_long_tmpdir_is_a_note_on_macos(tmp_path: Path) -> None:
-    long = tmp_path / ("x" * examine.LONGEST_TMPDIR)
-    long.mkdir()
-    assert examine.temporary_folder({"TMPDIR": str(long)}, "linux").status == "ok"
-    found = examine.temporary_folder({"TMPDIR": str(long)}, "darwin")
-    assert (found.status, found.fix) == ("note", "export TMPDIR=/tmp")
-
-
 def test_missing_settings_are_a_fault(tmp_path: Path) -> None:
     found = examine.settings(str(tmp_path))
     assert found.status == "fault"
     assert Path(shlex.split(found.fix)[-1], "labkit", "__init__.py").samefile(labkit.__file__)
     assert examine.settings().status == "ok"
-
-
-def test_files_of_a_killed_cluster_are_found_and_the_command_removes_them(
-    world: World, ipcluster: Start
-) -> None:
-    ipcluster("--engines=MPI", "-n", "2")
-    wait_until(lambda: len(world.cluster_files()) == 3, "the controller's connection files")
-    profiles = list(world.folder.glob("profile_*"))
-    assert examine.stale_files(profiles).status == "ok"
-    world.kill()
-    processes.remove(world.files.left())
-    # The kernel closes a dead process's sockets a little later: until then a port seems to be in use.
-    wait_until(lambda: examine.stale_files(profiles).found.startswith("3 files"), "3 stale files found")
-    found = examine.stale_files(profiles)
-    assert found.status == "note"
-    subprocess.run(found.fix, shell=True, check=True)
-    assert world.cluster_files() == [] and examine.stale_files(profiles).status == "ok"
-
-
-def test_a_cluster_on_another_machine_is_skipped(tmp_path: Path) -> None:
-    security = tmp_path / "security"
-    security.mkdir()
-    state = {"controller": {"state": {"pid": 2**22 - 1}}, "cluster": {}}
-    (security / "cluster-.json").write_text(json.dumps(state))
-    connection = {"location": "another-host", "interface": "tcp://*", "registration": 9}
-    (security / "ipcontroller-client.json").write_text(json.dumps(connection))
-    assert examine.stale_files([tmp_path]).status == "ok"
-    batch = {"controller": {"state": {"job_id": 7}}, "cluster": {}}
-    (security / "cluster-batch.json").write_text(json.dumps(batch))
-    assert examine.stale_files([tmp_path]).status == "ok"
-    # The same files are stale if the controller was on this examine.
-    (security / "ipcontroller-client.json").write_text(json.dumps({"location": "localhost"}))
-    assert examine.stale_files([tmp_path]).found.startswith("1 file ")
 
 
 @pytest.mark.skipif(not LINUX, reason="there is no /dev/shm here")

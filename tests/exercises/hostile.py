@@ -40,6 +40,7 @@ def fill(folder):
             for _ in range(30):
                 file.write(b"x" * (1 << 20))
 """
+IMPORTS = "import importlib\nf = importlib.import_module('{}').linear_backward"
 JOB = "import os, sys\nJOB = next(each for each in sys.argv if each.endswith('/job'))\n"
 
 
@@ -58,12 +59,6 @@ class Attack(NamedTuple):
         """Return the cell's text."""
         body = "\n".join(f"    {line}" for line in self.body.splitlines())
         return f"{self.cell}\n{HEADS[self.exercise]}\n{body}\n    return {self.result}\n"
-
-
-def printed_as(make: str) -> Attack:
-    """Return the attack that puts something else in the place of the file with what it printed."""
-    name = "f'{JOB}/rank-0.printed'"
-    return Attack(f"{JOB}print('x')\nos.unlink({name})\n{make.format(name=name)}")
 
 
 ATTACKS: dict[str, Attack] = {
@@ -120,24 +115,14 @@ ATTACKS: dict[str, Attack] = {
         "import os\nassert os.readlink('/proc/self/ns/pid') != 'HOST'\nos.kill(-1, 9)\n", possible=PROCESSES
     ),
     # The references and the expected results.
-    "imports the reference": Attack(
-        "from labkit.exercises.nb01 import linear_backward as f",
-        result="f(dy, x, w)",
-        words="ModuleNotFoundError",
-        possible=FILES,
-    ),
-    "imports the reference by importlib": Attack(
-        "import importlib\nf = importlib.import_module('labkit.exercises.nb01').linear_backward",
-        result="f(dy, x, w)",
-        words="ModuleNotFoundError",
-        possible=FILES,
-    ),
-    "imports labkit's own function": Attack(
-        "import importlib\nf = importlib.import_module('labkit.nn.ops').linear_backward",
-        result="f(dy, x, w)",
-        words="ModuleNotFoundError",
-        possible=FILES,
-    ),
+    **{
+        f"imports {name}": Attack(cell, result="f(dy, x, w)", words="ModuleNotFoundError", possible=FILES)
+        for name, cell in (
+            ("the reference", "from labkit.exercises.nb01 import linear_backward as f"),
+            ("the reference by importlib", IMPORTS.format("labkit.exercises.nb01")),
+            ("labkit's own function", IMPORTS.format("labkit.nn.ops")),
+        )
+    },
     "imports labkit's own average": Attack(
         "from labkit.comm import allgather", words="ImportError", possible=FILES, exercise=ON_RANKS
     ),
@@ -193,35 +178,29 @@ ATTACKS: dict[str, Attack] = {
     ),
     "writes pickles for records": Attack(
         JOB + "import pickle\nclass Evil:\n    def __reduce__(self): return os.mkdir, ('OUTSIDE/evil',)\n"
-        "open(f'{JOB}/rank-0', 'wb').write(pickle.dumps(Evil()) + b'\\n')\n",
+        "open(f'{JOB}/rank-0-0', 'wb').write(pickle.dumps(Evil()) + b'\\n')\n",
         words="damaged",
     ),
     "writes nested records": Attack(
-        JOB + "open(f'{JOB}/rank-0', 'wb').write(b'[' * 10**6 + b'\\n')\nos._exit(0)", words="damaged"
+        JOB + "open(f'{JOB}/rank-0-0', 'wb').write(b'[' * 10**6 + b'\\n')\nos._exit(0)", words="damaged"
     ),
     "claims an array of 8 TB": Attack(
         JOB + "import json\nbig = {'array': ['<f8', [10**12], '']}\n"
-        "with open(f'{JOB}/rank-0', 'a') as file:\n"
+        "with open(f'{JOB}/rank-0-0', 'a') as file:\n"
         "    for number in range(20):\n"
         "        file.write(json.dumps({'case': number, 'result': big, 'arguments': [], 'sent': [],"
         " 'messages': [], 'calls': []}) + '\\n')\n"
-        "    file.write('{\"end\": true}\\n')\nos._exit(0)",
+        "os._exit(0)",
     ),
     "writes a finding of 10 MB": Attack(
         JOB + "import json\nerror = {'type': 'x' * 10**7, 'text': 'y', 'line': 0, 'name': '', 'what': ''}\n"
-        "open(f'{JOB}/rank-0', 'a').write(json.dumps({'error': error}) + '\\n')\nos._exit(0)",
+        "open(f'{JOB}/rank-0-0', 'a').write(json.dumps({'error': error}) + '\\n')\nos._exit(0)",
     ),
     "writes records of wrong types": Attack(
-        JOB + "open(f'{JOB}/rank-0', 'a').write('{\"error\": 5}\\n{\"begin\": \"x\"}\\n')\nos._exit(0)",
+        JOB + "open(f'{JOB}/rank-0-0', 'a').write('{\"error\": 5}\\n{\"begin\": \"x\"}\\n')\nos._exit(0)",
     ),
     "has a link to endless zeros for records": Attack(
-        JOB + "os.unlink(f'{JOB}/rank-0')\nos.symlink('/dev/zero', f'{JOB}/rank-0')\n", words="damaged"
-    ),
-    "printed a link to endless zeros": printed_as("os.symlink('/dev/zero', {name})"),
-    "printed a pipe": printed_as("os.mkfifo({name})"),
-    "printed a link to a file of others": printed_as("os.symlink('OUTSIDE/answers', {name})"),
-    "printed a second name of a file of others": printed_as(
-        "try: os.link('OUTSIDE/answers', {name})\nexcept OSError: pass"
+        JOB + "os.unlink(f'{JOB}/rank-0-0')\nos.symlink('/dev/zero', f'{JOB}/rank-0-0')\n", words="damaged"
     ),
     "has a pipe for the report": Attack(
         JOB,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import nbformat
 import pytest
 
-from labkit.exercises import catalogue
+from labkit.exercises import catalogue, checking
 from labkit.exercises.exercise import is_stub
 
 NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
@@ -68,9 +68,13 @@ def test_every_exercise_has_one_cell_in_its_notebook() -> None:
 
 def test_every_question_has_one_empty_answer_and_a_model_answer() -> None:
     code = (cell.source for path in NOTEBOOKS for cell in nbformat.read(path, as_version=4).cells)
-    asked = [ast.parse(text).body[0].value.args for text in code if text.startswith("answer(")]  # type: ignore[attr-defined]
-    assert sorted(name.value for name, _ in asked) == sorted(catalogue.questions())
-    assert {text.value.strip() for _, text in asked} == {""}
+    calls = (call for text in code if text.startswith("answer(") for call in ast.parse(text).body)
+    asked = {call.value.args[0].value: call.value for call in calls}
+    assert sorted(asked) == sorted(catalogue.questions())
+    for name, model in catalogue.questions().items():
+        fields = [*asked[name].args[1:], *(each.value for each in asked[name].keywords)]
+        assert {field.value.strip() for field in fields} == {""}
+        assert bool(asked[name].keywords) == (model.partition(":")[0] in checking.VERDICTS)
 
 
 def test_every_exercise_is_checked_once_where_its_function_runs() -> None:
@@ -108,8 +112,8 @@ def test_cases_are_the_same_each_time(name: str) -> None:
     for case, other in zip(cases, again, strict=True):
         assert case.ranks <= (MOST_RANKS if exercise.on_ranks else 1)
         assert _bytes(case.arguments) == _bytes(other.arguments)
-        if exercise.expected is not None:
-            assert len(list(exercise.expected(case))) == case.ranks
+        if not exercise.many_are_right:
+            assert len(exercise.right_results(case)) == case.ranks
 
 
 def _bytes(arguments: Any) -> bytes:

@@ -117,14 +117,31 @@ def test_the_text_of_a_function_in_a_cell_is_that_of_the_cell() -> None:
 
 
 def test_the_reference_that_stands_in_uses_the_notebooks_names() -> None:
-    exercise = catalogue.find("train_epoch")
-    names: dict[str, Any] = {"mlp_gradient": "the student's"}
+    exercise = catalogue.find("mlp_gradient")
+    names: dict[str, Any] = {"linear": "the student's"}
     reference = reference_function(exercise, names)
     assert reference.__globals__ is names
-    assert names["mlp_gradient"] == "the student's"
-    assert callable(names["average_gradients"])  # from the exercise's prelude
-    assert "train_epoch" not in names
+    assert names["linear"] == "the student's"
+    assert callable(names["views"])  # from the exercise's prelude
+    assert "mlp_gradient" not in names
     assert is_reference(reference, exercise)
     assert not is_reference(written, exercise)
     assert checking.whose(written) == "your"
     assert checking.whose(written, reference) == "the reference's"
+
+
+def test_a_hypothesis_needs_three_fields_and_a_second_attempt_if_its_verdict_is_not_ours(
+    judged: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged(None)
+    for predicts, rejected_by, verdict, begins in (
+        ("", "1", "rejected", "Write predicts: "),
+        ("a", "the loss", "rejected", "Write rejected_by: "),
+        ("a", "1", "yes", "Write verdict: "),
+        ("a", "Not printed", "supported", "Your verdict, supported, is not ours. Ours opens at your next"),
+        ("a", "1", "undecided", "Your verdict, undecided, is not ours. Ours: rejected: "),
+        ("a", "1", "Rejected.", "Your verdict, rejected, is also ours. Ours: rejected: "),
+    ):
+        checking.answer("10-a-balance", predicts=predicts, rejected_by=rejected_by, verdict=verdict)
+        assert " ".join(capsys.readouterr().out.split()).startswith(begins)
+    assert record.progress().answers["10-a-balance"] == "a Rejected by: 1 Verdict: rejected"

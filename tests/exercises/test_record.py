@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from labkit.cli.progress import command
+from labkit.cli.exercises import progress as command
 from labkit.exercises import catalogue, checking, record
 
 
@@ -26,12 +26,6 @@ def test_what_is_done_stays_done() -> None:
     record.note("a", True)
     record.note("a", False)
     assert record.load()["a"]["state"] == "done"
-
-
-def test_hints_open_one_at_a_time() -> None:
-    assert [record.open_hint("a", 2) for _ in range(3)] == [1, 2, 2]
-    record.note("a", False)
-    assert record.load()["a"] == {"state": "tried", "hints": 2}
 
 
 def test_notebooks_that_write_at_the_same_time_lose_nothing() -> None:

@@ -40,8 +40,7 @@ class SameArray(np.ndarray):
         np.arange(6, dtype=np.float32).reshape(2, 3),
         np.arange(6).reshape(2, 3).T,
         np.float16(1.5),
-        np.array(["a", None], object),
-        (1, 2.5, "three", None, True, 1j, range(3), slice(1, 2), {1, 2}, [b"x"], {"a": (1,)}),
+        (1, 2.5, "three", None, True, range(3), slice(1, 2), {"a": (1,)}),
         list(ring_allreduce(4)),
     ],
 )
@@ -55,6 +54,7 @@ def test_values_arrive_as_they_were(value: Any) -> None:
         (len, "builtin"),
         ((x for x in [1]), "generator"),
         ([Evil()], "Evil"),
+        (np.array(["a", None], object), "ndarray of object"),
         (Path("x"), "Path"),
         (Same(1), "Same"),
         (np.ones(3).view(SameArray), "SameArray"),
@@ -77,8 +77,7 @@ def test_other_values_arrive_as_the_name_of_their_type(value: Any, name: str) ->
         {"array": ["<f8", [10**12], ""]},
         {"array": ["<f8", None, ""]},
         {"array": [{"names": ["a"]}, [1], ""]},
-        {"bytes": "no base64"},
-        {"set": [[]]},
+        {"array": ["<f8", [1], "no base64"]},
         {"record": ["os", "system", ["true"]]},
         {"record": ["labkit.schedules", "ALLREDUCE", []]},
         {"record": ["labkit.schedules.schedule", "Schedule", []]},
@@ -91,25 +90,29 @@ def test_what_pack_did_not_make_is_refused(packed: Any) -> None:
         unpack(packed)
 
 
-def written(path: Path, *numbers: int) -> bytes:
-    writer = Writer(path)
-    for number in numbers:
-        writer.write(case=number)
-    return path.read_bytes()
+def written(folder: Path) -> Path:
+    """Return the file of rank 0's first request, which holds two records; the next request has one."""
+    writer = Writer(folder, 0)
+    writer.write(case=3)
+    writer.write(case=4)
+    writer.begin(1)
+    writer.write(case=5)
+    return folder / "rank-0-0"
 
 
 def test_records_are_read_in_order(tmp_path: Path) -> None:
-    content = written(tmp_path / "rank-0", 3, 4)
-    assert read(tmp_path / "rank-0") == [{"case": 3}, {"case": 4}]
-    assert read(tmp_path / "rank-1") == []
-    (tmp_path / "rank-0").write_bytes(content[:-1])  # the rank was killed while it wrote
-    assert read(tmp_path / "rank-0") == [{"case": 3}]
+    path = written(tmp_path)
+    assert read(path) == [{"case": 3}, {"case": 4}]
+    assert read(tmp_path / "rank-0-1") == [{"case": 5}]
+    assert read(tmp_path / "rank-1-0") == []
+    path.write_bytes(path.read_bytes()[:-1])  # the rank was killed while it wrote
+    assert read(path) == [{"case": 3}]
 
 
 @pytest.mark.parametrize("bad", [b"passed\n", b"[]\n", b"\xff\n", b"[" * 10**6 + b"\n", b"9" * 5000 + b"\n"])
 def test_other_records_are_refused(bad: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "rank-0"
-    path.write_bytes(written(path, 3, 4) + bad)
+    path = written(tmp_path)
+    path.write_bytes(path.read_bytes() + bad)
     with pytest.raises(Unreadable):
         read(path)
 

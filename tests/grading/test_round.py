@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from nbformat.v4 import new_code_cell
 from labkit.cli.course import copies
 from labkit.exercises import catalogue
 from labkit.exercises.exercise import Verdict
+from tests.conftest import run_python
 
 pytestmark = pytest.mark.grading
 
@@ -124,16 +124,7 @@ STUDENTS: list[tuple[Callable[[Any], None], int, str]] = [
 
 
 def nbgrader(course: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "nbgrader", *arguments],
-        cwd=course,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_python("-m", "nbgrader", *arguments, cwd=course, env=ENVIRONMENT, timeout=LIMIT_S)
     return done.stdout + done.stderr
 
 
@@ -141,8 +132,7 @@ def nbgrader(course: Path, *arguments: str) -> str:
 def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a course in which all students have submitted, and are graded."""
     folder = tmp_path_factory.mktemp("grading") / "course"
-    command = [sys.executable, "-m", "labkit", "release", "--nbgrader", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=LIMIT_S)
+    run_python("-m", "labkit", "release", "--nbgrader", folder, cwd=ROOT, timeout=LIMIT_S)
     nbgrader(folder, "generate_assignment", ASSIGNMENT)
     for work, _, _ in STUDENTS:
         notebook = nbformat.read(folder / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb", as_version=4)

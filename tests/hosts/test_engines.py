@@ -34,7 +34,7 @@ def test_connect_starts_revives_and_ends_engines_on_hosts(
     kernel = new_kernel()
     assert "HostsError: no hosts are up; `labkit hosts up`" in kernel.run(CONNECT)
     hosts.up(3)
-    assert "ClusterError: 4 ranks do not fit on 3 hosts" in kernel.run("connect(4, profile='hosts')")
+    assert "HostsError: 4 ranks do not fit on 3 hosts" in kernel.run("connect(4, profile='hosts')")
     assert "there is no profile 'host'; the profiles are mpi, hosts" in kernel.run("connect(profile='host')")
 
     output = kernel.run(CONNECT)

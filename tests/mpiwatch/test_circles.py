@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from mpiwatch.report import SENDS, Activity, MessageRecord, RankState, Reason, Report, advice, title
@@ -75,11 +71,3 @@ def test_ranks_are_stuck_if_no_other_rank_can_end_their_wait(calls: str, stuck: 
             name, peer, *besides = call.split()
             waiting[rank] = Blocked(int(peer), name in SENDS, "+sends" in besides, "+receives" in besides, 1)
     assert stuck_ranks(waiting, 3) == stuck
-
-
-def test_each_circle_of_messages_is_reported_at_once_and_nothing_else(
-    run: Callable[..., subprocess.CompletedProcess[str]], programs: Path
-) -> None:
-    """Each of ten programs is run without a circle, then with one."""
-    done = run(4, programs / "random_messages.py", 0, 10)
-    assert done.stdout.strip() == "10 of 10 circles reported"

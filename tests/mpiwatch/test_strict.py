@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from mpiwatch import STRICT_EXIT_CODE
+from mpiwatch.launch import mpiexec
+from mpiwatch.processes import is_mpich
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 STRICT = "-m", "mpiwatch", "--strict"
@@ -113,6 +115,24 @@ def test_a_program_lists_what_it_leaves_behind(run: Run, programs: Path, tmp_pat
     assert done.returncode == STRICT_EXIT_CODE
     written = json.loads(record.read_text())
     assert written["exit_code"] == STRICT_EXIT_CODE and len(written["findings"]) == 5
+
+
+@pytest.mark.skipif(not is_mpich(mpiexec()), reason="Open MPI's ends all ranks if one ends with a code")
+def test_mpichs_mpiexec_lets_a_rank_that_ends_last_end_itself(run: Run, programs: Path) -> None:
+    """It kills all ranks as soon as one has ended without telling it so. Rank 0 ends after that."""
+    ends_last = (
+        "import os, psutil, subprocess, sys, time\n"
+        "from mpiwatch.processes import alive\n"
+        "code = subprocess.call([sys.executable, *sys.argv[1:]], close_fds=False)\n"
+        "if os.environ['PMI_RANK'] == '0':\n"
+        "    proxy = psutil.Process().parent()\n"
+        "    while sum(alive(rank.pid) for rank in proxy.children()) > 1: time.sleep(0.02)\n"
+        "    while proxy.status() != psutil.STATUS_SLEEPING: time.sleep(0.02)\n"
+        "print('ended with', code)\n"
+        "sys.exit(code)\n"
+    )
+    done = run(2, "-c", ends_last, *STRICT, programs / "leaves_things_behind.py")
+    assert done.stdout.count("ended with 87") == 2 and done.returncode == STRICT_EXIT_CODE, done.stdout
 
 
 @pytest.mark.parametrize("name", CORRECT)

@@ -17,7 +17,6 @@ from labkit.nn import (
     lenet5,
     linear_regression,
     lr_schedules,
-    mlp,
     softmax_regression,
     vgg11,
 )
@@ -108,14 +107,6 @@ def test_running_statistics_change_only_in_training() -> None:
     np.testing.assert_allclose(model.named_buffers()["norm.var"], unbiased, rtol=1e-4)
 
 
-def test_a_prediction_does_not_depend_on_the_other_samples() -> None:
-    model = vgg11()
-    x, y = batch(model, 4)
-    model.loss_and_gradient(x, y)
-    together = model.forward(x)
-    np.testing.assert_allclose(model.forward(x[2:3])[0], together[2], rtol=1e-3, atol=1e-5)
-
-
 def test_layers_of_equal_shape_have_different_initial_weights() -> None:
     model = vgg11(seed=1)
     named = model.named_parameters()
@@ -124,19 +115,6 @@ def test_layers_of_equal_shape_have_different_initial_weights() -> None:
     np.testing.assert_array_equal(model.params, vgg11(seed=1).params)
     assert np.abs(model.params - vgg11(seed=2).params).max() > 0.01
     assert named["conv8.W"].std() == pytest.approx((2 / (9 * 512)) ** 0.5, rel=0.01)
-
-
-def test_the_weighted_mean_over_local_batches_is_that_of_the_whole_batch() -> None:
-    model = mlp(dtype=np.float64)
-    x, y = batch(model, 10)
-    loss = model.loss_and_gradient(x, y)
-    whole = model.grads.copy()
-    total, summed = 0.0, np.zeros_like(whole)
-    for part in (slice(0, 3), slice(3, 10)):
-        total += (part.stop - part.start) * model.loss_and_gradient(x[part], y[part])
-        summed += (part.stop - part.start) * model.grads
-    assert total / 10 == pytest.approx(loss)
-    np.testing.assert_allclose(summed / 10, whole, rtol=1e-10, atol=1e-14)
 
 
 def test_initial_weights_differ_from_those_that_made_data_of_the_same_seed() -> None:
@@ -234,17 +212,6 @@ def test_lenet5_learns_the_digits() -> None:
     accuracy = (model.predict(enlarged(digits.x_test)) == digits.y_test).mean()
     print(f"accuracy {100 * accuracy:.2f} %")
     assert accuracy >= 0.98, f"{100 * accuracy:.1f} %"
-
-
-def test_vgg11_can_overfit_one_batch() -> None:
-    model = vgg11(seed=0)
-    x, y = batch(model, 8)
-    sgd = SGD(model.params, momentum=0.9)
-    losses = [model.loss_and_gradient(x, y)]
-    for _ in range(12):
-        sgd.step(model.grads, lr=0.02)
-        losses.append(model.loss_and_gradient(x, y))
-    assert losses[-1] < 0.2 * losses[0]
 
 
 def test_move_gradients_computes_them_in_the_given_array() -> None:

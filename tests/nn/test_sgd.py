@@ -36,21 +36,6 @@ def test_cache_blocks_give_the_same_step(momentum: float, decay: float) -> None:
     np.testing.assert_allclose(sgd.params, params, rtol=1e-5, atol=1e-6)
 
 
-def test_sgd_agrees_with_pytorch() -> None:
-    torch = pytest.importorskip("torch")
-    rng = np.random.default_rng(1)
-    start = rng.normal(size=50)
-    theirs = torch.tensor(start, requires_grad=True)
-    other = torch.optim.SGD([theirs], lr=0.1, momentum=0.9, weight_decay=0.01)
-    sgd = SGD(start.copy(), 0.9, 0.01)
-    for _ in range(4):
-        grads = rng.normal(size=50)
-        theirs.grad = torch.tensor(grads)
-        other.step()
-        sgd.step(grads, 0.1)
-    np.testing.assert_allclose(sgd.params, theirs.detach().numpy(), rtol=1e-12)
-
-
 def test_unfit_gradients_and_parameters_are_refused() -> None:
     sgd = SGD(np.zeros(3, np.float32))
     with pytest.raises(ValueError, match=r"\(3,\).*\(2,\)"):
@@ -84,6 +69,21 @@ def test_learning_rate_schedules() -> None:
     for ranks, steps in ((0, 1), (1, -1)):
         with pytest.raises(ValueError, match="1 or more ranks and 0 or more steps"):
             lr_schedules.linear_scaling(ranks, steps, decay)
+
+
+def test_sgd_agrees_with_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(1)
+    start = rng.normal(size=50)
+    theirs = torch.tensor(start, requires_grad=True)
+    other = torch.optim.SGD([theirs], lr=0.1, momentum=0.9, weight_decay=0.01)
+    sgd = SGD(start.copy(), 0.9, 0.01)
+    for _ in range(4):
+        grads = rng.normal(size=50)
+        theirs.grad = torch.tensor(grads)
+        other.step()
+        sgd.step(grads, 0.1)
+    np.testing.assert_allclose(sgd.params, theirs.detach().numpy(), rtol=1e-12)
 
 
 def test_the_cosine_agrees_with_pytorch() -> None:

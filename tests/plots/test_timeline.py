@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex
 
 from labkit.plots import timeline
 from labkit.plots.style import COLOURS
-from labkit.train.steps import Step, Transfer
+from labkit.train.steps import BucketTimes, Step
 from labkit.train.timeline import save_trace
 
 P = 3
@@ -73,8 +73,8 @@ def with_buckets() -> list[Step]:
     for step in steps():
         layers = (8, step.begin + 0.0005), (8, step.begin + 0.0007), (0, step.ready)
         transfers = (
-            Transfer(0, layers[0][1], layers[0][1], step.ready),
-            Transfer(1, step.ready, step.ready, step.end),
+            BucketTimes(0, layers[0][1], layers[0][1], step.ready),
+            BucketTimes(1, step.ready, step.ready, step.end),
         )
         made.append(replace(step, start=step.ready, layers=layers, transfers=transfers))
     return made

@@ -19,7 +19,9 @@ dup.Free()
 """
 FAULTS = (
     *("skips", "raises", "returns", "root", "operation", "tag", "no receive", "never sent", "order", "fence"),
+    *("count", "dtype", "reduction", "circle"),
 )
+CIRCLE = re.compile(" in a circle| wait for messages from one another")
 TESTING = "while not request.Test():\n    pass"
 Step = Callable[[random.Random, str, int, int], str]
 
@@ -104,6 +106,40 @@ left, right = ({c}.rank - 1) % {c}.size, ({c}.rank + 1) % {c}.size
     return f"{head}{random_.choice(forms)}\nassert (y == left).all()"
 
 
+def messages(random_: random.Random, c: str, p: int, number: int) -> str:
+    """Blocking messages: in a safe order, many small ones, from any rank, or along a chain with a late start."""
+    n, tag = random_.choice((1, 1000, 50_000, 1_000_000)), 10 + number
+    head = f"""x, y = np.full({n}, {c}.rank), np.empty({n}, int)
+left, right = ({c}.rank - 1) % {c}.size, ({c}.rank + 1) % {c}.size
+"""
+    forms = (
+        f"""if {c}.size > 1 and {c}.rank % 2 == 0:
+    {c}.Send(x, right, {tag}); {c}.Recv(y, left, {tag})
+elif {c}.size > 1:
+    {c}.Recv(y, left, {tag}); {c}.Ssend(x, right, {tag})
+assert {c}.size == 1 or (y == left).all()""",
+        f"""if {c}.size > 1:  # MPICH does not buffer a message that a rank sends to itself
+    for _ in range(30):
+        {c}.Send(np.zeros(8), right, {tag})
+    {c}.send("last", right, {tag + 100})
+    assert {c}.recv(source=left, tag={tag + 100}) == "last"
+    for _ in range(30):
+        {c}.Recv(np.empty(8), left, {tag})""",
+        f"""if {c}.rank == 0:
+    got = [{c}.recv(source=MPI.ANY_SOURCE, tag={tag})[0] for _ in range({c}.size - 1)]
+    assert sorted(got) == list(range(1, {c}.size))
+else:
+    {c}.send(x, 0, {tag})""",
+        f"""if {c}.rank == 0:
+    time.sleep({random_.random() / 2:.2f})
+else:
+    {c}.Recv(y, {c}.rank - 1, {tag})
+if {c}.rank < {c}.size - 1:
+    {c}.Ssend(x, {c}.rank + 1, {tag})""",
+    )
+    return f"{head}{random_.choice(forms)}"
+
+
 def window(random_: random.Random, c: str, p: int, number: int) -> str:
     """One-sided communication."""
     head = f"right = ({c}.rank + 1) % {c}.size\nwindow = MPI.Win.Allocate(8, comm={c})\n"
@@ -139,7 +175,7 @@ def slow(random_: random.Random, c: str, p: int, number: int) -> str:
     return f"if rank == {random_.randrange(p)}:\n    {how}"
 
 
-STEPS: tuple[Step, ...] = (collective, collective, objects, started, ring, ring, window, split)
+STEPS: tuple[Step, ...] = (collective, collective, objects, started, ring, messages, window, split)
 
 
 def steps_of(random_: random.Random, p: int, is_slow: bool) -> list[str]:
@@ -156,7 +192,7 @@ def only_others(culprit: int, step: str, instead: str = "pass") -> str:
     return f"if rank != {culprit}:\n{indent(step, '    ')}\nelse:\n{indent(instead, '    ')}"
 
 
-def faulty(random_: random.Random, p: int, kind: str) -> tuple[int, str]:
+def faulty(random_: random.Random, p: int, kind: str) -> tuple[int, str]:  # noqa: PLR0912
     """Return the rank at fault and the step with the fault."""
     culprit, root = random_.randrange(p), random_.randrange(p)
     c = random_.choice(("comm", "dup"))
@@ -219,6 +255,24 @@ def faulty(random_: random.Random, p: int, kind: str) -> tuple[int, str]:
         text = f"if rank == {culprit}:\n    {wait}\n{c}.Barrier()"
     elif kind == "order":
         text = only_others(culprit, "comm.Barrier()\ndup.Barrier()", "dup.Barrier()\ncomm.Barrier()")
+    elif kind in ("count", "dtype", "reduction"):
+        values = {
+            "count": f"np.ones(9 + (rank == {culprit}))",
+            "dtype": f"np.ones(9, 'fd'[rank == {culprit}])",
+        }
+        op = f"MPI.SUM if rank != {culprit} else MPI.MAX" if kind == "reduction" else "MPI.SUM"
+        text = f"x = {values.get(kind, 'np.ones(9)')}\n{c}.{random_.choice(('Allreduce', 'Scan'))}(x, x.copy(), {op})"
+    elif kind == "circle":
+        members = random_.sample(range(p), random_.randrange(2, p + 1))
+        culprit = members[0]
+        calls = [f"{c}.Recv(np.empty(1), peer, 8)", f"{c}.Send(np.zeros(1 << 17), peer, 8)"]
+        if len(members) > 2:  # with two ranks, it would be a message
+            calls += [f"{c}.ssend(0, peer, 8) if place % 2 else {c}.recv(source=peer, tag=8)"]
+        if len(members) == p:
+            calls += [f"{c}.Probe(tag=8)"]
+        call = random_.choice(calls)
+        text = f"members = {members}\nif rank in members:\n    place = members.index(rank)\n"
+        text += f"    peer = members[place - 1]\n    {call}"
     else:
         text = f"window = MPI.Win.Allocate(8, comm={c})\nwindow.Fence()\n{only_others(culprit, 'window.Fence()')}\n{c}.Barrier()\nwindow.Free()"
     return culprit, text
@@ -232,7 +286,9 @@ def programs(seed: int, p: int, deadline_s: float) -> tuple[Program, Program, in
     right = "\n".join([*steps, TAIL])
     kind = FAULTS[seed % len(FAULTS)]
     culprit, step = faulty(random_, p, kind)
-    steps.insert(random_.randrange(len(steps) + 1), step)
+    # Last, so that no rank is stuck inside MPI when the circle is reported.
+    place = len(steps) if kind == "circle" else random_.randrange(len(steps) + 1)
+    steps.insert(place, step)
     # A rank that tests in a loop looks like a rank that computes, so the others wait for it.
     wrong = "\n".join([*steps, TAIL]).replace(TESTING, "request.Wait()")
     return (

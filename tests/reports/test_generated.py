@@ -13,10 +13,10 @@ import pytest
 from labkit import reports
 from labkit.exercises.nb10 import SEEDS, referee
 from labkit.reports import generated
-from labkit.reports.generated import ALGORITHMS, HOLDS, KINDS, ON_ONE_RANK, PLACES, answer, remark
+from labkit.reports.generated import ALGORITHMS, KINDS, answer, remark
 
-MANY = range(200)
-FEW = range(80)  # each kind with several numbers of ranks
+MANY = range(80)  # each kind with several numbers of ranks
+FEW = range(20)
 
 figures = cache(generated.figures)
 
@@ -45,15 +45,9 @@ def broken(f: dict[str, Any]) -> set[str]:
     return {name for name, holds in rules.items() if not holds}
 
 
-@pytest.mark.parametrize("seed", FEW)
+@pytest.mark.parametrize("seed", MANY)
 def test_the_figures_break_the_rule_of_the_planted_fault_and_no_other(seed: int) -> None:
     assert broken(figures(seed)) == {answer(seed).kind} - {"none"}
-
-
-def test_same_seed_same_report() -> None:
-    first, again = reports.unseen(7), reports.unseen(7)
-    assert first.text == again.text != reports.unseen(8).text
-    assert all(np.array_equal(first.figures[name], again.figures[name]) for name in first.figures)
 
 
 def test_all_reports_have_the_same_form() -> None:
@@ -78,7 +72,7 @@ def test_every_kind_and_every_number_of_ranks_appears() -> None:
     kinds = Counter(answer(seed).kind for seed in MANY)
     assert set(kinds) == set(KINDS)
     assert max(kinds.values()) <= 0.3 * len(MANY)
-    assert {figures(seed)["ranks"] for seed in FEW} == set(range(2, 9))
+    assert {figures(seed)["ranks"] for seed in MANY} == set(range(2, 9))
     assert {answer(seed).kind for seed in SEEDS} == set(KINDS)
 
 
@@ -90,12 +84,6 @@ def test_some_stragglers_are_not_the_rank_with_the_longest_computation() -> None
     """A reader who forgets the unequal shards names the wrong rank."""
     slow = [(figures(seed), answer(seed).rank) for seed in MANY if answer(seed).kind == "straggler"]
     assert any(f["compute_s"].sum(axis=1).argmax() != rank for f, rank in slow)
-
-
-def test_kinds_and_remarks_agree() -> None:
-    assert set(HOLDS) == set(KINDS) - {"none"} == {kind for kinds in PLACES for kind in kinds}
-    assert set(KINDS) > ON_ONE_RANK
-    assert all((answer(seed).rank is not None) == (answer(seed).kind in ON_ONE_RANK) for seed in MANY)
 
 
 @pytest.mark.parametrize("kind", KINDS)

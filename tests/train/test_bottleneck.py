@@ -79,12 +79,15 @@ def test_a_link_is_parsed_and_formatted_as_the_same_text() -> None:
 
 def test_bottlenecks_that_do_not_fit_the_ranks_are_reported() -> None:
     slow = parse("3:slow-processor=2")
-    assert check([slow], 4) is None
-    assert "ranks 0 … 2, got 3:slow-processor=2" in str(check([slow], 3))
-    assert "got 3:slow-processor twice" in str(check([slow, parse("3:slow-processor=3")], 4))
-    assert check([parse("3:pause=1s@1"), parse("3:pause=1s@2"), slow], 4) is None
-    assert "--link" in str(check([parse("3:slow-link=10")], 4))
-    assert check([parse("3:slow-link=10")], 4, Link(125e6)) is None
+    check([slow], 4)
+    with pytest.raises(ValueError, match="ranks 0 … 2, got 3:slow-processor=2"):
+        check([slow], 3)
+    with pytest.raises(ValueError, match="got 3:slow-processor twice"):
+        check([slow, parse("3:slow-processor=3")], 4)
+    check([parse("3:pause=1s@1"), parse("3:pause=1s@2"), slow], 4)
+    with pytest.raises(ValueError, match="--link"):
+        check([parse("3:slow-link=10")], 4)
+    check([parse("3:slow-link=10")], 4, Link(125e6))
 
 
 def test_factors_and_links_by_rank() -> None:

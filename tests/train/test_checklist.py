@@ -6,7 +6,6 @@ import csv
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from labkit import reports
 from labkit.cli import main
 from labkit.train.checklist import ITEMS, missing
 from labkit.train.run_record import PARTS
+from tests.conftest import run_commands
 
 PAGE = Path(__file__).parents[2] / "docs/checklist.md"
 OF_SEVERAL_RUNS = ["repetitions and spread", "one setting differs"]
@@ -33,7 +33,7 @@ RUNS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.fixture(scope="module")
-def folders(run_commands: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the folder of each run, by name."""
     top = tmp_path_factory.mktemp("checklist")
     ends = run_commands(4, *(("train", *options, "--out", top / name) for name, options in RUNS.items()))

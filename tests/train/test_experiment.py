@@ -10,7 +10,6 @@ import pty
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,9 +23,9 @@ from labkit.train.presets import PRESETS
 from labkit.train.run_record import load_iterations, write_json
 from labkit.train.settings import RECIPES, Settings
 from mpiwatch import launch
+from tests.conftest import PROGRAMS, run, run_commands
 
 Ends = list[tuple[list[int], str]]
-RunCommands = Callable[..., Ends]
 
 SMALL = ("train", "--model", "mlp", "--samples", "90", "--batch", "30", "--momentum", "0.5", "--seed", "3")
 
@@ -36,7 +35,7 @@ def record(out: Path) -> dict:
 
 
 @pytest.fixture(scope="module")
-def job(run_commands: RunCommands, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run on three ranks: its folder, and rank 0's messages."""
     out = tmp_path_factory.mktemp("small") / "run"
     [(statuses, said)] = run_commands(
@@ -47,7 +46,7 @@ def job(run_commands: RunCommands, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_a_run_leaves_its_model_and_the_command_that_repeats_it(
-    job: tuple[Path, str], run_commands: RunCommands, tmp_path: Path
+    job: tuple[Path, str], tmp_path: Path
 ) -> None:
     out, _ = job
     model = load_run(out)
@@ -114,9 +113,7 @@ def test_settings_come_from_the_options_then_the_preset_then_the_model() -> None
         assert complete({}, {**each.settings, "data": "digits", **each.on_digits}).fault() is None, name
 
 
-def test_errors_are_said_once_and_end_every_rank(
-    run: Callable, run_commands: RunCommands, job: tuple, tmp_path: Path
-) -> None:
+def test_errors_are_said_once_and_end_every_rank(job: tuple, tmp_path: Path) -> None:
     out = tmp_path / "out"
     damaged, empty, in_the_way = tmp_path / "damaged", tmp_path / "empty", tmp_path / "file"
     for folder in damaged, empty:
@@ -158,8 +155,8 @@ def test_errors_are_said_once_and_end_every_rank(
     assert not [path for path in out.glob("*") if path.suffix in (".npz", ".json", ".csv")]
 
 
-def test_a_full_disk_keeps_what_cannot_be_made_again(run: Callable, programs: Path, tmp_path: Path) -> None:
-    done = run(2, programs / "full_disk.py", *SMALL, "--epochs", "30", "--out", tmp_path)
+def test_a_full_disk_keeps_what_cannot_be_made_again(tmp_path: Path) -> None:
+    done = run(2, PROGRAMS / "full_disk.py", *SMALL, "--epochs", "30", "--out", tmp_path)
     assert done.returncode == 2, done.stdout
     assert done.stdout.count("labkit train: ") == 1 and "Traceback" not in done.stdout
     assert f"cannot write to --out {tmp_path}: File too large (trace.json)" in done.stdout

@@ -18,10 +18,8 @@ import pytest
 
 from labkit.files import UNFINISHED
 from labkit.train.run_record import load_iterations
-from tests.conftest import kill_tree, thorough
+from tests.conftest import kill_tree, run, run_commands, started, thorough
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
-RunCommands = Callable[..., list[tuple[list[int], str]]]
 TRAIN = ("-m", "labkit", "train")
 STEPS = 12  # three in an epoch
 OPTIONS = (
@@ -52,7 +50,7 @@ def files(folder: Path) -> dict[str, tuple[int, int, bytes]]:
 
 
 @pytest.fixture(scope="module")
-def unbroken(run_commands: RunCommands, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     """Return the folder of an unbroken run on so many ranks; its last checkpoint is of its last step."""
 
     @cache
@@ -88,11 +86,7 @@ def moment_of(kill: int, chance: random.Random) -> str:
 
 @pytest.mark.parametrize("kills", [range(4), *(thorough([kill]) for kill in range(4, 50))])
 def test_a_run_killed_at_any_moment_is_resumed_to_the_same_results(
-    kills: Sequence[int],
-    run_commands: RunCommands,
-    started: Callable,
-    unbroken: Callable[[int], Path],
-    tmp_path: Path,
+    kills: Sequence[int], unbroken: Callable[[int], Path], tmp_path: Path
 ) -> None:
     """All processes are killed, or SIGTERM ends mpiexec. Resuming a second time finds nothing to do."""
     commands: list[tuple[str | Path, ...]] = []
@@ -127,9 +121,7 @@ def finished(unbroken: Callable[[int], Path]) -> Path:
     return unbroken(3)
 
 
-def test_results_that_are_lost_are_made_again_from_the_checkpoint(
-    finished: Path, run_commands: RunCommands, tmp_path: Path
-) -> None:
+def test_results_that_are_lost_are_made_again_from_the_checkpoint(finished: Path, tmp_path: Path) -> None:
     """Nothing is left to train. Times, too, are those of the run; another run.json does not count."""
     lost, other = tmp_path / "lost", tmp_path / "other"
     for folder in lost, other:
@@ -153,9 +145,7 @@ def test_results_that_are_lost_are_made_again_from_the_checkpoint(
     assert found["ended"][0]["total_s"] == pytest.approx(first["ended"][0]["total_s"], abs=1)
 
 
-def test_what_a_complete_training_cannot_become_is_refused(
-    finished: Path, run_commands: RunCommands, tmp_path: Path
-) -> None:
+def test_what_a_complete_training_cannot_become_is_refused(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / "model.npz").unlink()
     before = files(tmp_path / "run")
@@ -175,9 +165,7 @@ def test_what_a_complete_training_cannot_become_is_refused(
         assert files(tmp_path / "run") == before
 
 
-def test_a_second_run_in_the_same_folder_is_refused(
-    finished: Path, run: Run, started: Callable, tmp_path: Path
-) -> None:
+def test_a_second_run_in_the_same_folder_is_refused(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(finished, out)
     (out / "model.npz").unlink()

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import pytest
 
 from labkit import __version__
-from tests.conftest import thorough
+from tests.conftest import PROGRAMS, run, run_commands, thorough
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
 TRAIN = ("-m", "labkit", "train")
 FILES = {
     "model.npz",
@@ -31,7 +27,7 @@ FILES = {
 }
 
 
-def train(run: Run, p: int, out: Path, *options: str) -> str:
+def train(p: int, out: Path, *options: str) -> str:
     """Train, and return the output."""
     done = run(p, *TRAIN, "--out", out, *options)
     assert done.returncode == 0, done.stdout
@@ -50,7 +46,7 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def alone(run_commands: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of one rank with the seeds 0 and 1, in folders of these names."""
     out = tmp_path_factory.mktemp("one")
     linear = ("train", "--model", "linear", "--epochs", "10")
@@ -61,10 +57,8 @@ def alone(run_commands: Callable, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.mark.parametrize("p", [thorough(2), 3, thorough(4), thorough(5)])
-def test_any_number_of_ranks_gets_the_weights_of_one_rank(
-    p: int, run: Run, alone: Path, tmp_path: Path
-) -> None:
-    output = train(run, p, tmp_path, "--model", "linear", "--epochs", "10", "--ordered")
+def test_any_number_of_ranks_gets_the_weights_of_one_rank(p: int, alone: Path, tmp_path: Path) -> None:
+    output = train(p, tmp_path, "--model", "linear", "--epochs", "10")
 
     expected = weights(alone / "0")
     np.testing.assert_allclose(weights(tmp_path), expected, rtol=0, atol=1e-6 * np.abs(expected).max())
@@ -100,9 +94,7 @@ def test_any_number_of_ranks_gets_the_weights_of_one_rank(
     assert by_epoch[-1] < by_epoch[0] and len(record["epochs"]) == len(pairs)
 
 
-def test_the_digits_are_learned_and_bottlenecks_do_not_change_the_weights(
-    run_commands: Callable, tmp_path: Path
-) -> None:
+def test_the_digits_are_learned_and_bottlenecks_do_not_change_the_weights(tmp_path: Path) -> None:
     settings = ("--model", "softmax", "--epochs", "2", "--batch", "300", "--algorithm", "ring")
     bottlenecks = ["2:slow-processor=2", "2:slow-link=1mbit", "1:jitter=1ms", "0:pause=30ms@3"]
     options = [word for bottleneck in bottlenecks for word in ("--bottleneck", bottleneck)]
@@ -137,63 +129,12 @@ def test_the_digits_are_learned_and_bottlenecks_do_not_change_the_weights(
 
 
 @pytest.mark.parametrize("rank", [thorough(0), 2])
-def test_the_job_ends_if_one_rank_fails(rank: int, run: Run, programs: Path) -> None:
-    done = run(3, programs / "one_rank_fails.py", rank)
+def test_the_job_ends_if_one_rank_fails(rank: int) -> None:
+    done = run(3, PROGRAMS / "one_rank_fails.py", rank)
     assert done.returncode != 0
     assert f"labkit test: rank {rank} of 3 failed: RuntimeError: out of paper" in done.stdout
 
 
-def test_no_file_is_half_written_whenever_saving_is_killed(run: Run, programs: Path, tmp_path: Path) -> None:
-    done = run(1, programs / "killed_saves.py", tmp_path)
+def test_no_file_is_half_written_whenever_saving_is_killed(tmp_path: Path) -> None:
+    done = run(1, PROGRAMS / "killed_saves.py", tmp_path)
     assert done.returncode == 0 and "moments" in done.stdout, done.stdout
-
-
-def assert_complete(directory: Path, epochs: int) -> None:
-    """Check that each file that is there is complete."""
-    for path in directory.iterdir():
-        if path.name.startswith("."):
-            continue
-        assert path.name in FILES
-        if path.name in ("weights.txt", "bias.txt"):
-            assert np.loadtxt(path).size in (10, 1)
-        elif path.name in ("sync_times.csv", "iterations.csv"):
-            assert len(table(path)) == 3 * epochs
-        elif path.name == "contributions.csv":
-            assert len(table(path)) == 2 * 3 * epochs
-        elif path.name == "run.json":
-            assert len(json.loads(path.read_text())["epochs"]) == 3 * epochs
-        elif path.name == "model.npz":
-            with np.load(path) as model:
-                assert {name: model[name].size for name in model.files} == {"W": 10, "b": 1}
-        elif path.name == "trace.json":
-            assert json.loads(path.read_text())["traceEvents"]
-        else:
-            assert path.read_bytes().endswith(b"IEND\xaeB`\x82")
-
-
-def read_until(words: str, output: IO[str]) -> bool:
-    """Read a job's lines until one contains the words; return False if the job ends before."""
-    return any(words in line for line in output)
-
-
-def test_a_killed_job_leaves_complete_files_and_the_next_run_removes_the_others(
-    run: Run, started: Callable, kill_tree: Callable, tmp_path: Path
-) -> None:
-    long = (*TRAIN, "--out", tmp_path, "--epochs", "100000")
-    with started(3, *long) as job:
-        assert read_until("epoch 5:", job.stdout)
-        kill_tree(job)
-    assert [path for path in tmp_path.iterdir() if not path.name.startswith(".")] == []
-
-    for awaited in ("weights.txt", "sync_times.csv"):
-        with started(3, *TRAIN, "--out", tmp_path, "--epochs", "20") as job:
-            while not (tmp_path / awaited).exists() and job.poll() is None:
-                pass  # not even a short sleep: the next file is a millisecond away
-            kill_tree(job)
-        assert_complete(tmp_path, 20)
-        (tmp_path / awaited).unlink()
-
-    (tmp_path / ".weights.txt.labkit-part").write_text("half")
-    train(run, 3, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == FILES
-    assert_complete(tmp_path, 10)

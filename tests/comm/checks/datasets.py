@@ -42,15 +42,14 @@ def check_without_a_connection_every_rank_raises_what_to_do(comm: MPI.Intracomm)
 
 
 def check_each_rank_reads_what_rank_0_would_have_scattered(comm: MPI.Intracomm) -> None:
-    for name, shape in (("mnist", None), ("mnist", (1, 32, 32)), ("cifar10", (3, 32, 32))):
-        with made_set(comm, name):
-            shared_set = SharedSet(comm, name, shape)
-            whole = data.load(name, shape)
-            assert (shared_set.features, shared_set.outputs, shared_set.labelled) == (
-                whole.features,
-                whole.outputs,
-                True,
-            )
+    """From files and from an embedded set."""
+    sets = ("mnist", None), ("mnist", (1, 32, 32)), ("cifar10", (3, 32, 32)), ("digits", (1, 28, 28))
+    for name, shape in (*sets, ("digits", None), ("linear", None)):
+        with made_set(comm, name if name in data.SOURCES else "mnist"):
+            shared_set, whole = SharedSet(comm, name, shape), data.load(name, shape)
+            for about in "features", "outputs", "labelled":
+                assert getattr(shared_set, about) == getattr(whole, about)
+            np.testing.assert_array_equal(shared_set.targets, whole.y_train)
             for scheme_name in data.SCHEMES:
                 scheme = data.scheme(
                     scheme_name,
@@ -86,24 +85,6 @@ def check_a_set_of_the_first_samples_only(comm: MPI.Intracomm) -> None:
             assert_same_test_set(shared_set, whole)
 
 
-def check_an_embedded_set_is_sharded_the_same_way(comm: MPI.Intracomm) -> None:
-    for name, shape in (("digits", None), ("digits", (1, 28, 28)), ("linear", None)):
-        shared_set, whole = SharedSet(comm, name, shape), data.load(name, shape)
-        np.testing.assert_array_equal(shared_set.targets, whole.y_train)
-        assert (shared_set.features, shared_set.outputs, shared_set.labelled) == (
-            whole.features,
-            whole.outputs,
-            whole.labelled,
-        )
-        for scheme_name in ("shuffled", "outlying"):
-            scheme = data.scheme(scheme_name, targets=shared_set.targets)
-            x, y = shared_set.shard(scheme)
-            mine = scheme(len(whole.x_train), comm.rank, comm.size)
-            np.testing.assert_array_equal(x, whole.x_train[mine])
-            np.testing.assert_array_equal(y, whole.y_train[mine])
-        assert_same_test_set(shared_set, whole)
-
-
 def check_an_impossible_set_or_scheme_is_an_error_on_every_rank(comm: MPI.Intracomm) -> None:
     assert "no data set 'cats'" in error_on_every_rank(comm, lambda: SharedSet(comm, "cats"))
     assert "no shape (5,)" in error_on_every_rank(comm, lambda: SharedSet(comm, "digits", (5,)))
@@ -121,28 +102,3 @@ def check_an_impossible_set_or_scheme_is_an_error_on_every_rank(comm: MPI.Intrac
             shared_set = SharedSet(comm, "mnist")
             said = error_on_every_rank(comm, lambda: shared_set.shard(data.strided))
             assert f"{comm.size - 1} samples for {comm.size} ranks" in said, said
-
-
-def check_each_global_batch_holds_the_samples_of_training_on_one_rank(comm: MPI.Intracomm) -> None:
-    """Compare the samples themselves: p ranks with local batches of B, and one rank with p·B."""
-    with made_set(comm):
-        shared_set = SharedSet(comm, "mnist")
-        alone = SharedSet(MPI.COMM_SELF, "mnist")
-        for name in ("strided", "shuffled", "weighted"):
-            for each in (1, 4, 30):
-                batch = comm.size * each
-                for epoch in (1, 2):
-                    several = data.scheme(name, seed=7, epoch=epoch, speeds=range(1, comm.size + 1))
-                    single = data.scheme(name, seed=7, epoch=epoch, speeds=[1])
-                    x, _ = shared_set.shard(several)
-                    twin, _ = alone.shard(single)
-                    parts = (
-                        data.batches_by_index(several(N, comm.rank, comm.size), N, batch)
-                        if name == "weighted"
-                        else data.local_batches(N, batch, comm.rank, comm.size)
-                    )
-                    steps = range(0, N, batch)
-                    assert len(parts) == len(steps)
-                    for part, start in zip(parts, steps, strict=True):
-                        seen = [row for rows in comm.allgather(x[part].tolist()) for row in rows]
-                        assert sorted(seen) == sorted(twin[start : start + batch].tolist())

@@ -7,18 +7,19 @@ from dataclasses import replace
 from time import perf_counter, process_time, sleep
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
-from labkit.comm import CollectiveError, CountingComm, EmulatedComm, Link, RingComm, run
-from labkit.comm.clock import offset
+from labkit.comm import CountingComm, EmulatedComm, Link, RingComm, run
 from labkit.schedules import CostModel, Network, ring_allreduce, root_allreduce, simulate
 from labkit.train.bottleneck import links, parse
+from tests.raising import error_on_every_rank
 
 LINK = Link(8e6, 1e-3)  # 64 KiB take 9.2 ms
 N = 16_384
 TAKES_S = LINK.latency_s + 4 * N * LINK.s_per_byte
 LATE = 1.5  # times the reference at most, in the best of some tries
-TRIES = 40
+TRIES = 120  # on a busy machine
 
 
 def assert_takes(comm: MPI.Intracomm, call: Callable[[], object], expected: float, rounds: int = 1) -> None:
@@ -238,25 +239,10 @@ def check_methods_that_cannot_be_delayed_are_refused(comm: MPI.Intracomm) -> Non
     slow = EmulatedComm(comm, [Link(125e6)] * (comm.size - 1) + [Link(12.5e6, 1e-3)])
     rank = f", rank {comm.size - 1} 100mbit+1ms" if comm.size > 2 else ""
     assert comm.size < 3 or slow.emulated == f"emulated links: 1gbit{rank}"
-    try:
+    with pytest.raises(NotImplementedError, match=r"Ialltoall.*Irecv"):
         slow.Ialltoall(np.ones(comm.size), np.ones(comm.size))
-    except NotImplementedError as error:
-        assert "Ialltoall" in str(error) and "Irecv" in str(error), error
-    else:
-        raise AssertionError("no error")
     different = [Link(1e6 + (comm.rank == comm.size - 1))] * comm.size
     for bad, words in ([Link()] * (comm.size + 1), "a link for each"), (different, "as on rank 0"):
         if comm.size == 1 and bad is different:
             continue
-        try:
-            EmulatedComm(comm, bad)
-        except CollectiveError as error:
-            assert words in str(error), error
-        else:
-            raise AssertionError("no error")
-
-
-def check_the_offset_of_a_clock_is_measured(comm: MPI.Intracomm) -> None:
-    ahead = 1000.0 * comm.rank
-    found = offset(comm, lambda: perf_counter() + ahead)
-    assert abs(found + ahead) < 0.05, found  # half a round trip on a busy machine
+        assert words in error_on_every_rank(comm, lambda bad=bad: EmulatedComm(comm, bad))

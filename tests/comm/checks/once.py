@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from time import monotonic, sleep
-from unittest import mock
+from time import monotonic
 
 from mpi4py import MPI
 
-from labkit.comm import datasets, once_per_node
+from labkit.comm import once_per_node
 from tests.raising import error_on_every_rank
 
 
@@ -25,7 +24,7 @@ def check_one_rank_of_each_node_does_the_work_before_any_rank_returns(comm: MPI.
     for nodes, workers in (comm, [0]), (TwoNodes(comm), [0, 1][: comm.size]):
         folder = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))
 
-        def work(heartbeat, folder=folder) -> None:
+        def work(folder=folder) -> None:
             # Rank 0 works alone, since its node may share a disk with the others.
             end = monotonic() + (0.3 if comm.rank == 0 else 0)
             while monotonic() < end:
@@ -48,51 +47,9 @@ def check_a_fault_on_one_node_is_raised_on_all_ranks(comm: MPI.Intracomm) -> Non
         (KeyError("k"), "KeyError: 'k'"),
     ):
 
-        def work(heartbeat, error=error) -> None:
+        def work(error=error) -> None:
             if comm.rank == last:
                 raise error
 
         said = error_on_every_rank(comm, lambda work=work: once_per_node(TwoNodes(comm), work))
         assert said == f"rank {last}: {words}", said
-
-
-def check_ranks_wait_as_long_as_they_receive_heartbeats(comm: MPI.Intracomm) -> None:
-    def work(heartbeat) -> None:
-        end = monotonic() + 2  # longer than the timeout
-        while monotonic() < end:
-            heartbeat()
-            sleep(0.01)
-
-    with mock.patch.object(datasets, "HEARTBEAT_S", 0.02):
-        once_per_node(comm, work, timeout_s=1.5)
-
-
-def check_ranks_give_up_on_a_rank_without_heartbeats(comm: MPI.Intracomm) -> None:
-    if comm.size == 1:
-        return
-    given_up = comm.Dup()
-
-    def stuck(heartbeat) -> None:
-        for _ in range(comm.size - 1):
-            given_up.recv(source=MPI.ANY_SOURCE)  # sends no heartbeat until all other ranks have given up
-
-    if comm.rank == 0:
-        once_per_node_alone(comm, stuck)
-        return
-    try:
-        once_per_node(comm, stuck, timeout_s=0.2)
-    except TimeoutError as error:
-        said = str(error)
-    else:
-        raise AssertionError("no error")
-    assert said.startswith(f"rank {comm.rank} waits for rank 0: expected a heartbeat"), said
-    given_up.send(None, 0)
-
-
-def once_per_node_alone(comm: MPI.Intracomm, work) -> None:
-    """Take part in `once_per_node` as the worker, whose peers leave before the end."""
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
-    node.Free()
-    comm.allgather(True)
-    comm.Dup()
-    work(lambda: None)

@@ -19,7 +19,6 @@ from labkit.schedules import (
     hierarchical,
     reduce_round,
     ring_allgather,
-    ring_allreduce,
     ring_reduce,
     ring_reduce_scatter,
     root_broadcast,
@@ -28,26 +27,10 @@ from labkit.schedules import (
     tree_reduce,
 )
 
-SIZES = 0, 1, 7, 101
-
 
 def allreduces(p: int) -> list[Schedule]:
     """All that there are: the hierarchical one on nodes of unequal sizes."""
     return [*(make(p) for make in ALLREDUCE.values()), hierarchical(p, tuple(r // 2 % 2 for r in range(p)))]
-
-
-def check_every_schedule_adds_up(comm: MPI.Intracomm) -> None:
-    for schedule in allreduces(comm.size):
-        for n in SIZES:
-            for dtype in (np.float32, np.float64, np.int8):
-                pattern = np.arange(n) % 5
-                for segment in (16, 1 << 20):
-                    array = (pattern + comm.rank).astype(dtype)
-                    run(comm, schedule, array, segment_bytes=segment)
-                    expected = pattern * comm.size + sum(range(comm.size))
-                    np.testing.assert_array_equal(
-                        array, expected.astype(dtype), str((schedule.name, n, segment))
-                    )
 
 
 def check_a_large_array_in_segments_of_the_usual_length(comm: MPI.Intracomm) -> None:
@@ -73,14 +56,6 @@ def check_any_operation_that_commutes(comm: MPI.Intracomm) -> None:
             run(comm, schedule, array, op, segment_bytes=2)
             np.testing.assert_array_equal(array, expected)
     xor.Free()
-
-
-def check_a_slice_of_a_larger_array(comm: MPI.Intracomm) -> None:
-    whole = np.full(20, comm.rank, np.float32)
-    run(comm, ring_allreduce(comm.size), whole[5:16], segment_bytes=8)
-    np.testing.assert_array_equal(whole[:5], comm.rank)
-    np.testing.assert_array_equal(whole[5:16], sum(range(comm.size)))
-    np.testing.assert_array_equal(whole[16:], comm.rank)
 
 
 @collective("allreduce", lambda p: 1)

@@ -10,7 +10,8 @@ from unittest import mock
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import ALGORITHMS, CollectiveError, CountingComm, shared_array
+from labkit.comm import ALGORITHMS, CountingComm, shared_array
+from tests.raising import error_on_every_rank
 
 # The node of each rank: all on one, alternating between two, in pairs, rank 0 alone, each rank alone.
 NODES: tuple[Callable[[int], int], ...] = (
@@ -96,10 +97,6 @@ def check_too_little_shared_memory_is_an_error_on_every_rank(comm: MPI.Intracomm
         return
     disk = os.statvfs("/dev/shm")
     n = disk.f_blocks * disk.f_frsize // 4 // comm.size + 4096
-    try:
-        shared_array(comm, n)
-    except CollectiveError as error:
-        assert "rank" in str(error) and "expected" in str(error) and "/dev/shm" in str(error), error
-    else:
-        raise AssertionError("no error")
+    said = error_on_every_rank(comm, lambda: shared_array(comm, n))
+    assert "rank" in said and "expected" in said and "/dev/shm" in said, said
     assert shared_array(comm, 10).sum() == 0

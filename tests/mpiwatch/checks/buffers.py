@@ -190,6 +190,6 @@ def check_a_message_that_is_longer_than_its_buffer_is_named_with_its_size(comm: 
 def check_a_call_without_an_argument_is_named(comm: MPI.Intracomm) -> None:
     own = watch().Dup()
     for name in "Gather", "Reduce_scatter", "Rsend", "ssend", "Issend", "Send_init", "Igather", "Bsend":
-        with pytest.raises(TypeError, match=rf"^{name}\(\) missing|^missing a required argument"):
+        with pytest.raises(TypeError, match=rf"^{name}\(\) missing"):
             getattr(own, name)(array(1))
     own.Free()

@@ -102,6 +102,9 @@ yes = True
 FORMS = {
     "comm.Bcast(a, b)": "Bcast",
     "comm.Bcast(a, root=b)": "Bcast",
+    "holder.comm.Bcast(a, [b])": "Bcast",
+    "holder.comm.Bcast(a,\n *[b])": "Bcast",
+    "bound(a, root=b)": "Bcast",
     "comm.Bcast(*[a, b])": "Bcast",
     "x = 1 + comm.bcast(b)": "bcast",
     "bound(a, b)": "Bcast",
@@ -123,6 +126,12 @@ FORMS = {
     "comm.Allreduce(b, b)": "Allreduce",
     "comm.Isend(b, 0).Wait()": "Isend",
     "list(map(lambda c: c.Bcast(a, b), holder.list))": "Bcast",
+    "[c.Bcast(a, b) for c in holder.list]": "Bcast",
+    "{c.Bcast(b) for c in holder.list}": "Bcast",
+    "any(c.Bcast(a, b) for c in holder.list)": "Bcast",
+    "all(c.Bcast(a, b) for c in [comm] for d in holder.list)": "Bcast",
+    "{1: c.Bcast(b) for c in holder.list}": "Bcast",
+    "[holder.list[k].Bcast([c for c in [b]][0]) for k in range(2)]": "Bcast",
     "(lambda: comm.Bcast(a, b))()": "Bcast",
     "with contextlib.nullcontext(comm) as inside:\n    inside.Bcast(a, b)": "Bcast",
     "def f(c, k=0):\n    z = 3\n    return c.Bcast(a, root=k)\nf(comm, b)": "Bcast",
@@ -161,6 +170,13 @@ FORMS = {
 }
 
 
+# In functions that came without their source, as with `apply` in a notebook: names and attributes only.
+WITHOUT_SOURCE = (
+    *("comm.Bcast(a, b)", "holder.comm.Bcast(a, [b])", "holder.comm.Bcast(a,\n *[b])", "bound(a, root=b)"),
+    *("MPI.Win.Allocate(b)", "time.sleep(b)"),
+)
+
+
 def names() -> dict[str, Any]:
     library = ctypes.CDLL(None)
     library_of_mpi = ctypes.CDLL(MPI.__file__)
@@ -178,13 +194,15 @@ def names() -> dict[str, Any]:
     return {module.__name__: module for module in modules} | named
 
 
-def looked(code: str, in_function: bool) -> str | None:
+def looked(code: str, in_function: bool, has_source: bool = True) -> str | None:
     """Return which MPI call was seen while some code ran; None if that ran a property."""
     text = f"{SETUP}{code}"
     if in_function:
         text = "def whole():\n" + "".join(f"    {line}\n" for line in text.splitlines()) + "whole()"
     SEEN.clear()
-    linecache.cache["<string>"] = len(text), None, text.splitlines(keepends=True), "<string>"
+    watchdog._called_expression.cache_clear()  # the same code with and without its source is equal
+    lines = text.splitlines(keepends=True) if has_source else []
+    linecache.cache["<string>"] = len(text), None, lines, "<string>"
     try:
         exec(compile(text, "<string>", "exec"), names())
     except Looked:
@@ -220,11 +238,13 @@ def seen_at(entry: TracebackType | None) -> str:
 
 def check_the_call_of_each_form(comm: MPI.Intracomm) -> None:
     """A call is recognised in every form, and nothing else is taken for one."""
-    wrong = {}
+    wrong: dict[tuple[str, bool | str], str | None] = {}
     for code, expected in FORMS.items():
         for in_function in (False, True):
             if in_function and "class C" in code:
                 continue  # in a class body, a name of the function around it
             if (found := looked(code, in_function)) != expected:
                 wrong[code, in_function] = found
+            if code in WITHOUT_SOURCE and (found := looked(code, in_function, has_source=False)) != expected:
+                wrong[code, "without its source"] = found
     assert not wrong, "\n".join(f"{where}: {found!r}" for where, found in wrong.items())

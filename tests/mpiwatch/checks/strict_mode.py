@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
+from mpiwatch.report import CallRecord
 from mpiwatch.strict import calls, findings
-from mpiwatch.strict.calls import CollectiveCall, CollectiveOperation, Exchange, Operation, StrictRequest
+from mpiwatch.strict.calls import CollectiveOperation, Exchange, Operation, StrictRequest
 
 
 def check_a_request_counts_as_lost_when_no_variable_refers_to_it(comm: MPI.Intracomm) -> None:
@@ -32,7 +33,7 @@ def check_a_non_blocking_collective_compares_calls_of_a_world_of_any_size(comm: 
     calls.clock.begin(comm.rank, 3000)
     calls.clock.times = [10**6] * 3000
     exchange = Exchange(comm, list(range(comm.size)))
-    call = CollectiveCall("Ibarrier", None, None, None, None, "line 1: `" + "…" * 80, calls.clock.times)
+    call = CallRecord(0, 0, "Ibarrier", None, None, None, None, "line 1: `" + "…" * 80, 0)
     ibarrier = CollectiveOperation(exchange, call, comm.Ibarrier(), [])
     while not ibarrier.advance():
         pass

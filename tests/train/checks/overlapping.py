@@ -36,18 +36,6 @@ def helpers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "labkit overlap"]
 
 
-def check_training_with_buckets_equals_training_without(comm: MPI.Intracomm) -> None:
-    """That each algorithm does, options.py checks."""
-    ring = Averaging("ring")
-    for settings in {}, {"accumulate": 3}, {"batch": 4}:
-        without = trained(comm, algorithm=ring, **settings)
-        model = trained(comm, algorithm=ring, buckets=SMALL, **settings)
-        np.testing.assert_allclose(model.params, without.params, rtol=0, atol=2e-6)
-        if comm.size <= 2 and not settings:  # two values have the same sum in either order
-            np.testing.assert_array_equal(model.params, without.params)
-    assert helpers() == []
-
-
 def check_buckets_are_averaged_in_order_while_the_rank_computes(comm: MPI.Intracomm) -> None:
     """The helper thread finishes the first buckets although this rank makes no call of MPI."""
     grads = np.full(1000, comm.rank, np.float32)
@@ -83,17 +71,6 @@ def check_without_threads_averaging_goes_on_between_layers(comm: MPI.Intracomm) 
     finally:
         MPI.Query_thread = query
     np.testing.assert_allclose(model.params, trained(comm).params, rtol=0, atol=2e-6)
-
-
-def check_messages_of_buckets_are_counted(comm: MPI.Intracomm) -> None:
-    counting, model = CountingComm(comm), mlp(6, 3)
-    for _ in range(2):
-        counting.reset()
-        trained(counting, algorithm=Averaging("ring"), buckets=SMALL, batch=64)
-        rows = {row.name: row for row in counting.traffic()}
-        if comm.size > 1:
-            assert rows["ring_allreduce"].calls == len(SMALL.plan(model.params.size))
-            assert rows["ring_allreduce"].sent.sum() == 2 * (comm.size - 1) * model.params.nbytes
 
 
 class Raises(Straggler):
@@ -138,3 +115,14 @@ def check_what_buckets_do_not_fit_is_refused(comm: MPI.Intracomm) -> None:
     if comm.size > 1:
         differ = Buckets(1000 + comm.rank)
         assert "expected buckets = " in error_on_every_rank(comm, lambda: trained(comm, buckets=differ))
+
+
+def check_messages_of_buckets_are_counted(comm: MPI.Intracomm) -> None:
+    counting, model = CountingComm(comm), mlp(6, 3)
+    for _ in range(2):
+        counting.reset()
+        trained(counting, algorithm=Averaging("ring"), buckets=SMALL, batch=64)
+        rows = {row.name: row for row in counting.traffic()}
+        if comm.size > 1:
+            assert rows["ring_allreduce"].calls == len(SMALL.plan(model.params.size))
+            assert rows["ring_allreduce"].sent.sum() == 2 * (comm.size - 1) * model.params.nbytes

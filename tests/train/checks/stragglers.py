@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import perf_counter, sleep, thread_time
 
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import CollectiveError, EmulatedComm
+from labkit.comm import EmulatedComm
 from labkit.data import contiguous, linear, local_batches, strided
 from labkit.nn import Model, linear_regression, mlp
 from labkit.train import Batches, Step, Straggler, Timeline, local_sgd, speeds, train
 from labkit.train.bottleneck import links, parse
+from tests.raising import error_on_every_rank
 from tests.train.models import labelled
 
 EPOCHS = 3
@@ -83,6 +85,7 @@ def check_a_slow_processor_takes_factor_times_as_long_to_compute(comm: MPI.Intra
     slow = [parse(f"{comm.size - 1}:slow-processor=20")]
     rates = speeds(comm, model, x[:20], y[:20], Straggler(slow, comm.rank))
     assert comm.size == 1 or rates[-1] < 0.5 * max(rates), rates
+    assert comm.allgather(rates) == [rates] * comm.size and len(rates) == comm.size
 
 
 def check_local_sgd_equals_train_only_if_it_averages_after_each_step(comm: MPI.Intracomm) -> None:
@@ -104,12 +107,8 @@ def check_local_sgd_equals_train_only_if_it_averages_after_each_step(comm: MPI.I
     for params in comm.allgather(apart.params):
         np.testing.assert_array_equal(params, apart.params)
     assert comm.size == 1 or np.abs(apart.params - in_step.params).max() > 1e-5
-    try:
-        local_sgd(comm, apart, batches, epochs=1, lr=0.1, every=comm.rank)
-    except CollectiveError as error:
-        assert "every" in str(error), error
-    else:
-        raise AssertionError("no error")
+    wrong = partial(local_sgd, comm, apart, batches, epochs=1, lr=0.1, every=comm.rank)
+    assert "every" in error_on_every_rank(comm, wrong)
 
 
 class CountedStraggler(Straggler):

@@ -7,7 +7,6 @@ import io
 import shutil
 import tempfile
 from pathlib import Path
-from time import monotonic
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from labkit import data
 from labkit.cli import main
 from labkit.comm import SharedSet
 from labkit.nn import Model, linear_regression, softmax_regression
-from labkit.train import Batches, Contributions, Epoch, speeds, train
+from labkit.train import Batches, Contributions, Epoch, train
 from tests.made_sets_on_ranks import made_set
 from tests.raising import error_on_every_rank
 
@@ -130,26 +129,3 @@ def check_a_local_loss_rises_while_the_global_loss_falls_at_every_step(comm: MPI
         assert np.all(np.diff([row.local_loss for row in rows]) > 0)
     if comm.rank == comm.size // 2:
         assert rows[0].contribution["b"] > 1, rows[0]
-
-
-def check_the_speed_of_a_slow_rank_is_measured(comm: MPI.Intracomm) -> None:
-    whole = data.linear(n=64)
-    model = linear_regression()
-    computing = model.loss_and_gradient
-    slow = comm.size - 1
-
-    def slower(x: np.ndarray, y: np.ndarray) -> float:
-        end = monotonic() + 0.02  # this rank is made slow
-        while monotonic() < end:
-            pass
-        return computing(x, y)
-
-    if comm.rank == slow:
-        model.loss_and_gradient = slower  # type: ignore[method-assign]
-    before = model.params.copy()
-    found = speeds(comm, model, whole.x_train, whole.y_train)
-    assert comm.allgather(found) == [found] * comm.size and len(found) == comm.size
-    assert found[slow] <= 64 / 0.02
-    if comm.size == 2:  # with more ranks than cores, the operating system decides over the others' times
-        assert found[0] > found[1]
-    np.testing.assert_array_equal(model.params, before)
