@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tools import course_numbers  # noqa: E402
 sys.path.pop(0)
 
 PAGE = (ROOT / "docs/instructors.md").read_text()
+SYLLABUS = (ROOT / "docs/syllabus.md").read_text()
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 EXERCISES = catalogue.exercises()
 
@@ -61,6 +63,23 @@ def test_a_plan_has_each_exercise_once_and_in_its_notebooks_session(plan: str) -
     if plan == "six":  # whole notebooks
         chosen = {EXERCISES[name].notebook for name in planned}
         assert set(planned) == {name for name, each in EXERCISES.items() if each.notebook in chosen}
+
+
+def test_the_syllabus_names_exercises_of_the_six_sessions() -> None:
+    rows = re.findall(r"^\| (\d) \| .* \| (\d\d) \| (.*) \|$", SYLLABUS, re.MULTILINE)
+    planned = course_numbers.sessions(PAGE, "six")
+    assert [(name, number) for name, number, _ in rows] == [(each.name, *each.parts) for each in planned]
+    for (_, _, names), session in zip(rows, planned, strict=True):
+        assert set(re.findall(r"`(\w+)`", names)) <= {*session.in_class, *session.at_home}
+
+
+def test_the_figures_to_begin_with_are_in_their_sections() -> None:
+    found = re.findall(r"^\| (\d\d) \|.* section (\d), cells? (.*) \| .* \|$", PAGE, re.MULTILINE)
+    assert [number for number, *_ in found] == [path.name[:2] for path in NOTEBOOKS]
+    for number, section, names in found:
+        cells = course_numbers.up_to(number, [section])
+        figures = {cell.id for cell in cells if cell.section == section and cell.figures}
+        assert {*re.findall(r"`([\w-]+)`", names)} <= figures
 
 
 @pytest.mark.parametrize(("plan", "session"), SESSIONS, ids=lambda each: getattr(each, "name", each))

@@ -1,14 +1,15 @@
-"""Fill in the numbers of docs/instructors.md: minutes and points of notebooks, minutes of each session.
+"""Fill in the numbers of docs/instructors.md, and print where the minutes of each session go.
 
 python tools/course_numbers.py
 
 In a plan, the sections to read and the names of exercises, in `code`, are the author's. The minutes behind a
-list of exercises are the sum of theirs. The table of notebooks and the tables of times are made as a whole.
+list of exercises are the sum of theirs. The table of notebooks is made as a whole.
 """
 
 import json
 import math
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,9 +33,7 @@ BOARD_MIN, CLOSE_MIN = 10, 10  # for each notebook; for each session
 OPTIONAL = {"my_allreduce"}  # exercises that a notebook's minutes and points leave out
 
 TABLE = re.compile(r"(<!-- notebooks -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
-MEASURED = re.compile(r"(<!-- measured -->\n\n)(?:.*?\n\n)??(<!-- end -->)", re.DOTALL)
 PLAN = re.compile(r"<!-- plan (\w+): (\d+) minutes -->\n\n(.*?)\n\n<!-- end -->", re.DOTALL)
-TIMES = re.compile(r"(<!-- times (\w+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 LIST = re.compile(r"((?:`\w+`(?:, )?)+|–) \| \d+ \|")
 PART = re.compile(r"\[(\d\d)\]\([^)]*\): ([\d, –]+)")
 HEADING = re.compile(r"^##(?:(?P<task>#) Exercise| (?P<number>\d+) · | )")
@@ -83,7 +82,7 @@ class Cell(NamedTuple):
 
 
 def with_numbers(page: str) -> str:
-    """Return the text of the page with the numbers of the catalogue, the notebooks and the measurements."""
+    """Return the text of the page with the numbers of the catalogue and the notebooks."""
     minutes = {name: exercise.minutes for name, exercise in catalogue.exercises().items()}
 
     def counted(found: re.Match[str]) -> str:
@@ -91,13 +90,7 @@ def with_numbers(page: str) -> str:
         return f"{found[1]} | {sum(minutes[name] for name in names)} |"
 
     page = TABLE.sub(lambda found: found[1] + "\n".join(_rows()) + found[2], page)
-    page = LIST.sub(counted, page)
-    page = MEASURED.sub(lambda found: f"{found[1]}{_how_measured()}\n\n{found[2]}", page)
-    lengths = {found[1]: int(found[2]) for found in PLAN.finditer(page)}
-    return TIMES.sub(
-        lambda found: found[1] + "\n".join(_times(sessions(page, found[2]), lengths[found[2]])) + found[3],
-        page,
-    )
+    return LIST.sub(counted, page)
 
 
 def sessions(page: str, plan: str) -> list[Session]:
@@ -134,14 +127,6 @@ def minutes_of(session: Session) -> Minutes:
     return Minutes(
         BOARD_MIN * len(session.parts), reading / 60, running / 60, writing, checks / 60, CLOSE_MIN
     )
-
-
-def minutes_of_notebook(number: str) -> float:
-    """Return the minutes of a whole notebook with all its exercises, counted as those of a session."""
-    cells = _cells(number)
-    reading = sum(seconds_to_read(cell) for cell in cells)
-    running = sum(_running(number, cells, [cell.task for cell in cells if cell.task]))
-    return (reading + running) / 60 + of_catalogue(number)[0]
 
 
 def up_to(number: str, sections: list[str]) -> list[Cell]:
@@ -184,49 +169,25 @@ def of_catalogue(number: str) -> tuple[int, int, int]:
 
 
 def _rows() -> list[str]:
-    rows = ["| Notebook | Minutes | Counted | Exercises | Their minutes | Points |", "|---" * 6 + "|"]
-    sums = [0] * 5
+    rows = ["| Notebook | Minutes | Exercises | Their minutes | Points |", "|---" * 5 + "|"]
+    sums = [0] * 4
     for path in sorted(ROOT.glob("notebooks/*.ipynb")):
         minutes, count, points = of_catalogue(path.name[:2])
-        counted = math.ceil(minutes_of_notebook(path.name[:2]))
-        numbers = times(path)[0], counted, count, minutes, points
+        numbers = times(path)[0], count, minutes, points
         sums = [a + b for a, b in zip(sums, numbers, strict=True)]
         link = f"[{path.stem}](../notebooks/{path.name})"
         rows.append(f"| {link} | {' | '.join(map(str, numbers))} |")
     return [*rows, f"| all | {' | '.join(map(str, sums))} |"]
 
 
-def _how_measured() -> str:
-    """Return where and when the seconds were measured, and how long `connect` took."""
-    measured = json.loads(SECONDS.read_text()).values()
-    dates = sorted(each["date"] for each in measured)
-    days = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-    machines = "; ".join(sorted({each["machine"] for each in measured}))
-    connect = [each["seconds"][CONNECT] for each in measured if CONNECT in each["seconds"]]
-    slowest = max(seconds for each in measured for seconds in each["seconds"].values())
-    text = (
-        f"The seconds were measured on {days} ({machines}), in notebooks with all solutions. The first\n"
-        f"`connect`, which starts four ranks, took {min(connect):.0f} to {max(connect):.0f} s; "
-        f"the slowest cell took {slowest:.0f} s."
-    )
-    numbers = [path.name[:2] for path in sorted(ROOT.glob("notebooks/*.ipynb"))]
-    missing = {
-        number: sum(cell.kind != "text" and cell.id not in _measured(number) for cell in _cells(number))
-        for number in numbers
-    }
-    if listed := ", ".join(f"{number} ({count} cells)" for number, count in missing.items() if count):
-        text += f"\nA cell that was not measured counts {NOT_MEASURED_S} s: in notebooks {listed}."
-    return text
-
-
-def _times(plan: list[Session], length: int) -> list[str]:
-    columns = ["Session", "Board", "Reading", "Running", "Writing", "Checks", "Closing", "All", "Left"]
-    rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for session in plan:
-        parts = [math.ceil(each) for each in minutes_of(session)]
-        numbers = [*parts, sum(parts), length - sum(parts)]
-        rows.append(f"| {session.name} | {' | '.join(map(str, numbers))} |")
-    return rows
+def _accounts(page: str) -> Iterator[str]:
+    """Yield for each plan a table of its sessions: where their minutes go, and how many are left."""
+    for plan, length in ((found[1], int(found[2])) for found in PLAN.finditer(page)):
+        columns = *Minutes._fields, "left"
+        yield f"{plan + ', minutes':<16}" + "".join(f"{name:>9}" for name in columns)
+        for session in sessions(page, plan):
+            parts = [math.ceil(each) for each in minutes_of(session)]
+            yield f"{session.name:<16}" + "".join(f"{n:>9}" for n in (*parts, length - sum(parts)))
 
 
 def _running(number: str, cells: list[Cell], written: list[str]) -> tuple[float, float]:
@@ -295,3 +256,4 @@ def _name(cell: Any) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(with_numbers(PAGE.read_text()))
+    print(*_accounts(PAGE.read_text()), sep="\n")

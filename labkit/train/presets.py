@@ -67,8 +67,8 @@ _TWO_HOSTS = (
     "The sum instead of the mean (twice the learning rate on two ranks): add --aggregate sum."
 )
 _E_HINT = (
-    "Both algorithms compute the same mean, so their curves agree. Others learn faster only by more\n"
-    "steps: try --batch 50. Report E averages after stepping: try --average-after-step."
+    "Both algorithms compute the same mean, so their curves agree. The others learn faster only because\n"
+    "they take more steps: try --batch 50. Report E averages after stepping: try --average-after-step."
 )
 
 
