@@ -55,8 +55,9 @@ test-env:  ## the same, with what tests and linters need
 notebooks: test-env  ## run all notebooks and save their outputs, ready to commit
 	@"$(VENV)/bin/python" tools/run_notebooks.py notebooks/*.ipynb
 
-picture: env  ## draw docs/lab.gif, the moving picture of the README: the ring, and a hang on real ranks
+picture: test-env  ## draw docs/lab.gif (the README's ring, and a hang on real ranks) and docs/architecture-*.svg
 	@"$(VENV)/bin/python" tools/make_picture.py
+	@"$(VENV)/bin/python" tools/make_architecture.py
 
 times: test-env  ## measure how long each cell of the solved notebooks takes; fill in docs/instructors.md
 	@folder=$$(mktemp -d); "$(VENV)/bin/labkit" solutions "$$folder" && \

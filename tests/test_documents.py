@@ -53,6 +53,13 @@ def test_the_architecture_page_lists_every_room() -> None:
     assert sorted(listed) == sorted(rooms)
 
 
+def test_the_pictures_of_the_architecture_are_those_of_the_code(tmp_path: Path) -> None:
+    """If not: python tools/make_architecture.py."""
+    subprocess.run([sys.executable, ROOT / "tools/make_architecture.py", tmp_path], check=True)
+    drawn = {path.name: path.read_text() for path in tmp_path.glob("*.svg")}
+    assert drawn == {path.name: path.read_text() for path in ROOT.glob("docs/architecture-*.svg")}
+
+
 def test_the_glossary_explains_every_algorithm() -> None:
     from labkit.schedules import ALLREDUCE  # noqa: PLC0415
 
@@ -154,6 +161,11 @@ def test_jupyterhub_copies_the_notebooks_and_opens_the_first(
     called = CliRunner().invoke(lab.command, first.split()[2:])
     assert called.exit_code == 0, called.output
     assert (tmp_path / HUB.Spawner.default_url.removeprefix("/lab/tree/")).exists()
+
+
+def test_no_page_has_a_placeholder_for_the_address_of_the_repository() -> None:
+    """It has one place: [project.urls] in pyproject.toml."""
+    assert not [path.name for path in DOCUMENTS if re.search("[A-Z]+-OF-THE-|OWNER/", path.read_text())]
 
 
 def test_the_commands_of_the_page_exist() -> None:
