@@ -37,7 +37,8 @@ class Server(ThreadingHTTPServer):
     """Serve `files`; `requests` holds (file, range) of every request, `sent` the bytes of bodies by file.
 
     The k-th response with the file IMAGES ends after breaks[k] bytes of its body. With `drips`, a body is
-    sent byte by byte, a hundred in a second. With a `gate`, a response ends when the gate is open.
+    sent byte by byte, a hundred in a second. With a `gate`, the last byte of a response is sent when the gate
+    is open.
     """
 
     daemon_threads = True
@@ -81,11 +82,13 @@ class Handler(BaseHTTPRequestHandler):
         self.server.sent[name] = self.server.sent.get(name, 0) + len(rest)  # before the client has it
         step = 1 if self.server.drips else len(rest) or 1
         with suppress(OSError):  # the client has given up
+            if self.server.gate:
+                self.wfile.write(rest[:-1])
+                self.server.gate.wait()
+                rest = rest[-1:]
             for at in range(0, len(rest), step):
                 self.wfile.write(rest[at : at + step])
                 time.sleep(0.01 if self.server.drips else 0)
-        if self.server.gate:
-            self.server.gate.wait()
 
     def answer(self, status: int, content_range: str, length: int) -> None:
         self.send_response(status)
