@@ -24,7 +24,7 @@ test-clusters: test-env  ## start, kill and take over clusters of engines; hangs
 test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs Chromium
 	@$(make_env) --add browser
 	@"$(VENV)/bin/python" -m tests.browser.chromium
-	@"$(VENV)/bin/python" -m pytest -m browser tests/browser
+	@"$(VENV)/bin/python" -m pytest -m browser $(if $(strip $(TESTS)),$(TESTS),tests/browser)
 
 test-slurm: test-env  ## run the tests on a SLURM of their own, which needs its Debian packages: docs/slurm.md
 	@"$(VENV)/bin/python" -m pytest -m slurm $(if $(strip $(TESTS)),$(TESTS),tests/slurm)
@@ -34,7 +34,7 @@ test-grading: test-env  ## release, submit, grade and return notebooks with nbgr
 	@"$(VENV)/bin/python" -m pytest -m grading tests/grading
 
 exercises: test-env  ## check every reference, every wrong answer and hostile code: docs/exercises.md
-	@"$(VENV)/bin/python" -m pytest -n 2 -m "exercises and not thorough" tests/exercises tests/cli/test_course_copies.py
+	@"$(VENV)/bin/python" -m pytest -n 2 -m "exercises and not thorough" $(if $(strip $(TESTS)),$(TESTS),tests/exercises tests/cli/test_course_copies.py)
 
 corpus: test-env  ## run the corpus of MPI errors in strict mode and print the table: docs/corpus.md
 	@"$(VENV)/bin/python" -m tests.corpus.run_corpus

@@ -187,7 +187,8 @@ class Options:
     """A program and how to watch it.
 
     `words`: the program's path or module, and its own arguments. `command`: the command that runs it, for
-    messages. `ranks`: how many to start; 0 if a launcher has started this one.
+    messages. `ranks`: how many to start; 0 if a launcher has started this one. `launched`: `run` has started
+    this rank, and prints the report below the last words of the launcher.
     """
 
     words: tuple[str, ...]
@@ -197,12 +198,14 @@ class Options:
     json: str | None = None
     command: str = NAME
     ranks: int = 0
+    launched: bool = False
 
 
 def command_line(options: Options) -> list[str]:
     """Return the command line that runs one rank of the program; `parse` is the inverse."""
     words = [sys.executable, "-m", "mpiwatch", "--deadline", f"{options.deadline_s!r}"]
     words += ["--strict"] * options.strict
+    words += ["--launched"] * options.launched
     words += [] if options.json is None else ["--json", options.json]
     return [*words, *["-m"] * options.is_module, *options.words]
 
@@ -228,12 +231,14 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     parser.add_argument("--strict", action="store_true", help="let sends wait for their receives")
     parser.add_argument("--json", metavar="FILE", help="write the report and the exit codes to a file")
+    parser.add_argument("--launched", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module")
     parser.add_argument("program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     found = parser.parse_args(arguments)
     words = found.program, *found.arguments
-    options = Options(words, found.is_module, found.deadline, found.strict, found.json, ranks=found.ranks)
+    options = Options(words, found.is_module, found.deadline, found.strict, found.json)
+    options = replace(options, ranks=found.ranks, launched=found.launched)
     if options.ranks and (launcher := launcher_of_ranks()):
         parser.error(f"-n starts ranks, but {launcher} has already started this process as a rank")
     return options
@@ -265,7 +270,7 @@ def run(mpiexec: Sequence[str], options: Options) -> int:
         # If this process is killed, the supervisor finds the folder by its name and removes it.
         record = Path(options.json or f"{folder}/record").absolute()
         record.unlink(missing_ok=True)
-        words = command_line(replace(options, json=str(record)))
+        words = command_line(replace(options, json=str(record), launched=True))
         environment = {**os.environ, **settings(), **one_machine(spawns=True)}
         job = subprocess.Popen([*supervised(), *mpiexec, *words], env=environment)
         received: list[int] = []
@@ -281,5 +286,11 @@ def run(mpiexec: Sequence[str], options: Options) -> int:
             code = 128 + received[0]
         # After one rank has failed, launchers return different codes.
         with contextlib.suppress(OSError, ValueError, KeyError):
-            code = int(json.loads(record.read_bytes())["exit_code"])
+            content = json.loads(record.read_bytes())
+            code = int(content["exit_code"])
+            if content["report"]:
+                from mpiwatch.report import Report, render  # noqa: PLC0415  (rarely needed)
+
+                report = Report.from_json(json.dumps(content["report"]).encode())
+                print_error(f"\n{render(report, in_program=True)}\n")
     return code

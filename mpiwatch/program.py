@@ -326,11 +326,12 @@ class Job:
             if is_first:
                 head.shown_by = 1 + self.rank
         if is_first:
-            text = f"\n{render(report, in_program=True)}\n".encode(errors="replace")
-            while text:
-                text = text[os.write(sys.stderr.fileno(), text) :]
-            wait_until_read(sys.stderr.fileno())
-            self._write_json(report)
+            is_written = self._write_json(report)
+            if not (is_written and self.options.launched):  # `run` prints what it finds in the file
+                text = f"\n{render(report, in_program=True)}\n".encode(errors="replace")
+                while text:
+                    text = text[os.write(sys.stderr.fileno(), text) :]
+                wait_until_read(sys.stderr.fileno())
             head.is_shown = 1
         else:
             _wait(lambda: bool(head.is_shown), SHOWN_S)
@@ -364,9 +365,10 @@ class Job:
         elif code and self.options.json:  # when one rank fails, the launcher kills the others
             _wait(lambda: bool(slots[0].has_left) or self.report() is not None, SHOWN_S)
 
-    def _write_json(self, report: Report | None) -> None:
+    def _write_json(self, report: Report | None) -> bool:
+        """Write the file, if one is asked for; return whether it is there."""
         if not self.options.json:
-            return
+            return False
         codes = [slot.exit_code if slot.has_exited else None for slot in self.recorder.slots]
         content = {
             "exit_code": self.exit_code(report) if report else max(code or 0 for code in codes),
@@ -382,6 +384,8 @@ class Job:
         except OSError as error:
             part.unlink(missing_ok=True)
             print(f"mpiwatch: the report could not be written: {error}", file=sys.stderr, flush=True)
+            return False
+        return True
 
 
 def _findings(path: str) -> list[dict[str, object]]:

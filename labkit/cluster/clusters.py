@@ -68,7 +68,7 @@ def find_or_start(n: int, profile: str, only_own: bool) -> tuple[ipp.Cluster, st
         return own_cluster, "this notebook's cluster", False
     path = None if only_own else preferred(path for path, size in found if size == n)
     if path is not None:
-        return attach(path), f"connected to the running {path.stem.removesuffix('-')}", False
+        return attach(path), f"connected to the running cluster {path.stem.removesuffix('-')}", False
     stop_own_cluster()  # if there is one, it has another size, or its controller has died
     own_cluster = ipp.Cluster(n=n, cluster_id=OWN, profile=ipython_profile, parent=None, log=quiet)
     own_cluster.start_cluster_sync()

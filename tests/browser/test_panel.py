@@ -30,7 +30,7 @@ def test_connect_finds_a_cluster_that_the_panel_has_started(lab: Lab, page: Page
     mine.locator(".ipp-ClusterListingItem-start").click()
     mine.filter(has_text="State: running").filter(has_text="Number of engines: 2").wait_for()
 
-    assert "connected to the running cluster-mine" in notebook.run(0)
+    assert "running cluster cluster-mine" in notebook.run(0)
     assert notebook.run(1).count("2") >= 2
 
     mine.get_by_text("STOP", exact=True).click()

@@ -75,7 +75,7 @@ def listening(world: World) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]
 def test_another_user_reads_nothing_from_any_port(world: World, kernel: Kernel, ipcluster: Start) -> None:
     ipcluster("--engines=MPI", "-n", "2")
     output = kernel.run("from labkit.cluster import connect\nrc = connect(2)")
-    assert "connected to the running" in output
+    assert "connected to the running cluster" in output
     launchers, others = listening(world)
     assert others and {host for host, _ in others} == {"127.0.0.1"}
     ports = [("127.0.0.1" if host in ("0.0.0.0", "::") else host, port) for host, port in launchers | others]

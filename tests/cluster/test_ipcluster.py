@@ -49,22 +49,22 @@ module.util.connect = hold_up"""
 def test_engines_of_ipcluster_outlive_the_kernel(world: World, kernel: Kernel, ipcluster: Start) -> None:
     """Engines that connect() has revived do so, too."""
     started = ipcluster("--engines=MPI", "-n", "2")
-    assert "connected to the running" in kernel.run(CONNECT)
+    assert "connected to the running cluster" in kernel.run(CONNECT)
     # With the default period of 3 s, revived engines would take that long to register.
     assert any("--HeartMonitor.period=100" in command for command in world.commands())
     engines = kernel.run(PIDS)
     kernel.restart()
-    assert "connected to the running" in kernel.run(CONNECT)
+    assert "connected to the running cluster" in kernel.run(CONNECT)
     assert kernel.run(PIDS) == engines
 
     # ipcluster takes engines that end before it prints this line for engines that failed to start.
     assert started.stdout and any("started successfully" in line for line in started.stdout)
     kernel.run("%px import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert "connected to the running" in kernel.run(CONNECT)
+    assert "connected to the running cluster" in kernel.run(CONNECT)
     revived = kernel.run(PIDS)
     assert revived != engines
     kernel.restart()
-    assert "connected to the running" in kernel.run(CONNECT)
+    assert "connected to the running cluster" in kernel.run(CONNECT)
     assert kernel.run(PIDS) == revived
 
 

@@ -83,7 +83,7 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     copied = digest(folder / "my-notebooks" / FIRST)
 
     kernel = ServerKernel(server, f"my-notebooks/{FIRST}")
-    assert "connected to the running cluster-lab-" in kernel.run(CONNECT.format(n=2))
+    assert "running cluster cluster-lab-" in kernel.run(CONNECT.format(n=2))
     assert '"transport": "ipc"' in next(Path(match["log"]).parent.glob("kernel-*.json")).read_text()
     sleeping = kernel.start("import time\nprint('asleep', flush=True)\ntime.sleep(1000)")
     kernel.receive(sleeping, "stream")
@@ -93,7 +93,7 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     kernel.start(HANG.format(mark=str(mark)))
     wait_until(mark.exists, "rank 0 waits in a barrier")
     kernel.restart()
-    assert "connected to the running cluster-lab-" in kernel.run(CONNECT.format(n=2))
+    assert "running cluster cluster-lab-" in kernel.run(CONNECT.format(n=2))
     kernels = server.call("GET", "api/kernels")
     assert [each["id"] for each in kernels] == [kernel.id]
 
@@ -105,10 +105,10 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     # JupyterLab's cluster panel sends its requests to ipyparallel's server extension; so does this test.
     panel = server.call("POST", "ipyparallel/clusters", {"cluster_id": "panel", "n": 1})["id"]
     server.call("POST", f"ipyparallel/clusters/{quote(panel, safe='')}", {})
-    assert "connected to the running cluster-panel" in kernel.run(CONNECT.format(n=1))
+    assert "running cluster cluster-panel" in kernel.run(CONNECT.format(n=1))
     kernel.run("%px mark = rank")
     kernel.restart()
-    assert "connected to the running cluster-panel" in kernel.run(CONNECT.format(n=1))
+    assert "running cluster cluster-panel" in kernel.run(CONNECT.format(n=1))
     server.call("DELETE", f"ipyparallel/clusters/{quote(panel, safe='')}")
 
     terminal.sendintr()

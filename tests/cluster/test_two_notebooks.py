@@ -216,10 +216,10 @@ def test_a_free_cluster_is_found_while_the_chosen_one_is_in_use(
     world.env["LABKIT_CLUSTER"] = ""  # the id of the cluster that the first notebook holds
     third = notebook(world, "02_third.ipynb")
     try:
-        assert "connected to the running cluster-panel" in third.run(CONNECT.format(""))
+        assert "running cluster cluster-panel" in third.run(CONNECT.format(""))
         first.run("%px mark = rank")
         # It stays with its engines, and leaves those of the first notebook alone.
-        assert "connected to the running cluster-panel" in third.run(CONNECT.format(""))
+        assert "running cluster cluster-panel" in third.run(CONNECT.format(""))
         assert first.run("print(rc[:]['mark'])") == "[0, 1]\n"
     finally:
         third.end()

@@ -37,7 +37,8 @@ class Server(ThreadingHTTPServer):
     """Serve `files`; `requests` holds (file, range) of every request, `sent` the bytes of bodies by file.
 
     The k-th response with the file IMAGES ends after breaks[k] bytes of its body. With `drips`, a body is
-    sent byte by byte, a hundred in a second. With a `gate`, a response ends when the gate is open.
+    sent byte by byte, a hundred in a second. With a `gate`, the last byte of a response is sent when the gate
+    is open.
     """
 
     daemon_threads = True
@@ -81,11 +82,13 @@ class Handler(BaseHTTPRequestHandler):
         self.server.sent[name] = self.server.sent.get(name, 0) + len(rest)  # before the client has it
         step = 1 if self.server.drips else len(rest) or 1
         with suppress(OSError):  # the client has given up
+            if self.server.gate:
+                self.wfile.write(rest[:-1])
+                self.server.gate.wait()
+                rest = rest[-1:]
             for at in range(0, len(rest), step):
                 self.wfile.write(rest[at : at + step])
                 time.sleep(0.01 if self.server.drips else 0)
-        if self.server.gate:
-            self.server.gate.wait()
 
     def answer(self, status: int, content_range: str, length: int) -> None:
         self.send_response(status)
@@ -285,9 +288,10 @@ def test_an_impossible_cache_folder_is_reported(
 FETCH = """
 import sys
 from labkit import data
-from tests.cluster_fixtures import wait_until
+from labkit.data import download
 from tests.made_sets import archive_files, random_samples, source_for
 
+download.TIMEOUTS_S = (600, 600)  # the test decides how long the server waits, on a full machine, too
 samples = random_samples("mnist", 300, 20)
 data.SOURCES["mnist"] = source_for("mnist", samples, archive_files("mnist", samples), sys.argv[1])
 data.fetch("mnist")
@@ -307,13 +311,21 @@ def test_concurrent_processes_download_once(cache: Path, server: Server, tmp_pat
     server.gate = threading.Event()  # holds the first download until the two other processes wait
     outputs = [tmp_path / f"output-{k}" for k in range(3)]
     jobs = [start_fetching(server, output) for output in outputs]
-    said = "is fetching mnist; waiting for it"
+
+    def said() -> list[str]:
+        return [output.read_text() for output in outputs]
+
+    def two_wait_or_one_has_ended() -> bool:
+        waiting = sum("is fetching mnist; waiting for it" in text for text in said())
+        return waiting == 2 or any(job.poll() is not None for job in jobs)
+
     try:
-        wait_until(lambda: sum(said in output.read_text() for output in outputs) == 2, said)
+        wait_until(two_wait_or_one_has_ended, "two processes wait for the third one's download")
+        assert [job.poll() for job in jobs] == [None] * 3, said()
     finally:
         server.gate.set()
         statuses = [job.wait(LIMIT_S) for job in jobs]
-    assert statuses == [0, 0, 0], [output.read_text() for output in outputs]
+    assert statuses == [0, 0, 0], said()
     assert sorted(server.requests) == sorted((name, None) for name in FILES)
     assert_fetched(cache)
 
