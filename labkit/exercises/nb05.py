@@ -598,7 +598,7 @@ NEEDED = 0.95  # of the time of the fastest algorithm of section 5, on one netwo
 
 def my_allreduce(p):
     """Yield the rounds of an all-reduce of p >= 2 ranks, for an array cut in as many chunks as you like."""
-    # For a slow link of the last rank: each chunk passes it only once each way.
+    # For a slow link of the last rank: each chunk crosses it once in each direction.
     slow, fast = p - 1, np.arange(p - 1)
     right = (fast + 1) % slow
     for k in range(1, slow):
