@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -178,7 +179,7 @@ def command(ranks: int, folder: Path, copy_only: bool) -> None:
             parent=None,
             log=clusters.quiet,
         )
-    with started(folder / FIRST) as lab:
+    with started(last_used(folder)) as lab:
         try:
             if cluster:
                 cluster.start_cluster_sync()
@@ -216,6 +217,16 @@ def _prepare(folder: Path) -> None:
         click.echo("".join(f"{line}\n" for line in lines), nl=False)
     if not (folder / FIRST).exists():
         raise InputError(f"{folder} has no {FIRST}. Give the folder of the notebooks, or leave --folder out.")
+
+
+def last_used(folder: Path) -> Path:
+    """Return the copy that was saved last since the copies were made; the first notebook if none was."""
+    from labkit.cli.course.folders import RECORD  # noqa: PLC0415
+
+    record = folder / RECORD
+    made_at = record.stat().st_mtime if record.exists() else math.inf
+    saved = {path.stat().st_mtime: path for path in folder.glob("*.ipynb")}
+    return saved[max(saved)] if max(saved) > made_at else folder / FIRST
 
 
 def _stop(signum: int, frame: object) -> None:

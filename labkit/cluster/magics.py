@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial, wraps
+from itertools import takewhile
 from typing import Any
 
 from ipyparallel.client.magics import ParallelMagics
@@ -151,7 +152,28 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
         elif again := old.setup_cells.phrase():
             print(f"The ranks are {'new' if is_new else 'cleared'}: run {again} again to define their names.")
     shell.magics_manager.register(magics)
+    shell.set_custom_exc((NameError,), explain_name)
+    if magic_first not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.append(magic_first)
     private.render_errors_with(partial(text_of_error, ranks))
+
+
+def explain_name(
+    shell: Any, kind: type, error: NameError, traceback: Any, tb_offset: int | None = None
+) -> None:
+    """Show the error of an undefined name, and that the ranks may know the name."""
+    error.add_note(
+        "This cell ran in the notebook's own process. If a cell with %%px defines the name, it is on the "
+        "ranks: write %%px as the first line of this cell."
+    )
+    shell.showtraceback((kind, error, traceback), tb_offset=1)
+
+
+def magic_first(lines: list[str]) -> list[str]:
+    """Return a cell's lines with its `%%px` above the comments that precede it, as IPython demands."""
+    above = list(takewhile(lambda line: not line.strip() or line.lstrip().startswith("#"), lines))
+    magic = lines[len(above) : len(above) + 1]
+    return [*magic, *above, *lines[len(above) + 1 :]] if magic and magic[0].startswith("%%px") else lines
 
 
 def text_of_error(ranks: Ranks, error: RemoteError) -> list[str] | None:

@@ -9,9 +9,10 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 
 from labkit.children import ChildError, run_child
@@ -155,6 +156,36 @@ def cell_text(function: Callable[..., Any]) -> str:
     return textwrap.dedent(inspect.getsource(function))
 
 
+def helpers(function: Callable[..., Any], exercise: Exercise) -> list[str]:
+    """Return the texts of the functions in other cells that a function calls, directly or through others.
+
+    Of an exercise that is not solved yet, it calls the reference. The exercise brings some functions itself.
+    """
+    found: dict[str, str] = {}
+    known = compile(exercise.prelude, "<prelude>", "exec").co_names
+    own, left = function.__code__.co_filename, [function]
+    while left:
+        for name, other in names_used(left.pop()).items():
+            file = other.__code__.co_filename
+            if file == own or name in found or name in known:
+                continue
+            if is_cell(file) or file.startswith(REFERENCE):
+                with suppress(OSError):
+                    found[name] = textwrap.dedent(inspect.getsource(other))
+                    left.append(other)
+    return list(found.values())
+
+
+def names_used(function: Callable[..., Any]) -> dict[str, FunctionType]:
+    """Return the functions among the global variables whose names stand in a function's code."""
+    codes = [function.__code__]
+    for code in codes:
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    names = dict.fromkeys(name for code in codes for name in code.co_names)
+    known = {name: function.__globals__.get(name) for name in names}
+    return {name: value for name, value in known.items() if isinstance(value, FunctionType)}
+
+
 def reference_function(exercise: Exercise, names: dict[str, Any] | None = None) -> Callable[..., Any]:
     """Return the reference as a function that looks names up in `names`, those of the notebook.
 
@@ -193,6 +224,7 @@ def _answer(function: Callable[..., Any], exercise: Exercise) -> Answer:
         return Answer(_not_checked(name, f"the text of your cell is not known ({error})"), False)
     if is_stub(text, name):
         return Answer(f"{name}: not written yet; {USE}.", False)
+    text += "".join(f"\n\n{each}" for each in helpers(function, exercise))
     found = judge_text(exercise, text)
     if found.check_failed:
         return Answer(_not_checked(name, found.finding), False)
@@ -200,9 +232,11 @@ def _answer(function: Callable[..., Any], exercise: Exercise) -> Answer:
     if found.passed:
         points = counted(exercise.points, "point")
         cases = counted(found.cases, "case")
-        return Answer(f"{name}: correct ({cases}). {points}.", True)
+        below = f" {found.finding[0].upper()}{found.finding[1:]}." if found.finding else ""
+        return Answer(f"{name}: correct ({cases}). {points}.{below}", True)
     text = f"{name}: not correct yet: {found.finding}. The notebook uses the reference until it is. "
-    return Answer(f"{text}For a hint: hint({name}){_printed(found.printed)}", False)
+    magic = "%px " if _world() else ""  # the function is on the ranks
+    return Answer(f"{text}For a hint: {magic}hint({name}){_printed(found.printed)}", False)
 
 
 def _not_checked(name: str, why: str) -> str:

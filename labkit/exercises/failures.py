@@ -55,6 +55,15 @@ def finding(run: Run, text: str, exercise: Exercise, cases: Sequence[Case]) -> s
     raise CheckFailed(_last_lines(run))
 
 
+def below(run: Run, text: str) -> str:
+    """Return the error that a line of the cell below the function has raised; empty if there is none."""
+    found = [record["below"] for records in run.records for record in records if "below" in record]
+    if not found:
+        return ""
+    at = _line(found[0]["line"], text.splitlines())
+    return f"below the function, your cell raises {found[0]['type']}: {found[0]['text']}{at}"
+
+
 def _where(cases: Sequence[Case], number: int, rank: int, on_ranks: bool) -> str:
     if not 0 <= number < len(cases):
         return ""
@@ -71,7 +80,8 @@ def _error(error: dict[str, Any], lines: list[str]) -> str:
     if error["type"] == "NameError" and error["name"]:
         return (
             f"the name `{error['name']}` is not defined{at}. "
-            "The check runs this cell alone: define in it, or import, what it uses"
+            "The check knows your cells' functions and no other variable: define in this cell, or import, "
+            "what it uses"
         )
     return f"{text}{at}"
 

@@ -25,6 +25,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TextIO
 
 from labkit.exercises.exercise import Case
@@ -101,15 +102,19 @@ def _try(request: dict[str, Any], task: dict[str, Any], call: _Call, namespace: 
 
 
 def _define(text: str, name: str, namespace: dict[str, Any], writer: Writer) -> Callable[..., Any] | None:
-    """Run the student's cell, and return the function that it defines; None if it raises an error."""
+    """Run the student's cell, and return the function that it defines; None if an error comes before that.
+
+    An error below the function, in a test print for example, says nothing about the function.
+    """
     linecache.cache[CELL] = len(text), None, text.splitlines(keepends=True), CELL
     try:
         exec(compile(text, CELL, "exec"), namespace)
         function: Callable[..., Any] = namespace[name]
         return function
     except BaseException as error:
-        writer.write(error=_describe(error))
-        return None
+        is_defined = isinstance(error, Exception) and isinstance(namespace.get(name), FunctionType)
+        writer.write(**{"below" if is_defined else "error": _describe(error)})
+        return namespace[name] if is_defined else None
 
 
 def _describe(error: BaseException, what: str = "") -> dict[str, Any]:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ class Judge:
                 found = self.finding(self.outcomes(run))
         except Exception as error:
             return failed(error)
-        return Verdict(found is None, (found or "")[:MOST_WORDS], len(self.cases), printed=run.printed)
+        parts = filter(None, [found, failures.below(run, text)])
+        text = ". Also, ".join(parts)[:MOST_WORDS]
+        return Verdict(found is None, text, len(self.cases), printed=run.printed)
 
     def outcomes(self, run: Run) -> Results:
         """Return what the ranks did in each case of a run that is complete. Raise CheckFailed otherwise."""
@@ -158,7 +161,7 @@ class Judge:
             parts = zip(names, got, expected, strict=True) if names else ()
             for name, left, right in parts:
                 if found := difference(left, right, tolerance, name):
-                    return found
+                    return _in_another_order(names or [], got, expected, tolerance) or found
         return difference(got, expected, tolerance)
 
     def _parameters(self) -> list[str]:
@@ -254,6 +257,15 @@ class Judge:
                     where = f"on rank {rank} " if self.exercise.on_ranks else ""
                     return f"{where}the function changes its argument `{name}`. Work on a copy"
         return None
+
+
+def _in_another_order(names: list[str], got: Sequence[Any], expected: Any, tolerance: float | None) -> str:
+    """Return that the parts of a result are right, but in another order; empty if they are not."""
+    for order in permutations(range(len(names))):
+        if not any(difference(got[place], expected[k], tolerance) for k, place in enumerate(order)):
+            returned = [names[order.index(place)] for place in range(len(names))]
+            return f"you return ({', '.join(returned)}); the task asks for ({', '.join(names)})"
+    return ""
 
 
 def _by_case_and_rank(run: Run) -> dict[tuple[int, int], Outcome]:

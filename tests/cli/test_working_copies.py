@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
     for name in ("01.ipynb", "02.ipynb"):
         write(originals / name, OLD, "saved\n")
     assert update(originals, copies) == ["copies: your own copies of the notebooks"]
-    assert source_and_output(copies / "01.ipynb") == (OLD, "saved\n")
+    assert source_and_output(copies / "01.ipynb") == (OLD, "")  # without outputs
     return originals, copies
 
 
@@ -56,11 +57,11 @@ RUN = "copies: your runs of the older versions are in 01-old.ipynb"
 @pytest.mark.parametrize(
     ("copy", "original", "lines", "becomes"),
     [
-        pytest.param(None, None, [], (OLD, "saved\n"), id="untouched"),
-        pytest.param(None, (NEW, "new\n"), [REPLACED], (NEW, "new\n"), id="untouched-newer"),
+        pytest.param(None, None, [], (OLD, ""), id="untouched"),
+        pytest.param(None, (NEW, "new\n"), [REPLACED], (NEW, ""), id="untouched-newer"),
         pytest.param((OLD, "run\n"), None, [], (OLD, "run\n"), id="run"),
         pytest.param((OLD, "run\n"), (OLD, "other\n"), [], (OLD, "run\n"), id="run-original-run-again"),
-        pytest.param((OLD, "run\n"), (NEW, "new\n"), [REPLACED, RUN], (NEW, "new\n"), id="run-newer"),
+        pytest.param((OLD, "run\n"), (NEW, "new\n"), [REPLACED, RUN], (NEW, ""), id="run-newer"),
         pytest.param((MINE, "run\n"), None, [], (MINE, "run\n"), id="changed"),
         pytest.param((MINE, "run\n"), (NEW, "new\n"), [KEPT], (MINE, "run\n"), id="changed-newer"),
         pytest.param((NEW, "run\n"), (NEW, "new\n"), [], (NEW, "run\n"), id="changed-to-the-newer"),
@@ -81,7 +82,7 @@ def test_a_second_start(
         write(originals / "01.ipynb", *original)
     assert update(originals, copies) == lines
     assert source_and_output(copies / "01.ipynb") == becomes
-    assert source_and_output(copies / "02.ipynb") == (OLD, "saved\n")
+    assert source_and_output(copies / "02.ipynb") == (OLD, "")
     again = [line for line in lines if line == KEPT]  # until the student has decided
     assert update(originals, copies) == again
     if RUN in lines:
@@ -96,8 +97,20 @@ def test_notebooks_that_are_new_or_deleted_are_copied(folders: tuple[Path, Path]
     (copies / "01.ipynb").rename(copies / "mine.ipynb")
     write(originals / "03.ipynb", NEW)
     assert update(originals, copies) == ["copies: new: 01.ipynb, 03.ipynb"]
-    assert source_and_output(copies / "01.ipynb") == (OLD, "saved\n")
+    assert source_and_output(copies / "01.ipynb") == (OLD, "")
     assert source_and_output(copies / "mine.ipynb") == (MINE, "")
+
+
+def test_the_notebook_that_was_saved_last_is_opened(folders: tuple[Path, Path]) -> None:
+    originals, copies = folders
+    write(originals / "00_meet_the_cluster.ipynb", NEW)
+    update(originals, copies)
+    first = copies / "00_meet_the_cluster.ipynb"
+    for path in copies.iterdir():
+        os.utime(path, (1, 1))
+    assert lab.last_used(copies) == first
+    write(copies / "01.ipynb", MINE)
+    assert lab.last_used(copies) == copies / "01.ipynb"
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"cells": [{}]}'])
@@ -129,7 +142,7 @@ def test_each_run_of_an_older_version_is_kept(folders: tuple[Path, Path]) -> Non
         write(originals / "01.ipynb", f"print({number + 1})", "saved\n")
         assert name in update(originals, copies)[-1]
         assert source_and_output(copies / name) == (source, f"mine {number}\n")
-        assert source_and_output(copies / "01.ipynb") == (f"print({number + 1})", "saved\n")
+        assert source_and_output(copies / "01.ipynb") == (f"print({number + 1})", "")
 
 
 def test_commands_that_update_the_same_copies_at_once_take_turns(tmp_path: Path) -> None:

@@ -43,3 +43,10 @@ def test_engines_do_not_have_it(kernel: Kernel) -> None:
     kernel.run("rc = connect(1)")
     said = kernel.run("%px print('px' in get_ipython().magics_manager.magics['cell'])")
     assert "False" in said, said
+
+
+def test_a_name_of_the_ranks_is_explained_and_a_comment_may_stand_above_px(kernel: Kernel) -> None:
+    kernel.run("rc = connect(1)")
+    assert "[stdout:0] 1" in kernel.run("# The rank's own number\n\n%%px\nmine = 1\nprint(mine)")
+    said = kernel.run("mine + 1")
+    assert "name 'mine' is not defined" in said and "write %%px as the first line" in said, said

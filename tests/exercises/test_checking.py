@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 from typing import Any
 
 import pytest
@@ -145,3 +146,38 @@ def test_a_hypothesis_needs_three_fields_and_a_second_attempt_if_its_verdict_is_
         checking.answer("10-a-balance", predicts=predicts, rejected_by=rejected_by, verdict=verdict)
         assert " ".join(capsys.readouterr().out.split()).startswith(begins)
     assert record.progress().answers["10-a-balance"] == "a Rejected by: 1 Verdict: rejected"
+
+
+def define(number: int, text: str, names: dict[str, Any]) -> None:
+    """Run a cell of a notebook."""
+    file = f"/tmp/ipykernel_1/{number}.py"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    exec(compile(text, file, "exec"), names)
+
+
+BACKWARD = "def linear_backward(dy, x, w):\n    return {}\n"
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["def mul(a, b):\n    return a @ b\n", BACKWARD.format("mul(dy, w.T), mul(x.T, dy), dy.sum(0)")],
+         "correct"),
+        (["def tail(a):\n    return total(a)\n", "def total(a):\n    return a.sum(0)\n",
+          BACKWARD.format("dy @ w.T, x.T @ dy, tail(dy)")], "correct"),
+        ([BACKWARD.format("dy @ w.T, x.T @ dy, dy.sum(0)") + "print(rank)\n"],
+         "correct .* Below the function, your cell raises NameError: name 'rank' is not defined at line 3"),
+        ([BACKWARD.format("dy @ w.T, dy.sum(0), x.T @ dy")], r"you return \(dx, db, dw\); the task asks for"),
+        ([BACKWARD.format("dy @ w.T, x.T @ dy, more") + "more = 1\n"], "not correct yet"),
+        (["more = 1\n", BACKWARD.format("dy @ w.T, x.T @ dy, more")], "the name `more` is not defined"),
+    ],
+)  # fmt: skip
+def test_cells_are_judged_as_a_student_runs_them(
+    cells: list[str], expected: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any, tmp_path: Any
+) -> None:
+    monkeypatch.setenv(record.FILE, str(tmp_path / "progress.json"))
+    names: dict[str, Any] = {"rank": 0}
+    for number, text in enumerate(cells):
+        define(number, text, names)
+    checking.check(names["linear_backward"])
+    assert re.search(expected, " ".join(capsys.readouterr().out.split()))

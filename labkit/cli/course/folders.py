@@ -26,6 +26,7 @@ from typing import Any
 import nbformat
 
 import labkit
+from labkit.cli.course.copies import clear
 from labkit.files import atomic_write, kept_beside
 
 # An image begins with an exclamation mark.
@@ -152,7 +153,7 @@ def update(originals: Path, copies: Path) -> list[str]:
     notebooks have a newer version.
     """
     copies.mkdir(exist_ok=True)
-    files = contents(sorted(originals.glob("*.ipynb")), lambda notebook: None)
+    files = contents(sorted(originals.glob("*.ipynb")), clear)
     with _alone(copies):
         return _update(files, copies)
 
