@@ -129,6 +129,14 @@ def minutes_of(session: Session) -> Minutes:
     )
 
 
+def minutes_of_notebook(number: str) -> float:
+    """Return the minutes of a whole notebook with all its exercises, counted as those of a session."""
+    cells = _cells(number)
+    reading = sum(seconds_to_read(cell) for cell in cells)
+    running = sum(_running(number, cells, [cell.task for cell in cells if cell.task]))
+    return (reading + running) / 60 + of_catalogue(number)[0]
+
+
 def up_to(number: str, sections: list[str]) -> list[Cell]:
     """Return the cells of a notebook from its top to the end of the last of some sections."""
     cells = _cells(number)
@@ -181,7 +189,10 @@ def _rows() -> list[str]:
 
 
 def _accounts(page: str) -> Iterator[str]:
-    """Yield for each plan a table of its sessions: where their minutes go, and how many are left."""
+    """Yield where the minutes go: of whole notebooks; of each plan's sessions, and how many are left."""
+    for path in sorted(ROOT.glob("notebooks/*.ipynb")):
+        counted = math.ceil(minutes_of_notebook(path.name[:2]))
+        yield f"{path.stem:<25}{times(path)[0]:>5} minutes estimated, {counted:>3} counted"
     for plan, length in ((found[1], int(found[2])) for found in PLAN.finditer(page)):
         columns = *Minutes._fields, "left"
         yield f"{plan + ', minutes':<16}" + "".join(f"{name:>9}" for name in columns)
