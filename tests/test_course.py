@@ -75,7 +75,9 @@ def test_the_syllabus_names_exercises_of_the_six_sessions() -> None:
 
 def test_the_figures_to_begin_with_are_in_their_sections() -> None:
     found = re.findall(r"^\| (\d\d) \|.*\[section (\d)\]\(.*\), cells? (.*) \| .* \|$", PAGE, re.MULTILINE)
-    assert [number for number, *_ in found] == [path.name[:2] for path in NOTEBOOKS]
+    assert [number for number, *_ in found] == [
+        path.name[:2] for path in NOTEBOOKS[:11]
+    ]  # 11 shows that of 06
     for number, section, names in found:
         cells = course_numbers.up_to(number, [section])
         figures = {cell.id for cell in cells if cell.section == section and cell.figures}
