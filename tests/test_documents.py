@@ -98,7 +98,7 @@ def test_environment_yml_names_what_pyproject_names() -> None:
 
 
 def test_pip_takes_the_section_of_environment_yml_and_installs_the_lab_alone(tmp_path: Path) -> None:
-    """conda writes the section into a requirements file, and gives it to pip in the folder of the clone."""
+    """Requirements are written from the section by conda, which gives them to pip in the clone's folder."""
     _, section = (ROOT / "environment.yml").read_text().split("  - pip:\n")
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("".join(line.strip().removeprefix("- ") + "\n" for line in section.splitlines()))

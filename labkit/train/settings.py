@@ -19,8 +19,8 @@ LR_SCHEDULES = "constant", "step", "warm-up", "cosine"
 DATA = "linear", "digits", "mnist", "cifar10"
 SHARDS = "contiguous", "strided", "shuffled", "by-label", "outlying", "weighted"
 ALGORITHMS = (
-    "mpi", "mpi-allgather", "allgather", "root", "ring", "tree", "recursive-doubling", "halving-doubling",
-    "shared-memory", "auto",
+    "mpi", "mpi-allgather", "allgather", "gather-scatter", "root", "ring", "ring-reduce", "tree",
+    "recursive-doubling", "halving-doubling", "shared-memory", "auto",
 )  # fmt: skip
 AGGREGATES = "sum", "mean", "weighted", "median", "trimmed-mean"
 
