@@ -17,7 +17,7 @@ BUFFERS: tuple[Buffers, ...] = get_args(Buffers)
 LR_SCHEDULES = "constant", "step", "warm-up", "cosine"
 # The names in labkit.data and labkit.comm, repeated because importing those loads NumPy and MPI.
 DATA = "linear", "digits", "mnist", "cifar10"
-SHARDS = "contiguous", "strided", "shuffled", "by-label", "outlying", "weighted"
+SHARDS = "contiguous", "strided", "shuffled", "distributed-sampler", "by-label", "outlying", "weighted"
 ALGORITHMS = (
     "mpi", "mpi-allgather", "allgather", "gather-scatter", "root", "ring", "ring-reduce", "tree",
     "recursive-doubling", "halving-doubling", "shared-memory", "auto",
