@@ -109,7 +109,8 @@ class Batches:
         """Return the batches of a data set, sharded by one of `data.SCHEMES`. Collective.
 
         "shuffled" and "distributed-sampler" reshuffle the samples in each epoch, by `seed`; "weighted" deals
-        them in proportion to the ranks' `speeds`. With an `augmentation`, `seed` also decides what happens to each image.
+        them in proportion to the ranks' `speeds`. With an `augmentation`, `seed` also decides what happens to
+        each image.
         """
         n = len(dataset.targets)
 
