@@ -104,6 +104,20 @@ def test_environment_yml_names_what_pyproject_names() -> None:
     assert conda == {ON_CONDA_FORGE.get(name, name): specifier for name, specifier in wanted().items()}
 
 
+def test_pip_takes_the_section_of_environment_yml_and_installs_the_lab_alone(tmp_path: Path) -> None:
+    """Requirements are written from the section by conda, which gives them to pip in the clone's folder."""
+    _, section = (ROOT / "environment.yml").read_text().split("  - pip:\n")
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("".join(line.strip().removeprefix("- ") + "\n" for line in section.splitlines()))
+    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--no-build-isolation"]
+    done = subprocess.run(
+        [*pip, "--disable-pip-version-check", "-U", "-r", requirements],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == f"Would install labkit-{__version__}"
+
+
 def test_the_lock_holds_every_dependency_within_its_bounds_with_hashes_and_no_address() -> None:
     text = (ROOT / "requirements.lock").read_text()
     assert "://" not in text

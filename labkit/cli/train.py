@@ -163,7 +163,8 @@ def _runs(out: Path, preset: str) -> dict[str, Path]:
     found = {}
     for name in PRESETS:
         folder = out if name == preset else out.parent / name
-        if PRESETS[name].report == report and (name == preset or _is_run_of(folder, name)):
+        of_report = PRESETS[name].report == report or name == PRESETS[preset].against
+        if of_report and (name == preset or _is_run_of(folder, name)):
             settings = json.loads((folder / "run.json").read_text())["settings"]
             label = name.removeprefix(f"report-{report.lower()}-")
             found[f"{label}, after stepping" if settings["average_after_step"] else label] = folder

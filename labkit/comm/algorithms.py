@@ -77,6 +77,23 @@ def _gather_by_mpi(comm: MPI.Intracomm, rows: np.ndarray, blocking: bool) -> Ste
     return _library(comm, "Iallgather", comm.Iallgather(MPI.IN_PLACE, rows))
 
 
+def gather_scatter(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
+    """Gather all gradients on rank 0, which sums them and scatters copies of the sum, as in report C (2a)."""
+    if factor != 1.0:
+        gradient *= gradient.dtype.type(factor)
+    rows = kept_rows(comm, gradient) if comm.rank == 0 else None
+    if blocking:
+        comm.Gather(gradient, rows)
+    else:
+        yield from _library(comm, "Igather", comm.Igather(gradient, rows))
+    if rows is not None:
+        add_up(rows, np.ones(comm.size, gradient.dtype), rows)
+    if blocking:
+        comm.Scatter(rows, gradient)
+    else:
+        yield from _library(comm, "Iscatter", comm.Iscatter(rows, gradient))
+
+
 # How every rank gets every gradient, by the name of the algorithm: fill rows, (p, n), with each rank's own.
 GATHER: dict[str, Callable[[MPI.Intracomm, np.ndarray, bool], Steps]] = {
     "allgather": _gather_by_ring,
@@ -89,6 +106,7 @@ FIXED: dict[str, Algorithm] = {
     "mpi": mpi,
     "mpi-allgather": _by_allgather("mpi-allgather"),
     "allgather": _by_allgather("allgather"),
+    "gather-scatter": gather_scatter,
     **{name: _scheduled(name) for name in ALLREDUCE},
     "shared-memory": shared_memory,
 }

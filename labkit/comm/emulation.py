@@ -92,8 +92,8 @@ class EmulatedComm(CommWrapper):
     the last rank joined: ⌈log₂ p⌉ latencies (twice as many for Allreduce), and the bytes that have to pass a
     port, at the slowest port. Of n bytes in the whole array these are 2(p-1)/p·n for Allreduce, (p-1)/p·n for
     Allgather, Alltoall and Reduce_scatter_block, n for Bcast and Reduce; for Gather and Scatter (p-1)/p·n at
-    the root and n/p elsewhere. Iallreduce and Iallgather take as long as Allreduce and Allgather, and one
-    that is started before another has completed begins after it.
+    the root and n/p elsewhere. Iallreduce, Iallgather, Igather and Iscatter take as long as the blocking
+    calls, and one that is started before another has completed begins after it.
 
     Barriers and methods that pickle objects (lower case) take no emulated time, since in the lab they do
     bookkeeping. Methods that can neither be delayed nor count as bookkeeping raise NotImplementedError.
@@ -140,7 +140,8 @@ class EmulatedComm(CommWrapper):
         if p == 1:
             return 0.0
         latencies = (2 if "allreduce" in name.lower() else 1) * math.ceil(math.log2(p))
-        size = _through_a_port(name.removeprefix("I").capitalize(), p, given)
+        name = name.removeprefix("I").capitalize()
+        size = _through_a_port(name, p, given)
         root = given.get("root", 0) if name in ("Gather", "Scatter") else None
         at_ports = [
             size * (p - 1 if rank == root else 1) * link.s_per_byte for rank, link in enumerate(self.links)
@@ -427,7 +428,7 @@ wrap(EmulatedComm, ("Send", "Ssend"), _send)
 wrap(EmulatedComm, ("Irecv",), _start_to_receive)
 wrap(EmulatedComm, ("Recv",), _receive)
 wrap(EmulatedComm, ("Sendrecv",), _exchange)
-wrap(EmulatedComm, ("Iallreduce", "Iallgather"), _start)
+wrap(EmulatedComm, ("Iallreduce", "Iallgather", "Igather", "Iscatter"), _start)
 wrap(EmulatedComm, ("Allreduce", "Allgather", "Alltoall", "Reduce_scatter_block"), _delay)
 wrap(EmulatedComm, ("Bcast", "Reduce", "Gather", "Scatter"), _delay)
 DELAYED = [name for name in vars(EmulatedComm) if name[0].isupper() and name != "Free"]

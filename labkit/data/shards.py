@@ -25,14 +25,17 @@ def strided(n: int, rank: int, size: int) -> np.ndarray:
     return np.arange(rank, n, size)
 
 
-def shuffled(n: int, rank: int, size: int, seed: int, epoch: int) -> np.ndarray:
+def shuffled(n: int, rank: int, size: int, seed: int, epoch: int, *, pad: bool = False) -> np.ndarray:
     """Return every size-th sample, starting at `rank`, of a new random order in each epoch.
 
-    All ranks draw the same order from seed and epoch, so every sample is used exactly once, and none is
-    repeated to make the shards equal (as PyTorch's DistributedSampler does). Result: (n_rank,), int64.
+    All ranks draw the same order from seed and epoch, so every sample is used exactly once. With `pad`, the
+    first of the order are repeated until all shards are equal, as PyTorch's DistributedSampler does it.
+    Result: (n_rank,), int64.
     """
     _check(n, rank, size)
     order = np.random.default_rng([seed, epoch, *b"shuffled shards"]).permutation(n)
+    if pad:
+        order = np.resize(order, -(-n // size) * size)
     return order[rank::size].copy()  # a view would keep the whole order in memory
 
 
@@ -99,7 +102,7 @@ def _apportion(n: int, weights: np.ndarray) -> np.ndarray:
 
 
 # The choices of `labkit train --shard`.
-SCHEMES = ("contiguous", "strided", "shuffled", "by-label", "outlying", "weighted")
+SCHEMES = ("contiguous", "strided", "shuffled", "distributed-sampler", "by-label", "outlying", "weighted")
 
 
 def scheme(
@@ -112,9 +115,10 @@ def scheme(
 ) -> Scheme:
     """Return the scheme of that name as a function of n, rank and size.
 
-    "by-label" and "outlying" need the targets of all samples, (n,) or (n, outputs); "shuffled" uses the seed
-    and the epoch; "weighted" needs the speeds. For "outlying", rank size // 2 is the outlier, as in report A.
-    Raise ValueError for an unknown name or missing targets.
+    "by-label" and "outlying" need the targets of all samples, (n,) or (n, outputs); "shuffled" and
+    "distributed-sampler", which pads, use the seed and the epoch; "weighted" needs the speeds. For
+    "outlying", rank size // 2 is the outlier, as in report A. Raise ValueError for an unknown name or
+    missing targets.
     """
     if name not in SCHEMES:
         raise ValueError(f"no sharding scheme {name!r}; available: {', '.join(SCHEMES)}")
@@ -128,6 +132,7 @@ def scheme(
         "contiguous": contiguous,
         "strided": strided,
         "shuffled": partial(shuffled, seed=seed, epoch=epoch),
+        "distributed-sampler": partial(shuffled, seed=seed, epoch=epoch, pad=True),
     }
     return schemes[name]
 

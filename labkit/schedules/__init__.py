@@ -22,6 +22,7 @@ from labkit.schedules.ring import (
     ring_allgather,
     ring_allreduce,
     ring_reduce,
+    ring_reduce_broadcast,
     ring_reduce_scatter,
 )
 from labkit.schedules.schedule import (
@@ -58,6 +59,7 @@ from labkit.schedules.verifier import ScheduleError, contents_by_round, verify
 ALLREDUCE: dict[str, Callable[[int], Schedule]] = {
     "root": root_allreduce,
     "ring": ring_allreduce,
+    "ring-reduce": ring_reduce_broadcast,
     "tree": tree_allreduce,
     "recursive-doubling": recursive_doubling,
     "halving-doubling": halving_doubling,

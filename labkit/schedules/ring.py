@@ -43,3 +43,11 @@ def ring_reduce(p: int) -> Iterator[Round]:
     rank = np.arange(1, p)
     if p > 1:
         yield copy_round(rank, 0, rank)
+
+
+@collective("allreduce")
+def ring_reduce_broadcast(p: int) -> Iterator[Round]:
+    """Ring reduce to rank 0, which then sends the sum to the other ranks, one after the other."""
+    yield from ring_reduce(p)
+    for rank in range(1, p):
+        yield copy_round(0, rank, 0, p)

@@ -108,8 +108,9 @@ class Batches:
     ) -> Batches:
         """Return the batches of a data set, sharded by one of `data.SCHEMES`. Collective.
 
-        "shuffled" reshuffles the samples in each epoch, by `seed`; "weighted" deals them in proportion to the
-        ranks' `speeds`. With an `augmentation`, `seed` also decides what happens to each image.
+        "shuffled" and "distributed-sampler" reshuffle the samples in each epoch, by `seed`; "weighted" deals
+        them in proportion to the ranks' `speeds`. With an `augmentation`, `seed` also decides what happens to
+        each image.
         """
         n = len(dataset.targets)
 
@@ -123,7 +124,8 @@ class Batches:
         cut, slices = global_batch, None
         if scheme == "weighted" and global_batch:
             cut, slices = None, data.batches_by_index(indices(1), n, global_batch)
-        reshard = (lambda epoch: dataset.shard(shards(epoch))) if scheme == "shuffled" else None
+        anew = scheme in ("shuffled", "distributed-sampler")
+        reshard = (lambda epoch: dataset.shard(shards(epoch))) if anew else None
         batches = cls(comm, x, y, cut, slices=slices, reshard=reshard)
         if augmentation:
             flat = f"expected images (n, channels, height, width) to augment, got shape {x.shape}"

@@ -11,7 +11,7 @@ import numpy as np
 from labkit.nn import Model
 from labkit.train.steps import Epoch, Step
 
-MOST_NAMES = 2  # W and b; a line of output has no room for more
+MOST_NAMES = 2  # W and b; each has a line of output in each epoch
 ALL = "all"  # the name under which the whole gradient of a model with more parameters is measured
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,10 +14,13 @@ import numpy as np
 from labkit import reports
 from labkit.train.presets import PRESETS
 from labkit.train.run_record import PARTS, fractions, seconds_per_iteration
+from labkit.train.settings import Settings
 from labkit.train.steps import Epoch
+from mpiwatch.report import counted
 
-LABEL, NUMBER = 30, 8  # columns
-IMAGES_PER_PERCENT = 10_000 / 100  # the test sets of CIFAR-10 and of MNIST have 10,000 images
+LABEL, NUMBER = 29, 9  # columns
+BARS = "▁▂▃▄▅▆▇█"
+MOST_BARS = 60  # in a line
 
 
 class Row(NamedTuple):
@@ -24,42 +31,85 @@ class Row(NamedTuple):
     printed: list[float]
 
 
-# By report, what it prints: the table and the column with the figures, under the names of `compare`.
-PRINTED = {
-    "C": {
-        "loss, iteration 20": ("c_ranks", "loss_20"),
-        "loss, iteration 40": ("c_ranks", "loss_40"),
-        "training accuracy (%)": ("c_ranks", "training_accuracy_percent"),
-        "test accuracy (%)": ("c_ranks", "test_correct"),
-        "time per iteration (s)": ("c_ranks", "time_s"),
-        "compute (%)": ("c_shares", "compute_percent"),
-        "exposed communication (%)": ("c_shares", "communication_percent"),
+# By report, what it prints: the table, the column with the figures, and what they are divided by, under the
+# names of `compare`. Report A prints each of its figures in every epoch.
+PRINTED: dict[str, dict[str, tuple[str, str, float]]] = {
+    "A": {
+        "mean gradient W, epoch {}": ("a_epochs", "grad_W_mean", 1),
+        "contribution W (%), epoch {}": ("a_epochs", "contribution_W_percent", 1),
+        "mean gradient b, epoch {}": ("a_epochs", "grad_b_mean", 1),
+        "contribution b (%), epoch {}": ("a_epochs", "contribution_b_percent", 1),
+        "loss, epoch {}": ("a_epochs", "loss", 1),
+        "sync time, epoch {} (ms)": ("a_epochs", "sync_time_s", 1e-3),
     },
-    "D": {"test accuracy (%)": ("d_runs", "test_correct"), "training time (s)": ("d_runs", "time_s")},
+    "C": {
+        "loss, iteration 20": ("c_ranks", "loss_20", 1),
+        "loss, iteration 40": ("c_ranks", "loss_40", 1),
+        "average training loss": ("c_ranks", "average_loss", 1),
+        "training accuracy (%)": ("c_ranks", "training_accuracy_percent", 1),
+        "test accuracy (%)": ("c_ranks", "test_correct", 100),  # of 10,000 images
+        "time per iteration (s)": ("c_ranks", "time_s", 1),
+        "compute (%)": ("c_shares", "compute_percent", 1),
+        "exposed communication (%)": ("c_shares", "communication_percent", 1),
+    },
+    "D": {
+        "test accuracy (%)": ("d_runs", "test_correct", 100),
+        "training time (s)": ("d_runs", "time_s", 1),
+    },
     "E": {
-        "loss, epoch 1": ("e_runs", "loss_1"),
-        "loss, epoch 100": ("e_runs", "loss_100"),
-        "accuracy, epoch 1 (%)": ("e_runs", "accuracy_1_percent"),
-        "accuracy, epoch 100 (%)": ("e_runs", "accuracy_100_percent"),
-        "training time (s)": ("e_runs", "time_s"),
+        "loss, epoch 1": ("e_runs", "loss_1", 1),
+        "loss, epoch 100": ("e_runs", "loss_100", 1),
+        "accuracy, epoch 1 (%)": ("e_runs", "accuracy_1_percent", 1),
+        "accuracy, epoch 100 (%)": ("e_runs", "accuracy_100_percent", 1),
+        "training time (s)": ("e_runs", "time_s", 1),
     },
 }
 
 
 def printed(preset: str) -> dict[str, list[float]]:
-    """Return the figures that a preset's report prints: one for each rank or one for all."""
-    report = PRESETS[preset].report
-    set_up, found = preset.removeprefix(f"report-{report.lower()}-"), {}
-    for name, (table, column) in PRINTED[report].items():
-        if set_up == "ring" and "epoch 100" in name:
-            figures = reports.read("e_ring_last")[column]  # of each rank
+    """Return the figures that a preset's report prints, one for each rank (nan: not printed) or for all."""
+    chosen, found = PRESETS[preset], {}
+    for name, (table, column, unit) in PRINTED.get(chosen.report, {}).items():
+        columns = reports.read(table)
+        if chosen.set_up == "ring" and "epoch 100" in name:
+            found[name] = reports.read("e_ring_last")[column] / unit  # of each rank
+        elif chosen.report == "A":
+            for epoch in np.unique(columns["epoch"]):
+                found[name.format(epoch)] = columns[column][columns["epoch"] == epoch] / unit
         else:
-            columns = reports.read(table)
-            set_ups = columns["set_up" if report == "C" else "algorithm"]
-            figures = columns[column][set_ups == set_up]
-        if not np.isnan(figures).any():
-            found[name] = (figures / IMAGES_PER_PERCENT if column == "test_correct" else figures).tolist()
-    return found
+            set_ups = columns["set_up" if "set_up" in columns else "algorithm"]
+            found[name] = columns[column][set_ups == chosen.set_up] / unit
+    return {name: figures.tolist() for name, figures in found.items() if not np.isnan(figures).all()}
+
+
+def beside(
+    preset: str, settings: Settings, ranks: int, folder: Path
+) -> tuple[dict[str, list[float]], list[str]]:
+    """Return the figures that stand beside a run in this folder, by name, and remarks to read before them.
+
+    They are the report's, if the run has its data set and number of ranks, or those of the plain run that
+    lies beside the folder.
+    """
+    chosen, figures, remarks = PRESETS[preset], printed(preset), list[str]()
+    if chosen.against:
+        with suppress(OSError, ValueError, KeyError):
+            plain = json.loads((folder.parent / chosen.against / "run.json").read_text())
+            if plain["ranks"] == ranks:
+                figures = {row["name"]: row["measured"] for row in plain["comparison"]}
+        if not figures:
+            remarks = [f"For a plain run beside it, first: labkit train --preset {chosen.against}"]
+    elif settings.data != chosen.data:
+        command = f"labkit data fetch {chosen.data}"
+        remarks.append(f"On {settings.data}. The report's figures need its data set: {command}")
+    if ranks != chosen.ranks and not chosen.against:
+        command = f"mpiexec -n {chosen.ranks} labkit train --preset {preset}"
+        remarks.append(
+            f"On {counted(ranks, 'rank')}. The report's figures need its {chosen.ranks}: {command}"
+        )
+    usual = asdict(Settings.complete({}, chosen.on(settings.data)))
+    figures = {} if remarks else figures
+    changed = [f"{name} {value}" for name, value in asdict(settings).items() if value != usual[name]]
+    return figures, remarks + [f"Changed: {', '.join(changed)}"] * bool(changed)
 
 
 def compare(
@@ -68,8 +118,10 @@ def compare(
     iterations: np.ndarray,
     ended: Sequence[Mapping[str, Any]],
     log_every: int | None,
+    *,
+    figures: Mapping[str, list[float]],
 ) -> list[Row]:
-    """Return what the report of a preset prints, from the measurements of all ranks.
+    """Return what the report of a preset prints, from the measurements of all ranks, beside these figures.
 
     `ended` is what each rank found at the end of the run. Shape: iterations (p, n, 6), see run_record.py.
     """
@@ -79,41 +131,69 @@ def compare(
     if report == "C":
         for number in range(log_every or 1, iterations.shape[1] + 1, log_every or 1):
             found[f"loss, iteration {number}"] = iterations[:, number - 1, 1]
+        found["average training loss"] = iterations[:, :, 1].mean(axis=1)
         found["training accuracy (%)"] = [_accuracy(own) for own in by_rank]
-    if report == "E":
-        for epoch in 0, -1:
-            number = rows[epoch].epoch
-            found[f"loss, epoch {number}"] = [own[epoch].local_loss for own in by_rank]
-            found[f"accuracy, epoch {number} (%)"] = [_accuracy(own[epoch:][:1]) for own in by_rank]
-    found["test accuracy (%)"] = [100 * one["test_accuracy"] for one in ended]
+    for at in (0, -1) if report in "ABE" else ():
+        epochs = [own[at] for own in by_rank]
+        number = epochs[0].epoch
+        if report == "E":
+            found[f"loss, epoch {number}"] = [epoch.local_loss for epoch in epochs]
+            found[f"accuracy, epoch {number} (%)"] = [_accuracy([epoch]) for epoch in epochs]
+            continue
+        for name in epochs[0].contribution:
+            found[f"mean gradient {name}, epoch {number}"] = [epoch.gradient_mean[name] for epoch in epochs]
+            parts = [100 * epoch.contribution[name] for epoch in epochs]
+            found[f"contribution {name} (%), epoch {number}"] = parts
+        found[f"loss, epoch {number}"] = [epoch.local_loss for epoch in epochs]
+        found[f"global loss, epoch {number}"] = [epoch.global_loss for epoch in epochs]
+        sync_ms = [1e3 * (epoch.wait_s + epoch.transfer_s) for epoch in epochs]
+        found[f"sync time, epoch {number} (ms)"] = sync_ms
+    if report in "CDE":
+        found["test accuracy (%)"] = [100 * one["test_accuracy"] for one in ended]
     if report == "C":
         found["time per iteration (s)"] = seconds_per_iteration(iterations)
         for part, of_ranks in zip(PARTS, 100 * fractions(iterations).T, strict=True):
             found[f"{part} (%)"] = of_ranks
     else:
         found["training time (s)"] = [one["total_s"] for one in ended]
-    figures = printed(preset)
     return [
         Row(name, [float(value) for value in measured], figures.get(name, []))
         for name, measured in found.items()
     ]
 
 
-def as_text(preset: str, data: str, compared: Sequence[Row]) -> str:
-    """Return the comparison as text, with a column for each rank; `data` is the data set that was used."""
-    chosen = PRESETS[preset]
+def as_text(preset: str, compared: Sequence[Row], remarks: Sequence[str], losses: np.ndarray) -> str:
+    """Return the comparison as text, with a column for each rank; without figures, show the loss as a curve.
+
+    Shape: losses (iterations,).
+    """
+    chosen, has_figures = PRESETS[preset], any(row.printed for row in compared)
     ranks = len(compared[0].measured)
     head = "measured on ranks 0, 1, …" if ranks > 2 else "measured"
-    width = max(NUMBER * ranks, len(head)) + 2
-    lines = [f"Report {chosen.report}, {chosen.about}"]
-    if data != chosen.cached:
-        lines.append(f"On {data}; the report's data set, {chosen.cached}: labkit data fetch {chosen.cached}")
-    lines.append(f"{'':{LABEL}}{head:{width}}report")
-    lines += [
-        f"{row.name:{LABEL}}{_numbers(row.measured):{width}}{_numbers(row.printed) or '–'}"
-        for row in compared
-    ]
+    width = max(NUMBER * ranks, len(head)) + 1
+    lines = [f"Report {chosen.report}, {chosen.about}", *remarks]
+    lines.append(f"{'':{LABEL}}{head:{width}}{(chosen.against or 'report') * has_figures}".rstrip())
+    for row in compared:
+        figures = (_numbers(row.printed) or "–") * has_figures
+        lines.append(f"{row.name:{LABEL}}{_numbers(row.measured):{width}}{figures}".rstrip())
+    if not has_figures:
+        lines += [
+            "The shape of the loss, from its lowest to its highest value:",
+            f"{curve(losses)}  this run",
+        ]
+        if chosen.set_up == "ring":
+            of_ring, last = reports.read("e_ring_losses"), reports.read("e_ring_last")["loss_100"].mean()
+            known = np.isfinite(of_ring["loss"])
+            epochs, printed = np.append(of_ring["epoch"][known], 100), np.append(of_ring["loss"][known], last)
+            lines.append(f"{curve(np.interp(np.arange(1, 101), epochs, printed))}  the report")
     return "\n".join([*lines, *([chosen.hint] if chosen.hint else [])])
+
+
+def curve(values: np.ndarray) -> str:
+    """Return a curve as bars: the lowest for its lowest value, the highest for its highest. Shape: (n,)."""
+    at = np.linspace(0, len(values) - 1, min(MOST_BARS, len(values))).astype(int)
+    heights = (values[at] - values[at].min()) / (np.ptp(values[at]) or 1)
+    return "".join(BARS[round(height * (len(BARS) - 1))] for height in heights.tolist())
 
 
 def _accuracy(rows: Sequence[Epoch]) -> float:
@@ -124,4 +204,4 @@ def _accuracy(rows: Sequence[Epoch]) -> float:
 
 
 def _numbers(values: Sequence[float]) -> str:
-    return "".join(f"{value:<{NUMBER}.4g}" for value in values).rstrip()
+    return "".join(f"{'–' if np.isnan(value) else f'{value:.4g}':{NUMBER}}" for value in values).rstrip()

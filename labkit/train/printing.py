@@ -107,8 +107,8 @@ class Printer(Callback):
 def start_lines(settings: Settings, about: Mapping[str, Any], parameters: int, steps: int) -> str:
     """Return a line with what is trained, on what, and for how long, from the settings and the run's record.
 
-    If there are several hosts, a second line says "rank 0 on n1; ranks 1, 2 on n2"; with the algorithm
-    "auto", the last line says what it has chosen.
+    The second line says "rank 0 on n1; ranks 1, 2 on n2"; with the algorithm "auto", the last line says what
+    it has chosen.
     """
     p, samples = about["ranks"], about["batches"]["samples"]
     which = f"{settings.model} ({parameters:,} parameters) on {settings.data} ({samples:,} samples)"
@@ -117,8 +117,7 @@ def start_lines(settings: Settings, about: Mapping[str, Any], parameters: int, s
     ranks: dict[str, list[int]] = {}
     for rank, host in enumerate(about["hosts"]):
         ranks.setdefault(host, []).append(rank)
-    if len(ranks) > 1:
-        lines.append("; ".join(f"{ranks_phrase(own)} on {host}" for host, own in ranks.items()))
+    lines.append("; ".join(f"{ranks_phrase(own)} on {host}" for host, own in ranks.items()))
     if "auto" in about:
         lines.append(about["auto"])
     return "\n".join(lines)
@@ -136,13 +135,13 @@ def epoch_line(row: Epoch) -> str:
 
 
 def gradient_lines(row: Epoch) -> list[str]:
-    """Return the line of an epoch's gradient norms and contributions, and of the drift; none if unknown."""
-    lines = []
-    if row.contribution:
-        named = {name: "" if name == ALL else f"{name} " for name in row.contribution}
-        norms = ", ".join(f"{name}{row.gradient_norm[key]:.4g}" for key, name in named.items())
-        parts = ", ".join(f"{name}{100 * row.contribution[key]:.4g} %" for key, name in named.items())
-        lines.append(f"epoch {row.epoch}: gradient norm {norms}; contribution {parts}")
+    """Return a line about the gradient of each parameter, and one about the drift; none if unknown."""
+    lines = [
+        f"epoch {row.epoch}: gradient{'' if name == ALL else f' of {name}'}: "
+        f"mean {row.gradient_mean[name]:.4g}, norm {row.gradient_norm[name]:.4g}, "
+        f"contribution {100 * contribution:.4g} %"
+        for name, contribution in row.contribution.items()
+    ]
     if row.drift is not None:
         lines.append(f"epoch {row.epoch}: weights {100 * row.drift:.3g} % apart")
     return lines

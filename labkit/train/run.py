@@ -34,7 +34,7 @@ from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Contributions
 from labkit.train.checklist import RAW
 from labkit.train.checkpoints import Checkpoints, stored_settings
-from labkit.train.comparison import as_text, compare
+from labkit.train.comparison import as_text, beside, compare
 from labkit.train.loop import gather, train
 from labkit.train.presets import PRESETS
 from labkit.train.printing import Printer, end_line, start_lines
@@ -173,7 +173,8 @@ def _run(
     # Contributions cost two passes over the gradient in each step, and with buckets cannot be measured.
     contributions = buckets is None if settings.contributions is None else settings.contributions
     with Printer(comm, steps, settings.log_every) as printer:
-        printer.note(start_lines(settings, about, model.params.size, steps))
+        figures, remarks = beside(preset, settings, comm.size, out) if preset else ({}, [])
+        printer.note("\n".join([start_lines(settings, about, model.params.size, steps), *remarks]))
         rows = train(
             world,
             model,
@@ -216,9 +217,9 @@ def _run(
     )
     rows = gather(comm, rows)
     if preset and comm.rank == 0:
-        compared = compare(preset, rows, table, about["ended"], settings.log_every)
+        compared = compare(preset, rows, table, about["ended"], settings.log_every, figures=figures)
         about["comparison"] = [row._asdict() for row in compared]
-        printer.note(as_text(preset, settings.data, compared))
+        printer.note(as_text(preset, compared, remarks, table[:, :, 1].mean(axis=0)))
     _write(comm, out, lambda: _save(out, model, rows, steps_of_ranks, about=about, draw=draw))
     printer.note(f"The results are in {out}.")
 
@@ -262,21 +263,12 @@ def stored(comm: MPI.Intracomm, directory: Path) -> Before:
 
 
 def _preset(comm: MPI.Intracomm, name: str | None) -> dict[str, Any]:
-    """Return the settings of a preset; none for None. Collective.
-
-    Raise CollectiveError on every rank for another number of ranks than the preset's.
-    """
+    """Return the settings of a preset; none for None. Collective."""
     if name is None:
         return {}
     preset = PRESETS[name]
-    if comm.size != preset.ranks:
-        raise CollectiveError(
-            f"the preset {name} runs on {preset.ranks} rank{'s' * (preset.ranks > 1)}, as in report "
-            f"{preset.report}, got {comm.size}: mpiexec -n {preset.ranks} labkit train --preset {name}"
-        )
-    cached = comm.allreduce(int(data.is_cached(preset.cached)), MPI.MIN)
-    on_digits = {} if cached else {"data": "digits", **preset.on_digits}
-    return {"data": preset.cached, **preset.settings, **on_digits}
+    there = comm.allreduce(preset.data not in data.SOURCES or data.is_cached(preset.data), MPI.LAND)
+    return preset.on(preset.data if there else "digits")
 
 
 def _unfit(before: Before, settings: Settings, steps: int, ranks: int) -> str | None:

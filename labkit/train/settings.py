@@ -16,11 +16,11 @@ Buffers = Literal["average", "broadcast", "leave"]
 BUFFERS: tuple[Buffers, ...] = get_args(Buffers)
 LR_SCHEDULES = "constant", "step", "warm-up", "cosine"
 # The names in labkit.data and labkit.comm, repeated because importing those loads NumPy and MPI.
-DATA = "linear", "digits", "mnist", "cifar10"
-SHARDS = "contiguous", "strided", "shuffled", "by-label", "outlying", "weighted"
+DATA = "linear", "report-a", "digits", "mnist", "cifar10"
+SHARDS = "contiguous", "strided", "shuffled", "distributed-sampler", "by-label", "outlying", "weighted"
 ALGORITHMS = (
-    "mpi", "mpi-allgather", "allgather", "root", "ring", "tree", "recursive-doubling", "halving-doubling",
-    "shared-memory", "auto",
+    "mpi", "mpi-allgather", "allgather", "gather-scatter", "root", "ring", "ring-reduce", "tree",
+    "recursive-doubling", "halving-doubling", "shared-memory", "auto",
 )  # fmt: skip
 AGGREGATES = "sum", "mean", "weighted", "median", "trimmed-mean"
 
@@ -74,7 +74,7 @@ _cnn = partial(
 )
 RECIPES: dict[str, Recipe] = {
     # Report A's steps with all samples; with contiguous shards, as there.
-    "linear": Recipe(("linear",), epochs=10, batch=None, shard="contiguous"),
+    "linear": Recipe(("linear", "report-a"), epochs=10, batch=None, shard="contiguous"),
     "softmax": Recipe((*IMAGES, "cifar10"), lr=0.5),
     "mlp": Recipe((*IMAGES, "cifar10"), momentum=0.9),
     "lenet5": _cnn(IMAGES, (1, 32, 32), batch=32),

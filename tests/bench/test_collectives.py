@@ -44,6 +44,7 @@ def test_under_mpiexec_it_uses_those_ranks(tmp_path: Path) -> None:
         "mpi-allreduce",
         "hand-written",
         "allgather",
+        "gather-scatter",
         "shared-memory",
         "shared-memory-copied",
         "mpi-allgather",

@@ -33,7 +33,11 @@ def cases(draw: st.DrawFn) -> tuple[int, int, data.Scheme, str]:
 def test_shards_of_every_scheme_are_disjoint_and_complete(case) -> None:
     n, size, scheme, name = case
     shards = [scheme(n, rank, size) for rank in range(size)]
-    assert sorted(np.concatenate(shards).tolist()) == list(range(n))
+    dealt = np.stack(shards, axis=1).reshape(-1) if name == "distributed-sampler" else np.concatenate(shards)
+    assert sorted(dealt[:n].tolist()) == list(range(n))
+    assert dealt[n:].tolist() == dealt[: len(dealt) - n].tolist()  # "distributed-sampler" repeats the first
+    assert len(dealt) == (n if name != "distributed-sampler" else -(-n // size) * size)
+    n = len(dealt)
     assert all(len(shard) >= 1 and shard.dtype == np.int64 for shard in shards)
     if name != "weighted":  # `local_batches` relies on it
         assert [len(shard) for shard in shards] == [n // size + (rank < n % size) for rank in range(size)]
@@ -43,6 +47,7 @@ def test_shards_of_every_scheme_are_disjoint_and_complete(case) -> None:
 def test_steps_do_not_depend_on_the_number_of_ranks(case, batch: int) -> None:
     n, size, scheme, name = case
     shards = [scheme(n, rank, size) for rank in range(size)]
+    n = sum(map(len, shards))  # with the samples that "distributed-sampler" repeats
     if name == "weighted":
         parts = [data.batches_by_index(shard, n, batch) for shard in shards]
     else:

@@ -50,6 +50,7 @@ def test_cost_follows_the_textbook_formulas(p):
     expected = {
         "root": 2 * (p - 1) * (a + n * b) + (p - 1) * n * g,
         "ring": 2 * (p - 1) * a + 2 * n * (p - 1) / p * b + n * (p - 1) / p * g,
+        "ring-reduce": 3 * (p - 1) * a + (p - 1) * (2 / p + 1) * n * b + n * (p - 1) / p * g,
         "tree": 2 * lg * (a + n * b) + lg * n * g,
         "recursive-doubling": lg * (a + n * b + n * g),
         "halving-doubling": 2 * lg * a + 2 * n * (p - 1) / p * b + n * (p - 1) / p * g,

@@ -104,6 +104,9 @@ def test_report_a_runs_on_four_nodes_and_gives_the_weights_of_one_machine(jobs: 
         record = json.loads((jobs.folder / run / "run.json").read_text())
         assert record["ranks"] == 4 and record["hosts"] == ["n1", "n2", "n3", "n4"]
         assert np.allclose(weights(jobs.folder / run), expected, rtol=1e-6, atol=1e-7)
+    output = jobs.finish(jobs.submit(str(SCRIPT.with_name("distributed_training.py")), "--epochs", "2"))
+    assert output.count("  rank 3: local loss") == 2, output
+    assert np.loadtxt(jobs.folder / "runs/example/weights.txt").shape == (10,)
 
 
 def test_worlds_of_one_rank_are_refused_with_the_launcher_to_use(jobs: Jobs) -> None:

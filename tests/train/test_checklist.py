@@ -16,29 +16,46 @@ from click.testing import CliRunner
 from labkit import reports
 from labkit.cli import main
 from labkit.train.checklist import ITEMS, missing
+from labkit.train.presets import PRESETS
 from labkit.train.run_record import PARTS
-from tests.conftest import run_commands
+from tests.conftest import run_commands, thorough
 
 PAGE = Path(__file__).parents[2] / "docs/checklist.md"
 OF_SEVERAL_RUNS = ["repetitions and spread", "one setting differs"]
-TINY_C = ("--batch", "8", "--samples", "16", "--iterations", "3", "--log-every", "1")
+SHORTENED = {
+    "A": (),
+    "B": (),
+    "C": ("--batch", "8", "--samples", "16", "--iterations", "3", "--log-every", "1"),
+    "D": ("--samples", "64", "--epochs", "1"),
+    "E": ("--epochs", "2"),
+}
 RUNS: dict[str, tuple[str, ...]] = {
     "regression": ("--model", "linear", "--epochs", "2"),
     "overlap": ("--model", "mlp", "--samples", "90", "--overlap", "--iterations", "4", "--no-check-weights"),
     "weighted": ("--model", "softmax", "--samples", "90", "--shard", "weighted", "--epochs", "2"),
-    "report-c-2b": ("--preset", "report-c-2b", *TINY_C),
-    "report-e-ring": ("--preset", "report-e-ring", "--epochs", "2"),
-    "report-e-allreduce": ("--preset", "report-e-allreduce", "--epochs", "2", "--average-after-step"),
+    "after-step": ("--preset", "report-e-allreduce", "--epochs", "2", "--average-after-step"),
+    **{name: ("--preset", name, *SHORTENED[preset.report]) for name, preset in PRESETS.items()},
 }
+LONG = ("report-c-1", "report-c-3")  # these spend most of their time on the test set
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the folder of each run, by name."""
     top = tmp_path_factory.mktemp("checklist")
-    ends = run_commands(4, *(("train", *options, "--out", top / name) for name, options in RUNS.items()))
+    return run_all(top, [name for name in RUNS if name not in LONG])
+
+
+def run_all(top: Path, names: list[str]) -> dict[str, Path]:
+    ends = run_commands(4, *(("train", *RUNS[name], "--out", top / name) for name in names))
     assert all(statuses == [0] * 4 for statuses, _ in ends), ends
-    return {name: top / name for name in RUNS}
+    return {name: top / name for name in names}
+
+
+@pytest.mark.parametrize("name", [thorough(name) for name in LONG])
+def test_the_other_presets_run(name: str, tmp_path: Path) -> None:
+    run = json.loads((run_all(tmp_path, [name])[name] / "run.json").read_text())
+    assert "loss, iteration 3" in rows_of(run) and not any(row["printed"] for row in run["comparison"])
 
 
 def test_the_page_names_the_items_of_the_code() -> None:
@@ -59,17 +76,50 @@ def test_records_hold_all_items(folders: dict[str, Path]) -> None:
 
 
 def test_presets_print_and_draw_what_their_reports_do(folders: dict[str, Path]) -> None:
-    found = {name: json.loads((folders[name] / "run.json").read_text()) for name in RUNS if "report" in name}
+    found = {
+        name: json.loads((folders[name] / "run.json").read_text()) for name in PRESETS if name not in LONG
+    }
     for name, run in found.items():
-        assert run["preset"] == name and run["settings"]["data"] == "digits"
+        generated = PRESETS[name].data == "report-a"
+        assert run["preset"] == name and run["settings"]["data"] == ("report-a" if generated else "digits")
         assert (folders[name] / f"report-{name[7]}.png").read_bytes().startswith(b"\x89PNG")
         assert all(len(row["measured"]) == 4 for row in run["comparison"])
-    c = {row["name"]: row["measured"] for row in found["report-c-2b"]["comparison"]}
+        assert any(row["printed"] for row in run["comparison"]) == generated
+    c = rows_of(found["report-c-2b"])
     assert np.sum([c[f"{part} (%)"] for part in PARTS], axis=0) == pytest.approx([100] * 4)
     assert {"loss, iteration 3", "time per iteration (s)", "test accuracy (%)"} <= c.keys()
-    # The ring and the library's all-reduce give the same curves; averaging after stepping, others.
-    assert all(row["drift"] is None for row in found["report-e-ring"]["epochs"])
-    assert all(row["drift"] > 0 for row in found["report-e-allreduce"]["epochs"])
+    losses = [c[f"loss, iteration {number}"] for number in (1, 2, 3)]
+    assert c["average training loss"] == pytest.approx(np.mean(losses, axis=0))
+    # All algorithms give the same curves; averaging after stepping, others.
+    e = {name: run["epochs"] for name, run in found.items() if PRESETS[name].report == "E"}
+    assert all(row["drift"] is None for rows in e.values() for row in rows)
+    by_epoch = [[row["global_loss"] for row in rows] for rows in e.values()]
+    np.testing.assert_allclose(by_epoch, by_epoch[:1] * len(by_epoch), rtol=1e-5)
+    after_step = json.loads((folders["after-step"] / "run.json").read_text())["epochs"]
+    assert all(row["drift"] > 0 for row in after_step)
+
+
+def test_report_as_ranks_contribute_as_in_the_report_and_report_bs_balance_changes_no_weights(
+    folders: dict[str, Path],
+) -> None:
+    runs = {name: json.loads((folder / "run.json").read_text()) for name, folder in folders.items()}
+    a, balanced, tuned = (rows_of(runs[f"report-{name}"]) for name in ("a", "b-balanced", "b-tuned"))
+    for parameter in "W", "b":
+        assert (
+            max(a[f"contribution {parameter} (%), epoch 1"])
+            == a[f"contribution {parameter} (%), epoch 1"][2]
+            > 100
+        )
+        assert max(balanced[f"contribution {parameter} (%), epoch 1"]) < 40
+    assert a["loss, epoch 10"][0] > a["loss, epoch 1"][0]
+    assert a["global loss, epoch 10"][0] < a["global loss, epoch 1"][0]
+    assert balanced["global loss, epoch 10"] == pytest.approx(a["global loss, epoch 10"])
+    assert tuned["global loss, epoch 10"][0] < a["global loss, epoch 10"][0]
+
+
+def rows_of(run: dict[str, Any]) -> dict[str, list[float]]:
+    """Return what a preset's ranks measured, by name."""
+    return {row["name"]: row["measured"] for row in run["comparison"]}
 
 
 def test_the_speeds_that_shards_are_weighted_by_are_recorded(folders: dict[str, Path]) -> None:
@@ -83,9 +133,7 @@ def test_ranks_with_equal_weights_have_equal_hashes(folders: dict[str, Path]) ->
         return {row[of] for row in json.loads((folders[name] / "run.json").read_text())["ended"]}
 
     assert len(hashes("overlap", "parameters_hash")) == len(hashes("report-c-2b", "parameters_hash")) == 1
-    assert (
-        len(hashes("report-e-allreduce", "parameters_hash")) == 4
-    )  # averaged after the step: they drift apart
+    assert len(hashes("after-step", "parameters_hash")) == 4  # they drift apart
     assert len(hashes("report-c-2b", "buffers_hash")) == 4  # left alone, as in the report
 
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from labkit.data import SOURCES
 from labkit.nn import mlp
 from labkit.train import load_run
-from labkit.train.comparison import Row, as_text, printed
+from labkit.train.comparison import Row, as_text, beside
 from labkit.train.presets import PRESETS
 from labkit.train.run_record import load_iterations, write_json
 from labkit.train.settings import RECIPES, Settings
@@ -109,8 +110,8 @@ def test_settings_come_from_the_options_then_the_preset_then_the_model() -> None
         assert all(complete({"model": model, "data": name}).fault() is None for name in recipe.datasets)
     assert complete({"model": "softmax", "augment": True}).fault()
     for name, each in PRESETS.items():
-        assert complete({}, {"data": each.cached, **each.settings}).fault() is None, name
-        assert complete({}, {**each.settings, "data": "digits", **each.on_digits}).fault() is None, name
+        for data in {each.data, "digits" if each.data in SOURCES else each.data}:
+            assert complete({}, each.on(data)).fault() is None, name
 
 
 def test_errors_are_said_once_and_end_every_rank(job: tuple, tmp_path: Path) -> None:
@@ -137,7 +138,6 @@ def test_errors_are_said_once_and_end_every_rank(job: tuple, tmp_path: Path) -> 
         ((*train, "--link", "fast"), "expected a bandwidth"),
         ((*train, "--link", "1gbit", "--algorithm", "shared-memory"), "no link to emulate"),
         ((*train, "--algorithm", "ring", "--aggregate", "median"), "cannot compute the median"),
-        (("train", "--preset", "report-c-2a"), "mpiexec -n 4 labkit train --preset report-c-2a"),
         (("train", "--resume", damaged), "damaged"),
         (("train", "--resume", empty), "cannot resume"),
         (("train", "--resume", job[0], "--model", "softmax"), "cannot resume: expected a checkpoint"),
@@ -166,15 +166,33 @@ def test_a_full_disk_keeps_what_cannot_be_made_again(tmp_path: Path) -> None:
     assert load_run(tmp_path).name == "mlp" and len(record(tmp_path)["epochs"]) == 60
 
 
-def test_a_comparison_is_a_table_of_what_was_measured_and_what_the_report_prints() -> None:
-    for name, preset in PRESETS.items():
-        compared = [
-            Row(row, [1234.5678] * preset.ranks, np.atleast_1d(value).tolist())
-            for row, value in printed(name).items()
-        ]
-        text = as_text(name, "digits", compared)
-        assert max(map(len, text.splitlines())) <= 100 and f"Report {preset.report}" in text
-        assert f"labkit data fetch {preset.cached}" in text
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_reports_figures_stand_beside_those_of_its_own_data_and_ranks_only(
+    name: str, tmp_path: Path
+) -> None:
+    preset = PRESETS[name]
+    of_data = {data: Settings.complete({}, preset.on(data)) for data in (preset.data, "digits")}
+    if preset.against:  # report B has no figures: a run of report A takes their place
+        plain = {"ranks": 4, "comparison": [{"name": "loss, epoch 1", "measured": [0.25] * 4}]}
+        assert beside(name, of_data[preset.data], 4, tmp_path / "run")[0] == {}
+        tmp_path.joinpath(preset.against).mkdir()
+        write_json(tmp_path.joinpath(preset.against, "run.json"), plain)
+        assert beside(name, of_data[preset.data], 3, tmp_path / "run")[0] == {}
+    figures, remarks = beside(name, of_data[preset.data], preset.ranks, tmp_path / "run")
+    assert figures and not remarks
+    rows = [Row(row, [1234.5678] * preset.ranks, values) for row, values in figures.items()]
+    text = as_text(name, rows, remarks, np.arange(3.0))
+    assert f"Report {preset.report}" in text and (preset.against or "report") in text.splitlines()[1]
+    assert all(f"{values[0]:.4g}" in text for values in figures.values() if not math.isnan(values[0]))
+    alone = as_text(name, [row._replace(printed=[]) for row in rows], remarks, np.arange(3.0))
+    assert "▁▅█  this run" in alone and ("the report" in alone) == (name == "report-e-ring")
+    assert max(map(len, [*text.splitlines(), *alone.splitlines()])) <= 101
+    if not preset.against:
+        command = f"mpiexec -n {preset.ranks} labkit train --preset {name}"
+        figures, [remark] = beside(name, of_data[preset.data], 7, tmp_path / "run")
+        assert figures == {} and remark.startswith("On 7 ranks.") and command in remark
+        figures, [remark, *changed] = beside(name, of_data["digits"], preset.ranks, tmp_path / "run")
+        assert figures == {} and f"labkit data fetch {preset.data}" in remark and not changed
 
 
 def test_the_progress_bar_is_on_a_terminal_only(job: tuple[Path, str], tmp_path: Path) -> None:

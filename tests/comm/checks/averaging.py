@@ -44,7 +44,16 @@ def check_every_algorithm_gives_the_result_of_one_rank_with_all_gradients(comm: 
 
 
 def check_all_ranks_end_with_the_same_bits(comm: MPI.Intracomm) -> None:
-    for name in ("ring", "allgather", "mpi-allgather", "shared-memory", "root", "tree"):
+    for name in (
+        "ring",
+        "ring-reduce",
+        "allgather",
+        "gather-scatter",
+        "mpi-allgather",
+        "shared-memory",
+        "root",
+        "tree",
+    ):
         for n in (2, 7, 33_000):
             mine = gradients(comm.size, n, np.float32)[comm.rank]
             average(comm, mine, comm.rank + 1, ALGORITHMS[name])

@@ -126,7 +126,7 @@ def check_messages_are_counted_under_the_name_of_the_schedule(comm: MPI.Intracom
 def check_a_driven_generator_takes_its_time_on_emulated_links(comm: MPI.Intracomm) -> None:
     slow = EmulatedComm(comm, Link(8e6))
     takes = 2 * (comm.size - 1) / comm.size * 32_768 / 8e6
-    for name in "ring", "mpi":
+    for name in "ring", "mpi", "gather-scatter":
         arrays = [np.full(8192, comm.rank, np.float32) for _ in range(2)]
         comm.Barrier()
         began = perf_counter()

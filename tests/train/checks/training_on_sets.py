@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -75,6 +76,21 @@ def check_a_data_set_in_files_trains_or_is_reported_missing(comm: MPI.Intracomm)
             assert (out / "weights.txt").exists() == there
             assert not there or np.loadtxt(out / "weights.txt").shape == (784, 10)
             shutil.rmtree(out)
+
+
+def check_a_preset_stands_beside_its_report_on_the_reports_data(comm: MPI.Intracomm) -> None:
+    out, said = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None)), io.StringIO()
+    options = "--data", "mnist", "--samples", "40", "--batch", "20", "--epochs", "2", "--out", str(out)
+    with made_set(comm, n=103), contextlib.redirect_stdout(said), pytest.raises(SystemExit) as ended:
+        main(["train", "--preset", "report-e-ring", *options])
+    assert ended.value.code == 0, said.getvalue()
+    if comm.rank == 0:
+        table = said.getvalue()[said.getvalue().index("Report E") :]
+        figure = re.search(r"^loss, epoch 1 .* 2\.27$", table, re.MULTILINE)
+        assert bool(figure) == (comm.size == 4), table
+        assert ("mpiexec -n 4 labkit train --preset report-e-ring" in table) == (comm.size != 4), table
+        assert "Changed: samples 40, epochs 2, batch 20" in table and "fetch" not in table, table
+        shutil.rmtree(out)
 
 
 def check_every_rank_raises_if_slices_or_shards_do_not_fit(comm: MPI.Intracomm) -> None:
