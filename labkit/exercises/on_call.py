@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from labkit.cluster.errors import CellHung
 from labkit.exercises import record
 from mpiwatch.report import COLUMNS, Report, counted, ranks_phrase, wrapped
 
-SECONDS_PER_RANK = 15.0  # the budget: 60 s of machine time on four ranks
+BUDGET_S = 60.0  # of machine time
 LIMIT, LINK_LIMIT = 2.0, 3.0  # times as long as the fastest rank, or as the link's latency and bandwidth give
 LEAST_MS = 1.0  # to read a batch: shorter times do not matter, and differ by chance
 BRANCH_STEP = 5  # the first step in which the job can hang or a rank can meet a damaged sample
@@ -44,30 +44,40 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """What an experiment measures, and the words of its findings with what they mean."""
+    """What an experiment measures, its price (s of machine time), and its findings' words with their meaning.
 
+    The prices are set, not measured, so that they are the same on every machine: the budget buys the ten
+    experiments that prove "none", but not all eleven.
+    """
+
+    price_s: float
     what: str
     words: Mapping[str, str]
 
 
 EXPERIMENTS = {
     "phases": Experiment(
+        8,
         "time to read and to compute, on equal batches",
         {"load": "the rank needs long to read its batch", "compute": "the rank needs long to compute"},
     ),
     "links": Experiment(
+        8,
         "ping-pong between each two ranks",
         {"link": "each message to or from the rank takes long"},
     ),
     "threads": Experiment(
+        3,
         "processor time of all threads, and of the one that computes",
         {"threads": "other threads of the rank use a processor, too, while it computes"},
     ),
     "samples": Experiment(
+        2,
         "the numbers of the samples that each rank reads, beside the plan",
         {"samples": "the rank reads samples that the plan gives to another rank"},
     ),
     "weights": Experiment(
+        3,
         "weights before the first step and after the second",
         {
             "start": "the rank does not start with the weights of the seed",
@@ -75,18 +85,22 @@ EXPERIMENTS = {
         },
     ),
     "gradients": Experiment(
+        5,
         "each rank's own gradient in eight batches, not averaged",
         {"nan": "the rank's own gradient is not finite"},
     ),
     "mean": Experiment(
+        6,
         "the gradient that the update uses, beside the weighted mean of the ranks' own gradients",
         {"mean": "the update does not use the weighted mean"},
     ),
     "messages": Experiment(
+        8,
         "the two numbers that each rank sends to each other rank, beside what they should be",
         {"messages": "other numbers arrive than the rank means to send"},
     ),
     "buckets": Experiment(
+        5,
         "the buckets, and which of them are complete after each of eight backward passes",
         {
             "incomplete": "the backward pass of the rank does not complete all buckets",
@@ -94,10 +108,12 @@ EXPERIMENTS = {
         },
     ),
     "buffers": Experiment(
+        3,
         "the buffers before the first step and after the second",
         {"buffers": "the rank's buffers did not change, those of other ranks did"},
     ),
     "run": Experiment(
+        12,
         "eight steps of the job",
         {"hang": "the job hangs; the rank is the one missing in the report"},
     ),
@@ -170,7 +186,7 @@ def drawn(seed: int, p: int, faults: int = 1) -> Setting:
     if faults == 1:
         causes: Sequence[str] = [str(rng.choice(list(CAUSES)))]
     else:
-        pairs = list(filter(_can_be_told, combinations(CAUSES, 2)))
+        pairs = list(filter(can_be_told, combinations(CAUSES, 2)))
         causes = pairs[rng.integers(len(pairs))]
     rng = np.random.default_rng([seed, p, faults, *b"ranks of incident"])
     ranks = rng.permutation(p)
@@ -191,7 +207,7 @@ def _hides(one: str, other: str) -> bool:
     return CAUSES[other].makes <= CAUSES[one].makes | CAUSES[one].may_make
 
 
-def _can_be_told(pair: tuple[str, str]) -> bool:
+def can_be_told(pair: tuple[str, str]) -> bool:
     """Tell whether neither fault hides the other, and no third cause makes some findings of each of both."""
     one, other = (CAUSES[cause].makes for cause in pair)
     mixed = [
@@ -208,19 +224,28 @@ def makes(cause: str, experiment: str) -> tuple[set[str], set[str]]:
     return words & sure, words & (sure | CAUSES[cause].may_make)
 
 
-def fits(causes: Collection[str], experiment: str, words: Collection[str]) -> bool:
-    """Tell whether an experiment can read these words if all these causes, and no others, are at work."""
+def made_by(causes: Iterable[str], experiment: str) -> tuple[set[str], set[str]]:
+    """Return what `makes` does, of all these causes together."""
     pairs = [makes(cause, experiment) for cause in causes]
     sure, possible = (set().union(*each) for each in zip(*pairs, strict=True))
+    return sure, possible
+
+
+def fits(causes: Collection[str], experiment: str, words: Collection[str]) -> bool:
+    """Tell whether an experiment can read these words if all these causes, and no others, are at work."""
+    sure, possible = made_by(causes, experiment)
     return sure <= set(words) <= possible
 
 
 def table() -> str:
-    """Return the table of causes and experiments: the first letters of the words that a cause makes.
+    """Return the table of causes and experiments: prices, and the first letters of the words a cause makes.
 
     Words that it may make stand in brackets.
     """
-    lines = [f"{'':13}" + "".join(f" {name}" for name in EXPERIMENTS)]
+    lines = [
+        f"{'':13}" + "".join(f" {name}" for name in EXPERIMENTS),
+        f"{'price (s)':13}" + "".join(f" {each.price_s:{len(name)}g}" for name, each in EXPERIMENTS.items()),
+    ]
     for cause in CAUSES:
         line = f"{cause:13}"
         for name in EXPERIMENTS:
@@ -319,23 +344,40 @@ _READERS: dict[str, Callable[[Rows], set[Finding]]] = {
 
 
 def diagnosed(experiment: Callable[[str], set[Finding]], faults: int = 1) -> tuple[Fault, ...] | None:
-    """Return the faults that measuring alone finds: run experiments until one explanation is left.
+    """Return the faults that measuring alone finds within the budget, None if several explanations are left.
 
-    Return None if several are left. An exception that `experiment` raises, such as TooBusy, passes through.
+    The next experiment is the one that excludes most explanations for its price, whatever it reads. An
+    exception that `experiment` raises, such as TooBusy, passes through.
     """
     left: list[tuple[str, ...]] = list(combinations(CAUSES, faults))
-    left = [each for each in left if faults == 1 or _can_be_told((each[0], each[1]))]
+    left = [each for each in left if faults == 1 or can_be_told((each[0], each[1]))]
     found: set[Finding] = set()
-    for name in EXPERIMENTS:
-        on_a_rank = [cause for cause in left[0] if CAUSES[cause].is_on_a_rank] if left else []
-        if len(left) == 1 and found and all(rank_of(cause, found) is not None for cause in on_a_rank):
+    to_run, left_s = set(EXPERIMENTS), BUDGET_S
+
+    def excluded(name: str) -> float:
+        """Return how many explanations an experiment excludes at least, for each second of its price."""
+        outcomes = Counter(tuple(map(frozenset, made_by(causes, name))) for causes in left)
+        count = len(left) - max(outcomes.values())
+        if len(left) == 1:  # one explanation is left, but a rank of it may be unknown
+            count = sum(bool(makes(cause, name)[0]) for cause in left[0] if _lacks_a_rank(cause, found))
+        return count / EXPERIMENTS[name].price_s
+
+    while left and (able := [name for name in to_run if EXPERIMENTS[name].price_s <= left_s]):
+        name = max(sorted(able), key=excluded)
+        if not excluded(name):
             break
         read_now = experiment(name)
+        to_run.remove(name)
+        left_s -= EXPERIMENTS[name].price_s
         found |= read_now
-        left = [causes for causes in left if fits(causes, name, {each.word for each in read_now})]
+        left = [causes for causes in left if fits(causes, name, {finding.word for finding in read_now})]
     if len(left) != 1:
         return None
     return tuple(Fault(cause, rank_of(cause, found)) for cause in left[0])
+
+
+def _lacks_a_rank(cause: str, found: Iterable[Finding]) -> bool:
+    return CAUSES[cause].is_on_a_rank and rank_of(cause, found) is None
 
 
 def rank_of(cause: str, found: Iterable[Finding]) -> int | None:
@@ -360,7 +402,6 @@ class Evidence:
     predicted: str
     probability: float
     came_true: bool
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -416,7 +457,6 @@ def judged(
     faults: Sequence[Fault],
     given: Sequence[tuple[Fault, Sequence[Evidence]]],
     evidence: Sequence[Evidence],
-    budget_s: float,
     used_s: float,
 ) -> Score:
     """Return the score of a diagnosis: `faults` is the truth, `given` each accusation with its evidence.
@@ -445,7 +485,7 @@ def judged(
     firsts = {each.experiment: each for each in reversed(evidence)}.values()
     brier = [(each.probability - each.came_true) ** 2 for each in firsts]
     points["calibration"] = max(0.0, 1 - 4 * float(np.mean(brier))) if brier else 0.0
-    points["cost"] = max(0.0, 1 - used_s / budget_s) if points["cause"] else 0.0  # a guess is cheap
+    points["cost"] = max(0.0, 1 - used_s / BUDGET_S) if points["cause"] else 0.0  # a guess is cheap
     return Score({part: round(POINTS[part] * points[part]) for part in POINTS}, tuple(dict.fromkeys(left)))
 
 
@@ -453,11 +493,11 @@ class Incident:
     """A training job on the ranks, with a hidden fault: run experiments, then `diagnose`."""
 
     def __init__(self, seed: int, faults: int, p: int, on_ranks: Callable[[str, str], Any]) -> None:
-        self.seed, self.p, self.budget_s = seed, p, SECONDS_PER_RANK * p
+        self.seed, self.p = seed, p
         self.batches = drawn(seed, p, faults).batches
         self.evidence: list[Evidence] = []
         self.score: Score | None = None
-        self.used_s = 0.0  # of machine time: seconds times ranks
+        self.used_s = 0.0  # of machine time: prices, and the seconds of the student's own cells times ranks
         self._faults, self._on_ranks, self._given = faults, on_ranks, list[tuple[Fault, list[Evidence]]]()
         self._on_ranks(JOB, f"start(comm, {seed}, {faults})")
 
@@ -466,7 +506,7 @@ class Incident:
         return (
             f"Incident {self.seed}: a job on {self.p} ranks, local batches of {batches} samples; "
             f"{counted(self._faults, 'fault')} or none. "
-            f"{self.used_s:.1f} of {self.budget_s:.0f} s of machine time used, "
+            f"{self.used_s:.1f} of {BUDGET_S:.0f} s of machine time used, "
             f"{counted(len(self.evidence), 'experiment')}."
         )
 
@@ -481,7 +521,7 @@ class Incident:
         - `using`: the name of a function on the ranks that measures in place of ours. It takes the job and
           returns the same columns.
 
-        Only say why if there is no prediction yet, no budget left, or the machine is too busy to tell.
+        Only say why if the prediction is missing, the budget too small, or the machine too busy to tell.
         """
         words = list(EXPERIMENTS[name].words) if name in EXPERIMENTS else []
         parts = re.fullmatch(r"([a-z]+)(?: (\d+))?", predict.strip())
@@ -494,12 +534,15 @@ class Incident:
             )
         elif probability is None or not 0.5 <= probability <= 1:
             refusal = "Say how probable your prediction is, from 0.5 to 1: predict what you expect."
-        elif self.used_s >= self.budget_s:
-            refusal = f"The {self.budget_s:.0f} s of machine time are used up: file your diagnosis."
+        elif self.used_s + EXPERIMENTS[name].price_s > BUDGET_S:
+            refusal = (
+                f"{name} costs {EXPERIMENTS[name].price_s:g} s of machine time, and {self.used_s:.1f} of "
+                f"{BUDGET_S:.0f} s are used: choose another experiment, or file your diagnosis."
+            )
         if refusal or parts is None or probability is None:
             print(wrapped(refusal, COLUMNS))
             return
-        began, rows, report = perf_counter(), list[Mapping[str, Any]](), None
+        rows, report = list[Mapping[str, Any]](), None
         try:
             results = self._on_ranks("_on_call_result", f"measure({name!r}, {using or None})")
             rows, own_s = [row for row, _ in results], max(seconds for _, seconds in results)
@@ -507,20 +550,17 @@ class Incident:
             report, own_s = last_hang(), 0.0
             if report is None or name != "run":
                 raise
-        seconds = self.p * (perf_counter() - began)
-        self.used_s += seconds + self.p * own_s
+        self.used_s += self.p * own_s
         try:
             findings = frozenset(read_hang(report) if report else read(name, rows))
         except TooBusy as busy:
-            self.used_s -= seconds
             print(f"{wrapped(str(busy), COLUMNS)} (It cost nothing.)")
             return
+        self.used_s += EXPERIMENTS[name].price_s
         word, rank = parts[1], parts[2]
         hits = [each for each in findings if each.word == word and rank in (None, str(each.rank))]
         came_true = bool(hits) if word != "nothing" else not findings
-        made = Evidence(
-            len(self.evidence) + 1, name, findings, rows, predict.strip(), probability, came_true, seconds
-        )
+        made = Evidence(len(self.evidence) + 1, name, findings, rows, predict.strip(), probability, came_true)
         self.evidence.append(made)
         if rows:
             print(table_of(rows))
@@ -532,7 +572,7 @@ class Incident:
         )
         print(
             f"You predicted {predict.strip()!r} with probability {probability:.2g}: "
-            f"{'right' if came_true else 'wrong'}. {self.used_s:.1f} of {self.budget_s:.0f} s used."
+            f"{'right' if came_true else 'wrong'}. {self.used_s:.1f} of {BUDGET_S:.0f} s used."
         )
 
     def rivals(self, cause: str, evidence: Sequence[int]) -> None:
@@ -565,7 +605,7 @@ class Incident:
             print("Filed. This incident has two faults: file the other one, too.")
             return
         truth = drawn(self.seed, self.p, self._faults).faults
-        self.score = score = judged(truth, self._given, self.evidence, self.budget_s, self.used_s)
+        self.score = score = judged(truth, self._given, self.evidence, self.used_s)
         told = " and ".join(
             f"{f.cause}" + (f" on rank {f.rank}" if f.rank is not None else "") for f in truth
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Sequence
-from itertools import permutations
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,6 @@ from labkit.exercises import on_call, record
 from labkit.exercises.on_call import CAUSES, EXPERIMENTS, POINTS, Evidence, Fault, Finding
 from tests.cluster_fixtures import Kernel, World
 from tests.conftest import thorough
-
-BUDGET_S = 60.0
 
 
 @pytest.mark.parametrize("case", [(3, 1), thorough((2, 1)), thorough((5, 1)), thorough((4, 2))])
@@ -38,6 +36,29 @@ def test_each_cause_is_told_from_each_other_by_some_experiment() -> None:
     for one, other in permutations(CAUSES, 2):
         apart = [not on_call.fits([other], name, on_call.makes(one, name)[0]) for name in EXPERIMENTS]
         assert any(apart), (one, other)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_budget_buys_what_tells_all_faults_but_not_every_experiment(number: int) -> None:
+    assert sum(each.price_s for each in EXPERIMENTS.values()) > on_call.BUDGET_S
+    for causes in combinations(CAUSES, number):
+        if number == 1 or on_call.can_be_told((causes[0], causes[1])):
+            measures_and_tells(causes)
+
+
+def measures_and_tells(causes: tuple[str, ...]) -> None:
+    """Assert that the reference diagnosis finds faults whose experiments read all that they must."""
+    faults = {Fault(cause, k if CAUSES[cause].is_on_a_rank else None) for k, cause in enumerate(causes)}
+    used_s = 0.0
+
+    def measured(name: str) -> set[Finding]:
+        nonlocal used_s
+        used_s += EXPERIMENTS[name].price_s
+        return {Finding(word, each.rank) for each in faults for word in on_call.makes(each.cause, name)[0]}
+
+    found = on_call.diagnosed(measured, len(causes))
+    assert found is not None and set(found) == faults, (causes, found)
+    assert used_s <= on_call.BUDGET_S, causes
 
 
 def test_a_seed_gives_the_same_cause_on_any_number_of_ranks_and_all_causes_occur() -> None:
@@ -78,7 +99,7 @@ def test_a_busy_machine_accuses_nobody(ratio: float, noise: float, expected: lis
 
 def evidence(number: int, experiment: str, *findings: Finding, probability: float = 1.0) -> Evidence:
     """Return an experiment whose prediction came true."""
-    return Evidence(number, experiment, frozenset(findings), [], "", probability, True, 1.0)
+    return Evidence(number, experiment, frozenset(findings), [], "", probability, True)
 
 
 COMPUTE, NO_THREADS = evidence(1, "phases", Finding("compute", 2)), evidence(2, "threads")
@@ -86,7 +107,7 @@ MEAN = evidence(3, "mean", Finding("mean"))
 
 
 def judge(truth: Fault, given: Fault, *cited: Evidence, used_s: float = 30.0) -> on_call.Score:
-    return on_call.judged([truth], [(given, cited)], cited, BUDGET_S, used_s)
+    return on_call.judged([truth], [(given, cited)], cited, used_s)
 
 
 def test_proof_gets_all_points_and_names_no_rival() -> None:
@@ -130,9 +151,9 @@ def test_each_of_two_faults_counts_half_and_a_wrong_one_is_taken_off() -> None:
     truth = [Fault("slow rank", 2), Fault("nan", 1)]
     nan = evidence(5, "gradients", Finding("nan", 1))
     first = (truth[0], [COMPUTE, NO_THREADS])
-    both = on_call.judged(truth, [first, (truth[1], [nan])], [nan], BUDGET_S, 0.0)
+    both = on_call.judged(truth, [first, (truth[1], [nan])], [nan], 0.0)
     assert both.total == 100 and both.rivals == ()
-    half = on_call.judged(truth, [first, (Fault("tags", 1), [nan])], [nan], BUDGET_S, 0.0)
+    half = on_call.judged(truth, [first, (Fault("tags", 1), [nan])], [nan], 0.0)
     assert half.points["cause"] == 0
 
 
@@ -169,9 +190,11 @@ def test_an_experiment_wants_a_prediction_first(
     for prediction in ("compute 1", "compute", "compute 0", "nothing"):
         on_paper.experiment("phases", prediction, 0.5)
     assert [each.came_true for each in on_paper.evidence] == [True, True, False, False]
-    on_paper.used_s = on_paper.budget_s
+    price_s = EXPERIMENTS["phases"].price_s
+    assert on_paper.used_s == 4 * price_s
+    on_paper.used_s = on_call.BUDGET_S - price_s + 0.1
     on_paper.experiment("phases", "nothing", 0.5)
-    assert "used up" in capsys.readouterr().out and len(on_paper.evidence) == 4
+    assert "phases costs" in capsys.readouterr().out and len(on_paper.evidence) == 4
 
 
 def test_the_first_diagnosis_is_kept_and_the_table_of_a_class_shows_it(
