@@ -99,7 +99,7 @@ def test_a_busy_machine_accuses_nobody(ratio: float, noise: float, expected: lis
 
 def evidence(number: int, experiment: str, *findings: Finding, probability: float = 1.0) -> Evidence:
     """Return an experiment whose prediction came true."""
-    return Evidence(number, experiment, frozenset(findings), [], "", probability, True)
+    return Evidence(number, experiment, frozenset(findings), "", probability, True)
 
 
 COMPUTE, NO_THREADS = evidence(1, "phases", Finding("compute", 2)), evidence(2, "threads")
@@ -112,7 +112,15 @@ def judge(truth: Fault, given: Fault, *cited: Evidence, used_s: float = 30.0) ->
 
 def test_proof_gets_all_points_and_names_no_rival() -> None:
     score = judge(Fault("slow rank", 2), Fault("slow rank", 2), COMPUTE, NO_THREADS)
-    assert score.rivals == () and score.points == {**POINTS, "cost": 5}
+    assert score.rivals == () and score.points == {**POINTS, "cost": 15}  # 30 of the 49 s that can be saved
+
+
+def test_the_cheapest_proof_gets_all_points_for_its_cost_and_a_guess_none() -> None:
+    truth = Fault("slow rank", 2)
+    both_s = EXPERIMENTS["phases"].price_s + EXPERIMENTS["threads"].price_s
+    assert judge(truth, truth, COMPUTE, NO_THREADS, used_s=both_s).points["cost"] == POINTS["cost"]
+    assert judge(truth, truth, COMPUTE, NO_THREADS, used_s=on_call.BUDGET_S).points["cost"] == 0
+    assert judge(truth, truth, used_s=0.0).points["cost"] == 0
 
 
 def test_evidence_that_leaves_a_rival_gets_fewer_points_and_names_it() -> None:
@@ -158,7 +166,7 @@ def test_each_of_two_faults_counts_half_and_a_wrong_one_is_taken_off() -> None:
 
 
 def test_probabilities_that_are_wrong_or_say_nothing_get_no_points() -> None:
-    for probability, points in ((1.0, 15), (0.5, 0), (0.0, 0)):
+    for probability, points in ((1.0, POINTS["calibration"]), (0.5, 0), (0.0, 0)):
         cited = evidence(1, "gradients", Finding("nan", 0), probability=probability)
         assert judge(Fault("nan", 0), Fault("nan", 0), cited).points["calibration"] == points
 
@@ -177,24 +185,37 @@ def test_an_experiment_wants_a_prediction_first(
 ) -> None:
     refused: Sequence[tuple[tuple[Any, ...], str]] = [
         (("phases",), "Predict first"),
-        (("phases", "tags 1", 0.5), "Predict first"),
-        (("phases", "compute 2", 0.5), "Predict first"),  # there are two ranks
-        (("phases", "compute 1", 0.4), "predict what you expect"),
-        (("phases", "compute 1"), "how probable"),
-        (("phases", "compute 1", 2), "how probable"),
+        (("phases", "tags", 0.5), "Predict first"),
+        (("phases", "compute", 0.4), "predict what you expect"),
+        (("phases", "compute"), "how probable"),
+        (("phases", "compute", 2), "how probable"),
         (("nothing", "nothing", 0.5), "expected an experiment"),
     ]
     for arguments, words in refused:
         on_paper.experiment(*arguments)
         assert words in capsys.readouterr().out and not on_paper.evidence
-    for prediction in ("compute 1", "compute", "compute 0", "nothing"):
+    for prediction in ("compute", "load", "nothing"):
         on_paper.experiment("phases", prediction, 0.5)
-    assert [each.came_true for each in on_paper.evidence] == [True, True, False, False]
+    assert [each.came_true for each in on_paper.evidence] == [True, False, False]
+    assert [each.is_open for each in on_paper.evidence] == [True, False, False]  # the others repeat the first
     price_s = EXPERIMENTS["phases"].price_s
-    assert on_paper.used_s == 4 * price_s
+    assert on_paper.used_s == 3 * price_s
     on_paper.used_s = on_call.BUDGET_S - price_s + 0.1
     on_paper.experiment("phases", "nothing", 0.5)
-    assert "phases costs" in capsys.readouterr().out and len(on_paper.evidence) == 4
+    assert "phases costs" in capsys.readouterr().out and len(on_paper.evidence) == 3
+
+
+def test_an_incident_that_is_started_again_costs_what_it_has_cost(
+    on_paper: on_call.Incident, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_paper.experiment("phases", "nothing", 0.9)
+    on_paper.rivals("slow rank", [1])
+    again = on_call.Incident(0, 1, 2, on_paper._on_ranks)
+    assert again.evidence == on_paper.evidence
+    assert again.used_s == EXPERIMENTS["phases"].price_s + on_call.RIVALS_S
+    assert "goes on where you left it" in capsys.readouterr().out
+    again.diagnose(1, "slow rank", [1], "phases excludes all but more threads")
+    assert on_call.Incident(0, 1, 2, on_paper._on_ranks).used_s == 0  # to practise; the first score is kept
 
 
 def test_the_first_diagnosis_is_kept_and_the_table_of_a_class_shows_it(
@@ -202,11 +223,13 @@ def test_the_first_diagnosis_is_kept_and_the_table_of_a_class_shows_it(
 ) -> None:
     (fault,) = on_call.drawn(0, 2).faults
     assert fault.cause == "slow rank"
-    on_paper.experiment("phases", "compute 1", 1.0)
-    on_paper.diagnose(fault.rank, "slow", [1])
-    on_paper.diagnose(fault.rank, "slow rank", [7])
+    on_paper.experiment("phases", "compute", 1.0)
+    on_paper.diagnose(fault.rank, "slow", [1], "it is slow")
+    on_paper.diagnose(fault.rank, "slow rank", [7], "it is slow")
     assert on_paper.score is None and "there is no evidence 7" in capsys.readouterr().out
     on_paper.diagnose(fault.rank, "slow rank", [1])
+    assert on_paper.score is None and "say in `because`" in capsys.readouterr().out
+    on_paper.diagnose(fault.rank, "slow rank", [1], "it is slow")
     assert on_paper.score is not None and "does not exclude: blas threads" in capsys.readouterr().out
     folder = tmp_path / "class"
     folder.mkdir()
@@ -217,6 +240,7 @@ def test_the_first_diagnosis_is_kept_and_the_table_of_a_class_shows_it(
     done = CliRunner().invoke(cli.main, ["contest", str(folder), "--incident", "0", "--json"])
     rows = {row["student"]: row for row in json.loads(done.stdout)}
     assert rows["ada"]["score"] == rows["bob"]["score"] == on_paper.score.total
+    assert "it is slow" in rows["ada"]["words"]
     assert [rows[name]["place"] for name in ("ada", "bob", "damaged", "late")] == [1, 1, None, None]
     table = CliRunner().invoke(cli.main, ["contest", str(folder), "--incident", "0"]).stdout
     assert "no diagnosis of seed 0" in table and "cannot be read" in table
@@ -233,8 +257,8 @@ def test_an_incident_that_hangs_ends_with_a_report_and_leaves_nothing(kernel: Ke
     )
     assert "nothing stands out" in kernel.run("case.experiment('weights', 'nothing', 0.5)")
     kernel.run("case.experiment('buckets', 'nothing', 0.9)")
-    filed = kernel.run("case.diagnose(last_hang().missing()[0], 'branch', [1, 3])")
-    assert "rank 25/25, cause 25/25, evidence 25/25" in filed, filed
+    filed = kernel.run("case.diagnose(last_hang().missing()[0], 'branch', [1, 3], 'no bucket is missing')")
+    assert "cause 20/20, rank 20/20, evidence 25/25" in filed, filed
     assert kernel.run("import sys\n'mpi4py.MPI' in sys.modules") == "False\n"
     kernel.end()
     world.wait_until_empty()
