@@ -354,6 +354,21 @@ def explanations(faults: int, evidence: Sequence[Evidence] = ()) -> list[tuple[s
     ]
 
 
+def probability_of(predicted: str, experiment: str, left: Sequence[Collection[str]]) -> float | None:
+    """Return how probable a word, or "nothing", is if all explanations that are left are equally probable.
+
+    A word that a cause may make is as probable as not. Return None if all of them make the same words.
+    """
+    outcomes = [made_by(causes, experiment) for causes in left]
+    if all(outcome == outcomes[0] for outcome in outcomes):
+        return None
+    if predicted == "nothing":
+        each = [0.0 if sure else 0.5 ** len(possible) for sure, possible in outcomes]
+    else:
+        each = [((predicted in sure) + (predicted in possible)) / 2 for sure, possible in outcomes]
+    return float(np.mean(each))
+
+
 def diagnosed(experiment: Callable[[str], set[Finding]], faults: int = 1) -> tuple[Fault, ...] | None:
     """Return the faults that measuring alone finds within the budget, or None if several are possible.
 
@@ -405,7 +420,8 @@ def rank_of(cause: str, found: Iterable[Finding]) -> int | None:
 class Evidence:
     """An experiment that was run: its findings, and what was predicted.
 
-    `is_open`: the evidence before it had not decided its result yet, so that the prediction counts.
+    `counted`: the probability of the prediction by a count of the causes that were still possible; None if
+    the evidence before had decided the result, so that the prediction does not count.
     """
 
     number: int
@@ -414,7 +430,7 @@ class Evidence:
     predicted: str
     probability: float
     came_true: bool
-    is_open: bool = True
+    counted: float | None = 1.0
 
     @property
     def words(self) -> set[str]:
@@ -491,9 +507,9 @@ def judged(
 
     With two faults, each counts half. Evidence counts by the fraction of rival causes that it excludes, times
     the fraction of it that is needed; none if it contradicts the cause, and half if the rank is nowhere in
-    it. Calibration is 1 - 4 times the Brier score (the mean squared difference between the probabilities and
-    what came true) of the experiments whose result was open, at least 0: a probability of 0.5 for everything
-    gets nothing. Cost is 1 for the price of the cheapest proof, and 0 for the whole budget.
+    it. Calibration is 1 - 25 times the mean squared distance of the probabilities from the counted ones, at
+    least 0; a higher one that came true has no distance, since the student may have measured by hand. Cost is
+    1 for the price of the cheapest proof, and 0 for the whole budget.
     """
     points, left = dict.fromkeys(POINTS, 0.0), []
     for fault in faults:
@@ -510,8 +526,12 @@ def judged(
     wrong = len([each for each in given if each[0].cause not in [fault.cause for fault in faults]])
     for part in ("cause", "rank", "evidence"):
         points[part] = max(0.0, points[part] - wrong) / len(faults)
-    brier = [(each.probability - each.came_true) ** 2 for each in evidence if each.is_open]
-    points["calibration"] = max(0.0, 1 - 4 * float(np.mean(brier))) if brier else 0.0
+    distances = [
+        min(0.0, each.probability - each.counted) if each.came_true else each.probability - each.counted
+        for each in evidence
+        if each.counted is not None
+    ]
+    points["calibration"] = max(0.0, 1 - 25 * float(np.mean(np.square(distances)))) if distances else 0.0
     least_s = cheapest_s(tuple(fault.cause for fault in faults))
     saved = (BUDGET_S - used_s) / (BUDGET_S - least_s)
     points["cost"] = points["evidence"] * min(1.0, max(0.0, saved))  # a guess is cheap
@@ -565,7 +585,7 @@ class Incident:
         """Run an experiment of `EXPERIMENTS`, keep it in `evidence`, and print what it reports.
 
         - `predict`: what it will report, "nothing" or a word of the experiment.
-        - `probability`: how sure you are of this, from 0.5 to 1.
+        - `probability`: how sure you are of this, from 0 to 1.
         - `using`: the name of a function on the ranks that measures in place of ours. It takes the job and
           returns the same columns.
 
@@ -577,8 +597,8 @@ class Incident:
             refusal = f"expected an experiment, one of {', '.join(EXPERIMENTS)}, got {name!r}."
         elif predict not in [*words, "nothing"]:
             refusal = f"Predict first: {name} can report {', '.join(words)}, or nothing."
-        elif probability is None or not 0.5 <= probability <= 1:
-            refusal = "Say how probable your prediction is, from 0.5 to 1: predict what you expect."
+        elif probability is None or not 0 <= probability <= 1:
+            refusal = "Say how probable your prediction is, from 0 to 1."
         elif self.used_s + EXPERIMENTS[name].price_s > BUDGET_S:
             refusal = (
                 f"{name} costs {EXPERIMENTS[name].price_s:g} s of machine time, and {self.used_s:.1f} of "
@@ -603,8 +623,11 @@ class Incident:
             return
         self.used_s += EXPERIMENTS[name].price_s
         came_true = predict in {each.word for each in findings} if predict != "nothing" else not findings
-        number, is_open = len(self.evidence) + 1, self._is_open(name)
-        made = Evidence(number, name, findings, predict, float(probability), came_true, is_open)
+        is_new = name not in [each.experiment for each in self.evidence]
+        left = explanations(self._faults, self.evidence)
+        by_count = probability_of(predict, name, left) if is_new and left else None
+        number = len(self.evidence) + 1
+        made = Evidence(number, name, findings, predict, float(probability), came_true, by_count)
         self.evidence.append(made)
         self._keep()
         if rows:
@@ -619,14 +642,8 @@ class Incident:
             f"You predicted {predict!r} with probability {probability:.2g}: "
             f"{'right' if came_true else 'wrong'}. {self.used_s:.1f} of {BUDGET_S:.0f} s used."
         )
-        if not is_open:
+        if by_count is None:
             print("(Earlier evidence had decided this result, so the prediction does not count.)")
-
-    def _is_open(self, name: str) -> bool:
-        """Tell whether an experiment is new, and the evidence leaves causes that differ in its words."""
-        left = explanations(self._faults, self.evidence)
-        outcomes = {tuple(map(frozenset, made_by(causes, name))) for causes in left}
-        return len(outcomes) > 1 and name not in [each.experiment for each in self.evidence]
 
     def rivals(self, cause: str, evidence: Sequence[int]) -> None:
         """Print the causes other than this one that could have produced the same findings, for RIVALS_S."""

@@ -165,10 +165,27 @@ def test_each_of_two_faults_counts_half_and_a_wrong_one_is_taken_off() -> None:
     assert half.points["cause"] == 0
 
 
-def test_probabilities_that_are_wrong_or_say_nothing_get_no_points() -> None:
-    for probability, points in ((1.0, POINTS["calibration"]), (0.5, 0), (0.0, 0)):
-        cited = evidence(1, "gradients", Finding("nan", 0), probability=probability)
-        assert judge(Fault("nan", 0), Fault("nan", 0), cited).points["calibration"] == points
+def test_calibration_compares_probabilities_with_the_counted_ones() -> None:
+    nan = Fault("nan", 0)
+    for probability, counted, came_true, points in (
+        (0.8, 0.8, False, POINTS["calibration"]),  # bad luck costs nothing
+        (0.9, 0.6, True, POINTS["calibration"]),  # measured by hand
+        (0.9, 0.8, False, 8),
+        (0.6, 0.9, True, 0),
+        (0.9, None, True, 0),  # the result was known
+    ):
+        one = Evidence(1, "gradients", frozenset({Finding("nan", 0)}), "", probability, came_true, counted)
+        assert judge(nan, nan, one).points["calibration"] == points
+
+
+def test_the_probability_of_a_prediction_is_counted() -> None:
+    left = on_call.explanations(1)
+    assert on_call.probability_of("nothing", "weights", left) == pytest.approx(13 / 15)
+    assert on_call.probability_of("differ", "weights", left) == pytest.approx(2 / 15)
+    pair = [("slow rank",), ("blas threads",)]
+    assert on_call.probability_of("compute", "phases", pair) == 0.75  # the second may make it
+    assert on_call.probability_of("nothing", "phases", pair) == 0.25
+    assert on_call.probability_of("nothing", "links", pair) is None
 
 
 @pytest.fixture
@@ -186,7 +203,7 @@ def test_an_experiment_wants_a_prediction_first(
     refused: Sequence[tuple[tuple[Any, ...], str]] = [
         (("phases",), "Predict first"),
         (("phases", "tags", 0.5), "Predict first"),
-        (("phases", "compute", 0.4), "predict what you expect"),
+        (("phases", "compute", -0.1), "how probable"),
         (("phases", "compute"), "how probable"),
         (("phases", "compute", 2), "how probable"),
         (("nothing", "nothing", 0.5), "expected an experiment"),
@@ -197,7 +214,7 @@ def test_an_experiment_wants_a_prediction_first(
     for prediction in ("compute", "load", "nothing"):
         on_paper.experiment("phases", prediction, 0.5)
     assert [each.came_true for each in on_paper.evidence] == [True, False, False]
-    assert [each.is_open for each in on_paper.evidence] == [True, False, False]  # the others repeat the first
+    assert [each.counted for each in on_paper.evidence] == [pytest.approx(1.5 / 15), None, None]
     price_s = EXPERIMENTS["phases"].price_s
     assert on_paper.used_s == 3 * price_s
     on_paper.used_s = on_call.BUDGET_S - price_s + 0.1
