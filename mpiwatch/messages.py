@@ -769,7 +769,7 @@ class WatchedMessages(ChannelComm):
         if not has_arrived():
             self._wait(name, has_arrived, source, tag, sends_too)
         balance[0] -= 1
-        assert message is not None
+        assert message is not None, f"{name} from {source} with tag {tag} is over without a message"
         return message
 
     def _wait(

@@ -600,7 +600,7 @@ def _deadlock(report: Report) -> str:
 
 def _unmatched(report: Report, rank: RankState) -> str:
     message = rank.message
-    assert message is not None
+    assert message is not None, f"expected a rank that waits for a message, got {rank}"
     peer = _peer(message)
     tag = "" if message.tag is None else f" (tag {message.tag})"
     if message.operation in NONBLOCKING_COLLECTIVES:

@@ -513,7 +513,7 @@ class Watch:
         """Return why waiting any longer is of no use, if it is not."""
         if self.recorder.head.epoch != self.epoch:
             report = self.recorder.last_report()
-            assert report is not None
+            assert report is not None, f"epoch {self.recorder.head.epoch} after {self.epoch} has no report"
             # An interrupt mostly reaches all ranks. Wait for it here, or it comes while an error is handled.
             if waiting.interrupted_since_s < 0 and report.reason is Reason.INTERRUPTED:
                 waiting.interrupted_since_s = waited
@@ -548,7 +548,7 @@ class Watch:
         """Raise the last report."""
         self.before_error()
         report = self.recorder.last_report()
-        assert report is not None
+        assert report is not None, f"epoch {self.recorder.head.epoch} after {self.epoch} has no report"
         raise HangError(report, self.rank)
 
     def check_epoch(self) -> None:

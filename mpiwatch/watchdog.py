@@ -356,7 +356,7 @@ class Watchdog(threading.Thread):
     def heed_report(self, now: float) -> None:
         """Note a report after which this rank must leave MPI; after any other, begin to wait anew."""
         report = self.recorder.last_report()
-        assert report is not None
+        assert report is not None, f"epoch {self.recorder.head.epoch} after {self.epoch} has no report"
         if report.reason is Reason.DEADLOCK or not (self.in_program or report.reason is Reason.INTERRUPTED):
             self.report = report, now
         else:

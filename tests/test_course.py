@@ -35,6 +35,7 @@ PARTS = [
     for plan, session in SESSIONS
     for number in session.parts
 ]
+LONGEST_CORE_H = 11
 LEAST_LEFT_MIN = 5  # of a session, for questions
 
 
@@ -43,6 +44,18 @@ def test_a_notebook_states_the_minutes_of_its_exercises(notebook: Path) -> None:
     total, minutes, count = course_numbers.times(notebook)
     assert (minutes, count) == course_numbers.of_catalogue(notebook.name[:2])[:2]
     assert total >= minutes
+
+
+def test_the_core_path_is_stated_in_its_notebooks_and_in_the_readme() -> None:
+    minutes = {number: course_numbers.core_minutes(number) for number in course_numbers.CORE}
+    for notebook in NOTEBOOKS:
+        first = " ".join("".join(nbformat.read(notebook, as_version=4).cells[0].source).split())
+        stated = re.findall(r"(\d+) on the core path", first)
+        core = minutes.get(notebook.name[:2])
+        shorter = core is not None and core < course_numbers.times(notebook)[0]
+        assert stated == ([str(core)] if shorter else []), (notebook.name, core)
+    hours = math.ceil(sum(minutes.values()) / 30) / 2
+    assert f"about {hours:g} hours" in (ROOT / "README.md").read_text() and hours <= LONGEST_CORE_H
 
 
 def test_the_numbers_of_the_guide_are_true() -> None:

@@ -31,6 +31,11 @@ CODE_LINE_S = 3
 TRIES = 3  # of a check, until the function is correct
 BOARD_MIN, CLOSE_MIN = 10, 10  # for each notebook; for each session
 OPTIONAL = {"my_allreduce"}  # exercises that a notebook's minutes and points leave out
+CORE = ["00", "01", "03", "04", "05", "11"]  # the notebooks of the core path
+NOT_CORE = re.compile(
+    r"^(## .*\(|★.* · )(optional|not on the core path)\)?$", re.MULTILINE
+)  # a section, a task
+STEP_MIN = 5  # to which estimates are rounded up
 
 TABLE = re.compile(r"(<!-- notebooks -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 PLAN = re.compile(r"<!-- plan (\w+): (\d+) minutes -->\n\n(.*?)\n\n<!-- end -->", re.DOTALL)
@@ -137,6 +142,24 @@ def minutes_of_notebook(number: str) -> float:
     return (reading + running) / 60 + of_catalogue(number)[0]
 
 
+def core_minutes(number: str) -> int:
+    """Return the minutes of a notebook on the core path: the same part of the author's as of those counted.
+
+    The core path leaves out the sections and exercises that say so. All cells run.
+    """
+    cells = _cells(number)
+    marked = [cell for cell in cells if cell.kind == "text" and NOT_CORE.search(cell.source)]
+    sections = {cell.section for cell in marked if not cell.task}
+    tasks = {cell.task for cell in marked if cell.task}
+    some = [cell for cell in cells if cell.section in sections or (cell.task and cell.task in tasks)]
+    tasks |= {cell.task for cell in some if cell.task}
+    less = sum(map(seconds_to_read, some)) / 60
+    less += sum(catalogue.find(name).minutes for name in tasks - OPTIONAL)
+    (path,) = ROOT.glob(f"notebooks/{number}_*.ipynb")
+    counted = minutes_of_notebook(number)
+    return STEP_MIN * math.ceil(times(path)[0] * (counted - less) / counted / STEP_MIN)
+
+
 def up_to(number: str, sections: list[str]) -> list[Cell]:
     """Return the cells of a notebook from its top to the end of the last of some sections."""
     cells = _cells(number)
@@ -177,14 +200,15 @@ def of_catalogue(number: str) -> tuple[int, int, int]:
 
 
 def _rows() -> list[str]:
-    rows = ["| Notebook | Minutes | Exercises | Their minutes | Points |", "|---" * 5 + "|"]
-    sums = [0] * 4
+    rows = ["| Notebook | Minutes | Core path | Exercises | Their minutes | Points |", "|---" * 6 + "|"]
+    sums = [0] * 5
     for path in sorted(ROOT.glob("notebooks/*.ipynb")):
         minutes, count, points = of_catalogue(path.name[:2])
-        numbers = times(path)[0], count, minutes, points
+        core = core_minutes(path.name[:2]) if path.name[:2] in CORE else 0  # an empty cell
+        numbers = times(path)[0], core, count, minutes, points
         sums = [a + b for a, b in zip(sums, numbers, strict=True)]
         link = f"[{path.stem}](../notebooks/{path.name})"
-        rows.append(f"| {link} | {' | '.join(map(str, numbers))} |")
+        rows.append(f"| {link} | {' | '.join(str(number or '') for number in numbers)} |")
     return [*rows, f"| all | {' | '.join(map(str, sums))} |"]
 
 

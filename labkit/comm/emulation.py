@@ -174,7 +174,7 @@ class EmulatedRequest(MPI.Request):
         """Wait, asleep, until the message completes."""
         while not self.has_due_time():
             sleep(POLL_S)
-        assert self.due is not None
+        assert self.due is not None, f"{self!r} of rank {self.ports.rank} has a due time, and it is None"
         self.ports.sleep_until(self.due)
         while not super().Test(status):
             sleep(POLL_S)
@@ -351,7 +351,7 @@ class Ports:
             completed = [request for request in self._arrived if not request]
             self._arrived = [request for request in self._arrived if request]
             for request in completed:
-                assert request.due is not None
+                assert request.due is not None, f"{request!r} of rank {self.rank} arrived without a due time"
                 self.sleep_until(request.due)
 
 

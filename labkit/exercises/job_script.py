@@ -1,4 +1,4 @@
-"""What is wrong with a job script (exercise 9.3): with its lines, and with what it does when it is run.
+"""What is wrong with a job script (exercise 9.2): with its lines, and with what it does when it is run.
 
 It is run with a stand-in for `mpiexec`, in a process of its own.
 """
@@ -95,9 +95,9 @@ def option_faults(script):
     target, _, before = options.get("signal", "").partition("@")
     before = before or "60"
     known = target in ("B:USR1", "B:SIGUSR1", "B:10") and before.isdecimal()
-    if not known or not 30 <= int(before) < (limit or 1800):
+    if not known or not 30 <= int(before) <= 60:
         found = options.get("signal", "none")
-        yield f"expected --signal=B:USR1@S with S from 30 to the time limit, in seconds, found {found}"
+        yield f"expected --signal=B:USR1@S with S from 30 to 60, in seconds, found {found}"
     if "requeue" not in options:
         yield "a job that loses a node is not put back into the queue: --requeue"
     if options.get("open-mode") != "append":

@@ -77,7 +77,7 @@ def places(nodes):
 )
 
 
-# Exercise 9.2
+# Exercise 9.6
 
 
 def ring_order(nodes):
@@ -123,11 +123,11 @@ RING_ORDER = Exercise(
 )
 
 
-# Exercise 9.3
+# Exercise 9.2
 
 
 def job_script():
-    """Return the text of a job script that trains LeNet-5 on four nodes and loses a minute at most."""
+    """Return the text of a job script that trains LeNet-5 on four nodes, and saves before the limit."""
     return """#!/bin/bash
 #SBATCH --job-name=lenet5
 #SBATCH --nodes=4
@@ -189,7 +189,7 @@ JOB_SCRIPT = Exercise(
 )
 
 
-# Exercise 9.4
+# Exercise 9.3
 
 
 def wait_for_graph(ranks):
@@ -286,11 +286,11 @@ WAIT_FOR_GRAPH = Exercise(
 )
 
 
-# Exercise 9.5
+# Exercise 9.4
 
 
 def spread(comm, wire, limit):
-    """Let heat spread along a closed wire until no value changes by `limit`; return (steps, wire).
+    """Let heat spread along a ring of wire until no value changes by `limit`; return (steps, wire).
 
     Shape: wire (n,), the same on all ranks, n >= p; each rank computes its part of np.array_split. Each rank
     returns the number of steps and the whole wire.
@@ -330,6 +330,19 @@ def spread_on_one_rank(wire: np.ndarray, limit: float) -> tuple[int, np.ndarray]
     return steps, wire
 
 
+def look_at_the_neighbours(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    for rank, outcome in enumerate(outcomes if case.ranks > 1 else ()):
+        for neighbour in ((rank - 1) % case.ranks, (rank + 1) % case.ranks):
+            steps, sent = outcome.result[0], outcome.messages[neighbour]
+            if sent < steps:
+                return (
+                    f"the result is right, but in {steps} steps rank {rank} sent {sent} messages to its "
+                    f"neighbour {neighbour}; let each rank compute its own part only, and send its ends in "
+                    "every step"
+                )
+    return None
+
+
 SPREAD = Exercise(
     reference=spread,
     title="Repair the program",
@@ -354,12 +367,21 @@ SPREAD = Exercise(
             "        part = part + change\n": "",
             "            break\n": "            break\n        part = part + change\n",
         },
+        "… send its ends in every step": """
+def spread(comm, wire, limit):
+    steps, change = 0, np.full(1, np.inf)
+    while np.abs(change).max() >= limit:
+        change = (np.roll(wire, 1) - 2 * wire + np.roll(wire, -1)) / 4
+        wire, steps = wire + change, steps + 1
+    return steps, wire
+""",
         "… changes its argument": {"part = part + change": "part += change"},
         "… no matching send from rank 1": {
             "comm.allreduce(np.abs(change).max(), op=MPI.MAX)": "np.abs(change).max()"
         },
     },
     on_ranks=True,
+    look=look_at_the_neighbours,
     prelude=WITH_MPI,
     hints=(
         "A rank leaves the loop when *its own* part changes by less than the limit. Ranks whose part is "
@@ -370,18 +392,18 @@ SPREAD = Exercise(
 )
 
 
-# Exercise 9.6
+# Exercise 9.5
 
 
-def predicted_step(ranks, compute_s, nbytes, cost, scaling):
+def predicted_step(ranks, compute_s, nbytes, model, scaling):
     """Return the time (s) of a step on `ranks` ranks: computation, then a ring all-reduce of the gradient.
 
-    `compute_s` is the computation time on one rank, `nbytes` the size of the gradient. `cost` has alpha (s
+    `compute_s` is the computation time on one rank, `nbytes` the size of the gradient. `model` has alpha (s
     per message), beta (s per byte sent) and gamma (s per byte reduced). `scaling` is "strong" (the ranks
     share the computation evenly) or "weak" (each rank computes as long as one rank alone).
     """
     chunk = nbytes / ranks
-    averaging = 2 * (ranks - 1) * (cost.alpha + chunk * cost.beta) + (ranks - 1) * chunk * cost.gamma
+    averaging = 2 * (ranks - 1) * (model.alpha + chunk * model.beta) + (ranks - 1) * chunk * model.gamma
     if scaling == "strong":
         return compute_s / ranks + averaging
     return compute_s + averaging
@@ -428,14 +450,14 @@ PREDICTED_STEP = Exercise(
         "a ring all-reduce has 2 (p - 1) rounds: reduce-scatter and all-gather": {"2 * ": ""},
         "each message carries a chunk of n / p bytes, not the whole gradient": {"nbytes / ranks": "nbytes"},
         "each of the 2 (p - 1) messages has a latency, not only the first": {
-            "2 * (ranks - 1) * (cost.alpha + chunk * cost.beta)": (
-                "(cost.alpha if ranks > 1 else 0) + 2 * (ranks - 1) * chunk * cost.beta"
+            "2 * (ranks - 1) * (model.alpha + chunk * model.beta)": (
+                "(model.alpha if ranks > 1 else 0) + 2 * (ranks - 1) * chunk * model.beta"
             )
         },
         "there are p - 1 rounds in each half of a ring, not p": {"(ranks - 1)": "ranks"},
         "only the reduce-scatter adds: gamma counts p - 1 chunks": {"+ (ranks - 1)": "+ 2 * (ranks - 1)"},
-        "the reduction cost gamma is missing": {" + (ranks - 1) * chunk * cost.gamma": ""},
-        "… not the whole gradient": {"chunk * cost.beta": "nbytes * cost.beta"},
+        "the reduction cost gamma is missing": {" + (ranks - 1) * chunk * model.gamma": ""},
+        "… not the whole gradient": {"chunk * model.beta": "nbytes * model.beta"},
     },
     hints=(
         "Count for one rank: how many messages and bytes does it send, how many bytes does it add?",
@@ -445,9 +467,10 @@ PREDICTED_STEP = Exercise(
 
 
 QUESTIONS = {
-    "09-lost": "The steps after the checkpoint, so at most the S seconds between the signal and the limit: "
-    "they are computed again. Without a signal, everything since the last checkpoint; `--checkpoint-every "
-    "N` writes one every N steps.",
+    "09-lost": "The steps after the checkpoint, which are computed again: those of the S seconds between the "
+    "signal and the limit, and of up to 60 seconds more, because SLURM may send the signal earlier. "
+    "Without a signal, everything since the last checkpoint; `--checkpoint-every N` writes one every N "
+    "steps.",
     "09-256": "Let T be the time of a step on one rank. On 16 ranks the computation takes T/16. At 50 % "
     "efficiency the averaging takes as long: T/8 together. On 256 ranks a step takes T/256 + T/16, about "
     "T/15: not even twice as fast, with 16 times as many ranks.",

@@ -8,12 +8,12 @@ experiment runs on the ranks are in `labkit/exercises/on_call_job.py`; this modu
 from __future__ import annotations
 
 import json
-import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain, combinations
 from pathlib import Path
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,12 +24,12 @@ from labkit.cluster.errors import CellHung
 from labkit.exercises import record
 from mpiwatch.report import COLUMNS, Report, counted, ranks_phrase, wrapped
 
-SECONDS_PER_RANK = 15.0  # the budget: 60 s of machine time on four ranks
+BUDGET_S, RIVALS_S = 60.0, 2.0  # of machine time: the budget, and the price of asking for rivals
 LIMIT, LINK_LIMIT = 2.0, 3.0  # times as long as the fastest rank, or as the link's latency and bandwidth give
 LEAST_MS = 1.0  # to read a batch: shorter times do not matter, and differ by chance
 BRANCH_STEP = 5  # the first step in which the job can hang or a rank can meet a damaged sample
 JOB = "job"  # its name on the ranks
-POINTS = {"rank": 25, "cause": 25, "evidence": 25, "calibration": 15, "cost": 10}
+POINTS = {"cause": 20, "rank": 20, "evidence": 25, "calibration": 10, "cost": 25}
 
 
 class Finding(NamedTuple):
@@ -44,30 +44,40 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """What an experiment measures, and the words of its findings with what they mean."""
+    """What an experiment measures, its price (s of machine time), and its findings' words with their meaning.
 
+    The prices are set, not measured, so that they are the same on every machine: the budget buys the ten
+    experiments that prove "none", but not all eleven.
+    """
+
+    price_s: float
     what: str
     words: Mapping[str, str]
 
 
 EXPERIMENTS = {
     "phases": Experiment(
+        8,
         "time to read and to compute, on equal batches",
-        {"load": "the rank needs long to read its batch", "compute": "the rank needs long to compute"},
+        {"load": "the rank takes long to read its batch", "compute": "the rank takes long to compute"},
     ),
     "links": Experiment(
+        8,
         "ping-pong between each two ranks",
         {"link": "each message to or from the rank takes long"},
     ),
     "threads": Experiment(
+        3,
         "processor time of all threads, and of the one that computes",
         {"threads": "other threads of the rank use a processor, too, while it computes"},
     ),
     "samples": Experiment(
-        "the numbers of the samples that each rank reads, beside the plan",
+        2,
+        "the numbers of the samples that each rank reads, compared with the plan",
         {"samples": "the rank reads samples that the plan gives to another rank"},
     ),
     "weights": Experiment(
+        3,
         "weights before the first step and after the second",
         {
             "start": "the rank does not start with the weights of the seed",
@@ -75,18 +85,22 @@ EXPERIMENTS = {
         },
     ),
     "gradients": Experiment(
+        5,
         "each rank's own gradient in eight batches, not averaged",
         {"nan": "the rank's own gradient is not finite"},
     ),
     "mean": Experiment(
-        "the gradient that the update uses, beside the weighted mean of the ranks' own gradients",
+        6,
+        "the gradient that the update uses, compared with the weighted mean of the ranks' own gradients",
         {"mean": "the update does not use the weighted mean"},
     ),
     "messages": Experiment(
-        "the two numbers that each rank sends to each other rank, beside what they should be",
+        8,
+        "the two numbers that arrive from each rank, compared with what it means to send",
         {"messages": "other numbers arrive than the rank means to send"},
     ),
     "buckets": Experiment(
+        5,
         "the buckets, and which of them are complete after each of eight backward passes",
         {
             "incomplete": "the backward pass of the rank does not complete all buckets",
@@ -94,12 +108,14 @@ EXPERIMENTS = {
         },
     ),
     "buffers": Experiment(
+        3,
         "the buffers before the first step and after the second",
         {"buffers": "the rank's buffers did not change, those of other ranks did"},
     ),
     "run": Experiment(
+        12,
         "eight steps of the job",
-        {"hang": "the job hangs; the rank is the one missing in the report"},
+        {"hang": "the job hangs; the rank is missing in the hang report"},
     ),
 }
 
@@ -170,7 +186,7 @@ def drawn(seed: int, p: int, faults: int = 1) -> Setting:
     if faults == 1:
         causes: Sequence[str] = [str(rng.choice(list(CAUSES)))]
     else:
-        pairs = list(filter(_can_be_told, combinations(CAUSES, 2)))
+        pairs = list(filter(can_be_told, combinations(CAUSES, 2)))
         causes = pairs[rng.integers(len(pairs))]
     rng = np.random.default_rng([seed, p, faults, *b"ranks of incident"])
     ranks = rng.permutation(p)
@@ -191,7 +207,7 @@ def _hides(one: str, other: str) -> bool:
     return CAUSES[other].makes <= CAUSES[one].makes | CAUSES[one].may_make
 
 
-def _can_be_told(pair: tuple[str, str]) -> bool:
+def can_be_told(pair: tuple[str, str]) -> bool:
     """Tell whether neither fault hides the other, and no third cause makes some findings of each of both."""
     one, other = (CAUSES[cause].makes for cause in pair)
     mixed = [
@@ -208,19 +224,28 @@ def makes(cause: str, experiment: str) -> tuple[set[str], set[str]]:
     return words & sure, words & (sure | CAUSES[cause].may_make)
 
 
-def fits(causes: Collection[str], experiment: str, words: Collection[str]) -> bool:
-    """Tell whether an experiment can read these words if all these causes, and no others, are at work."""
+def made_by(causes: Iterable[str], experiment: str) -> tuple[set[str], set[str]]:
+    """Return what `makes` does, of all these causes together."""
     pairs = [makes(cause, experiment) for cause in causes]
     sure, possible = (set().union(*each) for each in zip(*pairs, strict=True))
+    return sure, possible
+
+
+def fits(causes: Collection[str], experiment: str, words: Collection[str]) -> bool:
+    """Tell whether an experiment can read these words if all these causes, and no others, are at work."""
+    sure, possible = made_by(causes, experiment)
     return sure <= set(words) <= possible
 
 
 def table() -> str:
-    """Return the table of causes and experiments: the first letters of the words that a cause makes.
+    """Return the table of causes and experiments: prices, and the first letters of the words a cause makes.
 
     Words that it may make stand in brackets.
     """
-    lines = [f"{'':13}" + "".join(f" {name}" for name in EXPERIMENTS)]
+    lines = [
+        f"{'':13}" + "".join(f" {name}" for name in EXPERIMENTS),
+        f"{'price (s)':13}" + "".join(f" {each.price_s:{len(name)}g}" for name, each in EXPERIMENTS.items()),
+    ]
     for cause in CAUSES:
         line = f"{cause:13}"
         for name in EXPERIMENTS:
@@ -318,24 +343,66 @@ _READERS: dict[str, Callable[[Rows], set[Finding]]] = {
 }
 
 
-def diagnosed(experiment: Callable[[str], set[Finding]], faults: int = 1) -> tuple[Fault, ...] | None:
-    """Return the faults that measuring alone finds: run experiments until one explanation is left.
+def explanations(faults: int, evidence: Sequence[Evidence] = ()) -> list[tuple[str, ...]]:
+    """Return the causes, or pairs of causes, that could have made the findings of all the evidence."""
+    possible: list[tuple[str, ...]] = list(combinations(CAUSES, faults))
+    return [
+        causes
+        for causes in possible
+        if (faults == 1 or can_be_told((causes[0], causes[1])))
+        and all(fits(causes, each.experiment, each.words) for each in evidence)
+    ]
 
-    Return None if several are left. An exception that `experiment` raises, such as TooBusy, passes through.
+
+def probability_of(predicted: str, experiment: str, left: Sequence[Collection[str]]) -> float | None:
+    """Return how probable a word, or "nothing", is if all explanations that are left are equally probable.
+
+    A word that a cause may make is as probable as not. Return None if all of them make the same words.
     """
-    left: list[tuple[str, ...]] = list(combinations(CAUSES, faults))
-    left = [each for each in left if faults == 1 or _can_be_told((each[0], each[1]))]
+    outcomes = [made_by(causes, experiment) for causes in left]
+    if all(outcome == outcomes[0] for outcome in outcomes):
+        return None
+    if predicted == "nothing":
+        each = [0.0 if sure else 0.5 ** len(possible) for sure, possible in outcomes]
+    else:
+        each = [((predicted in sure) + (predicted in possible)) / 2 for sure, possible in outcomes]
+    return float(np.mean(each))
+
+
+def diagnosed(experiment: Callable[[str], set[Finding]], faults: int = 1) -> tuple[Fault, ...] | None:
+    """Return the faults that measuring alone finds within the budget, or None if several are possible.
+
+    The next experiment is the one that excludes most explanations for its price, whatever it reads. An
+    exception that `experiment` raises, such as TooBusy, passes through.
+    """
+    left = explanations(faults)
     found: set[Finding] = set()
-    for name in EXPERIMENTS:
-        on_a_rank = [cause for cause in left[0] if CAUSES[cause].is_on_a_rank] if left else []
-        if len(left) == 1 and found and all(rank_of(cause, found) is not None for cause in on_a_rank):
+    to_run, left_s = set(EXPERIMENTS), BUDGET_S
+
+    def excluded(name: str) -> float:
+        """Return how many explanations an experiment excludes at least, for each second of its price."""
+        outcomes = Counter(tuple(map(frozenset, made_by(causes, name))) for causes in left)
+        count = len(left) - max(outcomes.values())
+        if len(left) == 1:  # one explanation is left, but a rank of it may be unknown
+            count = sum(bool(makes(cause, name)[0]) for cause in left[0] if _lacks_a_rank(cause, found))
+        return count / EXPERIMENTS[name].price_s
+
+    while left and (able := [name for name in to_run if EXPERIMENTS[name].price_s <= left_s]):
+        name = max(sorted(able), key=excluded)
+        if not excluded(name):
             break
         read_now = experiment(name)
+        to_run.remove(name)
+        left_s -= EXPERIMENTS[name].price_s
         found |= read_now
-        left = [causes for causes in left if fits(causes, name, {each.word for each in read_now})]
+        left = [causes for causes in left if fits(causes, name, {finding.word for finding in read_now})]
     if len(left) != 1:
         return None
     return tuple(Fault(cause, rank_of(cause, found)) for cause in left[0])
+
+
+def _lacks_a_rank(cause: str, found: Iterable[Finding]) -> bool:
+    return CAUSES[cause].is_on_a_rank and rank_of(cause, found) is None
 
 
 def rank_of(cause: str, found: Iterable[Finding]) -> int | None:
@@ -351,16 +418,23 @@ def rank_of(cause: str, found: Iterable[Finding]) -> int | None:
 
 @dataclass(frozen=True)
 class Evidence:
-    """An experiment that was run: its findings, what each rank measured, and what was predicted."""
+    """An experiment that was run: its findings, and what was predicted.
+
+    `counted`: the probability of the prediction by a count of the causes that were still possible; None if
+    the evidence before had decided the result, so that the prediction does not count.
+    """
 
     number: int
     experiment: str
     findings: frozenset[Finding]
-    rows: Rows = field(repr=False)
     predicted: str
     probability: float
     came_true: bool
-    seconds: float
+    counted: float | None = 1.0
+
+    @property
+    def words(self) -> set[str]:
+        return {each.word for each in self.findings}
 
 
 @dataclass(frozen=True)
@@ -386,8 +460,8 @@ def rivals(cause: str, cited: Sequence[Evidence]) -> list[str]:
         for other in CAUSES
         if other != cause
         and all(
-            makes(other, each.experiment)[0] <= (words := {found.word for found in each.findings})
-            and words & own <= makes(other, each.experiment)[1]
+            makes(other, each.experiment)[0] <= each.words
+            and each.words & own <= makes(other, each.experiment)[1]
             for each in cited
         )
     ]
@@ -405,27 +479,37 @@ def needed(cause: str, cited: Sequence[Evidence]) -> Sequence[Evidence]:
 
 def contradicted(cause: str, cited: Sequence[Evidence]) -> list[int]:
     """Return the numbers of the cited experiments in which the cause would have shown, and did not."""
-    return [
-        each.number
-        for each in cited
-        if not makes(cause, each.experiment)[0] <= {found.word for found in each.findings}
-    ]
+    return [each.number for each in cited if not makes(cause, each.experiment)[0] <= each.words]
+
+
+@cache
+def cheapest_s(causes: tuple[str, ...]) -> float:
+    """Return the price of the cheapest experiments that prove these causes, one or two."""
+    made = {
+        name: Evidence(0, name, frozenset(map(Finding, made_by(causes, name)[0])), "", 1.0, True)
+        for name in EXPERIMENTS
+    }
+    sets = chain.from_iterable(combinations(EXPERIMENTS, count) for count in range(len(EXPERIMENTS) + 1))
+    return min(
+        sum(EXPERIMENTS[name].price_s for name in names)
+        for names in sets
+        if not any(rivals(cause, [made[name] for name in names]) for cause in causes)
+    )
 
 
 def judged(
     faults: Sequence[Fault],
     given: Sequence[tuple[Fault, Sequence[Evidence]]],
     evidence: Sequence[Evidence],
-    budget_s: float,
     used_s: float,
 ) -> Score:
     """Return the score of a diagnosis: `faults` is the truth, `given` each accusation with its evidence.
 
     With two faults, each counts half. Evidence counts by the fraction of rival causes that it excludes, times
     the fraction of it that is needed; none if it contradicts the cause, and half if the rank is nowhere in
-    it. Calibration is 1 - 4 times the Brier score (the mean squared difference between the probabilities and
-    what came true) of the first run of each experiment, at least 0: a probability of 0.5 for everything gets
-    nothing.
+    it. Calibration is 1 - 25 times the mean squared distance of the probabilities from the counted ones, at
+    least 0; a higher one that came true has no distance, since the student may have measured by hand. Cost is
+    1 for the price of the cheapest proof, and 0 for the whole budget.
     """
     points, left = dict.fromkeys(POINTS, 0.0), []
     for fault in faults:
@@ -442,10 +526,15 @@ def judged(
     wrong = len([each for each in given if each[0].cause not in [fault.cause for fault in faults]])
     for part in ("cause", "rank", "evidence"):
         points[part] = max(0.0, points[part] - wrong) / len(faults)
-    firsts = {each.experiment: each for each in reversed(evidence)}.values()
-    brier = [(each.probability - each.came_true) ** 2 for each in firsts]
-    points["calibration"] = max(0.0, 1 - 4 * float(np.mean(brier))) if brier else 0.0
-    points["cost"] = max(0.0, 1 - used_s / budget_s) if points["cause"] else 0.0  # a guess is cheap
+    distances = [
+        min(0.0, each.probability - each.counted) if each.came_true else each.probability - each.counted
+        for each in evidence
+        if each.counted is not None
+    ]
+    points["calibration"] = max(0.0, 1 - 25 * float(np.mean(np.square(distances)))) if distances else 0.0
+    least_s = cheapest_s(tuple(fault.cause for fault in faults))
+    saved = (BUDGET_S - used_s) / (BUDGET_S - least_s)
+    points["cost"] = points["evidence"] * min(1.0, max(0.0, saved))  # a guess is cheap
     return Score({part: round(POINTS[part] * points[part]) for part in POINTS}, tuple(dict.fromkeys(left)))
 
 
@@ -453,53 +542,72 @@ class Incident:
     """A training job on the ranks, with a hidden fault: run experiments, then `diagnose`."""
 
     def __init__(self, seed: int, faults: int, p: int, on_ranks: Callable[[str, str], Any]) -> None:
-        self.seed, self.p, self.budget_s = seed, p, SECONDS_PER_RANK * p
+        self.seed, self.p = seed, p
         self.batches = drawn(seed, p, faults).batches
         self.evidence: list[Evidence] = []
         self.score: Score | None = None
-        self.used_s = 0.0  # of machine time: seconds times ranks
+        self.used_s = 0.0  # of machine time: prices, and the seconds of the student's own cells times ranks
         self._faults, self._on_ranks, self._given = faults, on_ranks, list[tuple[Fault, list[Evidence]]]()
+        self._reasons = dict[str, str]()  # by cause
+        self._name = f"11-incident-{seed}-{faults}"
+        self._go_on(record.load().get(self._name, {}))
         self._on_ranks(JOB, f"start(comm, {seed}, {faults})")
+
+    def _go_on(self, kept: Mapping[str, Any]) -> None:
+        """Continue with what the record has of an incident without a diagnosis: it costs what it has cost."""
+        if "scores" in kept or kept.get("ranks") != self.p:
+            return
+        self.used_s = float(kept["used_s"])
+        for each in kept["evidence"]:
+            findings = frozenset(Finding(*found) for found in each["findings"])
+            self.evidence.append(Evidence(**{**each, "findings": findings}))
+        print(f"This incident goes on where you left it: {self.used_s:.1f} of {BUDGET_S:.0f} s are used.")
+
+    def _keep(self) -> None:
+        """Keep what an incident has cost until its first diagnosis."""
+        evidence = [{**vars(each), "findings": sorted(each.findings, key=str)} for each in self.evidence]
+        text = f"no diagnosis yet, {self.used_s:.1f} s used"
+        if "scores" not in record.load().get(self._name, {}):
+            record.keep_answer(self._name, text, ranks=self.p, used_s=self.used_s, evidence=evidence)
 
     def __repr__(self) -> str:
         batches = ", ".join(map(str, self.batches))
         return (
             f"Incident {self.seed}: a job on {self.p} ranks, local batches of {batches} samples; "
             f"{counted(self._faults, 'fault')} or none. "
-            f"{self.used_s:.1f} of {self.budget_s:.0f} s of machine time used, "
+            f"{self.used_s:.1f} of {BUDGET_S:.0f} s of machine time used, "
             f"{counted(len(self.evidence), 'experiment')}."
         )
 
     def experiment(
         self, name: str, predict: str = "", probability: float | None = None, using: str = ""
     ) -> None:
-        """Run an experiment of `EXPERIMENTS`, keep it in `evidence`, and print what it reads.
+        """Run an experiment of `EXPERIMENTS`, keep it in `evidence`, and print what it reports.
 
-        - `predict`: what it will read: "nothing", a word of the experiment, or a word and a rank such as
-          "compute 2".
-        - `probability`: how sure you are of this, from 0.5 to 1.
+        - `predict`: what it will report, "nothing" or a word of the experiment.
+        - `probability`: how sure you are of this, from 0 to 1.
         - `using`: the name of a function on the ranks that measures in place of ours. It takes the job and
           returns the same columns.
 
-        Only say why if there is no prediction yet, no budget left, or the machine is too busy to tell.
+        Only say why if the prediction is missing, the budget too small, or the machine too busy to tell.
         """
         words = list(EXPERIMENTS[name].words) if name in EXPERIMENTS else []
-        parts = re.fullmatch(r"([a-z]+)(?: (\d+))?", predict.strip())
         refusal = ""
         if not words:
             refusal = f"expected an experiment, one of {', '.join(EXPERIMENTS)}, got {name!r}."
-        elif not parts or parts[1] not in [*words, "nothing"] or int(parts[2] or 0) >= self.p:
+        elif predict not in [*words, "nothing"]:
+            refusal = f"Predict first: {name} can report {', '.join(words)}, or nothing."
+        elif probability is None or not 0 <= probability <= 1:
+            refusal = "Say how probable your prediction is, from 0 to 1."
+        elif self.used_s + EXPERIMENTS[name].price_s > BUDGET_S:
             refusal = (
-                f"Predict first: {name} reads {', '.join(words)} (with a rank: {words[0]} 0), or nothing."
+                f"{name} costs {EXPERIMENTS[name].price_s:g} s of machine time, and {self.used_s:.1f} of "
+                f"{BUDGET_S:.0f} s are used: choose another experiment, or file your diagnosis."
             )
-        elif probability is None or not 0.5 <= probability <= 1:
-            refusal = "Say how probable your prediction is, from 0.5 to 1: predict what you expect."
-        elif self.used_s >= self.budget_s:
-            refusal = f"The {self.budget_s:.0f} s of machine time are used up: file your diagnosis."
-        if refusal or parts is None or probability is None:
+        if refusal or probability is None:
             print(wrapped(refusal, COLUMNS))
             return
-        began, rows, report = perf_counter(), list[Mapping[str, Any]](), None
+        rows, report = list[Mapping[str, Any]](), None
         try:
             results = self._on_ranks("_on_call_result", f"measure({name!r}, {using or None})")
             rows, own_s = [row for row, _ in results], max(seconds for _, seconds in results)
@@ -507,21 +615,21 @@ class Incident:
             report, own_s = last_hang(), 0.0
             if report is None or name != "run":
                 raise
-        seconds = self.p * (perf_counter() - began)
-        self.used_s += seconds + self.p * own_s
+        self.used_s += self.p * own_s
         try:
             findings = frozenset(read_hang(report) if report else read(name, rows))
         except TooBusy as busy:
-            self.used_s -= seconds
             print(f"{wrapped(str(busy), COLUMNS)} (It cost nothing.)")
             return
-        word, rank = parts[1], parts[2]
-        hits = [each for each in findings if each.word == word and rank in (None, str(each.rank))]
-        came_true = bool(hits) if word != "nothing" else not findings
-        made = Evidence(
-            len(self.evidence) + 1, name, findings, rows, predict.strip(), probability, came_true, seconds
-        )
+        self.used_s += EXPERIMENTS[name].price_s
+        came_true = predict in {each.word for each in findings} if predict != "nothing" else not findings
+        is_new = name not in [each.experiment for each in self.evidence]
+        left = explanations(self._faults, self.evidence)
+        by_count = probability_of(predict, name, left) if is_new and left else None
+        number = len(self.evidence) + 1
+        made = Evidence(number, name, findings, predict, float(probability), came_true, by_count)
         self.evidence.append(made)
+        self._keep()
         if rows:
             print(table_of(rows))
         meanings = [f"{each}: {EXPERIMENTS[name].words[each.word]}" for each in sorted(findings, key=str)]
@@ -531,50 +639,67 @@ class Incident:
             )
         )
         print(
-            f"You predicted {predict.strip()!r} with probability {probability:.2g}: "
-            f"{'right' if came_true else 'wrong'}. {self.used_s:.1f} of {self.budget_s:.0f} s used."
+            f"You predicted {predict!r} with probability {probability:.2g}: "
+            f"{'right' if came_true else 'wrong'}. {self.used_s:.1f} of {BUDGET_S:.0f} s used."
         )
+        if by_count is None:
+            print("(Earlier evidence had decided this result, so the prediction does not count.)")
 
     def rivals(self, cause: str, evidence: Sequence[int]) -> None:
-        """Print the causes other than this one that could have produced the same findings."""
+        """Print the causes other than this one that could have produced the same findings, for RIVALS_S."""
+        if self.used_s + RIVALS_S > BUDGET_S:
+            print(f"rivals costs {RIVALS_S:g} s, and {self.used_s:.1f} of {BUDGET_S:.0f} s are used.")
+            return
+        self.used_s += RIVALS_S
+        self._keep()
+        self._print_rivals(cause, evidence)
+
+    def _print_rivals(self, cause: str, evidence: Sequence[int]) -> None:
         cited = [each for each in self.evidence if each.number in evidence]
         for number in contradicted(cause, cited):
             print(f"Evidence {number} contradicts {cause!r}: it would have shown there.")
         left = ", ".join(rivals(cause, cited)) or "none"
         print(wrapped(f"Rivals of {cause!r} that this evidence does not exclude: {left}.", COLUMNS))
 
-    def diagnose(self, rank: int | None = None, cause: str = "", evidence: Sequence[int] = ()) -> None:
+    def diagnose(
+        self, rank: int | None = None, cause: str = "", evidence: Sequence[int] = (), because: str = ""
+    ) -> None:
         """File a diagnosis; print the score and the rival causes that the evidence does not exclude.
 
-        `evidence`: the numbers of the experiments that prove it. With two faults, call it once for each.
-        The score is then in `score`. The first one of a seed is kept for the table of a class.
+        `evidence`: the numbers of the experiments that prove it; `because`: which rivals each of them
+        excludes, in words. With two faults, call it once for each. The score is then in `score`. The first
+        one of a seed is kept for the table of a class, with your words.
         """
         cited = [each for each in self.evidence if each.number in evidence]
         unknown = sorted(set(evidence) - {each.number for each in cited})
         is_rank = rank is None or (isinstance(rank, int) and 0 <= rank < self.p)
-        if self.score is not None or cause not in CAUSES or unknown or not is_rank:
-            text = f"there is no evidence {unknown[0]}" if unknown else f"cause is one of {', '.join(CAUSES)}"
+        if self.score is not None or cause not in CAUSES or unknown or not is_rank or not because.strip():
+            text = "say in `because` which rival causes each experiment excludes"
+            text = text if cause in CAUSES else f"cause is one of {', '.join(CAUSES)}"
+            text = f"there is no evidence {unknown[0]}" if unknown else text
             text = text if is_rank else f"rank is None or one of 0 … {self.p - 1}"
             text = text if self.score is None else "this incident has its diagnosis; start another one"
             print(wrapped(f"Not filed: {text}.", COLUMNS))
             return
         self._given = [each for each in self._given if each[0].cause != cause]
         self._given.append((Fault(cause, rank), cited))
-        self.rivals(cause, evidence)
+        self._reasons[cause] = because.strip()
+        self._print_rivals(cause, evidence)
         if len(self._given) < self._faults:
             print("Filed. This incident has two faults: file the other one, too.")
             return
         truth = drawn(self.seed, self.p, self._faults).faults
-        self.score = score = judged(truth, self._given, self.evidence, self.budget_s, self.used_s)
+        self.score = score = judged(truth, self._given, self.evidence, self.used_s)
         told = " and ".join(
             f"{f.cause}" + (f" on rank {f.rank}" if f.rank is not None else "") for f in truth
         )
         parts = ", ".join(f"{part} {score.points[part]}/{most}" for part, most in POINTS.items())
         print(wrapped(f"It was: {told}. {score.total} of {sum(POINTS.values())} points: {parts}.", COLUMNS))
-        name = f"11-incident-{self.seed}-{self._faults}"
-        given = ", ".join(f"{fault.cause} {fault.rank}" for fault, _ in self._given)
-        if name not in record.load():
-            record.keep_answer(name, f"{given}: {score.total} points", scores=dict(score.points))
+        given = "; ".join(
+            f"{fault.cause} {fault.rank}: {self._reasons[fault.cause]}" for fault, _ in self._given
+        )
+        if "scores" not in record.load().get(self._name, {}):
+            record.keep_answer(self._name, f"{given} ({score.total} points)", scores=dict(score.points))
 
 
 def table_of(rows: Rows) -> str:
@@ -622,8 +747,10 @@ def class_rows(folder: Path, seed: int) -> list[dict[str, Any]]:
     for file in sorted(folder.glob("*.json")):
         try:
             entries = json.loads(file.read_bytes())["exercises"]
-            scores = [entries[name]["scores"] for name in entries if name == f"11-incident-{seed}-1"]
-            rows = [{part: int(each[part]) for part in POINTS} for each in scores]
+            entry = entries.get(f"11-incident-{seed}-1", {})
+            kept = [entry] if "scores" in entry else []
+            rows = [{part: int(each["scores"][part]) for part in POINTS} for each in kept]
+            words = str(entry.get("answer", ""))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             found.append(
                 {"student": file.stem, "score": 0, "reason": f"cannot be read: {type(error).__name__}"}
@@ -631,7 +758,10 @@ def class_rows(folder: Path, seed: int) -> list[dict[str, Any]]:
             continue
         if not rows:
             found.append({"student": file.stem, "score": 0, "reason": f"no diagnosis of seed {seed}"})
-        found += [{"student": file.stem, "score": sum(row.values()), **row, "reason": ""} for row in rows]
+        found += [
+            {"student": file.stem, "score": sum(row.values()), **row, "words": words, "reason": ""}
+            for row in rows
+        ]
     found.sort(key=lambda row: -int(row["score"]))
     filed = [int(row["score"]) for row in found if not row["reason"]]
     return [

@@ -37,8 +37,10 @@ PIECE, PIECE_S = 4096, 0.004  # a slow disk: bytes that it reads at once, and ho
 MORE_THREADS = 2
 DAMAGED = 1e38  # the pixels of a damaged sample: finite, but its gradient is not
 BALL = 8192  # bytes of a ping-pong message
-REPETITIONS, MOST = 12, 8  # of what is timed; times so many while the noise is larger than NOISE
+REPETITIONS, MOST = 24, 4  # of what is timed; times so many while the noise is larger than NOISE
+LINK_ROUNDS = 8
 NOISE = 1.4
+PAUSE_S = 0.005  # between repetitions: else another program that runs meanwhile slows all of them alike
 THREADS_S = 0.03  # of processor time, in which the other threads of a Python process use little
 EQUAL_BATCH = 16  # samples, where times of ranks are compared
 
@@ -244,9 +246,14 @@ def more_threads(count: int) -> Iterator[None]:
 
 
 def noise_of(times: Sequence[float] | np.ndarray, typical: Callable[..., Any] = min) -> float:
-    """Return how many times as large one half of repeated measurements is as the other, ≥ 1."""
-    halves = typical(times[::2]), typical(times[1::2])
-    return float(max(halves) / min(halves))
+    """Return how many times as large one half of repeated measurements is as the other, ≥ 1.
+
+    The halves are every second one and the rest, or the earlier and the later ones, which differ more.
+    """
+    middle = len(times) // 2
+    parts = (times[::2], times[1::2]), (times[:middle], times[middle:])
+    pairs = [(typical(one), typical(other)) for one, other in parts]
+    return float(max(max(pair) / min(pair) for pair in pairs))
 
 
 def fixed_s(block: np.ndarray) -> float:
@@ -275,6 +282,7 @@ def phases(job: Job) -> dict[str, Any]:
             job.compute(x, y)
             computing.append(thread_time() - began)
             fixed.append(fixed_s(block))
+            sleep(PAUSE_S)
         ratios = np.array(computing) / fixed
         noises = [noise_of(np.maximum(reading, LEAST_MS / 1e3)), noise_of(ratios, np.median)]
     return {
@@ -283,6 +291,7 @@ def phases(job: Job) -> dict[str, Any]:
         "compute ms": 1e3 * min(computing),
         "compute / fixed": float(np.median(ratios)),
         "compute noise": noises[1],
+        "fixed ms": 1e3 * min(fixed),
     }
 
 
@@ -290,7 +299,7 @@ def links(job: Job) -> dict[str, Any]:
     """Time a message there and back between each two ranks, as a multiple of what the link needs for it."""
     comm, ball, due = job.comm, np.zeros(BALL, np.uint8), 2 * (LINK.latency_s + BALL * LINK.s_per_byte)
     times: dict[int, list[float]] = {rank: [] for rank in range(job.size) if rank != job.rank}
-    for _ in range(MOST):
+    for _ in range(LINK_ROUNDS):
         for low, high in combinations(range(job.size), 2):
             comm.Barrier()
             other = low + high - job.rank
@@ -366,7 +375,7 @@ def messages(job: Job) -> dict[str, Any]:
     told = MPI.Intracomm.allgather(job.comm, job.exchange(*sent))
     reader = told[(job.rank + 1) % job.size][job.rank]
     text = [f"{first:g}, {second:g}" for first, second in (sent, reader)]
-    return {"sent": text[0], "received": text[1], "messages": text[0] != text[1]}
+    return {"meant to send": text[0], "arrived": text[1], "messages": text[0] != text[1]}
 
 
 def buckets(job: Job) -> dict[str, Any]:

@@ -35,6 +35,7 @@ def test_the_solution_is_right() -> None:
         (replaced("00:30:00", "30:00:00"), "time limit of at most half an hour"),
         (replaced("B:USR1@60", "USR1@60"), "--signal=B:USR1@S"),
         (replaced("B:USR1@60", "B:USR1@10"), "--signal=B:USR1@S"),
+        (replaced("B:USR1@60", "B:USR1@900"), "--signal=B:USR1@S"),
         (replaced("B:USR1@60", "B:USR1@60s"), "--signal=B:USR1@S"),
         (replaced("00:30:00", "half"), "as --time=HH:MM:SS"),
         (replaced("--nodes=4", '--nodes="4'), "cannot be read"),
