@@ -12,6 +12,7 @@ import numpy as np
 
 from labkit.exercises import wraps
 from labkit.exercises.exercise import MPI, WITH_MPI, Case, Exercise, Outcome
+from mpiwatch.report import counted
 
 # Exercise 7.1
 
@@ -458,7 +459,7 @@ def sharded_cases() -> Iterator[Case]:
             (params.copy(), rng.normal(size=n).astype(dtype), velocity[rank].copy(), 0.5, 0.75)
             for rank in range(p)
         ]
-        yield Case(f"{p} ranks, {n} parameters, {dtype}", tuple(arguments))
+        yield Case(f"{counted(p, 'rank')}, {n} parameters, {dtype}", tuple(arguments))
 
 
 def step_on_one_rank(case: Case) -> Sequence[Any]:

@@ -108,10 +108,15 @@ def _before_each(names: Iterable[str], note: Callable[[str, list[Any]], None], c
 def _sizes(name: str, arguments: list[Any]) -> list[int]:
     """Return the bytes of the arrays in a call's arguments, or of the object that it pickles."""
     if name.islower():
-        message: Any = arguments[0] if arguments else None
-        return [int(message.nbytes) if hasattr(message, "nbytes") else len(pickle.dumps(message))]
+        return [_size(arguments[0] if arguments else None)]
     parts = [part for each in arguments for part in (each if isinstance(each, (list, tuple)) else [each])]
     return [part.nbytes for part in parts if hasattr(part, "nbytes")]
+
+
+def _size(message: Any) -> int:
+    if isinstance(message, (list, tuple)):
+        return sum(map(_size, message))
+    return int(message.nbytes) if hasattr(message, "nbytes") else len(pickle.dumps(message))
 
 
 def on_links(
