@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from labkit.exercises import wraps
 from labkit.exercises.exercise import MPI, WITH_MPI, Case, Exercise, Outcome
+from mpiwatch.report import counted
 
 # Exercise 7.1
 
@@ -324,7 +326,7 @@ def fault_of_notes(
     if any(notes["pending"]):
         return "the function returned while an average was under way: wait for all requests"
     if p > 1 and not notes["tests"]:
-        return "no request is tested in `finished`, so the MPI library may make no progress: call Test()"
+        return "`finished` calls no request's own Test(), so the MPI library may make no progress"
     return None
 
 
@@ -386,7 +388,7 @@ def average_overlapped(comm, backward, grads, plan):
         "… never averaged": {"list(plan)": "list(plan[:-1])"},
         "… stands still": {"request.Test()": "request.Wait()"},
         "… under way": {"    for request in requests:\n        request.Wait()\n": ""},
-        "… no request is tested": {"            request.Test()": "            pass"},
+        "… no request's own Test()": {"            request.Test()": "            pass"},
         "… holds the sum": {"            bucket /= comm.size\n": ""},
         "… twice": {"        request.Wait()\n": "        request.Wait()\n    grads /= comm.size\n"},
         "… an array that is not `grads`": {"grads[first:stop]": "grads[first:stop].copy()"},
@@ -457,7 +459,7 @@ def sharded_cases() -> Iterator[Case]:
             (params.copy(), rng.normal(size=n).astype(dtype), velocity[rank].copy(), 0.5, 0.75)
             for rank in range(p)
         ]
-        yield Case(f"{p} ranks, {n} parameters, {dtype}", tuple(arguments))
+        yield Case(f"{counted(p, 'rank')}, {n} parameters, {dtype}", tuple(arguments))
 
 
 def step_on_one_rank(case: Case) -> Sequence[Any]:
@@ -498,13 +500,29 @@ SHARDED_STEP = Exercise(
             "velocity += mean": "velocity = velocity + mean",
         },
         "… it calls `comm.Allreduce`": {
-            "    mean = np": "    comm.Allreduce(MPI.IN_PLACE, grads)\n    mean = np"
+            "    comm.Reduce_scatter(grads, mean, counts)\n": (
+                "    comm.Allreduce(MPI.IN_PLACE, grads)\n    mean[...] = grads[start : start + len(mean)]\n"
+            )
+        },
+        "… reduce-scatter the gradients": {
+            "    comm.Reduce_scatter(grads, mean, counts)\n    mean /= comm.size\n": (
+                "    of_ranks = np.empty((comm.size, len(grads)), grads.dtype)\n"
+                "    comm.Allgather(grads, of_ranks)\n"
+                "    mean[...] = of_ranks.mean(axis=0)[start : start + len(mean)]\n"
+            )
         },
     },
     on_ranks=True,
     result_in=(0, 2),
     may_change=(1,),
-    forbidden=("Allreduce", "allreduce", "Iallreduce", "Reduce", "reduce", "allgather", "gather"),
+    wrap=partial(
+        wraps.in_all,
+        2,
+        0,
+        "the rank has sent or received {nbytes} bytes by now, more than 2n values: reduce-scatter the "
+        "gradients, and gather only the chunks of `params`",
+    ),
+    forbidden=("Allreduce", "allreduce", "Iallreduce"),
     prelude=WITH_MPI,
     hints=(
         "Four steps: reduce-scatter the gradients, update the velocity of your chunk, update your chunk "
@@ -581,6 +599,17 @@ FUSION_CYCLE = Exercise(
             "not buffers or filled + nbytes[name] > threshold": "True"
         },
         "all tensors are in one buffer, whatever its size": {" or filled + nbytes[name] > threshold": ""},
+        "a buffer that is no longer the last one gets a tensor; do not return to an earlier buffer": """
+def fusion_cycle(ready, nbytes, threshold):
+    buffers = []
+    for name in [name for name in ready[0] if all(name in of_rank for of_rank in ready)]:
+        fits = [b for b in buffers if sum(nbytes[each] for each in b) + nbytes[name] <= threshold]
+        if fits:
+            fits[0].append(name)
+        else:
+            buffers.append([name])
+    return buffers
+""",
         "a new buffer begins with the bytes of the one before; count from 0": {
             "            filled = 0\n": ""
         },
@@ -599,10 +628,10 @@ QUESTIONS = {
     "07-last-bucket": "For networks with a large parameter in the first layers: the last bucket is then "
     "large, and its whole transfer is exposed. So if overlap hides less than you expect in DDP, look at "
     "the first layers. (Section 6 has an example.)",
-    "07-order": "The order does not matter: the step ends when the last transfer has ended. Without `Test` "
-    "the emulated link still finishes on time, because a transfer's end depends only on when its bucket "
-    "was *started*. On a real network you may see no overlap at all: the library sends the first part of a "
-    "large message and goes on only in the next MPI call.",
+    "07-order": "No: the step ends when the last transfer has ended, in any order of waiting. On a real "
+    "network you may see no overlap at all without `Test`: the library sends the first part of a large "
+    "message and goes on only in the next MPI call. (On the emulated link a transfer's end depends only on "
+    "when its bucket was *started*.)",
     "07-optimiser": "Yes: update a bucket's parameters as soon as its average has arrived. One obstacle "
     "remains: the next forward pass begins with the first layers, whose averages arrive last. So "
     "ByteScheduler (Peng et al., 2019) sends the first layers with priority.",
@@ -613,7 +642,8 @@ QUESTIONS = {
     "07-norm": "Each rank computes the sum of squares of its chunk, and the ranks all-reduce this one "
     "number.",
     "07-never": "It is never ready on all ranks, so the coordinator leaves it out of each cycle. The ranks "
-    "that made it wait for its mean at the end of the step, and Horovod warns of a stalled tensor. In DDP, "
-    "its bucket is never complete. `find_unused_parameters=True` marks such parameters as ready at once, and "
-    "the ranks all-reduce a bitmap to learn which of them no rank has used.",
+    "that submitted it wait for its mean, and Horovod warns of a stalled tensor. (So Horovod's optimiser for "
+    "PyTorch submits zeros for a parameter that a rank's forward pass has skipped.) In DDP, the bucket of a "
+    "skipped parameter is never complete. `find_unused_parameters=True` marks such parameters as ready at "
+    "once, and the ranks all-reduce a bitmap to learn which of them no rank has used.",
 }

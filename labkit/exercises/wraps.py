@@ -30,6 +30,8 @@ COLLECTIVES = tuple(
     for name in (*report.OF_ARRAYS, *report.OF_OBJECTS, *report.NONBLOCKING_COLLECTIVES)
     if "barrier" not in name.lower()
 )
+SENDS = "Send", "Isend", "Ssend", "Sendrecv", "send", "isend", "ssend", "sendrecv"
+SMALL_OBJECTS = 64  # bytes: a number from each rank
 
 
 def collectives_with(*words: str) -> tuple[str, ...]:
@@ -54,35 +56,67 @@ def at_most(calls: int, nbytes: int, finding: str, comm: Any, case: Case) -> Any
 
     The error holds the finding, in which {calls} and {nbytes} are the call's number and size.
     """
+    large = 0
+
+    def note(name: str, arguments: list[Any]) -> None:
+        nonlocal large
+        size = min(_sizes(name, arguments), default=0)  # sent: what comes from all ranks is larger
+        large += size >= nbytes
+        if size >= nbytes and large > calls:
+            raise RuntimeError(finding.format(calls=large, nbytes=size))
+
+    return _before_each(COLLECTIVES, note, comm)
+
+
+def in_all(times: float, number: int, finding: str, comm: Any, case: Case) -> Any:
+    """Let a call raise RuntimeError by which a rank has sent or received too many bytes in this case.
+
+    It may send or receive `times` the bytes of its argument `number`, and small objects. Each call counts
+    with its largest array or object. The error holds the finding, in which {nbytes} is the sum.
+    """
+    most, total = times * case.arguments[comm.rank][number].nbytes + SMALL_OBJECTS, 0
+
+    def note(name: str, arguments: list[Any]) -> None:
+        nonlocal total
+        of_ranks = comm.size if name in ("allgather", "gather") else 1
+        total += of_ranks * max(_sizes(name, arguments), default=0)
+        if total > most:
+            raise RuntimeError(finding.format(nbytes=f"{total:,}"))
+
+    return _before_each((*COLLECTIVES, *SENDS), note, comm)
+
+
+def _before_each(names: Iterable[str], note: Callable[[str, list[Any]], None], comm: Any) -> Any:
+    """Return a communicator that tells of each call of these methods before it makes it."""
     from mpiwatch.wrapper import CommWrapper
 
-    class Limited(CommWrapper):
-        large = 0
+    class Noting(CommWrapper):
+        pass
 
-    def limited(name: str) -> Callable[..., Any]:
+    def noting(name: str) -> Callable[..., Any]:
         def call(self: Any, *arguments: Any, **named: Any) -> Any:
-            size = _size(name, [*arguments, *named.values()])
-            if size >= nbytes:
-                self.large += 1
-                if self.large > calls:
-                    raise RuntimeError(finding.format(calls=self.large, nbytes=size))
-            return getattr(super(Limited, self), name)(*arguments, **named)
+            note(name, [*arguments, *named.values()])
+            return getattr(super(Noting, self), name)(*arguments, **named)
 
         return call
 
-    for name in COLLECTIVES:
-        setattr(Limited, name, limited(name))
-    return Limited(comm)
+    for name in names:
+        setattr(Noting, name, noting(name))
+    return Noting(comm)
 
 
-def _size(name: str, arguments: list[Any]) -> int:
-    """Return how many bytes a rank sends: those of its smallest array, or of a pickled object."""
+def _sizes(name: str, arguments: list[Any]) -> list[int]:
+    """Return the bytes of the arrays in a call's arguments, or of the object that it pickles."""
     if name.islower():
-        message: Any = arguments[0] if arguments else None
-        return int(message.nbytes) if hasattr(message, "nbytes") else len(pickle.dumps(message))
+        return [_size(arguments[0] if arguments else None)]
     parts = [part for each in arguments for part in (each if isinstance(each, (list, tuple)) else [each])]
-    sizes = [part.nbytes for part in parts if hasattr(part, "nbytes")]
-    return min(sizes, default=0)  # the send buffer: what is received from all ranks is larger
+    return [part.nbytes for part in parts if hasattr(part, "nbytes")]
+
+
+def _size(message: Any) -> int:
+    if isinstance(message, (list, tuple)):
+        return sum(map(_size, message))
+    return int(message.nbytes) if hasattr(message, "nbytes") else len(pickle.dumps(message))
 
 
 def on_links(

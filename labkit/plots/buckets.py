@@ -151,12 +151,12 @@ def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float
 def exposed_by_bucket_size(
     kib: Curve, model_ms: Curve, measured_kib: Curve, measured_ms: Curve, whole_ms: float
 ) -> Figure:
-    """Return the exposed communication against the bucket size: the cost model's curve and measured points.
+    """Return what averaging adds to a step against the bucket size: the cost model's curve, measured points.
 
     The sizes around the best one are marked. Shapes: kib, model_ms (n,); measured_kib, measured_ms (k,).
-    `whole_ms` is what is exposed without overlap.
+    `whole_ms` is what the model adds without overlap.
     """
-    figure, axes = one_panel((7.5, 4.2), "Bucket size (KiB)", "Exposed communication (ms)")
+    figure, axes = one_panel((7.5, 4.2), "Bucket size (KiB)", "Added to the passes (ms)")
     axes.plot(kib, model_ms, color=COLOURS[0], label="cost model")
     axes.plot(measured_kib, measured_ms, "o", color=COLOURS[1], markeredgecolor=INK, label="measured")
     axes.axhline(whole_ms, color=INK, linewidth=1, linestyle=":", label="no overlap")
