@@ -34,7 +34,7 @@ from labkit.cluster.supervisor import cluster_files, files_of_this_cluster
 from labkit.hosts.mpi import command
 from mpiwatch import launch
 from mpiwatch.processes import die_with_parent, end_signal
-from mpiwatch.report import counted
+from mpiwatch.report import counted, ranks_phrase
 
 if TYPE_CHECKING:
     import ipyparallel as ipp
@@ -102,11 +102,11 @@ def read_hosts(path: Path) -> dict[str, int]:
     return slots
 
 
-def hosts_of_ranks(path: Path, ranks: int) -> list[str]:
-    """Return each rank's host. Raise ClusterError if the host file has fewer slots than ranks."""
+def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
+    """Return the host of each rank, by default a rank for each slot. Raise ClusterError if slots are missing."""
     slots = read_hosts(path)
     names = [name for name, count in slots.items() for _ in range(count)]
-    if ranks > len(names):
+    if ranks is not None and ranks > len(names):
         raise ClusterError(
             f"{path} has {counted(len(names), 'slot')} for {counted(ranks, 'rank')}. Raise the number of "
             f"slots, for example `{names[0]} slots={slots[names[0]] + ranks - len(names)}`."
@@ -129,7 +129,7 @@ def before_controller(cluster: ipp.Cluster) -> list[str]:
     The launcher of its engines gets the result. Raise ClusterError if a host cannot run ranks.
     """
     environment = cluster.config.MPILauncher.environment
-    machines = prepare(host_file(environment.get(FILE)), cluster.n)
+    machines = last_look({**os.environ, **environment}, cluster.n)
     environment[MACHINES] = json.dumps(machines)
     # Engines connect from other machines, and notebooks from this one.
     return [f"--IPController.engine_ip={machines['address']}"]
@@ -288,7 +288,7 @@ def _faults(host: str, theirs: Any, ours: Any) -> list[str]:
     return found
 
 
-def prepare(path: Path, ranks: int, files: Sequence[str] = ()) -> dict[str, Any]:
+def prepare(path: Path, ranks: int | None, files: Sequence[str] = ()) -> dict[str, Any]:
     """Look at the hosts for this number of ranks; return what the launcher needs. Raise ClusterError."""
     hosts = hosts_of_ranks(path, ranks)
     seen = look_at(list(dict.fromkeys(hosts)), files)
@@ -301,6 +301,29 @@ def prepare(path: Path, ranks: int, files: Sequence[str] = ()) -> dict[str, Any]
     }
     where = {"address": seen[""]["address"], "card": seen[""]["card"]}
     return {"file": str(path), "hosts": hosts, "time": time.time(), **where, "settings": settings}
+
+
+def last_look(environment: Mapping[str, str], ranks: int) -> dict[str, Any]:
+    """Return what `prepare` has returned for these ranks within FRESH_S, or else look at the hosts now."""
+    machines: dict[str, Any] = json.loads(environment.get(MACHINES, "{}"))
+    if machines.get("time", 0.0) > time.time() - FRESH_S and len(machines["hosts"]) == ranks:
+        return machines
+    return prepare(host_file(machines.get("file") or environment.get(FILE)), ranks)
+
+
+def lost(hosts: Sequence[str]) -> str:
+    """Return a sentence about hosts that no longer answer, empty if all do. `hosts` is the host of each rank."""
+    if not hosts:
+        return ""
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        names = [host for host in dict.fromkeys(hosts) if not is_here(host)]
+        lines = [[*SSH, host, "true"] for host in names]
+        ended = pool.map(
+            lambda line: subprocess.run(line, capture_output=True, check=False).returncode, lines
+        )
+    gone = [host for host, status in zip(names, ended, strict=True) if status]
+    ranks = ranks_phrase([rank for rank, host in enumerate(hosts) if host in gone]) if gone else ""
+    return f"{', '.join(gone)} with {ranks} no longer answers ssh" if gone else ""
 
 
 def give_connection_file(hosts: Sequence[str]) -> None:
@@ -336,20 +359,19 @@ def main(arguments: Sequence[str]) -> None:
         return
     parent, ranks, mpiexec = os.getppid(), int(arguments[1]), launch.mpiexec()
     try:
-        machines = json.loads(os.environ.pop(MACHINES, "{}"))
-        if machines.get("time", 0.0) < time.time() - FRESH_S or len(machines["hosts"]) != ranks:
-            machines = prepare(host_file(machines.get("file")), ranks)
+        machines = last_look(os.environ, ranks)
         if "IPP_PROFILE_DIR" in os.environ:
             give_connection_file(machines["hosts"])
     except ClusterError as error:
         sys.exit(str(error))
     where = {"address": machines["address"], "card": machines["card"]}
     environment = {**machines["settings"], **os.environ, **launch.settings(), FILE: machines["file"]}
-    passed = sorted(name for name in environment if name.startswith(PASSED))
+    passed = sorted(name for name in environment if name.startswith(PASSED) and name != MACHINES)
     slots = Counter(machines["hosts"])
     line, settings = command(mpiexec, slots, arguments[2:], **where, passed=passed)
     die_with_parent(end_signal(mpiexec), parent)
-    os.execve(line[0], line, {**environment, **settings})
+    # MPICH does not send the last of its variables to other machines.
+    os.execve(line[0], line, {**environment, **settings, "LABKIT_LAST": ""})
 
 
 if __name__ == "__main__":
