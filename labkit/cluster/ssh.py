@@ -103,7 +103,7 @@ def read_hosts(path: Path) -> dict[str, int]:
 
 
 def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
-    """Return the host of each rank, by default a rank for each slot. Raise ClusterError if slots are missing."""
+    """Return the host of each rank, by default one for each slot. Raise ClusterError without enough slots."""
     slots = read_hosts(path)
     names = [name for name, count in slots.items() for _ in range(count)]
     if ranks is not None and ranks > len(names):
@@ -312,7 +312,7 @@ def last_look(environment: Mapping[str, str], ranks: int) -> dict[str, Any]:
 
 
 def lost(hosts: Sequence[str]) -> str:
-    """Return a sentence about hosts that no longer answer, empty if all do. `hosts` is the host of each rank."""
+    """Return which of the ranks' hosts no longer answer, as a sentence; empty if all of them do."""
     if not hosts:
         return ""
     with ThreadPoolExecutor(len(hosts)) as pool:
