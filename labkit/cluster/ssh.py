@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import psutil
 
@@ -48,7 +49,10 @@ CONTROLLER_S = 60.0  # for the controller to write its connection file
 FRESH_S = 30.0  # a look is repeated for ranks that start later
 CLOCKS_S = 2.0  # a larger difference confuses the times of files and reports
 ROOT = Path(__file__).parents[2]
+END_S = 2.0  # from SIGTERM to SIGKILL
+POLL_S = 0.2
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")  # notice a silent host after 15 s
 # What ssh prints → what is wrong, and how to mend it.
 FAULTS = {
     "resolve hostname": "its name is unknown here: `echo ADDRESS {host} | sudo tee -a /etc/hosts`",
@@ -352,6 +356,29 @@ def give_connection_file(hosts: Sequence[str]) -> None:
         list(pool.map(give, [host for host in dict.fromkeys(hosts) if not is_here(host)]))
 
 
+def watch(mpiexec: int, hosts: Sequence[str]) -> NoReturn:
+    """End mpiexec if one of the ranks' hosts disappears; mpiexec itself would wait for it, for minutes.
+
+    This process ends with mpiexec, and its connections with this process.
+    """
+    die_with_parent(signal.SIGKILL, mpiexec)
+    names = [host for host in dict.fromkeys(hosts) if not is_here(host)]
+    quiet: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
+    lives = [subprocess.Popen([*SSH, *ALIVE, host, "cat"], **quiet) for host in names]
+    while all(each.poll() is None for each in lives):
+        time.sleep(POLL_S)
+    if sentence := lost(hosts):
+        print(f"{sentence}: its ranks and all others were ended.", file=sys.stderr, flush=True)
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            os.kill(mpiexec, signum)
+            time.sleep(END_S)
+    os._exit(0)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Become the mpiexec that starts a program on the hosts, or look at this machine."""
     if arguments[0] == "--look":
@@ -369,6 +396,8 @@ def main(arguments: Sequence[str]) -> None:
     passed = sorted(name for name in environment if name.startswith(PASSED) and name != MACHINES)
     slots = Counter(machines["hosts"])
     line, settings = command(mpiexec, slots, arguments[2:], **where, passed=passed)
+    if os.fork() == 0:
+        watch(os.getppid(), machines["hosts"])
     die_with_parent(end_signal(mpiexec), parent)
     # MPICH does not send the last of its variables to other machines.
     os.execve(line[0], line, {**environment, **settings, "LABKIT_LAST": ""})
