@@ -52,7 +52,7 @@ ROOT = Path(__file__).parents[2]
 END_S = 2.0  # from SIGTERM to SIGKILL
 POLL_S = 0.2
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
-ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")  # notice a silent host after 15 s
+ALIVE = ("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3")  # notice a silent host after 9 s
 # What ssh prints → what is wrong, and how to mend it.
 FAULTS = {
     "resolve hostname": "its name is unknown here: `echo ADDRESS {host} | sudo tee -a /etc/hosts`",
@@ -315,19 +315,21 @@ def last_look(environment: Mapping[str, str], ranks: int) -> dict[str, Any]:
     return prepare(host_file(machines.get("file") or environment.get(FILE)), ranks)
 
 
-def lost(hosts: Sequence[str]) -> str:
-    """Return which of the ranks' hosts no longer answer, as a sentence; empty if all of them do."""
-    if not hosts:
-        return ""
-    with ThreadPoolExecutor(len(hosts)) as pool:
-        names = [host for host in dict.fromkeys(hosts) if not is_here(host)]
+def lost(hosts: Sequence[str]) -> list[str]:
+    """Return which of the ranks' hosts no longer answer."""
+    names = [host for host in dict.fromkeys(hosts) if not is_here(host)]
+    with ThreadPoolExecutor(len(names) or 1) as pool:
         lines = [[*SSH, host, "true"] for host in names]
         ended = pool.map(
             lambda line: subprocess.run(line, capture_output=True, check=False).returncode, lines
         )
-    gone = [host for host, status in zip(names, ended, strict=True) if status]
-    ranks = ranks_phrase([rank for rank, host in enumerate(hosts) if host in gone]) if gone else ""
-    return f"{', '.join(gone)} with {ranks} no longer answers ssh" if gone else ""
+    return [host for host, status in zip(names, ended, strict=True) if status]
+
+
+def sentence(gone: Sequence[str], hosts: Sequence[str]) -> str:
+    """Return a sentence about hosts that no longer answer, and their ranks; empty if there are none."""
+    ranks = [rank for rank, host in enumerate(hosts) if host in gone]
+    return f"{', '.join(gone)} with {ranks_phrase(ranks)} no longer answers ssh" if gone else ""
 
 
 def give_connection_file(hosts: Sequence[str]) -> None:
@@ -369,13 +371,12 @@ def watch(mpiexec: int, hosts: Sequence[str]) -> NoReturn:
         "stderr": subprocess.DEVNULL,
     }
     lives = [subprocess.Popen([*SSH, *ALIVE, host, "cat"], **quiet) for host in names]
-    while all(each.poll() is None for each in lives):
+    while not (gone := [host for host, each in zip(names, lives, strict=True) if each.poll() is not None]):
         time.sleep(POLL_S)
-    if sentence := lost(hosts):
-        print(f"{sentence}: its ranks and all others were ended.", file=sys.stderr, flush=True)
-        for signum in (signal.SIGTERM, signal.SIGKILL):
-            os.kill(mpiexec, signum)
-            time.sleep(END_S)
+    print(f"{sentence(gone, hosts)}: its ranks and all others were ended.", file=sys.stderr, flush=True)
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        os.kill(mpiexec, signum)
+        time.sleep(END_S)
     os._exit(0)
 
 

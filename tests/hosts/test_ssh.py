@@ -8,11 +8,9 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,8 +66,10 @@ class Machines:
 
     def start(self, *command: str | Path, **options: str) -> subprocess.Popen[str]:
         line = [self.env[FOLDER] + "/agent", "lab0", f"exec {shlex.join(map(str, command))}"]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": self.work}
-        return subprocess.Popen(line, env={**self.env, **options}, text=True, start_new_session=True, **pipes)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(
+            line, env={**self.env, **options}, text=True, cwd=self.work, start_new_session=True, **pipes
+        )
 
     def run(self, *command: str | Path, code: int = 0, **options: str) -> str:
         """Run a command on lab0; return its output."""
@@ -85,7 +85,7 @@ class Machines:
 
     def start_sshd(self, host: str) -> None:
         self.on(host, f"/usr/sbin/sshd -f {self.folder}/sshd-{host}")
-        wait_until(lambda: (self.folder / f"pid-{host}").exists(), f"sshd on {host}", 20)
+        wait_until((self.folder / f"pid-{host}").exists, f"sshd on {host}", 20)
 
     def stop_sshd(self, host: str) -> None:
         os.kill(int((self.folder / f"pid-{host}").read_text()), signal.SIGTERM)
@@ -114,7 +114,9 @@ def machines(allowed: None) -> Iterator[Machines]:
         # MPI and the lab call `ssh`: one that reads these settings, and not the user's.
         (folder / "bin").mkdir()
         (folder / "work").mkdir()
-        (folder / "bin/ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n')
+        (folder / "bin/ssh").write_text(
+            f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n'
+        )
         (folder / "bin/ssh").chmod(0o700)
         (folder / "ssh_config").write_text(SSH.format(folder=folder))
         with pytest.MonkeyPatch.context() as patch:
@@ -251,3 +253,184 @@ def test_a_clock_that_is_wrong_is_named() -> None:
         "its clock is 90 s behind: `ssh lab1 sudo timedatectl set-ntp true`"
     ]
     assert ssh._faults("lab1", {**ours, "late": 1.0}, ours) == []
+
+
+PROGRAM = """import json, os, socket, sys
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+said = comm.gather([socket.gethostname(), os.getcwd(), sys.argv[1], os.environ.get("SECRET", "")])
+if comm.rank == 0:
+    print(json.dumps(said))
+"""
+
+
+def test_a_program_whose_path_has_a_space_and_a_training_run(machines: Machines) -> None:
+    program = machines.work / "my program.py"
+    program.write_text(PROGRAM)
+    hosts_file = machines.host_file()
+    said = json.loads(
+        machines.run(*LABKIT, "run", "--hosts", hosts_file, program, "a b", SECRET="x").splitlines()[-1]
+    )
+    assert said == [
+        [f"lab{rank}", str(machines.work), "a b", "" if rank else said[0][3]] for rank in range(4)
+    ]
+
+    options = ("--model", "mlp", "--data", "digits", "--epochs", "1", "--iterations", "20")
+    machines.run(*LABKIT, "train", "--hosts", hosts_file, *options, "--out", "four")
+    assert json.loads((machines.work / "four/run.json").read_text())["hosts"] == [
+        "lab0",
+        "lab1",
+        "lab2",
+        "lab3",
+    ]
+    here = {**launch.settings(), **launch.ONE_MACHINE}
+    machines.run(launch.mpiexec(), "-n", "4", *LABKIT, "train", *options, "--out", "one", **here)
+    four, one = (np.load(machines.work / run / "model.npz") for run in ("four", "one"))
+    assert all(np.allclose(four[name], one[name], rtol=1e-5, atol=1e-7) for name in one.files)
+
+
+SESSION = """import json, sys
+from IPython.testing.globalipapp import start_ipython
+
+shell = start_ipython()
+for line in sys.stdin:
+    shell.run_cell(json.loads(line))
+    print("CELL ENDED", flush=True)
+"""
+CONNECT = "from labkit.cluster import connect\nrc = connect(4, profile='ssh'{})"
+LOOP = """%%px
+x = np.ones(1000)
+if rank == 0: open("going", "w").close()
+while True: comm.Allreduce(x.copy(), x)
+"""
+# In the switch's network: a line when it begins, then all frames until standard input ends.
+SNIFFER = """import select, socket, sys
+from labkit.hosts.namespaces import enter
+enter(int(sys.argv[1]))
+card = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+print("begun", flush=True)
+while sys.stdin not in (ready := select.select([card, sys.stdin], [], [])[0]):
+    sys.stdout.buffer.write(card.recv(1 << 16))
+"""
+# Say something to each port as a client without a key, and print what comes back.
+STRANGER = """import sys, zmq
+for port in sys.argv[2:]:
+    for kind in (zmq.DEALER, zmq.SUB):
+        with zmq.Context() as context, context.socket(kind) as end:
+            end.linger = 0
+            end.connect(f"tcp://{sys.argv[1]}:{port}")
+            if kind == zmq.SUB:
+                end.subscribe(b"")
+            else:
+                end.send_multipart([b"<IDS|MSG>", b"", b"{}", b"{}", b"{}", b"{}"])
+            if end.poll(300):
+                print(port, end.recv_multipart())
+print("asked", len(sys.argv) - 2)
+"""
+
+
+class Session:
+    """A program on lab0 that runs cells as a notebook does."""
+
+    def __init__(self, machines: Machines) -> None:
+        program = machines.folder / "session.py"
+        program.write_text(SESSION)
+        self.job = machines.start(sys.executable, program)
+
+    def send(self, cell: str) -> None:
+        assert self.job.stdin
+        self.job.stdin.write(json.dumps(cell) + "\n")
+        self.job.stdin.flush()
+
+    def output(self) -> str:
+        """Return what the cell has printed once it has ended."""
+        lines = []
+        assert self.job.stdout
+        while (line := self.job.stdout.readline()) not in ("CELL ENDED\n", ""):
+            lines.append(line)
+        return "".join(lines)
+
+    def run(self, cell: str) -> str:
+        self.send(cell)
+        return self.output()
+
+
+@pytest.fixture
+def session(machines: Machines) -> Iterator[Session]:
+    session = Session(machines)
+    with session.job as job:
+        yield session
+        job.kill()
+
+
+def test_engines_on_machines(machines: Machines, session: Session) -> None:
+    # One machine has no such profile folder: machines need not share a home folder.
+    (machines.folder / "ipython").mkdir(exist_ok=True)
+    machines.on("lab2", f"mount -t tmpfs tmpfs {machines.folder}/ipython")
+    path = machines.host_file()
+    bad = machines.work / "bad.txt"
+    bad.write_text("lab0\nlab1\nlab2\nlab9\n")
+    output = session.run(CONNECT.format(f", hosts={str(bad)!r}"))
+    assert "ClusterError: Nothing was started" in output and "\nlab9: its name is unknown" in output
+    assert not [line for line in machines.programs() if "labkit.cluster.controller" in line]
+
+    output = session.run(CONNECT.format(f", hosts={str(path)!r}"))
+    assert "4 ranks, one MPI world" in output and "on lab0, lab1, lab2, lab3" in output
+    check_that_strangers_read_nothing(machines, session)
+
+    output = session.run("%%px\nimport os\nif rank == 1: os._exit(3)\ncomm.Barrier()")
+    assert "RankDied: rank 1 ended with exit code 3" in output
+    assert "this notebook's cluster" in session.run(CONNECT.format(""))
+
+    session.send(LOOP)
+    wait_until((machines.work / "going").exists, "the ranks compute")
+    machines.on("lab3", f"ip link set {CARD} down")
+    try:
+        output = session.output()  # of the first to notice: ssh, or the ranks' watchdogs
+        assert "lab3 with rank 3 no longer answers ssh" in output or "rank 3 (host lab3)" in output
+    finally:
+        machines.on("lab3", f"ip link set {CARD} up")
+        machines.on("lab2", f"umount {machines.folder}/ipython")
+
+
+def check_that_strangers_read_nothing(machines: Machines, session: Session) -> None:
+    """Watch the network during a cell, then talk to the controller's ports without its key."""
+    line = [sys.executable, "-c", SNIFFER, str(hosts.running().holder)]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as sniffer:
+        assert sniffer.stdout and sniffer.stdout.readline() == b"begun\n"
+        output = session.run("%%px\nword = 'marmalade'[::-1]\nprint(word, comm.bcast('between ' + 'ranks'))")
+        seen, _ = sniffer.communicate()
+    assert output.count("edalamram between ranks") == 4
+    assert b"between ranks" in seen  # MPI's messages are not encrypted
+    assert b"marmalade" not in seen and b"edalamram" not in seen
+
+    (file,) = (machines.folder / "ipython/profile_ssh/security").glob("*-engine.json")
+    controller = json.loads(file.read_text())
+    address = controller["interface"].removeprefix("tcp://")
+    assert address == hosts.running().hosts[0].address
+    ports = [
+        str(port) for value in controller.values() for port in (value if isinstance(value, list) else [value])
+    ]
+    ports = [port for port in ports if port.isdigit()]
+    stranger = shlex.join([sys.executable, "-c", STRANGER, address, *ports])
+    agent = machines.env[FOLDER] + "/agent"
+    asked = subprocess.run([agent, "lab3", stranger], capture_output=True, text=True, check=True)
+    assert asked.stdout == f"asked {len(ports)}\n" and len(ports) > 4
+
+
+def test_ipcluster_as_typed_with_the_host_file_in_its_place(machines: Machines, session: Session) -> None:
+    shutil.rmtree(machines.folder / "ipython", ignore_errors=True)
+    (machines.folder / "allreduce-lab").mkdir()
+    machines.host_file().rename(machines.folder / "allreduce-lab/hosts.txt")
+    with machines.start(
+        sys.executable, "-m", "ipyparallel.cluster", "start", "--profile=ssh", "-n", "4"
+    ) as job:
+        try:
+            wait_until(
+                lambda: any("labkit.cluster.engine" in line for line in machines.programs()), "engines"
+            )
+            output = session.run(CONNECT.format(""))
+            assert "on lab0, lab1, lab2, lab3; cluster found running" in output
+        finally:
+            job.send_signal(signal.SIGINT)
