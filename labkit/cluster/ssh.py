@@ -270,7 +270,8 @@ def _faults(host: str, theirs: Any, ours: Any) -> list[str]:
     if not isinstance(ours, dict):
         return [] if host else [str(ours)]
     folders = [ROOT, *([] if ROOT in Path(sys.prefix).parents else [Path(sys.prefix)])]
-    copy = shlex.join(["rsync", "-aR", "--delete", *(f"{folder}/" for folder in folders), f"{host}:/"])
+    copies = [shlex.join(["rsync", "-a", "--delete", f"{each}/", f"{host}:{each}/"]) for each in folders]
+    copy = " && ".join(copies)
     if not isinstance(theirs, dict):
         text = str(theirs) or f"timed out after {LOOK_S:.0f} s"
         fault = next((fault for pattern, fault in FAULTS.items() if re.search(pattern, text)), "")
@@ -282,7 +283,7 @@ def _faults(host: str, theirs: Any, ours: Any) -> list[str]:
     ]
     for path in map(shlex.quote, theirs["missing"]):
         make = path == shlex.quote(os.getcwd())
-        mend = f"ssh {host} mkdir -p {path}" if make else f"rsync -aR {path} {host}:/"
+        mend = f"ssh {host} mkdir -p {path}" if make else f"scp {path} {host}:{path}"
         found.append(f"it has no {path}: `{mend}`")
     if abs(behind := theirs["late"] - ours["late"]) > CLOCKS_S:
         found.append(

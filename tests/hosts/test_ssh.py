@@ -201,11 +201,11 @@ def test_one_with_another_mpi_one_without_the_lab_and_one_without_the_folder(mac
         machines.on("lab3", f"umount {machines.work}")
     root = ssh.ROOT
     assert re.fullmatch(
-        rf"it has Other MPI 1\.2\.3 instead of .*: `rsync -aR --delete {root}/ .*lab1:/`", said["lab1"]
+        rf"it has Other MPI 1\.2\.3 instead of .*: `rsync -a --delete {root}/ lab1:{root}/.*`", said["lab1"]
     )
-    assert said["lab2"].startswith(f"it has no lab at {sys.prefix}: `rsync -aR --delete {root}/ ")
+    assert said["lab2"].startswith(f"it has no lab at {sys.prefix}: `rsync -a --delete {root}/ ")
     program = machines.work / "never.py"
-    assert said["lab3"] == f"it has no {program}: `rsync -aR {program} lab3:/`"
+    assert said["lab3"] == f"it has no {program}: `scp {program} lab3:{program}`"
     assert said["lab0"] == "ready"
 
 
