@@ -17,7 +17,7 @@ class ChildError(RuntimeError):
 def run_child(
     command: Sequence[str],
     *,
-    deadline_s: float,
+    deadline_s: float | None,
     environment: Mapping[str, str] | None = None,
     capture: bool = True,
     check: bool = True,

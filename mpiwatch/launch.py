@@ -49,6 +49,7 @@ TRANSPORT = "UCX_", "FI_", "OMPI_MCA_btl", "OMPI_MCA_pml"
 # Variables of batch systems and files of hosts, which make mpiexec start ranks on several machines.
 SEVERAL_MACHINES = {
     *("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_HOSTS", "PE_HOSTFILE", "LABKIT_HOSTS_TOKEN"),
+    "LABKIT_MACHINES",
     *("HYDRA_HOST_FILE", "PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"),
 }
 

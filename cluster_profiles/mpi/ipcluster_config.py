@@ -6,10 +6,17 @@ and JupyterLab's cluster panel read it, in any home folder and profile.
 
 import sys
 
+from traitlets.config import Application
+
+from labkit.cluster.clusters import install_settings
 from labkit.cluster.supervisor import supervised
 from mpiwatch import launch
 
 c = get_config()  # noqa: F821  (given by traitlets)
+
+# `ipcluster start --profile=ssh` works as typed, in a profile that connect() has never used: ipcluster reads
+# the profile's settings after these.
+install_settings(getattr(Application.instance(), "profile_dir", None))
 
 c.Cluster.engine_launcher_class = "mpi"
 c.Cluster.n = 4

@@ -7,18 +7,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from labkit import units
 from labkit.children import ChildError, run_child
 from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
-from labkit.cli.ranks import on_ranks, world
+from labkit.cli.ranks import hosts_option, on_ranks, world
 from mpiwatch import launch
 
 if TYPE_CHECKING:
@@ -34,9 +34,17 @@ NOT_DRAWN = {"hand-written", "shared-memory-copied", "auto"}  # their curves lie
 DEADLINE_S = 3600.0  # the defaults take seconds or minutes; large batches of VGG-11 take longer
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
-ranks_option = click.option(
-    "-n", "--ranks", type=Whole(max=MOST_RANKS), help="Ranks to start without mpiexec. [default: 4]"
+_ranks_option = click.option(
+    "-n",
+    "--ranks",
+    type=Whole(max=MOST_RANKS),
+    help="Ranks to start without mpiexec. [default: 4, or the hosts' slots]",
 )
+
+
+def ranks_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a command that starts its own ranks."""
+    return _ranks_option(hosts_option(function))
 
 
 @click.group
@@ -55,7 +63,7 @@ def _ranks(name: str, ranks: int | None) -> Iterator[MPI.Intracomm]:
 
     At the end, they wait asleep for rank 0, which prints.
     """
-    on_ranks(ranks or 4, DEADLINE_S)
+    on_ranks(ranks, DEADLINE_S)
     with world(f"labkit bench {name}", ranks) as comm:
         yield comm
         from labkit.comm import sleeping_barrier

@@ -144,8 +144,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     show_default=True,
     help="Folder of the notebooks, here. The default holds your own copies of them.",
 )
+@click.option(
+    "--hosts",
+    type=Place(),
+    metavar="FILE",
+    help="Start the ranks on the machines of this host file, by ssh (see docs/machines.md).",
+)
 @click.option("--copy-only", is_flag=True, help="Update your copies of the notebooks, and start nothing.")
-def command(ranks: int, folder: Path, copy_only: bool) -> None:
+def command(ranks: int, folder: Path, hosts: Path | None, copy_only: bool) -> None:
     """Start MPI engines and open JupyterLab on the first notebook. Ctrl-C ends both.
 
     With the environment variable LABKIT_PROFILE=slurm (or hosts), each notebook starts its ranks itself.
@@ -157,14 +163,16 @@ def command(ranks: int, folder: Path, copy_only: bool) -> None:
         signal.signal(signum, _stop)
     import ipyparallel as ipp  # noqa: PLC0415  (--help must not wait for it)
 
-    from labkit.cluster import clusters, connect  # noqa: PLC0415
+    from labkit.cluster import clusters, connect, ssh  # noqa: PLC0415
     from labkit.cluster.errors import ClusterError  # noqa: PLC0415
 
+    if hosts:  # for the notebooks' connect(), too
+        os.environ.update({PROFILE: "ssh", ssh.FILE: str(hosts.absolute())})
     profile = os.environ.get(PROFILE) or clusters.DEFAULT_PROFILE
     with one_line(ClusterError):
         clusters.check_profile(profile)
     _prepare(folder)
-    has_engines = profile == clusters.DEFAULT_PROFILE
+    has_engines = profile in (clusters.DEFAULT_PROFILE, "ssh")
     click.echo(f"Starting JupyterLab{f' and {ranks} MPI ranks' * has_engines} …")
     # After Ctrl-C, asyncio would warn about tasks that have not finished.
     logging.getLogger("asyncio").addHandler(logging.NullHandler())
@@ -175,10 +183,13 @@ def command(ranks: int, folder: Path, copy_only: bool) -> None:
         cluster = ipp.Cluster(
             n=ranks,
             cluster_id=os.environ[clusters.CHOSEN],
-            profile="default",
+            profile=clusters.prepare_profile(profile, ranks),
             parent=None,
             log=clusters.quiet,
         )
+        if profile == "ssh":
+            with one_line(ClusterError):
+                ssh.before_controller(cluster)
     with started(last_used(folder)) as lab:
         try:
             if cluster:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -12,11 +13,13 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from labkit.children import ChildError, run_child
+from labkit.cli.inputs import Place, one_line
 from mpiwatch import launch
 from mpiwatch.processes import print_error
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 # neither, each rank would start ranks, and each of these again.
 RANK_VARIABLES = {"PMI_RANK", "PMIX_RANK", STARTED := "LABKIT_ON_RANKS"}
 
+RANKS = 4  # by default
+HOSTS = f"{__name__}.HOSTS"  # the path of the host file, in a click context's `meta`
 LATE_S = 20.0  # for ranks that start later than others
 
 
@@ -42,38 +47,62 @@ def first_on_its_node() -> bool:
     return next((os.environ[name] for name in names if name in os.environ), "0") == "0"
 
 
-def mpiexec(p: int) -> list[str]:
-    """Return the first words of a command line that starts p ranks.
+def _note_hosts(context: click.Context, option: click.Parameter, path: Path | None) -> None:
+    context.meta[HOSTS] = path
 
-    Raise ClickException if there is no mpiexec.
+
+hosts_option = click.option(
+    "--hosts",
+    type=Place(),
+    metavar="FILE",
+    callback=_note_hosts,
+    expose_value=False,
+    help="Start the ranks on the machines of this host file, by ssh (see docs/machines.md).",
+)
+
+
+def mpiexec(ranks: int | None, *files: str) -> list[str]:
+    """Return the first words of a command line that starts ranks, where the option --hosts says.
+
+    The default is 4 ranks, or as many as the host file has slots. `files`: the paths that the ranks need.
+    Raise ClickException if there is no mpiexec, InputError if a host is not ready.
     """
+    if path := click.get_current_context().meta.get(HOSTS):
+        from labkit.cluster import ssh
+        from labkit.cluster.errors import ClusterError
+
+        with one_line(ClusterError):
+            machines = ssh.prepare(path.absolute(), ranks, files)
+        os.environ[ssh.MACHINES] = json.dumps(machines)
+        return [sys.executable, "-m", "labkit.cluster.ssh", "-n", str(len(machines["hosts"]))]
     found = launch.mpiexec()
     if not shutil.which(found):
         raise click.ClickException(
             f"there is no {found} to start ranks with: install MPI, for example by pip install mpich"
         )
-    return [found, "-n", str(p)]
+    return [found, "-n", str(ranks or RANKS)]
 
 
-def on_ranks(p: int, deadline_s: float) -> None:
-    """Unless this process is a rank, run this same command on p ranks, and exit with its status.
+def on_ranks(ranks: int | None, deadline_s: float | None) -> None:
+    """Unless this process is a rank, run this same command on ranks, and exit with its status.
 
-    The ranks end with this process, however it ends. Raise ClickException at the deadline.
+    The ranks end with this process, however it ends. Raise as `mpiexec` does, and at the deadline.
     """
     if under_mpiexec():
         return
+    starter = mpiexec(ranks)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _stop)
     try:
         done = run_child(
-            [*mpiexec(p), sys.executable, "-m", "labkit", *sys.argv[1:]],
+            [*starter, sys.executable, "-m", "labkit", *sys.argv[1:]],
             deadline_s=deadline_s,
             environment={**os.environ, **launch.one_machine(), STARTED: "1"},
             capture=False,
             check=False,
         )
     except ChildError as error:
-        raise click.ClickException(f"{p} ranks: {error}") from None
+        raise click.ClickException(f"{starter[-1]} ranks: {error}") from None
     sys.exit(done.returncode)
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import click
 
 from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
-from labkit.cli.ranks import mpiexec, under_mpiexec
+from labkit.cli.ranks import hosts_option, mpiexec, under_mpiexec
 from mpiwatch.launch import DEADLINE_S, Options, launcher_of_ranks, run
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @click.option(
-    "-n", "ranks", type=Whole(max=MOST_RANKS), default=4, show_default=True, help="MPI ranks to start."
+    "-n", "ranks", type=Whole(max=MOST_RANKS), help="MPI ranks to start.  [default: 4, or the hosts' slots]"
 )
+@hosts_option
 @click.option(
     "--deadline",
     "deadline_s",
@@ -40,7 +42,7 @@ from mpiwatch.launch import DEADLINE_S, Options, launcher_of_ranks, run
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(  # noqa: PLR0917
-    ranks: int,
+    ranks: int | None,
     deadline_s: float,
     strict: bool,
     json: Path | None,
@@ -60,4 +62,4 @@ def command(  # noqa: PLR0917
         )
     record = None if json is None else str(json)
     options = Options((program, *arguments), is_module, deadline_s, strict, record)
-    sys.exit(run(mpiexec(ranks), options))
+    sys.exit(run(mpiexec(ranks, *([] if is_module else [os.path.abspath(program)])), options))

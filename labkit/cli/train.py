@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labkit.cli.inputs import Finite, Place, Whole
-from labkit.cli.ranks import ending_together, first_on_its_node, under_mpiexec
+from labkit.cli.ranks import HOSTS, ending_together, first_on_its_node, hosts_option, on_ranks, under_mpiexec
 from labkit.files import atomic_write
 from labkit.train.presets import PRESETS
 from labkit.train.settings import RECIPES, THE_RUN, OptionText, Settings
@@ -76,6 +76,7 @@ OF_THE_COMMAND: list[Option] = [
         metavar="RUN",
         help="Continue the run in this directory from its last checkpoint.",
     ),
+    hosts_option,
 ]
 HEADINGS = [(setting.metadata["option"].heading, _option(setting)) for setting in fields(Settings)]
 HEADINGS += [(THE_RUN, option) for option in OF_THE_COMMAND]
@@ -111,6 +112,8 @@ def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def command(preset: str | None, resume: Path | None, out: Path | None, **options: Any) -> None:
     """Train a model on the ranks that mpiexec started: mpiexec -n 4 labkit train --out run.
 
+    With --hosts, the command starts a rank for each slot of the host file itself.
+
     For each epoch, every rank prints its own and the global loss, its training accuracy, its contribution to
     the averaged gradient, and the time it computed, waited and transferred. At the end, every rank tests its
     own model. Rank 0 writes the results to --out.
@@ -121,6 +124,8 @@ def command(preset: str | None, resume: Path | None, out: Path | None, **options
         raise click.UsageError("--out and --resume: a run that is resumed stays in its own directory")
     if out is None and preset is None and resume is None:
         raise click.UsageError("Missing option '--out'.")
+    if click.get_current_context().meta.get(HOSTS):
+        on_ranks(None, None)
     # A signal that asks for a checkpoint must not end this rank before the run handles it.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     # A single process: with other transports, Open MPI would leave shared memory behind.

@@ -20,10 +20,11 @@ from typing import Any
 import ipyparallel as ipp
 import psutil
 from ipyparallel.cluster.launcher import LocalControllerLauncher
+from IPython.core.profiledir import ProfileDir
 from IPython.paths import get_ipython_dir
 
 from labkit.cluster import ipyparallel_private as private
-from labkit.cluster import slurm
+from labkit.cluster import slurm, ssh
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.ownership import Claim
 from labkit.cluster.supervisor import cluster_files, supervised
@@ -54,16 +55,26 @@ class SupervisedControllerLauncher(LocalControllerLauncher):
     Not with `ipcluster start --daemonize` and `Cluster(shutdown_atexit=False)`: that controller stays.
     """
 
+    def start(self) -> Any:
+        """Start the controller; for the profile `ssh`, look at its machines first."""
+        if Path(self.profile_dir).name == "profile_ssh":
+            # The launcher of the engines has the same settings, and starts later.
+            self.controller_args += ssh.before_controller(self.parent)
+        return super().start()
+
     def find_args(self) -> list[str]:
         command = super().find_args()
         return [*supervised("controller"), *command] if self.parent.shutdown_atexit else command
 
 
-def find_or_start(n: int, profile: str, only_own: bool) -> tuple[ipp.Cluster, str, bool]:
+def find_or_start(n: int, profile: str, only_own: bool, hosts: str | None) -> tuple[ipp.Cluster, str, bool]:
     """Return a cluster for n engines, a phrase that says where it comes from, and whether it is new."""
     global own_cluster  # noqa: PLW0603
     ipython_profile = prepare_profile(profile, n)
     found = list(running(profile))
+    if profile == "ssh" and hosts:  # not a cluster on other machines
+        wanted = ssh.hosts_of_ranks(ssh.host_file(hosts), n)
+        found = [each for each in found if ssh.hosts_of(each[0]) in ([], wanted)]
     if own_cluster is not None and (Path(own_cluster.cluster_file), n) in found:
         return own_cluster, "this notebook's cluster", False
     path = None if only_own else preferred(path for path, size in found if size == n)
@@ -71,6 +82,8 @@ def find_or_start(n: int, profile: str, only_own: bool) -> tuple[ipp.Cluster, st
         return attach(path), f"connected to the running cluster {path.stem.removesuffix('-')}", False
     stop_own_cluster()  # if there is one, it has another size, or its controller has died
     own_cluster = ipp.Cluster(n=n, cluster_id=OWN, profile=ipython_profile, parent=None, log=quiet)
+    if hosts:
+        own_cluster.config.MPILauncher.environment[ssh.FILE] = str(ssh.host_file(hosts))
     own_cluster.start_cluster_sync()
     atexit.register(stop_own_cluster)
     return own_cluster, "cluster started; it ends with this notebook", True
@@ -191,10 +204,15 @@ def prepare_profile(profile: str, n: int) -> str:
                 "the profile `slurm` needs SLURM's commands, and this machine has no `sbatch`. Run the "
                 "notebook on the cluster's login node, or leave the profile out."
             )
-    folder = Path(get_ipython_dir(), f"profile_{profile}")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / SETTINGS).write_text((INSTALLED / profile / SETTINGS).read_text())
+    install_settings(ProfileDir.create_profile_dir_by_name(get_ipython_dir(), profile))
     return profile
+
+
+def install_settings(folder: ProfileDir | None) -> None:
+    """Copy a profile's settings to its folder, if the lab has such a profile."""
+    settings = INSTALLED / Path(folder.location if folder else "").name.removeprefix("profile_") / SETTINGS
+    if folder and settings.exists():
+        Path(folder.location, SETTINGS).write_text(settings.read_text())
 
 
 def profile_of(cluster_file: Path) -> str:

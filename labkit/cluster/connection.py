@@ -42,6 +42,7 @@ def connect(
     n: int = 4,
     *,
     profile: str = "mpi",
+    hosts: str | None = None,
     restart: bool = False,
     take_over: bool = False,
     own: bool = False,
@@ -67,7 +68,10 @@ def connect(
     - `n`: the number of ranks, at least 1; it may exceed the number of cores.
     - `profile`: where the ranks run: `mpi` is this machine; `hosts` is the hosts with shaped links that
       `labkit hosts up` creates, one rank on each; `slurm` is a job of the cluster that this machine belongs
-      to, with the settings in ~/.config/allreduce-lab/slurm.ini (see docs/slurm.md).
+      to, with the settings in ~/.config/allreduce-lab/slurm.ini (see docs/slurm.md); `ssh` is the machines of
+      a host file (see docs/machines.md).
+    - `hosts`: the path of the host file. By default it is in LABKIT_HOST_FILE, or is
+      ~/.config/allreduce-lab/hosts.txt.
     - `restart`: end the engines that are there, even those that do not respond, and start new ones.
     - `take_over`: take the engines over even from a notebook that runs a cell on them; the cell is stopped.
     - `own`: start a cluster for this notebook alone, whatever else runs.
@@ -85,7 +89,7 @@ def connect(
         n, profile, chosen = chosen_by_environment(n, profile)
         if n < 1:
             raise ClusterError(f"a cluster has at least one rank; n is {n}")
-        attempt = Attempt(n, profile, own=own, by_force=take_over, timeout_s=timeout)
+        attempt = Attempt(n, profile, hosts, own=own, by_force=take_over, timeout_s=timeout)
         infos, recorder, cleared = attempt.finish(restart, deadline_s, strict)
     except BaseException:
         cancel_pending_job()
@@ -98,9 +102,9 @@ def connect(
     keep(claim, recorder)
     if text := take_over_text(claim.displaced, cleared, idle=not take_over):
         print(text)
-    hosts = ", ".join(dict.fromkeys(info.host for info in infos))
+    names = ", ".join(dict.fromkeys(info.host for info in infos))
     print(
-        f"{counted(n, 'rank')}, one MPI world, engine id = rank ({infos[0].library} on {hosts}; "
+        f"{counted(n, 'rank')}, one MPI world, engine id = rank ({infos[0].library} on {names}; "
         f"{attempt.origin}){chosen}."
     )
     ranks = Ranks(client, attempt.cluster, infos, recorder, claim)
@@ -139,10 +143,12 @@ def chosen_by_environment(n: int, profile: str) -> tuple[int, str, str]:
 class Attempt:
     """One call of connect(): a cluster of n ranks, its client, the claim on it, and a deadline."""
 
-    def __init__(self, n: int, profile: str, *, own: bool, by_force: bool, timeout_s: float) -> None:
+    def __init__(
+        self, n: int, profile: str, hosts: str | None, *, own: bool, by_force: bool, timeout_s: float
+    ) -> None:
         self.n, self.by_force, self.timeout_s = n, by_force, timeout_s
         self.deadline = time.monotonic() + timeout_s
-        self.cluster, self.origin, self.is_new = find_or_start(n, profile, own)
+        self.cluster, self.origin, self.is_new = find_or_start(n, profile, own, hosts)
         self.client = client_of(self.cluster)
         self.claim = Claim(self.cluster.profile_dir, self.cluster.cluster_id)
 

@@ -14,7 +14,7 @@ import ipyparallel as ipp
 from ipyparallel.error import NoEnginesRegistered
 from IPython import get_ipython
 
-from labkit.cluster import clusters
+from labkit.cluster import clusters, ssh
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.engine_setup import RankInfo, renew_comm, unreceived_messages
 from labkit.cluster.errors import CellHung, CellStopped, ClusterError, RankDied
@@ -62,11 +62,12 @@ class Ranks:
         self.reports = Path(files["reports"])
         self.cell_start = 0  # the size of `reports` when the last cell began
         self.job = Job(cluster)
+        self.machines = ssh.hosts_of(Path(cluster.cluster_file))
         self.claim = claim
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
         self.controller = private.process_of(cluster.controller)
         self.checked_in, self.checked_s = -1, 0.0  # the last successful check: in which cell, and when
-        self.lost_since: float | None = None  # when a rank of a SLURM job was first missing
+        self.lost_since: float | None = None  # when a rank on another machine was first missing
         self.ended_because = ""  # set when this notebook has ended the engines
         self.sent: list[Any] = []  # the futures of messages to the engines, until they are done
         self.is_renewal_due = False
@@ -175,7 +176,7 @@ class Ranks:
         report = self.last_report()
         if code == HANG_EXIT_CODE and report is not None:
             return CellHung(f"{render(report)}\n{stuck_text(report)}")
-        if cause := self.job.cause_of_end(self.hosts):
+        if cause := self.job.cause_of_end(self.hosts) or ssh.sentence(ssh.lost(self.machines), self.machines):
             return RankDied(f"{cause}. {ADVICE}")
         if code is None:
             gone = [rank for rank in ranks if rank not in self.client.ids]
@@ -207,11 +208,11 @@ class Ranks:
         raise CellHung(f"{text}\n{self.ended_because}", tracebacks(failures(result)))
 
     def end_if_job_ends(self, now: float) -> None:
-        """End the engines if their SLURM job ends, or if one is lost and MPI has not ended the others.
+        """End the engines if their SLURM job ends, or if a machine is lost and MPI has not ended the others.
 
         Raise RankDied in both cases. On one machine, MPI itself ends all ranks within milliseconds.
         """
-        if not self.job.is_slurm:
+        if not (self.job.is_slurm or self.machines):
             return
         if set(self.client.ids) == set(self.pids.values()) and not self.job.is_ending:
             self.lost_since = None

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from labkit.hosts import links
 from labkit.hosts.control import running
 from labkit.hosts.namespaces import FOLDER, PREFIX, TOKEN, enter
-from labkit.hosts.state import HostsError, State, folder
+from labkit.hosts.state import HostsError, folder
 from mpiwatch import launch
 from mpiwatch.processes import die_with_parent, end_signal, is_mpich
 
@@ -34,24 +35,40 @@ OVER_THE_LINKS = {
 }
 
 
-def command(state: State, mpiexec: str, ranks: int, program: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the command line that starts a program on the first hosts, and its environment variables."""
-    names = [host.name for host in state.hosts[:ranks]]
-    agent = str(folder() / "agent")
+def command(
+    mpiexec: str,
+    slots: Mapping[str, int],
+    program: Sequence[str],
+    *,
+    address: str,
+    card: str,
+    agent: str = "",
+    passed: Sequence[str] = (),
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command line that starts a program on hosts, and its environment variables.
+
+    - `slots`: the number of ranks on each host.
+    - `address`, `card`: where the hosts reach this mpiexec, and the network card with that address.
+    - `agent`: the program that replaces ssh, if any.
+    - `passed`: the environment variables that the ranks get; by default, what MPI sends by itself.
+    """
+    hosts = ",".join(f"{name}:{count}" for name, count in slots.items())
     if is_mpich(mpiexec):
-        options = ["-launcher", "ssh", "-launcher-exec", agent, "-hosts", ",".join(names)]
-        options += ["-localhost", links.SWITCH_ADDRESS, "-iface", links.SWITCH]
+        options = ["-launcher", "ssh", "-hosts", hosts, "-localhost", address, "-iface", card]
+        options += ["-launcher-exec", agent] if agent else []
+        options += ["-genvlist", ",".join(passed)] if passed else []
         settings = {}
     else:
-        link_prefix(mpiexec)
-        options = ["--host", ",".join(f"{name}:1" for name in names)]
+        own = "OMPI_", "PMIX_", "PRTE_"  # Open MPI sends these by itself
+        options = ["--host", hosts]
+        options += [word for name in passed if not name.startswith(own) for word in ("-x", name)]
         settings = {
-            "PRTE_MCA_plm_ssh_agent": agent,
-            # One rank on each host, bound to no core: all hosts share the machine's cores.
-            "PRTE_MCA_rmaps_default_mapping_policy": "ppr:1:node",
+            # Fill one host after the other, and bind no rank to a core: others may use the cores, too.
+            "PRTE_MCA_rmaps_default_mapping_policy": "slot",
             "PRTE_MCA_hwloc_default_binding_policy": "none",
+            **({"PRTE_MCA_plm_ssh_agent": agent} if agent else {}),
         }
-    return [mpiexec, *options, "-n", str(ranks), *program], {**OVER_THE_LINKS, **settings}
+    return [mpiexec, *options, "-n", str(sum(slots.values())), *program], settings
 
 
 def link_prefix(mpiexec: str) -> None:
@@ -72,8 +89,12 @@ def execute(program: list[str], ranks: int | None = None) -> NoReturn:
     state = running() if ranks is None else running(ranks)
     ranks = len(state.hosts) if ranks is None else ranks
     mpiexec, parent = launch.mpiexec(), os.getppid()
-    line, settings = command(state, mpiexec, ranks, program)
-    ours = {TOKEN: state.token, FOLDER: str(folder())}
+    if not is_mpich(mpiexec):
+        link_prefix(mpiexec)
+    slots = {host.name: 1 for host in state.hosts[:ranks]}
+    where = {"address": links.SWITCH_ADDRESS, "card": links.SWITCH, "agent": str(folder() / "agent")}
+    line, settings = command(mpiexec, slots, program, **where)
+    ours = {**OVER_THE_LINKS, TOKEN: state.token, FOLDER: str(folder())}
     enter(state.holder)
     die_with_parent(end_signal(mpiexec), parent)
     os.execvpe(line[0], line, {**os.environ, **launch.settings(), **settings, **ours})

@@ -1,0 +1,409 @@
+"""The profile `ssh`: start ranks on the machines of a host file, after a look at each of them.
+
+    python -m labkit.cluster.ssh -n RANKS PROGRAM …
+
+replaces `mpiexec`. MPI's own launcher starts the ranks, by ssh. With `--look FOLDER [FILE …]` in place of
+`-n`, this program runs on each machine beforehand. It prints what is there in one line of JSON, reads the
+addresses of the other machines, and prints which of them it cannot reach.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import psutil
+
+from labkit import __version__
+from labkit.cluster.errors import ClusterError
+from labkit.cluster.supervisor import cluster_files, files_of_this_cluster
+from labkit.hosts.mpi import command
+from mpiwatch import launch
+from mpiwatch.processes import die_with_parent, end_signal
+from mpiwatch.report import counted, ranks_phrase
+
+if TYPE_CHECKING:
+    import ipyparallel as ipp
+
+FILE = "LABKIT_HOST_FILE"  # environment variable with the path of the host file
+MACHINES = "LABKIT_MACHINES"  # environment variable with the result of the last look, for the launcher
+LOCAL, THIS = "127.0.0.1", "this machine"
+LOOK_S = 20.0  # for all machines to answer, at the same time
+REACH_S = 3.0  # for one machine to reach another
+CONTROLLER_S = 60.0  # for the controller to write its connection file
+FRESH_S = 30.0  # a look is repeated for ranks that start later
+CLOCKS_S = 2.0  # a larger difference confuses the times of files and reports
+ROOT = Path(__file__).parents[2]
+END_S = 2.0  # from SIGTERM to SIGKILL
+POLL_S = 0.2
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+ALIVE = ("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3")  # notice a silent host after 9 s
+# What ssh prints → what is wrong, and how to mend it.
+FAULTS = {
+    "resolve hostname": "its name is unknown here: `echo ADDRESS {host} | sudo tee -a /etc/hosts`",
+    "verification failed": "its host key is not known here: `ssh {host} true`",
+    "Permission denied": "it does not admit you without a password: `ssh-copy-id {host}`",
+    "Connection refused": "no ssh server answers: `sudo apt install openssh-server` on {host}",
+    "timed out|No route|unreachable": "it does not answer: `ping {host}`",
+    "No module named|No such file|not found": "it has no lab at {root}: `{copy}`",
+}
+# The variables that ranks on other machines get, by their first letters. MPICH's launcher sends them
+# unencrypted, so secrets of this process must not be among them.
+PASSED = (
+    *("PATH", "LABKIT_", "MPIWATCH_", "IPP_", "IPYTHONDIR", "OMP_NUM", "OPENBLAS_NUM", "MKL_NUM", "PYTHON"),
+    *("MPIR_", "MPICH_", "UCX_", "FI_", "OMPI_", "PRTE_", "PMIX_"),
+)
+
+
+def host_file(given: str | None = None) -> Path:
+    """Return the path of the host file: as given, else from the environment, else the user's own."""
+    from platformdirs import user_config_path  # noqa: PLC0415  (slow to import, and a look does not need it)
+
+    return Path(given or os.environ.get(FILE) or user_config_path("allreduce-lab") / "hosts.txt").absolute()
+
+
+def read_hosts(path: Path) -> dict[str, int]:
+    """Return the number of slots of each host in a host file, of MPICH's or Open MPI's format.
+
+    Raise ClusterError if it cannot be read, has another line, or is empty.
+    """
+    slots: dict[str, int] = {}
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", "") or error
+        raise ClusterError(
+            f"cannot read the host file {path}: {why}. Write a line such as `lab1 slots=2` for each machine "
+            f"there, or name another file: --hosts, hosts=…, or {FILE}."
+        ) from None
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].strip()
+        found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)(?::([1-9]\d{0,3})|\s+slots\s*=\s*([1-9]\d{0,3}))?", words)
+        if words and not found:
+            raise ClusterError(
+                f"{path}, line {number}: expected a host such as `lab1 slots=2` or `lab1:2`, got {words!r}. "
+                f"A user's name or a port belongs in ~/.ssh/config."
+            )
+        if found:
+            slots[found[1]] = slots.get(found[1], 0) + int(found[2] or found[3] or 1)
+    if not slots:
+        raise ClusterError(f"{path} has no hosts; expected a line such as `lab1 slots=2` for each machine")
+    return slots
+
+
+def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
+    """Return the host of each rank, by default one for each slot. Raise ClusterError without enough slots."""
+    slots = read_hosts(path)
+    names = [name for name, count in slots.items() for _ in range(count)]
+    if ranks is not None and ranks > len(names):
+        raise ClusterError(
+            f"{path} has {counted(len(names), 'slot')} for {counted(ranks, 'rank')}. Raise the number of "
+            f"slots, for example `{names[0]} slots={slots[names[0]] + ranks - len(names)}`."
+        )
+    return names[:ranks]
+
+
+def hosts_of(cluster_file: Path) -> list[str]:
+    """Return the hosts of the ranks of a cluster; an empty list if they are not known."""
+    folder, name = cluster_file.parents[1], cluster_file.stem.removeprefix("cluster-")
+    try:
+        return list(json.loads(Path(cluster_files(str(folder), name)["job"]).read_text()))
+    except (OSError, ValueError):
+        return []
+
+
+def before_controller(cluster: ipp.Cluster) -> list[str]:
+    """Look at the hosts of a cluster that is to start; return the options of its controller.
+
+    The launcher of its engines gets the result. Raise ClusterError if a host cannot run ranks.
+    """
+    environment = cluster.config.MPILauncher.environment
+    machines = last_look({**os.environ, **environment}, cluster.n)
+    environment[MACHINES] = json.dumps(machines)
+    # Engines connect from other machines, and notebooks from this one.
+    return [f"--IPController.engine_ip={machines['address']}"]
+
+
+def look(folder: str, *files: str) -> None:
+    """Print what this machine has; read the other machines' addresses, and print which it cannot reach."""
+    with socket.create_server(("", 0)) as listener:
+        print(json.dumps({**this_machine(folder, files), "port": listener.getsockname()[1]}), flush=True)
+        others = json.loads(sys.stdin.readline() or "[]")
+        with ThreadPoolExecutor(len(others) or 1) as pool:
+            print(json.dumps([name for name in pool.map(_unreachable, others) if name]), flush=True)
+        sys.stdin.read()  # the others may not have tried yet
+
+
+def _unreachable(other: Sequence[Any]) -> str:
+    name, *address = other
+    try:
+        socket.create_connection(tuple(address), timeout=REACH_S).close()
+    except OSError:
+        return str(name)
+    return ""
+
+
+def this_machine(folder: str, files: Sequence[str]) -> dict[str, Any]:
+    """Return what must be equal on all machines, the paths that are missing, the time and the addresses."""
+    import mpi4py  # noqa: PLC0415  (a notebook's kernel loads no MPI)
+
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI  # noqa: PLC0415
+
+    name, version = MPI.get_vendor()
+    code = hashlib.sha256()
+    for path in sorted(path for top in ("labkit", "mpiwatch") for path in (ROOT / top).rglob("*.py")):
+        code.update(path.read_bytes())
+    client, _, address, _ = (os.environ.get("SSH_CONNECTION") or f"{LOCAL} - {LOCAL} -").split()
+    return {
+        "lab": f"the lab {__version__} ({code.hexdigest()[:7]})",
+        "mpi": f"{name} {'.'.join(map(str, version))}",
+        "missing": [path for path in (folder, *files) if not os.path.exists(path)],
+        "clock": time.time(),
+        "client": client,  # this machine's look has been started from there
+        **network_of(address),
+    }
+
+
+def network_of(address: str) -> dict[str, str]:
+    """Return an address of this machine with its network card, and its network such as 10.0.0.0/24."""
+    for card, addresses in psutil.net_if_addrs().items():
+        for each in addresses:
+            if each.address == address and each.netmask:
+                network = ipaddress.ip_network(f"{address}/{each.netmask}", strict=False)
+                return {"address": address, "card": card, "network": str(network)}
+    return {"address": address, "card": "", "network": ""}
+
+
+def is_here(host: str) -> bool:
+    """Return whether a host's name is this machine's."""
+    try:
+        address = socket.getaddrinfo(host, 0, socket.AF_INET, socket.SOCK_DGRAM)[0][4]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """Return what each host has, and this machine (""). Raise ClusterError if a host cannot run ranks.
+
+    The message has a line for each host: what is missing, and the command that mends it. `files`: the paths
+    that the ranks need, besides this folder.
+    """
+    command = [sys.executable, "-I", "-m", "labkit.cluster.ssh", "--look", os.getcwd(), *files]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with ThreadPoolExecutor(len(hosts) + 1) as pool:
+        here = [host for host, found in zip(hosts, pool.map(is_here, hosts), strict=True) if found]
+        lines = {
+            "": command,
+            **{host: [*SSH, host, shlex.join(command)] for host in hosts if host not in here},
+        }
+        own = {name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"}
+        looks = {host: subprocess.Popen(line, env=own, text=True, **pipes) for host, line in lines.items()}
+        deadline = threading.Timer(LOOK_S, _end_all, [looks.values()])
+        deadline.start()
+        try:
+            answers = dict(zip(looks, pool.map(_answer, looks.values()), strict=True))
+            faults = {host: _faults(host, answer, answers[""]) for host, answer in answers.items()}
+            if not any(faults.values()):
+                remote = next((answer for host, answer in answers.items() if host), None)
+                answers[""].update(network_of(remote["client"] if remote else LOCAL))
+                _tell_addresses(looks, answers)
+                for host, missed in zip(looks, pool.map(_answer, looks.values()), strict=True):
+                    for other in missed if isinstance(missed, list) else [host]:
+                        network = answers[other]["network"]
+                        mend = f"{f'ssh {other} ' * bool(other)}sudo ufw allow from {network}"
+                        faults[other].append(f"{host or THIS} cannot connect to its ports: `{mend}`")
+        finally:
+            deadline.cancel()
+            _end_all(looks.values())
+            for each in looks.values():
+                each.communicate()
+    if any(faults.values()):
+        shown = {host: faults[host if host in looks else ""] for host in hosts}
+        shown |= {} if here else {THIS: faults[""]}
+        lines_ = [f"{host}: {'; '.join(found) or 'ready'}" for host, found in shown.items()]
+        raise ClusterError("\n".join(["Nothing was started, because a machine is not ready.", *lines_]))
+    return {**answers, **{host: answers[""] for host in here}}
+
+
+def _end_all(looks: Iterable[subprocess.Popen[str]]) -> None:
+    for each in looks:
+        each.kill()
+
+
+def _answer(process: subprocess.Popen[str]) -> Any:
+    """Return the next line of JSON from a look; if there is none, its error messages, a text."""
+    for line in process.stdout or ():
+        if line.startswith(("{", "[")):  # a login script may print, too
+            answer = json.loads(line)
+            return {**answer, "late": time.time() - answer["clock"]} if isinstance(answer, dict) else answer
+    return process.stderr.read().strip() if process.stderr else ""
+
+
+def _tell_addresses(looks: Mapping[str, Any], answers: Mapping[str, Any]) -> None:
+    for host, process in looks.items():
+        others = [[name, each["address"], each["port"]] for name, each in answers.items() if name != host]
+        process.stdin.write(json.dumps(others) + "\n")
+        process.stdin.flush()
+
+
+def _faults(host: str, theirs: Any, ours: Any) -> list[str]:
+    """Return what a machine lacks, each with the command that mends it."""
+    if not isinstance(ours, dict):
+        return [] if host else [str(ours)]
+    folders = [ROOT, *([] if ROOT in Path(sys.prefix).parents else [Path(sys.prefix)])]
+    copies = [shlex.join(["rsync", "-a", "--delete", f"{each}/", f"{host}:{each}/"]) for each in folders]
+    copy = " && ".join(copies)
+    if not isinstance(theirs, dict):
+        text = str(theirs) or f"timed out after {LOOK_S:.0f} s"
+        fault = next((fault for pattern, fault in FAULTS.items() if re.search(pattern, text)), "")
+        return [fault.format(host=host, root=sys.prefix, copy=copy) or f"ssh says: {text.splitlines()[-1]}"]
+    found = [
+        f"it has {theirs[part]} instead of {ours[part]}: `{copy}`"
+        for part in ("lab", "mpi")
+        if theirs[part] != ours[part]
+    ]
+    for path in map(shlex.quote, theirs["missing"]):
+        make = path == shlex.quote(os.getcwd())
+        mend = f"ssh {host} mkdir -p {path}" if make else f"scp {path} {host}:{path}"
+        found.append(f"it has no {path}: `{mend}`")
+    if abs(behind := theirs["late"] - ours["late"]) > CLOCKS_S:
+        found.append(
+            f"its clock is {abs(behind):.0f} s {'behind' if behind > 0 else 'ahead'}: "
+            f"`ssh {host} sudo timedatectl set-ntp true`"
+        )
+    return found
+
+
+def prepare(path: Path, ranks: int | None, files: Sequence[str] = ()) -> dict[str, Any]:
+    """Look at the hosts for this number of ranks; return what the launcher needs. Raise ClusterError."""
+    hosts = hosts_of_ranks(path, ranks)
+    seen = look_at(list(dict.fromkeys(hosts)), files)
+    cards, networks = (list(dict.fromkeys(each[of] for each in seen.values())) for of in ("card", "network"))
+    settings = {
+        "UCX_NET_DEVICES": ",".join(cards),
+        **({"FI_TCP_IFACE": cards[0]} if len(cards) == 1 else {}),
+        "OMPI_MCA_btl_tcp_if_include": ",".join(networks),
+        "PRTE_MCA_prte_if_include": ",".join(networks),
+    }
+    where = {"address": seen[""]["address"], "card": seen[""]["card"]}
+    return {"file": str(path), "hosts": hosts, "time": time.time(), **where, "settings": settings}
+
+
+def last_look(environment: Mapping[str, str], ranks: int) -> dict[str, Any]:
+    """Return what `prepare` has returned for these ranks within FRESH_S, or else look at the hosts now."""
+    machines: dict[str, Any] = json.loads(environment.get(MACHINES, "{}"))
+    if machines.get("time", 0.0) > time.time() - FRESH_S and len(machines["hosts"]) == ranks:
+        return machines
+    return prepare(host_file(machines.get("file") or environment.get(FILE)), ranks)
+
+
+def lost(hosts: Sequence[str]) -> list[str]:
+    """Return which of the ranks' hosts no longer answer."""
+    names = [host for host in dict.fromkeys(hosts) if not is_here(host)]
+    with ThreadPoolExecutor(len(names) or 1) as pool:
+        lines = [[*SSH, host, "true"] for host in names]
+        ended = pool.map(
+            lambda line: subprocess.run(line, capture_output=True, check=False).returncode, lines
+        )
+    return [host for host, status in zip(names, ended, strict=True) if status]
+
+
+def sentence(gone: Sequence[str], hosts: Sequence[str]) -> str:
+    """Return a sentence about hosts that no longer answer, and their ranks; empty if there are none."""
+    ranks = [rank for rank, host in enumerate(hosts) if host in gone]
+    return f"{', '.join(gone)} with {ranks_phrase(ranks)} no longer answers ssh" if gone else ""
+
+
+def give_connection_file(hosts: Sequence[str]) -> None:
+    """Give each host the file by which engines find their controller, over ssh: it holds the secret key.
+
+    The hosts may share the file's folder; then the file stays what it is.
+    """
+    files = files_of_this_cluster()
+    engine = Path(files["engine"])
+    deadline = time.monotonic() + CONTROLLER_S
+    while not engine.exists():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"the controller did not start within {CONTROLLER_S:.0f} s")
+        time.sleep(0.02)
+    Path(files["job"]).write_text(json.dumps(hosts))
+    folders = shlex.join([str(engine.parent), os.path.dirname(files["job"])])
+    part, name = (shlex.quote(f"{engine}{suffix}") for suffix in (".part", ""))
+    script = f"umask 077; mkdir -p {folders} && cat > {part}$$ && mv {part}$$ {name}"
+    key = engine.read_bytes()
+
+    def give(host: str) -> None:
+        line = [*SSH, host, shlex.join(["sh", "-c", script])]
+        subprocess.run(line, input=key, timeout=LOOK_S, check=False)
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        list(pool.map(give, [host for host in dict.fromkeys(hosts) if not is_here(host)]))
+
+
+def watch(mpiexec: int, hosts: Sequence[str]) -> NoReturn:
+    """End mpiexec if one of the ranks' hosts disappears; mpiexec itself would wait for it, for minutes.
+
+    This process ends with mpiexec, and its connections with this process.
+    """
+    die_with_parent(signal.SIGKILL, mpiexec)
+    names = [host for host in dict.fromkeys(hosts) if not is_here(host)]
+    quiet: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
+    lives = [subprocess.Popen([*SSH, *ALIVE, host, "cat"], **quiet) for host in names]
+    while not (gone := [host for host, each in zip(names, lives, strict=True) if each.poll() is not None]):
+        time.sleep(POLL_S)
+    print(f"{sentence(gone, hosts)}: its ranks and all others were ended.", file=sys.stderr, flush=True)
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        os.kill(mpiexec, signum)
+        time.sleep(END_S)
+    os._exit(0)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Become the mpiexec that starts a program on the hosts, or look at this machine."""
+    if arguments[0] == "--look":
+        look(*arguments[1:])
+        return
+    parent, ranks, mpiexec = os.getppid(), int(arguments[1]), launch.mpiexec()
+    try:
+        machines = last_look(os.environ, ranks)
+        if "IPP_PROFILE_DIR" in os.environ:
+            give_connection_file(machines["hosts"])
+    except ClusterError as error:
+        sys.exit(str(error))
+    where = {"address": machines["address"], "card": machines["card"]}
+    environment = {**machines["settings"], **os.environ, **launch.settings(), FILE: machines["file"]}
+    passed = sorted(name for name in environment if name.startswith(PASSED) and name != MACHINES)
+    slots = Counter(machines["hosts"])
+    line, settings = command(mpiexec, slots, arguments[2:], **where, passed=passed)
+    if os.fork() == 0:
+        watch(os.getppid(), machines["hosts"])
+    die_with_parent(end_signal(mpiexec), parent)
+    # MPICH does not send the last of its variables to other machines.
+    os.execve(line[0], line, {**environment, **settings, "LABKIT_LAST": ""})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
