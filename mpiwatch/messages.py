@@ -573,6 +573,8 @@ Message = tuple[int, int, int, int, str]
 
 ANY_SOURCE, ANY_TAG, PROC_NULL = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.PROC_NULL
 
+NUMBERS = "?bBhHiIlLqQfdgFDG"  # NumPy's characters for dtypes that MPI has, too
+
 _getframe = sys._getframe
 _status = MPI.Status()  # for a receive whose caller asks for none
 
@@ -597,6 +599,22 @@ class TooLongError(MPI.Exception):  # so that a program can catch it as mpi4py's
         return self.text
 
 
+class PartOfItemError(MPI.Exception):
+    """A message that ends within an item of its buffer, which makes MPICH abort."""
+
+    def __init__(self, call: str, rank: int, buffer: ndarray, status: MPI.Status) -> None:
+        super().__init__(MPI.ERR_TYPE)
+        self.text = (
+            f"rank {rank}: {call} was sent {status.Get_count(MPI.BYTE)} bytes by rank {status.source} "
+            f"(tag {status.tag}), but an item of its buffer has {buffer.itemsize} bytes ({buffer.dtype}). "
+            "Give the buffer the dtype of what is sent"
+        )
+
+    def __str__(self) -> str:
+        """Return the ranks, the call and the sizes."""
+        return self.text
+
+
 class WatchedMessages(ChannelComm):
     """Send, receive and the like. The calls that take a table are below the class."""
 
@@ -606,8 +624,9 @@ class WatchedMessages(ChannelComm):
         """Start a send or a receive of this name by its non-blocking twin."""
         if name == "Send":  # this and Recv are called most often, and need no look-up
             return super().Isend(buf, peer, tag)
-        if name == "Recv":
-            return super().Irecv(buf, peer, tag)
+        if name == "Recv":  # as bytes: `_receive` says if they are no whole number of items
+            as_bytes = type(buf) is ndarray and buf.dtype.char in NUMBERS
+            return super().Irecv([buf, MPI.BYTE] if as_bytes else buf, peer, tag)
         request: MPI.Request = getattr(super(), STARTED_BY.get(name, name))(buf, peer, tag)
         return request
 
@@ -753,6 +772,8 @@ class WatchedMessages(ChannelComm):
         except BaseException:
             cancel(request)
             raise
+        if type(buf) is ndarray and status.Get_count(MPI.BYTE) % (buf.itemsize or 1):
+            raise PartOfItemError(name, self.rank, buf, status)
 
     def _matched(
         self, name: str, source: int, tag: int, status: MPI.Status | None, sends_too: bool = False

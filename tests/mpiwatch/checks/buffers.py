@@ -187,6 +187,20 @@ def check_a_message_that_is_longer_than_its_buffer_is_named_with_its_size(comm: 
     own.Free()
 
 
+def check_a_message_that_ends_within_an_item_is_named_with_its_size(comm: MPI.Intracomm) -> None:
+    own = watch().Dup()
+    right, left = (own.rank + 1) % own.size, (own.rank - 1) % own.size
+    expected = rf"^rank {own.rank}: \w+ was sent 12 bytes by rank {left} .* has 8 bytes \(float64\)"
+    sent, buffer = np.zeros(3, np.float32), np.zeros(4)
+    with pytest.raises(MPI.Exception, match=expected):
+        own.Sendrecv(sent, right, 1, buffer, left, 1)
+    sending = own.Isend(sent, right, 1)
+    with pytest.raises(MPI.Exception, match=expected):
+        own.Recv(buffer, left, 1)
+    sending.Wait()
+    own.Free()
+
+
 def check_a_call_without_an_argument_is_named(comm: MPI.Intracomm) -> None:
     own = watch().Dup()
     for name in "Gather", "Reduce_scatter", "Rsend", "ssend", "Issend", "Send_init", "Igather", "Bsend":
