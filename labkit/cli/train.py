@@ -185,7 +185,7 @@ def _is_run_of(folder: Path, preset: str) -> bool:
 
 
 def _as_report_c(runs: dict[str, Path]) -> Figure:
-    """Return loss, time per iteration and its parts, of all set-ups; report D's runs are shown alike."""
+    """Return loss, time per iteration and its parts of all set-ups; of reports A, B and D, of all runs."""
     from labkit.plots import set_ups
     from labkit.train.run_record import PARTS, fractions, load_iterations
 
