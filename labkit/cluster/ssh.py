@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -34,7 +35,7 @@ from labkit.cluster.errors import ClusterError
 from labkit.cluster.supervisor import cluster_files, files_of_this_cluster
 from labkit.hosts.mpi import command
 from mpiwatch import launch
-from mpiwatch.processes import die_with_parent, end_signal
+from mpiwatch.processes import die_with_parent, end_signal, is_mpich
 from mpiwatch.report import counted, ranks_phrase
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ CONTROLLER_S = 60.0  # for the controller to write its connection file
 FRESH_S = 30.0  # a look is repeated for ranks that start later
 CLOCKS_S = 2.0  # a larger difference confuses the times of files and reports
 ROOT = Path(__file__).parents[2]
+FOLDERS = ROOT, Path(sys.prefix)  # the lab and its environment; one may be in the other
 END_S = 2.0  # from SIGTERM to SIGKILL
 POLL_S = 0.2
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
@@ -57,7 +59,7 @@ ALIVE = ("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3")  # notice
 FAULTS = {
     "resolve hostname": "its name is unknown here: `echo ADDRESS {host} | sudo tee -a /etc/hosts`",
     "verification failed": "its host key is not known here: `ssh {host} true`",
-    "Permission denied": "it does not admit you without a password: `ssh-copy-id {host}`",
+    r"Permission denied \(": "it does not admit you without a password: `ssh-copy-id {host}`",
     "Connection refused": "no ssh server answers: `sudo apt install openssh-server` on {host}",
     "timed out|No route|unreachable": "it does not answer: `ping {host}`",
     "No module named|No such file|not found": "it has no lab at {root}: `{copy}`",
@@ -136,7 +138,7 @@ def before_controller(cluster: ipp.Cluster) -> list[str]:
     machines = last_look({**os.environ, **environment}, cluster.n)
     environment[MACHINES] = json.dumps(machines)
     # Engines connect from other machines, and notebooks from this one.
-    return [f"--IPController.engine_ip={machines['address']}"]
+    return [f"--IPController.engine_ip={machines['where']['address']}"]
 
 
 def look(folder: str, *files: str) -> None:
@@ -211,12 +213,12 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with ThreadPoolExecutor(len(hosts) + 1) as pool:
         here = [host for host, found in zip(hosts, pool.map(is_here, hosts), strict=True) if found]
-        lines = {
-            "": command,
-            **{host: [*SSH, host, shlex.join(command)] for host in hosts if host not in here},
-        }
+        lines = {host: [*SSH, host, shlex.join(command)] for host in hosts if host not in here}
         own = {name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"}
-        looks = {host: subprocess.Popen(line, env=own, text=True, **pipes) for host, line in lines.items()}
+        looks = {
+            host: subprocess.Popen(line, env=own, text=True, **pipes)
+            for host, line in {"": command, **lines}.items()
+        }
         deadline = threading.Timer(LOOK_S, _end_all, [looks.values()])
         deadline.start()
         try:
@@ -239,8 +241,8 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
     if any(faults.values()):
         shown = {host: faults[host if host in looks else ""] for host in hosts}
         shown |= {} if here else {THIS: faults[""]}
-        lines_ = [f"{host}: {'; '.join(found) or 'ready'}" for host, found in shown.items()]
-        raise ClusterError("\n".join(["Nothing was started, because a machine is not ready.", *lines_]))
+        rows = [f"{host}: {'; '.join(found) or 'ready'}" for host, found in shown.items()]
+        raise ClusterError("\n".join(["Nothing was started, because a machine is not ready.", *rows]))
     return {**answers, **{host: answers[""] for host in here}}
 
 
@@ -269,7 +271,7 @@ def _faults(host: str, theirs: Any, ours: Any) -> list[str]:
     """Return what a machine lacks, each with the command that mends it."""
     if not isinstance(ours, dict):
         return [] if host else [str(ours)]
-    folders = [ROOT, *([] if ROOT in Path(sys.prefix).parents else [Path(sys.prefix)])]
+    folders = [one for one, other in (FOLDERS, FOLDERS[::-1]) if other not in one.parents]
     copies = [shlex.join(["rsync", "-a", "--delete", f"{each}/", f"{host}:{each}/"]) for each in folders]
     copy = " && ".join(copies)
     if not isinstance(theirs, dict):
@@ -297,7 +299,7 @@ def prepare(path: Path, ranks: int | None, files: Sequence[str] = ()) -> dict[st
     """Look at the hosts for this number of ranks; return what the launcher needs. Raise ClusterError."""
     hosts = hosts_of_ranks(path, ranks)
     seen = look_at(list(dict.fromkeys(hosts)), files)
-    cards, networks = (list(dict.fromkeys(each[of] for each in seen.values())) for of in ("card", "network"))
+    cards, networks = (sorted({each[of] for each in seen.values()} - {""}) for of in ("card", "network"))
     settings = {
         "UCX_NET_DEVICES": ",".join(cards),
         **({"FI_TCP_IFACE": cards[0]} if len(cards) == 1 else {}),
@@ -305,7 +307,7 @@ def prepare(path: Path, ranks: int | None, files: Sequence[str] = ()) -> dict[st
         "PRTE_MCA_prte_if_include": ",".join(networks),
     }
     where = {"address": seen[""]["address"], "card": seen[""]["card"]}
-    return {"file": str(path), "hosts": hosts, "time": time.time(), **where, "settings": settings}
+    return {"file": str(path), "hosts": hosts, "time": time.time(), "where": where, "settings": settings}
 
 
 def last_look(environment: Mapping[str, str], ranks: int) -> dict[str, Any]:
@@ -316,15 +318,20 @@ def last_look(environment: Mapping[str, str], ranks: int) -> dict[str, Any]:
     return prepare(host_file(machines.get("file") or environment.get(FILE)), ranks)
 
 
-def lost(hosts: Sequence[str]) -> list[str]:
-    """Return which of the ranks' hosts no longer answer."""
-    names = [host for host in dict.fromkeys(hosts) if not is_here(host)]
-    with ThreadPoolExecutor(len(names) or 1) as pool:
-        lines = [[*SSH, host, "true"] for host in names]
-        ended = pool.map(
-            lambda line: subprocess.run(line, capture_output=True, check=False).returncode, lines
-        )
-    return [host for host, status in zip(names, ended, strict=True) if status]
+def on_others(hosts: Sequence[str], command: str, *options: str) -> dict[str, subprocess.Popen[bytes]]:
+    """Start a shell's command on each of the hosts except this machine; return the processes of ssh."""
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
+    others = [host for host in dict.fromkeys(hosts) if not is_here(host)]
+    return {host: subprocess.Popen([*SSH, *options, host, command], **pipes) for host in others}
+
+
+def lost(hosts: Sequence[str]) -> str:
+    """Return a sentence about the ranks' hosts that no longer answer; empty if all of them do."""
+    return sentence([host for host, each in on_others(hosts, "true").items() if each.wait()], hosts)
 
 
 def sentence(gone: Sequence[str], hosts: Sequence[str]) -> str:
@@ -349,14 +356,8 @@ def give_connection_file(hosts: Sequence[str]) -> None:
     folders = shlex.join([str(engine.parent), os.path.dirname(files["job"])])
     part, name = (shlex.quote(f"{engine}{suffix}") for suffix in (".part", ""))
     script = f"umask 077; mkdir -p {folders} && cat > {part}$$ && mv {part}$$ {name}"
-    key = engine.read_bytes()
-
-    def give(host: str) -> None:
-        line = [*SSH, host, shlex.join(["sh", "-c", script])]
-        subprocess.run(line, input=key, timeout=LOOK_S, check=False)
-
-    with ThreadPoolExecutor(len(hosts)) as pool:
-        list(pool.map(give, [host for host in dict.fromkeys(hosts) if not is_here(host)]))
+    for each in on_others(hosts, shlex.join(["sh", "-c", script])).values():
+        each.communicate(engine.read_bytes())
 
 
 def watch(mpiexec: int, hosts: Sequence[str]) -> NoReturn:
@@ -365,20 +366,32 @@ def watch(mpiexec: int, hosts: Sequence[str]) -> NoReturn:
     This process ends with mpiexec, and its connections with this process.
     """
     die_with_parent(signal.SIGKILL, mpiexec)
-    names = [host for host in dict.fromkeys(hosts) if not is_here(host)]
-    quiet: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.DEVNULL,
-        "stderr": subprocess.DEVNULL,
-    }
-    lives = [subprocess.Popen([*SSH, *ALIVE, host, "cat"], **quiet) for host in names]
-    while not (gone := [host for host, each in zip(names, lives, strict=True) if each.poll() is not None]):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # mpiexec handles a Ctrl-C
+    lives = on_others(hosts, "cat", *ALIVE)
+    while not (gone := [host for host, each in lives.items() if each.poll() is not None]):
         time.sleep(POLL_S)
     print(f"{sentence(gone, hosts)}: its ranks and all others were ended.", file=sys.stderr, flush=True)
     for signum in (signal.SIGTERM, signal.SIGKILL):
         os.kill(mpiexec, signum)
         time.sleep(END_S)
     os._exit(0)
+
+
+def quoting_agent(mpiexec: str) -> str:
+    """Return the path of a program to use as ssh, if Open MPI's path needs quotes in a shell; else empty.
+
+    Open MPI writes its path into the command for ssh without quotes.
+    """
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(mpiexec)))
+    if (quoted := shlex.quote(prefix)) == prefix:
+        return ""
+    # This is Open MPI's own folder, which the supervisor of mpiexec removes.
+    agent = Path(tempfile.gettempdir(), f"ompi.{os.getpid()}", "agent")
+    agent.parent.mkdir(mode=0o700)
+    edit = shlex.quote(f"s|{prefix}|{quoted}|g")
+    agent.write_text(f'#!/bin/sh\nhost=$1; shift\nexec ssh "$host" "$(echo "$*" | sed {edit})"\n')
+    agent.chmod(0o700)
+    return str(agent)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -393,11 +406,12 @@ def main(arguments: Sequence[str]) -> None:
             give_connection_file(machines["hosts"])
     except ClusterError as error:
         sys.exit(str(error))
-    where = {"address": machines["address"], "card": machines["card"]}
     environment = {**machines["settings"], **os.environ, **launch.settings(), FILE: machines["file"]}
     passed = sorted(name for name in environment if name.startswith(PASSED) and name != MACHINES)
     slots = Counter(machines["hosts"])
-    line, settings = command(mpiexec, slots, arguments[2:], **where, passed=passed)
+    line, settings = command(mpiexec, slots, arguments[2:], **machines["where"], passed=passed)
+    if not is_mpich(mpiexec) and (agent := quoting_agent(mpiexec)):
+        settings["PRTE_MCA_plm_ssh_agent"] = agent
     if os.fork() == 0:
         watch(os.getppid(), machines["hosts"])
     die_with_parent(end_signal(mpiexec), parent)
