@@ -265,25 +265,20 @@ if comm.rank == 0:
 """
 
 
-def test_a_program_whose_path_has_a_space_and_a_training_run(machines: Machines) -> None:
+def test_a_program_and_an_environment_whose_paths_have_spaces(machines: Machines, spaced: Path) -> None:
     program = machines.work / "my program.py"
     program.write_text(PROGRAM)
-    hosts_file = machines.host_file()
-    said = json.loads(
-        machines.run(*LABKIT, "run", "--hosts", hosts_file, program, "a b", SECRET="x").splitlines()[-1]
-    )
-    assert said == [
-        [f"lab{rank}", str(machines.work), "a b", "" if rank else said[0][3]] for rank in range(4)
-    ]
+    line = [spaced, "-m", "labkit", "run", "--hosts", machines.host_file(), program, "a b"]
+    said = json.loads(machines.run(*line, SECRET="of this machine").splitlines()[-1])
+    assert [row[:3] for row in said] == [[f"lab{rank}", str(machines.work), "a b"] for rank in range(4)]
+    assert [row[3] for row in said[1:]] == ["", "", ""]
 
+
+def test_a_training_run_gives_the_weights_of_one_machine(machines: Machines) -> None:
     options = ("--model", "mlp", "--data", "digits", "--epochs", "1", "--iterations", "20")
-    machines.run(*LABKIT, "train", "--hosts", hosts_file, *options, "--out", "four")
-    assert json.loads((machines.work / "four/run.json").read_text())["hosts"] == [
-        "lab0",
-        "lab1",
-        "lab2",
-        "lab3",
-    ]
+    machines.run(*LABKIT, "train", "--hosts", machines.host_file(), *options, "--out", "four")
+    record = json.loads((machines.work / "four/run.json").read_text())
+    assert record["hosts"] == ["lab0", "lab1", "lab2", "lab3"]
     here = {**launch.settings(), **launch.ONE_MACHINE}
     machines.run(launch.mpiexec(), "-n", "4", *LABKIT, "train", *options, "--out", "one", **here)
     four, one = (np.load(machines.work / run / "model.npz") for run in ("four", "one"))
