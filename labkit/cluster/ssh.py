@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -79,12 +80,13 @@ def host_file(given: str | None = None) -> Path:
     return Path(given or os.environ.get(FILE) or user_config_path("allreduce-lab") / "hosts.txt").absolute()
 
 
-def read_hosts(path: Path) -> dict[str, int]:
-    """Return the number of slots of each host in a host file, of MPICH's or Open MPI's format.
+def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
+    """Return the host of each rank, by default one rank for each slot of a host file.
 
-    Raise ClusterError if it cannot be read, has another line, or is empty.
+    A line is of MPICH's format or Open MPI's. Raise ClusterError if it is not, if the file cannot be read, or
+    if it has fewer slots than ranks.
     """
-    slots: dict[str, int] = {}
+    names: list[str] = []
     try:
         lines = path.read_text().splitlines()
     except (OSError, ValueError) as error:
@@ -95,38 +97,28 @@ def read_hosts(path: Path) -> dict[str, int]:
         ) from None
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].strip()
-        found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)(?::([1-9]\d{0,3})|\s+slots\s*=\s*([1-9]\d{0,3}))?", words)
-        if words and not found:
+        found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)(?:(?::|\s+slots\s*=\s*)([1-9]\d{0,3}))?", words)
+        if found:
+            names += [found[1]] * int(found[2] or 1)
+        elif words:
             raise ClusterError(
                 f"{path}, line {number}: expected a host such as `lab1 slots=2` or `lab1:2`, got {words!r}. "
                 f"A user's name or a port belongs in ~/.ssh/config."
             )
-        if found:
-            slots[found[1]] = slots.get(found[1], 0) + int(found[2] or found[3] or 1)
-    if not slots:
-        raise ClusterError(f"{path} has no hosts; expected a line such as `lab1 slots=2` for each machine")
-    return slots
-
-
-def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
-    """Return the host of each rank, by default one for each slot. Raise ClusterError without enough slots."""
-    slots = read_hosts(path)
-    names = [name for name, count in slots.items() for _ in range(count)]
-    if ranks is not None and ranks > len(names):
+    if not names or len(names) < (ranks or 0):
         raise ClusterError(
-            f"{path} has {counted(len(names), 'slot')} for {counted(ranks, 'rank')}. Raise the number of "
-            f"slots, for example `{names[0]} slots={slots[names[0]] + ranks - len(names)}`."
+            f"{path} has {counted(len(names), 'slot')} for {counted(ranks or 1, 'rank')}. Add lines such as "
+            f"`lab1 slots=2`, or raise their numbers."
         )
-    return names[:ranks]
+    return sorted(names, key=names.index)[:ranks]  # all ranks of a host together, as MPI starts them
 
 
 def hosts_of(cluster_file: Path) -> list[str]:
     """Return the hosts of the ranks of a cluster; an empty list if they are not known."""
-    folder, name = cluster_file.parents[1], cluster_file.stem.removeprefix("cluster-")
-    try:
-        return list(json.loads(Path(cluster_files(str(folder), name)["job"]).read_text()))
-    except (OSError, ValueError):
-        return []
+    name = cluster_file.stem.removeprefix("cluster-")
+    with suppress(OSError, ValueError):
+        return list(json.loads(Path(cluster_files(str(cluster_file.parents[1]), name)["job"]).read_text()))
+    return []
 
 
 def before_controller(cluster: ipp.Cluster) -> list[str]:
@@ -143,21 +135,20 @@ def before_controller(cluster: ipp.Cluster) -> list[str]:
 
 def look(folder: str, *files: str) -> None:
     """Print what this machine has; read the other machines' addresses, and print which it cannot reach."""
+
+    def reaches(other: Sequence[Any]) -> bool:
+        with suppress(OSError):
+            socket.create_connection(tuple(other[1:]), timeout=REACH_S).close()
+            return True
+        return False
+
     with socket.create_server(("", 0)) as listener:
         print(json.dumps({**this_machine(folder, files), "port": listener.getsockname()[1]}), flush=True)
         others = json.loads(sys.stdin.readline() or "[]")
         with ThreadPoolExecutor(len(others) or 1) as pool:
-            print(json.dumps([name for name in pool.map(_unreachable, others) if name]), flush=True)
+            reached = zip(others, pool.map(reaches, others), strict=True)
+            print(json.dumps([other[0] for other, reaches in reached if not reaches]), flush=True)
         sys.stdin.read()  # the others may not have tried yet
-
-
-def _unreachable(other: Sequence[Any]) -> str:
-    name, *address = other
-    try:
-        socket.create_connection(tuple(address), timeout=REACH_S).close()
-    except OSError:
-        return str(name)
-    return ""
 
 
 def this_machine(folder: str, files: Sequence[str]) -> dict[str, Any]:
@@ -184,23 +175,20 @@ def this_machine(folder: str, files: Sequence[str]) -> dict[str, Any]:
 
 def network_of(address: str) -> dict[str, str]:
     """Return an address of this machine with its network card, and its network such as 10.0.0.0/24."""
-    for card, addresses in psutil.net_if_addrs().items():
-        for each in addresses:
-            if each.address == address and each.netmask:
-                network = ipaddress.ip_network(f"{address}/{each.netmask}", strict=False)
-                return {"address": address, "card": card, "network": str(network)}
+    found = ((card, each) for card, addresses in psutil.net_if_addrs().items() for each in addresses)
+    for card, each in found:
+        if each.address == address and each.netmask:
+            network = ipaddress.ip_network(f"{address}/{each.netmask}", strict=False)
+            return {"address": address, "card": card, "network": str(network)}
     return {"address": address, "card": "", "network": ""}
 
 
 def is_here(host: str) -> bool:
     """Return whether a host's name is this machine's."""
-    try:
-        address = socket.getaddrinfo(host, 0, socket.AF_INET, socket.SOCK_DGRAM)[0][4]
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind(address)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind((host, 0))
+        return True
+    return False
 
 
 def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
