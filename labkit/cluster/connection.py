@@ -70,7 +70,7 @@ def connect(
       `labkit hosts up` creates, one rank on each; `slurm` is a job of the cluster that this machine belongs
       to, with the settings in ~/.config/allreduce-lab/slurm.ini (see docs/slurm.md); `ssh` is the machines of
       a host file (see docs/machines.md).
-    - `hosts`: the path of the host file. By default it is in LABKIT_HOST_FILE, or is
+    - `hosts`: the path of the host file, for the profile `ssh`. By default it is in LABKIT_HOST_FILE, or is
       ~/.config/allreduce-lab/hosts.txt.
     - `restart`: end the engines that are there, even those that do not respond, and start new ones.
     - `take_over`: take the engines over even from a notebook that runs a cell on them; the cell is stopped.
@@ -86,7 +86,7 @@ def connect(
     """
     before = clusters.own_cluster
     try:
-        n, profile, chosen = chosen_by_environment(n, profile)
+        n, profile, chosen = chosen_by_environment(n, "ssh" if hosts else profile)
         if n < 1:
             raise ClusterError(f"a cluster has at least one rank; n is {n}")
         attempt = Attempt(n, profile, hosts, own=own, by_force=take_over, timeout_s=timeout)

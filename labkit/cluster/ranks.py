@@ -176,7 +176,7 @@ class Ranks:
         report = self.last_report()
         if code == HANG_EXIT_CODE and report is not None:
             return CellHung(f"{render(report)}\n{stuck_text(report)}")
-        if cause := self.job.cause_of_end(self.hosts) or ssh.sentence(ssh.lost(self.machines), self.machines):
+        if cause := self.job.cause_of_end(self.hosts) or ssh.lost(self.machines):
             return RankDied(f"{cause}. {ADVICE}")
         if code is None:
             gone = [rank for rank in ranks if rank not in self.client.ids]

