@@ -8,7 +8,7 @@ import click
 
 EMBEDDED = {
     "linear": "1,250 synthetic samples of 10 features",
-    "report-a": "the same, but every fourth does not fit the others",
+    "report-a": "the same, but 250 samples do not fit the others",
     "digits": "1,797 handwritten digits, 8×8, also enlarged to 28×28 and 32×32",
 }
 

@@ -101,7 +101,8 @@ GATHER: dict[str, Callable[[MPI.Intracomm, np.ndarray, bool], Steps]] = {
 }
 
 # By name: the MPI library's own algorithms, the lab's schedules, and shared memory, which sends no messages.
-# They do always the same; `auto` chooses among them.
+# They do always the same; `auto` chooses among them, without those that are slower than others at every size.
+SLOWER = "gather-scatter", "ring-reduce"
 FIXED: dict[str, Algorithm] = {
     "mpi": mpi,
     "mpi-allgather": _by_allgather("mpi-allgather"),

@@ -30,7 +30,7 @@ from platformdirs import user_cache_path
 
 import labkit
 from labkit.comm import timing
-from labkit.comm.algorithms import FIXED, Algorithm
+from labkit.comm.algorithms import FIXED, SLOWER, Algorithm
 from labkit.comm.emulation import EmulatedComm
 from labkit.comm.running import Steps, complete
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
@@ -164,7 +164,8 @@ def _measure(comm: MPI.Intracomm, size: int) -> dict[str, float]:
     if isinstance(comm, EmulatedComm):
         own = EmulatedComm(own, comm.links)
     arrays = {SHARED_MEMORY: shared_array}
-    candidates = {name: timing.Allreduce(partial(_sum, name), arrays.get(name)) for name in FIXED}
+    names = [name for name in FIXED if name not in SLOWER]
+    candidates = {name: timing.Allreduce(partial(_sum, name), arrays.get(name)) for name in names}
     if isinstance(comm, EmulatedComm) or timing.count_hosts(own) == own.size:
         del candidates[SHARED_MEMORY]  # no emulated link would delay it; or it would be a ring with detours
     report = timing.progress(own, f"auto measures the all-reduce algorithms: {format_size(size)}, ")
