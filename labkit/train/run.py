@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 
 from labkit import data
@@ -25,7 +26,7 @@ from labkit.comm import (
     raise_together,
     sleeping_barrier,
 )
-from labkit.nn import MODELS, SGD, Classifier, Model
+from labkit.nn import MODELS, SGD, AdamW, Classifier, Model
 from labkit.nn.lr_schedules import LRSchedule, constant, cosine, linear_scaling, step_decay
 from labkit.train import bottleneck
 from labkit.train.batches import Batches
@@ -132,11 +133,10 @@ def _run(
     shape = settings.recipe.shape
     dataset = SharedSet(comm, settings.data, shape, settings.samples)
     model = MODELS[settings.model](shape or dataset.features, dataset.outputs, settings.seed)
-    momentum, decay = settings.momentum, settings.weight_decay
-    optimizer = SGD(model.params, momentum, decay) if momentum or decay else None  # else without a velocity
+    optimizer = _optimizer(settings, model.params)
 
     about = {**record(comm, asdict(settings)), "command": f"{settings.command_line(comm.size)} {out}"}
-    about["optimizer"] = f"SGD(momentum={momentum:g}, weight_decay={decay:g})"
+    about["optimizer"] = repr(optimizer or SGD(model.params[:0]))
     about["started"] = before.started or about["started"]
     preset = before.preset if before.ranks in (None, comm.size) else None
     if preset:
@@ -330,6 +330,14 @@ def _parts(settings: Settings, ranks: int) -> Parts:
     if links and settings.algorithm == "shared-memory":
         raise ValueError("--algorithm shared-memory sends no messages, so there is no link to emulate")
     return bottlenecks, links, Averaging(settings.algorithm, settings.aggregate)
+
+
+def _optimizer(settings: Settings, params: np.ndarray) -> SGD | AdamW | None:
+    """Return the optimiser of these parameters; None for plain gradient descent, which needs no velocity."""
+    if settings.optimizer == "adamw":
+        return AdamW(params, weight_decay=settings.weight_decay)
+    momentum, decay = settings.momentum, settings.weight_decay
+    return SGD(params, momentum, decay) if momentum or decay else None
 
 
 def _buckets(settings: Settings) -> Buckets | None:

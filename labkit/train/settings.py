@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 Buffers = Literal["average", "broadcast", "leave"]
 BUFFERS: tuple[Buffers, ...] = get_args(Buffers)
+OPTIMIZERS = "sgd", "adamw"
+ADAMW = {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.01}  # PyTorch's defaults, instead of a recipe's
 LR_SCHEDULES = "constant", "step", "warm-up", "cosine"
 # The names in labkit.data and labkit.comm, repeated because importing those loads NumPy and MPI.
 DATA = "linear", "digits", "mnist", "cifar10"
@@ -145,10 +147,17 @@ class Settings:
         1,
         metavar="N",
     )
+    optimizer: str = _setting(
+        STEPS,
+        "Stochastic gradient descent, or AdamW: with lr 0.001 and weight decay 0.01 unless these are given. "
+        "[default: sgd]",
+        "sgd",
+        choices=OPTIMIZERS,
+    )
     lr: float = _setting(STEPS, f"Learning rate. {BY_MODEL}", above=0)
     lr_schedule: str = _setting(STEPS, f"How the learning rate changes. {BY_MODEL}", choices=LR_SCHEDULES)
     momentum: float = _setting(STEPS, f"Of stochastic gradient descent. {BY_MODEL}", least=0, below=1)
-    weight_decay: float = _setting(STEPS, f"Of stochastic gradient descent. {BY_MODEL}", least=0)
+    weight_decay: float = _setting(STEPS, f"Of the optimizer. {BY_MODEL}", least=0)
 
     algorithm: str = _setting(
         SYNCHRONISATION,
@@ -230,6 +239,8 @@ class Settings:
         take. What older versions stored and nothing reads any more is left out.
         """
         chosen = {**(before or {}), **given}
+        if chosen.get("optimizer") == "adamw" and (before or {}).get("optimizer") != "adamw":
+            chosen = {**chosen, **ADAMW, **given}  # a recipe's and a preset's are for SGD
         if chosen.get("iterations") is not None:
             chosen.setdefault("epochs", None)
         settings = {**RECIPES[chosen.get("model", "linear")].settings(), **chosen}
@@ -248,6 +259,8 @@ class Settings:
         if self.data not in self.recipe.datasets:
             fitting = ", ".join(self.recipe.datasets)
             return f"the model {self.model!r} does not fit the data set {self.data!r}; use --data {fitting}"
+        if self.optimizer == "adamw" and self.momentum:
+            return "--momentum is a setting of --optimizer sgd; AdamW averages the gradients by its own betas"
         if self.augment and self.recipe.shape is None:
             return f"--augment shifts images, and the model {self.model!r} takes flat samples"
         return None
