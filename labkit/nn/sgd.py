@@ -38,6 +38,10 @@ class SGD:
         """Return the optimiser's name and settings; checkpoints compare them."""
         return f"SGD(momentum={self.momentum:g}, weight_decay={self.weight_decay:g})"
 
+    def on(self, params: np.ndarray) -> SGD:
+        """Return an optimiser with these settings for other parameters."""
+        return SGD(params, self.momentum, self.weight_decay)
+
     def state(self) -> dict[str, np.ndarray]:
         """Return by name what the optimiser remembers between steps: write to it to restore a checkpoint."""
         return {"velocity": self.velocity}
@@ -90,6 +94,10 @@ class AdamW:
     def __repr__(self) -> str:
         """Return the optimiser's name and settings; checkpoints compare them."""
         return f"AdamW(betas={self.betas}, eps={self.eps:g}, weight_decay={self.weight_decay:g})"
+
+    def on(self, params: np.ndarray) -> AdamW:
+        """Return an optimiser with these settings for other parameters."""
+        return AdamW(params, self.betas, self.eps, self.weight_decay)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return by name what the optimiser remembers between steps: write to it to restore a checkpoint."""

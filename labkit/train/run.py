@@ -183,6 +183,7 @@ def _run(
             optimizer=optimizer,
             algorithm=averaging,
             buckets=buckets,
+            shard_state=settings.shard_state,
             accumulate=settings.accumulate,
             buffers=settings.buffers,
             check_weights=settings.check_weights,
@@ -345,7 +346,7 @@ def _buckets(settings: Settings) -> Buckets | None:
     if settings.bucket_mb:
         largest = settings.bucket_mb * MIB
         return Buckets(largest, min(largest, Buckets().first_bytes))
-    return Buckets() if settings.overlap else None
+    return Buckets() if settings.overlap or settings.shard_state != "none" else None
 
 
 def _lr_schedule(settings: Settings, steps: int, total: int, ranks: int) -> LRSchedule:

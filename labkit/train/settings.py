@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 Buffers = Literal["average", "broadcast", "leave"]
 BUFFERS: tuple[Buffers, ...] = get_args(Buffers)
+SHARD_STATES = "none", "optimizer"
 OPTIMIZERS = "sgd", "adamw"
 ADAMW = {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.01}  # PyTorch's defaults, instead of a recipe's
 LR_SCHEDULES = "constant", "step", "warm-up", "cosine"
@@ -187,6 +188,13 @@ class Settings:
         SYNCHRONISATION,
         "Average the gradient bucket by bucket while the backward pass goes on. [default: no]",
         False,
+    )
+    shard_state: str = _setting(
+        SYNCHRONISATION,
+        "Let each rank keep only its own part of the optimizer's state (ZeRO-1). With --algorithm mpi or "
+        "ring; implies --overlap. [default: none]",
+        "none",
+        choices=SHARD_STATES,
     )
     buffers: Buffers = _setting(  # noqa: RUF009
         SYNCHRONISATION,

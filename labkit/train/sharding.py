@@ -1,0 +1,153 @@
+"""Sharded training (ZeRO): each rank keeps, and updates, only its own part of the model's state.
+
+An all-reduce is a reduce-scatter followed by an all-gather. Between the two, rank r needs only chunk r of
+each bucket: its own part of the averaged gradient, which updates its own part of the parameters with its own
+part of the optimiser's state. So the state of the optimiser (ZeRO-1) is divided by the number of ranks, and
+the traffic stays that of an all-reduce.
+
+Source: S. Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm import Averages, Averaging
+from labkit.comm.algorithms import IN_HALVES, allgather, reduce_scatter
+from labkit.comm.running import Steps
+from labkit.nn import Model, sgd_step
+from labkit.schedules import chunk_bounds
+from labkit.train.buckets import Buckets
+from labkit.train.callbacks import Callback, Optimizer
+from labkit.train.overlap import Overlapped
+from labkit.train.settings import SHARD_STATES
+
+
+class Part(NamedTuple):
+    """A bucket and the rank's own part of it: where both lie in the flat arrays, and the part's state.
+
+    Shapes: params and grads (n,), the values of `mine`.
+    """
+
+    bucket: slice
+    mine: slice
+    params: np.ndarray
+    grads: np.ndarray
+    update: Callable[[np.ndarray, float], None]
+    state: dict[str, np.ndarray]
+
+
+class Sharded(Overlapped):
+    """Average each bucket into its parts, update this rank's parts, and gather the parameters.
+
+    With `shard_state` "optimizer", each rank has the whole gradient and all parameters, and the optimiser's
+    state of its own parts. `optimizer` gives the settings; its own state stays as it is.
+    """
+
+    def __init__(  # noqa: PLR0917
+        self,
+        comm: MPI.Intracomm,
+        model: Model,
+        averaging: Averaging,
+        buckets: Buckets,
+        optimizer: Optimizer | None,
+        shard_state: str,
+    ) -> None:
+        super().__init__(comm, model.grads, averaging, buckets)
+        self._model = model
+        self._parts = [self._part(*bucket, optimizer) for bucket in self.plan]
+
+    def _part(self, start: int, stop: int, optimizer: Optimizer | None) -> Part:
+        first, last = (start + chunk_bounds(stop - start, self._comm.size)[self._comm.rank :][:2]).tolist()
+        mine = slice(first, last)
+        params = self._model.params[mine]
+        own = optimizer.on(params) if optimizer else None
+        update, state = (own.step, own.state()) if own else (partial(sgd_step, params), {})
+        state = {"parameters": params, **state}
+        return Part(slice(start, stop), mine, params, np.zeros_like(params), update, state)
+
+    def update(self, grads: np.ndarray, lr: float) -> None:
+        """Update this rank's parts with their averaged gradients, and gather all others. Collective."""
+        for part in self._parts:
+            part.update(part.grads, lr)
+        began = perf_counter()
+        for bucket in range(len(self._parts)):
+            self._begin(bucket, partial(self._gather, bucket))
+        self._wait_for(len(self._jobs))
+        self._step.gathered(began, perf_counter())
+        self._step.transfers = tuple(self._transfers)
+
+    def _average(self, bucket: int) -> Steps:
+        """Leave the average of this rank's part of a bucket in `Part.grads`."""
+        part, factor = self._parts[bucket], self._averaging.factor(self._step.fraction, self._comm.size)
+        grads = self._grads[part.bucket]
+        return reduce_scatter(self._averaging.algorithm, self._comm, grads, factor, part.grads)
+
+    def _gather(self, bucket: int) -> Steps:
+        return allgather(
+            self._averaging.algorithm, self._comm, self._model.params[self._parts[bucket].bucket]
+        )
+
+    def whole_state(self, comm: MPI.Intracomm) -> dict[str, np.ndarray]:
+        """Return parameters and optimiser state of all ranks, by name, on rank 0; nothing elsewhere.
+
+        Arrays without axes, such as the number of steps, are the same on all ranks. Collective.
+        """
+        gathered = comm.gather([part.state for part in self._parts])
+        whole: dict[str, np.ndarray] = {}
+        for states in zip(*gathered or [], strict=True):
+            for name, own in states[0].items():
+                whole.setdefault(name, np.empty(self._grads.shape if own.ndim else (), own.dtype))
+        for rank, states in enumerate(gathered or []):
+            for (start, stop), state in zip(self.plan, states, strict=True):
+                first, last = start + chunk_bounds(stop - start, comm.size)[rank:][:2]
+                for name, own in state.items():
+                    whole[name][slice(first, last) if own.ndim else ()] = own
+        return whole
+
+    def restore(self, comm: MPI.Intracomm, whole: Mapping[str, np.ndarray]) -> None:
+        """Take from rank 0's `whole` what `whole_state` returned, perhaps on other ranks. Collective."""
+        for name, like in self._parts[0].state.items():
+            array = (
+                whole[name]
+                if comm.rank == 0
+                else np.empty(self._grads.shape if like.ndim else (), like.dtype)
+            )
+            comm.Bcast(array)
+            for part in self._parts:
+                part.state[name][...] = array[part.mine] if like.ndim else array
+            if name == "parameters":
+                self._model.params[...] = array
+
+
+def why_not_sharded(
+    shard_state: str,
+    algorithm: Averages,
+    average_after_step: bool,
+    callbacks: Sequence[Callback],
+) -> str | None:
+    """Return why a run with these settings cannot shard so; None if it can, or need not."""
+    if shard_state not in SHARD_STATES:
+        return f"expected shard_state to be one of {', '.join(SHARD_STATES)}, got {shard_state!r}"
+    if shard_state == "none":
+        return None
+    readers = sorted({type(each).__name__ for each in callbacks if each.reads_gradients})
+    if readers:
+        return (
+            f"expected shard_state none with {', '.join(readers)}, which reads the whole gradient: with "
+            f"{shard_state} each rank averages only its part"
+        )
+    if average_after_step:
+        return f"expected shard_state none with average_after_step, got {shard_state}"
+    if not isinstance(algorithm, Averaging) or algorithm.algorithm not in IN_HALVES:
+        return (
+            f"expected the algorithm {' or '.join(IN_HALVES)} with shard_state {shard_state}, which calls "
+            f"reduce-scatter and all-gather apart, got {getattr(algorithm, 'algorithm', algorithm)}"
+        )
+    return None

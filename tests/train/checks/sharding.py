@@ -1,0 +1,134 @@
+"""Sharded training (ZeRO) gets the weights of plain training, and checkpoints fit both."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from labkit.comm import ALGORITHMS, Averaging, CountingComm, EmulatedComm, Link
+from labkit.data import strided
+from labkit.nn import SGD, AdamW, Model, lenet5
+from labkit.nn.layers import Dense, ReLU
+from labkit.nn.model import Classifier
+from labkit.train import Batches, Buckets, Contributions, train
+from labkit.train.settings import SHARD_STATES
+from tests.raising import error_on_every_rank
+from tests.train.checks.resuming import Run, assert_same, folder
+from tests.train.models import convolutional, labelled, normalised
+
+SHARDED = [each for each in SHARD_STATES if each != "none"]
+OPTIMIZERS = partial(SGD, momentum=0.9, weight_decay=1e-3), AdamW, None
+SMALL = Buckets(bytes=1000, first_bytes=100)
+
+
+def deep(layers: int = 5) -> Model:
+    """Return an MLP of equal layers: 3 to 5 buckets in each, and buckets that cut a layer in two."""
+    named = [(f"{kind.__name__}{i}", kind) for i in range(layers) for kind in (Dense, ReLU)]
+    made = [(name, Dense(24, gain=2) if kind is Dense else ReLU()) for name, kind in named]
+    return Classifier("deep", [*made, ("last", Dense(3))], (6,), 0, np.float32)
+
+
+def images(n: int, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(n, *shape)).astype(np.float32), rng.integers(0, 3, n)
+
+
+def trained(comm: MPI.Intracomm, make: Any = deep, optimizer: Any = AdamW, **settings: Any) -> Model:
+    """Return a model after a few steps on its own samples; with 4 in a batch, a rank of five is idle."""
+    model = make()
+    x, y = labelled(23) if make is deep else images(23, model.input_shape)
+    mine = strided(23, comm.rank, comm.size)
+    batches = Batches(comm, x[mine], y[mine], settings.pop("batch", 4))
+    made = optimizer(model.params) if optimizer else None
+    train(comm, model, batches, **{"epochs": 3, "lr": 0.01, "optimizer": made, **settings})
+    return model
+
+
+def check_sharded_weights_are_plain_ones_bit_for_bit(comm: MPI.Intracomm) -> None:
+    """The ring adds in the same order if the buckets are the same; the MPI library may not."""
+    kinds: list[dict[str, Any]] = [
+        *({"optimizer": optimizer} for optimizer in OPTIMIZERS),
+        {"batch": 23, "accumulate": 3, "epochs": 2},
+        {"make": partial(normalised, (2, 4, 3), 3), "optimizer": OPTIMIZERS[0]},
+        {"make": lenet5, "epochs": 1, "batch": 12, "buckets": Buckets(60_000, 10_000)},
+        {"algorithm": Averaging("ring", "sum"), "lr": 0.001, "buckets": Buckets(1e9, 1e9)},
+    ]
+    for kind in kinds:
+        settings = {"algorithm": ALGORITHMS["ring"], "buckets": SMALL, **kind}
+        expected = trained(comm, **settings)
+        for state in SHARDED:
+            found = trained(comm, **settings, shard_state=state)
+            np.testing.assert_array_equal(found.params, expected.params, err_msg=f"{state} {kind}")
+            np.testing.assert_array_equal(found.buffers, expected.buffers, err_msg=f"{state} {kind}")
+            if "optimizer" in kind:
+                near = trained(comm, **{**settings, "algorithm": ALGORITHMS["mpi"]}, shard_state=state)
+                np.testing.assert_allclose(near.params, expected.params, rtol=0, atol=2e-5)
+
+
+def check_emulated_links_delay_what_shards_send(comm: MPI.Intracomm) -> None:
+    emulated = EmulatedComm(comm, Link(1e9))
+    for state in SHARDED:
+        for name in "ring", "mpi":
+            settings: dict[str, Any] = {"epochs": 1, "algorithm": ALGORITHMS[name], "buckets": SMALL}
+            found = trained(emulated, **settings, shard_state=state)
+            np.testing.assert_allclose(found.params, trained(comm, **settings).params, rtol=0, atol=1e-5)
+    emulated.Free()
+
+
+def check_the_traffic_of_an_optimizer_state_is_that_of_an_all_reduce(comm: MPI.Intracomm) -> None:
+    for state, times in (("none", 2), ("optimizer", 2)):
+        counting = CountingComm(comm)
+        model = trained(
+            counting, batch=23, epochs=4, algorithm=ALGORITHMS["ring"], buckets=SMALL, shard_state=state
+        )
+        sent = sum(row.sent.sum() for row in counting.traffic() if row.name.startswith("ring"))
+        assert comm.size == 1 or sent == 4 * times * (comm.size - 1) * model.params.nbytes, state
+
+
+def check_checkpoints_of_sharded_runs_fit_any_run(comm: MPI.Intracomm) -> None:
+    """On the same ranks the bits are the same, also if the state is then sharded in another way."""
+    states = [*SHARD_STATES, "none"]
+    with folder(comm) as path:
+        for number, (first, second) in enumerate(pairwise(states)):
+            kind = {"adamw": number % 2 == 0, "algorithm": ALGORITHMS["ring"], "buckets": SMALL}
+            unbroken = Run(comm, path / "unbroken.npz", **kind)()
+            for state in first, second:
+                Run(comm, path / f"{number}.npz", **kind, shard_state=first).stopped(7, every_steps=3)
+                run = Run(comm, path / f"{number}.npz", **kind, shard_state=state)
+                assert_same(run(resume=True), unbroken)
+
+
+def check_another_number_of_ranks_resumes_a_sharded_run(comm: MPI.Intracomm) -> None:
+    """All ranks begin a run and rank 0 ends it alone, and the other way round."""
+    for state in SHARDED:
+        kind = {"make": convolutional, "adamw": True, "shard_state": state, "buckets": SMALL}
+        for first, second in (comm, MPI.COMM_SELF), (MPI.COMM_SELF, comm):
+            with folder(comm) as path:
+                if first is comm or comm.rank == 0:
+                    Run(first, path / "run.npz", **kind).stopped(8, every_steps=7)
+                comm.Barrier()
+                if second is comm or comm.rank == 0:
+                    resumed, _ = Run(second, path / "run.npz", **kind)(resume=True)
+                expected, _ = Run(comm, path / "unbroken.npz", **kind)()
+                if comm.rank == 0:
+                    np.testing.assert_allclose(resumed.params, expected.params, rtol=0, atol=1e-4)
+
+
+def check_what_cannot_be_sharded_is_refused(comm: MPI.Intracomm) -> None:
+    for settings, said in (
+        ({"callbacks": [Contributions()]}, "Contributions, which reads the whole gradient"),
+        ({"average_after_step": True}, "expected shard_state none with average_after_step"),
+        ({"algorithm": ALGORITHMS["tree"]}, "expected the algorithm mpi or ring with shard_state optimizer"),
+        ({"shard_state": "everything"}, "expected shard_state to be one of none, optimizer"),
+    ):
+        given = {"shard_state": "optimizer", **settings}
+        assert said in error_on_every_rank(comm, lambda: trained(comm, **given))  # noqa: B023
+    if comm.size > 1:
+        differ = "optimizer" if comm.rank else "none"
+        assert "expected shard_state = " in error_on_every_rank(
+            comm, lambda: trained(comm, buckets=SMALL, shard_state=differ)
+        )
