@@ -64,8 +64,9 @@ def train(
 
     - buckets: average the gradient bucket by bucket while the backward pass goes on (`bucket_cap_mb` of
       PyTorch's DDP). The algorithm must be a `labkit.comm.Averaging`.
-    - shard_state: what each rank keeps only its own part of (`Sharded`): "none" or "optimizer" (ZeRO-1). It
-      implies buckets, `Buckets()` unless given, and needs the algorithm "mpi" or "ring".
+    - shard_state: what each rank keeps only its own part of (`Sharded`): "none", "optimizer" (ZeRO-1) or
+      "gradients" (ZeRO-2: also of the averaged gradient). It implies buckets, `Buckets()` unless given, and
+      needs the algorithm "mpi" or "ring".
     - accumulate: cut each local batch into so many micro-batches, and average once per step
       (gradient accumulation, `no_sync` in PyTorch).
     - buffers: what happens to the ranks' buffers at the end of each epoch (`synchronise_buffers`).

@@ -5,6 +5,9 @@ each bucket: its own part of the averaged gradient, which updates its own part o
 part of the optimiser's state. So the state of the optimiser (ZeRO-1) is divided by the number of ranks, and
 the traffic stays that of an all-reduce.
 
+The gradient stays one flat array, too, whatever is sharded. Once a bucket has been reduce-scattered, its
+pages go back to the system (ZeRO-2), which gives the array new ones when the next backward pass writes there.
+
 Source: S. Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
 """
 
@@ -25,6 +28,7 @@ from labkit.nn import Model, sgd_step
 from labkit.schedules import chunk_bounds
 from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback, Optimizer
+from labkit.train.memory import release
 from labkit.train.overlap import Overlapped
 from labkit.train.settings import SHARD_STATES
 
@@ -47,7 +51,9 @@ class Sharded(Overlapped):
     """Average each bucket into its parts, update this rank's parts, and gather the parameters.
 
     With `shard_state` "optimizer", each rank has the whole gradient and all parameters, and the optimiser's
-    state of its own parts. `optimizer` gives the settings; its own state stays as it is.
+    state of its own parts. With "gradients", it keeps of the gradient its own parts only: a bucket of
+    `model.grads` has content from the backward pass until the ranks have averaged it. `optimizer` gives the
+    settings; its own state stays as it is.
     """
 
     def __init__(  # noqa: PLR0917
@@ -60,8 +66,10 @@ class Sharded(Overlapped):
         shard_state: str,
     ) -> None:
         super().__init__(comm, model.grads, averaging, buckets)
-        self._model = model
+        self._model, self._keeps_grads = model, shard_state == "optimizer"
         self._parts = [self._part(*bucket, optimizer) for bucket in self.plan]
+        if not self._keeps_grads:
+            release(model.grads)
 
     def _part(self, start: int, stop: int, optimizer: Optimizer | None) -> Part:
         first, last = (start + chunk_bounds(stop - start, self._comm.size)[self._comm.rank :][:2]).tolist()
@@ -87,7 +95,9 @@ class Sharded(Overlapped):
         """Leave the average of this rank's part of a bucket in `Part.grads`."""
         part, factor = self._parts[bucket], self._averaging.factor(self._step.fraction, self._comm.size)
         grads = self._grads[part.bucket]
-        return reduce_scatter(self._averaging.algorithm, self._comm, grads, factor, part.grads)
+        yield from reduce_scatter(self._averaging.algorithm, self._comm, grads, factor, part.grads)
+        if not self._keeps_grads:
+            release(grads)
 
     def _gather(self, bucket: int) -> Steps:
         return allgather(

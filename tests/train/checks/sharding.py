@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
+from mmap import PAGESIZE
 from typing import Any
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
 from labkit.comm import ALGORITHMS, Averaging, CountingComm, EmulatedComm, Link
 from labkit.data import strided
-from labkit.nn import SGD, AdamW, Model, lenet5
+from labkit.nn import SGD, AdamW, Model, lenet5, mlp
 from labkit.nn.layers import Dense, ReLU
 from labkit.nn.model import Classifier
-from labkit.train import Batches, Buckets, Contributions, train
+from labkit.train import Batches, Buckets, Callback, Contributions, Step, sharding, train
+from labkit.train.memory import resident
 from labkit.train.settings import SHARD_STATES
 from tests.raising import error_on_every_rank
 from tests.train.checks.resuming import Run, assert_same, folder
@@ -69,6 +74,49 @@ def check_sharded_weights_are_plain_ones_bit_for_bit(comm: MPI.Intracomm) -> Non
                 np.testing.assert_allclose(near.params, expected.params, rtol=0, atol=2e-5)
 
 
+@contextmanager
+def forgetting() -> Iterator[None]:
+    """Fill with NaN what is released, to its last value and not only whole pages: nothing may read it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sharding, "release", lambda array: array.fill(np.nan))
+        yield
+
+
+def check_what_was_released_is_not_read(comm: MPI.Intracomm) -> None:
+    for state in SHARDED[1:]:
+        for kind in {"batch": 23, "accumulate": 3}, {"batch": 4}:
+            settings: dict[str, Any] = {"algorithm": ALGORITHMS["ring"], "buckets": SMALL, **kind}
+            with forgetting():
+                found = trained(comm, **settings, shard_state=state)
+            np.testing.assert_array_equal(found.params, trained(comm, **settings).params)
+
+
+class Memory(Callback):
+    """Note how much of a model is in memory after each step."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.found: list[tuple[int, int]] = []
+
+    def after_step(self, step: Step) -> None:
+        self.found.append((resident(self.model.params), resident(self.model.grads)))
+
+
+def check_memory_is_given_back(comm: MPI.Intracomm) -> None:
+    for state in SHARDED:
+        model = mlp(6, 3, hidden=9000)  # 90,003 parameters: 88 pages
+        memory, batches = Memory(model), Batches(comm, *labelled(4), 4 * comm.size)
+        buckets, ring = Buckets(40_000, 40_000), ALGORITHMS["ring"]
+        train(
+            comm, model, batches, epochs=2, lr=0.1, algorithm=ring, buckets=buckets, shard_state=state,
+            callbacks=[memory],
+        )  # fmt: skip
+        edges = 2 * PAGESIZE * (1 + len(buckets.plan(model.params.size)))  # pages that lie in two buckets
+        for params, grads in memory.found:
+            assert params == model.params.nbytes
+            assert grads == model.grads.nbytes if state == "optimizer" else grads <= edges
+
+
 def check_emulated_links_delay_what_shards_send(comm: MPI.Intracomm) -> None:
     emulated = EmulatedComm(comm, Link(1e9))
     for state in SHARDED:
@@ -79,8 +127,8 @@ def check_emulated_links_delay_what_shards_send(comm: MPI.Intracomm) -> None:
     emulated.Free()
 
 
-def check_the_traffic_of_an_optimizer_state_is_that_of_an_all_reduce(comm: MPI.Intracomm) -> None:
-    for state, times in (("none", 2), ("optimizer", 2)):
+def check_the_traffic_is_that_of_an_all_reduce(comm: MPI.Intracomm) -> None:
+    for state, times in (("none", 2), ("optimizer", 2), ("gradients", 2)):
         counting = CountingComm(comm)
         model = trained(
             counting, batch=23, epochs=4, algorithm=ALGORITHMS["ring"], buckets=SMALL, shard_state=state
