@@ -64,9 +64,10 @@ def train(
 
     - buckets: average the gradient bucket by bucket while the backward pass goes on (`bucket_cap_mb` of
       PyTorch's DDP). The algorithm must be a `labkit.comm.Averaging`.
-    - shard_state: what each rank keeps only its own part of (`Sharded`): "none", "optimizer" (ZeRO-1) or
-      "gradients" (ZeRO-2: also of the averaged gradient). It implies buckets, `Buckets()` unless given, and
-      needs the algorithm "mpi" or "ring".
+    - shard_state: what each rank keeps only its own part of (`Sharded`): "none", "optimizer" (ZeRO-1),
+      "gradients" (ZeRO-2: also of the averaged gradient) or "parameters" (ZeRO-3: also of the parameters;
+      `model.params` has no content between the layers that use it until `train` returns, and no weights are
+      compared). It implies buckets, `Buckets()` unless given, and needs the algorithm "mpi" or "ring".
     - accumulate: cut each local batch into so many micro-batches, and average once per step
       (gradient accumulation, `no_sync` in PyTorch).
     - buffers: what happens to the ranks' buffers at the end of each epoch (`synchronise_buffers`).
@@ -109,7 +110,13 @@ def train(
     with (
         quiet,
         _averaging(
-            comm, model, algorithm, buckets, optimizer=optimizer, shard_state=shard_state
+            comm,
+            model,
+            algorithm,
+            buckets,
+            optimizer=optimizer,
+            shard_state=shard_state,
+            accumulate=accumulate,
         ) as averaging,
         (
             Saving(comm, checkpoints, model, optimizer, batches, callbacks, same, averaging)
@@ -177,6 +184,7 @@ def _averaging(
     *,
     optimizer: Optimizer | None,
     shard_state: str,
+    accumulate: int,
 ) -> Iterator[StepAveraging]:
     """Return what averages the gradients of the steps, with the gradients where the algorithm works fastest.
 
@@ -188,7 +196,7 @@ def _averaging(
         model.move_gradients(place)
     averaging = StepAveraging(comm, model.grads, algorithm)
     if shard_state != "none" and isinstance(algorithm, Averaging):
-        averaging = Sharded(comm, model, algorithm, buckets or Buckets(), optimizer, shard_state)
+        averaging = Sharded(comm, model, algorithm, buckets or Buckets(), optimizer, shard_state, accumulate)
     elif buckets is not None and isinstance(algorithm, Averaging):
         averaging = Overlapped(comm, model.grads, algorithm, buckets)
     failed = True

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 Buffers = Literal["average", "broadcast", "leave"]
 BUFFERS: tuple[Buffers, ...] = get_args(Buffers)
-SHARD_STATES = "none", "optimizer", "gradients"
+SHARD_STATES = "none", "optimizer", "gradients", "parameters"
 OPTIMIZERS = "sgd", "adamw"
 ADAMW = {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.01}  # PyTorch's defaults, instead of a recipe's
 LR_SCHEDULES = "constant", "step", "warm-up", "cosine"
@@ -191,8 +191,9 @@ class Settings:
     )
     shard_state: str = _setting(
         SYNCHRONISATION,
-        "Let each rank keep only its own part of the optimizer's state (ZeRO-1), or of the averaged "
-        "gradient, too (ZeRO-2). With --algorithm mpi or ring; implies --overlap. [default: none]",
+        "Let each rank keep only its own part of the optimizer's state (ZeRO-1), or also of the "
+        "averaged gradient (ZeRO-2), or also of the parameters, gathered before each use (ZeRO-3). With "
+        "--algorithm mpi or ring; implies --overlap. [default: none]",
         "none",
         choices=SHARD_STATES,
     )

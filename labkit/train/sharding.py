@@ -7,14 +7,18 @@ the traffic stays that of an all-reduce.
 
 The gradient stays one flat array, too, whatever is sharded. Once a bucket has been reduce-scattered, its
 pages go back to the system (ZeRO-2), which gives the array new ones when the next backward pass writes there.
+So do those of the parameters between two uses (ZeRO-3, as in PyTorch's FSDP): before a layer's forward pass,
+and again before its backward pass, the ranks gather the buckets that hold its parameters. Each of the two
+gathers costs as much as the reduce-scatter, so the traffic is up to 3/2 of an all-reduce's.
 
 Source: S. Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from time import perf_counter
 from typing import NamedTuple
 
@@ -24,13 +28,15 @@ from mpi4py import MPI
 from labkit.comm import Averages, Averaging
 from labkit.comm.algorithms import IN_HALVES, allgather, reduce_scatter
 from labkit.comm.running import Steps
-from labkit.nn import Model, sgd_step
+from labkit.nn import Model, flat, sgd_step
 from labkit.schedules import chunk_bounds
 from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback, Optimizer
+from labkit.train.gradients import Finished
 from labkit.train.memory import release
 from labkit.train.overlap import Overlapped
 from labkit.train.settings import SHARD_STATES
+from labkit.train.steps import Step
 
 
 class Part(NamedTuple):
@@ -52,8 +58,9 @@ class Sharded(Overlapped):
 
     With `shard_state` "optimizer", each rank has the whole gradient and all parameters, and the optimiser's
     state of its own parts. With "gradients", it keeps of the gradient its own parts only: a bucket of
-    `model.grads` has content from the backward pass until the ranks have averaged it. `optimizer` gives the
-    settings; its own state stays as it is.
+    `model.grads` has content from the backward pass until the ranks have averaged it. With "parameters", a
+    bucket of `model.params` has content only while a layer needs it or the next one will, and again when the
+    run has ended. `optimizer` gives the settings; its own state stays as it is.
     """
 
     def __init__(  # noqa: PLR0917
@@ -64,17 +71,24 @@ class Sharded(Overlapped):
         buckets: Buckets,
         optimizer: Optimizer | None,
         shard_state: str,
+        accumulate: int,
     ) -> None:
         super().__init__(comm, model.grads, averaging, buckets)
         self._model, self._keeps_grads = model, shard_state == "optimizer"
+        self._keeps_params, self._accumulate = shard_state != "parameters", accumulate
+        self._gathered: dict[int, int] = {}  # the buckets of parameters with content: after how many jobs
         self._parts = [self._part(*bucket, optimizer) for bucket in self.plan]
         if not self._keeps_grads:
             release(model.grads)
+        if not self._keeps_params:
+            self._needed = self._buckets_of_layers()
+            release(model.params)
+            model.before_layer = self._before_layer
 
     def _part(self, start: int, stop: int, optimizer: Optimizer | None) -> Part:
         first, last = (start + chunk_bounds(stop - start, self._comm.size)[self._comm.rank :][:2]).tolist()
         mine = slice(first, last)
-        params = self._model.params[mine]
+        params = self._model.params[mine] if self._keeps_params else self._model.params[mine].copy()
         own = optimizer.on(params) if optimizer else None
         update, state = (own.step, own.state()) if own else (partial(sgd_step, params), {})
         state = {"parameters": params, **state}
@@ -84,6 +98,12 @@ class Sharded(Overlapped):
         """Update this rank's parts with their averaged gradients, and gather all others. Collective."""
         for part in self._parts:
             part.update(part.grads, lr)
+        if self._keeps_params:
+            self._gather_all()
+        else:  # what was gathered is out of date
+            self._release([*self._gathered])
+
+    def _gather_all(self) -> None:
         began = perf_counter()
         for bucket in range(len(self._parts)):
             self._begin(bucket, partial(self._gather, bucket))
@@ -100,9 +120,67 @@ class Sharded(Overlapped):
             release(grads)
 
     def _gather(self, bucket: int) -> Steps:
-        return allgather(
-            self._averaging.algorithm, self._comm, self._model.params[self._parts[bucket].bucket]
-        )
+        part, params = self._parts[bucket], self._model.params
+        if not self._keeps_params:
+            params[part.mine] = part.params
+        return allgather(self._averaging.algorithm, self._comm, params[part.bucket])
+
+    def _buckets_of_layers(self) -> list[list[int]]:
+        """Return which buckets hold parameters of each layer."""
+        stops = np.cumsum([flat.size(layer.parameters()) for layer in self._model.layers]).tolist()
+        return [
+            [number for number, (first, last) in enumerate(self.plan) if max(first, start) < min(last, stop)]
+            for start, stop in pairwise([0, *stops])
+        ]
+
+    def _before_layer(self, number: int, forward: bool) -> None:
+        """Wait for the parameters of a layer; release those behind it, and begin to gather those ahead."""
+        following = self._needed[number + 1 :] if forward else self._needed[:number][::-1]
+        wanted = {*self._needed[number], *next(filter(None, following), [])}
+        self._release(self._gathered.keys() - wanted)
+        for bucket in sorted(wanted - self._gathered.keys(), reverse=forward):
+            self._begin(bucket, partial(self._gather, bucket))
+            self._gathered[bucket] = len(self._jobs)
+        jobs = max((self._gathered[bucket] for bucket in self._needed[number]), default=0)
+        if jobs > len(self._transfers):
+            began = perf_counter()
+            self._wait_for(jobs)
+            self._step.gathered(began, perf_counter())
+
+    def _release(self, buckets: Iterable[int]) -> None:
+        """Give back the memory of these buckets of the parameters."""
+        for bucket in buckets:
+            self._wait_for(self._gathered.pop(bucket))
+            release(self._model.params[self._parts[bucket].bucket])
+
+    def begin(self, step: Step) -> None:
+        self._release([*self._gathered])  # by passes between two steps
+        super().begin(step)
+        if not self._keeps_params:  # ranks with fewer micro-batches gather as often as the others
+            for _ in range(self._accumulate - max(1, min(step.local_batch, self._accumulate))):
+                self._pass_without_samples()
+
+    def finished(self, start: int) -> None:
+        if self._step.local_batch or self._keeps_params:
+            super().finished(start)
+        else:
+            self._pass_without_samples(super().finished)
+
+    def _pass_without_samples(self, finished: Finished = lambda start: None) -> None:
+        """Take part in what other ranks gather, and average, in a forward and a backward pass."""
+        sizes = [flat.size(layer.parameters()) for layer in self._model.layers]
+        for number in range(len(sizes)):
+            self._before_layer(number, True)
+        for number in reversed(range(len(sizes))):
+            self._before_layer(number, False)
+            finished(sum(sizes[:number]))
+
+    def close(self, failed: bool) -> None:
+        self._model.before_layer = None
+        if not failed and not self._keeps_params:
+            self.begin(Step(0, 0, self._comm.rank, local_batch=self._accumulate))
+            self._gather_all()
+        super().close(failed)
 
     def whole_state(self, comm: MPI.Intracomm) -> dict[str, np.ndarray]:
         """Return parameters and optimiser state of all ranks, by name, on rank 0; nothing elsewhere.
@@ -132,7 +210,7 @@ class Sharded(Overlapped):
             comm.Bcast(array)
             for part in self._parts:
                 part.state[name][...] = array[part.mine] if like.ndim else array
-            if name == "parameters":
+            if name == "parameters" and self._keeps_params:
                 self._model.params[...] = array
 
 
