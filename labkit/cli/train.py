@@ -99,9 +99,8 @@ class TrainCommand(click.Command):
 
 def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add all options to a command's function."""
-    # Nothing reads these, but older commands have them: there is one optimiser, and lines are always ordered.
-    for name, kind in ("--optimizer", {"type": click.Choice(["sgd"])}), ("--ordered", {"is_flag": True}):
-        function = click.option(name, hidden=True, expose_value=False, **kind)(function)
+    # Nothing reads this, but older commands have it: lines are always ordered.
+    function = click.option("--ordered", hidden=True, expose_value=False, is_flag=True)(function)
     for _, option in reversed(HEADINGS):
         function = option(function)
     return function

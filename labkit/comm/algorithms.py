@@ -26,7 +26,7 @@ from mpi4py import MPI
 from labkit.comm.aggregate import add_up
 from labkit.comm.running import Steps, Wait, steps
 from labkit.comm.shared_memory import shared_memory
-from labkit.schedules import ALLREDUCE, ring_allgather
+from labkit.schedules import ALLREDUCE, chunk_bounds, ring_allgather, ring_reduce_scatter
 from mpiwatch.waiting import Pending
 
 Algorithm = Callable[[MPI.Intracomm, np.ndarray, float, bool], Steps]
@@ -111,6 +111,37 @@ FIXED: dict[str, Algorithm] = {
     **{name: _scheduled(name) for name in ALLREDUCE},
     "shared-memory": shared_memory,
 }
+
+
+# The algorithms whose two halves sharded training calls apart; each rank has one chunk (`chunk_bounds`).
+IN_HALVES = "mpi", "ring"
+
+
+def reduce_scatter(
+    name: str, comm: MPI.Intracomm, gradient: np.ndarray, factor: float, own: np.ndarray
+) -> Steps:
+    """Leave this rank's chunk of the sum of all gradients, each times its factor, in `own`.
+
+    The gradient's content is lost.
+    """
+    if factor != 1.0:
+        gradient *= gradient.dtype.type(factor)
+    bounds = chunk_bounds(gradient.size, comm.size)
+    if name == "mpi":
+        counts = np.diff(bounds).tolist()
+        yield from _library(comm, "Ireduce_scatter", comm.Ireduce_scatter(gradient, own, counts))
+    else:
+        yield from steps(comm, ring_reduce_scatter(comm.size), gradient)
+        own[...] = gradient[bounds[comm.rank] : bounds[comm.rank + 1]]
+
+
+def allgather(name: str, comm: MPI.Intracomm, array: np.ndarray) -> Steps:
+    """Give every rank all chunks of the array; each rank begins with its own chunk in place."""
+    if name == "mpi":
+        counts = np.diff(chunk_bounds(array.size, comm.size)).tolist()
+        yield from _library(comm, "Iallgatherv", comm.Iallgatherv(MPI.IN_PLACE, [array, counts]))
+    else:
+        yield from steps(comm, ring_allgather(comm.size), array)
 
 
 def of_all_gradients(name: str, aggregate: Callable[[list[np.ndarray], np.ndarray], None]) -> Algorithm:

@@ -92,8 +92,9 @@ class EmulatedComm(CommWrapper):
     the last rank joined: ⌈log₂ p⌉ latencies (twice as many for Allreduce), and the bytes that have to pass a
     port, at the slowest port. Of n bytes in the whole array these are 2(p-1)/p·n for Allreduce, (p-1)/p·n for
     Allgather, Alltoall and Reduce_scatter_block, n for Bcast and Reduce; for Gather and Scatter (p-1)/p·n at
-    the root and n/p elsewhere. Iallreduce, Iallgather, Igather and Iscatter take as long as the blocking
-    calls, and one that is started before another has completed begins after it.
+    the root and n/p elsewhere. Non-blocking twins of these take as long (Iallgatherv as Allgather,
+    Ireduce_scatter as Reduce_scatter_block), and one that is started before another has completed begins
+    after it.
 
     Barriers and methods that pickle objects (lower case) take no emulated time, since in the lab they do
     bookkeeping. Methods that can neither be delayed nor count as bookkeeping raise NotImplementedError.
@@ -363,14 +364,14 @@ def _through_a_port(name: str, p: int, given: dict[str, Any]) -> float:
             return nbytes(given["buf"])
         case "Allreduce":
             return 2 * others * nbytes(received)
-        case "Allgather" | "Alltoall":
-            return others * nbytes(received, p)
+        case "Allgather" | "Allgatherv" | "Alltoall":
+            return others * nbytes(given["recvbuf"][0] if name == "Allgatherv" else received, p)
         case "Gather":
             return nbytes(received, p) / p if is_in_place(sent) else nbytes(sent)
         case "Scatter":
             return nbytes(sent, p) / p if is_in_place(received) else nbytes(received)
     whole = received if is_in_place(sent) else sent
-    return others * nbytes(whole, p) if name == "Reduce_scatter_block" else nbytes(whole)
+    return others * nbytes(whole, p) if name.startswith("Reduce_scatter") else nbytes(whole)
 
 
 Call = Callable[[], Any]
@@ -428,7 +429,11 @@ wrap(EmulatedComm, ("Send", "Ssend"), _send)
 wrap(EmulatedComm, ("Irecv",), _start_to_receive)
 wrap(EmulatedComm, ("Recv",), _receive)
 wrap(EmulatedComm, ("Sendrecv",), _exchange)
-wrap(EmulatedComm, ("Iallreduce", "Iallgather", "Igather", "Iscatter"), _start)
+wrap(
+    EmulatedComm,
+    ("Iallreduce", "Iallgather", "Igather", "Iscatter", "Ireduce_scatter", "Iallgatherv"),
+    _start,
+)
 wrap(EmulatedComm, ("Allreduce", "Allgather", "Alltoall", "Reduce_scatter_block"), _delay)
 wrap(EmulatedComm, ("Bcast", "Reduce", "Gather", "Scatter"), _delay)
 DELAYED = [name for name in vars(EmulatedComm) if name[0].isupper() and name != "Free"]

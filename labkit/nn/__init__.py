@@ -1,4 +1,4 @@
-"""Backpropagation by hand: operations, models on one flat array, SGD and the gradient check. No MPI."""
+"""Backpropagation by hand: operations, models on one flat array, optimisers, the gradient check. No MPI."""
 
 from labkit.nn import lr_schedules
 from labkit.nn.gradcheck import (
@@ -19,12 +19,13 @@ from labkit.nn.models import (
     softmax_regression,
     vgg11,
 )
-from labkit.nn.sgd import SGD, sgd_step
+from labkit.nn.sgd import SGD, AdamW, sgd_step
 from labkit.nn.store import load_model, save_model
 
 __all__ = [
     "MODELS",
     "SGD",
+    "AdamW",
     "Classifier",
     "GradientCheck",
     "Model",

@@ -46,6 +46,8 @@ class Model(ABC):
         self.grads = np.zeros_like(self.params)
         self.buffers = np.zeros(flat.size(self.buffer_shapes), dtype)
         self.correct = 0
+        # Called before each layer's forward (True) and backward pass (False), with the layer's number.
+        self.before_layer: Callable[[int, bool], None] | None = None
         self._bind()
         for layer_name, layer in layers:
             # The seed gives the same weights on every rank. The tag gives each layer its own random stream,
@@ -125,7 +127,9 @@ class Model(ABC):
         out = self._run(x, training=True)
         dy: np.ndarray | None = self._loss_backward(out, y)
         start = self.grads.size
-        for layer in reversed(self.layers):
+        for number, layer in reversed(list(enumerate(self.layers))):
+            if self.before_layer:
+                self.before_layer(number, False)
             if dy is None:
                 raise RuntimeError(
                     f"layer {layer.name!r}: the next layer returned no dx; only the first layer may do so"
@@ -144,7 +148,9 @@ class Model(ABC):
 
     def _run(self, x: np.ndarray, training: bool) -> np.ndarray:
         """Return the outputs for a batch that has already been checked."""
-        for layer in self.layers:
+        for number, layer in enumerate(self.layers):
+            if self.before_layer:
+                self.before_layer(number, True)
             x = layer.forward(x, training)
         return x
 

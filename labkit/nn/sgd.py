@@ -1,4 +1,4 @@
-"""Stochastic gradient descent on the flat array."""
+"""Optimisers on the flat array: stochastic gradient descent and AdamW."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ class SGD:
                 f"{weight_decay}"
             )
         self.params, self.momentum, self.weight_decay = params, momentum, weight_decay
-        self.velocity = np.zeros_like(params)
+        self.velocity = np.zeros(params.shape, params.dtype)
 
     def __repr__(self) -> str:
         """Return the optimiser's name and settings; checkpoints compare them."""
         return f"SGD(momentum={self.momentum:g}, weight_decay={self.weight_decay:g})"
+
+    def on(self, params: np.ndarray) -> SGD:
+        """Return an optimiser with these settings for other parameters."""
+        return SGD(params, self.momentum, self.weight_decay)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return by name what the optimiser remembers between steps: write to it to restore a checkpoint."""
@@ -47,11 +51,7 @@ class SGD:
 
         Raise ValueError, with both shapes and dtypes, if they differ.
         """
-        if grads.shape != self.params.shape or grads.dtype != self.params.dtype:
-            raise ValueError(
-                f"expected gradients of the parameters' shape {self.params.shape} and dtype "
-                f"{self.params.dtype}, got {grads.shape} and {grads.dtype}"
-            )
+        _check_fit(self.params, grads)
         as_dtype = self.params.dtype.type
         momentum, decay, rate = as_dtype(self.momentum), as_dtype(self.weight_decay), as_dtype(lr)
         for block in cache_blocks(self.params):  # so each array is read from memory only once
@@ -60,3 +60,72 @@ class SGD:
             velocity += grads[block]
             velocity += decay * params
             params -= rate * velocity
+
+
+class AdamW:
+    """Adam with decoupled weight decay, in place: the same steps as PyTorch's AdamW.
+
+    With g the gradient and t the number of the step, from 1, each step computes
+    params ← (1 - lr λ) params, mean ← β₁ mean + (1 - β₁) g, square ← β₂ square + (1 - β₂) g², and
+    params ← params - lr m / (√s + ε), where m = mean / (1 - β₁ᵗ) and s = square / (1 - β₂ᵗ) correct the bias
+    of averages that start at 0. The decay λ is decoupled: it shrinks the parameters and does not enter the
+    averages. `mean` and `square` (n,) are twice the memory of SGD's velocity.
+
+    Raise ValueError unless 0 ≤ β < 1 for both betas, eps > 0 and weight_decay ≥ 0.
+    Source: I. Loshchilov, F. Hutter, Decoupled Weight Decay Regularization, ICLR 2019.
+    """
+
+    def __init__(
+        self,
+        params: np.ndarray,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None:
+        if not all(0 <= beta < 1 for beta in betas) or not eps > 0 or not weight_decay >= 0:
+            raise ValueError(
+                "expected 0 ≤ beta < 1 for both betas, eps > 0 and weight decay ≥ 0, got betas "
+                f"{betas}, eps {eps} and weight decay {weight_decay}"
+            )
+        self.params, self.betas, self.eps, self.weight_decay = params, betas, eps, weight_decay
+        self.mean, self.square = np.zeros(params.shape, params.dtype), np.zeros(params.shape, params.dtype)
+        self.steps = np.zeros((), np.int64)
+
+    def __repr__(self) -> str:
+        """Return the optimiser's name and settings; checkpoints compare them."""
+        return f"AdamW(betas={self.betas}, eps={self.eps:g}, weight_decay={self.weight_decay:g})"
+
+    def on(self, params: np.ndarray) -> AdamW:
+        """Return an optimiser with these settings for other parameters."""
+        return AdamW(params, self.betas, self.eps, self.weight_decay)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return by name what the optimiser remembers between steps: write to it to restore a checkpoint."""
+        return {"mean": self.mean, "square": self.square, "steps": self.steps}
+
+    def step(self, grads: np.ndarray, lr: float) -> None:
+        """Take one step in place; `grads`, of the parameters' shape and dtype, is not changed.
+
+        Raise ValueError, with both shapes and dtypes, if they differ.
+        """
+        _check_fit(self.params, grads)
+        self.steps += 1
+        (beta1, beta2), t, as_dtype = self.betas, int(self.steps), self.params.dtype.type
+        keep, rate = as_dtype(1 - lr * self.weight_decay), as_dtype(lr / (1 - beta1**t))
+        root, eps = as_dtype((1 - beta2**t) ** 0.5), as_dtype(self.eps)
+        new1, new2 = as_dtype(1 - beta1), as_dtype(1 - beta2)
+        for block in cache_blocks(self.params):  # so each array is read from memory only once
+            params, mean, square = self.params[block], self.mean[block], self.square[block]
+            params *= keep
+            mean += new1 * (grads[block] - mean)
+            square *= as_dtype(beta2)
+            square += new2 * grads[block] * grads[block]
+            params -= rate * mean / (np.sqrt(square) / root + eps)
+
+
+def _check_fit(params: np.ndarray, grads: np.ndarray) -> None:
+    if grads.shape != params.shape or grads.dtype != params.dtype:
+        raise ValueError(
+            f"expected gradients of the parameters' shape {params.shape} and dtype {params.dtype}, "
+            f"got {grads.shape} and {grads.dtype}"
+        )

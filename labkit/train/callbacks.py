@@ -23,6 +23,9 @@ class Optimizer(Protocol):
 
     params: np.ndarray
 
+    def on(self, params: np.ndarray) -> Optimizer:
+        """Return one with the same settings for other parameters: in sharded training, for a rank's own."""
+
     def state(self) -> dict[str, np.ndarray]:
         """Return by name the arrays that it remembers between steps; a resumed run writes to them."""
 

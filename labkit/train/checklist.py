@@ -66,7 +66,8 @@ ITEMS: dict[str, tuple[str, ...] | Callable[[Record], bool]] = {
     "samples per rank": ("epochs/*/samples",),
     "model": ("model/name", "model/shape"),
     "initialisation seed": ("settings/seed",),
-    "optimiser and learning rate": (  # it is always SGD
+    "optimiser and learning rate": (
+        "optimizer",
         "settings/lr",
         "settings/lr_schedule",
         "settings/momentum",

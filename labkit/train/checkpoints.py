@@ -26,7 +26,9 @@ from labkit.nn import Model
 from labkit.nn.store import read_arrays
 from labkit.train.batches import Batches
 from labkit.train.callbacks import Callback, Optimizer
+from labkit.train.gradients import StepAveraging
 from labkit.train.replicas import mean_buffers
+from labkit.train.sharding import Sharded
 from labkit.train.steps import Epoch, Position
 from mpiwatch.report import ranks_phrase
 
@@ -67,8 +69,10 @@ class Saving:
     """The checkpoints of one run on one rank: enter it before the run, which begins at `position`.
 
     A checkpoint holds arrays that a resumed run overwrites in place: `_replicated` ones are equal on all
-    ranks, a rank's `_own` are not. `_about` describes the run: a checkpoint of a run with another description
-    is refused. `batches` say whether another number of ranks would train on the same samples in each step.
+    ranks, a rank's `_own` are not. Of a sharded run it holds the whole arrays, as of any other: so it can be
+    resumed on other ranks, and sharded in another way or not at all. `_about` describes the run: a checkpoint
+    of a run with another description is refused. `batches` say whether another number of ranks would train on
+    the same samples in each step.
     """
 
     def __init__(  # noqa: PLR0917
@@ -80,7 +84,9 @@ class Saving:
         batches: Batches,
         callbacks: Sequence[Callback],
         settings: Mapping[str, Any],
+        averaging: StepAveraging,
     ) -> None:
+        self._sharded = averaging if isinstance(averaging, Sharded) else None
         self._comm, self._checkpoints, self._buffers = comm, checkpoints, settings["buffers"]
         self._samples, self._for_any_ranks = batches.held, batches.for_any_ranks
         self._callbacks = by_name(callbacks)
@@ -163,10 +169,13 @@ class Saving:
                 fault = f"cannot resume: {error}"
         if fault := comm.bcast(fault):
             raise CollectiveError(fault)
-        for name, array in self._replicated.items():
-            if comm.rank == 0:
-                array[...] = arrays[name]
-            comm.Bcast(array)
+        if self._sharded:
+            self._sharded.restore(comm, arrays)
+        else:
+            for name, array in self._replicated.items():
+                if comm.rank == 0:
+                    array[...] = arrays[name]
+                comm.Bcast(array)
         self.position, own = comm.scatter(parts)
         for name, array in self._own.items():
             array[...] = own[name]
@@ -184,6 +193,7 @@ class Saving:
             for name, callback in self._callbacks.items()
             for key, array in callback.state().items()
         }
+        replicated = self._sharded.whole_state(comm) if self._sharded else self._replicated
         gathered = comm.gather((self._samples, asdict(position), {**records, **self._own}))
         fault = None
         if gathered:
@@ -192,10 +202,10 @@ class Saving:
             settings = self._checkpoints.settings
             about = {"run": self._about, "settings": settings, "samples": samples, "progress": positions}
             try:
-                weights = [*self._replicated.values(), *(each[name] for each in owns for name in self._own)]
+                weights = [*replicated.values(), *(each[name] for each in owns for name in self._own)]
                 if not all(np.isfinite(array).all() for array in weights):
                     raise OSError("the weights are no longer finite")
-                write_checkpoint(file, about, {**self._replicated, **own})
+                write_checkpoint(file, about, {**replicated, **own})
             except OSError as error:
                 why = error.strerror or error
                 fault = f"no checkpoint was written {position} to {file} ({why}; {self._last})"

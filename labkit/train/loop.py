@@ -31,10 +31,11 @@ from labkit.train.gradients import LocalGradient, StepAveraging
 from labkit.train.overlap import Overlapped, why_no_overlap
 from labkit.train.replicas import broadcast_model, end_epoch
 from labkit.train.settings import BUFFERS, Buffers
+from labkit.train.sharding import Sharded, why_not_sharded
 from labkit.train.steps import Epoch, Position, Step
 
 
-def train(  # noqa: PLR0912 (the path of a batch in one piece)
+def train(
     comm: MPI.Intracomm,
     model: Model,
     batches: Batches,
@@ -44,6 +45,7 @@ def train(  # noqa: PLR0912 (the path of a batch in one piece)
     optimizer: Optimizer | None = None,
     algorithm: Averages = ALGORITHMS["mpi"],
     buckets: Buckets | None = None,
+    shard_state: str = "none",
     accumulate: int = 1,
     buffers: Buffers = "average",
     check_weights: bool = True,
@@ -62,6 +64,10 @@ def train(  # noqa: PLR0912 (the path of a batch in one piece)
 
     - buckets: average the gradient bucket by bucket while the backward pass goes on (`bucket_cap_mb` of
       PyTorch's DDP). The algorithm must be a `labkit.comm.Averaging`.
+    - shard_state: what each rank keeps only its own part of (`Sharded`): "none", "optimizer" (ZeRO-1),
+      "gradients" (ZeRO-2: also of the averaged gradient) or "parameters" (ZeRO-3: also of the parameters;
+      `model.params` has no content between the layers that use it until `train` returns, and no weights are
+      compared). It implies buckets, `Buckets()` unless given, and needs the algorithm "mpi" or "ring".
     - accumulate: cut each local batch into so many micro-batches, and average once per step
       (gradient accumulation, `no_sync` in PyTorch).
     - buffers: what happens to the ranks' buffers at the end of each epoch (`synchronise_buffers`).
@@ -87,23 +93,39 @@ def train(  # noqa: PLR0912 (the path of a batch in one piece)
         "average_after_step": average_after_step,
         "checkpoints": repr(checkpoints),
         "buckets": repr(buckets),
+        "shard_state": shard_state,
     }
-    fault = why_no_overlap(buckets, algorithm, average_after_step, callbacks)
+    fault = why_not_sharded(shard_state, algorithm, average_after_step, callbacks)
+    fault = fault or why_no_overlap(buckets, algorithm, average_after_step, callbacks)
     if optimizer and optimizer.params is not model.params:
         fault = f"expected an optimizer of the parameters of {model.name!r}, got one of another array"
-    saves: Saving | nullcontext[None] = nullcontext()
-    if checkpoints:
-        saves = Saving(comm, checkpoints, model, optimizer, batches, callbacks, same)
     _check(comm, same, fault, least_lr=0.0 if callable(lr) else 1e-300)
     shard = batches.fitting(model, 1)
     check_before_averaging(comm, model.grads, len(shard.x))
     broadcast_model(comm, model)
-    update = optimizer.step if optimizer else partial(sgd_step, model.params)
     # What this rank's gradient is multiplied by: its weight, unless the algorithm says otherwise.
     factor = algorithm.factor if isinstance(algorithm, Averaging) else lambda weight, p: weight
     # A diverging run overflows. The check of its loss reports that once; NumPy would warn each time.
     quiet = np.errstate(over="ignore", invalid="ignore")
-    with quiet, saves as saving, _averaging(comm, model, algorithm, buckets) as averaging:
+    with (
+        quiet,
+        _averaging(
+            comm,
+            model,
+            algorithm,
+            buckets,
+            optimizer=optimizer,
+            shard_state=shard_state,
+            accumulate=accumulate,
+        ) as averaging,
+        (
+            Saving(comm, checkpoints, model, optimizer, batches, callbacks, same, averaging)
+            if checkpoints
+            else nullcontext()
+        ) as saving,
+    ):
+        update = optimizer.step if optimizer else partial(sgd_step, model.params)
+        update = averaging.update if isinstance(averaging, Sharded) else update
         gradient = LocalGradient(model, accumulate)
         position = saving.position if saving else Position()
         position.wait_s += perf_counter() - entered
@@ -155,7 +177,14 @@ def gather(comm: MPI.Intracomm, rows: list[Epoch]) -> list[Epoch]:
 
 @contextmanager
 def _averaging(
-    comm: MPI.Intracomm, model: Model, algorithm: Averages, buckets: Buckets | None
+    comm: MPI.Intracomm,
+    model: Model,
+    algorithm: Averages,
+    buckets: Buckets | None,
+    *,
+    optimizer: Optimizer | None,
+    shard_state: str,
+    accumulate: int,
 ) -> Iterator[StepAveraging]:
     """Return what averages the gradients of the steps, with the gradients where the algorithm works fastest.
 
@@ -166,7 +195,9 @@ def _averaging(
     if place is not None:
         model.move_gradients(place)
     averaging = StepAveraging(comm, model.grads, algorithm)
-    if buckets is not None and isinstance(algorithm, Averaging):
+    if shard_state != "none" and isinstance(algorithm, Averaging):
+        averaging = Sharded(comm, model, algorithm, buckets or Buckets(), optimizer, shard_state, accumulate)
+    elif buckets is not None and isinstance(algorithm, Averaging):
         averaging = Overlapped(comm, model.grads, algorithm, buckets)
     failed = True
     try:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter, sleep
 
 import numpy as np
@@ -78,28 +79,23 @@ class Overlapped(StepAveraging):
 
     def begin(self, step: Step) -> None:
         self._step = step
-        self._complete: list[float] = []  # when each bucket was completed by the backward pass
+        self._complete = 0  # how many buckets the backward pass has completed
+        self._jobs: list[tuple[int, float, Callable[[], Steps]]] = []  # bucket, since when, and what to do
         self._layers: list[tuple[int, float]] = []  # what `finished` was told in this step, and when
-        self._transfers: list[BucketTimes] = []  # of this step, in the order of the buckets
+        self._transfers: list[BucketTimes] = []  # of the jobs of this step that are done, in their order
 
     def finished(self, start: int) -> None:
-        now = perf_counter()
-        self._layers.append((start, now))
-        first = len(self._complete)
-        complete = sum(bucket_start >= start for bucket_start, _ in self.plan[first:])
-        self._complete += [now] * complete
+        self._layers.append((start, perf_counter()))
+        while self._complete < len(self.plan) and self.plan[self._complete][0] >= start:
+            self._begin(self._complete, partial(self._average, self._complete))
+            self._complete += 1
         if self._helper is None:
             self._go_on()
-        elif complete:
-            self._helper.wake()
 
     def finish(self) -> None:
         step = self._step
         step.ready = step.start = perf_counter()
-        if self._helper is not None:
-            self._helper.hand_over()
-        while self._go_on():
-            waiting.wait(self._over, self._pending)
+        self._wait_for(len(self._jobs))
         step.end = perf_counter()
         step.layers, step.transfers = tuple(self._layers), tuple(self._transfers)
 
@@ -111,24 +107,41 @@ class Overlapped(StepAveraging):
         if self._own is not None and not failed:  # else its messages may still be under way
             self._own.Free()
 
+    def _average(self, bucket: int) -> Steps:
+        part = self._grads[slice(*self.plan[bucket])]
+        return self._averaging.steps(self._comm, part, self._step.fraction)
+
+    def _begin(self, bucket: int, job: Callable[[], Steps]) -> None:
+        """Begin a job, which communicates for a bucket, when those before it are done."""
+        self._jobs.append((bucket, perf_counter(), job))
+        if self._helper is not None:
+            self._helper.wake()
+
+    def _wait_for(self, jobs: int) -> None:
+        """Wait until so many of the step's jobs are done."""
+        if self._helper is not None:
+            self._helper.hand_over()
+        while len(self._transfers) < jobs and self._go_on():
+            waiting.wait(self._over, self._pending)
+        if self._helper is not None and len(self._transfers) < len(self._jobs):
+            self._helper.wake()
+
     def _go_on(self) -> bool:
-        """Average what is complete, as far as possible without waiting; tell if a bucket is under way."""
+        """Do what has begun, as far as possible without waiting; tell if a job is under way."""
         while True:
             number = len(self._transfers)
             if self._current is None:
-                if number == len(self._complete):
+                if number == len(self._jobs):
                     return False
                 self._began = perf_counter()
-                part = self._grads[slice(*self.plan[number])]
-                self._current = self._averaging.steps(self._comm, part, self._step.fraction)
+                self._current = self._jobs[number][2]()
                 self._polls = 0
             if self._waits_for is not None and not self._waits_for[0]():
                 return True
             self._waits_for = next(self._current, None)
             if self._waits_for is None:
-                self._transfers.append(
-                    BucketTimes(number, self._complete[number], self._began, perf_counter())
-                )
+                bucket, complete, _ = self._jobs[number]
+                self._transfers.append(BucketTimes(bucket, complete, self._began, perf_counter()))
                 self._current = None
 
     def _over(self) -> bool:
@@ -141,7 +154,7 @@ class Overlapped(StepAveraging):
     def _pending(self) -> waiting.Pending:
         """Return what the current bucket waits for."""
         assert self._waits_for is not None
-        missing, number = self._waits_for[1](), len(self._transfers) + 1
+        missing, number = self._waits_for[1](), self._jobs[len(self._transfers)][0] + 1
         return missing._replace(operation=f"{missing.operation} (bucket {number} of {len(self.plan)})")
 
 

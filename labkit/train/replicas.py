@@ -54,7 +54,10 @@ def end_epoch(
         row.drift = drift(comm, model)
     elif settings["check_weights"]:
         with_buffers = settings["buffers"] != "leave"
-        check_replicas(comm, model, buffers=with_buffers, when=f"after epoch {sums.epoch}")
+        sharded = settings["shard_state"] == "parameters"  # then there are no two copies
+        check_replicas(
+            comm, model, params=not sharded, buffers=with_buffers, when=f"after epoch {sums.epoch}"
+        )
     return row
 
 
@@ -93,14 +96,17 @@ def mean_buffers(samples: list[int], buffers: list[np.ndarray]) -> np.ndarray:
     return mean
 
 
-def check_replicas(comm: MPI.Intracomm, model: Model, *, buffers: bool, when: str) -> None:
-    """Check that all ranks have the same parameters, and with `buffers` the same buffers, bit for bit.
+def check_replicas(
+    comm: MPI.Intracomm, model: Model, *, params: bool = True, buffers: bool, when: str
+) -> None:
+    """Check that all ranks have the same parameters, buffers or both, bit for bit.
 
     Each rank hashes its bytes (about 1 GB/s), and one small allgather compares the hashes. Collective. Raise
     CollectiveError on every rank if they differ: the message says `when` and names the ranks that differ from
     the majority, or from rank 0 if there is none.
     """
-    arrays = {"parameters": model.params, **({"buffers": model.buffers} if buffers else {})}
+    arrays = {"parameters": model.params} if params else {}
+    arrays |= {"buffers": model.buffers} if buffers else {}
     hashes = comm.allgather([hash_of(array) for array in arrays.values()])
     for what, found in zip(arrays, zip(*hashes, strict=True), strict=True):
         common = Counter(found).most_common(1)[0][0]  # the first in the order of ranks, if there is a tie

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 
 from labkit import data
@@ -25,7 +26,7 @@ from labkit.comm import (
     raise_together,
     sleeping_barrier,
 )
-from labkit.nn import MODELS, SGD, Classifier, Model
+from labkit.nn import MODELS, SGD, AdamW, Classifier, Model
 from labkit.nn.lr_schedules import LRSchedule, constant, cosine, linear_scaling, step_decay
 from labkit.train import bottleneck
 from labkit.train.batches import Batches
@@ -132,11 +133,10 @@ def _run(
     shape = settings.recipe.shape
     dataset = SharedSet(comm, settings.data, shape, settings.samples)
     model = MODELS[settings.model](shape or dataset.features, dataset.outputs, settings.seed)
-    momentum, decay = settings.momentum, settings.weight_decay
-    optimizer = SGD(model.params, momentum, decay) if momentum or decay else None  # else without a velocity
+    optimizer = _optimizer(settings, model.params)
 
     about = {**record(comm, asdict(settings)), "command": f"{settings.command_line(comm.size)} {out}"}
-    about["optimizer"] = f"SGD(momentum={momentum:g}, weight_decay={decay:g})"
+    about["optimizer"] = repr(optimizer or SGD(model.params[:0]))
     about["started"] = before.started or about["started"]
     preset = before.preset if before.ranks in (None, comm.size) else None
     if preset:
@@ -184,6 +184,7 @@ def _run(
             optimizer=optimizer,
             algorithm=averaging,
             buckets=buckets,
+            shard_state=settings.shard_state,
             accumulate=settings.accumulate,
             buffers=settings.buffers,
             check_weights=settings.check_weights,
@@ -324,12 +325,20 @@ def _parts(settings: Settings, ranks: int) -> Parts:
     return bottlenecks, links, Averaging(settings.algorithm, settings.aggregate)
 
 
+def _optimizer(settings: Settings, params: np.ndarray) -> SGD | AdamW | None:
+    """Return the optimiser of these parameters; None for plain gradient descent, which needs no velocity."""
+    if settings.optimizer == "adamw":
+        return AdamW(params, weight_decay=settings.weight_decay)
+    momentum, decay = settings.momentum, settings.weight_decay
+    return SGD(params, momentum, decay) if momentum or decay else None
+
+
 def _buckets(settings: Settings) -> Buckets | None:
     """Return the buckets of a run that averages during the backward pass; None for one that does not."""
     if settings.bucket_mb:
         largest = settings.bucket_mb * MIB
         return Buckets(largest, min(largest, Buckets().first_bytes))
-    return Buckets() if settings.overlap else None
+    return Buckets() if settings.overlap or settings.shard_state != "none" else None
 
 
 def _lr_schedule(settings: Settings, steps: int, total: int, ranks: int) -> LRSchedule:

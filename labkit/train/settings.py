@@ -14,6 +14,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 Buffers = Literal["average", "broadcast", "leave"]
 BUFFERS: tuple[Buffers, ...] = get_args(Buffers)
+SHARD_STATES = "none", "optimizer", "gradients", "parameters"
+OPTIMIZERS = "sgd", "adamw"
+ADAMW = {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.01}  # PyTorch's defaults, instead of a recipe's
 LR_SCHEDULES = "constant", "step", "warm-up", "cosine"
 # The names in labkit.data and labkit.comm, repeated because importing those loads NumPy and MPI.
 DATA = "linear", "report-a", "digits", "mnist", "cifar10"
@@ -145,10 +148,17 @@ class Settings:
         1,
         metavar="N",
     )
+    optimizer: str = _setting(
+        STEPS,
+        "Stochastic gradient descent, or AdamW: with lr 0.001 and weight decay 0.01 unless these are given. "
+        "[default: sgd]",
+        "sgd",
+        choices=OPTIMIZERS,
+    )
     lr: float = _setting(STEPS, f"Learning rate. {BY_MODEL}", above=0)
     lr_schedule: str = _setting(STEPS, f"How the learning rate changes. {BY_MODEL}", choices=LR_SCHEDULES)
     momentum: float = _setting(STEPS, f"Of stochastic gradient descent. {BY_MODEL}", least=0, below=1)
-    weight_decay: float = _setting(STEPS, f"Of stochastic gradient descent. {BY_MODEL}", least=0)
+    weight_decay: float = _setting(STEPS, f"Of the optimizer. {BY_MODEL}", least=0)
 
     algorithm: str = _setting(
         SYNCHRONISATION,
@@ -178,6 +188,14 @@ class Settings:
         SYNCHRONISATION,
         "Average the gradient bucket by bucket while the backward pass goes on. [default: no]",
         False,
+    )
+    shard_state: str = _setting(
+        SYNCHRONISATION,
+        "Let each rank keep only its own part of the optimizer's state (ZeRO-1), or also of the "
+        "averaged gradient (ZeRO-2), or also of the parameters, gathered before each use (ZeRO-3). With "
+        "--algorithm mpi or ring; implies --overlap. [default: none]",
+        "none",
+        choices=SHARD_STATES,
     )
     buffers: Buffers = _setting(  # noqa: RUF009
         SYNCHRONISATION,
@@ -230,6 +248,8 @@ class Settings:
         take. What older versions stored and nothing reads any more is left out.
         """
         chosen = {**(before or {}), **given}
+        if chosen.get("optimizer") == "adamw" and (before or {}).get("optimizer") != "adamw":
+            chosen = {**chosen, **ADAMW, **given}  # a recipe's and a preset's are for SGD
         if chosen.get("iterations") is not None:
             chosen.setdefault("epochs", None)
         settings = {**RECIPES[chosen.get("model", "linear")].settings(), **chosen}
@@ -248,6 +268,8 @@ class Settings:
         if self.data not in self.recipe.datasets:
             fitting = ", ".join(self.recipe.datasets)
             return f"the model {self.model!r} does not fit the data set {self.data!r}; use --data {fitting}"
+        if self.optimizer == "adamw" and self.momentum:
+            return "--momentum is a setting of --optimizer sgd; AdamW averages the gradients by its own betas"
         if self.augment and self.recipe.shape is None:
             return f"--augment shifts images, and the model {self.model!r} takes flat samples"
         return None

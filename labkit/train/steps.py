@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import NamedTuple
 
 
@@ -29,6 +30,9 @@ class Step:
     overlaps with the backward pass, this is the exposed communication. Until `done` the rank updates its
     parameters. It is idle between `done` and the next `begin`; this includes the bookkeeping between epochs.
 
+    `gather_s` is how long (s) the rank waited for parameters that other ranks hold, in the spans `gathers`:
+    within its passes, or after its update. It is exposed communication, too.
+
     With buckets, `layers` has, for each layer from the last to the first, where its gradient starts and when
     (s) its backward pass had ended, and `transfers` the averaging of each bucket.
 
@@ -46,6 +50,8 @@ class Step:
     done: float = 0.0
     layers: tuple[tuple[int, float], ...] = ()
     transfers: tuple[BucketTimes, ...] = ()
+    gathers: tuple[tuple[float, float], ...] = ()
+    gather_s: float = 0.0
     loss: float = 0.0
     correct: int = 0
     local_batch: int = 0
@@ -60,7 +66,7 @@ class Step:
     @property
     def compute_s(self) -> float:
         """Return how long (s) the rank computed its gradient and updated its parameters."""
-        return self.ready - self.begin + self.done - self.end
+        return self.ready - self.begin + self.done - self.end - self.gather_s
 
     @property
     def wait_s(self) -> float:
@@ -70,16 +76,23 @@ class Step:
     @property
     def transfer_s(self) -> float:
         """Return how long (s) the rank averaged; if that overlaps, its exposed communication."""
-        return self.end - self.start
+        return self.end - self.start + self.gather_s
+
+    def gathered(self, begin: float, end: float) -> None:
+        """Note that the rank waited for parameters from `begin` to `end` (s)."""
+        self.gathers = (*self.gathers, (begin, end))
+        self.gather_s += end - begin
 
     def spans(self) -> list[tuple[str, float, float]]:
         """Return what the rank did, with the begin and end (s) of each part."""
-        return [
-            ("compute", self.begin, self.ready),
-            ("wait", self.ready, self.start),
-            ("transfer", self.start, self.end),
-            ("compute", self.end, self.done),
-        ]
+        spans = []
+        for begin, end in (self.begin, self.ready), (self.end, self.done):
+            waits = [(first, last) for first, last in self.gathers if begin <= first and last <= end]
+            times = [begin, *(time for wait in waits for time in wait), end]
+            spans += [("compute", *span) for span in zip(times[::2], times[1::2], strict=True)]
+            spans += [("transfer", *wait) for wait in waits]
+        averaging = [("wait", self.ready, self.start), ("transfer", self.start, self.end)]
+        return sorted(spans + averaging, key=itemgetter(1, 2))
 
     def shifted(self, clock: Callable[[float], float]) -> Step:
         """Return the step with each time t replaced by clock(t)."""
@@ -92,6 +105,7 @@ class Step:
             done=clock(self.done),
             layers=tuple((start, clock(end)) for start, end in self.layers),
             transfers=tuple(BucketTimes(each.bucket, *map(clock, each[1:])) for each in self.transfers),
+            gathers=tuple((clock(begin), clock(end)) for begin, end in self.gathers),
         )
 
 

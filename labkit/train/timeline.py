@@ -21,7 +21,7 @@ MOST = 100_000  # steps that are kept, of each rank
 TRACED = 500  # of these, how many have the times of layers and buckets, and are in the trace
 
 TIMES = "begin", "ready", "start", "end", "done"  # of a step
-OVERLAP = "layers", "transfers"  # what a checkpoint keeps of the first TRACED steps alone
+OVERLAP = "layers", "transfers", "gathers"  # what a checkpoint keeps of the first TRACED steps alone
 
 
 @dataclass
@@ -57,7 +57,8 @@ class Timeline(Callback):
 
     def after_step(self, step: Step) -> None:
         if step.number <= self.most:
-            self.steps.append(step if step.number <= TRACED else replace(step, layers=(), transfers=()))
+            traced = step.number <= TRACED
+            self.steps.append(step if traced else replace(step, layers=(), transfers=(), gathers=()))
 
     def gather(self) -> list[Step]:
         """Return the steps of all ranks, by step and rank, on rank 0; an empty list elsewhere. Collective.
@@ -93,9 +94,10 @@ class Timeline(Callback):
         self._before = [
             Step(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
         ]
-        for step, (layers, transfers) in zip(self._before, overlaps, strict=False):
+        for step, (layers, transfers, gathers) in zip(self._before, overlaps, strict=False):
             step.layers = tuple((start, end) for start, end in layers)
             step.transfers = tuple(BucketTimes(*each) for each in transfers)
+            step.gathers = tuple((begin, end) for begin, end in gathers)
         end = self.comm.allreduce(max((step.done for step in self._before), default=0.0), MPI.MAX)
         self._ahead = end - self.comm.bcast(self.clock())
 

@@ -1,11 +1,11 @@
-"""SGD on the flat array, and learning-rate schedules."""
+"""SGD and AdamW on the flat array, and learning-rate schedules."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from labkit.nn import SGD, lr_schedules, sgd_step
+from labkit.nn import SGD, AdamW, lr_schedules, sgd_step
 
 
 def test_momentum_and_weight_decay() -> None:
@@ -45,6 +45,11 @@ def test_unfit_gradients_and_parameters_are_refused() -> None:
     for momentum, decay in ((1.0, 0.0), (-0.1, 0.0), (0.0, -1.0)):
         with pytest.raises(ValueError, match="expected"):
             SGD(np.zeros(3), momentum, decay)
+    with pytest.raises(ValueError, match=r"float64.*float32"):
+        AdamW(np.zeros(3)).step(np.zeros(3, np.float32), 0.1)
+    for settings in ({"betas": (0.9, 1.0)}, {"eps": 0.0}, {"weight_decay": -1.0}):
+        with pytest.raises(ValueError, match="expected 0 ≤ beta < 1"):
+            AdamW(np.zeros(3), **settings)
 
 
 def test_learning_rate_schedules() -> None:
@@ -69,6 +74,38 @@ def test_learning_rate_schedules() -> None:
     for ranks, steps in ((0, 1), (1, -1)):
         with pytest.raises(ValueError, match="1 or more ranks and 0 or more steps"):
             lr_schedules.linear_scaling(ranks, steps, decay)
+
+
+def test_adamw_is_the_papers_formula_for_large_and_small_gradients() -> None:
+    rng, n = np.random.default_rng(0), 70_001  # the last cache block is not full
+    w, m, v = rng.normal(size=n), np.zeros(n), np.zeros(n)
+    adamw, scale = AdamW(w.copy(), (0.8, 0.95), 1e-6, 0.1), 10.0 ** rng.integers(-8, 8, n)
+    for t in range(1, 21):
+        g, lr = scale * rng.normal(size=n), 0.1 / t
+        adamw.step(g, lr)
+        m, v = 0.8 * m + 0.2 * g, 0.95 * v + 0.05 * g**2
+        w = w - lr * (m / (1 - 0.8**t) / (np.sqrt(v / (1 - 0.95**t)) + 1e-6) + 0.1 * w)
+    np.testing.assert_allclose(adamw.params, w, rtol=0, atol=1e-10)
+    assert repr(adamw) == "AdamW(betas=(0.8, 0.95), eps=1e-06, weight_decay=0.1)"
+    assert int(adamw.state()["steps"]) == 20
+
+
+def test_adamw_agrees_with_pytorch_on_fifty_shapes() -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(1)
+    shapes = [tuple(rng.integers(1, 9, size=rng.integers(1, 5))) for _ in range(50)]
+    start = [rng.normal(size=shape) for shape in shapes]
+    theirs = [torch.tensor(each, requires_grad=True) for each in start]
+    other = torch.optim.AdamW(theirs, lr=0.01, weight_decay=0.1)
+    ours = AdamW(np.concatenate([each.ravel() for each in start]), weight_decay=0.1)
+    for _ in range(100):
+        grads = [rng.normal(size=shape) for shape in shapes]
+        for one, grad in zip(theirs, grads, strict=True):
+            one.grad = torch.tensor(grad)
+        other.step()
+        ours.step(np.concatenate([each.ravel() for each in grads]), 0.01)
+    found = np.concatenate([each.detach().numpy().ravel() for each in theirs])
+    np.testing.assert_allclose(ours.params, found, rtol=0, atol=1e-10)
 
 
 def test_sgd_agrees_with_pytorch() -> None:

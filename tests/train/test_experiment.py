@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,11 @@ def test_settings_come_from_the_options_then_the_preset_then_the_model() -> None
     settings = complete({"epochs": 2}, preset)
     assert (settings.epochs, settings.lr) == (2, 0.3)
     assert settings.momentum == RECIPES["lenet5"].momentum
+    adamw = complete({"optimizer": "adamw", "weight_decay": 0.0}, preset)  # whose rate is for SGD
+    assert (adamw.lr, adamw.momentum, adamw.weight_decay, adamw.epochs) == (1e-3, 0.0, 0.0, 7)
+    stored = asdict(complete({"optimizer": "adamw", "lr": 0.02}))
+    assert complete({"optimizer": "adamw"}, stored).lr == 0.02 == complete({}, stored).lr
+    assert "--momentum is a setting of" in str(complete({"optimizer": "adamw", "momentum": 0.5}).fault())
     assert complete({"iterations": 5}).epochs is None
     for model, recipe in RECIPES.items():
         assert all(complete({"model": model, "data": name}).fault() is None for name in recipe.datasets)

@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 from labkit.comm import ALGORITHMS, SharedSet
 from labkit.data import Augmentation
-from labkit.nn import SGD, Model, lr_schedules, softmax_regression
+from labkit.nn import SGD, AdamW, Model, lr_schedules, softmax_regression
 from labkit.train import Batches, Callback, Checkpoints, Epoch, Step, stored_settings, train
 from tests.raising import error_on_every_rank
 from tests.train.models import convolutional, labelled, normalised
@@ -59,7 +59,7 @@ class Run:
     def __init__(self, comm: MPI.Intracomm, file: Path, **settings: Any) -> None:
         self.comm, self.file, self.settings = comm, file, settings
         self.make = settings.pop("make", partial(normalised, (1, 8, 8), 10))
-        self.plain = settings.pop("plain", False)
+        self.plain, self.adamw = settings.pop("plain", False), settings.pop("adamw", False)
         self.shard = settings.pop("shard", "shuffled")
         digits = SharedSet(comm, "digits", (1, 8, 8))
         self.batches = Batches.of(comm, digits, self.shard, 300, seed=3, augmentation=Augmentation(1))
@@ -69,7 +69,9 @@ class Run:
     ) -> tuple[Model, list[Epoch]]:
         """Train for two epochs; return the model and the records."""
         model = self.make()
-        optimizer = None if self.plain else SGD(model.params, momentum=0.9, weight_decay=1e-3)
+        optimizer: Any = None if self.plain else SGD(model.params, momentum=0.9, weight_decay=1e-3)
+        if self.adamw:
+            optimizer = AdamW(model.params)
         saves = Checkpoints(self.file, resume=resume, settings={"lr": "cosine"}, **checkpoints)
         rows = train(
             self.comm,
@@ -106,6 +108,7 @@ def check_a_resumed_run_gets_the_same_weights_bit_for_bit(comm: MPI.Intracomm) -
         {},
         {"buffers": "leave", "algorithm": ALGORITHMS["ring"], "accumulate": 2},
         {"average_after_step": True, "buffers": "broadcast", "plain": True},
+        {"adamw": True},
     ]
     with folder(comm) as path:
         for number, kind in enumerate(kinds):
@@ -204,6 +207,7 @@ def check_unfit_checkpoints_are_refused_before_training(comm: MPI.Intracomm) -> 
         assert "damaged: its content has" in error(changed)
         assert "with accumulate 2, as in this run, found one with 1" in error(accumulate=2)
         assert "with optimizer None, as in this run, found one with SGD(" in error(plain=True)
+        assert "with optimizer AdamW(" in error(adamw=True)
         assert "with shard strided" in error(shard="strided")
         assert "with model convolutional, as in this run, found one with normalised" in error(
             make=convolutional

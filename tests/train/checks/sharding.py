@@ -1,0 +1,189 @@
+"""Sharded training (ZeRO) gets the weights of plain training, and checkpoints fit both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from mmap import PAGESIZE
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from labkit.comm import ALGORITHMS, Averaging, CountingComm, EmulatedComm, Link
+from labkit.data import strided
+from labkit.nn import SGD, AdamW, Model, flat, lenet5, mlp
+from labkit.nn.layers import Dense, ReLU
+from labkit.nn.model import Classifier
+from labkit.train import Batches, Buckets, Callback, Contributions, Step, sharding, train
+from labkit.train.memory import resident
+from labkit.train.settings import SHARD_STATES
+from tests.raising import error_on_every_rank
+from tests.train.checks.resuming import Run, assert_same, folder
+from tests.train.models import convolutional, labelled, normalised
+
+SHARDED = [each for each in SHARD_STATES if each != "none"]
+OPTIMIZERS = partial(SGD, momentum=0.9, weight_decay=1e-3), AdamW, None
+SMALL = Buckets(bytes=1000, first_bytes=100)
+
+
+def deep(layers: int = 5) -> Model:
+    """Return an MLP of equal layers: 3 to 5 buckets in each, and buckets that cut a layer in two."""
+    named = [(f"{kind.__name__}{i}", kind) for i in range(layers) for kind in (Dense, ReLU)]
+    made = [(name, Dense(24, gain=2) if kind is Dense else ReLU()) for name, kind in named]
+    return Classifier("deep", [*made, ("last", Dense(3))], (6,), 0, np.float32)
+
+
+def images(n: int, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(n, *shape)).astype(np.float32), rng.integers(0, 3, n)
+
+
+def trained(comm: MPI.Intracomm, make: Any = deep, optimizer: Any = AdamW, **settings: Any) -> Model:
+    """Return a model after a few steps on its own samples; with 4 in a batch, a rank of five is idle."""
+    model = make()
+    x, y = labelled(23) if make is deep else images(23, model.input_shape)
+    mine = strided(23, comm.rank, comm.size)
+    batches = Batches(comm, x[mine], y[mine], settings.pop("batch", 4))
+    made = optimizer(model.params) if optimizer else None
+    train(comm, model, batches, **{"epochs": 1, "lr": 0.01, "optimizer": made, **settings})
+    return model
+
+
+def check_sharded_weights_are_plain_ones_bit_for_bit(comm: MPI.Intracomm) -> None:
+    """The ring adds in the same order if the buckets are the same; the MPI library may not."""
+    kinds: list[dict[str, Any]] = [
+        *({"optimizer": optimizer} for optimizer in OPTIMIZERS),
+        {"batch": 23, "accumulate": 3, "epochs": 1},
+        {"make": partial(normalised, (2, 4, 3), 3), "optimizer": OPTIMIZERS[0]},
+        {"make": lenet5, "epochs": 1, "batch": 12, "buckets": Buckets(60_000, 10_000)},
+        {"algorithm": Averaging("ring", "sum"), "lr": 0.001, "buckets": Buckets(1e9, 1e9)},
+    ]
+    for kind in kinds:
+        settings = {"algorithm": ALGORITHMS["ring"], "buckets": SMALL, **kind}
+        expected = trained(comm, **settings)
+        for state in SHARDED:
+            found = trained(comm, **settings, shard_state=state)
+            np.testing.assert_array_equal(found.params, expected.params, err_msg=f"{state} {kind}")
+            np.testing.assert_array_equal(found.buffers, expected.buffers, err_msg=f"{state} {kind}")
+            if "optimizer" in kind:
+                near = trained(comm, **{**settings, "algorithm": ALGORITHMS["mpi"]}, shard_state=state)
+                np.testing.assert_allclose(near.params, expected.params, rtol=0, atol=2e-5)
+
+
+@contextmanager
+def forgetting() -> Iterator[None]:
+    """Fill with NaN what is released, to its last value and not only whole pages: nothing may read it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sharding, "release", lambda array: array.fill(np.nan))
+        yield
+
+
+def check_what_was_released_is_not_read(comm: MPI.Intracomm) -> None:
+    for state in SHARDED[1:]:
+        for kind in {"batch": 23, "accumulate": 3}, {"batch": 4}:
+            settings: dict[str, Any] = {"algorithm": ALGORITHMS["ring"], "buckets": SMALL, **kind}
+            with forgetting():
+                found = trained(comm, **settings, shard_state=state)
+            np.testing.assert_array_equal(found.params, trained(comm, **settings).params)
+
+
+class Memory(Callback):
+    """Note how much of a model is in memory after each step."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.found: list[tuple[int, int]] = []
+
+    def after_step(self, step: Step) -> None:
+        self.found.append((resident(self.model.params), resident(self.model.grads)))
+
+
+def check_memory_is_given_back(comm: MPI.Intracomm) -> None:
+    for state in SHARDED:
+        model = mlp(6, 3, hidden=9000)  # 90,003 parameters: 88 pages
+        memory, batches = Memory(model), Batches(comm, *labelled(4), 4 * comm.size)
+        buckets, ring = Buckets(40_000, 40_000), ALGORITHMS["ring"]
+        train(
+            comm, model, batches, epochs=2, lr=0.1, algorithm=ring, buckets=buckets, shard_state=state,
+            callbacks=[memory],
+        )  # fmt: skip
+        edges = 2 * PAGESIZE * (1 + len(buckets.plan(model.params.size)))  # pages that lie in two buckets
+        for params, grads in memory.found:
+            assert params <= edges if state == "parameters" else params == model.params.nbytes
+            assert grads == model.grads.nbytes if state == "optimizer" else grads <= edges
+        assert np.isfinite(model.params).all() and np.count_nonzero(model.params) > 80_000
+
+
+def check_emulated_links_delay_what_shards_send(comm: MPI.Intracomm) -> None:
+    emulated = EmulatedComm(comm, Link(1e9))
+    for state in SHARDED:
+        for name in "ring", "mpi":
+            settings: dict[str, Any] = {"epochs": 1, "algorithm": ALGORITHMS[name], "buckets": SMALL}
+            found = trained(emulated, **settings, shard_state=state)
+            np.testing.assert_allclose(found.params, trained(comm, **settings).params, rtol=0, atol=1e-5)
+    emulated.Free()
+
+
+def check_the_traffic_is_that_of_an_all_reduce_or_half_as_much_again(comm: MPI.Intracomm) -> None:
+    """Without two ranks nothing is sent. The last layer's parameters, still there, are not gathered again."""
+    for state in SHARD_STATES:
+        counting = CountingComm(comm)
+        model = trained(
+            counting, batch=23, epochs=4, algorithm=ALGORITHMS["ring"], buckets=SMALL, shard_state=state
+        )
+        sent = sum(row.sent.sum() for row in counting.traffic() if row.name.startswith("ring"))
+        n, last = model.params.size, flat.size(model.layers[-1].parameters())
+        expected = 4 * 2 * n
+        if state == "parameters":
+            kept = sum(stop - start for start, stop in SMALL.plan(n) if stop > n - last)
+            expected = 4 * (3 * n - kept) + n  # at the end, everything is gathered
+        assert sent == expected * (comm.size - 1) * model.params.itemsize, state
+
+
+def check_checkpoints_of_sharded_runs_fit_any_run(comm: MPI.Intracomm) -> None:
+    """On the same ranks the bits are the same, also if the state is then sharded in another way."""
+    states = [*SHARD_STATES, "none"]
+    with folder(comm) as path:
+        for number, (first, second) in enumerate(pairwise(states)):
+            kind = {"adamw": number % 2 == 0, "algorithm": ALGORITHMS["ring"], "buckets": SMALL}
+            unbroken = Run(comm, path / "unbroken.npz", **kind)()
+            for state in first, second:
+                Run(comm, path / f"{number}.npz", **kind, shard_state=first).stopped(7, every_steps=3)
+                run = Run(comm, path / f"{number}.npz", **kind, shard_state=state)
+                assert_same(run(resume=True), unbroken)
+
+
+def check_another_number_of_ranks_resumes_a_sharded_run(comm: MPI.Intracomm) -> None:
+    """All ranks begin a run and rank 0 ends it alone, and the other way round."""
+    for state in SHARDED:
+        kind = {"make": convolutional, "adamw": True, "shard_state": state, "buckets": SMALL}
+        for first, second in (comm, MPI.COMM_SELF), (MPI.COMM_SELF, comm):
+            with folder(comm) as path:
+                if first is comm or comm.rank == 0:
+                    Run(first, path / "run.npz", **kind).stopped(8, every_steps=7)
+                comm.Barrier()
+                if second is comm or comm.rank == 0:
+                    resumed, _ = Run(second, path / "run.npz", **kind)(resume=True)
+                expected, _ = Run(comm, path / "unbroken.npz", **kind)()
+                if comm.rank == 0:
+                    np.testing.assert_allclose(resumed.params, expected.params, rtol=0, atol=1e-4)
+
+
+def check_what_cannot_be_sharded_is_refused(comm: MPI.Intracomm) -> None:
+    for settings, said in (
+        ({"callbacks": [Contributions()]}, "Contributions, which reads the whole gradient"),
+        ({"average_after_step": True}, "expected shard_state none with average_after_step"),
+        ({"algorithm": ALGORITHMS["tree"]}, "expected the algorithm mpi or ring with shard_state optimizer"),
+        ({"shard_state": "everything"}, "expected shard_state to be one of none, optimizer"),
+    ):
+        given = {"shard_state": "optimizer", **settings}
+        assert said in error_on_every_rank(comm, lambda: trained(comm, **given))  # noqa: B023
+    if comm.size > 1:
+        differ = "optimizer" if comm.rank else "none"
+        assert "expected shard_state = " in error_on_every_rank(
+            comm, lambda: trained(comm, buckets=SMALL, shard_state=differ)
+        )
