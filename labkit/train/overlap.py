@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter, sleep
 
@@ -40,13 +41,8 @@ POLLS_AWAKE, POLL_S = 200, 1e-4  # of the main thread, which naps between polls 
 class Overlapped(StepAveraging):
     """Average each bucket as soon as the backward pass has completed it.
 
-    Buckets are served first in, first out, on a communicator of their own, so that all ranks average them in
-    the same order and no message of the caller's own is taken for one of theirs.
-
-    Before the main thread waits, the helper thread hands over to it. So errors are raised and hangs reported
-    where the caller's code is. If the MPI library does not allow calls from two threads
-    (MPI_THREAD_MULTIPLE), there is no helper: averaging then goes on only between two layers of the backward
-    pass, and a warning says so.
+    The buckets are averaged on a communicator of their own, so that no message of the caller's own is taken
+    for one of theirs. Before the main thread waits, the helper thread hands over to it (see `BucketQueue`).
 
     Shapes: grads (n,), which is averaged in place. Making one is collective.
     """
@@ -63,86 +59,39 @@ class Overlapped(StepAveraging):
         needs_none = comm.size == 1 or self._averaging.algorithm == "shared-memory"
         self._own = None if needs_none else comm.Dup()
         self._comm = self._own or comm
-        self._current: Steps | None = None  # averages a bucket
-        self._waits_for: Wait | None = None
-        self._helper = None
-        if comm.size > 1:
-            if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-                self._helper = Helper(self._go_on)
-            elif comm.rank == 0:
-                warnings.warn(
-                    "The MPI library allows calls from one thread only, so averaging goes on only between "
-                    "layers and overlaps less.",
-                    stacklevel=2,
-                )
+        self._queue = BucketQueue(comm)
 
     def begin(self, step: Step) -> None:
         self._step = step
-        self._complete: list[float] = []  # when each bucket was completed by the backward pass
+        self._complete = 0  # buckets
         self._layers: list[tuple[int, float]] = []  # what `finished` was told in this step, and when
         self._transfers: list[BucketTimes] = []  # of this step, in the order of the buckets
 
     def finished(self, start: int) -> None:
         now = perf_counter()
         self._layers.append((start, now))
-        first = len(self._complete)
-        complete = sum(bucket_start >= start for bucket_start, _ in self.plan[first:])
-        self._complete += [now] * complete
-        if self._helper is None:
-            self._go_on()
-        elif complete:
-            self._helper.wake()
+        first = self._complete
+        self._complete += sum(bucket_start >= start for bucket_start, _ in self.plan[first:])
+        self._queue.put(*(self._average(number, now) for number in range(first, self._complete)))
 
     def finish(self) -> None:
         step = self._step
         step.ready = step.start = perf_counter()
-        if self._helper is not None:
-            self._helper.hand_over()
-        while self._go_on():
-            waiting.wait(self._over, self._pending)
+        self._queue.finish()
         step.end = perf_counter()
         step.layers, step.transfers = tuple(self._layers), tuple(self._transfers)
 
     def close(self, failed: bool) -> None:
-        if self._helper is not None:
-            self._helper.end()
-        if self._current is not None:
-            self._current.close()
+        self._queue.close()
         if self._own is not None and not failed:  # else its messages may still be under way
             self._own.Free()
 
-    def _go_on(self) -> bool:
-        """Average what is complete, as far as possible without waiting; tell if a bucket is under way."""
-        while True:
-            number = len(self._transfers)
-            if self._current is None:
-                if number == len(self._complete):
-                    return False
-                self._began = perf_counter()
-                part = self._grads[slice(*self.plan[number])]
-                self._current = self._averaging.steps(self._comm, part, self._step.fraction)
-                self._polls = 0
-            if self._waits_for is not None and not self._waits_for[0]():
-                return True
-            self._waits_for = next(self._current, None)
-            if self._waits_for is None:
-                self._transfers.append(
-                    BucketTimes(number, self._complete[number], self._began, perf_counter())
-                )
-                self._current = None
-
-    def _over(self) -> bool:
-        """Return whether the current bucket can go on; leave the core to ranks that still compute."""
-        self._polls += 1
-        if self._polls > POLLS_AWAKE:
-            sleep(POLL_S)
-        return self._waits_for is None or self._waits_for[0]()
-
-    def _pending(self) -> waiting.Pending:
-        """Return what the current bucket waits for."""
-        assert self._waits_for is not None
-        missing, number = self._waits_for[1](), len(self._transfers) + 1
-        return missing._replace(operation=f"{missing.operation} (bucket {number} of {len(self.plan)})")
+    def _average(self, number: int, complete: float) -> Steps:
+        """Average a bucket, which was complete at that time (s)."""
+        begin = perf_counter()
+        part = self._grads[slice(*self.plan[number])]
+        yield from self._averaging.steps(self._comm, part, self._step.fraction)
+        self._transfers.append(BucketTimes(number, complete, begin, perf_counter()))
 
 
 def why_no_overlap(
@@ -162,6 +111,78 @@ def why_no_overlap(
     if not isinstance(algorithm, Averaging):
         return f"expected an algorithm of labkit.comm (a labkit.comm.Averaging) with buckets, got {algorithm}"
     return None
+
+
+class BucketQueue:
+    """Drive the averaging of buckets, first in, first out, so that all ranks average them in the same order.
+
+    A helper thread does it until `finish`, in which the caller's thread does it: so errors are raised and
+    hangs reported where the caller's code is. If the MPI library does not allow calls from two threads
+    (MPI_THREAD_MULTIPLE), there is no helper: averaging then goes on only in `put`, and a warning says so.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._buckets: deque[Steps] = deque()
+        self._waits_for: Wait | None = None  # of the first bucket
+        self._put = self._polls = 0
+        self._helper = None
+        if comm.size > 1:
+            if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+                self._helper = Helper(self._go_on)
+            elif comm.rank == 0:
+                warnings.warn(
+                    "The MPI library allows calls from one thread only, so averaging goes on only between "
+                    "layers and overlaps less.",
+                    stacklevel=2,
+                )
+
+    def put(self, *buckets: Steps) -> None:
+        """Add generators that average complete buckets; they begin when it is their turn. Local."""
+        self._buckets += buckets
+        self._put += len(buckets)
+        if self._helper is None:
+            self._go_on()
+        elif buckets:
+            self._helper.wake()
+
+    def finish(self) -> None:
+        """Return when all buckets are averaged; raise the error of one that failed. Collective."""
+        if self._helper is not None:
+            self._helper.hand_over()
+        while self._go_on():
+            waiting.wait(self._over, self._pending)
+        self._put = 0
+
+    def close(self) -> None:
+        """End the helper thread, and the averaging that is under way after an error."""
+        if self._helper is not None:
+            self._helper.end()
+        for bucket in self._buckets:
+            bucket.close()
+
+    def _go_on(self) -> bool:
+        """Average what is complete, as far as possible without waiting; tell if a bucket is under way."""
+        while self._buckets:
+            if self._waits_for is not None and not self._waits_for[0]():
+                return True
+            self._waits_for = next(self._buckets[0], None)
+            if self._waits_for is None:
+                self._buckets.popleft()
+                self._polls = 0
+        return False
+
+    def _over(self) -> bool:
+        """Return whether the current bucket can go on; leave the core to ranks that still compute."""
+        self._polls += 1
+        if self._polls > POLLS_AWAKE:
+            sleep(POLL_S)
+        return self._waits_for is None or self._waits_for[0]()
+
+    def _pending(self) -> waiting.Pending:
+        """Return what the current bucket waits for."""
+        assert self._waits_for is not None
+        missing, number = self._waits_for[1](), self._put - len(self._buckets) + 1
+        return missing._replace(operation=f"{missing.operation} (bucket {number} of {self._put})")
 
 
 class Helper:
