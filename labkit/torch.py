@@ -5,7 +5,6 @@ This is the only module of the lab that imports PyTorch.
 
 # Annotations are not postponed here: DDP reads those of a hook.
 from collections.abc import Callable
-from typing import cast
 
 import numpy as np
 import torch
@@ -28,16 +27,16 @@ def ddp_hook(comm: MPI.Intracomm, algorithm: str | Averaging | Schedule | Sums =
         model.register_comm_hook(None, ddp_hook(MPI.COMM_WORLD, "ring"))
 
     `algorithm` is the name of one of `labkit.comm.ALGORITHMS`, such an algorithm, an all-reduce schedule for
-    the ranks of `comm`, or a function that leaves the sum of all ranks' arrays in its second argument, such as
-    notebook 05's `ring_sum(comm, array)`. The function runs in one go in a helper thread; the others are
-    driven there a little at a time (see `labkit.train.overlap`).
+    the ranks of `comm`, or a function that leaves the sum of all ranks' arrays in its second argument, like
+    notebook 05's `ring_sum(comm, array)`. A helper thread runs the function in one go, and drives the others
+    a little at a time (see `labkit.train.overlap`).
 
     Parameters must be on the CPU, and float32 or float64. `comm` must have the ranks of DDP's process group.
     Every rank counts the same, as in DDP's own all-reduce. A model takes a hook of its own. Collective.
     """
     begin = _begin(algorithm, comm.size)
     # Its own communicator, so that no message of the caller's own is taken for one of a bucket's.
-    own = cast(MPI.Intracomm, comm.Dup())
+    own = comm.Dup()
     queue = BucketQueue(own)
 
     def average(bucket: torch.Tensor, averaged: torch.futures.Future[torch.Tensor]) -> Steps:
@@ -46,11 +45,15 @@ def ddp_hook(comm: MPI.Intracomm, algorithm: str | Averaging | Schedule | Sums =
 
     def hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         averaged = torch.futures.Future[torch.Tensor]()
-        queue.put(average(bucket.buffer(), averaged))
-        # DDP hands over the buckets in the same order on every rank. The last one is complete when the backward
-        # pass ends: nothing is left to overlap with, so waiting for it here costs no time.
-        if bucket.is_last():
-            queue.finish()
+        try:
+            queue.put(average(bucket.buffer(), averaged))
+            # DDP calls the hook in the same order on every rank. The last bucket is complete when the
+            # backward pass ends: nothing is left to overlap with, so waiting here costs no time.
+            if bucket.is_last():
+                queue.finish()
+        except BaseException:  # an error of one rank, a hang: no message may arrive in the model's memory
+            queue.close()
+            raise
         return averaged
 
     return hook
@@ -65,7 +68,7 @@ def _begin(
     if isinstance(algorithm, Averaging):
         averaging = algorithm
         return lambda comm, array: averaging.steps(comm, array, 1 / p)
-    
+
     def by_sum(comm: MPI.Intracomm, array: np.ndarray) -> Steps:
         array *= array.dtype.type(1 / p)
         if isinstance(algorithm, Schedule):

@@ -287,7 +287,7 @@ class Torch:
             if comm.rank < p:
                 self._groups[p] = group
         for p, hooked in sorted(sizes):
-            ranks = comm.Split(0 if comm.rank < p else MPI.UNDEFINED, comm.rank) 
+            ranks = cast(MPI.Intracomm, comm.Split(0 if comm.rank < p else MPI.UNDEFINED, comm.rank))
             if comm.rank >= p:
                 continue
             model = pytorch_model(name)[0]
@@ -373,12 +373,12 @@ def setup_rows(model: str, times: Times, place: str) -> list[Row]:
 def parts(times: Times, case: Case) -> dict[str, float]:
     """Return the parts (s) of a case's iteration, by name.
 
-    DDP communicates within the backward pass, so its exposed communication cannot be timed: it is what this
-    pass takes longer than without communication (`no_sync`).
+    DDP communicates within the backward pass, also with a hook. So its exposed communication cannot be timed:
+    it is what this pass takes longer than without communication (`no_sync`).
     """
     own = times[case].parts
     without = times.get(case._replace(setup=DDP_NO_SYNC))
-    if case.setup == DDP and without:
+    if case.setup in (DDP, DDP_HOOK) and without:
         own["exposed"] += own["compute"] - without.compute
         own["compute"] = without.compute
     return own

@@ -32,10 +32,12 @@ from labkit.train.gradients import StepAveraging
 from labkit.train.steps import BucketTimes, Step
 from mpiwatch import waiting
 
-# The helper thread naps between bursts of polls. In one poll, MPICH takes about 64 KiB from a connection, and
-# at 1 Gbit/s twice as much arrives in a millisecond: with one poll per nap, the naps would set the pace.
-NAP_S, POLLS = 1e-3, 16
-POLLS_AWAKE, POLL_S = 200, 1e-4  # of the main thread, which naps between polls when a bucket takes long
+# A thread that waits naps between bursts of polls. In one poll, MPICH takes about 64 KiB from a connection,
+# and at 1 Gbit/s twice as much arrives in a millisecond: with one poll per nap, the naps would set the pace.
+# Each nap is twice as long as the last one until a segment arrives, up to MOST_S: each time it wakes up, the
+# thread takes the core from a rank that computes.
+NAP_S, MOST_S, POLLS = 5e-4, 4e-3, 16
+BURSTS_AWAKE = 10  # of the main thread, before it naps: a small bucket takes less
 
 
 class Overlapped(StepAveraging):
@@ -124,11 +126,12 @@ class BucketQueue:
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._buckets: deque[Steps] = deque()
         self._waits_for: Wait | None = None  # of the first bucket
-        self._put = self._polls = 0
+        self._put = self._bursts = 0
+        self._nap_s = NAP_S
         self._helper = None
         if comm.size > 1:
             if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-                self._helper = Helper(self._go_on)
+                self._helper = Helper(self._go_on, self._nap)
             elif comm.rank == 0:
                 warnings.warn(
                     "The MPI library allows calls from one thread only, so averaging goes on only between "
@@ -163,20 +166,29 @@ class BucketQueue:
     def _go_on(self) -> bool:
         """Average what is complete, as far as possible without waiting; tell if a bucket is under way."""
         while self._buckets:
-            if self._waits_for is not None and not self._waits_for[0]():
+            if not self._arrived():
                 return True
+            self._nap_s = NAP_S
             self._waits_for = next(self._buckets[0], None)
             if self._waits_for is None:
                 self._buckets.popleft()
-                self._polls = 0
+                self._bursts = 0
         return False
+
+    def _arrived(self) -> bool:
+        """Return whether the current bucket can go on, after a burst of polls."""
+        return self._waits_for is None or any(self._waits_for[0]() for _ in range(POLLS))
 
     def _over(self) -> bool:
         """Return whether the current bucket can go on; leave the core to ranks that still compute."""
-        self._polls += 1
-        if self._polls > POLLS_AWAKE:
-            sleep(POLL_S)
-        return self._waits_for is None or self._waits_for[0]()
+        self._bursts += 1
+        if self._bursts > BURSTS_AWAKE:
+            self._nap()
+        return self._arrived()
+
+    def _nap(self) -> None:
+        sleep(self._nap_s)
+        self._nap_s = min(2 * self._nap_s, MOST_S)
 
     def _pending(self) -> waiting.Pending:
         """Return what the current bucket waits for."""
@@ -186,11 +198,12 @@ class BucketQueue:
 
 
 class Helper:
-    """A thread that calls `go_on` again and again while it returns True, once `wake` has been called."""
+    """A thread that, once woken, calls `go_on` while it returns True, and `nap` in between."""
 
-    def __init__(self, go_on: Callable[[], bool]) -> None:
-        self._go_on = go_on
-        self._lock = threading.Lock()  # held while `go_on` runs
+    def __init__(self, go_on: Callable[[], bool], nap: Callable[[], None]) -> None:
+        self._go_on, self._nap = go_on, nap
+        # Held while `go_on` runs. Of a thread that waits for a Lock, mpiwatch could not see that it waits.
+        self._lock = threading.Semaphore()
         self._awake = threading.Event()
         self._ended = False
         self._error: BaseException | None = None
@@ -223,13 +236,10 @@ class Helper:
                     # Cleared first: what wakes this thread from now on is not lost.
                     self._awake.clear()
                     try:
-                        for _ in range(POLLS):
-                            busy = self._go_on()
-                            if not busy:
-                                break
+                        busy = self._go_on()
                     except BaseException as error:  # raised by `hand_over`
                         self._error = error
                     if busy:
                         self._awake.set()
             if busy:
-                sleep(NAP_S)
+                self._nap()
