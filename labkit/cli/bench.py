@@ -199,8 +199,8 @@ def training(
 
     These are: one rank alone, averaging through the root, averaging by all-reduce, and averaging bucket by
     bucket while the backward pass goes on. If PyTorch is installed, its DistributedDataParallel trains the
-    same model in the same rounds, over gloo and with the lab's ring. The command starts its own ranks, unless mpiexec or
-    `labkit hosts run` has started it on ranks.
+    same model in the same rounds, over gloo and with the lab's ring. The command starts its own ranks, unless
+    mpiexec or `labkit hosts run` has started it on ranks.
     """
     with _ranks("training", ranks) as comm:
         from labkit.bench.training import compare
