@@ -30,6 +30,7 @@ ROOMS = [
     "labkit.hosts",
     "labkit.comm",
     "labkit.train",
+    "labkit.torch",
     "labkit.cluster",
     "labkit.doctor",
     "labkit.bench",
@@ -91,7 +92,7 @@ def room_of(module: str) -> str:
 
 
 def package_of(module: str) -> str:
-    return module if module in PACKAGES else module.rpartition(".")[0]
+    return module if module in PACKAGES or module in ROOMS else module.rpartition(".")[0]
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +39,10 @@ from mpiwatch.processes import cores
 ALONE, ROOT, ALLREDUCE, OVERLAP = "one-rank", "root", "allreduce", "overlap"
 SHARED_MEMORY, RING, NO_AVERAGING = "shared-memory", "ring", "no-averaging"
 DDP, DDP_NO_OVERLAP, DDP_NO_SYNC, TORCH_ALONE = "ddp-gloo", "ddp-no-overlap", "ddp-no-sync", "torch-one-rank"
+DDP_HOOK = "ddp-hook/ring"  # DDP that averages by the lab's ring
 
 IN_REPORT = {ALONE: "1", ROOT: "2a", ALLREDUCE: "2b", OVERLAP: "3", DDP: "3"}
-BY_PYTORCH = DDP, DDP_NO_OVERLAP, DDP_NO_SYNC, TORCH_ALONE
+BY_PYTORCH = DDP, DDP_HOOK, DDP_NO_OVERLAP, DDP_NO_SYNC, TORCH_ALONE
 
 
 class Case(NamedTuple):
@@ -113,7 +114,7 @@ def cases_of(p: int, batch: int, scaling: str | None, *, one_node: bool, pytorch
     if scaling:
         names = [ALLREDUCE, after, OVERLAP, DDP]
     else:
-        names = [ROOT, ALLREDUCE, after, OVERLAP, NO_AVERAGING, DDP, DDP_NO_OVERLAP, DDP_NO_SYNC]
+        names = [ROOT, ALLREDUCE, after, OVERLAP, NO_AVERAGING, DDP, DDP_HOOK, DDP_NO_OVERLAP, DDP_NO_SYNC]
     alone = 1 if scaling == "weak" else p  # local batches that one rank takes by itself
     found = [Case(name, 1, alone * batch) for name in (ALONE, TORCH_ALONE)]
     for ranks in range(2 if scaling else max(2, p), p + 1):
@@ -189,7 +190,7 @@ def _runs(
     for p in sorted({case.p for case in cases}):
         comms[p] = cast(MPI.Intracomm, comm.Split(0 if comm.rank < p else MPI.UNDEFINED, comm.rank))
     by_pytorch = [case for case in cases if case.setup in BY_PYTORCH]
-    torch = Torch(name, comm.rank, [case.p for case in by_pytorch]) if by_pytorch else None
+    torch = Torch(name, comm, by_pytorch) if by_pytorch else None
     for case in cases:
         if comm.rank >= case.p:
             continue
@@ -270,33 +271,42 @@ def _options(setup: str, one_node: bool) -> dict[str, Any]:
 
 
 class Torch:
-    """The PyTorch models of this rank, one for each number of ranks. All ranks of the process group make it.
+    """The PyTorch models of this rank: one for each number of ranks, and one more for those with a hook.
 
-    The process group must exist (`labkit.bench.collectives.gloo`); `rank` is this rank in it.
+    The process group must exist, with the ranks of `comm` (`labkit.bench.collectives.gloo`). Collective.
     """
 
-    def __init__(self, name: str, rank: int, sizes: Sequence[int]) -> None:
+    def __init__(self, name: str, comm: MPI.Intracomm, cases: Iterable[Case]) -> None:
         import torch  # noqa: PLC0415
 
-        self._models: dict[int, Any] = {}
+        self._models: dict[tuple[int, bool], Any] = {}
         self._groups: dict[int, Any] = {}
-        for p in sorted(set(sizes)):
+        sizes = {(case.p, case.setup == DDP_HOOK) for case in cases}
+        for p in sorted({p for p, _ in sizes}):
             group = torch.distributed.new_group(list(range(p)), timeout=TIMEOUT)
-            if rank >= p:
+            if comm.rank < p:
+                self._groups[p] = group
+        for p, hooked in sorted(sizes):
+            ranks = cast(MPI.Intracomm, comm.Split(0 if comm.rank < p else MPI.UNDEFINED, comm.rank))
+            if comm.rank >= p:
                 continue
             model = pytorch_model(name)[0]
             if p > 1:
                 wrapper = torch.nn.parallel.DistributedDataParallel
                 with warnings.catch_warnings():  # new versions want another name, which older ones lack
                     warnings.simplefilter("ignore", FutureWarning)
-                    model = wrapper(model, process_group=group, broadcast_buffers=False)
-            self._models[p], self._groups[p] = model, group
+                    model = wrapper(model, process_group=self._groups[p], broadcast_buffers=False)
+            if hooked:
+                from labkit.torch import ddp_hook  # noqa: PLC0415
+
+                model.register_comm_hook(None, ddp_hook(ranks, RING))
+            self._models[p, hooked] = model
 
     def run(self, case: Case, samples: Samples, slices: Sequence[slice], report: Callable[[], None]) -> Run:
         """Return a function that trains on this rank's samples, a slice per step, and returns the times."""
         import torch  # noqa: PLC0415
 
-        model, group = self._models[case.p], self._groups[case.p]
+        model, group = self._models[case.p, case.setup == DDP_HOOK], self._groups[case.p]
         sgd = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
         x, y = (torch.from_numpy(array) for array in samples)
         locally = case.setup in (DDP_NO_SYNC, DDP_NO_OVERLAP)
@@ -348,7 +358,7 @@ def setup_rows(model: str, times: Times, place: str) -> list[Row]:
     for name, case in by_name.items():
         where = f"{model}/{case.size}/{name}/{place}"
         against = (TORCH_ALONE,) if case.p == 1 else (DDP, ALLREDUCE)
-        if name not in BY_PYTORCH:
+        if name not in BY_PYTORCH or name == DDP_HOOK:
             medians = {other: iteration[other] for other in (name, *against) if other in iteration}
             found += rows_of(where, medians, "ms")
         for part, time in parts(times, case).items():
@@ -363,12 +373,12 @@ def setup_rows(model: str, times: Times, place: str) -> list[Row]:
 def parts(times: Times, case: Case) -> dict[str, float]:
     """Return the parts (s) of a case's iteration, by name.
 
-    DDP communicates within the backward pass, so its exposed communication cannot be timed: it is what this
-    pass takes longer than without communication (`no_sync`).
+    DDP communicates within the backward pass, also with a hook. So its exposed communication cannot be timed:
+    it is what this pass takes longer than without communication (`no_sync`).
     """
     own = times[case].parts
     without = times.get(case._replace(setup=DDP_NO_SYNC))
-    if case.setup == DDP and without:
+    if case.setup in (DDP, DDP_HOOK) and without:
         own["exposed"] += own["compute"] - without.compute
         own["compute"] = without.compute
     return own

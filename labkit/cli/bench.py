@@ -206,9 +206,9 @@ def training(
     """Time an iteration of data-parallel training, and its parts, for the four set-ups of report C.
 
     These are: one rank alone, averaging through the root, averaging by all-reduce, and averaging bucket by
-    bucket while the backward pass goes on. If PyTorch is installed, its DistributedDataParallel over gloo
-    trains the same model in the same rounds. The command starts its own ranks, unless mpiexec or
-    `labkit hosts run` has started it on ranks.
+    bucket while the backward pass goes on. If PyTorch is installed, its DistributedDataParallel trains the
+    same model in the same rounds, over gloo and with the lab's ring. The command starts its own ranks, unless
+    mpiexec or `labkit hosts run` has started it on ranks.
     """
     with _ranks("training", ranks) as comm:
         from labkit.bench.training import compare

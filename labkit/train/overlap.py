@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter, sleep
@@ -32,22 +33,19 @@ from labkit.train.gradients import StepAveraging
 from labkit.train.steps import BucketTimes, Step
 from mpiwatch import waiting
 
-# The helper thread naps between bursts of polls. In one poll, MPICH takes about 64 KiB from a connection, and
-# at 1 Gbit/s twice as much arrives in a millisecond: with one poll per nap, the naps would set the pace.
-NAP_S, POLLS = 1e-3, 16
-POLLS_AWAKE, POLL_S = 200, 1e-4  # of the main thread, which naps between polls when a bucket takes long
+# A thread that waits naps between bursts of polls. In one poll, MPICH takes about 64 KiB from a connection,
+# and at 1 Gbit/s twice as much arrives in a millisecond: with one poll per nap, the naps would set the pace.
+# Each nap is twice as long as the last one until a segment arrives, up to MOST_S: each time it wakes up, the
+# thread takes the core from a rank that computes.
+NAP_S, MOST_S, POLLS = 5e-4, 4e-3, 16
+BURSTS_AWAKE = 10  # of the main thread, before it naps: a small bucket takes less
 
 
 class Overlapped(StepAveraging):
     """Average each bucket as soon as the backward pass has completed it.
 
-    Buckets are served first in, first out, on a communicator of their own, so that all ranks average them in
-    the same order and no message of the caller's own is taken for one of theirs.
-
-    Before the main thread waits, the helper thread hands over to it. So errors are raised and hangs reported
-    where the caller's code is. If the MPI library does not allow calls from two threads
-    (MPI_THREAD_MULTIPLE), there is no helper: averaging then goes on only between two layers of the backward
-    pass, and a warning says so.
+    The buckets are averaged on a communicator of their own, so that no message of the caller's own is taken
+    for one of theirs. Before the main thread waits, the helper thread hands over to it (see `BucketQueue`).
 
     Shapes: grads (n,), which is averaged in place. Making one is collective.
     """
@@ -64,23 +62,11 @@ class Overlapped(StepAveraging):
         needs_none = comm.size == 1 or self._averaging.algorithm == "shared-memory"
         self._own = None if needs_none else comm.Dup()
         self._comm = self._own or comm
-        self._current: Steps | None = None  # averages a bucket
-        self._waits_for: Wait | None = None
-        self._helper = None
-        if comm.size > 1:
-            if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-                self._helper = Helper(self._go_on)
-            elif comm.rank == 0:
-                warnings.warn(
-                    "The MPI library allows calls from one thread only, so averaging goes on only between "
-                    "layers and overlaps less.",
-                    stacklevel=2,
-                )
+        self._queue = BucketQueue(comm)
 
     def begin(self, step: Step) -> None:
         self._step = step
         self._complete = 0  # how many buckets the backward pass has completed
-        self._jobs: list[tuple[int, float, Callable[[], Steps]]] = []  # bucket, since when, and what to do
         self._layers: list[tuple[int, float]] = []  # what `finished` was told in this step, and when
         self._transfers: list[BucketTimes] = []  # of the jobs of this step that are done, in their order
 
@@ -89,21 +75,16 @@ class Overlapped(StepAveraging):
         while self._complete < len(self.plan) and self.plan[self._complete][0] >= start:
             self._begin(self._complete, partial(self._average, self._complete))
             self._complete += 1
-        if self._helper is None:
-            self._go_on()
 
     def finish(self) -> None:
         step = self._step
         step.ready = step.start = perf_counter()
-        self._wait_for(len(self._jobs))
+        self._queue.finish()
         step.end = perf_counter()
         step.layers, step.transfers = tuple(self._layers), tuple(self._transfers)
 
     def close(self, failed: bool) -> None:
-        if self._helper is not None:
-            self._helper.end()
-        if self._current is not None:
-            self._current.close()
+        self._queue.close()
         if self._own is not None and not failed:  # else its messages may still be under way
             self._own.Free()
 
@@ -111,51 +92,17 @@ class Overlapped(StepAveraging):
         part = self._grads[slice(*self.plan[bucket])]
         return self._averaging.steps(self._comm, part, self._step.fraction)
 
-    def _begin(self, bucket: int, job: Callable[[], Steps]) -> None:
-        """Begin a job, which communicates for a bucket, when those before it are done."""
-        self._jobs.append((bucket, perf_counter(), job))
-        if self._helper is not None:
-            self._helper.wake()
+    def _begin(self, bucket: int, job: Callable[[], Steps]) -> int:
+        """Begin a job, which communicates for a bucket, when those before it are done; return its number."""
+        return self._queue.put(
+            f"bucket {bucket + 1} of {len(self.plan)}", self._timed(bucket, perf_counter(), job)
+        )
 
-    def _wait_for(self, jobs: int) -> None:
-        """Wait until so many of the step's jobs are done."""
-        if self._helper is not None:
-            self._helper.hand_over()
-        while len(self._transfers) < jobs and self._go_on():
-            waiting.wait(self._over, self._pending)
-        if self._helper is not None and len(self._transfers) < len(self._jobs):
-            self._helper.wake()
-
-    def _go_on(self) -> bool:
-        """Do what has begun, as far as possible without waiting; tell if a job is under way."""
-        while True:
-            number = len(self._transfers)
-            if self._current is None:
-                if number == len(self._jobs):
-                    return False
-                self._began = perf_counter()
-                self._current = self._jobs[number][2]()
-                self._polls = 0
-            if self._waits_for is not None and not self._waits_for[0]():
-                return True
-            self._waits_for = next(self._current, None)
-            if self._waits_for is None:
-                bucket, complete, _ = self._jobs[number]
-                self._transfers.append(BucketTimes(bucket, complete, self._began, perf_counter()))
-                self._current = None
-
-    def _over(self) -> bool:
-        """Return whether the current bucket can go on; leave the core to ranks that still compute."""
-        self._polls += 1
-        if self._polls > POLLS_AWAKE:
-            sleep(POLL_S)
-        return self._waits_for is None or self._waits_for[0]()
-
-    def _pending(self) -> waiting.Pending:
-        """Return what the current bucket waits for."""
-        assert self._waits_for is not None
-        missing, number = self._waits_for[1](), self._jobs[len(self._transfers)][0] + 1
-        return missing._replace(operation=f"{missing.operation} (bucket {number} of {len(self.plan)})")
+    def _timed(self, bucket: int, complete: float, job: Callable[[], Steps]) -> Steps:
+        """Do a job for a bucket that was complete at that time (s)."""
+        began = perf_counter()
+        yield from job()
+        self._transfers.append(BucketTimes(bucket, complete, began, perf_counter()))
 
 
 def why_no_overlap(
@@ -177,12 +124,108 @@ def why_no_overlap(
     return None
 
 
-class Helper:
-    """A thread that calls `go_on` again and again while it returns True, once `wake` has been called."""
+class BucketQueue:
+    """Drive jobs that communicate for buckets, first in, first out: so all ranks do them in the same order.
 
-    def __init__(self, go_on: Callable[[], bool]) -> None:
-        self._go_on = go_on
-        self._lock = threading.Lock()  # held while `go_on` runs
+    A helper thread does it until somebody waits for a job; then the waiting thread does it, so that errors
+    are raised and hangs reported where its code is. If the MPI library does not allow calls from two threads
+    (MPI_THREAD_MULTIPLE), there is no helper: jobs then go on only in `put`, and a warning says so.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._jobs: deque[tuple[str, Steps]] = deque()  # those that are not done
+        self._waits_for: Wait | None = None  # of the first job
+        self._added = self._bursts = 0
+        self._nap_s = NAP_S
+        self._helper = None
+        if comm.size > 1:
+            if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+                self._helper = Helper(self._go_on, self._nap)
+            elif comm.rank == 0:
+                warnings.warn(
+                    "The MPI library allows calls from one thread only, so averaging goes on only between "
+                    "layers and overlaps less.",
+                    stacklevel=2,
+                )
+
+    def put(self, name: str, job: Steps) -> int:
+        """Add a job, which begins when those before it are done; return its number, from 1 on. Local.
+
+        `name` tells a hang report which bucket it is.
+        """
+        self._jobs.append((name, job))
+        self._added += 1
+        if self._helper is None:
+            self._go_on()
+        else:
+            self._helper.wake()
+        return self._added
+
+    def is_done(self, number: int) -> bool:
+        """Return whether the job with this number is done."""
+        return self._added - len(self._jobs) >= number
+
+    def wait_for(self, number: int) -> None:
+        """Return when the job with this number is done; raise the error of one that failed."""
+        if self._helper is not None:
+            self._helper.hand_over()
+        while not self.is_done(number) and self._go_on():
+            waiting.wait(self._over, self._pending)
+        if self._helper is not None and self._jobs:
+            self._helper.wake()
+
+    def finish(self) -> None:
+        """Return when all jobs are done; raise the error of one that failed."""
+        self.wait_for(self._added)
+
+    def close(self) -> None:
+        """End the helper thread, and the jobs that are under way after an error."""
+        if self._helper is not None:
+            self._helper.end()
+        for _, job in self._jobs:
+            job.close()
+
+    def _go_on(self) -> bool:
+        """Go on as far as possible without waiting; tell if a job is under way."""
+        while self._jobs:
+            if not self._arrived():
+                return True
+            self._nap_s = NAP_S
+            self._waits_for = next(self._jobs[0][1], None)
+            if self._waits_for is None:
+                self._jobs.popleft()
+                self._bursts = 0
+        return False
+
+    def _arrived(self) -> bool:
+        """Return whether the first job can go on, after a burst of polls."""
+        return self._waits_for is None or any(self._waits_for[0]() for _ in range(POLLS))
+
+    def _over(self) -> bool:
+        """Return whether the first job can go on; leave the core to ranks that still compute."""
+        self._bursts += 1
+        if self._bursts > BURSTS_AWAKE:
+            self._nap()
+        return self._arrived()
+
+    def _nap(self) -> None:
+        sleep(self._nap_s)
+        self._nap_s = min(2 * self._nap_s, MOST_S)
+
+    def _pending(self) -> waiting.Pending:
+        """Return what the first job waits for."""
+        assert self._waits_for is not None
+        missing = self._waits_for[1]()
+        return missing._replace(operation=f"{missing.operation} ({self._jobs[0][0]})")
+
+
+class Helper:
+    """A thread that, once woken, calls `go_on` while it returns True, and `nap` in between."""
+
+    def __init__(self, go_on: Callable[[], bool], nap: Callable[[], None]) -> None:
+        self._go_on, self._nap = go_on, nap
+        # Held while `go_on` runs. Of a thread that waits for a Lock, mpiwatch could not see that it waits.
+        self._lock = threading.Semaphore()
         self._awake = threading.Event()
         self._ended = False
         self._error: BaseException | None = None
@@ -215,13 +258,10 @@ class Helper:
                     # Cleared first: what wakes this thread from now on is not lost.
                     self._awake.clear()
                     try:
-                        for _ in range(POLLS):
-                            busy = self._go_on()
-                            if not busy:
-                                break
+                        busy = self._go_on()
                     except BaseException as error:  # raised by `hand_over`
                         self._error = error
                     if busy:
                         self._awake.set()
             if busy:
-                sleep(NAP_S)
+                self._nap()

@@ -76,7 +76,7 @@ class Sharded(Overlapped):
         super().__init__(comm, model.grads, averaging, buckets)
         self._model, self._keeps_grads = model, shard_state == "optimizer"
         self._keeps_params, self._accumulate = shard_state != "parameters", accumulate
-        self._gathered: dict[int, int] = {}  # the buckets of parameters with content: after how many jobs
+        self._gathered: dict[int, int] = {}  # the buckets of parameters with content: by which job
         self._parts = [self._part(*bucket, optimizer) for bucket in self.plan]
         if not self._keeps_grads:
             release(model.grads)
@@ -107,7 +107,7 @@ class Sharded(Overlapped):
         began = perf_counter()
         for bucket in range(len(self._parts)):
             self._begin(bucket, partial(self._gather, bucket))
-        self._wait_for(len(self._jobs))
+        self._queue.finish()
         self._step.gathered(began, perf_counter())
         self._step.transfers = tuple(self._transfers)
 
@@ -139,18 +139,17 @@ class Sharded(Overlapped):
         wanted = {*self._needed[number], *next(filter(None, following), [])}
         self._release(self._gathered.keys() - wanted)
         for bucket in sorted(wanted - self._gathered.keys(), reverse=forward):
-            self._begin(bucket, partial(self._gather, bucket))
-            self._gathered[bucket] = len(self._jobs)
-        jobs = max((self._gathered[bucket] for bucket in self._needed[number]), default=0)
-        if jobs > len(self._transfers):
+            self._gathered[bucket] = self._begin(bucket, partial(self._gather, bucket))
+        last = max((self._gathered[bucket] for bucket in self._needed[number]), default=0)
+        if not self._queue.is_done(last):
             began = perf_counter()
-            self._wait_for(jobs)
+            self._queue.wait_for(last)
             self._step.gathered(began, perf_counter())
 
     def _release(self, buckets: Iterable[int]) -> None:
         """Give back the memory of these buckets of the parameters."""
         for bucket in buckets:
-            self._wait_for(self._gathered.pop(bucket))
+            self._queue.wait_for(self._gathered.pop(bucket))
             release(self._model.params[self._parts[bucket].bucket])
 
     def begin(self, step: Step) -> None:

@@ -54,6 +54,7 @@ SECONDS = {
     rows.OVERLAP: 1.2,
     rows.NO_AVERAGING: 1.0,
     rows.DDP: 1.5,
+    rows.DDP_HOOK: 1.35,
     rows.DDP_NO_OVERLAP: 1.75,
     rows.DDP_NO_SYNC: 1.25,
 }
@@ -63,10 +64,7 @@ def given(pytorch: bool) -> dict[Case, Time]:
     found = rows.cases_of(4, 64, None, one_node=False, pytorch=pytorch)
     times = {case: Time(SECONDS[case.setup], 0.9, 0.0, SECONDS[case.setup] - 1) for case in found}
     for case in times:
-        if case.setup in (
-            rows.DDP,
-            rows.DDP_NO_SYNC,
-        ):  # the backward pass contains the communication
+        if case.setup in (rows.DDP, rows.DDP_HOOK, rows.DDP_NO_SYNC):  # their backward pass communicates
             times[case] = Time(SECONDS[case.setup], SECONDS[case.setup] - 0.1, 0.0, 0.0)
     return times
 
@@ -74,6 +72,7 @@ def given(pytorch: bool) -> dict[Case, Time]:
 def test_set_ups_are_compared_with_ddp_and_overlap_with_its_own_algorithm() -> None:
     found = {(row.case, row.against): row for row in rows.setup_rows("vgg11", given(True), "hosts")}
     assert found["vgg11/4x64/overlap/hosts", "ddp-gloo"].ratio == pytest.approx(0.8)
+    assert found["vgg11/4x64/ddp-hook/ring/hosts", "ddp-gloo"].ratio == pytest.approx(0.9)
     assert found["vgg11/4x64/overlap/hosts", "allreduce"].ratio == pytest.approx(0.6)
     assert found["vgg11/1x256/one-rank/hosts", "torch-one-rank"].ratio == pytest.approx(0.8)
     hidden = found["vgg11/4x64/overlap/hosts/hidden", "communication"]
