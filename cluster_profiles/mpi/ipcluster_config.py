@@ -16,7 +16,8 @@ c = get_config()  # noqa: F821  (given by traitlets)
 
 # `ipcluster start --profile=ssh` works as typed, in a profile that connect() has never used: ipcluster reads
 # the profile's settings after these.
-install_settings(getattr(Application.instance(), "profile_dir", None))
+if Application.initialized():
+    install_settings(getattr(Application.instance(), "profile_dir", None))
 
 c.Cluster.engine_launcher_class = "mpi"
 c.Cluster.n = 4

@@ -47,7 +47,6 @@ MACHINES = "LABKIT_MACHINES"  # environment variable with the result of the last
 LOCAL, THIS = "127.0.0.1", "this machine"
 LOOK_S = 20.0  # for all machines to answer, at the same time
 REACH_S = 3.0  # for one machine to reach another
-CONTROLLER_S = 60.0  # for the controller to write its connection file
 FRESH_S = 30.0  # a look is repeated for ranks that start later
 CLOCKS_S = 2.0  # a larger difference confuses the times of files and reports
 ROOT = Path(__file__).parents[2]
@@ -310,7 +309,7 @@ def on_others(hosts: Sequence[str], command: str, *options: str) -> dict[str, su
     """Start a shell's command on each of the hosts except this machine; return the processes of ssh."""
     pipes: dict[str, Any] = {
         "stdin": subprocess.PIPE,
-        "stdout": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
         "stderr": subprocess.DEVNULL,
     }
     others = [host for host in dict.fromkeys(hosts) if not is_here(host)]
@@ -328,34 +327,35 @@ def sentence(gone: Sequence[str], hosts: Sequence[str]) -> str:
     return f"{', '.join(gone)} with {ranks_phrase(ranks)} no longer answers ssh" if gone else ""
 
 
-def give_connection_file(hosts: Sequence[str]) -> None:
-    """Give each host the file by which engines find their controller, over ssh: it holds the secret key.
-
-    The hosts may share the file's folder; then the file stays what it is.
-    """
-    files = files_of_this_cluster()
-    engine = Path(files["engine"])
-    deadline = time.monotonic() + CONTROLLER_S
-    while not engine.exists():
-        if time.monotonic() > deadline:
-            raise ClusterError(f"the controller did not start within {CONTROLLER_S:.0f} s")
-        time.sleep(0.02)
-    Path(files["job"]).write_text(json.dumps(hosts))
-    folders = shlex.join([str(engine.parent), os.path.dirname(files["job"])])
-    part, name = (shlex.quote(f"{engine}{suffix}") for suffix in (".part", ""))
-    script = f"umask 077; mkdir -p {folders} && cat > {part}$$ && mv {part}$$ {name}"
-    for each in on_others(hosts, shlex.join(["sh", "-c", script])).values():
-        each.communicate(engine.read_bytes())
-
-
-def watch(mpiexec: int, hosts: Sequence[str]) -> NoReturn:
+def watch(mpiexec: int, hosts: Sequence[str], ready: int) -> NoReturn:
     """End mpiexec if one of the ranks' hosts disappears; mpiexec itself would wait for it, for minutes.
 
-    This process ends with mpiexec, and its connections with this process.
+    Give each host the file by which engines find their controller, over ssh, because it holds the secret key.
+    Write to the pipe `ready` when no host has an old one. This process ends with mpiexec, and its connections
+    with this process.
     """
     die_with_parent(signal.SIGKILL, mpiexec)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # mpiexec handles a Ctrl-C
-    lives = on_others(hosts, "cat", *ALIVE)
+    files, script = files_of_this_cluster(), "echo ready; exec cat"
+    if is_cluster := "IPP_PROFILE_DIR" in os.environ:
+        Path(files["job"]).write_text(json.dumps(hosts))
+        folders = shlex.join(os.path.dirname(files[name]) for name in ("engine", "job"))
+        job, engine, part = map(shlex.quote, (files["job"], files["engine"], f"{files['engine']}.part"))
+        script = (  # a host that sees the file `job` shares the folder
+            f"umask 077; test -e {job} || {{ mkdir -p {folders}; rm -f {engine}; }}; echo ready; read size; "
+            f"test -e {job} || {{ head -c $size > {part}; mv {part} {engine}; }}; exec cat >/dev/null"
+        )
+    lives = on_others(hosts, shlex.join(["sh", "-c", script]), *ALIVE)
+    for each in lives.values():
+        each.stdout.readline()  # type: ignore[union-attr]
+    os.write(ready, b"!")
+    while is_cluster and not os.path.exists(files["engine"]):
+        time.sleep(POLL_S)
+    for each in lives.values() if is_cluster else ():
+        key = Path(files["engine"]).read_bytes()
+        with suppress(OSError):
+            each.stdin.write(f"{len(key)}\n".encode() + key)  # type: ignore[union-attr]
+            each.stdin.flush()  # type: ignore[union-attr]
     while not (gone := [host for host, each in lives.items() if each.poll() is not None]):
         time.sleep(POLL_S)
     print(f"{sentence(gone, hosts)}: its ranks and all others were ended.", file=sys.stderr, flush=True)
@@ -390,8 +390,6 @@ def main(arguments: Sequence[str]) -> None:
     parent, ranks, mpiexec = os.getppid(), int(arguments[1]), launch.mpiexec()
     try:
         machines = last_look(os.environ, ranks)
-        if "IPP_PROFILE_DIR" in os.environ:
-            give_connection_file(machines["hosts"])
     except ClusterError as error:
         sys.exit(str(error))
     environment = {**machines["settings"], **os.environ, **launch.settings(), FILE: machines["file"]}
@@ -400,9 +398,12 @@ def main(arguments: Sequence[str]) -> None:
     line, settings = command(mpiexec, slots, arguments[2:], **machines["where"], passed=passed)
     if not is_mpich(mpiexec) and (agent := quoting_agent(mpiexec)):
         settings["PRTE_MCA_plm_ssh_agent"] = agent
+    go, ready = os.pipe()
     if os.fork() == 0:
-        watch(os.getppid(), machines["hosts"])
+        watch(os.getppid(), machines["hosts"], ready)
     die_with_parent(end_signal(mpiexec), parent)
+    os.close(ready)
+    os.read(go, 1)
     # MPICH does not send the last of its variables to other machines.
     os.execve(line[0], line, {**environment, **settings, "LABKIT_LAST": ""})
 

@@ -66,6 +66,7 @@ OPTIONS: list[tuple[str, Sequence[str]]] = [
     ("lab --copy-only --folder", NO_FOLDERS),
     ("export notebook.ipynb --out", [*NEW_PLACES, "empty", "file", "absent/x"]),
     ("run --json", [*NEW_PLACES, "absent/x", "empty"]),
+    ("run --hosts", NO_FOLDERS),
     *[(words, UNKNOWN) for words in ("", "run", "train", "lab", "export", "bench step", "hosts up")],
 ]
 VARIABLES = [

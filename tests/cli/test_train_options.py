@@ -27,7 +27,7 @@ def test_the_choices_are_the_names_that_exist() -> None:
 
 def test_every_setting_has_an_option() -> None:
     names = {parameter.name for parameter in command.params if not getattr(parameter, "hidden", False)}
-    assert names == {*(each.name for each in fields(Settings)), "preset", "resume", "out"}
+    assert names == {*(each.name for each in fields(Settings)), "preset", "resume", "out", "hosts"}
 
 
 def test_a_command_of_an_older_record_is_still_understood() -> None:

@@ -40,6 +40,7 @@ UsePAM no
 StrictModes no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
+SetEnv HOME={folder}
 """
 SSH = """IdentityFile {folder}/key
 IdentitiesOnly yes
