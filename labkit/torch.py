@@ -11,7 +11,7 @@ import torch
 from mpi4py import MPI
 from torch.distributed import GradBucket
 
-from labkit.comm import ALGORITHMS, Averaging
+from labkit.comm import Averaging
 from labkit.comm.running import Steps, steps
 from labkit.schedules import Schedule
 from labkit.train.overlap import BucketQueue
@@ -64,7 +64,11 @@ def _begin(
 ) -> Callable[[MPI.Intracomm, np.ndarray], Steps]:
     """Return a function that begins to average an array."""
     if isinstance(algorithm, str):
-        algorithm = ALGORITHMS[algorithm]
+        algorithm = Averaging(algorithm)
+    if isinstance(algorithm, Schedule) and (algorithm.collective, algorithm.p) != ("allreduce", p):
+        raise ValueError(
+            f"expected an allreduce schedule for {p} ranks, got {algorithm.collective} for {algorithm.p}"
+        )
     if isinstance(algorithm, Averaging):
         averaging = algorithm
         return lambda comm, array: averaging.steps(comm, array, 1 / p)

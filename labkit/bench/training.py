@@ -287,7 +287,8 @@ class Torch:
             if comm.rank < p:
                 self._groups[p] = group
         for p, hooked in sorted(sizes):
-            ranks = cast(MPI.Intracomm, comm.Split(0 if comm.rank < p else MPI.UNDEFINED, comm.rank))
+            if hooked:
+                ranks = cast(MPI.Intracomm, comm.Split(0 if comm.rank < p else MPI.UNDEFINED, comm.rank))
             if comm.rank >= p:
                 continue
             model = pytorch_model(name)[0]
