@@ -38,6 +38,8 @@ from labkit.train.overlap import Overlapped
 from labkit.train.settings import SHARD_STATES
 from labkit.train.steps import Step
 
+AHEAD = 2  # buckets of the gradient that may wait to be averaged: on a slow link, all of them would
+
 
 class Part(NamedTuple):
     """A bucket and the rank's own part of it: where both lie in the flat arrays, and the part's state.
@@ -141,7 +143,10 @@ class Sharded(Overlapped):
         for bucket in sorted(wanted - self._gathered.keys(), reverse=forward):
             self._begin(bucket, partial(self._gather, bucket))
             self._gathered[bucket] = len(self._jobs)
-        jobs = max((self._gathered[bucket] for bucket in self._needed[number]), default=0)
+        self._wait_in_pass(max((self._gathered[bucket] for bucket in self._needed[number]), default=0))
+
+    def _wait_in_pass(self, jobs: int) -> None:
+        """Wait within a pass until so many jobs are done: this communication is exposed."""
         if jobs > len(self._transfers):
             began = perf_counter()
             self._wait_for(jobs)
@@ -163,6 +168,8 @@ class Sharded(Overlapped):
     def finished(self, start: int) -> None:
         if self._step.local_batch or self._keeps_params:
             super().finished(start)
+            if not self._keeps_grads:
+                self._wait_in_pass(len(self._jobs) - AHEAD)
         else:
             self._pass_without_samples(super().finished)
 

@@ -122,7 +122,11 @@ def check_emulated_links_delay_what_shards_send(comm: MPI.Intracomm) -> None:
     emulated = EmulatedComm(comm, Link(1e9))
     for state in SHARDED:
         for name in "ring", "mpi":
-            settings: dict[str, Any] = {"epochs": 1, "algorithm": ALGORITHMS[name], "buckets": SMALL}
+            settings: dict[str, Any] = {
+                "epochs": 1,
+                "algorithm": ALGORITHMS[name],
+                "buckets": Buckets(5000, 1000),
+            }
             found = trained(emulated, **settings, shard_state=state)
             np.testing.assert_allclose(found.params, trained(comm, **settings).params, rtol=0, atol=1e-5)
     emulated.Free()
