@@ -37,6 +37,7 @@ from labkit.train.checklist import RAW
 from labkit.train.checkpoints import Checkpoints, stored_settings
 from labkit.train.comparison import as_text, compare
 from labkit.train.loop import gather, train
+from labkit.train.memory import Memory, memory_line, predict
 from labkit.train.presets import PRESETS
 from labkit.train.printing import Printer, end_line, start_lines
 from labkit.train.replicas import hash_of
@@ -168,7 +169,7 @@ def _run(
         raise CollectiveError(f"cannot resume: {why}")
     if settings.algorithm == "auto":
         about["auto"] = str(choose(world, model.grads.nbytes))
-    timeline = Timeline(comm)
+    timeline, memory = Timeline(comm), Memory()
     buckets = _buckets(settings)
     # Contributions cost two passes over the gradient in each step, and with buckets cannot be measured.
     contributions = buckets is None if settings.contributions is None else settings.contributions
@@ -194,7 +195,7 @@ def _run(
                 resume=before.ranks is not None,
                 settings={**asdict(settings), "started": about["started"], "preset": preset},
             ),
-            callbacks=[straggler, *([Contributions()] if contributions else []), timeline, printer],
+            callbacks=[straggler, *([Contributions()] if contributions else []), timeline, printer, memory],
         )
         total_s = timeline.total_s
     steps_of_ranks = timeline.gather()
@@ -215,6 +216,11 @@ def _run(
             "buffers_hash": hash_of(model.buffers),
         }
     )
+    about["memory"] = {
+        "measured": memory.most,
+        "predicted": predict(model, optimizer, comm.size, settings.shard_state, buckets or Buckets()),
+    }
+    printer.note(memory_line(about["memory"], model.params.size))
     rows = gather(comm, rows)
     if preset and comm.rank == 0:
         compared = compare(preset, rows, table, about["ended"], settings.log_every)
