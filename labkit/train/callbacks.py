@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -42,6 +42,9 @@ class Callback:
     # True if `after_backward` reads `model.grads`, and `after_average` too. Then averaging cannot overlap
     # with the backward pass, because it would change the gradient meanwhile: `train` refuses it.
     reads_gradients = False
+
+    def begin(self, model: Model, held: Mapping[str, Sequence[np.ndarray]]) -> None:
+        """Act before the first step; `held` are the arrays of this rank's state, by kind."""
 
     def before_step(self) -> None:
         """Act before a step. The time that this takes counts as idle."""

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from labkit.comm import Averages
 from labkit.nn import Model
+from labkit.train.callbacks import Optimizer
 from labkit.train.steps import Step
 
 Finished = Callable[[int], None]
@@ -52,6 +53,11 @@ class StepAveraging:
         step.start = perf_counter()
         self._algorithm(self._comm, self._grads, step.fraction)
         step.end = perf_counter()
+
+    def held(self, model: Model, optimizer: Optimizer | None) -> dict[str, list[np.ndarray]]:
+        """Return the arrays that hold this rank's state, by kind."""
+        state = [*optimizer.state().values()] if optimizer else []
+        return {"parameters": [model.params], "gradient": [model.grads], "optimizer": state}
 
     def close(self, failed: bool) -> None:
         """Release what the object holds, such as a thread. Collective, unless the run has `failed`."""

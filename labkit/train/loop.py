@@ -35,7 +35,7 @@ from labkit.train.sharding import Sharded, why_not_sharded
 from labkit.train.steps import Epoch, Position, Step
 
 
-def train(
+def train(  # noqa: PLR0912 (the path of a batch in one piece)
     comm: MPI.Intracomm,
     model: Model,
     batches: Batches,
@@ -126,6 +126,8 @@ def train(
     ):
         update = optimizer.step if optimizer else partial(sgd_step, model.params)
         update = averaging.update if isinstance(averaging, Sharded) else update
+        for callback in callbacks:
+            callback.begin(model, averaging.held(model, optimizer))
         gradient = LocalGradient(model, accumulate)
         position = saving.position if saving else Position()
         position.wait_s += perf_counter() - entered

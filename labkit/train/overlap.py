@@ -135,7 +135,8 @@ class BucketQueue:
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._jobs: deque[tuple[str, Steps]] = deque()  # those that are not done
         self._waits_for: Wait | None = None  # of the first job
-        self._added = self._bursts = 0
+        self.added = 0  # how many jobs
+        self._bursts = 0
         self._nap_s = NAP_S
         self._helper = None
         if comm.size > 1:
@@ -154,16 +155,16 @@ class BucketQueue:
         `name` tells a hang report which bucket it is.
         """
         self._jobs.append((name, job))
-        self._added += 1
+        self.added += 1
         if self._helper is None:
             self._go_on()
         else:
             self._helper.wake()
-        return self._added
+        return self.added
 
     def is_done(self, number: int) -> bool:
         """Return whether the job with this number is done."""
-        return self._added - len(self._jobs) >= number
+        return self.added - len(self._jobs) >= number
 
     def wait_for(self, number: int) -> None:
         """Return when the job with this number is done; raise the error of one that failed."""
@@ -176,7 +177,7 @@ class BucketQueue:
 
     def finish(self) -> None:
         """Return when all jobs are done; raise the error of one that failed."""
-        self.wait_for(self._added)
+        self.wait_for(self.added)
 
     def close(self) -> None:
         """End the helper thread, and the jobs that are under way after an error."""

@@ -37,6 +37,7 @@ from labkit.train.checklist import RAW
 from labkit.train.checkpoints import Checkpoints, stored_settings
 from labkit.train.comparison import as_text, beside, compare
 from labkit.train.loop import gather, train
+from labkit.train.memory import Memory, memory_line, predict
 from labkit.train.presets import PRESETS
 from labkit.train.printing import Printer, end_line, start_lines
 from labkit.train.replicas import hash_of
@@ -136,8 +137,10 @@ def _run(
     optimizer = _optimizer(settings, model.params)
 
     about = {**record(comm, asdict(settings)), "command": f"{settings.command_line(comm.size)} {out}"}
-    about["optimizer"] = repr(optimizer or SGD(model.params[:0]))
-    about["started"] = before.started or about["started"]
+    about |= {
+        "optimizer": repr(optimizer or SGD(model.params[:0])),
+        "started": before.started or about["started"],
+    }
     preset = before.preset if before.ranks in (None, comm.size) else None
     if preset:
         about["preset"] = preset
@@ -168,7 +171,7 @@ def _run(
         raise CollectiveError(f"cannot resume: {why}")
     if settings.algorithm == "auto":
         about["auto"] = str(choose(world, model.grads.nbytes))
-    timeline = Timeline(comm)
+    timeline, memory = Timeline(comm), Memory()
     buckets = _buckets(settings)
     # Contributions cost two passes over the gradient in each step, and with buckets cannot be measured.
     contributions = buckets is None if settings.contributions is None else settings.contributions
@@ -195,7 +198,7 @@ def _run(
                 resume=before.ranks is not None,
                 settings={**asdict(settings), "started": about["started"], "preset": preset},
             ),
-            callbacks=[straggler, *([Contributions()] if contributions else []), timeline, printer],
+            callbacks=[straggler, *([Contributions()] if contributions else []), timeline, printer, memory],
         )
         total_s = timeline.total_s
     steps_of_ranks = timeline.gather()
@@ -216,6 +219,11 @@ def _run(
             "buffers_hash": hash_of(model.buffers),
         }
     )
+    about["memory"] = {
+        "measured": memory.most,
+        "predicted": predict(model, optimizer, comm.size, settings.shard_state, buckets or Buckets()),
+    }
+    printer.note(memory_line(about["memory"], model.params.size))
     rows = gather(comm, rows)
     if preset and comm.rank == 0:
         compared = compare(preset, rows, table, about["ended"], settings.log_every, figures=figures)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from time import perf_counter
 from typing import NamedTuple
 
@@ -33,7 +32,7 @@ from labkit.schedules import chunk_bounds
 from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback, Optimizer
 from labkit.train.gradients import Finished
-from labkit.train.memory import release
+from labkit.train.memory import AHEAD, buckets_of_layers, release
 from labkit.train.overlap import Overlapped
 from labkit.train.settings import SHARD_STATES
 from labkit.train.steps import Step
@@ -60,7 +59,7 @@ class Sharded(Overlapped):
     state of its own parts. With "gradients", it keeps of the gradient its own parts only: a bucket of
     `model.grads` has content from the backward pass until the ranks have averaged it. With "parameters", a
     bucket of `model.params` has content only while a layer needs it or the next one will, and again when the
-    run has ended. `optimizer` gives the settings; its own state stays as it is.
+    run has ended. `optimizer` gives the settings; its own state is not used, and its memory given back.
     """
 
     def __init__(  # noqa: PLR0917
@@ -78,10 +77,12 @@ class Sharded(Overlapped):
         self._keeps_params, self._accumulate = shard_state != "parameters", accumulate
         self._gathered: dict[int, int] = {}  # the buckets of parameters with content: by which job
         self._parts = [self._part(*bucket, optimizer) for bucket in self.plan]
+        for array in optimizer.state().values() if optimizer else ():
+            release(array)
         if not self._keeps_grads:
             release(model.grads)
         if not self._keeps_params:
-            self._needed = self._buckets_of_layers()
+            self._needed = buckets_of_layers(model, self.plan)
             release(model.params)
             model.before_layer = self._before_layer
 
@@ -93,6 +94,14 @@ class Sharded(Overlapped):
         update, state = (own.step, own.state()) if own else (partial(sgd_step, params), {})
         state = {"parameters": params, **state}
         return Part(slice(start, stop), mine, params, np.zeros_like(params), update, state)
+
+    def held(self, model: Model, optimizer: Optimizer | None) -> dict[str, list[np.ndarray]]:
+        held = super().held(model, optimizer)
+        for part in self._parts:
+            held["parameters"] += [] if self._keeps_params else [part.params]
+            held["gradient"].append(part.grads)
+            held["optimizer"] += [array for name, array in part.state.items() if name != "parameters"]
+        return held
 
     def update(self, grads: np.ndarray, lr: float) -> None:
         """Update this rank's parts with their averaged gradients, and gather all others. Collective."""
@@ -125,14 +134,6 @@ class Sharded(Overlapped):
             params[part.mine] = part.params
         return allgather(self._averaging.algorithm, self._comm, params[part.bucket])
 
-    def _buckets_of_layers(self) -> list[list[int]]:
-        """Return which buckets hold parameters of each layer."""
-        stops = np.cumsum([flat.size(layer.parameters()) for layer in self._model.layers]).tolist()
-        return [
-            [number for number, (first, last) in enumerate(self.plan) if max(first, start) < min(last, stop)]
-            for start, stop in pairwise([0, *stops])
-        ]
-
     def _before_layer(self, number: int, forward: bool) -> None:
         """Wait for the parameters of a layer; release those behind it, and begin to gather those ahead."""
         following = self._needed[number + 1 :] if forward else self._needed[:number][::-1]
@@ -140,10 +141,13 @@ class Sharded(Overlapped):
         self._release(self._gathered.keys() - wanted)
         for bucket in sorted(wanted - self._gathered.keys(), reverse=forward):
             self._gathered[bucket] = self._begin(bucket, partial(self._gather, bucket))
-        last = max((self._gathered[bucket] for bucket in self._needed[number]), default=0)
-        if not self._queue.is_done(last):
+        self._wait_in_pass(max((self._gathered[bucket] for bucket in self._needed[number]), default=0))
+
+    def _wait_in_pass(self, job: int) -> None:
+        """Wait within a pass until a job is done: this communication is exposed."""
+        if not self._queue.is_done(job):
             began = perf_counter()
-            self._queue.wait_for(last)
+            self._queue.wait_for(job)
             self._step.gathered(began, perf_counter())
 
     def _release(self, buckets: Iterable[int]) -> None:
@@ -162,6 +166,8 @@ class Sharded(Overlapped):
     def finished(self, start: int) -> None:
         if self._step.local_batch or self._keeps_params:
             super().finished(start)
+            if not self._keeps_grads:
+                self._wait_in_pass(self._queue.added - AHEAD)
         else:
             self._pass_without_samples(super().finished)
 
