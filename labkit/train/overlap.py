@@ -37,7 +37,7 @@ from mpiwatch import waiting
 # and at 1 Gbit/s twice as much arrives in a millisecond: with one poll per nap, the naps would set the pace.
 # Each nap is twice as long as the last one until a segment arrives, up to MOST_S: each time it wakes up, the
 # thread takes the core from a rank that computes.
-NAP_S, MOST_S, POLLS = 5e-4, 4e-3, 16
+NAP_S, MOST_S, POLLS = 5e-4, 4e-3, 6
 BURSTS_AWAKE = 10  # of the main thread, before it naps: a small bucket takes less
 
 

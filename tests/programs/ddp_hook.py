@@ -29,7 +29,7 @@ def ring_sum(comm, array):
 
 def network():
     torch.manual_seed(1)
-    layers = [layer for _ in range(3) for layer in (torch.nn.Linear(48, 48), torch.nn.Tanh())]
+    layers = [layer for _ in range(4) for layer in (torch.nn.Linear(48, 48), torch.nn.Tanh())]
     return torch.nn.Sequential(*layers, torch.nn.Linear(48, 10))
 
 
