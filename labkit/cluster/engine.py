@@ -18,7 +18,7 @@ from typing import Any
 
 from labkit.cluster.supervisor import files_of_this_cluster
 from labkit.hosts.namespaces import TOKEN
-from mpiwatch.processes import die_with_parent, die_with_proxy
+from mpiwatch.processes import die_with_parent, die_with_proxy, sweep_after_this_job
 
 FORWARDED = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2
 
@@ -27,6 +27,8 @@ def main() -> None:
     """Run an engine; append a line with its pid and exit code to the cluster's file of exits."""
     recorder = os.getpid()
     die_with_proxy()
+    if "LABKIT_HOST_FILE" in os.environ:  # no supervisor on this machine removes what killed ranks leave
+        sweep_after_this_job()
     child = os.fork()
     if child == 0:
         die_with_parent(signal.SIGKILL, recorder)
