@@ -32,7 +32,7 @@ from labkit.train.sharding import Sharded
 from labkit.train.steps import Epoch, Position
 from mpiwatch.report import ranks_phrase
 
-FORMAT = "labkit checkpoint 3"
+FORMAT = "labkit checkpoint 4"
 Handler = Callable[[int, "FrameType | None"], Any] | int | None
 
 
