@@ -33,12 +33,13 @@ from labkit.train.gradients import StepAveraging
 from labkit.train.steps import BucketTimes, Step
 from mpiwatch import waiting
 
-# A thread that waits naps between bursts of polls. In one poll, MPICH takes about 64 KiB from a connection,
-# and at 1 Gbit/s twice as much arrives in a millisecond: with one poll per nap, the naps would set the pace.
-# Each nap is twice as long as the last one until a segment arrives, up to MOST_S: each time it wakes up, the
-# thread takes the core from a rank that computes.
+# A thread that waits sleeps between bursts of polls. In one poll, MPICH takes about 64 KiB from a connection,
+# and at 1 Gbit/s twice as much arrives in a millisecond: single polls would let the sleeps set the pace. Each
+# sleep of the helper thread is twice as long as the last one until a segment arrives, up to MOST_S: each time
+# it wakes up, it takes the core from a rank that computes.
 NAP_S, MOST_S, POLLS = 5e-4, 4e-3, 6
-BURSTS_AWAKE = 10  # of the main thread, before it naps: a small bucket takes less
+# The main thread has nothing to compute: it begins to sleep only when a bucket takes long, and briefly.
+BURSTS_AWAKE, MAIN_NAP_S = 30, 1e-4
 
 
 class Overlapped(StepAveraging):
@@ -206,7 +207,7 @@ class BucketQueue:
         """Return whether the first job can go on; leave the core to ranks that still compute."""
         self._bursts += 1
         if self._bursts > BURSTS_AWAKE:
-            self._nap()
+            sleep(MAIN_NAP_S)
         return self._arrived()
 
     def _nap(self) -> None:
