@@ -48,7 +48,7 @@ def test_figures_above_text_have_an_alt_text(path: Path, tmp_path: Path) -> None
         ):
             figures += 1
             assert cell.metadata.get("alt"), f"no caption below {cell.id}: {below.source[:60]}"
-    assert figures
+    assert figures or "image/png" not in path.read_text()
 
 
 def test_each_room_has_entries_on_its_api_page() -> None:

@@ -82,7 +82,7 @@ def centre(image: np.ndarray, axis: int) -> float:
 @pytest.mark.parametrize(
     ("call", "arguments", "message"),
     [
-        (data.load, ("cats",), "'cats'.*linear, digits"),
+        (data.load, ("cats",), "'cats'.*linear, report-a, digits"),
         (data.load, ("digits", (3, 28, 28)), r"'digits' has no shape \(3, 28, 28\).*\(1, 28, 28\)"),
         (data.load, ("linear", (1, 2, 5)), "'linear' has no shape .*it has no images"),
         (data.load, ("mnist", (2,)), r"'mnist' has no shape \(2,\)"),  # before anything is fetched

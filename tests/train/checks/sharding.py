@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -91,6 +92,18 @@ def check_what_was_released_is_not_read(comm: MPI.Intracomm) -> None:
             np.testing.assert_array_equal(found.params, trained(comm, **settings).params)
 
 
+@contextmanager
+def small_pages() -> Iterator[None]:
+    """Let no array have huge pages, which NumPy asks for in parts of the heap: they come and go as a whole."""
+    set_huge_pages_off = partial(ctypes.CDLL(None).prctl, 41)  # PR_SET_THP_DISABLE
+    set_huge_pages_off(1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        set_huge_pages_off(0, 0, 0, 0)
+
+
+@small_pages()
 def check_memory_is_given_back_as_predicted(comm: MPI.Intracomm) -> None:
     for state in SHARD_STATES:
         model = mlp(6, 3, hidden=30_000)  # 300,003 parameters: 293 pages
