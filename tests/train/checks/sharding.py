@@ -94,7 +94,7 @@ def check_what_was_released_is_not_read(comm: MPI.Intracomm) -> None:
 
 @contextmanager
 def small_pages() -> Iterator[None]:
-    """Let no array have huge pages, which NumPy asks for in parts of the heap: they come and go as a whole."""
+    """Let no array have huge pages, for which NumPy asks: they come and go as a whole."""
     set_huge_pages_off = partial(ctypes.CDLL(None).prctl, 41)  # PR_SET_THP_DISABLE
     set_huge_pages_off(1, 0, 0, 0)
     try:
