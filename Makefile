@@ -19,7 +19,7 @@ test-all: test-env  ## the same with the thorough tests, which find little that 
 	@"$(VENV)/bin/python" -m pytest -n 2 -m "not browser and not slurm and not grading and (thorough or not exercises)" $(TESTS)
 
 test-clusters: test-env  ## start, kill and take over clusters of engines; hangs in notebooks; hosts on this machine
-	@"$(VENV)/bin/python" -m pytest -n 2 -m "clusters and not thorough" $(TESTS)
+	@"$(VENV)/bin/python" -m pytest -n 3 -m "clusters and not thorough" $(TESTS)
 
 test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs Chromium
 	@$(make_env) --add browser

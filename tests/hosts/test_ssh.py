@@ -200,11 +200,12 @@ def test_one_with_another_mpi_one_without_the_lab_and_one_without_the_folder(mac
         machines.on("lab1", f"umount {package}")
         machines.on("lab2", f"umount {shlex.quote(sys.prefix)}")
         machines.on("lab3", f"umount {machines.work}")
-    root = ssh.ROOT
+    copies = {host: shlex.join([f"{ssh.ROOT}/", f"{host}:{ssh.ROOT}/"]) for host in ("lab1", "lab2")}
     assert re.fullmatch(
-        rf"it has Other MPI 1\.2\.3 instead of .*: `rsync -a --delete {root}/ lab1:{root}/.*`", said["lab1"]
+        rf"it has Other MPI 1\.2\.3 instead of .*: `rsync -a --delete {re.escape(copies['lab1'])}.*`",
+        said["lab1"],
     )
-    assert said["lab2"].startswith(f"it has no lab at {sys.prefix}: `rsync -a --delete {root}/ ")
+    assert said["lab2"].startswith(f"it has no lab at {sys.prefix}: `rsync -a --delete {copies['lab2']}")
     program = machines.work / "never.py"
     assert said["lab3"] == f"it has no {program}: `scp {program} lab3:{program}`"
     assert said["lab0"] == "ready"
@@ -441,6 +442,6 @@ def test_ipcluster_as_typed_with_the_host_file_in_its_place(machines: Machines, 
                 lambda: any("labkit.cluster.engine" in line for line in machines.programs()), "engines"
             )
             output = session.run(CONNECT.format(""))
-            assert "on lab0, lab1, lab2, lab3; cluster found running" in output
+            assert "on lab0, lab1, lab2, lab3; connected to the running cluster" in output
         finally:
             job.send_signal(signal.SIGINT)
