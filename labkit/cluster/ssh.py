@@ -113,10 +113,14 @@ def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
 
 
 def hosts_of(cluster_file: Path) -> list[str]:
-    """Return the hosts of the ranks of a cluster; an empty list if they are not known."""
+    """Return the hosts of the ranks of a cluster; an empty list if they are not known.
+
+    In the same file, SLURM's launcher keeps the state of its job, which is no list.
+    """
     name = cluster_file.stem.removeprefix("cluster-")
     with suppress(OSError, ValueError):
-        return list(json.loads(Path(cluster_files(str(cluster_file.parents[1]), name)["job"]).read_text()))
+        found = json.loads(Path(cluster_files(str(cluster_file.parents[1]), name)["job"]).read_text())
+        return found if isinstance(found, list) else []
     return []
 
 
