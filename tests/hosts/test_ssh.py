@@ -191,13 +191,13 @@ def test_one_with_another_mpi_one_without_the_lab_and_one_without_the_folder(mac
     stub.mkdir()
     (stub / "__init__.py").write_text("class rc: pass\n")
     (stub / "MPI.py").write_text("def get_vendor(): return 'Other MPI', (1, 2, 3)\n")
-    machines.on("lab1", f"mount --bind {stub} {package}")
+    machines.on("lab1", shlex.join(["mount", "--bind", str(stub), str(package)]))
     machines.on("lab2", f"mount -t tmpfs tmpfs {shlex.quote(sys.prefix)}")
     machines.on("lab3", f"mount -t tmpfs tmpfs {machines.work}")
     try:
         said = refused(machines)
     finally:
-        machines.on("lab1", f"umount {package}")
+        machines.on("lab1", shlex.join(["umount", str(package)]))
         machines.on("lab2", f"umount {shlex.quote(sys.prefix)}")
         machines.on("lab3", f"umount {machines.work}")
     copies = {host: shlex.join([f"{ssh.ROOT}/", f"{host}:{ssh.ROOT}/"]) for host in ("lab1", "lab2")}
