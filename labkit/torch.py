@@ -1,6 +1,6 @@
 """An all-reduce of the lab inside PyTorch: a communication hook of DistributedDataParallel (DDP).
 
-This is the only module of the lab that imports PyTorch.
+No other module imports PyTorch, except those of labkit.bench that compare the lab with it.
 """
 
 # Annotations are not postponed here: DDP reads those of a hook.

@@ -111,7 +111,7 @@ def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def command(preset: str | None, resume: Path | None, out: Path | None, **options: Any) -> None:
     """Train a model on the ranks that mpiexec started: mpiexec -n 4 labkit train --out run.
 
-    With --hosts, the command starts a rank for each slot of the host file itself.
+    With --hosts, the command itself starts the ranks, one for each slot of the host file.
 
     For each epoch, every rank prints its own and the global loss, its training accuracy, its contribution to
     the averaged gradient, and the time it computed, waited and transferred. At the end, every rank tests its

@@ -113,14 +113,10 @@ def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
 
 
 def hosts_of(cluster_file: Path) -> list[str]:
-    """Return the hosts of the ranks of a cluster; an empty list if they are not known.
-
-    In the same file, SLURM's launcher keeps the state of its job, which is no list.
-    """
+    """Return the hosts of the ranks of a cluster; an empty list if they are not known."""
     name = cluster_file.stem.removeprefix("cluster-")
     with suppress(OSError, ValueError):
-        found = json.loads(Path(cluster_files(str(cluster_file.parents[1]), name)["job"]).read_text())
-        return found if isinstance(found, list) else []
+        return list(json.loads(Path(cluster_files(str(cluster_file.parents[1]), name)["hosts"]).read_text()))
     return []
 
 
@@ -328,7 +324,8 @@ def lost(hosts: Sequence[str]) -> str:
 def sentence(gone: Sequence[str], hosts: Sequence[str]) -> str:
     """Return a sentence about hosts that no longer answer, and their ranks; empty if there are none."""
     ranks = [rank for rank, host in enumerate(hosts) if host in gone]
-    return f"{', '.join(gone)} with {ranks_phrase(ranks)} no longer answers ssh" if gone else ""
+    verb = "answers" if len(gone) == 1 else "answer"
+    return f"{', '.join(gone)} with {ranks_phrase(ranks)} no longer {verb} ssh" if gone else ""
 
 
 def watch(mpiexec: int, hosts: Sequence[str], ready: int) -> NoReturn:
@@ -342,12 +339,12 @@ def watch(mpiexec: int, hosts: Sequence[str], ready: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # mpiexec handles a Ctrl-C
     files, script = files_of_this_cluster(), "echo ready; exec cat"
     if is_cluster := "IPP_PROFILE_DIR" in os.environ:
-        Path(files["job"]).write_text(json.dumps(hosts))
-        folders = shlex.join(os.path.dirname(files[name]) for name in ("engine", "job"))
-        job, engine, part = map(shlex.quote, (files["job"], files["engine"], f"{files['engine']}.part"))
-        script = (  # a host that sees the file `job` shares the folder
-            f"umask 077; test -e {job} || {{ mkdir -p {folders}; rm -f {engine}; }}; echo ready; read size; "
-            f"test -e {job} || {{ head -c $size > {part}; mv {part} {engine}; }}; exec cat >/dev/null"
+        Path(files["hosts"]).write_text(json.dumps(hosts))
+        folders = shlex.join(os.path.dirname(files[name]) for name in ("engine", "hosts"))
+        mark, engine, part = map(shlex.quote, (files["hosts"], files["engine"], f"{files['engine']}.part"))
+        script = (  # a host that sees the file `hosts` shares the folder
+            f"umask 077; test -e {mark} || {{ mkdir -p {folders}; rm -f {engine}; }}; echo ready; read size; "
+            f"test -e {mark} || {{ head -c $size > {part}; mv {part} {engine}; }}; exec cat >/dev/null"
         )
     lives = on_others(hosts, shlex.join(["sh", "-c", script]), *ALIVE)
     for each in lives.values():
@@ -362,7 +359,7 @@ def watch(mpiexec: int, hosts: Sequence[str], ready: int) -> NoReturn:
             each.stdin.flush()  # type: ignore[union-attr]
     while not (gone := [host for host, each in lives.items() if each.poll() is not None]):
         time.sleep(POLL_S)
-    print(f"{sentence(gone, hosts)}: its ranks and all others were ended.", file=sys.stderr, flush=True)
+    print(f"{sentence(gone, hosts)}: all ranks were ended.", file=sys.stderr, flush=True)
     for signum in (signal.SIGTERM, signal.SIGKILL):
         os.kill(mpiexec, signum)
         time.sleep(END_S)

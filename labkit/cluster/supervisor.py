@@ -40,8 +40,8 @@ def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:
     """Return the paths of the files that describe an ipyparallel cluster and its ranks.
 
     ipyparallel writes `cluster`, `client`, `engine` and `engines`; the lab writes `owner` (the notebook that
-    uses the engines), `exits` (how each rank ended), `reports` (hang reports, one line of JSON each) and
-    `job` (the state of the engines' SLURM job).
+    uses the engines), `exits` (how each rank ended), `reports` (hang reports, one line of JSON each), `job`
+    (the state of the engines' SLURM job) and `hosts` (by ssh: the host of each rank).
     """
     security, log = f"{profile_dir}/security", f"{profile_dir}/log"
     controller = f"{security}/ipcontroller-{cluster_id}" if cluster_id else f"{security}/ipcontroller"
@@ -54,6 +54,7 @@ def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:
         "exits": f"{log}/exits-{cluster_id}",
         "reports": f"{log}/reports-{cluster_id}",
         "job": f"{log}/job-{cluster_id}",
+        "hosts": f"{log}/hosts-{cluster_id}",
     }
 
 

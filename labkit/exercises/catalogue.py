@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +38,14 @@ def find(name: str) -> Exercise:
                 if exercise.name == name:
                     return exercise
     raise UnknownExercise(f"there is no exercise called {name}")
+
+
+def is_exercise(name: str) -> bool:
+    """Return whether an exercise has this name."""
+    with suppress(UnknownExercise):
+        find(name)
+        return True
+    return False
 
 
 @cache

@@ -156,7 +156,7 @@ def cell_text(function: Callable[..., Any]) -> str:
     return textwrap.dedent(inspect.getsource(function))
 
 
-def helpers(function: Callable[..., Any], exercise: Exercise) -> list[str]:
+def helpers(function: Callable[..., Any], exercise: Exercise) -> dict[str, str]:
     """Return the texts of the functions in other cells that a function calls, directly or through others.
 
     Of an exercise that is not solved yet, it calls the reference. The exercise brings some functions itself.
@@ -173,7 +173,7 @@ def helpers(function: Callable[..., Any], exercise: Exercise) -> list[str]:
                 with suppress(OSError):
                     found[name] = textwrap.dedent(inspect.getsource(other))
                     left.append(other)
-    return list(found.values())
+    return found
 
 
 def names_used(function: Callable[..., Any]) -> dict[str, FunctionType]:
@@ -224,11 +224,13 @@ def _answer(function: Callable[..., Any], exercise: Exercise) -> Answer:
         return Answer(_not_checked(name, f"the text of your cell is not known ({error})"), False)
     if is_stub(text, name):
         return Answer(f"{name}: not written yet; {USE}.", False)
-    text += "".join(f"\n\n{each}" for each in helpers(function, exercise))
-    found = judge_text(exercise, text)
+    called = helpers(function, exercise)
+    found = judge_text(exercise, "\n\n".join([text, *called.values()]))
     if found.check_failed:
         return Answer(_not_checked(name, found.finding), False)
-    record.note(name, found.passed, text)
+    # The program that `collect` writes has the functions of other exercises at places of their own.
+    kept = [text, *(each for other, each in called.items() if not catalogue.is_exercise(other))]
+    record.note(name, found.passed, "\n\n".join(kept))
     if found.passed:
         points = counted(exercise.points, "point")
         cases = counted(found.cases, "case")

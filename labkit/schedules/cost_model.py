@@ -35,7 +35,7 @@ def cost(schedule: Schedule, nbytes: int, model: CostModel, itemsize: int = 4) -
 def cost_terms(schedule: Schedule, nbytes: int, model: CostModel, itemsize: int = 4) -> np.ndarray:
     """Return the factors of α, β and γ: messages, bytes sent and bytes reduced. Shape: (3,).
 
-    They are those of the slowest rank in each round, which `model` decides, summed over the rounds.
+    In each round, count those of the slowest rank according to `model`; add up the rounds.
     """
     total = np.zeros(3)
     for round_, sizes in rounds_with_sizes(schedule, nbytes, itemsize):

@@ -322,7 +322,7 @@ def _length(settings: Settings, batches: Batches) -> tuple[int, int]:
 def _parts(settings: Settings, ranks: int) -> Parts:
     """Return the bottlenecks, the links to emulate if any, and what averages the gradients.
 
-    Raise ValueError if --bottleneck or --link is wrong, or no algorithm can aggregate so.
+    Raise ValueError if --bottleneck or --link is invalid, or if the algorithm cannot compute --aggregate.
     """
     bottlenecks = [bottleneck.parse(text) for text in settings.bottleneck]
     default = parse_link(settings.link) if settings.link else None

@@ -33,7 +33,7 @@ NO_FOLDERS = *NEW_PLACES, "absent", "empty", "file"
 UNKNOWN = "--nonsense", "--ou", "-z", "--out=", "--json=", "---", "--no-lr"
 TRAIN = "train --out out --iterations 1"
 
-# Each command's option or argument, and what it must not accept.
+# For each command, an option or argument and values that the command must refuse.
 OPTIONS: list[tuple[str, Sequence[str]]] = [
     ("lab -n", COUNTS),
     ("lab --copy-only -n", COUNTS),

@@ -181,3 +181,14 @@ def test_cells_are_judged_as_a_student_runs_them(
         define(number, text, names)
     checking.check(names["linear_backward"])
     assert re.search(expected, " ".join(capsys.readouterr().out.split()))
+
+
+def test_a_function_of_another_exercise_is_not_kept_as_a_part_of_the_answer(judged: Any) -> None:
+    judged(Verdict(True, cases=6))
+    names: dict[str, Any] = {}
+    define(0, "def times(a, b):\n    return a @ b\n", names)
+    define(1, "def softmax_cross_entropy(logits, labels):\n    return logits, labels\n", names)
+    define(2, BACKWARD.format("times(dy, w.T), softmax_cross_entropy(x, dy), 0"), names)
+    checking.check(names["linear_backward"])
+    kept = record.load()["linear_backward"]["cell"]
+    assert "def times(" in kept and "def softmax_cross_entropy(" not in kept
