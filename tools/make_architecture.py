@@ -98,7 +98,8 @@ def missing() -> list[str]:
 
 
 def text(x: float, y: float, words: str, *, size: int = 13, colour: str = "#111111", more: str = "") -> str:
-    return f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{colour}" {more}>{escape(words)}</text>'
+    shown = f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{colour}" {more}>{escape(words)}</text>'
+    return shown if words else ""
 
 
 def box(x: float, y: float, width: float, step: Step, fill: str = WHITE) -> str:
