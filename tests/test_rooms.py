@@ -40,25 +40,25 @@ ROOMS = [
 ]
 WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts"]
 
-# The lines that a room may have, with comments and docstrings. They should only fall: a change that adds
-# lines to a full room takes something away first.
+# The lines that a room may have, with comments and docstrings, in steps of 50. They should only fall: a
+# change that adds lines to a full room takes something away first.
 MOST_LINES = {
-    "mpiwatch": 9_267,
-    "labkit": 407,  # beside the rooms
-    "labkit/nn": 1_965,
-    "labkit/data": 1_077,
-    "labkit/reports": 386,
-    "labkit/schedules": 1_080,
-    "labkit/hosts": 741,
-    "labkit/comm": 2_743,
-    "labkit/train": 4_158,
-    "labkit/cluster": 3_681,
-    "labkit/doctor": 596,
-    "labkit/bench": 1_370,
-    "labkit/exercises": 10_955,
-    "labkit/plots": 1_148,
-    "labkit/cli": 2_326,
-    "tests": 25_206,
+    "mpiwatch": 9_300,
+    "labkit": 450,  # beside the rooms
+    "labkit/nn": 2_000,
+    "labkit/data": 1_100,
+    "labkit/reports": 400,
+    "labkit/schedules": 1_100,
+    "labkit/hosts": 750,
+    "labkit/comm": 2_750,
+    "labkit/train": 4_200,
+    "labkit/cluster": 3_700,
+    "labkit/doctor": 600,
+    "labkit/bench": 1_400,
+    "labkit/exercises": 11_000,
+    "labkit/plots": 1_150,
+    "labkit/cli": 2_350,
+    "tests": 25_250,
 }
 MOST_FILES, MOST_PACKAGES = 201, 18
 

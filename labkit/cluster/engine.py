@@ -28,7 +28,8 @@ def main() -> None:
     recorder = os.getpid()
     die_with_proxy()
     by_ssh = os.path.basename(os.environ.get("IPP_PROFILE_DIR", "")) == "profile_ssh"
-    if by_ssh:  # no supervisor on this machine removes what killed ranks leave
+    on_other_machines = by_ssh or "SLURM_JOB_ID" in os.environ
+    if on_other_machines:  # no supervisor there removes what killed ranks leave
         sweep_after_this_job()
     child = os.fork()
     if child == 0:
@@ -46,7 +47,7 @@ def main() -> None:
     file = os.open(files_of_this_cluster()["exits"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(file, f"{child} {code}\n".encode())
     os.close(file)
-    if by_ssh or not {TOKEN, "SLURM_JOB_ID"}.isdisjoint(os.environ):
+    if on_other_machines or TOKEN in os.environ:
         # Between several hosts MPICH reports a rank that a signal killed, but not one with an exit code.
         os.kill(recorder, signal.SIGKILL)
     os._exit(code if code >= 0 else 128 - code)
