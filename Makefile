@@ -5,7 +5,7 @@ VENV ?= .venv
 ADD ?=  # extras of pyproject.toml, such as grading
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 
-.PHONY: lab test test-all test-clusters test-browser test-slurm test-grading exercises corpus book wheel env test-env notebooks times picture lint lock clean
+.PHONY: lab test test-all test-clusters test-browser test-slurm test-grading exercises corpus book wheel env test-env notebooks benchmarks times picture lint lock clean
 
 make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))" --add "$(strip $(ADD))"
 
@@ -58,6 +58,9 @@ notebooks: test-env  ## run all notebooks and save their outputs, ready to commi
 picture: test-env  ## draw docs/lab.gif (the README's ring, and a hang on real ranks) and docs/architecture-*.svg
 	@"$(VENV)/bin/python" tools/make_picture.py
 	@"$(VENV)/bin/python" tools/make_architecture.py
+
+benchmarks: test-env  ## measure the lab against its peers (pip install torch); fill in docs/benchmarks.md
+	@"$(VENV)/bin/python" tools/make_benchmarks.py
 
 times: test-env  ## measure how long each cell of the solved notebooks takes; fill in docs/instructors.md
 	@folder=$$(mktemp -d); "$(VENV)/bin/labkit" solutions "$$folder" && \
