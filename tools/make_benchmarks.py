@@ -64,7 +64,11 @@ def rows_of(title: str, command: str, wanted: str) -> list[str]:
 
 def line(row: dict[str, str | float]) -> str:
     ours, theirs, ratio = (float(row[name]) for name in ("ours", "theirs", "ratio"))
-    return f"| {row['case']} | {ours:.4g} {row['unit']} | {row['against']} | {theirs:.4g} | {ratio:.2f} |"
+    return f"| {row['case']} | {_digits(ours)} {row['unit']} | {row['against']} | {_digits(theirs)} | {ratio:.2f} |"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def machine() -> str:
