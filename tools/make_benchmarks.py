@@ -64,7 +64,8 @@ def rows_of(title: str, command: str, wanted: str) -> list[str]:
 
 def line(row: dict[str, str | float]) -> str:
     ours, theirs, ratio = (float(row[name]) for name in ("ours", "theirs", "ratio"))
-    return f"| {row['case']} | {_digits(ours)} {row['unit']} | {row['against']} | {_digits(theirs)} | {ratio:.2f} |"
+    ends = f"{row['case']} | {_digits(ours)} {row['unit']} | {row['against']} | {_digits(theirs)}"
+    return f"| {ends} | {ratio:.2f} |"
 
 
 def _digits(value: float) -> str:
