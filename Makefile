@@ -7,6 +7,9 @@ TESTS ?=  # all by default; for example TESTS=tests/cluster
 
 .PHONY: lab test test-all test-clusters test-browser test-slurm test-grading exercises corpus book wheel env test-env notebooks times picture lint lock clean
 
+# Each process that a recipe starts imports NumPy and much else, which takes three times as long without bytecode.
+unexport PYTHONDONTWRITEBYTECODE
+
 make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))" --add "$(strip $(ADD))"
 
 lab: env  ## make the environment, start four MPI engines, open JupyterLab
