@@ -1,8 +1,8 @@
-"""What pytest loads before its plugins: nbval's import of jsonschema would compile a grammar that nothing here needs.
+"""Loaded before plugins: nbval imports jsonschema, which would compile a grammar for more than a second.
 
-It is that of international addresses, and takes each worker more than a second.
+It is that of international addresses, which no test needs, and each worker would compile it.
 """
 
 import sys
 
-sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # jsonschema then leaves the format unchecked
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # jsonschema does without
