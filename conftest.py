@@ -44,6 +44,7 @@ LONG = (
     "tests/train/",
     "tests/test_make_env.py",
     "tests/mpiwatch/",
+    "tests/comm/",
     "tests/test_wheel.py",
 )
 WITHOUT_RANKS = ("tests/cli/", "tests/data/", "tests/nn/", "tests/plots/", "tests/schedules/")
