@@ -6,7 +6,7 @@ ADD ?=  # extras of pyproject.toml, such as grading
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 # For `make quick`: each check on three ranks, a notebook on engines, two answers that are judged, and what needs no ranks.
 QUICK = tests/test_checks.py notebooks/00_meet_the_cluster.ipynb tests/exercises/test_corpus.py \
-	$(addprefix tests/,data nn plots schedules test_launch.py test_rooms.py test_units.py bench/test_step.py comm/test_auto.py) \
+	$(addprefix tests/,data nn plots/test_timeline.py plots/test_collectives.py schedules test_launch.py test_rooms.py test_units.py bench/test_step.py comm/test_auto.py) \
 	$(patsubst %,tests/cli/test_%.py,cli train_options working_copies) \
 	$(patsubst %,tests/cluster/test_%.py,ownership slurm_text view_and_output_text wrapped_messages) \
 	$(patsubst %,tests/exercises/test_%.py,checking compare job_script judge transport) \
