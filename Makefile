@@ -4,8 +4,19 @@ MPI ?=  # mpich or openmpi; by default the one that the environment has, at firs
 VENV ?= .venv
 ADD ?=  # extras of pyproject.toml, such as grading
 TESTS ?=  # all by default; for example TESTS=tests/cluster
+# For `make quick`: each check on three ranks, a notebook on engines, two answers that are judged, and what needs no ranks.
+QUICK = tests/test_checks.py notebooks/00_meet_the_cluster.ipynb tests/exercises/test_corpus.py \
+	$(addprefix tests/,data nn plots/test_timeline.py plots/test_collectives.py schedules test_launch.py test_rooms.py test_units.py bench/test_step.py comm/test_auto.py) \
+	$(patsubst %,tests/cli/test_%.py,cli train_options working_copies) \
+	$(patsubst %,tests/cluster/test_%.py,ownership slurm_text view_and_output_text wrapped_messages) \
+	$(patsubst %,tests/exercises/test_%.py,checking compare job_script judge transport) \
+	$(patsubst %,tests/mpiwatch/test_%.py,circles deadlock machines recorder report) \
+	$(patsubst %,tests/train/test_%.py,bottleneck buckets checkpoints)
 
-.PHONY: lab test test-all test-clusters test-browser test-slurm test-grading exercises corpus book wheel env test-env notebooks benchmarks times picture lint lock clean
+.PHONY: lab test quick test-all test-clusters test-browser test-slurm test-grading exercises corpus book wheel env test-env notebooks benchmarks times picture lint lock clean
+
+# Each process that a recipe starts imports NumPy and much else, which takes three times as long without bytecode.
+unexport PYTHONDONTWRITEBYTECODE
 
 make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))" --add "$(strip $(ADD))"
 
@@ -14,6 +25,10 @@ lab: env  ## make the environment, start four MPI engines, open JupyterLab
 
 test: test-env  ## make the environment, run the tests, the notebooks among them
 	@"$(VENV)/bin/python" -m pytest -n 4 $(TESTS)
+
+quick: test-env  ## in a minute, most of what `make test` finds: for every change while one works
+	@"$(VENV)/bin/ruff" check . && "$(VENV)/bin/ruff" format --check --quiet . && \
+	"$(VENV)/bin/python" -m pytest -n 3 -k "not test_check[1-" $(QUICK)
 
 test-all: test-env  ## the same with the thorough tests, which find little that the others miss
 	@"$(VENV)/bin/python" -m pytest -n 2 -m "not browser and not slurm and not grading and (thorough or not exercises)" $(TESTS)

@@ -39,7 +39,14 @@ CELL_LIMIT_S = pytest.StashKey[float]()  # the option --nbval-cell-timeout, for 
 LEFT_BEHIND_S = 20  # for processes to end whose owner has ended
 # What takes longest runs first, and what starts no ranks runs last: it is short, so no worker waits long for
 # another. Between two notebooks come some files of tests, so that few clusters start at the same time.
-LONG = ("tests/test_checks.py", "tests/train/", "tests/mpiwatch/", "tests/comm/")
+LONG = (
+    "tests/test_checks.py",
+    "tests/train/",
+    "tests/test_make_env.py",
+    "tests/mpiwatch/",
+    "tests/comm/",
+    "tests/test_wheel.py",
+)
 WITHOUT_RANKS = ("tests/cli/", "tests/data/", "tests/nn/", "tests/plots/", "tests/schedules/")
 FILES_BETWEEN_NOTEBOOKS = 4
 left_behind: list[str] = []  # a line for each process that was left behind

@@ -37,11 +37,11 @@ def test_each_part_stands_beside_labkits(program: Path) -> None:
 
 def test_a_slow_part_is_seen_where_it_is(program: Path) -> None:
     head = "def ring_sum(comm, array):\n"
-    slow = f"{head}    __import__('time').sleep(0.02)\n"
+    slow = f"{head}    __import__('time').sleep(0.1)\n"
     program.write_text(program.read_text().replace(head, slow))
     rows = json.loads(bench(program).stdout)
-    ratios = {row["case"].rpartition("/")[2]: row["ours"] for row in rows}
-    assert ratios["averaging"] > 20 > ratios["gradient"]
+    took = {row["case"].rpartition("/")[2]: row["ours"] for row in rows}
+    assert took["averaging"] > 100 and took["averaging"] > took["gradient"]
 
 
 @pytest.mark.parametrize(

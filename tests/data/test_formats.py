@@ -154,7 +154,7 @@ def damaged(content: bytes, draw: st.DataObject) -> bytes:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("inside", [False, True])
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=75)
 @given(draw=st.data())
 def test_damaged_files_are_refused_or_read_as_written(
     name: str, inside: bool, tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject
@@ -192,7 +192,7 @@ def test_a_gzip_file_with_more_or_less_than_one_member_is_refused(tmp_path: Path
         assert not (tmp_path / "file").exists()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(draw=st.data())
 def test_any_samples_can_be_read_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject

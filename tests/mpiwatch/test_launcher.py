@@ -32,7 +32,7 @@ sys.meta_path.insert(0, Only())
 HANGS = "from mpi4py import MPI\ncomm = MPI.COMM_WORLD\ncomm.Barrier()\ncomm.rank or comm.allreduce(1)\n"
 
 
-@pytest.mark.parametrize("options", [[], ["--strict"]])
+@pytest.mark.parametrize("options", [thorough([]), ["--strict"]])  # which imports more
 def test_it_needs_mpi4py_and_numpy_alone(tmp_path: Path, options: list[str]) -> None:
     program = tmp_path / "hangs.py"
     program.write_text(HANGS)

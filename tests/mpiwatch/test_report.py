@@ -27,6 +27,7 @@ from mpiwatch.report import (
     title,
 )
 from mpiwatch.snapshot import mismatch, take_snapshot
+from tests.conftest import thorough
 
 FLOAT32, SUM = dtype_number("f", 4), 0
 LINES = [
@@ -38,6 +39,7 @@ LINES = [
     "plt.title('$x_1 | x_2$')",
     "",
 ]
+OTHER_REASONS = [reason for reason in Reason if reason not in (Reason.INTERRUPTED, Reason.TIMED_OUT)]
 
 
 def note(recorder: FlightRecorder, rank: int, number: int, operation: str, **details: int) -> None:
@@ -160,7 +162,7 @@ def test_a_rank_that_has_just_called_is_shown_with_the_ranks_in_the_same_call(
 
 @pytest.mark.parametrize("line", LINES)
 @pytest.mark.parametrize("activity", list(Activity))
-@pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.INTERRUPTED])
+@pytest.mark.parametrize("reason", [Reason.TIMED_OUT, *map(thorough, OTHER_REASONS)])
 def test_a_student_line_is_quoted_as_it_is(reason: Reason, activity: Activity, line: str) -> None:
     place = f"cell line 3: `{line}`"
     raised, blocked = activity is Activity.RAISED, activity is Activity.WAITING_FOR_MESSAGE

@@ -1,4 +1,4 @@
-"""Save a run repeatedly, killed at a later moment each time: python killed_saves.py DIRECTORY.
+"""Save a run repeatedly, killed at a later moment each time: python killed_saves.py DIRECTORY EVERY.
 
 Moment k is the k-th call or return of a labkit function while saving. After each kill, every visible file
 must be byte for byte the old one or the new one, and `prepare` must remove all other files.
@@ -50,7 +50,7 @@ def save_until_call(kill_at: int, directory: Path) -> None:
 
 
 def main() -> None:
-    """Kill a save at every second moment and check the files."""
+    """Kill a save at every EVERYth moment and check the files."""
     os.fsync = lambda file: None  # slow, and it matters to killed machines only
     top = Path(sys.argv[1])
     directory, reference = top / "run", top / "reference"
@@ -60,7 +60,7 @@ def main() -> None:
     new = contents(reference)
     old = contents(directory)
     moments = seen_old = seen_new = leftovers = 0
-    for kill_at in count(1, 2):
+    for kill_at in count(1, int(sys.argv[2])):
         for name, data in old.items():
             (directory / name).write_bytes(data)
         child = os.fork()

@@ -36,7 +36,7 @@ def test_equal_ranks_take_the_time_of_the_cost_model(make, p):
     assert simulate(make(p), uneven, network).seconds <= cost(make(p), uneven, MODEL) * (1 + 1e-12)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.sampled_from([*SCHEDULES, all_at_once]),
     st.integers(1, 9),

@@ -41,7 +41,7 @@ def test_every_schedule_computes_its_collective(name, p):
         verify(make(p))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=14))
 def test_hierarchical_works_with_nodes_of_any_size_in_any_order(nodes):
     verify(schedules.hierarchical(len(nodes), tuple(nodes)))
@@ -107,7 +107,7 @@ def test_a_dropped_repeated_or_flipped_transfer_is_found(make, mistake):
                 verify(with_mistake(make(p), where, mistake))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=7), st.data())
 def test_a_mistake_in_the_hierarchical_schedule_is_found(nodes, data):
     schedule = schedules.hierarchical(len(nodes), tuple(nodes))

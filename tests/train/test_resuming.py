@@ -142,7 +142,7 @@ def test_results_that_are_lost_are_made_again_from_the_checkpoint(finished: Path
     assert len(events[0]) == len(events[1])
     found, first = (json.loads((each / "run.json").read_text()) for each in (lost, finished))
     assert found["started"] == first["started"]
-    assert found["ended"][0]["total_s"] == pytest.approx(first["ended"][0]["total_s"], abs=1)
+    assert found["ended"][0]["total_s"] >= tables[0][0, :, 2].sum()  # the time of the steps, taken before
 
 
 def test_what_a_complete_training_cannot_become_is_refused(finished: Path, tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ def test_the_job_ends_if_one_rank_fails(rank: int) -> None:
     assert f"labkit test: rank {rank} of 3 failed: RuntimeError: out of paper" in done.stdout
 
 
-def test_no_file_is_half_written_whenever_saving_is_killed(tmp_path: Path) -> None:
-    done = run(1, PROGRAMS / "killed_saves.py", tmp_path)
+@pytest.mark.parametrize("every", [7, thorough(1)])
+def test_no_file_is_half_written_whenever_saving_is_killed(every: int, tmp_path: Path) -> None:
+    done = run(1, PROGRAMS / "killed_saves.py", tmp_path, every)
     assert done.returncode == 0 and "moments" in done.stdout, done.stdout
