@@ -27,7 +27,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.bench.collectives import TIMEOUT, gloo
-from labkit.bench.pytorch import LR, MOMENTUM, WEIGHT_DECAY, pytorch_model
+from labkit.bench.pytorch import LR, MOMENTUM, WEIGHT_DECAY, has_fsdp2, pytorch_model
 from labkit.bench.rows import Row, rows_of
 from labkit.bench.step import batch_for
 from labkit.comm import ALGORITHMS, sleeping_barrier
@@ -94,9 +94,10 @@ class Time:
         """
         first, *others = steps
         n = len(others)
+        gathers = [sum(b - a for a, b in step.gathers if b <= step.ready) for step in others]
         return cls(
             (others[-1].done - first.done) / n,
-            sum(step.ready - step.begin for step in others) / n,
+            (sum(step.ready - step.begin for step in others) - sum(gathers)) / n,
             sum(step.wait_s for step in others) / n,
             sum(step.transfer_s for step in others) / n,
         )
@@ -139,6 +140,8 @@ def compare(
     with gloo(comm) as all_reduce:
         pytorch = all_reduce is not None
         cases = cases_of(comm.size, batch, scaling, one_node=one_node, pytorch=pytorch)
+        if pytorch and not has_fsdp2():
+            cases = [case for case in cases if case.setup != FSDP2]
         times = measure(comm, model, cases, rounds, report, one_node=one_node)
     machines = dict(comm.allgather((machine(), cores())))
     limit = core_limit(sorted({case.p for case in cases}), sum(machines.values()))

@@ -138,8 +138,9 @@ def end_by_sigkill(job: subprocess.Popen[str], chance: random.Random) -> None:
 
 @pytest.mark.parametrize("kills", [3, thorough(20)])
 def test_a_storm_of_kills_changes_no_bit_of_a_sharded_run(kills: int, tmp_path: Path) -> None:
-    """Four ranks, killed again after each resumption. On three ranks the rest gives the same up to rounding."""
-    chance, storm, calm, three = random.Random(kills), tmp_path / "storm", tmp_path / "calm", tmp_path / "three"
+    """Four ranks are killed after each resumption. On three ranks, the rest gives the same up to rounding."""
+    chance = random.Random(kills)
+    storm, calm, three = (tmp_path / name for name in ("storm", "calm", "three"))
     words = (
         "--model", "mlp", "--samples", "90", "--batch", "30", "--shard", "shuffled", "--optimizer", "adamw",
         "--shard-state", "parameters", "--algorithm", "ring", "--bucket-mb", "0.004",

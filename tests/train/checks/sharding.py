@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from labkit.comm import ALGORITHMS, Averaging, CountingComm, EmulatedComm, Link
 from labkit.data import strided
-from labkit.nn import SGD, AdamW, Model, flat, lenet5, mlp
+from labkit.nn import SGD, AdamW, Model, flat, lenet5, mlp, vgg11
 from labkit.nn.layers import Dense, ReLU
 from labkit.nn.model import Classifier
 from labkit.train import Batches, Buckets, Contributions, sharding, train
@@ -73,6 +73,42 @@ def check_sharded_weights_are_plain_ones_bit_for_bit(comm: MPI.Intracomm) -> Non
             if "optimizer" in kind:
                 near = trained(comm, **{**settings, "algorithm": ALGORITHMS["mpi"]}, shard_state=state)
                 np.testing.assert_allclose(near.params, expected.params, rtol=0, atol=2e-5)
+
+
+def differences(comm: MPI.Intracomm, make: Any, optimizer: Any, **settings: Any) -> dict[str, float]:
+    """Return by how much a weight differs, at most, from plain training with or without the same buckets.
+
+    A hundred steps of five samples each, so that ranks have batches of different sizes.
+    """
+    model = make()
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(25, *model.input_shape)).astype(np.float32)
+    mine, y = strided(25, comm.rank, comm.size), rng.integers(0, 3, 25)
+
+    def weights(**settings: Any) -> np.ndarray:
+        model = make()
+        kind = {"epochs": 20, "lr": 0.001 if optimizer is AdamW else 0.01, **settings}
+        train(comm, model, Batches(comm, x[mine], y[mine], 5), optimizer=optimizer(model.params), **kind)
+        return model.params
+
+    found, whole = {}, weights(**settings)
+    for name in "ring", "mpi":
+        kind = {"algorithm": ALGORITHMS[name], "buckets": Buckets(60_000, 10_000), **settings}
+        plain = weights(**kind)
+        for state in SHARDED:
+            sharded = weights(**kind, shard_state=state)
+            found[f"{name}, {state}, same buckets"] = float(np.abs(sharded - plain).max())
+            found[f"{name}, {state}, no buckets"] = float(np.abs(sharded - whole).max())
+    return found
+
+
+def a_hundred_steps_of_every_model(comm: MPI.Intracomm) -> None:
+    """Compare all sharded runs with plain ones; takes minutes (see test_a_hundred_sharded_steps)."""
+    for make in deep, lenet5, partial(vgg11, width=8):
+        for optimizer in OPTIMIZERS[:2]:
+            for name, difference in differences(comm, make, optimizer).items():
+                most = 0.0 if name.startswith("ring") and name.endswith("same buckets") else 1e-4
+                assert difference <= most, (make, optimizer, name, difference)
 
 
 @contextmanager
