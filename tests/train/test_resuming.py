@@ -118,18 +118,20 @@ def test_a_run_killed_at_any_moment_is_resumed_to_the_same_results(
         assert files(tmp_path / str(kill)).keys() == {*RESULTS, "checkpoint.npz"}, kill
 
 
-def end_by_sigkill(job: subprocess.Popen[str], chance: random.Random) -> None:
-    """Kill all processes of a run, or one of its ranks; the others then end by themselves.
+def end_by_sigkill(job: subprocess.Popen[str], victim: int | None) -> None:
+    """Kill this rank of a run, so that the launcher ends the others; or all processes.
 
     Check that the run was going on, and that it leaves no process and nothing in shared memory.
     """
-    family = psutil.Process(job.pid).children(recursive=True)
-    ranks = [each for each in family if [*TRAIN] == each.cmdline()[1 : 1 + len(TRAIN)]]
+    family, ranks = psutil.Process(job.pid).children(recursive=True), []
+    for each in family:
+        with suppress(psutil.NoSuchProcess):
+            ranks += [each] if each.cmdline()[1 : 1 + len(TRAIN)] == [*TRAIN] else []
     segments = segments_of(ranks)
-    if chance.random() < 0.5:
+    if victim is None:
         kill_tree(job)
     else:
-        chance.choice(ranks).kill()
+        ranks[victim].kill()
         job.communicate(timeout=DEADLINE_S)
     assert job.returncode != 0, "the run had ended before"
     _, alive = psutil.wait_procs(family, timeout=DEADLINE_S)
@@ -156,7 +158,7 @@ def test_a_storm_of_kills_changes_no_bit_of_a_sharded_run(kills: int, tmp_path: 
                 pass
             if chance.random() < 0.5:
                 wait_for(f".checkpoint.npz*{UNFINISHED}", job, storm)
-            end_by_sigkill(job, chance)
+            end_by_sigkill(job, chance.randrange(4) if kill % 2 else None)
         if kill == kills // 2:
             shutil.copytree(storm, three)
     [ended, again, unbroken] = run_commands(

@@ -91,9 +91,9 @@ def differences(comm: MPI.Intracomm, make: Any, optimizer: Any, **settings: Any)
         train(comm, model, Batches(comm, x[mine], y[mine], 5), optimizer=optimizer(model.params), **kind)
         return model.params
 
-    found, whole = {}, weights(**settings)
+    found, whole, nbytes = {}, weights(**settings), model.params.nbytes
     for name in "ring", "mpi":
-        kind = {"algorithm": ALGORITHMS[name], "buckets": Buckets(60_000, 10_000), **settings}
+        kind = {"algorithm": ALGORITHMS[name], "buckets": Buckets(nbytes / 4, nbytes / 16), **settings}
         plain = weights(**kind)
         for state in SHARDED:
             sharded = weights(**kind, shard_state=state)
