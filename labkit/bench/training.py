@@ -8,7 +8,8 @@ hold (buckets of 25 MB), except that it does not broadcast the buffers before ea
 not do so either.
 
 The set-ups are those of report C: 1 is one rank alone, 2a averages through the root, 2b by all-reduce, and 3
-averages bucket by bucket while the backward pass goes on, as DDP does.
+averages bucket by bucket while the backward pass goes on, as DDP does. Then there is sharded training: ZeRO-3
+by the ring, and PyTorch's FSDP2, which shards each convolutional and dense layer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.bench.collectives import TIMEOUT, gloo
-from labkit.bench.pytorch import LR, MOMENTUM, WEIGHT_DECAY, pytorch_model
+from labkit.bench.pytorch import LR, MOMENTUM, WEIGHT_DECAY, has_fsdp2, pytorch_model
 from labkit.bench.rows import Row, rows_of
 from labkit.bench.step import batch_for
 from labkit.comm import ALGORITHMS, sleeping_barrier
@@ -37,12 +38,14 @@ from labkit.train import Batches, Buckets, Callback, Step, train
 from mpiwatch.processes import cores
 
 ALONE, ROOT, ALLREDUCE, OVERLAP = "one-rank", "root", "allreduce", "overlap"
-SHARED_MEMORY, RING, NO_AVERAGING = "shared-memory", "ring", "no-averaging"
+SHARED_MEMORY, RING, NO_AVERAGING, ZERO_3 = "shared-memory", "ring", "no-averaging", "zero-3"
 DDP, DDP_NO_OVERLAP, DDP_NO_SYNC, TORCH_ALONE = "ddp-gloo", "ddp-no-overlap", "ddp-no-sync", "torch-one-rank"
 DDP_HOOK = "ddp-hook/ring"  # DDP that averages by the lab's ring
+FSDP2 = "fsdp2"
 
 IN_REPORT = {ALONE: "1", ROOT: "2a", ALLREDUCE: "2b", OVERLAP: "3", DDP: "3"}
-BY_PYTORCH = DDP, DDP_HOOK, DDP_NO_OVERLAP, DDP_NO_SYNC, TORCH_ALONE
+BY_PYTORCH = DDP, DDP_HOOK, DDP_NO_OVERLAP, DDP_NO_SYNC, FSDP2, TORCH_ALONE
+AGAINST = {ALONE: (TORCH_ALONE,), ZERO_3: (FSDP2, OVERLAP)}
 
 
 class Case(NamedTuple):
@@ -91,9 +94,10 @@ class Time:
         """
         first, *others = steps
         n = len(others)
+        gathers = [sum(b - a for a, b in step.gathers if b <= step.ready) for step in others]
         return cls(
             (others[-1].done - first.done) / n,
-            sum(step.ready - step.begin for step in others) / n,
+            (sum(step.ready - step.begin for step in others) - sum(gathers)) / n,
             sum(step.wait_s for step in others) / n,
             sum(step.transfer_s for step in others) / n,
         )
@@ -114,7 +118,8 @@ def cases_of(p: int, batch: int, scaling: str | None, *, one_node: bool, pytorch
     if scaling:
         names = [ALLREDUCE, after, OVERLAP, DDP]
     else:
-        names = [ROOT, ALLREDUCE, after, OVERLAP, NO_AVERAGING, DDP, DDP_HOOK, DDP_NO_OVERLAP, DDP_NO_SYNC]
+        names = [ROOT, ALLREDUCE, after, OVERLAP, ZERO_3, NO_AVERAGING]
+        names += [DDP, DDP_HOOK, DDP_NO_OVERLAP, DDP_NO_SYNC, FSDP2]
     alone = 1 if scaling == "weak" else p  # local batches that one rank takes by itself
     found = [Case(name, 1, alone * batch) for name in (ALONE, TORCH_ALONE)]
     for ranks in range(2 if scaling else max(2, p), p + 1):
@@ -135,6 +140,8 @@ def compare(
     with gloo(comm) as all_reduce:
         pytorch = all_reduce is not None
         cases = cases_of(comm.size, batch, scaling, one_node=one_node, pytorch=pytorch)
+        if pytorch and not has_fsdp2():
+            cases = [case for case in cases if case.setup != FSDP2]
         times = measure(comm, model, cases, rounds, report, one_node=one_node)
     machines = dict(comm.allgather((machine(), cores())))
     limit = core_limit(sorted({case.p for case in cases}), sum(machines.values()))
@@ -265,13 +272,15 @@ def _options(setup: str, one_node: bool) -> dict[str, Any]:
     """Return the options of `train` that make a set-up."""
     if setup == OVERLAP:
         return {"algorithm": ALGORITHMS[without_overlap(one_node)], "buckets": Buckets()}
+    if setup == ZERO_3:
+        return {"algorithm": ALGORITHMS[RING], "shard_state": "parameters"}
     if setup == NO_AVERAGING:
         return {"algorithm": _no_averaging}
     return {"algorithm": ALGORITHMS[setup if setup in (ROOT, SHARED_MEMORY, RING) else "mpi"]}
 
 
 class Torch:
-    """The PyTorch models of this rank: one for each number of ranks, and one more for those with a hook.
+    """The PyTorch models of this rank: one for each number of ranks, and more with a hook and for FSDP2.
 
     The process group must exist, with the ranks of `comm` (`labkit.bench.collectives.gloo`). Collective.
     """
@@ -279,35 +288,47 @@ class Torch:
     def __init__(self, name: str, comm: MPI.Intracomm, cases: Iterable[Case]) -> None:
         import torch  # noqa: PLC0415
 
-        self._models: dict[tuple[int, bool], Any] = {}
+        self._models: dict[tuple[int, str], Any] = {}
         self._groups: dict[int, Any] = {}
-        sizes = {(case.p, case.setup == DDP_HOOK) for case in cases}
+        sizes = {self._key(case) for case in cases}
         for p in sorted({p for p, _ in sizes}):
             group = torch.distributed.new_group(list(range(p)), timeout=TIMEOUT)
             if comm.rank < p:
                 self._groups[p] = group
-        for p, hooked in sorted(sizes):
-            if hooked:
+        for p, kind in sorted(sizes):
+            if kind == DDP_HOOK:
                 ranks = cast(MPI.Intracomm, comm.Split(0 if comm.rank < p else MPI.UNDEFINED, comm.rank))
             if comm.rank >= p:
                 continue
             model = pytorch_model(name)[0]
-            if p > 1:
+            if kind == FSDP2:
+                from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+
+                mesh = torch.distributed.DeviceMesh.from_group(self._groups[p], "cpu")
+                for layer in model:
+                    if isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
+                        fully_shard(layer, mesh=mesh)
+                fully_shard(model, mesh=mesh)
+            elif p > 1:
                 wrapper = torch.nn.parallel.DistributedDataParallel
                 with warnings.catch_warnings():  # new versions want another name, which older ones lack
                     warnings.simplefilter("ignore", FutureWarning)
                     model = wrapper(model, process_group=self._groups[p], broadcast_buffers=False)
-            if hooked:
+            if kind == DDP_HOOK:
                 from labkit.torch import ddp_hook  # noqa: PLC0415
 
                 model.register_comm_hook(None, ddp_hook(ranks, RING))
-            self._models[p, hooked] = model
+            self._models[p, kind] = model
+
+    @staticmethod
+    def _key(case: Case) -> tuple[int, str]:
+        return case.p, case.setup if case.setup in (DDP_HOOK, FSDP2) else DDP
 
     def run(self, case: Case, samples: Samples, slices: Sequence[slice], report: Callable[[], None]) -> Run:
         """Return a function that trains on this rank's samples, a slice per step, and returns the times."""
         import torch  # noqa: PLC0415
 
-        model, group = self._models[case.p, case.setup == DDP_HOOK], self._groups[case.p]
+        model, group = self._models[self._key(case)], self._groups[case.p]
         sgd = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
         x, y = (torch.from_numpy(array) for array in samples)
         locally = case.setup in (DDP_NO_SYNC, DDP_NO_OVERLAP)
@@ -358,7 +379,7 @@ def setup_rows(model: str, times: Times, place: str) -> list[Row]:
     iteration = {name: 1e3 * times[case].iteration for name, case in by_name.items()}
     for name, case in by_name.items():
         where = f"{model}/{case.size}/{name}/{place}"
-        against = (TORCH_ALONE,) if case.p == 1 else (DDP, ALLREDUCE)
+        against = AGAINST.get(name, (DDP, ALLREDUCE))
         if name not in BY_PYTORCH or name == DDP_HOOK:
             medians = {other: iteration[other] for other in (name, *against) if other in iteration}
             found += rows_of(where, medians, "ms")

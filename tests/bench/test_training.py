@@ -53,6 +53,8 @@ SECONDS = {
     rows.RING: 1.6,
     rows.OVERLAP: 1.2,
     rows.NO_AVERAGING: 1.0,
+    rows.ZERO_3: 1.8,
+    rows.FSDP2: 2.4,
     rows.DDP: 1.5,
     rows.DDP_HOOK: 1.35,
     rows.DDP_NO_OVERLAP: 1.75,
@@ -75,6 +77,8 @@ def test_set_ups_are_compared_with_ddp_and_overlap_with_its_own_algorithm() -> N
     assert found["vgg11/4x64/ddp-hook/ring/hosts", "ddp-gloo"].ratio == pytest.approx(0.9)
     assert found["vgg11/4x64/overlap/hosts", "allreduce"].ratio == pytest.approx(0.6)
     assert found["vgg11/1x256/one-rank/hosts", "torch-one-rank"].ratio == pytest.approx(0.8)
+    assert found["vgg11/4x64/zero-3/hosts", "fsdp2"].ratio == pytest.approx(0.75)
+    assert found["vgg11/4x64/zero-3/hosts", "overlap"].ratio == pytest.approx(1.5)
     hidden = found["vgg11/4x64/overlap/hosts/hidden", "communication"]
     assert (hidden.ours, hidden.theirs, hidden.ratio) == pytest.approx((400, 600, 2 / 3))  # the ring's, in ms
     assert found["vgg11/4x64/ddp-gloo/hosts/hidden", "communication"].ratio == pytest.approx(0.5)
@@ -134,5 +138,7 @@ def test_an_iteration_lasts_from_one_end_to_the_next_and_the_first_step_does_not
     steps = [Step(1, number, 0, *times) for number, times in enumerate(moments, 1)]
     time = Time.of(steps)
     assert time == Time(iteration=9, compute=4, wait=1, exposed=2)
+    steps[1].gathered(12, 14)  # for its backward pass
+    assert Time.of(steps) == Time(iteration=9, compute=3, wait=1, exposed=3)
     assert time.parts == {"compute": 4, "wait": 1, "exposed": 2, "rest": 2}
     assert median([Time(3, 1, 0, 0), Time(1, 0, 0, 0), Time(2, 1, 0, 0), Time(9, 0, 0, 0)]).iteration == 2

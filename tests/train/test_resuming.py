@@ -13,12 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 from labkit.files import UNFINISHED
+from labkit.nn.store import read_arrays
 from labkit.train.run_record import load_iterations
-from tests.conftest import kill_tree, run, run_commands, started, thorough
+from tests.conftest import DEADLINE_S, kill_tree, run, run_commands, started, thorough
+from tests.train.test_leftovers import segments_of
 
 TRAIN = ("-m", "labkit", "train")
 STEPS = 12  # three in an epoch
@@ -113,6 +116,67 @@ def test_a_run_killed_at_any_moment_is_resumed_to_the_same_results(
     for kill in kills:
         assert results(tmp_path / str(kill)) == results(unbroken(p)), kill
         assert files(tmp_path / str(kill)).keys() == {*RESULTS, "checkpoint.npz"}, kill
+
+
+def end_by_sigkill(job: subprocess.Popen[str], victim: int | None) -> None:
+    """Kill this rank of a run, so that the launcher ends the others; or all processes.
+
+    Check that the run was going on, and that it leaves no process and nothing in shared memory.
+    """
+    family, ranks = psutil.Process(job.pid).children(recursive=True), []
+    for each in family:
+        with suppress(psutil.NoSuchProcess):
+            ranks += [each] if each.cmdline()[1 : 1 + len(TRAIN)] == [*TRAIN] else []
+    segments = segments_of(ranks)
+    if victim is None:
+        kill_tree(job)
+    else:
+        ranks[victim].kill()
+        job.communicate(timeout=DEADLINE_S)
+    assert job.returncode != 0, "the run had ended before"
+    _, alive = psutil.wait_procs(family, timeout=DEADLINE_S)
+    assert not alive and not [path for path in segments if Path(path).exists()]
+
+
+@pytest.mark.parametrize("kills", [3, thorough(20)])
+def test_a_storm_of_kills_changes_no_bit_of_a_sharded_run(kills: int, tmp_path: Path) -> None:
+    """Four ranks are killed after each resumption. On three ranks, the rest gives the same up to rounding."""
+    chance = random.Random(kills)
+    storm, calm, three = (tmp_path / name for name in ("storm", "calm", "three"))
+    words = (
+        "--model", "mlp", "--samples", "90", "--batch", "30", "--shard", "shuffled", "--optimizer", "adamw",
+        "--shard-state", "parameters", "--algorithm", "ring", "--bucket-mb", "0.004",
+        "--iterations", str(3 * kills + 6), "--checkpoint-every", "1", "--log-every", "1",
+    )  # fmt: skip
+    slowly = ("--bottleneck", "0:jitter=60ms")
+    for kill in range(kills):
+        resumed = (storm / "checkpoint.npz").exists()
+        where = ("--resume", storm) if resumed else (*words, *slowly, "--out", storm)
+        with started(4, *TRAIN, *where) as job:
+            lines = chance.randint(1, 10) if resumed else 7  # the seventh line says that step 2 is done
+            for _ in zip(range(lines), job.stdout or (), strict=False):
+                pass
+            if chance.random() < 0.5:
+                wait_for(f".checkpoint.npz*{UNFINISHED}", job, storm)
+            end_by_sigkill(job, chance.randrange(4) if kill % 2 else None)
+        if kill == kills // 2:
+            shutil.copytree(storm, three)
+    [ended, again, unbroken] = run_commands(
+        4,
+        ("train", "--resume", storm),
+        ("train", "--resume", storm),
+        ("train", *words, "--out", calm),
+    )
+    [on_three] = run_commands(3, ("train", "--resume", three))
+    for statuses, said in (ended, again, unbroken, on_three):
+        assert not any(statuses), said
+    assert "there is nothing to resume" in again[1], again[1]
+    assert results(storm) == results(calm)
+    expected, found = (read_arrays(folder / "model.npz") for folder in (calm, three))
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-5, err_msg=name)
+    for folder in storm, three:
+        assert files(folder).keys() == {*RESULTS, "checkpoint.npz"}
 
 
 @pytest.fixture(scope="module")
