@@ -44,7 +44,7 @@ from mpiwatch.recorder import (
     fit,
     write_members,
 )
-from mpiwatch.report import OF_ARRAYS, OPERATIONS, SCHEDULES, UNKNOWN, Mismatch, Reason
+from mpiwatch.report import OF_ARRAYS, UNKNOWN, Mismatch, Reason
 from mpiwatch.snapshot import file_label, mismatch
 from mpiwatch.waiting import DEADLINE_S, Waiting, Watch, wait_until
 from mpiwatch.wrapper import (
@@ -75,7 +75,7 @@ _NUMBER_AND_EPOCH = -NUMBER_UNIT  # mask that clears a word's digest
 _NUMBER_AND_ROW = Struct("=2q")  # the first fields of a Call
 _write, _getframe = NUMBERED_CALL.pack_into, sys._getframe
 
-Key = tuple[int | str, int, int, int, int, int, int]
+Key = tuple[str, int, int, int, int, int, int]
 
 
 def has_reached(theirs: int, word: int) -> bool:
@@ -110,7 +110,7 @@ class Channel:
         self.notes: dict[Key, tuple[CodeType, int, bytes]] = {}
         self.number = recorder.head.first_number
         self.caller = get_ident()  # the thread that called the last collective
-        self.has_begun: Callable[[int | str, int], object] | None = None  # strict mode's: operation and root
+        self.has_begun: Callable[[str, int], object] | None = None  # strict mode's: operation and root
         self.companions: list[tuple[MPI.Intracomm, WeakMethod[Callable[[], object]]]] = []
         watch.channels.append(self)
 
@@ -133,7 +133,7 @@ class Channel:
 
     def begin_collective(  # noqa: PLR0917  (every nanosecond counts)
         self,
-        operation: int | str,
+        operation: str,
         deadline_s: float,
         root: int = UNKNOWN,
         count: int = UNKNOWN,
@@ -147,7 +147,7 @@ class Channel:
         with a call that another rank has noted. On several machines, the hub compares the notes when the
         ranks are stuck: see machines.py.
 
-        `operation`: its number, or the name of a schedule; `dtype`: NumPy's number of it; `reduction`: the
+        `operation`: the name of the method or schedule; `dtype`: NumPy's number of it; `reduction`: the
         identity of an `MPI.Op`. `depth`: frames between this one and the caller's.
         """
         frame = _getframe(depth)
@@ -190,7 +190,7 @@ class Channel:
             slot.joined_word = 0
 
     def _note(  # noqa: PLR0917
-        self, operation: int | str, root: int, count: int, dtype: int, reduction: int, frame: FrameType
+        self, operation: str, root: int, count: int, dtype: int, reduction: int, frame: FrameType
     ) -> int:
         """Write a call to this rank's slot and row; return its word."""
         watch = self.watch
@@ -210,17 +210,18 @@ class Channel:
     def _new_note(self, key: Key, frame: FrameType) -> tuple[CodeType, int, bytes]:
         """Return a call's hash and its note, and keep them."""
         operation, root, count, dtype, reduction, _, _ = key
-        name = b""
-        if isinstance(operation, str):
-            name = fit(operation, NAME_BYTES)
-            operation = SCHEDULES + crc32(operation.encode())
-        dtype, reduction = DTYPES.get(dtype, UNKNOWN), REDUCTIONS.get(reduction, UNKNOWN)
-        call = self.row, operation, root, count, dtype, reduction
+        numbers = self.row, root, count
+        names = [
+            fit(operation, NAME_BYTES),
+            DTYPES.get(dtype, "").encode(),
+            REDUCTIONS.get(reduction, "").encode(),
+        ]
         if len(self.notes) >= NOTES_KEPT:
             self.notes.clear()
         code = frame.f_code  # kept, so that no other code can get its identity
-        note = CALL_BODY.pack(*call, frame.f_lineno, file_label(code.co_filename), name)
-        self.notes[key] = made = code, hash(call) & HASH_MASK, note
+        note = CALL_BODY.pack(*numbers, frame.f_lineno, *names, file_label(code.co_filename))
+        digest = crc32(repr((numbers, names)).encode()) & HASH_MASK
+        self.notes[key] = made = code, digest, note
         return made
 
     def _change_caller(self, caller: int) -> None:
@@ -361,9 +362,7 @@ class ChannelComm(CommWrapper):
         """Begin a collective of which only the name, the root and the reduction are compared."""
         if self._channel is not None:
             operation = UNKNOWN if reduction is None else id(reduction)
-            self._channel.begin_collective(
-                OPERATIONS[name], self.deadline_s, root, reduction=operation, depth=depth
-            )
+            self._channel.begin_collective(name, self.deadline_s, root, reduction=operation, depth=depth)
 
     def _announce(self, name: str, sendbuf: Any, recvbuf: Any, root: int) -> None:
         """Called before a collective of arrays begins; `root`: UNKNOWN if it has none."""
@@ -374,7 +373,6 @@ class ChannelComm(CommWrapper):
         return request
 
 
-BARRIER, BCAST, ALLREDUCE = (OPERATIONS[name] for name in ("Barrier", "Bcast", "Allreduce"))
 IN_PLACE = MPI.IN_PLACE
 
 
@@ -390,7 +388,7 @@ class WatchedCollectives(ChannelComm):
 
     def Barrier(self) -> None:
         if self._channel is not None:
-            self._channel.begin_collective(BARRIER, self.deadline_s)
+            self._channel.begin_collective("Barrier", self.deadline_s)
         super().Barrier()
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
@@ -400,7 +398,7 @@ class WatchedCollectives(ChannelComm):
         if self.rank != root:
             check_writable(buf)
         if self._channel is not None:
-            self._channel.begin_collective(BCAST, self.deadline_s, root, count, dtype)
+            self._channel.begin_collective("Bcast", self.deadline_s, root, count, dtype)
         super().Bcast(buf, root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
@@ -412,7 +410,7 @@ class WatchedCollectives(ChannelComm):
             check_writable(recvbuf)
             check_buffers(self, "Allreduce", (sendbuf, recvbuf))
         if self._channel is not None:
-            self._channel.begin_collective(ALLREDUCE, self.deadline_s, -1, count, dtype, id(op))
+            self._channel.begin_collective("Allreduce", self.deadline_s, -1, count, dtype, id(op))
         super().Allreduce(sendbuf, recvbuf, op)
 
     def barrier(self) -> None:
@@ -486,7 +484,7 @@ def _of_arrays(name: str) -> Callable[..., Any]:
     The ranks compare the count of a block, and the dtype, of the buffer that has blocks of one size; only the
     dtype if counts differ from rank to rank (COUNTS), and neither if dtypes do (TYPES).
     """
-    plain, operation = name.lower(), OPERATIONS[name]
+    plain = name.lower()
     layouts = LAYOUTS[plain]
     collects, distributes = plain in TO_ROOT, plain in FROM_ROOT
     has_counts, has_types = COUNTS in layouts or plain == "reduce_scatter", TYPES in layouts
@@ -514,7 +512,7 @@ def _of_arrays(name: str) -> Callable[..., Any]:
             count = UNKNOWN
         if self._channel is not None:
             reduction = UNKNOWN if op is None else id(op)
-            self._channel.begin_collective(operation, self.deadline_s, root, count, dtype, reduction)
+            self._channel.begin_collective(name, self.deadline_s, root, count, dtype, reduction)
         getattr(super(WatchedCollectives, self), name)(*arguments, **named)
 
     return like_mpi4py(call, name)

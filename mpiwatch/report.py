@@ -90,16 +90,10 @@ def _words(line: str, longest: int) -> Iterator[tuple[int, int]]:
             yield from (part.span() for part in _NO_SPACE.finditer(line, *word.span()))
 
 
-# The numbers under which calls are noted, and their names
+# The names of calls
 
 UNKNOWN = -1  # matches anything: a derived datatype, or a buffer that cannot be inspected
 
-REDUCTIONS = (
-    *("SUM", "PROD", "MAX", "MIN", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR", "MAXLOC", "MINLOC"),
-    *("REPLACE", "NO_OP"),
-)
-
-# Everything that a rank can wait in; the position in OPERATIONS is the number.
 OF_ARRAYS = (
     *("Barrier", "Bcast", "Reduce", "Allreduce", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather"),
     *("Allgatherv", "Alltoall", "Alltoallv", "Alltoallw", "Reduce_scatter", "Reduce_scatter_block"),
@@ -114,10 +108,6 @@ OF_COMMUNICATORS = (  # they make or free one
     *("Create_dist_graph", "Create_dist_graph_adjacent", "Sub", "Free", "Disconnect"),
 )
 COLLECTIVES = (*OF_ARRAYS, *OF_OBJECTS, *OF_COMMUNICATORS)
-MESSAGES = (
-    *("Send", "Ssend", "Recv", "Sendrecv", "Sendrecv_replace", "Probe", "Mprobe"),
-    *("send", "ssend", "recv", "sendrecv", "probe", "mprobe"),
-)
 # Non-blocking calls return requests, for which a rank can wait. Not every version of mpi4py has all of them.
 NONBLOCKING_SENDS = (
     *("Isend", "Ibsend", "Issend", "Irsend", "isend", "ibsend", "issend"),
@@ -133,19 +123,6 @@ NONBLOCKING_COLLECTIVES = (
 )
 PROBES = ("Iprobe", "iprobe", "Improbe", "improbe")
 SENDS = ("Send", "Ssend", "send", "ssend", *NONBLOCKING_SENDS)
-OPERATIONS = {
-    name: number
-    for number, name in enumerate(
-        (
-            *(*COLLECTIVES, *MESSAGES),
-            *(*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES, "Isendrecv", "Isendrecv_replace"),
-            *(*NONBLOCKING_COLLECTIVES, "Wait", *PROBES),
-        )
-    )
-}
-OPERATION_NAMES = tuple(OPERATIONS)
-SCHEDULES = 1 << 10  # a schedule's number is this and a hash of its name
-assert len(OPERATIONS) < SCHEDULES
 
 
 # The report

@@ -39,14 +39,11 @@ from mpiwatch.recorder import (
     ReportRequest,
     Slot,
     WaitingIn,
-    dtype_name,
     fit,
     read_members,
     write_request,
 )
 from mpiwatch.report import (
-    OPERATION_NAMES,
-    REDUCTIONS,
     SENDS,
     UNKNOWN,
     Activity,
@@ -203,7 +200,7 @@ def mismatch(one: Call | CallRecord, other: Call | CallRecord) -> Mismatch | Non
         return Mismatch.OPERATION
     for field in (Mismatch.ROOT, Mismatch.COUNT, Mismatch.DTYPE, Mismatch.REDUCTION):
         first, second = (getattr(call, field.name.lower()) for call in (one, other))
-        if first != second and not {first, second} & {UNKNOWN, None}:
+        if first != second and not {first, second} & {UNKNOWN, b"", None}:
             return field
     return None
 
@@ -313,7 +310,7 @@ def _waiting(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState
     """Return what a rank is waiting in, if it is waiting."""
     if slot.waiting_in == WaitingIn.MESSAGE:
         message = MessageRecord(
-            OPERATION_NAMES[slot.message_operation],
+            _text(slot.message_operation),
             peer=slot.message_peer if slot.message_peer >= 0 else None,
             tag=slot.message_tag if slot.message_tag >= 0 else None,
             purpose=_text(slot.message_purpose),
@@ -409,11 +406,11 @@ def _record(call: Call) -> CallRecord:
     return CallRecord(
         communicator=call.row,
         number=call.number & NUMBER_MASK,
-        operation=_text(call.schedule) or OPERATION_NAMES[call.operation],
+        operation=_text(call.operation),
         root=None if call.root == UNKNOWN else call.root,
         count=None if call.count == UNKNOWN else call.count,
-        dtype=None if call.dtype == UNKNOWN else dtype_name(call.dtype),
-        reduction=None if call.reduction == UNKNOWN else REDUCTIONS[call.reduction],
+        dtype=_text(call.dtype) or None,
+        reduction=_text(call.reduction) or None,
         file=_text(call.file),
         line=call.line,
     )
@@ -472,7 +469,7 @@ def waits(recorder: FlightRecorder) -> dict[int, Blocked]:
     return {
         rank: Blocked(
             slot.message_peer,
-            OPERATION_NAMES[slot.message_operation] in SENDS,
+            _text(slot.message_operation) in SENDS,
             bool(slot.has_sends),
             bool(slot.has_receives),
             slot.message_number,

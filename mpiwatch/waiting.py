@@ -23,6 +23,7 @@ from mpiwatch.machines import Server
 from mpiwatch.processes import cores
 from mpiwatch.recorder import (
     EPOCH_SHIFT,
+    NAME_BYTES,
     ORIGIN_BYTES,
     PLACE_BYTES,
     PURPOSE_BYTES,
@@ -34,7 +35,7 @@ from mpiwatch.recorder import (
     WaitingIn,
     fit,
 )
-from mpiwatch.report import OPERATIONS, Mismatch, Reason, Report, ranks_phrase, render
+from mpiwatch.report import Mismatch, Reason, Report, ranks_phrase, render
 from mpiwatch.snapshot import is_in_mpi_call, publish, student_line_of, write_stack_on_signal
 
 DEADLINE_S = 20.0
@@ -255,7 +256,7 @@ class MessageWait(Waiting):
     def announce(self) -> None:
         slot = self.watch.slot
         self.watch.post_place(sys._getframe())
-        slot.message_operation = OPERATIONS[self.operation]
+        slot.message_operation = fit(self.operation, NAME_BYTES)
         slot.message_peer, slot.message_tag = self.peer, self.tag
         slot.message_purpose = fit(self.purpose, PURPOSE_BYTES)
         slot.message_origin = fit(self.origin, ORIGIN_BYTES)

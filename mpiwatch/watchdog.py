@@ -26,7 +26,7 @@ import mpiwatch
 from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.messages import polls
 from mpiwatch.recorder import NAME_BYTES, NO_RENDEZVOUS, NUMBER_SHIFT, CellState, ReportRequest, fit
-from mpiwatch.report import OPERATION_NAMES, SCHEDULES, Reason, Report
+from mpiwatch.report import COLLECTIVES, Reason, Report
 from mpiwatch.snapshot import Suspicion, publish
 from mpiwatch.waiting import Watch
 
@@ -320,8 +320,8 @@ class Watchdog(threading.Thread):
             or (self.slot.joined_word == NO_RENDEZVOUS and self.watch.all_have_made(calls[-1]))
         ):
             return False
-        operation = calls[-1].operation
-        return operation >= SCHEDULES or OPERATION_NAMES[operation] == name
+        operation = calls[-1].operation.decode()
+        return operation == name or operation not in COLLECTIVES  # a schedule makes other calls
 
     def is_left_alone(self, now: float) -> bool:
         """Return whether another rank left this rank's last collective at least a deadline ago.

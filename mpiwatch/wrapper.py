@@ -22,8 +22,6 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.util import dtlib
 
-from mpiwatch import report
-from mpiwatch.recorder import KINDS, dtype_number
 from mpiwatch.report import UNKNOWN
 
 TOPOLOGIES = MPI.Cartcomm, MPI.Graphcomm, MPI.Distgraphcomm
@@ -191,14 +189,14 @@ on_list: Callable[[str, int, Any, MPI.Datatype], None] | None = None
 
 NO_BUFFER = (type(None), MPI.InPlaceType, MPI.BottomType)
 
-# NumPy's number of a dtype -> the number under which it is noted, which C's long and long long may share.
-DTYPES: dict[int, int] = {
-    dtype.num: dtype_number(dtype.kind, dtype.itemsize)
-    for dtype in map(np.dtype, np.typecodes["All"])
-    if dtype.kind in KINDS
+# NumPy's number of a dtype -> its name, which C's long and long long may share.
+DTYPES: dict[int, str] = {
+    dtype.num: dtype.name for dtype in map(np.dtype, np.typecodes["All"]) if dtype.kind in "biufc"
 }
 # mpi4py's predefined operations are single objects. Operations that the caller has made are all alike here.
-REDUCTIONS = {id(getattr(MPI, name)): number for number, name in enumerate(report.REDUCTIONS)}
+REDUCTIONS = {
+    id(value): name for name, value in vars(MPI).items() if type(value) is MPI.Op and name != "OP_NULL"
+}
 # Collective -> what the counts of its buffers are of; the buffer to send comes first.
 LAYOUTS = {
     "bcast": (WHOLE,),

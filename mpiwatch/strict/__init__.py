@@ -29,7 +29,7 @@ from mpiwatch import communicators, messages, wrapper
 from mpiwatch.communicators import RawWin, WatchedComm, check_access
 from mpiwatch.messages import STARTED_BY, polled, sending, starting
 from mpiwatch.recorder import CellState
-from mpiwatch.report import OPERATION_NAMES, UNKNOWN, CallRecord
+from mpiwatch.report import UNKNOWN, CallRecord
 from mpiwatch.strict import calls, findings
 from mpiwatch.strict.calls import (
     BothOperation,
@@ -75,7 +75,7 @@ from mpiwatch.wrapper import (
 
 FROM_ROOT = ("bcast", *wrapper.FROM_ROOT)
 REDUCING = "reduce", "allreduce", "scan", "exscan"
-REDUCTIONS = ("SUM", "PROD", "MAX", "MIN")  # those that non-blocking collectives compare
+
 # Collective -> the argument whose count and dtype are the same on all ranks.
 COMPARED = {"bcast": "buf", "reduce": "sendbuf", "allreduce": "sendbuf", "scan": "sendbuf"}
 # Collectives with counts for each rank, and whether the send and the receive buffer have such counts.
@@ -103,8 +103,7 @@ class StrictComm(WatchedComm):
         self._exchange = exchange = Exchange(self, channel.members)
         self._renew_with(exchange.shadow, exchange.forget)
 
-        def has_begun(operation: int | str, root: int) -> None:
-            name = operation if isinstance(operation, str) else OPERATION_NAMES[operation]
+        def has_begun(name: str, root: int) -> None:
             if exchange.amounts is not None:
                 _compare_amounts(exchange, name)
             if name not in ("Free", "Disconnect"):
@@ -293,8 +292,7 @@ def _described(name: str, plain: str, given: dict[str, Any]) -> CallRecord:
     compared = given.get(COMPARED.get(plain, ""))
     signature = None if is_in_place(compared) else of_message(compared)
     count, dtype = (None, None) if signature is None else (signature.elements, signature.dtype or None)
-    op = given.get("op", MPI.SUM) if plain.startswith(REDUCING) else None
-    reduction = next((each for each in REDUCTIONS if op == getattr(MPI, each)), None)
+    reduction = wrapper.REDUCTIONS.get(id(given["op"])) if plain.startswith(REDUCING) else None
     return CallRecord(0, 0, name, root, count, dtype, reduction, here(), 0)
 
 
