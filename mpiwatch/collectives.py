@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import inspect
 import sys
 from _thread import get_ident
 from collections.abc import Callable
@@ -54,14 +53,13 @@ from mpiwatch.wrapper import (
     FROM_ROOT,
     LAYOUTS,
     REDUCTIONS,
-    TO_ROOT,
     TYPES,
+    UNIFORM,
     CommWrapper,
+    add_methods,
     check_buffers,
     check_writable,
     is_in_place,
-    like_mpi4py,
-    reader,
     signature,
 )
 
@@ -377,14 +375,14 @@ IN_PLACE = MPI.IN_PLACE
 
 
 class WatchedCollectives(ChannelComm):
-    """Collectives of arrays and objects. The calls that take a table are below the class.
+    """Collectives of arrays and objects.
 
     Of arrays, counts and dtypes are compared before any data moves. Objects are pickled before the
     rendezvous: a rank whose object cannot be pickled raises an error before it joins, and not inside a
     collective in which the other ranks wait for it.
     """
 
-    # These three are short cuts through `_of_arrays` for the calls that programs make most often.
+    # These three are short cuts through `_do_collective` for the calls that programs make most often.
 
     def Barrier(self) -> None:
         if self._channel is not None:
@@ -412,6 +410,33 @@ class WatchedCollectives(ChannelComm):
         if self._channel is not None:
             self._channel.begin_collective("Allreduce", self.deadline_s, -1, count, dtype, id(op))
         super().Allreduce(sendbuf, recvbuf, op)
+
+    def _do_collective(self, name: str, given: dict[str, Any]) -> None:
+        """Do a blocking collective of arrays.
+
+        The ranks compare the count of a block, and the dtype, of the buffer that has blocks of one size; only
+        the dtype if counts differ from rank to rank (COUNTS), and neither if dtypes do (TYPES).
+        """
+        plain, sendbuf, recvbuf = name.lower(), given["sendbuf"], given["recvbuf"]
+        layouts, root, op = LAYOUTS[plain], given.get("root", UNKNOWN), given.get("op")
+        is_root = root in (UNKNOWN, self.rank)
+        received = recvbuf if is_root or plain in FROM_ROOT else None  # MPI ignores it on the other ranks
+        if type(sendbuf) is not ndarray or type(received) is not ndarray:
+            check_buffers(self, name, (sendbuf, received), root)
+        check_writable(received)
+        count = dtype = UNKNOWN
+        has_counts = COUNTS in layouts or plain == "reduce_scatter"
+        if TYPES not in layouts:
+            index = UNIFORM.get(plain, (0, 0))[0 if is_root else 1]
+            compared = recvbuf if index or is_in_place(sendbuf) else sendbuf
+            count, dtype = signature(compared, self.size if layouts[index] == BLOCK else 1, has_counts)
+        if has_counts:
+            self._announce(name, sendbuf, recvbuf, root)
+            count = UNKNOWN
+        if self._channel is not None:
+            reduction = UNKNOWN if op is None else id(op)
+            self._channel.begin_collective(name, self.deadline_s, root, count, dtype, reduction, depth=3)
+        getattr(super(), name)(**given)
 
     def barrier(self) -> None:
         self._begin("barrier")
@@ -478,46 +503,9 @@ def _loaded(parts: list[bytes] | None) -> list[Any] | None:
     return None if parts is None else [loads(part) for part in parts]
 
 
-def _of_arrays(name: str) -> Callable[..., Any]:
-    """Return a blocking collective of arrays.
-
-    The ranks compare the count of a block, and the dtype, of the buffer that has blocks of one size; only the
-    dtype if counts differ from rank to rank (COUNTS), and neither if dtypes do (TYPES).
-    """
-    plain = name.lower()
-    layouts = LAYOUTS[plain]
-    collects, distributes = plain in TO_ROOT, plain in FROM_ROOT
-    has_counts, has_types = COUNTS in layouts or plain == "reduce_scatter", TYPES in layouts
-    is_of_blocks, has_root = [layout == BLOCK for layout in layouts], collects or distributes
-    op_of = "op" if "op" in inspect.signature(getattr(MPI.Intracomm, name)).parameters else None
-    read = reader(name, result=f"{{0}}, {{1}}, {'root' if has_root else UNKNOWN}, {op_of}")
-    is_rooted, gathers = has_root and plain != "reduce", plain in ("allgather", "allgatherv")
-
-    def call(self: WatchedCollectives, *arguments: Any, **named: Any) -> None:
-        sendbuf, recvbuf, root, op = read(*arguments, **named)
-        is_root = not has_root or root == self.rank
-        received = recvbuf if is_root or distributes else None  # MPI ignores it on the other ranks
-        if type(sendbuf) is not ndarray or type(received) is not ndarray:
-            check_buffers(self, name, (sendbuf, received), root)
-        check_writable(received)
-        # Which of the buffers has blocks of one size.
-        index = is_root is collects if is_rooted else gathers
-        count = dtype = UNKNOWN
-        if not has_types:
-            compared = recvbuf if index or is_in_place(sendbuf) else sendbuf
-            blocks = self.size if is_of_blocks[index] else 1
-            count, dtype = signature(compared, blocks, has_counts)
-        if has_counts:
-            self._announce(name, sendbuf, recvbuf, root)
-            count = UNKNOWN
-        if self._channel is not None:
-            reduction = UNKNOWN if op is None else id(op)
-            self._channel.begin_collective(name, self.deadline_s, root, count, dtype, reduction)
-        getattr(super(WatchedCollectives, self), name)(*arguments, **named)
-
-    return like_mpi4py(call, name)
-
-
-for _name in OF_ARRAYS:
-    if _name not in vars(WatchedCollectives):
-        setattr(WatchedCollectives, _name, _of_arrays(_name))
+add_methods(
+    WatchedCollectives,
+    [name for name in OF_ARRAYS if name not in ("Barrier", "Bcast", "Allreduce")],
+    "_do_collective",
+    by_name=True,
+)

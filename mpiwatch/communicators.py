@@ -44,9 +44,9 @@ from mpiwatch.recorder import HOST_BYTES, ROWS_PER_RANK, CellState, FlightRecord
 from mpiwatch.report import UNKNOWN
 from mpiwatch.waiting import NAP_S, Watch, raise_together
 from mpiwatch.watchdog import OnDeadlock, Watchdog, end_process
-from mpiwatch.wrapper import CommWrapper, LikeMpi4py, check_message, like, like_mpi4py, reader, signature
+from mpiwatch.wrapper import CommWrapper, LikeMpi4py, add_methods, check_message, like, signature
 
-# The accesses of a window whose buffers are checked. Not every version of mpi4py has all of them.
+# The accesses of a window whose buffers are checked.
 ACCESSES = (
     *("Put", "Get", "Accumulate", "Rput", "Rget", "Raccumulate"),
     *("Get_accumulate", "Rget_accumulate", "Fetch_and_op", "Compare_and_swap"),
@@ -61,6 +61,10 @@ PATIENCE = 5.0  # how many deadlines engines wait for a rank that computes
 class CheckedWin(RawWin, metaclass=LikeMpi4py):
     """An `MPI.Win` whose accesses raise an error before MPI reads or writes beyond an origin's array."""
 
+    def _access(self, name: str, given: dict[str, Any]) -> Any:
+        check_access(name, given)
+        return getattr(RawWin, name)(self, **given)
+
 
 def check_access(call: str, given: dict[str, Any]) -> None:
     """Raise ValueError if a buffer of an access, on the rank that makes it, is given more than it holds."""
@@ -68,19 +72,7 @@ def check_access(call: str, given: dict[str, Any]) -> None:
         check_message(MPI.COMM_WORLD, call, given[name], given["target_rank"])
 
 
-def _checked(name: str) -> Callable[..., Any]:
-    read = reader(name, RawWin)
-
-    def access(self: CheckedWin, *arguments: Any, **named: Any) -> Any:
-        check_access(name, read(*arguments, **named))
-        return getattr(RawWin, name)(self, *arguments, **named)
-
-    return like_mpi4py(access, name, RawWin)
-
-
-for _name in ACCESSES:
-    if hasattr(RawWin, _name):
-        setattr(CheckedWin, _name, _checked(_name))
+add_methods(CheckedWin, ACCESSES, "_access", RawWin, by_name=True)
 like(CheckedWin, RawWin)
 
 
@@ -210,7 +202,7 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
 
     def _before_derivation(self, method: str) -> None:
         super()._before_derivation(method)
-        self._begin(method, depth=4)
+        self._begin(method, depth=5)
 
     def _before_schedule(self, name: str, array: np.ndarray | None) -> None:
         super()._before_schedule(name, array)

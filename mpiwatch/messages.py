@@ -43,14 +43,13 @@ from mpiwatch.waiting import MessageWait, Over, Watch, wait_until
 from mpiwatch.wrapper import (
     REPLACED,
     LikeMpi4py,
+    add_methods,
     check_buffers,
     check_message,
     flat,
     like,
-    like_mpi4py,
     nbytes,
     parse,
-    reader,
     what_it_holds,
 )
 
@@ -479,7 +478,7 @@ def _waiting(name: str, test_name: str) -> Callable[..., Any]:
         return value(result)
 
     made: Any = wait_for_one if is_of_one else wait_for_several
-    like_mpi4py(made, name, RawRequest)
+    made.__name__ = name
     return made if is_of_one else classmethod(made)
 
 
@@ -498,7 +497,8 @@ def _counting(name: str, test_name: str, test: Callable[..., Any]) -> Callable[.
             polls.look(lambda watch: RequestWait(watch, tested, needs_all=not name.endswith("any")))
         return result
 
-    return like_mpi4py(counted, test_name, RawRequest)
+    counted.__name__ = test_name
+    return counted
 
 
 def poll_in_python(requests: type[MPI.Request], own: type[MPI.Request]) -> None:
@@ -579,44 +579,33 @@ _getframe = sys._getframe
 _status = MPI.Status()  # for a receive whose caller asks for none
 
 
-class TooLongError(MPI.Exception):  # so that a program can catch it as mpi4py's own
-    """A message that is longer than the buffer of its receive; part of it is lost."""
+class MessageError(MPI.Exception):  # so that a program can catch it as mpi4py's own
+    """A message that does not fit the buffer of its receive, with the ranks, the call and the sizes."""
 
-    def __init__(self, error: MPI.Exception, call: str, rank: int, buffer: Any, status: MPI.Status) -> None:
-        super().__init__(error.Get_error_code())
-        room, is_array = nbytes(buffer), isinstance(buffer, ndarray)
-        # The status has what was sent (Open MPI) or what was received; MPICH's text may have both.
-        said = re.findall(r"(\d+) bytes received but buffer size is (\d+)", str(error))
-        sizes = [status.Get_count(MPI.BYTE), *(int(number) for pair in said for number in pair)]
-        sent = f"{max(sizes)} bytes" if max(sizes) > room else "more bytes than fit"
-        self.text = (
-            f"rank {rank}: {call} was sent {sent} by rank {status.source} (tag {status.tag}), but its buffer "
-            f"has room for {what_it_holds(buffer) if is_array else f'{room} bytes'}"
-        )
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code)
+        self.text = text
 
     def __str__(self) -> str:
-        """Return the ranks, the call and the sizes."""
         return self.text
 
 
-class PartOfItemError(MPI.Exception):
-    """A message that ends within an item of its buffer, which makes MPICH abort."""
-
-    def __init__(self, call: str, rank: int, buffer: ndarray, status: MPI.Status) -> None:
-        super().__init__(MPI.ERR_TYPE)
-        self.text = (
-            f"rank {rank}: {call} was sent {status.Get_count(MPI.BYTE)} bytes by rank {status.source} "
-            f"(tag {status.tag}), but an item of its buffer has {buffer.itemsize} bytes ({buffer.dtype}). "
-            "Give the buffer the dtype of what is sent"
-        )
-
-    def __str__(self) -> str:
-        """Return the ranks, the call and the sizes."""
-        return self.text
+def too_long(error: MPI.Exception, sent_to: str, buffer: Any, status: MPI.Status) -> MessageError:
+    """Return the error for a message that is longer than its buffer; part of it is lost."""
+    room, is_array = nbytes(buffer), isinstance(buffer, ndarray)
+    # The status has what was sent (Open MPI) or what was received; MPICH's text may have both.
+    said = re.findall(r"(\d+) bytes received but buffer size is (\d+)", str(error))
+    sizes = [status.Get_count(MPI.BYTE), *(int(number) for pair in said for number in pair)]
+    sent = f"{max(sizes)} bytes" if max(sizes) > room else "more bytes than fit"
+    return MessageError(
+        error.Get_error_code(),
+        f"{sent_to} was sent {sent} by rank {status.source} (tag {status.tag}), but its buffer "
+        f"has room for {what_it_holds(buffer) if is_array else f'{room} bytes'}",
+    )
 
 
 class WatchedMessages(ChannelComm):
-    """Send, receive and the like. The calls that take a table are below the class."""
+    """Send, receive and the like; below the class, methods of mpi4py are led to these methods."""
 
     # The layer below
 
@@ -638,7 +627,12 @@ class WatchedMessages(ChannelComm):
         """Do an Iprobe or Improbe."""
         return getattr(super(), name)(source, tag, status)
 
-    # Blocking calls
+    # Blocking calls; those that programs make most often take no detour
+
+    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+        if type(buf) is not ndarray:
+            check_message(self, "Send", buf, dest)
+        self._send("Send", self._start("Send", buf, dest, tag), dest, tag, _getframe(1))
 
     def Recv(
         self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
@@ -647,100 +641,79 @@ class WatchedMessages(ChannelComm):
             check_message(self, "Recv", buf, source)
         self._receive("Recv", self._start("Recv", buf, source, tag), buf, source, tag, status)
 
-    def recv(
-        self,
-        buf: Any = None,
-        source: int = ANY_SOURCE,
-        tag: int = ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> Any:
+    def _do_send(self, name: str, buf: Any, dest: int, tag: int) -> None:
+        if name[0].isupper() and type(buf) is not ndarray:
+            check_message(self, name, buf, dest)
+        self._send(name, self._start(name, buf, dest, tag), dest, tag, _getframe(2))
+
+    def _do_bsend(self, name: str, buf: Any, dest: int, tag: int) -> None:
+        if name == "Bsend":
+            check_message(self, name, buf, dest)
+        sends.lost_track = True  # the message is in a buffer of MPI
+        getattr(super(), name)(buf, dest, tag)
+
+    def _do_recv(self, name: str, buf: Any, source: int, tag: int, status: MPI.Status | None) -> Any:
         if buf is not None:
             super().recv(buf, PROC_NULL)  # receives nothing; mpi4py warns that it ignores `buf`
-        return self._receive_object("recv", source, tag, status)
+        return self._receive_object(name, source, tag, status)
 
-    def Sendrecv(
-        self,
-        sendbuf: Any,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf: Any = None,
-        source: int = ANY_SOURCE,
-        recvtag: int = ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> None:
-        check_message(self, "Sendrecv", sendbuf, dest)
-        check_message(self, "Sendrecv", recvbuf, source)
-        self._exchange_arrays("Sendrecv", sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-
-    def Sendrecv_replace(
-        self,
-        buf: Any,
-        dest: int,
-        sendtag: int = 0,
-        source: int = ANY_SOURCE,
-        recvtag: int = ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> None:
-        check_message(self, "Sendrecv_replace", buf, dest)
-        check_message(self, "Sendrecv_replace", buf, source)
-        values = flat(buf)
-        if values is None:  # nothing here knows how to copy it
-            super().Sendrecv_replace(buf, dest, sendtag, source, recvtag, status)
-            return
-        datatype, copy = parse(buf).datatype, values.copy()
-        sent = copy if datatype is None else [copy, datatype]
-        self._exchange_arrays("Sendrecv_replace", sent, dest, sendtag, buf, source, recvtag, status)
-
-    def sendrecv(
-        self,
-        sendobj: Any,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf: Any = None,
-        source: int = ANY_SOURCE,
-        recvtag: int = ANY_TAG,
-        status: MPI.Status | None = None,
+    def _do_sendrecv_of_object(
+        self, name: str, obj: Any, dest: int, sendtag: int, buf: Any, source: int, tag: int, status: Any
     ) -> Any:
-        if recvbuf is not None:
-            super().recv(recvbuf, PROC_NULL)
-        sent = self._start("send", sendobj, dest, sendtag)
+        if buf is not None:
+            super().recv(buf, PROC_NULL)
+        sent = self._start("send", obj, dest, sendtag)
         try:
-            received = self._receive_object("sendrecv", source, recvtag, status, dest != PROC_NULL)
+            received = self._receive_object(name, source, tag, status, dest != PROC_NULL)
         except BaseException:
             keep(sent)
             raise
-        self._send("send", sent, dest, sendtag)
+        self._send("send", sent, dest, sendtag, _getframe(2))
         return received
 
-    def _exchange_arrays(
-        self,
-        name: str,
-        sendbuf: Any,
-        dest: int,
-        sendtag: int,
-        recvbuf: Any,
-        source: int,
-        recvtag: int,
-        status: MPI.Status | None,
+    def _do_sendrecv(
+        self, name: str, sent: Any, dest: int, sendtag: int, buf: Any, source: int, tag: int, status: Any
     ) -> None:
-        receiving = self._start("Recv", recvbuf, source, recvtag)
+        check_message(self, name, sent, dest)
+        check_message(self, name, buf, source)
+        self._exchange_arrays(name, sent, dest, sendtag, buf, source, tag, status)
+
+    def _do_sendrecv_replace(
+        self, name: str, buf: Any, dest: int, sendtag: int, source: int, tag: int, status: Any
+    ) -> None:
+        check_message(self, name, buf, dest)
+        check_message(self, name, buf, source)
+        values = flat(buf)
+        if values is None:  # nothing here knows how to copy it
+            super().Sendrecv_replace(buf, dest, sendtag, source, tag, status)
+            return
+        datatype, copy = parse(buf).datatype, values.copy()
+        sent = copy if datatype is None else [copy, datatype]
+        self._exchange_arrays(name, sent, dest, sendtag, buf, source, tag, status)
+
+    def _exchange_arrays(
+        self, name: str, sent: Any, dest: int, sendtag: int, buf: Any, source: int, tag: int, status: Any
+    ) -> None:
+        receiving = self._start("Recv", buf, source, tag)
         try:
-            sent = self._start("Send", sendbuf, dest, sendtag)
+            sending = self._start("Send", sent, dest, sendtag)
         except BaseException:
             cancel(receiving)
             raise
         try:
-            self._receive(name, receiving, recvbuf, source, recvtag, status, dest != PROC_NULL)
+            self._receive(name, receiving, buf, source, tag, status, dest != PROC_NULL)
         except BaseException:
-            keep(sent)
+            keep(sending)
             raise
-        self._send("Send", sent, dest, sendtag, depth=3)
+        self._send("Send", sending, dest, sendtag, _getframe(3))
 
-    def _send(self, name: str, request: MPI.Request, dest: int, tag: int, depth: int = 2) -> None:
-        """Wait until a message has been sent, or has been received if the send is synchronous."""
-        frame = _getframe(depth)
+    def _send(self, name: str, request: MPI.Request, dest: int, tag: int, at: FrameType) -> None:
+        """Wait until a message has been sent, or has been received if the send is synchronous.
+
+        `at`: the frame of the caller.
+        """
         balance[0] += 1
-        noted.append((name, self, dest, tag, frame.f_code, frame.f_lasti))
+        noted.append((name, self, dest, tag, at.f_code, at.f_lasti))
         try:
             if not request.Test():
                 self._wait(name, request.Test, dest, tag)
@@ -758,7 +731,7 @@ class WatchedMessages(ChannelComm):
         status: MPI.Status | None,
         sends_too: bool = False,
     ) -> None:
-        """Wait until a message has been received; say which call, and the sizes, if it was too long."""
+        """Wait until a message has been received; say which call, and the sizes, if it does not fit."""
         balance[0] -= 1
         status = _status if status is None else status
         try:
@@ -768,12 +741,17 @@ class WatchedMessages(ChannelComm):
             cancel(request)
             if error.Get_error_class() != MPI.ERR_TRUNCATE:
                 raise
-            raise TooLongError(error, name, self.rank, buf, status) from None
+            raise too_long(error, f"rank {self.rank}: {name}", buf, status) from None
         except BaseException:
             cancel(request)
             raise
-        if type(buf) is ndarray and status.Get_count(MPI.BYTE) % (buf.itemsize or 1):
-            raise PartOfItemError(name, self.rank, buf, status)
+        if type(buf) is ndarray and (length := status.Get_count(MPI.BYTE)) % (buf.itemsize or 1):
+            raise MessageError(
+                MPI.ERR_TYPE,  # MPICH would abort
+                f"rank {self.rank}: {name} was sent {length} bytes by rank {status.source} "
+                f"(tag {status.tag}), but an item of its buffer has {buf.itemsize} bytes ({buf.dtype}). "
+                "Give the buffer the dtype of what is sent",
+            )
 
     def _matched(
         self, name: str, source: int, tag: int, status: MPI.Status | None, sends_too: bool = False
@@ -793,6 +771,14 @@ class WatchedMessages(ChannelComm):
         assert message is not None, f"{name} from {source} with tag {tag} is over without a message"
         return message
 
+    def _do_mprobe(self, name: str, source: int, tag: int, status: MPI.Status | None) -> MPI.Message:
+        receives.lost_track = True  # another object receives the message
+        return self._matched(name, source, tag, status)
+
+    def _do_probe(self, name: str, source: int, tag: int, status: MPI.Status | None) -> Literal[True]:
+        self._wait(name, lambda: self._probe("Iprobe", source, tag, status), source, tag)
+        return True
+
     def _wait(
         self, name: str, is_done: Callable[[], bool], peer: int, tag: int, sends_too: bool = False
     ) -> None:
@@ -810,12 +796,7 @@ class WatchedMessages(ChannelComm):
     def _message_wait(self, watch: Watch, name: str, peer: int, tag: int) -> BlockingWait:
         return BlockingWait(watch, self._members, self.deadline_s, name, self._world_rank(peer), tag)
 
-    # Short cuts through `sending` and `starting` for the calls that programs make most often
-
-    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
-        if type(buf) is not ndarray:
-            check_message(self, "Send", buf, dest)
-        self._send("Send", self._start("Send", buf, dest, tag), dest, tag)
+    # Calls that do not wait
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
         if type(buf) is not ndarray:
@@ -829,6 +810,40 @@ class WatchedMessages(ChannelComm):
         made: MPI.Request = polled(super().Irecv(buf, source, tag), "Irecv", self, source, tag, _getframe(1))
         return made
 
+    def _do_start(self, name: str, buf: Any, peer: int, tag: int) -> Any:
+        """Do a non-blocking or persistent send or receive."""
+        if name[0].isupper() and type(buf) is not ndarray:
+            check_message(self, name, buf, peer)
+        return polled(self._start(name, buf, peer, tag), name, self, peer, tag, _getframe(2))
+
+    def _do_start_more(self, name: str, given: dict[str, Any]) -> Any:
+        """Do an Isendrecv, Isendrecv_replace or partitioned message; of two peers, the source counts."""
+        for buffer, end in ("buf", "dest"), ("buf", "source"), ("sendbuf", "dest"), ("recvbuf", "source"):
+            if buffer in given and end in given:
+                check_message(self, name, given[buffer], given[end], given.get("partitions", 1))
+        request = getattr(super(), name)(**given)
+        peer = given["source"] if "source" in given else given["dest"]
+        tag = given["recvtag"] if "recvtag" in given else given["tag"]
+        return polled(request, name, self, peer, tag, _getframe(2))
+
+    def _do_start_collective(self, name: str, given: dict[str, Any]) -> Any:
+        """Do a non-blocking or persistent collective."""
+        buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
+        check_buffers(self, name, buffers, given.get("root", 0))
+        return polled(self._start_collective(name, given), name, self, NO_PEER, -1, _getframe(2))
+
+    def _do_look(self, name: str, source: int, tag: int, status: MPI.Status | None) -> Any:
+        """Do a probe that does not wait; its calls without success are counted."""
+        receives.lost_track = receives.lost_track or name.lower() == "improbe"
+        found = self._probe(name, source, tag, status)
+        if found:
+            polls.successes += 1
+            return found
+        polls.failed += 1
+        if polls.is_due and self._channel is not None:
+            polls.look(lambda watch: self._message_wait(watch, name, source, tag))
+        return found
+
     def _schedule_messages(self) -> tuple[Callable[..., MPI.Request], Callable[..., MPI.Request]]:
         own = type(self)
         return (
@@ -841,133 +856,23 @@ class WatchedMessages(ChannelComm):
 STARTED_BY = {"Send": "Isend", "Rsend": "Irsend", "Ssend": "Issend", "Recv": "Irecv"}
 STARTED_BY |= {"send": "isend", "ssend": "issend", "recv": "irecv", "Bsend": "Ibsend", "bsend": "ibsend"}
 
-
-def sending(name: str) -> Callable[..., Any]:
-    """Return a blocking send."""
-    read, is_of_array = reader(name, result="{0}, {1}, {2}"), name[0].isupper()
-    shown = name if name.lower() in ("send", "ssend") else "Send" if is_of_array else "send"
-
-    def send(self: WatchedMessages, *arguments: Any, **named: Any) -> None:
-        buf, dest, tag = read(*arguments, **named)
-        if is_of_array and type(buf) is not ndarray:
-            check_message(self, name, buf, dest)
-        self._send(shown, self._start(name, buf, dest, tag), dest, tag)
-
-    return like_mpi4py(send, name)
-
-
-def starting(name: str) -> Callable[..., Any]:
-    """Return a non-blocking or persistent send or receive."""
-    read, is_of_array = reader(name, result="{0}, {1}, {2}"), name[0].isupper()
-
-    def start(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
-        buf, peer, tag = read(*arguments, **named)
-        if is_of_array and type(buf) is not ndarray:
-            check_message(self, name, buf, peer)
-        return polled(self._start(name, buf, peer, tag), name, self, peer, tag, _getframe(1))
-
-    return like_mpi4py(start, name)
-
-
-def _starting_more(name: str) -> Callable[..., Any]:
-    """Return an Isendrecv, Isendrecv_replace or partitioned message; of two peers, the source counts."""
-    read = reader(name)
-
-    def start(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
-        given = read(*arguments, **named)
-        for buffer, end in ("buf", "dest"), ("buf", "source"), ("sendbuf", "dest"), ("recvbuf", "source"):
-            if buffer in given and end in given:
-                check_message(self, name, given[buffer], given[end], given.get("partitions", 1))
-        request = getattr(super(WatchedMessages, self), name)(**given)
-        peer = given["source"] if "source" in given else given["dest"]
-        tag = given["recvtag"] if "recvtag" in given else given["tag"]
-        return polled(request, name, self, peer, tag, _getframe(1))
-
-    return like_mpi4py(start, name)
-
-
-def _losing(name: str) -> Callable[..., Any]:
-    """Return a buffered send: its message is in a buffer of MPI."""
-    read = reader(name, result="{0}, {1}, {2}")
-
-    def send(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
-        buf, dest, tag = read(*arguments, **named)
-        if name == "Bsend":
-            check_message(self, name, buf, dest)
-        sends.lost_track = True
-        return getattr(super(WatchedMessages, self), name)(buf, dest, tag)
-
-    return like_mpi4py(send, name)
-
-
-def _probing(name: str) -> Callable[..., Any]:
-    """Return a blocking probe."""
-
-    def probe(
-        self: WatchedMessages,
-        source: int = ANY_SOURCE,
-        tag: int = ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> MPI.Message | Literal[True]:
-        if name.lower() == "mprobe":
-            receives.lost_track = True  # another object receives the message
-            return self._matched(name, source, tag, status)
-        self._wait(name, lambda: self._probe("Iprobe", source, tag, status), source, tag)
-        return True
-
-    return like_mpi4py(probe, name)
-
-
-def _looking(name: str) -> Callable[..., Any]:
-    """Return a probe that does not wait; its calls without success are counted."""
-    takes = name.lower() == "improbe"
-
-    def probe(
-        self: WatchedMessages,
-        source: int = ANY_SOURCE,
-        tag: int = ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> Any:
-        receives.lost_track = receives.lost_track or takes
-        found = self._probe(name, source, tag, status)
-        if found:
-            polls.successes += 1
-            return found
-        polls.failed += 1
-        if polls.is_due and self._channel is not None:
-            polls.look(lambda watch: self._message_wait(watch, name, source, tag))
-        return found
-
-    return like_mpi4py(probe, name)
-
-
-def _starting_collective(name: str) -> Callable[..., Any]:
-    """Return a non-blocking or persistent collective."""
-    read = reader(name)
-
-    def start(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
-        given = read(*arguments, **named)
-        buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
-        check_buffers(self, name, buffers, given.get("root", 0))
-        request = self._start_collective(name, given)
-        return polled(request, name, self, NO_PEER, -1, _getframe(1))
-
-    return like_mpi4py(start, name)
-
-
-_MAKERS = {
-    sending: ("Send", "Rsend", "Ssend", "send", "ssend"),
-    _losing: ("Bsend", "bsend"),
-    starting: [name for name in (*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES) if name[0] != "P"],
-    _starting_collective: NONBLOCKING_COLLECTIVES,
-    _starting_more: ("Isendrecv", "Isendrecv_replace", "Psend_init", "Precv_init"),
-    _probing: ("Probe", "probe", "Mprobe", "mprobe"),
-    _looking: PROBES,
-}
-for _make, _names in _MAKERS.items():
-    for _name in _names:
-        if hasattr(MPI.Intracomm, _name) and _name not in vars(WatchedMessages):  # not every mpi4py has all
-            setattr(WatchedMessages, _name, _make(_name))
+_STARTS = {*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES} - {"Isend", "Irecv", "Psend_init", "Precv_init"}
+for _via, _names in {
+    "_do_send": ("Rsend", "Ssend", "send", "ssend"),
+    "_do_bsend": ("Bsend", "bsend"),
+    "_do_recv": ("recv",),
+    "_do_sendrecv_of_object": ("sendrecv",),
+    "_do_sendrecv": ("Sendrecv",),
+    "_do_sendrecv_replace": ("Sendrecv_replace",),
+    "_do_probe": ("Probe", "probe"),
+    "_do_mprobe": ("Mprobe", "mprobe"),
+    "_do_look": PROBES,
+    "_do_start": _STARTS,
+}.items():
+    add_methods(WatchedMessages, _names, _via)
+_MORE = "Isendrecv", "Isendrecv_replace", "Psend_init", "Precv_init"
+add_methods(WatchedMessages, _MORE, "_do_start_more", by_name=True)
+add_methods(WatchedMessages, NONBLOCKING_COLLECTIVES, "_do_start_collective", by_name=True)
 
 
 def unreceived(watch: Watch) -> tuple[list[Message], list[Message]]:

@@ -103,11 +103,11 @@ OF_OBJECTS = (
     *("barrier", "bcast", "reduce", "allreduce", "gather", "scatter", "allgather", "alltoall", "scan"),
     "exscan",
 )
-OF_COMMUNICATORS = (  # they make or free one
+MAKERS = (  # of communicators
     *("Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Create_cart", "Create_graph"),
-    *("Create_dist_graph", "Create_dist_graph_adjacent", "Sub", "Free", "Disconnect"),
+    *("Create_dist_graph", "Create_dist_graph_adjacent"),
 )
-COLLECTIVES = (*OF_ARRAYS, *OF_OBJECTS, *OF_COMMUNICATORS)
+COLLECTIVES = (*OF_ARRAYS, *OF_OBJECTS, *MAKERS, "Sub", "Free", "Disconnect")
 # Non-blocking calls return requests, for which a rank can wait. Not every version of mpi4py has all of them.
 NONBLOCKING_SENDS = (
     *("Isend", "Ibsend", "Issend", "Irsend", "isend", "ibsend", "issend"),
@@ -122,7 +122,7 @@ NONBLOCKING_COLLECTIVES = (
     *(f"Neighbor_{name}_init" for name in _NEIGHBORS),
 )
 PROBES = ("Iprobe", "iprobe", "Improbe", "improbe")
-SENDS = ("Send", "Ssend", "send", "ssend", *NONBLOCKING_SENDS)
+SENDS = ("Send", "Bsend", "Ssend", "Rsend", "send", "bsend", "ssend", *NONBLOCKING_SENDS)
 
 
 # The report
