@@ -36,10 +36,16 @@ from numpy import ndarray
 
 from mpiwatch import snapshot, waiting
 from mpiwatch.collectives import ChannelComm
-from mpiwatch.recorder import CellState, WaitingIn
-from mpiwatch.report import NONBLOCKING_COLLECTIVES, NONBLOCKING_RECEIVES, NONBLOCKING_SENDS, PROBES
+from mpiwatch.recorder import NAME_BYTES, ORIGIN_BYTES, PURPOSE_BYTES, CellState, WaitingIn, fit
+from mpiwatch.report import (
+    NONBLOCKING_COLLECTIVES,
+    NONBLOCKING_RECEIVES,
+    NONBLOCKING_SENDS,
+    PROBES,
+    ranks_phrase,
+)
 from mpiwatch.snapshot import line_of
-from mpiwatch.waiting import MessageWait, Over, Watch, wait_until
+from mpiwatch.waiting import Over, Waiting, Watch, wait_until, world_ranks
 from mpiwatch.wrapper import (
     REPLACED,
     LikeMpi4py,
@@ -55,6 +61,7 @@ from mpiwatch.wrapper import (
 
 __all__ = ["RawPrequest", "RawRequest"]
 
+SPIN_IN_SCHEDULE_S = 0.05  # much longer than a segment takes between two ranks of one machine
 KEPT = 100
 SENDS_NOTED = 200
 NO_PEER = -99  # the peer of a collective
@@ -218,27 +225,57 @@ def _is_only_handle(request: Any) -> bool:
     return made is not None and not made.comm.copies_requests and getattr(request, "call", None) is None
 
 
-class BlockingWait(MessageWait):
-    """Waiting for a message in the program's own call. Ranks in such calls may wait for each other."""
+class MessageWait(Waiting):
+    """Waiting for a message to arrive or to be taken; `peer` is a rank in the world, or -1 for any rank.
 
-    is_circular = True  # whether this wait can be part of a circle of messages
+    `purpose`: what the message is part of, such as a schedule; empty for a message of the caller's own. Ranks
+    that wait in calls of their own may wait for each other in a circle.
+    """
+
+    origin = ""  # the line that made the request
+    failed_polls = 0  # by a rank that polls in a loop of its own
     sends_too = False  # whether the call also sends a message, which its peer may receive
     waited_for: Sequence[MPI.Request] = ()  # not counted as other messages under way
     stuck_since = 0, 0  # what `confirmation` returned, and how often MPI had been polled then
 
-    def polled_by_caller(self) -> BlockingWait:
+    def __init__(
+        self,
+        watch: Watch,
+        members: list[int],
+        deadline_s: float,
+        operation: str,
+        peer: int,
+        tag: int,
+        purpose: str = "",
+    ) -> None:
+        super().__init__(watch, members, deadline_s)
+        self.operation, self.peer, self.tag, self.purpose = operation, peer, tag, purpose
+        self.is_circular = not purpose
+
+    def polled_by_caller(self) -> MessageWait:
         """Return this wait as that of a loop of the caller's, which polls and may end without a message."""
         self.is_circular, self.patience_s = False, self.deadline_s
         return self
 
-    def number(self) -> int:
+    def announce(self) -> None:
         watch, slot = self.watch, self.watch.slot
-        if not self.is_circular or watch.is_threaded():
-            return 0
-        slot.has_sends = self.sends_too or has_unfinished() or sends.any(self.waited_for)
-        slot.has_receives = receives.any(self.waited_for)
-        watch.message_waits += 1
-        return watch.message_waits
+        watch.post_place(_getframe())
+        slot.message_operation = fit(self.operation, NAME_BYTES)
+        slot.message_peer, slot.message_tag = self.peer, self.tag
+        slot.message_purpose = fit(self.purpose, PURPOSE_BYTES)
+        slot.message_origin = fit(self.origin, ORIGIN_BYTES)
+        slot.message_polls = self.failed_polls
+        slot.message_number = 0
+        if self.is_circular and not watch.is_threaded():
+            slot.has_sends = self.sends_too or has_unfinished() or sends.any(self.waited_for)
+            slot.has_receives = receives.any(self.waited_for)
+            watch.message_waits += 1
+            slot.message_number = watch.message_waits
+        slot.waiting_in = WaitingIn.MESSAGE
+
+    def cannot_complete(self) -> bool:
+        peers = [self.peer] if self.peer >= 0 else [rank for rank in self.members if rank != self.watch.rank]
+        return bool(peers) and all(self.watch.has_ended(peer, self.patience_s) for peer in peers)
 
     def is_stuck(self) -> bool:
         """Return whether this rank and all ranks that it waits for, directly or through others, are stuck.
@@ -271,7 +308,7 @@ class BlockingWait(MessageWait):
         )
 
 
-class RequestWait(BlockingWait):
+class RequestWait(MessageWait):
     """Waiting for requests: for all of them, or, if not `needs_all`, for one of them.
 
     The slot names the first one that has not completed.
@@ -285,7 +322,7 @@ class RequestWait(BlockingWait):
         self.may_be_circular = True
         self.subject: MPI.Request | None = None
 
-    def polled_by_caller(self) -> BlockingWait:
+    def polled_by_caller(self) -> MessageWait:
         self.may_be_circular = False
         return super().polled_by_caller()
 
@@ -325,13 +362,63 @@ class RequestWait(BlockingWait):
         return super().cannot_complete()
 
 
+class Pending(NamedTuple):
+    """What this rank waits for: messages of `operation` on `comm`.
+
+    `receives` lists the ranks of `comm` whose messages have not arrived, `sends` the ranks that have not
+    received ours. Both are empty in a collective of the MPI library, which hides which rank is missing.
+    """
+
+    comm: MPI.Intracomm
+    operation: str
+    receives: list[int]
+    sends: list[int]
+
+    def __str__(self) -> str:
+        """Return a phrase to follow "waited for"."""
+        parts = []
+        if self.receives:
+            parts.append(f"a message from {ranks_phrase(sorted(set(self.receives)))}")
+        if self.sends:
+            parts.append(f"{ranks_phrase(sorted(set(self.sends)))} to receive a message")
+        return " and ".join(parts) or "the other ranks"
+
+
+def wait_for_pending(over: Over, pending: Callable[[], Pending]) -> None:
+    """Return when `over()` is True; raise an error that names the missing rank if that takes too long.
+
+    It is a HangError in a watched process, else a TimeoutError after DEADLINE_S. `pending` is called only if
+    the wait takes long.
+    """
+
+    def describe(waited: float) -> Waiting | None:
+        watch, limit_s = waiting.watched, waiting.DEADLINE_S
+        if watch is None and waited < limit_s:
+            return None
+        missing = pending()
+        if watch is None:
+            raise TimeoutError(
+                f"rank {missing.comm.rank} waited {limit_s:g} s in {missing.operation} for {missing}. "
+                f"Expected the same call on all {missing.comm.size} ranks: a rank never made it, or gave "
+                "another schedule or array size. Messages may still be under way on this communicator: make "
+                "a new one before you go on."
+            )
+        members = world_ranks(missing.comm)
+        peers = [members[rank] for rank in (*missing.receives, *missing.sends)]
+        operation = "Recv" if missing.receives or not peers else "Send"
+        peer = peers[0] if peers else -1
+        return MessageWait(watch, members, watch.deadline_s(), operation, peer, -1, missing.operation)
+
+    wait_until(over, describe, SPIN_IN_SCHEDULE_S)
+
+
 class Polls:
     """The polls of this process. The watchdog samples them; the polling thread looks whether it may go on."""
 
     def __init__(self) -> None:
         self.failed = self.successes = 0
         self.is_due = False  # whether the next poll without success has to call `look`
-        self.wait: BlockingWait | None = None
+        self.wait: MessageWait | None = None
         self.since_s, self.failed_before = 0.0, 0  # when nothing but polls began
         self.sampled = 0.0, 0.0, 0  # the time, CPU time and `failed` of the last sample
         self.activity: tuple[Any, ...] = ()  # differs if the rank has made another call
@@ -362,7 +449,7 @@ class Polls:
         elif now - self.since_s > CERTAIN_S:
             self.is_due = True
 
-    def look(self, describe: Callable[[Watch], BlockingWait]) -> None:
+    def look(self, describe: Callable[[Watch], MessageWait]) -> None:
         """Note in the slot that this rank waits; raise HangError if that is of no use any more."""
         self.is_due = False
         watch = waiting.watched
@@ -784,7 +871,7 @@ class WatchedMessages(ChannelComm):
     ) -> None:
         """Wait for a message of the call `name`."""
 
-        def describe(waited: float) -> BlockingWait | None:
+        def describe(waited: float) -> MessageWait | None:
             if self._channel is None:
                 return None
             wait = self._message_wait(self._channel.watch, name, peer, tag)
@@ -793,8 +880,8 @@ class WatchedMessages(ChannelComm):
 
         wait_until(is_done, describe)
 
-    def _message_wait(self, watch: Watch, name: str, peer: int, tag: int) -> BlockingWait:
-        return BlockingWait(watch, self._members, self.deadline_s, name, self._world_rank(peer), tag)
+    def _message_wait(self, watch: Watch, name: str, peer: int, tag: int) -> MessageWait:
+        return MessageWait(watch, self._members, self.deadline_s, name, self._world_rank(peer), tag)
 
     # Calls that do not wait
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, auto
+from textwrap import TextWrapper
 from typing import Any
 
 # Phrases that messages share
@@ -19,7 +20,10 @@ from typing import Any
 COLUMNS = 100  # of a line on a notebook's page: JupyterLab breaks longer ones in the middle of a word
 _QUOTED = re.compile(r"`[^`]*`")
 _WORD = re.compile(r"(?:[^\s`]|`[^`]*`|`)+")  # what stands in backticks is part of a word
-_NO_SPACE = re.compile(r"\S+")
+_JOINT = "\0"  # a space within a word
+_BETWEEN_WORDS: dict[str, Any] = {
+    name: False for name in ("break_long_words", "break_on_hyphens", "expand_tabs", "replace_whitespace")
+}
 _COLUMNS_OF_A_TABLE = re.compile(r"\S {2,}\S")
 
 
@@ -67,27 +71,18 @@ def wrapped(message: str, columns: int = COLUMNS) -> str:
 
 
 def _wrapped_line(line: str, columns: int) -> list[str]:
-    indent = line[: len(line) - len(line.lstrip())]
+    text = line.lstrip()
+    indent = line[: len(line) - len(text)]
     if len(line) <= columns or _COLUMNS_OF_A_TABLE.search(_QUOTED.sub("", line)):
         return [line]
-    longest = columns - len(indent)
-    parts: list[str] = []
-    start = end = len(indent)  # of the next part
-    for word_start, word_end in _words(line, longest):
-        if start < end and word_end - start > longest:
-            parts.append(indent + line[start:end])
-            start = word_start
-        end = word_end
-    return [*parts, indent + line[start:end]]
+    # What stands in backticks is part of a word, unless the word is longer than a line.
+    kept = _WORD.sub(lambda word: _joined(word[0], columns - len(indent)), text)
+    wrapper = TextWrapper(columns, initial_indent=indent, subsequent_indent=indent, **_BETWEEN_WORDS)
+    return [part.replace(_JOINT, " ") for part in wrapper.wrap(kept)]
 
 
-def _words(line: str, longest: int) -> Iterator[tuple[int, int]]:
-    """Yield where each word starts and ends; the words of a long text in backticks one by one."""
-    for word in _WORD.finditer(line):
-        if word.end() - word.start() <= longest:
-            yield word.span()
-        else:
-            yield from (part.span() for part in _NO_SPACE.finditer(line, *word.span()))
+def _joined(word: str, longest: int) -> str:
+    return word.replace(" ", _JOINT) if len(word) <= longest else word
 
 
 # The names of calls

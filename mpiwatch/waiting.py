@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from mpi4py import MPI
 
@@ -23,10 +23,7 @@ from mpiwatch.machines import Server
 from mpiwatch.processes import cores
 from mpiwatch.recorder import (
     EPOCH_SHIFT,
-    NAME_BYTES,
-    ORIGIN_BYTES,
     PLACE_BYTES,
-    PURPOSE_BYTES,
     ROWS_PER_RANK,
     Call,
     CellState,
@@ -43,7 +40,6 @@ DEADLINE_S = 20.0
 yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
 
 SPIN_S = 0.0005  # wait without sleeping; a collective of small arrays takes a tenth of this
-SPIN_IN_SCHEDULE_S = 0.05  # much longer than a segment takes between two ranks of one machine
 ENDED_S = 2.0  # a rank that has ended its cell, and starts no other for so long, does not join any more
 INTERRUPT_S = 1.0  # how long a rank waits for its own interrupt after another rank was interrupted
 SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the report then shows them, too
@@ -229,98 +225,6 @@ class Waiting:
     def cannot_complete(self) -> bool:
         """Tell whether a rank that is waited for ended at least `patience_s` ago."""
         return False
-
-
-class MessageWait(Waiting):
-    """Waiting for a message to arrive or to be taken; `peer` is a rank in the world, or -1 for any rank.
-
-    `purpose`: what the message is part of, such as a schedule; empty for a message of the caller's own.
-    """
-
-    origin = ""  # the line that made the request
-    failed_polls = 0  # by a rank that polls in a loop of its own
-
-    def __init__(  # noqa: PLR0917
-        self,
-        watch: Watch,
-        members: list[int],
-        deadline_s: float,
-        operation: str,
-        peer: int,
-        tag: int,
-        purpose: str = "",
-    ) -> None:
-        super().__init__(watch, members, deadline_s)
-        self.operation, self.peer, self.tag, self.purpose = operation, peer, tag, purpose
-
-    def announce(self) -> None:
-        slot = self.watch.slot
-        self.watch.post_place(sys._getframe())
-        slot.message_operation = fit(self.operation, NAME_BYTES)
-        slot.message_peer, slot.message_tag = self.peer, self.tag
-        slot.message_purpose = fit(self.purpose, PURPOSE_BYTES)
-        slot.message_origin = fit(self.origin, ORIGIN_BYTES)
-        slot.message_polls = self.failed_polls
-        slot.message_number = self.number()
-        slot.waiting_in = WaitingIn.MESSAGE
-
-    def number(self) -> int:
-        """Return the number of a wait that can be part of a circle of messages, else 0."""
-        return 0
-
-    def cannot_complete(self) -> bool:
-        peers = [self.peer] if self.peer >= 0 else [rank for rank in self.members if rank != self.watch.rank]
-        return bool(peers) and all(self.watch.has_ended(peer, self.patience_s) for peer in peers)
-
-
-class Pending(NamedTuple):
-    """What this rank waits for: messages of `operation` on `comm`.
-
-    `receives` lists the ranks of `comm` whose messages have not arrived, `sends` the ranks that have not
-    received ours. Both are empty in a collective of the MPI library, which hides which rank is missing.
-    """
-
-    comm: MPI.Intracomm
-    operation: str
-    receives: list[int]
-    sends: list[int]
-
-    def __str__(self) -> str:
-        """Return a phrase to follow "waited for"."""
-        parts = []
-        if self.receives:
-            parts.append(f"a message from {ranks_phrase(sorted(set(self.receives)))}")
-        if self.sends:
-            parts.append(f"{ranks_phrase(sorted(set(self.sends)))} to receive a message")
-        return " and ".join(parts) or "the other ranks"
-
-
-def wait(over: Over, pending: Callable[[], Pending]) -> None:
-    """Return when `over()` is True; raise an error that names the missing rank if that takes too long.
-
-    It is a HangError in a watched process, else a TimeoutError after DEADLINE_S. `pending` is called only if
-    the wait takes long.
-    """
-
-    def describe(waited: float) -> Waiting | None:
-        if watched is None and waited < DEADLINE_S:
-            return None
-        missing = pending()
-        if watched is None:
-            raise TimeoutError(
-                f"rank {missing.comm.rank} waited {DEADLINE_S:g} s in {missing.operation} for {missing}. "
-                f"Expected the same call on all {missing.comm.size} ranks: a rank never made it, or gave "
-                "another schedule or array size. Messages may still be under way on this communicator: make "
-                "a new one before you go on."
-            )
-        members = world_ranks(missing.comm)
-        peers = [members[rank] for rank in (*missing.receives, *missing.sends)]
-        operation = "Recv" if missing.receives or not peers else "Send"
-        peer = peers[0] if peers else -1
-        purpose = missing.operation
-        return MessageWait(watched, members, watched.deadline_s(), operation, peer, -1, purpose)
-
-    wait_until(over, describe, SPIN_IN_SCHEDULE_S)
 
 
 def attempt() -> int:
