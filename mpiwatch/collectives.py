@@ -43,7 +43,7 @@ from mpiwatch.recorder import (
     fit,
     write_members,
 )
-from mpiwatch.report import OF_ARRAYS, UNKNOWN, Mismatch, Reason
+from mpiwatch.report import OF_ARRAYS, OF_OBJECTS, UNKNOWN, Mismatch, Reason
 from mpiwatch.snapshot import file_label, mismatch
 from mpiwatch.waiting import DEADLINE_S, Waiting, Watch, wait_until
 from mpiwatch.wrapper import (
@@ -137,7 +137,7 @@ class Channel:
         count: int = UNKNOWN,
         dtype: int = UNKNOWN,
         reduction: int = UNKNOWN,
-        depth: int = 2,
+        depth: int = 0,
     ) -> None:
         """Note this call. Raise HangError if the members cannot all make the same one.
 
@@ -146,9 +146,9 @@ class Channel:
         ranks are stuck: see machines.py.
 
         `operation`: the name of the method or schedule; `dtype`: NumPy's number of it; `reduction`: the
-        identity of an `MPI.Op`. `depth`: frames between this one and the caller's.
+        identity of an `MPI.Op`. `depth`: frames between this one and the caller's; 0 if that is not known.
         """
-        frame = _getframe(depth)
+        frame = _getframe(depth) if depth else _caller()
         word = self._note(operation, root, count, dtype, reduction, frame)
         watch = self.watch
         if self.waits:
@@ -295,6 +295,14 @@ class Channel:
         return None
 
 
+def _caller() -> FrameType:
+    """Return the frame that has called a wrapper's method."""
+    frame, wrappers = _getframe(2), tuple(mpiwatch.wrappers)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(wrappers):
+        frame = frame.f_back
+    return frame
+
+
 class Rendezvous(Waiting):
     """Waiting for all members of a communicator to make the same call."""
 
@@ -356,7 +364,7 @@ class ChannelComm(CommWrapper):
         if self._channel is not None:
             self._channel.companions.append((own, WeakMethod(reset)))
 
-    def _begin(self, name: str, root: int = UNKNOWN, reduction: object = None, depth: int = 3) -> None:
+    def _begin(self, name: str, root: int = UNKNOWN, reduction: object = None, depth: int = 0) -> None:
         """Begin a collective of which only the name, the root and the reduction are compared."""
         if self._channel is not None:
             operation = UNKNOWN if reduction is None else id(reduction)
@@ -386,7 +394,7 @@ class WatchedCollectives(ChannelComm):
 
     def Barrier(self) -> None:
         if self._channel is not None:
-            self._channel.begin_collective("Barrier", self.deadline_s)
+            self._channel.begin_collective("Barrier", self.deadline_s, depth=2)
         super().Barrier()
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
@@ -396,7 +404,7 @@ class WatchedCollectives(ChannelComm):
         if self.rank != root:
             check_writable(buf)
         if self._channel is not None:
-            self._channel.begin_collective("Bcast", self.deadline_s, root, count, dtype)
+            self._channel.begin_collective("Bcast", self.deadline_s, root, count, dtype, depth=2)
         super().Bcast(buf, root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
@@ -408,7 +416,7 @@ class WatchedCollectives(ChannelComm):
             check_writable(recvbuf)
             check_buffers(self, "Allreduce", (sendbuf, recvbuf))
         if self._channel is not None:
-            self._channel.begin_collective("Allreduce", self.deadline_s, -1, count, dtype, id(op))
+            self._channel.begin_collective("Allreduce", self.deadline_s, -1, count, dtype, id(op), 2)
         super().Allreduce(sendbuf, recvbuf, op)
 
     def _do_collective(self, name: str, given: dict[str, Any]) -> None:
@@ -417,77 +425,50 @@ class WatchedCollectives(ChannelComm):
         The ranks compare the count of a block, and the dtype, of the buffer that has blocks of one size; only
         the dtype if counts differ from rank to rank (COUNTS), and neither if dtypes do (TYPES).
         """
-        plain, sendbuf, recvbuf = name.lower(), given["sendbuf"], given["recvbuf"]
-        layouts, root, op = LAYOUTS[plain], given.get("root", UNKNOWN), given.get("op")
+        layouts, uniform, has_counts, distributes = ABOUT[name]
+        sendbuf, recvbuf, root = given["sendbuf"], given["recvbuf"], given.get("root", UNKNOWN)
         is_root = root in (UNKNOWN, self.rank)
-        received = recvbuf if is_root or plain in FROM_ROOT else None  # MPI ignores it on the other ranks
+        received = recvbuf if is_root or distributes else None  # MPI ignores it on the other ranks
         if type(sendbuf) is not ndarray or type(received) is not ndarray:
             check_buffers(self, name, (sendbuf, received), root)
         check_writable(received)
         count = dtype = UNKNOWN
-        has_counts = COUNTS in layouts or plain == "reduce_scatter"
         if TYPES not in layouts:
-            index = UNIFORM.get(plain, (0, 0))[0 if is_root else 1]
+            index = uniform[0 if is_root else 1]
             compared = recvbuf if index or is_in_place(sendbuf) else sendbuf
             count, dtype = signature(compared, self.size if layouts[index] == BLOCK else 1, has_counts)
         if has_counts:
             self._announce(name, sendbuf, recvbuf, root)
             count = UNKNOWN
         if self._channel is not None:
-            reduction = UNKNOWN if op is None else id(op)
+            reduction = id(given["op"]) if "op" in given else UNKNOWN
             self._channel.begin_collective(name, self.deadline_s, root, count, dtype, reduction, depth=3)
-        getattr(super(), name)(**given)
+        getattr(super(), name)(*given.values())
 
     def barrier(self) -> None:
-        self._begin("barrier")
+        self._begin("barrier", depth=3)
         super().Barrier()
 
-    def bcast(self, obj: Any, root: int = 0) -> Any:
-        sent = dumps(obj) if self.rank == root else None
-        self._begin("bcast", root)
-        return loads(super().bcast(sent, root))
-
-    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
-        sent = dumps(sendobj)
-        self._begin("gather", root)
-        return _loaded(super().gather(sent, root))
-
-    def scatter(self, sendobj: Any, root: int = 0) -> Any:
-        sent = self._pickled(sendobj) if self.rank == root else None
-        self._begin("scatter", root)
-        return loads(super().scatter(sent, root))
-
-    def allgather(self, sendobj: Any) -> list[Any]:
-        sent = dumps(sendobj)
-        self._begin("allgather")
-        return [loads(part) for part in super().allgather(sent)]
-
-    def alltoall(self, sendobj: Any) -> list[Any]:
-        sent = self._pickled(sendobj)
-        self._begin("alltoall")
-        return [loads(part) for part in super().alltoall(sent)]
-
-    def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
-        sent = dumps(sendobj)
-        self._begin("reduce", root, op)
-        parts = _loaded(super().gather(sent, root))
-        return None if parts is None else functools.reduce(op, parts)
-
-    def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        return functools.reduce(op, self._parts("allreduce", sendobj, op))
-
-    def scan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        return functools.reduce(op, self._parts("scan", sendobj, op)[: self.rank + 1])
-
-    def exscan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        before = self._parts("exscan", sendobj, op)[: self.rank]
-        return functools.reduce(op, before) if before else None
-
-    def _parts(self, name: str, sendobj: Any, op: Any) -> list[Any]:
-        """Return all ranks' objects."""
-        sent = dumps(sendobj)
-        self._begin(name, UNKNOWN, op, depth=4)
-        return [loads(part) for part in super().allgather(sent)]
+    def _do_collective_of_objects(self, name: str, given: dict[str, Any]) -> Any:
+        """Do a blocking collective of objects; the ranks themselves, rather than MPI, reduce them."""
+        root, op = given.get("root", UNKNOWN), given.get("op")
+        sent = given["obj"] if name == "bcast" else given["sendobj"]
+        if name in ("bcast", "scatter") and self.rank != root:
+            sent = None
+        else:
+            sent = self._pickled(sent) if name in ("scatter", "alltoall") else dumps(sent)
+        self._begin(name, root, op, depth=4)
+        carrier = getattr(super(), CARRIERS.get(name, name))
+        received = carrier(sent) if root == UNKNOWN else carrier(sent, root)
+        if name in ("bcast", "scatter"):
+            return loads(received)
+        if received is None:
+            return None
+        objects = [loads(part) for part in received]
+        if op is None:
+            return objects
+        first = {"scan": self.rank + 1, "exscan": self.rank}.get(name)
+        return functools.reduce(op, objects[:first]) if objects[:first] else None
 
     def _pickled(self, sendobj: Any) -> list[bytes]:
         pickles = [dumps(each) for each in sendobj]
@@ -497,12 +478,24 @@ class WatchedCollectives(ChannelComm):
 
 
 dumps, loads = MPI.pickle.dumps, MPI.pickle.loads
+# What carries the objects of a reduction.
+CARRIERS = {"reduce": "gather", "allreduce": "allgather", "scan": "allgather", "exscan": "allgather"}
 
 
-def _loaded(parts: list[bytes] | None) -> list[Any] | None:
-    return None if parts is None else [loads(part) for part in parts]
-
-
+# Collective of arrays -> its layouts, its uniform buffers, whether it has counts for each rank, and whether
+# ranks other than the root receive.
+ABOUT = {
+    name: (
+        layouts,
+        UNIFORM.get(plain, (0, 0)),
+        COUNTS in layouts or plain == "reduce_scatter",
+        plain in FROM_ROOT,
+    )
+    for name in OF_ARRAYS
+    if (layouts := LAYOUTS.get(plain := name.lower()))
+}
+_OBJECTS = [name for name in OF_OBJECTS if name != "barrier"]
+add_methods(WatchedCollectives, _OBJECTS, "_do_collective_of_objects", by_name=True)
 add_methods(
     WatchedCollectives,
     [name for name in OF_ARRAYS if name not in ("Barrier", "Bcast", "Allreduce")],

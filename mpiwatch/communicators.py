@@ -22,7 +22,6 @@ import math
 import os
 import signal
 import socket
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +33,6 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.MPI import Win as RawWin  # mpi4py's own, also after `watch_world`
 
-import mpiwatch
 from mpiwatch import messages, waiting
 from mpiwatch.collectives import Channel, WatchedCollectives
 from mpiwatch.launch import node_name
@@ -192,26 +190,15 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
             self.watch.end_program()  # Abort is deliberate and needs no report
         super().Abort(errorcode)
 
-    def Free(self) -> None:
-        self._close("Free")
-        super().Free()
-
-    def Disconnect(self) -> None:
-        self._close("Disconnect")
-        super().Disconnect()
-
     def _before_derivation(self, method: str) -> None:
         super()._before_derivation(method)
-        self._begin(method, depth=5)
+        self._begin(method)
 
     def _before_schedule(self, name: str, array: np.ndarray | None) -> None:
         super()._before_schedule(name, array)
         count, dtype = (UNKNOWN, UNKNOWN) if array is None else signature(array)
-        depth, frame = 2, sys._getframe(1)
-        while frame.f_back and frame.f_globals.get("__name__", "").startswith(tuple(mpiwatch.wrappers)):
-            depth, frame = depth + 1, frame.f_back
         if self._channel is not None:
-            self._channel.begin_collective(name, self.deadline_s, count=count, dtype=dtype, depth=depth - 1)
+            self._channel.begin_collective(name, self.deadline_s, count=count, dtype=dtype)
 
     def _derived(self, new: Any, is_ready: bool = True) -> None:
         super()._derived(new, is_ready)
@@ -230,11 +217,15 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
             return
         new._channel = Channel(channel.watch, int(row[0]), new, waiting.world_ranks(new))
 
-    def _close(self, name: str) -> None:
+    def _end(self, name: str) -> None:
         self._begin(name)
         if self._channel is not None:
             super().Barrier()  # when the row is given to another communicator, no rank reads it any more
             self._channel.close()
+        getattr(super(), name)()
+
+
+add_methods(WatchedComm, ("Free", "Disconnect"), "_end")
 
 
 Serve = Callable[[Server, Callable[[], object]], None]

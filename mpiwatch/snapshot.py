@@ -174,16 +174,9 @@ def request_stack(pid: int, file: BinaryIO) -> list[tuple[str, int]]:
 def frames_in(file: BinaryIO) -> list[tuple[str, int]]:
     """Return the frames (file and line), innermost first, of the last stack that faulthandler has written."""
     text = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
-    return [(_unescaped(name), int(line)) for name, line in re.findall(r'File "(.*)", line (\d+) in ', text)]
-
-
-def _unescaped(name: str) -> str:
-    """Return a file's name as it was before faulthandler wrote it in ASCII."""
-    return re.sub(
-        r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))",
-        lambda escape: chr(int(next(filter(None, escape.groups())), 16)),
-        name,
-    )
+    found = re.findall(r'File "(.*)", line (\d+) in ', text)
+    # faulthandler writes in ASCII, with escapes as in Python's texts.
+    return [(name.encode().decode("unicode_escape"), int(line)) for name, line in found]
 
 
 # What the ranks are doing

@@ -174,9 +174,12 @@ class Waiting:
 
     def begin(self, now: float) -> None:
         """Announce the wait, which has taken long."""
-        self.watch.check_process()
+        watch, thread = self.watch, threading.get_ident()
+        watch.check_process()
         self.since_s = now
-        self.watch.begin(self)
+        watch.waiting[thread] = self
+        watch.callers.add(thread)
+        watch.post(self)
 
     def go_on(self, waited: float) -> None:
         """Let MPI make progress, and rest a little. Raise HangError if the wait cannot end."""
@@ -200,8 +203,9 @@ class Waiting:
             raise Interrupted(f"rank {watch.rank} was interrupted while it waited.") from None
 
     def end(self) -> None:
-        """Note that the wait is over."""
-        self.watch.end(self)
+        """Note that the current thread does not wait any more."""
+        self.watch.waiting.pop(threading.get_ident(), None)
+        self.watch.withdraw(self)
 
     def announce(self) -> None:
         """Note in this rank's slot what it waits for."""
@@ -356,26 +360,14 @@ class Watch:
         self.recorder.words[row * size : (row + 1) * size] = memoryview(bytes(8 * size)).cast("Q")
         return row
 
-    def begin(self, waiting: Waiting) -> None:
-        """Note that the current thread waits."""
-        thread = threading.get_ident()
-        self.waiting[thread] = waiting
-        self.callers.add(thread)
-        self._post(waiting)
-
     def inspect(self, waiting: Waiting, waited: float) -> None:
         """Raise HangError if a wait cannot end, or if another rank has reported a hang."""
-        self._post(waiting)
+        self.post(waiting)
         reason = self._reason_to_stop(waiting, waited)
         if reason and waiting.withdraw():
             waiting.is_over = True
             self.publish(ReportRequest(reason, waiting.deadline_s, waiting.members, self.rank))
             self.raise_report()
-
-    def end(self, waiting: Waiting) -> None:
-        """Note that the current thread does not wait any more."""
-        self.waiting.pop(threading.get_ident(), None)
-        self.withdraw(waiting)
 
     def withdraw(self, waiting: Waiting) -> None:
         """Remove a wait from the slot; keep what an error is about for the others."""
@@ -384,7 +376,7 @@ class Watch:
             self.slot.waiting_since_s = 0.0
             self.slot.waiting_in = self.slot.waiting_in if waiting.is_over else WaitingIn.NOTHING
 
-    def _post(self, waiting: Waiting) -> None:
+    def post(self, waiting: Waiting) -> None:
         """Note in the slot that this rank waits, if all of its threads do that use MPI."""
         if not self.all_threads_wait():
             self.withdraw(waiting)

@@ -117,15 +117,8 @@ class StrictComm(WatchedComm):
             new.begin()
         track(new, "communicator")
 
-    def Free(self) -> None:
-        super().Free()
-        self._ended()
-
-    def Disconnect(self) -> None:
-        super().Disconnect()
-        self._ended()
-
-    def _ended(self) -> None:
+    def _end(self, name: str) -> None:
+        super()._end(name)
         forget(self)
         if self._exchange is not None:
             self._exchange.close()
@@ -370,7 +363,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         comm = given["comm"]
         if comm == MPI.COMM_NULL or getattr(comm, "_exchange", None) is None:
             return getattr(RawWin, name)(**given)
-        _join(comm, name, depth=4)
+        _join(comm, name)
         made: StrictWin = RawWin.__new__(cls, getattr(RawWin, name)(**given))
         return made._opened(comm, given["disp_unit"])
 
@@ -567,8 +560,8 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         self.locks = {}
 
 
-def _join(comm: Any, name: str, depth: int = 3) -> None:
-    comm._channel.begin_collective(f"Win.{name}", comm.deadline_s, depth=depth)
+def _join(comm: Any, name: str) -> None:
+    comm._channel.begin_collective(f"Win.{name}", comm.deadline_s)
 
 
 def free_mem(mem: MPI.buffer) -> None:
