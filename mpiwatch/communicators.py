@@ -41,7 +41,7 @@ from mpiwatch.messages import WatchedMessages, replace_requests
 from mpiwatch.recorder import HOST_BYTES, ROWS_PER_RANK, CellState, FlightRecorder, fit
 from mpiwatch.report import UNKNOWN
 from mpiwatch.waiting import NAP_S, Watch, raise_together
-from mpiwatch.watchdog import OnDeadlock, Watchdog, end_process
+from mpiwatch.watchdog import Watchdog
 from mpiwatch.wrapper import CommWrapper, LikeMpi4py, add_methods, check_message, like, signature
 
 # The accesses of a window whose buffers are checked.
@@ -268,7 +268,6 @@ def watch_world(
     keep: bool = False,
     in_program: bool = False,
     strict: bool = False,
-    on_deadlock: OnDeadlock = end_process,
     serve: Serve = serve_here,
 ) -> WatchedComm:
     """Replace `MPI.COMM_WORLD` by the watched communicator and start the watchdog; return the communicator.
@@ -280,8 +279,6 @@ def watch_world(
     - `in_program`: wait without limit, rather than PATIENCE deadlines, for a rank that computes; and do not
       end ranks that stay in MPI after a report about a watched wait.
     - `strict`: let collectives begin only when all ranks have called the same one, also in a program.
-    - `on_deadlock`: a function that must end the process. The watchdog's thread calls it with the report and
-      this rank's number if this rank stays inside an MPI call after a report.
     - `serve`: see `watch`.
     """
     global _watchdog  # noqa: PLW0603
@@ -292,7 +289,7 @@ def watch_world(
         replace_requests()
         setattr(MPI, "Win", CheckedWin)  # noqa: B010
         world.watch.patience = math.inf if in_program else PATIENCE
-        _watchdog = Watchdog(world.watch, on_deadlock, in_program)
+        _watchdog = Watchdog(world.watch, in_program)
         if isinstance(world.watch.server, Hub):
             world.watch.server.deadline_s = world.watch.deadline_s
         _watchdog.start()
