@@ -215,7 +215,7 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
                     stacklevel=5,
                 )
             return
-        new._channel = Channel(channel.watch, int(row[0]), new, waiting.world_ranks(new))
+        new._channel = Channel(channel.watch, int(row[0]), new, waiting.world_ranks(new.Get_group()))
 
     def _end(self, name: str) -> None:
         self._begin(name)
@@ -345,8 +345,8 @@ class Kept(NamedTuple):
     """A communicator of this rank. Its members, and those of the other side, are ranks of the world."""
 
     comm: MPI.Comm
-    members: tuple[int, ...]
-    others: tuple[int, ...]  # only of an intercommunicator
+    members: list[int]
+    others: list[int]  # only of an intercommunicator
     channel: Channel | None
     companions: dict[int, tuple[MPI.Intracomm, Callable[[], object]]]
 
@@ -414,8 +414,8 @@ def renew(world: MPI.Intracomm, names: dict[str, Any]) -> None:
 class _Claim(NamedTuple):
     """What a rank says about a communicator; `is_used`: whether an object of its session refers to it."""
 
-    members: tuple[int, ...]
-    others: tuple[int, ...]
+    members: list[int]
+    others: list[int]
     companions: tuple[int, ...]
     is_used: bool
 
@@ -449,33 +449,25 @@ def _kept(world: MPI.Intracomm, names: dict[str, Any], objects: dict[bytes, list
     watch = getattr(world, "watch", None)
     channels = watch.channels if watch is not None else []
     kept = {
-        (each.row, ""): Kept(each.comm, tuple(each.members), (), each, each.live_companions())
-        for each in channels
+        (each.row, ""): Kept(each.comm, each.members, [], each, each.live_companions()) for each in channels
     }
     if not channels:
-        kept[0, ""] = Kept(_copy(world), tuple(range(world.size)), (), None, {})
+        kept[0, ""] = Kept(_copy(world), list(range(world.size)), [], None, {})
     known = {_handle(each.comm) for each in kept.values()}
     known |= {_handle(each) for each in (MPI.COMM_NULL, MPI.COMM_SELF, _private)}
     for name, each in sorted(names.items()):
         if issubclass(type(each), MPI.Comm) and (handle := _handle(each)) not in known:
             known.add(handle)
-            others = _world_ranks(each.Get_remote_group()) if each.Is_inter() else ()
-            members = _world_ranks(each.Get_group())
+            others = waiting.world_ranks(each.Get_remote_group()) if each.Is_inter() else []
+            members = waiting.world_ranks(each.Get_group())
             kept[_private.size * ROWS_PER_RANK, name] = Kept(_copy(each), members, others, None, {})
     return kept
-
-
-def _world_ranks(group: MPI.Group) -> tuple[int, ...]:
-    world = _private.Get_group()
-    ranks = MPI.Group.Translate_ranks(group, None, world)
-    world.Free()
-    return tuple(int(rank) for rank in ranks)
 
 
 def _fresh(kept: Kept) -> Any:
     """Return a communicator like the given one, made without a message on it. Its ranks call this."""
     old: Any = kept.comm
-    if kept.members == tuple(range(_private.size)):
+    if kept.members == list(range(_private.size)):
         new = _private.Dup()
     else:
         world = _private.Get_group()

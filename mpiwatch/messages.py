@@ -167,9 +167,7 @@ def track(request: Any, made: Call) -> None:
         sends.add(request)
     else:
         kind = collectives
-    kind.requests.append(request)
-    if len(kind.requests) > KEPT:
-        kind.tidy()
+    kind.add(request)
 
 
 def has_unfinished() -> bool:
@@ -403,7 +401,7 @@ def wait_for_pending(over: Over, pending: Callable[[], Pending]) -> None:
                 "another schedule or array size. Messages may still be under way on this communicator: make "
                 "a new one before you go on."
             )
-        members = world_ranks(missing.comm)
+        members = world_ranks(missing.comm.Get_group())
         peers = [members[rank] for rank in (*missing.receives, *missing.sends)]
         operation = "Recv" if missing.receives or not peers else "Send"
         peer = peers[0] if peers else -1

@@ -53,15 +53,6 @@ def runs(numbers: Collection[int]) -> list[list[int]]:
     return found
 
 
-def duration(seconds: float) -> str:
-    """Return a time in whole seconds: `34 s`, `2 min 5 s`, `1 h 0 min`."""
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minute} min"
-    return f"{minutes} min {second} s" if minutes else f"{second} s"
-
-
 def wrapped(message: str, columns: int = COLUMNS) -> str:
     """Return a message with its long lines broken between words, not inside backticks if they fit a line.
 

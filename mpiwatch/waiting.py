@@ -250,9 +250,9 @@ def sleeping_barrier(comm: MPI.Intracomm) -> None:
         sleep(NAP_S)
 
 
-def world_ranks(comm: MPI.Intracomm) -> list[int]:
-    """Return the ranks of the world that are the members of a communicator."""
-    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+def world_ranks(group: MPI.Group) -> list[int]:
+    """Return the ranks of the world that are the members of a group, and free the group."""
+    world = MPI.COMM_WORLD.Get_group()
     ranks = MPI.Group.Translate_ranks(group, None, world)
     group.Free()
     world.Free()
