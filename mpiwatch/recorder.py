@@ -224,16 +224,13 @@ class FlightRecorder:
                 fcntl.lockf(self.file, fcntl.LOCK_UN)
 
     def _lock(self, timeout_s: float | None) -> None:
-        if timeout_s is None:
-            fcntl.lockf(self.file, fcntl.LOCK_EX)
-            return
-        deadline = monotonic() + timeout_s
+        began = monotonic()
         while True:
             try:
-                fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(self.file, fcntl.LOCK_EX | (0 if timeout_s is None else fcntl.LOCK_NB))
                 return
             except (BlockingIOError, PermissionError):
-                if monotonic() > deadline:
+                if timeout_s is not None and monotonic() - began > timeout_s:
                     raise TimeoutError(
                         f"another process has held the flight recorder for more than {timeout_s:g} s"
                     ) from None
