@@ -63,6 +63,7 @@ from mpiwatch.wrapper import (
     signature,
 )
 
+SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the report then shows them, too
 VISIBLE_S = 0.001  # a thousand times as long as a write takes to reach the other cores
 NOTES_KEPT = 1000  # of each communicator
 NUMBER_UNIT, EPOCH_UNIT = 1 << NUMBER_SHIFT, 1 << EPOCH_SHIFT
@@ -328,14 +329,15 @@ class Rendezvous(Waiting):
                     return False
         return True
 
-    def mismatch(self) -> Mismatch | None:
-        return self.channel.mismatch(self.word)
-
-    def is_settled(self) -> bool:
+    def mismatch(self, waited: float) -> Mismatch | None:
+        found = self.channel.mismatch(self.word)
+        if found is None or waited > SETTLE_S:
+            return found
         slots = self.watch.recorder.slots
-        return self.channel.all_have_reached(self.word >> NUMBER_SHIFT) and all(
+        is_settled = self.channel.all_have_reached(self.word >> NUMBER_SHIFT) and all(
             slots[member].waiting_in == WaitingIn.COLLECTIVE for member in self.members
         )
+        return found if is_settled else None
 
     def cannot_complete(self) -> bool:
         return any(

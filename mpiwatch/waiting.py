@@ -42,7 +42,6 @@ yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
 SPIN_S = 0.0005  # wait without sleeping; a collective of small arrays takes a tenth of this
 ENDED_S = 2.0  # a rank that has ended its cell, and starts no other for so long, does not join any more
 INTERRUPT_S = 1.0  # how long a rank waits for its own interrupt after another rank was interrupted
-SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the report then shows them, too
 ABANDON_S = 2.0  # how long an interrupted rank waits for the hub
 INSPECT_S = 0.02  # between two inspections of what the other ranks do
 NAP_S = 0.001
@@ -214,13 +213,9 @@ class Waiting:
         """Give up; return False if it is too late for that because all ranks have joined."""
         return True
 
-    def mismatch(self) -> Mismatch | None:
-        """Return in what the calls of the ranks that have joined differ from ours."""
+    def mismatch(self, waited: float) -> Mismatch | None:
+        """Return in what the calls of the ranks that have joined differ from ours, if it can be reported."""
         return None
-
-    def is_settled(self) -> bool:
-        """Tell whether all ranks have made a call and announced at which line they wait."""
-        return True
 
     def is_stuck(self) -> bool:
         """Tell whether this rank and all that it waits for are in blocking messages that can never end."""
@@ -416,7 +411,7 @@ class Watch:
                 waiting.interrupted_since_s = waited
             since = waiting.interrupted_since_s
             return None if 0 <= since <= waited < since + INTERRUPT_S else report.reason
-        if (found := waiting.mismatch()) and (waited > SETTLE_S or waiting.is_settled()):
+        if found := waiting.mismatch(waited):
             return found
         return self._reason_to_report(waiting, waited) if self.posted is waiting else None
 
