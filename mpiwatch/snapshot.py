@@ -176,7 +176,7 @@ def frames_in(file: BinaryIO) -> list[tuple[str, int]]:
     text = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
     found = re.findall(r'File "(.*)", line (\d+) in ', text)
     # faulthandler writes in ASCII, with escapes as in Python's texts.
-    return [(name.encode().decode("unicode_escape"), int(line)) for name, line in found]
+    return [(name.encode().decode("unicode_escape", "replace"), int(line)) for name, line in found]
 
 
 # What the ranks are doing
