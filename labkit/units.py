@@ -94,6 +94,15 @@ def _parse(text: str, units: Mapping[str, float]) -> float | None:
     return amount if math.isfinite(amount) else None
 
 
+def duration(seconds: float) -> str:
+    """Return a time in whole seconds: `34 s`, `2 min 5 s`, `1 h 0 min`."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minute} min"
+    return f"{minutes} min {second} s" if minutes else f"{second} s"
+
+
 def _unit(value: float, units: Mapping[str, float], tolerance: float) -> str:
     """Return the largest unit that the value fills, or else the smallest unit."""
     filled = [name for name in units if value >= units[name] * (1 - tolerance)]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import inspect
 import sys
 from _thread import get_ident
 from collections.abc import Callable
@@ -44,7 +43,7 @@ from mpiwatch.recorder import (
     fit,
     write_members,
 )
-from mpiwatch.report import OF_ARRAYS, OPERATIONS, SCHEDULES, UNKNOWN, Mismatch, Reason
+from mpiwatch.report import OF_ARRAYS, OF_OBJECTS, UNKNOWN, Mismatch, Reason
 from mpiwatch.snapshot import file_label, mismatch
 from mpiwatch.waiting import DEADLINE_S, Waiting, Watch, wait_until
 from mpiwatch.wrapper import (
@@ -54,17 +53,17 @@ from mpiwatch.wrapper import (
     FROM_ROOT,
     LAYOUTS,
     REDUCTIONS,
-    TO_ROOT,
     TYPES,
+    UNIFORM,
     CommWrapper,
+    add_methods,
     check_buffers,
     check_writable,
     is_in_place,
-    like_mpi4py,
-    reader,
     signature,
 )
 
+SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the report then shows them, too
 VISIBLE_S = 0.001  # a thousand times as long as a write takes to reach the other cores
 NOTES_KEPT = 1000  # of each communicator
 NUMBER_UNIT, EPOCH_UNIT = 1 << NUMBER_SHIFT, 1 << EPOCH_SHIFT
@@ -75,7 +74,7 @@ _NUMBER_AND_EPOCH = -NUMBER_UNIT  # mask that clears a word's digest
 _NUMBER_AND_ROW = Struct("=2q")  # the first fields of a Call
 _write, _getframe = NUMBERED_CALL.pack_into, sys._getframe
 
-Key = tuple[int | str, int, int, int, int, int, int]
+Key = tuple[str, int, int, int, int, int, int]
 
 
 def has_reached(theirs: int, word: int) -> bool:
@@ -110,7 +109,7 @@ class Channel:
         self.notes: dict[Key, tuple[CodeType, int, bytes]] = {}
         self.number = recorder.head.first_number
         self.caller = get_ident()  # the thread that called the last collective
-        self.has_begun: Callable[[int | str, int], object] | None = None  # strict mode's: operation and root
+        self.has_begun: Callable[[str, int], object] | None = None  # strict mode's: operation and root
         self.companions: list[tuple[MPI.Intracomm, WeakMethod[Callable[[], object]]]] = []
         watch.channels.append(self)
 
@@ -133,13 +132,13 @@ class Channel:
 
     def begin_collective(  # noqa: PLR0917  (every nanosecond counts)
         self,
-        operation: int | str,
+        operation: str,
         deadline_s: float,
         root: int = UNKNOWN,
         count: int = UNKNOWN,
         dtype: int = UNKNOWN,
         reduction: int = UNKNOWN,
-        depth: int = 2,
+        depth: int = 0,
     ) -> None:
         """Note this call. Raise HangError if the members cannot all make the same one.
 
@@ -147,10 +146,10 @@ class Channel:
         with a call that another rank has noted. On several machines, the hub compares the notes when the
         ranks are stuck: see machines.py.
 
-        `operation`: its number, or the name of a schedule; `dtype`: NumPy's number of it; `reduction`: the
-        identity of an `MPI.Op`. `depth`: frames between this one and the caller's.
+        `operation`: the name of the method or schedule; `dtype`: NumPy's number of it; `reduction`: the
+        identity of an `MPI.Op`. `depth`: frames between this one and the caller's; 0 if that is not known.
         """
-        frame = _getframe(depth)
+        frame = _getframe(depth) if depth else _caller()
         word = self._note(operation, root, count, dtype, reduction, frame)
         watch = self.watch
         if self.waits:
@@ -190,7 +189,7 @@ class Channel:
             slot.joined_word = 0
 
     def _note(  # noqa: PLR0917
-        self, operation: int | str, root: int, count: int, dtype: int, reduction: int, frame: FrameType
+        self, operation: str, root: int, count: int, dtype: int, reduction: int, frame: FrameType
     ) -> int:
         """Write a call to this rank's slot and row; return its word."""
         watch = self.watch
@@ -210,17 +209,18 @@ class Channel:
     def _new_note(self, key: Key, frame: FrameType) -> tuple[CodeType, int, bytes]:
         """Return a call's hash and its note, and keep them."""
         operation, root, count, dtype, reduction, _, _ = key
-        name = b""
-        if isinstance(operation, str):
-            name = fit(operation, NAME_BYTES)
-            operation = SCHEDULES + crc32(operation.encode())
-        dtype, reduction = DTYPES.get(dtype, UNKNOWN), REDUCTIONS.get(reduction, UNKNOWN)
-        call = self.row, operation, root, count, dtype, reduction
+        numbers = self.row, root, count
+        names = [
+            fit(operation, NAME_BYTES),
+            DTYPES.get(dtype, "").encode(),
+            REDUCTIONS.get(reduction, "").encode(),
+        ]
         if len(self.notes) >= NOTES_KEPT:
             self.notes.clear()
         code = frame.f_code  # kept, so that no other code can get its identity
-        note = CALL_BODY.pack(*call, frame.f_lineno, file_label(code.co_filename), name)
-        self.notes[key] = made = code, hash(call) & HASH_MASK, note
+        note = CALL_BODY.pack(*numbers, frame.f_lineno, *names, file_label(code.co_filename))
+        digest = crc32(repr((numbers, names)).encode()) & HASH_MASK
+        self.notes[key] = made = code, digest, note
         return made
 
     def _change_caller(self, caller: int) -> None:
@@ -296,6 +296,14 @@ class Channel:
         return None
 
 
+def _caller() -> FrameType:
+    """Return the frame that has called a wrapper's method."""
+    frame, wrappers = _getframe(2), tuple(mpiwatch.wrappers)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(wrappers):
+        frame = frame.f_back
+    return frame
+
+
 class Rendezvous(Waiting):
     """Waiting for all members of a communicator to make the same call."""
 
@@ -321,14 +329,15 @@ class Rendezvous(Waiting):
                     return False
         return True
 
-    def mismatch(self) -> Mismatch | None:
-        return self.channel.mismatch(self.word)
-
-    def is_settled(self) -> bool:
+    def mismatch(self, waited: float) -> Mismatch | None:
+        found = self.channel.mismatch(self.word)
+        if found is None or waited > SETTLE_S:
+            return found
         slots = self.watch.recorder.slots
-        return self.channel.all_have_reached(self.word >> NUMBER_SHIFT) and all(
+        is_settled = self.channel.all_have_reached(self.word >> NUMBER_SHIFT) and all(
             slots[member].waiting_in == WaitingIn.COLLECTIVE for member in self.members
         )
+        return found if is_settled else None
 
     def cannot_complete(self) -> bool:
         return any(
@@ -357,13 +366,11 @@ class ChannelComm(CommWrapper):
         if self._channel is not None:
             self._channel.companions.append((own, WeakMethod(reset)))
 
-    def _begin(self, name: str, root: int = UNKNOWN, reduction: object = None, depth: int = 3) -> None:
+    def _begin(self, name: str, root: int = UNKNOWN, reduction: object = None, depth: int = 0) -> None:
         """Begin a collective of which only the name, the root and the reduction are compared."""
         if self._channel is not None:
             operation = UNKNOWN if reduction is None else id(reduction)
-            self._channel.begin_collective(
-                OPERATIONS[name], self.deadline_s, root, reduction=operation, depth=depth
-            )
+            self._channel.begin_collective(name, self.deadline_s, root, reduction=operation, depth=depth)
 
     def _announce(self, name: str, sendbuf: Any, recvbuf: Any, root: int) -> None:
         """Called before a collective of arrays begins; `root`: UNKNOWN if it has none."""
@@ -374,23 +381,22 @@ class ChannelComm(CommWrapper):
         return request
 
 
-BARRIER, BCAST, ALLREDUCE = (OPERATIONS[name] for name in ("Barrier", "Bcast", "Allreduce"))
 IN_PLACE = MPI.IN_PLACE
 
 
 class WatchedCollectives(ChannelComm):
-    """Collectives of arrays and objects. The calls that take a table are below the class.
+    """Collectives of arrays and objects.
 
     Of arrays, counts and dtypes are compared before any data moves. Objects are pickled before the
     rendezvous: a rank whose object cannot be pickled raises an error before it joins, and not inside a
     collective in which the other ranks wait for it.
     """
 
-    # These three are short cuts through `_of_arrays` for the calls that programs make most often.
+    # These three are short cuts through `_do_collective` for the calls that programs make most often.
 
     def Barrier(self) -> None:
         if self._channel is not None:
-            self._channel.begin_collective(BARRIER, self.deadline_s)
+            self._channel.begin_collective("Barrier", self.deadline_s, depth=2)
         super().Barrier()
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
@@ -400,7 +406,7 @@ class WatchedCollectives(ChannelComm):
         if self.rank != root:
             check_writable(buf)
         if self._channel is not None:
-            self._channel.begin_collective(BCAST, self.deadline_s, root, count, dtype)
+            self._channel.begin_collective("Bcast", self.deadline_s, root, count, dtype, depth=2)
         super().Bcast(buf, root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
@@ -412,59 +418,59 @@ class WatchedCollectives(ChannelComm):
             check_writable(recvbuf)
             check_buffers(self, "Allreduce", (sendbuf, recvbuf))
         if self._channel is not None:
-            self._channel.begin_collective(ALLREDUCE, self.deadline_s, -1, count, dtype, id(op))
+            self._channel.begin_collective("Allreduce", self.deadline_s, -1, count, dtype, id(op), 2)
         super().Allreduce(sendbuf, recvbuf, op)
 
+    def _do_collective(self, name: str, given: dict[str, Any]) -> None:
+        """Do a blocking collective of arrays.
+
+        The ranks compare the count of a block, and the dtype, of the buffer that has blocks of one size; only
+        the dtype if counts differ from rank to rank (COUNTS), and neither if dtypes do (TYPES).
+        """
+        layouts, uniform, has_counts, distributes = ABOUT[name]
+        sendbuf, recvbuf, root = given["sendbuf"], given["recvbuf"], given.get("root", UNKNOWN)
+        is_root = root in (UNKNOWN, self.rank)
+        received = recvbuf if is_root or distributes else None  # MPI ignores it on the other ranks
+        if type(sendbuf) is not ndarray or type(received) is not ndarray:
+            check_buffers(self, name, (sendbuf, received), root)
+        check_writable(received)
+        count = dtype = UNKNOWN
+        if TYPES not in layouts:
+            index = uniform[0 if is_root else 1]
+            compared = recvbuf if index or is_in_place(sendbuf) else sendbuf
+            count, dtype = signature(compared, self.size if layouts[index] == BLOCK else 1, has_counts)
+        if has_counts:
+            self._announce(name, sendbuf, recvbuf, root)
+            count = UNKNOWN
+        if self._channel is not None:
+            reduction = id(given["op"]) if "op" in given else UNKNOWN
+            self._channel.begin_collective(name, self.deadline_s, root, count, dtype, reduction, depth=3)
+        getattr(super(), name)(*given.values())
+
     def barrier(self) -> None:
-        self._begin("barrier")
+        self._begin("barrier", depth=3)
         super().Barrier()
 
-    def bcast(self, obj: Any, root: int = 0) -> Any:
-        sent = dumps(obj) if self.rank == root else None
-        self._begin("bcast", root)
-        return loads(super().bcast(sent, root))
-
-    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
-        sent = dumps(sendobj)
-        self._begin("gather", root)
-        return _loaded(super().gather(sent, root))
-
-    def scatter(self, sendobj: Any, root: int = 0) -> Any:
-        sent = self._pickled(sendobj) if self.rank == root else None
-        self._begin("scatter", root)
-        return loads(super().scatter(sent, root))
-
-    def allgather(self, sendobj: Any) -> list[Any]:
-        sent = dumps(sendobj)
-        self._begin("allgather")
-        return [loads(part) for part in super().allgather(sent)]
-
-    def alltoall(self, sendobj: Any) -> list[Any]:
-        sent = self._pickled(sendobj)
-        self._begin("alltoall")
-        return [loads(part) for part in super().alltoall(sent)]
-
-    def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
-        sent = dumps(sendobj)
-        self._begin("reduce", root, op)
-        parts = _loaded(super().gather(sent, root))
-        return None if parts is None else functools.reduce(op, parts)
-
-    def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        return functools.reduce(op, self._parts("allreduce", sendobj, op))
-
-    def scan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        return functools.reduce(op, self._parts("scan", sendobj, op)[: self.rank + 1])
-
-    def exscan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        before = self._parts("exscan", sendobj, op)[: self.rank]
-        return functools.reduce(op, before) if before else None
-
-    def _parts(self, name: str, sendobj: Any, op: Any) -> list[Any]:
-        """Return all ranks' objects."""
-        sent = dumps(sendobj)
-        self._begin(name, UNKNOWN, op, depth=4)
-        return [loads(part) for part in super().allgather(sent)]
+    def _do_collective_of_objects(self, name: str, given: dict[str, Any]) -> Any:
+        """Do a blocking collective of objects; the ranks themselves, rather than MPI, reduce them."""
+        root, op = given.get("root", UNKNOWN), given.get("op")
+        sent = given["obj"] if name == "bcast" else given["sendobj"]
+        if name in ("bcast", "scatter") and self.rank != root:
+            sent = None
+        else:
+            sent = self._pickled(sent) if name in ("scatter", "alltoall") else dumps(sent)
+        self._begin(name, root, op, depth=4)
+        # The watchdog tells from this form that a wrapper makes the call, not the program.
+        received = getattr(super(), CARRIERS.get(name, name))(sent, *[root] * (root != UNKNOWN))
+        if name in ("bcast", "scatter"):
+            return loads(received)
+        if received is None:
+            return None
+        objects = [loads(part) for part in received]
+        if op is None:
+            return objects
+        first = {"scan": self.rank + 1, "exscan": self.rank}.get(name)
+        return functools.reduce(op, objects[:first]) if objects[:first] else None
 
     def _pickled(self, sendobj: Any) -> list[bytes]:
         pickles = [dumps(each) for each in sendobj]
@@ -474,52 +480,27 @@ class WatchedCollectives(ChannelComm):
 
 
 dumps, loads = MPI.pickle.dumps, MPI.pickle.loads
+# What carries the objects of a reduction.
+CARRIERS = {"reduce": "gather", "allreduce": "allgather", "scan": "allgather", "exscan": "allgather"}
 
 
-def _loaded(parts: list[bytes] | None) -> list[Any] | None:
-    return None if parts is None else [loads(part) for part in parts]
-
-
-def _of_arrays(name: str) -> Callable[..., Any]:
-    """Return a blocking collective of arrays.
-
-    The ranks compare the count of a block, and the dtype, of the buffer that has blocks of one size; only the
-    dtype if counts differ from rank to rank (COUNTS), and neither if dtypes do (TYPES).
-    """
-    plain, operation = name.lower(), OPERATIONS[name]
-    layouts = LAYOUTS[plain]
-    collects, distributes = plain in TO_ROOT, plain in FROM_ROOT
-    has_counts, has_types = COUNTS in layouts or plain == "reduce_scatter", TYPES in layouts
-    is_of_blocks, has_root = [layout == BLOCK for layout in layouts], collects or distributes
-    op_of = "op" if "op" in inspect.signature(getattr(MPI.Intracomm, name)).parameters else None
-    read = reader(name, result=f"{{0}}, {{1}}, {'root' if has_root else UNKNOWN}, {op_of}")
-    is_rooted, gathers = has_root and plain != "reduce", plain in ("allgather", "allgatherv")
-
-    def call(self: WatchedCollectives, *arguments: Any, **named: Any) -> None:
-        sendbuf, recvbuf, root, op = read(*arguments, **named)
-        is_root = not has_root or root == self.rank
-        received = recvbuf if is_root or distributes else None  # MPI ignores it on the other ranks
-        if type(sendbuf) is not ndarray or type(received) is not ndarray:
-            check_buffers(self, name, (sendbuf, received), root)
-        check_writable(received)
-        # Which of the buffers has blocks of one size.
-        index = is_root is collects if is_rooted else gathers
-        count = dtype = UNKNOWN
-        if not has_types:
-            compared = recvbuf if index or is_in_place(sendbuf) else sendbuf
-            blocks = self.size if is_of_blocks[index] else 1
-            count, dtype = signature(compared, blocks, has_counts)
-        if has_counts:
-            self._announce(name, sendbuf, recvbuf, root)
-            count = UNKNOWN
-        if self._channel is not None:
-            reduction = UNKNOWN if op is None else id(op)
-            self._channel.begin_collective(operation, self.deadline_s, root, count, dtype, reduction)
-        getattr(super(WatchedCollectives, self), name)(*arguments, **named)
-
-    return like_mpi4py(call, name)
-
-
-for _name in OF_ARRAYS:
-    if _name not in vars(WatchedCollectives):
-        setattr(WatchedCollectives, _name, _of_arrays(_name))
+# Collective of arrays -> its layouts, its uniform buffers, whether it has counts for each rank, and whether
+# ranks other than the root receive.
+ABOUT = {
+    name: (
+        layouts,
+        UNIFORM.get(plain, (0, 0)),
+        COUNTS in layouts or plain == "reduce_scatter",
+        plain in FROM_ROOT,
+    )
+    for name in OF_ARRAYS
+    if (layouts := LAYOUTS.get(plain := name.lower()))
+}
+_OBJECTS = [name for name in OF_OBJECTS if name != "barrier"]
+add_methods(WatchedCollectives, _OBJECTS, "_do_collective_of_objects", by_name=True)
+add_methods(
+    WatchedCollectives,
+    [name for name in OF_ARRAYS if name not in ("Barrier", "Bcast", "Allreduce")],
+    "_do_collective",
+    by_name=True,
+)

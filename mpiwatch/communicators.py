@@ -22,7 +22,6 @@ import math
 import os
 import signal
 import socket
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +33,6 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.MPI import Win as RawWin  # mpi4py's own, also after `watch_world`
 
-import mpiwatch
 from mpiwatch import messages, waiting
 from mpiwatch.collectives import Channel, WatchedCollectives
 from mpiwatch.launch import node_name
@@ -43,10 +41,10 @@ from mpiwatch.messages import WatchedMessages, replace_requests
 from mpiwatch.recorder import HOST_BYTES, ROWS_PER_RANK, CellState, FlightRecorder, fit
 from mpiwatch.report import UNKNOWN
 from mpiwatch.waiting import NAP_S, Watch, raise_together
-from mpiwatch.watchdog import OnDeadlock, Watchdog, end_process
-from mpiwatch.wrapper import CommWrapper, LikeMpi4py, check_message, like, like_mpi4py, reader, signature
+from mpiwatch.watchdog import Watchdog
+from mpiwatch.wrapper import CommWrapper, LikeMpi4py, add_methods, check_message, like, signature
 
-# The accesses of a window whose buffers are checked. Not every version of mpi4py has all of them.
+# The accesses of a window whose buffers are checked.
 ACCESSES = (
     *("Put", "Get", "Accumulate", "Rput", "Rget", "Raccumulate"),
     *("Get_accumulate", "Rget_accumulate", "Fetch_and_op", "Compare_and_swap"),
@@ -61,6 +59,10 @@ PATIENCE = 5.0  # how many deadlines engines wait for a rank that computes
 class CheckedWin(RawWin, metaclass=LikeMpi4py):
     """An `MPI.Win` whose accesses raise an error before MPI reads or writes beyond an origin's array."""
 
+    def _access(self, name: str, given: dict[str, Any]) -> Any:
+        check_access(name, given)
+        return getattr(RawWin, name)(self, **given)
+
 
 def check_access(call: str, given: dict[str, Any]) -> None:
     """Raise ValueError if a buffer of an access, on the rank that makes it, is given more than it holds."""
@@ -68,19 +70,7 @@ def check_access(call: str, given: dict[str, Any]) -> None:
         check_message(MPI.COMM_WORLD, call, given[name], given["target_rank"])
 
 
-def _checked(name: str) -> Callable[..., Any]:
-    read = reader(name, RawWin)
-
-    def access(self: CheckedWin, *arguments: Any, **named: Any) -> Any:
-        check_access(name, read(*arguments, **named))
-        return getattr(RawWin, name)(self, *arguments, **named)
-
-    return like_mpi4py(access, name, RawWin)
-
-
-for _name in ACCESSES:
-    if hasattr(RawWin, _name):
-        setattr(CheckedWin, _name, _checked(_name))
+add_methods(CheckedWin, ACCESSES, "_access", RawWin, by_name=True)
 like(CheckedWin, RawWin)
 
 
@@ -200,26 +190,15 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
             self.watch.end_program()  # Abort is deliberate and needs no report
         super().Abort(errorcode)
 
-    def Free(self) -> None:
-        self._close("Free")
-        super().Free()
-
-    def Disconnect(self) -> None:
-        self._close("Disconnect")
-        super().Disconnect()
-
     def _before_derivation(self, method: str) -> None:
         super()._before_derivation(method)
-        self._begin(method, depth=4)
+        self._begin(method)
 
     def _before_schedule(self, name: str, array: np.ndarray | None) -> None:
         super()._before_schedule(name, array)
         count, dtype = (UNKNOWN, UNKNOWN) if array is None else signature(array)
-        depth, frame = 2, sys._getframe(1)
-        while frame.f_back and frame.f_globals.get("__name__", "").startswith(tuple(mpiwatch.wrappers)):
-            depth, frame = depth + 1, frame.f_back
         if self._channel is not None:
-            self._channel.begin_collective(name, self.deadline_s, count=count, dtype=dtype, depth=depth - 1)
+            self._channel.begin_collective(name, self.deadline_s, count=count, dtype=dtype)
 
     def _derived(self, new: Any, is_ready: bool = True) -> None:
         super()._derived(new, is_ready)
@@ -236,13 +215,17 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
                     stacklevel=5,
                 )
             return
-        new._channel = Channel(channel.watch, int(row[0]), new, waiting.world_ranks(new))
+        new._channel = Channel(channel.watch, int(row[0]), new, waiting.world_ranks(new.Get_group()))
 
-    def _close(self, name: str) -> None:
+    def _end(self, name: str) -> None:
         self._begin(name)
         if self._channel is not None:
             super().Barrier()  # when the row is given to another communicator, no rank reads it any more
             self._channel.close()
+        getattr(super(), name)()
+
+
+add_methods(WatchedComm, ("Free", "Disconnect"), "_end")
 
 
 Serve = Callable[[Server, Callable[[], object]], None]
@@ -285,7 +268,6 @@ def watch_world(
     keep: bool = False,
     in_program: bool = False,
     strict: bool = False,
-    on_deadlock: OnDeadlock = end_process,
     serve: Serve = serve_here,
 ) -> WatchedComm:
     """Replace `MPI.COMM_WORLD` by the watched communicator and start the watchdog; return the communicator.
@@ -297,8 +279,6 @@ def watch_world(
     - `in_program`: wait without limit, rather than PATIENCE deadlines, for a rank that computes; and do not
       end ranks that stay in MPI after a report about a watched wait.
     - `strict`: let collectives begin only when all ranks have called the same one, also in a program.
-    - `on_deadlock`: a function that must end the process. The watchdog's thread calls it with the report and
-      this rank's number if this rank stays inside an MPI call after a report.
     - `serve`: see `watch`.
     """
     global _watchdog  # noqa: PLW0603
@@ -309,7 +289,7 @@ def watch_world(
         replace_requests()
         setattr(MPI, "Win", CheckedWin)  # noqa: B010
         world.watch.patience = math.inf if in_program else PATIENCE
-        _watchdog = Watchdog(world.watch, on_deadlock, in_program)
+        _watchdog = Watchdog(world.watch, in_program)
         if isinstance(world.watch.server, Hub):
             world.watch.server.deadline_s = world.watch.deadline_s
         _watchdog.start()
@@ -365,8 +345,8 @@ class Kept(NamedTuple):
     """A communicator of this rank. Its members, and those of the other side, are ranks of the world."""
 
     comm: MPI.Comm
-    members: tuple[int, ...]
-    others: tuple[int, ...]  # only of an intercommunicator
+    members: list[int]
+    others: list[int]  # only of an intercommunicator
     channel: Channel | None
     companions: dict[int, tuple[MPI.Intracomm, Callable[[], object]]]
 
@@ -434,8 +414,8 @@ def renew(world: MPI.Intracomm, names: dict[str, Any]) -> None:
 class _Claim(NamedTuple):
     """What a rank says about a communicator; `is_used`: whether an object of its session refers to it."""
 
-    members: tuple[int, ...]
-    others: tuple[int, ...]
+    members: list[int]
+    others: list[int]
     companions: tuple[int, ...]
     is_used: bool
 
@@ -469,33 +449,25 @@ def _kept(world: MPI.Intracomm, names: dict[str, Any], objects: dict[bytes, list
     watch = getattr(world, "watch", None)
     channels = watch.channels if watch is not None else []
     kept = {
-        (each.row, ""): Kept(each.comm, tuple(each.members), (), each, each.live_companions())
-        for each in channels
+        (each.row, ""): Kept(each.comm, each.members, [], each, each.live_companions()) for each in channels
     }
     if not channels:
-        kept[0, ""] = Kept(_copy(world), tuple(range(world.size)), (), None, {})
+        kept[0, ""] = Kept(_copy(world), list(range(world.size)), [], None, {})
     known = {_handle(each.comm) for each in kept.values()}
     known |= {_handle(each) for each in (MPI.COMM_NULL, MPI.COMM_SELF, _private)}
     for name, each in sorted(names.items()):
         if issubclass(type(each), MPI.Comm) and (handle := _handle(each)) not in known:
             known.add(handle)
-            others = _world_ranks(each.Get_remote_group()) if each.Is_inter() else ()
-            members = _world_ranks(each.Get_group())
+            others = waiting.world_ranks(each.Get_remote_group()) if each.Is_inter() else []
+            members = waiting.world_ranks(each.Get_group())
             kept[_private.size * ROWS_PER_RANK, name] = Kept(_copy(each), members, others, None, {})
     return kept
-
-
-def _world_ranks(group: MPI.Group) -> tuple[int, ...]:
-    world = _private.Get_group()
-    ranks = MPI.Group.Translate_ranks(group, None, world)
-    world.Free()
-    return tuple(int(rank) for rank in ranks)
 
 
 def _fresh(kept: Kept) -> Any:
     """Return a communicator like the given one, made without a message on it. Its ranks call this."""
     old: Any = kept.comm
-    if kept.members == tuple(range(_private.size)):
+    if kept.members == list(range(_private.size)):
         new = _private.Dup()
     else:
         world = _private.Get_group()

@@ -36,26 +36,32 @@ from numpy import ndarray
 
 from mpiwatch import snapshot, waiting
 from mpiwatch.collectives import ChannelComm
-from mpiwatch.recorder import CellState, WaitingIn
-from mpiwatch.report import NONBLOCKING_COLLECTIVES, NONBLOCKING_RECEIVES, NONBLOCKING_SENDS, PROBES
+from mpiwatch.recorder import NAME_BYTES, ORIGIN_BYTES, PURPOSE_BYTES, CellState, WaitingIn, fit
+from mpiwatch.report import (
+    NONBLOCKING_COLLECTIVES,
+    NONBLOCKING_RECEIVES,
+    NONBLOCKING_SENDS,
+    PROBES,
+    ranks_phrase,
+)
 from mpiwatch.snapshot import line_of
-from mpiwatch.waiting import MessageWait, Over, Watch, wait_until
+from mpiwatch.waiting import Over, Waiting, Watch, wait_until, world_ranks
 from mpiwatch.wrapper import (
     REPLACED,
     LikeMpi4py,
+    add_methods,
     check_buffers,
     check_message,
     flat,
     like,
-    like_mpi4py,
     nbytes,
     parse,
-    reader,
     what_it_holds,
 )
 
 __all__ = ["RawPrequest", "RawRequest"]
 
+SPIN_IN_SCHEDULE_S = 0.05  # much longer than a segment takes between two ranks of one machine
 KEPT = 100
 SENDS_NOTED = 200
 NO_PEER = -99  # the peer of a collective
@@ -161,9 +167,7 @@ def track(request: Any, made: Call) -> None:
         sends.add(request)
     else:
         kind = collectives
-    kind.requests.append(request)
-    if len(kind.requests) > KEPT:
-        kind.tidy()
+    kind.add(request)
 
 
 def has_unfinished() -> bool:
@@ -219,27 +223,57 @@ def _is_only_handle(request: Any) -> bool:
     return made is not None and not made.comm.copies_requests and getattr(request, "call", None) is None
 
 
-class BlockingWait(MessageWait):
-    """Waiting for a message in the program's own call. Ranks in such calls may wait for each other."""
+class MessageWait(Waiting):
+    """Waiting for a message to arrive or to be taken; `peer` is a rank in the world, or -1 for any rank.
 
-    is_circular = True  # whether this wait can be part of a circle of messages
+    `purpose`: what the message is part of, such as a schedule; empty for a message of the caller's own. Ranks
+    that wait in calls of their own may wait for each other in a circle.
+    """
+
+    origin = ""  # the line that made the request
+    failed_polls = 0  # by a rank that polls in a loop of its own
     sends_too = False  # whether the call also sends a message, which its peer may receive
     waited_for: Sequence[MPI.Request] = ()  # not counted as other messages under way
     stuck_since = 0, 0  # what `confirmation` returned, and how often MPI had been polled then
 
-    def polled_by_caller(self) -> BlockingWait:
+    def __init__(
+        self,
+        watch: Watch,
+        members: list[int],
+        deadline_s: float,
+        operation: str,
+        peer: int,
+        tag: int,
+        purpose: str = "",
+    ) -> None:
+        super().__init__(watch, members, deadline_s)
+        self.operation, self.peer, self.tag, self.purpose = operation, peer, tag, purpose
+        self.is_circular = not purpose
+
+    def polled_by_caller(self) -> MessageWait:
         """Return this wait as that of a loop of the caller's, which polls and may end without a message."""
         self.is_circular, self.patience_s = False, self.deadline_s
         return self
 
-    def number(self) -> int:
+    def announce(self) -> None:
         watch, slot = self.watch, self.watch.slot
-        if not self.is_circular or watch.is_threaded():
-            return 0
-        slot.has_sends = self.sends_too or has_unfinished() or sends.any(self.waited_for)
-        slot.has_receives = receives.any(self.waited_for)
-        watch.message_waits += 1
-        return watch.message_waits
+        watch.post_place(_getframe())
+        slot.message_operation = fit(self.operation, NAME_BYTES)
+        slot.message_peer, slot.message_tag = self.peer, self.tag
+        slot.message_purpose = fit(self.purpose, PURPOSE_BYTES)
+        slot.message_origin = fit(self.origin, ORIGIN_BYTES)
+        slot.message_polls = self.failed_polls
+        slot.message_number = 0
+        if self.is_circular and not watch.is_threaded():
+            slot.has_sends = self.sends_too or has_unfinished() or sends.any(self.waited_for)
+            slot.has_receives = receives.any(self.waited_for)
+            watch.message_waits += 1
+            slot.message_number = watch.message_waits
+        slot.waiting_in = WaitingIn.MESSAGE
+
+    def cannot_complete(self) -> bool:
+        peers = [self.peer] if self.peer >= 0 else [rank for rank in self.members if rank != self.watch.rank]
+        return bool(peers) and all(self.watch.has_ended(peer, self.patience_s) for peer in peers)
 
     def is_stuck(self) -> bool:
         """Return whether this rank and all ranks that it waits for, directly or through others, are stuck.
@@ -272,7 +306,7 @@ class BlockingWait(MessageWait):
         )
 
 
-class RequestWait(BlockingWait):
+class RequestWait(MessageWait):
     """Waiting for requests: for all of them, or, if not `needs_all`, for one of them.
 
     The slot names the first one that has not completed.
@@ -286,7 +320,7 @@ class RequestWait(BlockingWait):
         self.may_be_circular = True
         self.subject: MPI.Request | None = None
 
-    def polled_by_caller(self) -> BlockingWait:
+    def polled_by_caller(self) -> MessageWait:
         self.may_be_circular = False
         return super().polled_by_caller()
 
@@ -326,13 +360,63 @@ class RequestWait(BlockingWait):
         return super().cannot_complete()
 
 
+class Pending(NamedTuple):
+    """What this rank waits for: messages of `operation` on `comm`.
+
+    `receives` lists the ranks of `comm` whose messages have not arrived, `sends` the ranks that have not
+    received ours. Both are empty in a collective of the MPI library, which hides which rank is missing.
+    """
+
+    comm: MPI.Intracomm
+    operation: str
+    receives: list[int]
+    sends: list[int]
+
+    def __str__(self) -> str:
+        """Return a phrase to follow "waited for"."""
+        parts = []
+        if self.receives:
+            parts.append(f"a message from {ranks_phrase(sorted(set(self.receives)))}")
+        if self.sends:
+            parts.append(f"{ranks_phrase(sorted(set(self.sends)))} to receive a message")
+        return " and ".join(parts) or "the other ranks"
+
+
+def wait_for_pending(over: Over, pending: Callable[[], Pending]) -> None:
+    """Return when `over()` is True; raise an error that names the missing rank if that takes too long.
+
+    It is a HangError in a watched process, else a TimeoutError after DEADLINE_S. `pending` is called only if
+    the wait takes long.
+    """
+
+    def describe(waited: float) -> Waiting | None:
+        watch, limit_s = waiting.watched, waiting.DEADLINE_S
+        if watch is None and waited < limit_s:
+            return None
+        missing = pending()
+        if watch is None:
+            raise TimeoutError(
+                f"rank {missing.comm.rank} waited {limit_s:g} s in {missing.operation} for {missing}. "
+                f"Expected the same call on all {missing.comm.size} ranks: a rank never made it, or gave "
+                "another schedule or array size. Messages may still be under way on this communicator: make "
+                "a new one before you go on."
+            )
+        members = world_ranks(missing.comm.Get_group())
+        peers = [members[rank] for rank in (*missing.receives, *missing.sends)]
+        operation = "Recv" if missing.receives or not peers else "Send"
+        peer = peers[0] if peers else -1
+        return MessageWait(watch, members, watch.deadline_s(), operation, peer, -1, missing.operation)
+
+    wait_until(over, describe, SPIN_IN_SCHEDULE_S)
+
+
 class Polls:
     """The polls of this process. The watchdog samples them; the polling thread looks whether it may go on."""
 
     def __init__(self) -> None:
         self.failed = self.successes = 0
         self.is_due = False  # whether the next poll without success has to call `look`
-        self.wait: BlockingWait | None = None
+        self.wait: MessageWait | None = None
         self.since_s, self.failed_before = 0.0, 0  # when nothing but polls began
         self.sampled = 0.0, 0.0, 0  # the time, CPU time and `failed` of the last sample
         self.activity: tuple[Any, ...] = ()  # differs if the rank has made another call
@@ -363,7 +447,7 @@ class Polls:
         elif now - self.since_s > CERTAIN_S:
             self.is_due = True
 
-    def look(self, describe: Callable[[Watch], BlockingWait]) -> None:
+    def look(self, describe: Callable[[Watch], MessageWait]) -> None:
         """Note in the slot that this rank waits; raise HangError if that is of no use any more."""
         self.is_due = False
         watch = waiting.watched
@@ -479,7 +563,7 @@ def _waiting(name: str, test_name: str) -> Callable[..., Any]:
         return value(result)
 
     made: Any = wait_for_one if is_of_one else wait_for_several
-    like_mpi4py(made, name, RawRequest)
+    made.__name__ = name
     return made if is_of_one else classmethod(made)
 
 
@@ -498,7 +582,8 @@ def _counting(name: str, test_name: str, test: Callable[..., Any]) -> Callable[.
             polls.look(lambda watch: RequestWait(watch, tested, needs_all=not name.endswith("any")))
         return result
 
-    return like_mpi4py(counted, test_name, RawRequest)
+    counted.__name__ = test_name
+    return counted
 
 
 def poll_in_python(requests: type[MPI.Request], own: type[MPI.Request]) -> None:
@@ -579,44 +664,33 @@ _getframe = sys._getframe
 _status = MPI.Status()  # for a receive whose caller asks for none
 
 
-class TooLongError(MPI.Exception):  # so that a program can catch it as mpi4py's own
-    """A message that is longer than the buffer of its receive; part of it is lost."""
+class MessageError(MPI.Exception):  # so that a program can catch it as mpi4py's own
+    """A message that does not fit the buffer of its receive, with the ranks, the call and the sizes."""
 
-    def __init__(self, error: MPI.Exception, call: str, rank: int, buffer: Any, status: MPI.Status) -> None:
-        super().__init__(error.Get_error_code())
-        room, is_array = nbytes(buffer), isinstance(buffer, ndarray)
-        # The status has what was sent (Open MPI) or what was received; MPICH's text may have both.
-        said = re.findall(r"(\d+) bytes received but buffer size is (\d+)", str(error))
-        sizes = [status.Get_count(MPI.BYTE), *(int(number) for pair in said for number in pair)]
-        sent = f"{max(sizes)} bytes" if max(sizes) > room else "more bytes than fit"
-        self.text = (
-            f"rank {rank}: {call} was sent {sent} by rank {status.source} (tag {status.tag}), but its buffer "
-            f"has room for {what_it_holds(buffer) if is_array else f'{room} bytes'}"
-        )
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code)
+        self.text = text
 
     def __str__(self) -> str:
-        """Return the ranks, the call and the sizes."""
         return self.text
 
 
-class PartOfItemError(MPI.Exception):
-    """A message that ends within an item of its buffer, which makes MPICH abort."""
-
-    def __init__(self, call: str, rank: int, buffer: ndarray, status: MPI.Status) -> None:
-        super().__init__(MPI.ERR_TYPE)
-        self.text = (
-            f"rank {rank}: {call} was sent {status.Get_count(MPI.BYTE)} bytes by rank {status.source} "
-            f"(tag {status.tag}), but an item of its buffer has {buffer.itemsize} bytes ({buffer.dtype}). "
-            "Give the buffer the dtype of what is sent"
-        )
-
-    def __str__(self) -> str:
-        """Return the ranks, the call and the sizes."""
-        return self.text
+def too_long(error: MPI.Exception, sent_to: str, buffer: Any, status: MPI.Status) -> MessageError:
+    """Return the error for a message that is longer than its buffer; part of it is lost."""
+    room, is_array = nbytes(buffer), isinstance(buffer, ndarray)
+    # The status has what was sent (Open MPI) or what was received; MPICH's text may have both.
+    said = re.findall(r"(\d+) bytes received but buffer size is (\d+)", str(error))
+    sizes = [status.Get_count(MPI.BYTE), *(int(number) for pair in said for number in pair)]
+    sent = f"{max(sizes)} bytes" if max(sizes) > room else "more bytes than fit"
+    return MessageError(
+        error.Get_error_code(),
+        f"{sent_to} was sent {sent} by rank {status.source} (tag {status.tag}), but its buffer "
+        f"has room for {what_it_holds(buffer) if is_array else f'{room} bytes'}",
+    )
 
 
 class WatchedMessages(ChannelComm):
-    """Send, receive and the like. The calls that take a table are below the class."""
+    """Send, receive and the like; below the class, methods of mpi4py are led to these methods."""
 
     # The layer below
 
@@ -638,7 +712,12 @@ class WatchedMessages(ChannelComm):
         """Do an Iprobe or Improbe."""
         return getattr(super(), name)(source, tag, status)
 
-    # Blocking calls
+    # Blocking calls; those that programs make most often take no detour
+
+    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+        if type(buf) is not ndarray:
+            check_message(self, "Send", buf, dest)
+        self._send("Send", self._start("Send", buf, dest, tag), dest, tag, _getframe(1))
 
     def Recv(
         self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
@@ -647,100 +726,79 @@ class WatchedMessages(ChannelComm):
             check_message(self, "Recv", buf, source)
         self._receive("Recv", self._start("Recv", buf, source, tag), buf, source, tag, status)
 
-    def recv(
-        self,
-        buf: Any = None,
-        source: int = ANY_SOURCE,
-        tag: int = ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> Any:
+    def _do_send(self, name: str, buf: Any, dest: int, tag: int) -> None:
+        if name[0].isupper() and type(buf) is not ndarray:
+            check_message(self, name, buf, dest)
+        self._send(name, self._start(name, buf, dest, tag), dest, tag, _getframe(2))
+
+    def _do_bsend(self, name: str, buf: Any, dest: int, tag: int) -> None:
+        if name == "Bsend":
+            check_message(self, name, buf, dest)
+        sends.lost_track = True  # the message is in a buffer of MPI
+        getattr(super(), name)(buf, dest, tag)
+
+    def _do_recv(self, name: str, buf: Any, source: int, tag: int, status: MPI.Status | None) -> Any:
         if buf is not None:
             super().recv(buf, PROC_NULL)  # receives nothing; mpi4py warns that it ignores `buf`
-        return self._receive_object("recv", source, tag, status)
+        return self._receive_object(name, source, tag, status)
 
-    def Sendrecv(
-        self,
-        sendbuf: Any,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf: Any = None,
-        source: int = ANY_SOURCE,
-        recvtag: int = ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> None:
-        check_message(self, "Sendrecv", sendbuf, dest)
-        check_message(self, "Sendrecv", recvbuf, source)
-        self._exchange_arrays("Sendrecv", sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-
-    def Sendrecv_replace(
-        self,
-        buf: Any,
-        dest: int,
-        sendtag: int = 0,
-        source: int = ANY_SOURCE,
-        recvtag: int = ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> None:
-        check_message(self, "Sendrecv_replace", buf, dest)
-        check_message(self, "Sendrecv_replace", buf, source)
-        values = flat(buf)
-        if values is None:  # nothing here knows how to copy it
-            super().Sendrecv_replace(buf, dest, sendtag, source, recvtag, status)
-            return
-        datatype, copy = parse(buf).datatype, values.copy()
-        sent = copy if datatype is None else [copy, datatype]
-        self._exchange_arrays("Sendrecv_replace", sent, dest, sendtag, buf, source, recvtag, status)
-
-    def sendrecv(
-        self,
-        sendobj: Any,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf: Any = None,
-        source: int = ANY_SOURCE,
-        recvtag: int = ANY_TAG,
-        status: MPI.Status | None = None,
+    def _do_sendrecv_of_object(
+        self, name: str, obj: Any, dest: int, sendtag: int, buf: Any, source: int, tag: int, status: Any
     ) -> Any:
-        if recvbuf is not None:
-            super().recv(recvbuf, PROC_NULL)
-        sent = self._start("send", sendobj, dest, sendtag)
+        if buf is not None:
+            super().recv(buf, PROC_NULL)
+        sent = self._start("send", obj, dest, sendtag)
         try:
-            received = self._receive_object("sendrecv", source, recvtag, status, dest != PROC_NULL)
+            received = self._receive_object(name, source, tag, status, dest != PROC_NULL)
         except BaseException:
             keep(sent)
             raise
-        self._send("send", sent, dest, sendtag)
+        self._send("send", sent, dest, sendtag, _getframe(2))
         return received
 
-    def _exchange_arrays(
-        self,
-        name: str,
-        sendbuf: Any,
-        dest: int,
-        sendtag: int,
-        recvbuf: Any,
-        source: int,
-        recvtag: int,
-        status: MPI.Status | None,
+    def _do_sendrecv(
+        self, name: str, sent: Any, dest: int, sendtag: int, buf: Any, source: int, tag: int, status: Any
     ) -> None:
-        receiving = self._start("Recv", recvbuf, source, recvtag)
+        check_message(self, name, sent, dest)
+        check_message(self, name, buf, source)
+        self._exchange_arrays(name, sent, dest, sendtag, buf, source, tag, status)
+
+    def _do_sendrecv_replace(
+        self, name: str, buf: Any, dest: int, sendtag: int, source: int, tag: int, status: Any
+    ) -> None:
+        check_message(self, name, buf, dest)
+        check_message(self, name, buf, source)
+        values = flat(buf)
+        if values is None:  # nothing here knows how to copy it
+            super().Sendrecv_replace(buf, dest, sendtag, source, tag, status)
+            return
+        datatype, copy = parse(buf).datatype, values.copy()
+        sent = copy if datatype is None else [copy, datatype]
+        self._exchange_arrays(name, sent, dest, sendtag, buf, source, tag, status)
+
+    def _exchange_arrays(
+        self, name: str, sent: Any, dest: int, sendtag: int, buf: Any, source: int, tag: int, status: Any
+    ) -> None:
+        receiving = self._start("Recv", buf, source, tag)
         try:
-            sent = self._start("Send", sendbuf, dest, sendtag)
+            sending = self._start("Send", sent, dest, sendtag)
         except BaseException:
             cancel(receiving)
             raise
         try:
-            self._receive(name, receiving, recvbuf, source, recvtag, status, dest != PROC_NULL)
+            self._receive(name, receiving, buf, source, tag, status, dest != PROC_NULL)
         except BaseException:
-            keep(sent)
+            keep(sending)
             raise
-        self._send("Send", sent, dest, sendtag, depth=3)
+        self._send("Send", sending, dest, sendtag, _getframe(3))
 
-    def _send(self, name: str, request: MPI.Request, dest: int, tag: int, depth: int = 2) -> None:
-        """Wait until a message has been sent, or has been received if the send is synchronous."""
-        frame = _getframe(depth)
+    def _send(self, name: str, request: MPI.Request, dest: int, tag: int, at: FrameType) -> None:
+        """Wait until a message has been sent, or has been received if the send is synchronous.
+
+        `at`: the frame of the caller.
+        """
         balance[0] += 1
-        noted.append((name, self, dest, tag, frame.f_code, frame.f_lasti))
+        noted.append((name, self, dest, tag, at.f_code, at.f_lasti))
         try:
             if not request.Test():
                 self._wait(name, request.Test, dest, tag)
@@ -758,7 +816,7 @@ class WatchedMessages(ChannelComm):
         status: MPI.Status | None,
         sends_too: bool = False,
     ) -> None:
-        """Wait until a message has been received; say which call, and the sizes, if it was too long."""
+        """Wait until a message has been received; say which call, and the sizes, if it does not fit."""
         balance[0] -= 1
         status = _status if status is None else status
         try:
@@ -768,12 +826,17 @@ class WatchedMessages(ChannelComm):
             cancel(request)
             if error.Get_error_class() != MPI.ERR_TRUNCATE:
                 raise
-            raise TooLongError(error, name, self.rank, buf, status) from None
+            raise too_long(error, f"rank {self.rank}: {name}", buf, status) from None
         except BaseException:
             cancel(request)
             raise
-        if type(buf) is ndarray and status.Get_count(MPI.BYTE) % (buf.itemsize or 1):
-            raise PartOfItemError(name, self.rank, buf, status)
+        if type(buf) is ndarray and (length := status.Get_count(MPI.BYTE)) % (buf.itemsize or 1):
+            raise MessageError(
+                MPI.ERR_TYPE,  # MPICH would abort
+                f"rank {self.rank}: {name} was sent {length} bytes by rank {status.source} "
+                f"(tag {status.tag}), but an item of its buffer has {buf.itemsize} bytes ({buf.dtype}). "
+                "Give the buffer the dtype of what is sent",
+            )
 
     def _matched(
         self, name: str, source: int, tag: int, status: MPI.Status | None, sends_too: bool = False
@@ -793,12 +856,20 @@ class WatchedMessages(ChannelComm):
         assert message is not None, f"{name} from {source} with tag {tag} is over without a message"
         return message
 
+    def _do_mprobe(self, name: str, source: int, tag: int, status: MPI.Status | None) -> MPI.Message:
+        receives.lost_track = True  # another object receives the message
+        return self._matched(name, source, tag, status)
+
+    def _do_probe(self, name: str, source: int, tag: int, status: MPI.Status | None) -> Literal[True]:
+        self._wait(name, lambda: self._probe("Iprobe", source, tag, status), source, tag)
+        return True
+
     def _wait(
         self, name: str, is_done: Callable[[], bool], peer: int, tag: int, sends_too: bool = False
     ) -> None:
         """Wait for a message of the call `name`."""
 
-        def describe(waited: float) -> BlockingWait | None:
+        def describe(waited: float) -> MessageWait | None:
             if self._channel is None:
                 return None
             wait = self._message_wait(self._channel.watch, name, peer, tag)
@@ -807,15 +878,10 @@ class WatchedMessages(ChannelComm):
 
         wait_until(is_done, describe)
 
-    def _message_wait(self, watch: Watch, name: str, peer: int, tag: int) -> BlockingWait:
-        return BlockingWait(watch, self._members, self.deadline_s, name, self._world_rank(peer), tag)
+    def _message_wait(self, watch: Watch, name: str, peer: int, tag: int) -> MessageWait:
+        return MessageWait(watch, self._members, self.deadline_s, name, self._world_rank(peer), tag)
 
-    # Short cuts through `sending` and `starting` for the calls that programs make most often
-
-    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
-        if type(buf) is not ndarray:
-            check_message(self, "Send", buf, dest)
-        self._send("Send", self._start("Send", buf, dest, tag), dest, tag)
+    # Calls that do not wait
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
         if type(buf) is not ndarray:
@@ -829,6 +895,40 @@ class WatchedMessages(ChannelComm):
         made: MPI.Request = polled(super().Irecv(buf, source, tag), "Irecv", self, source, tag, _getframe(1))
         return made
 
+    def _do_start(self, name: str, buf: Any, peer: int, tag: int) -> Any:
+        """Do a non-blocking or persistent send or receive."""
+        if name[0].isupper() and type(buf) is not ndarray:
+            check_message(self, name, buf, peer)
+        return polled(self._start(name, buf, peer, tag), name, self, peer, tag, _getframe(2))
+
+    def _do_start_more(self, name: str, given: dict[str, Any]) -> Any:
+        """Do an Isendrecv, Isendrecv_replace or partitioned message; of two peers, the source counts."""
+        for buffer, end in ("buf", "dest"), ("buf", "source"), ("sendbuf", "dest"), ("recvbuf", "source"):
+            if buffer in given and end in given:
+                check_message(self, name, given[buffer], given[end], given.get("partitions", 1))
+        request = getattr(super(), name)(**given)
+        peer = given["source"] if "source" in given else given["dest"]
+        tag = given["recvtag"] if "recvtag" in given else given["tag"]
+        return polled(request, name, self, peer, tag, _getframe(2))
+
+    def _do_start_collective(self, name: str, given: dict[str, Any]) -> Any:
+        """Do a non-blocking or persistent collective."""
+        buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
+        check_buffers(self, name, buffers, given.get("root", 0))
+        return polled(self._start_collective(name, given), name, self, NO_PEER, -1, _getframe(2))
+
+    def _do_look(self, name: str, source: int, tag: int, status: MPI.Status | None) -> Any:
+        """Do a probe that does not wait; its calls without success are counted."""
+        receives.lost_track = receives.lost_track or name.lower() == "improbe"
+        found = self._probe(name, source, tag, status)
+        if found:
+            polls.successes += 1
+            return found
+        polls.failed += 1
+        if polls.is_due and self._channel is not None:
+            polls.look(lambda watch: self._message_wait(watch, name, source, tag))
+        return found
+
     def _schedule_messages(self) -> tuple[Callable[..., MPI.Request], Callable[..., MPI.Request]]:
         own = type(self)
         return (
@@ -841,133 +941,23 @@ class WatchedMessages(ChannelComm):
 STARTED_BY = {"Send": "Isend", "Rsend": "Irsend", "Ssend": "Issend", "Recv": "Irecv"}
 STARTED_BY |= {"send": "isend", "ssend": "issend", "recv": "irecv", "Bsend": "Ibsend", "bsend": "ibsend"}
 
-
-def sending(name: str) -> Callable[..., Any]:
-    """Return a blocking send."""
-    read, is_of_array = reader(name, result="{0}, {1}, {2}"), name[0].isupper()
-    shown = name if name.lower() in ("send", "ssend") else "Send" if is_of_array else "send"
-
-    def send(self: WatchedMessages, *arguments: Any, **named: Any) -> None:
-        buf, dest, tag = read(*arguments, **named)
-        if is_of_array and type(buf) is not ndarray:
-            check_message(self, name, buf, dest)
-        self._send(shown, self._start(name, buf, dest, tag), dest, tag)
-
-    return like_mpi4py(send, name)
-
-
-def starting(name: str) -> Callable[..., Any]:
-    """Return a non-blocking or persistent send or receive."""
-    read, is_of_array = reader(name, result="{0}, {1}, {2}"), name[0].isupper()
-
-    def start(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
-        buf, peer, tag = read(*arguments, **named)
-        if is_of_array and type(buf) is not ndarray:
-            check_message(self, name, buf, peer)
-        return polled(self._start(name, buf, peer, tag), name, self, peer, tag, _getframe(1))
-
-    return like_mpi4py(start, name)
-
-
-def _starting_more(name: str) -> Callable[..., Any]:
-    """Return an Isendrecv, Isendrecv_replace or partitioned message; of two peers, the source counts."""
-    read = reader(name)
-
-    def start(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
-        given = read(*arguments, **named)
-        for buffer, end in ("buf", "dest"), ("buf", "source"), ("sendbuf", "dest"), ("recvbuf", "source"):
-            if buffer in given and end in given:
-                check_message(self, name, given[buffer], given[end], given.get("partitions", 1))
-        request = getattr(super(WatchedMessages, self), name)(**given)
-        peer = given["source"] if "source" in given else given["dest"]
-        tag = given["recvtag"] if "recvtag" in given else given["tag"]
-        return polled(request, name, self, peer, tag, _getframe(1))
-
-    return like_mpi4py(start, name)
-
-
-def _losing(name: str) -> Callable[..., Any]:
-    """Return a buffered send: its message is in a buffer of MPI."""
-    read = reader(name, result="{0}, {1}, {2}")
-
-    def send(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
-        buf, dest, tag = read(*arguments, **named)
-        if name == "Bsend":
-            check_message(self, name, buf, dest)
-        sends.lost_track = True
-        return getattr(super(WatchedMessages, self), name)(buf, dest, tag)
-
-    return like_mpi4py(send, name)
-
-
-def _probing(name: str) -> Callable[..., Any]:
-    """Return a blocking probe."""
-
-    def probe(
-        self: WatchedMessages,
-        source: int = ANY_SOURCE,
-        tag: int = ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> MPI.Message | Literal[True]:
-        if name.lower() == "mprobe":
-            receives.lost_track = True  # another object receives the message
-            return self._matched(name, source, tag, status)
-        self._wait(name, lambda: self._probe("Iprobe", source, tag, status), source, tag)
-        return True
-
-    return like_mpi4py(probe, name)
-
-
-def _looking(name: str) -> Callable[..., Any]:
-    """Return a probe that does not wait; its calls without success are counted."""
-    takes = name.lower() == "improbe"
-
-    def probe(
-        self: WatchedMessages,
-        source: int = ANY_SOURCE,
-        tag: int = ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> Any:
-        receives.lost_track = receives.lost_track or takes
-        found = self._probe(name, source, tag, status)
-        if found:
-            polls.successes += 1
-            return found
-        polls.failed += 1
-        if polls.is_due and self._channel is not None:
-            polls.look(lambda watch: self._message_wait(watch, name, source, tag))
-        return found
-
-    return like_mpi4py(probe, name)
-
-
-def _starting_collective(name: str) -> Callable[..., Any]:
-    """Return a non-blocking or persistent collective."""
-    read = reader(name)
-
-    def start(self: WatchedMessages, *arguments: Any, **named: Any) -> Any:
-        given = read(*arguments, **named)
-        buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
-        check_buffers(self, name, buffers, given.get("root", 0))
-        request = self._start_collective(name, given)
-        return polled(request, name, self, NO_PEER, -1, _getframe(1))
-
-    return like_mpi4py(start, name)
-
-
-_MAKERS = {
-    sending: ("Send", "Rsend", "Ssend", "send", "ssend"),
-    _losing: ("Bsend", "bsend"),
-    starting: [name for name in (*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES) if name[0] != "P"],
-    _starting_collective: NONBLOCKING_COLLECTIVES,
-    _starting_more: ("Isendrecv", "Isendrecv_replace", "Psend_init", "Precv_init"),
-    _probing: ("Probe", "probe", "Mprobe", "mprobe"),
-    _looking: PROBES,
-}
-for _make, _names in _MAKERS.items():
-    for _name in _names:
-        if hasattr(MPI.Intracomm, _name) and _name not in vars(WatchedMessages):  # not every mpi4py has all
-            setattr(WatchedMessages, _name, _make(_name))
+_STARTS = {*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES} - {"Isend", "Irecv", "Psend_init", "Precv_init"}
+for _via, _names in {
+    "_do_send": ("Rsend", "Ssend", "send", "ssend"),
+    "_do_bsend": ("Bsend", "bsend"),
+    "_do_recv": ("recv",),
+    "_do_sendrecv_of_object": ("sendrecv",),
+    "_do_sendrecv": ("Sendrecv",),
+    "_do_sendrecv_replace": ("Sendrecv_replace",),
+    "_do_probe": ("Probe", "probe"),
+    "_do_mprobe": ("Mprobe", "mprobe"),
+    "_do_look": PROBES,
+    "_do_start": _STARTS,
+}.items():
+    add_methods(WatchedMessages, _names, _via)
+_MORE = "Isendrecv", "Isendrecv_replace", "Psend_init", "Precv_init"
+add_methods(WatchedMessages, _MORE, "_do_start_more", by_name=True)
+add_methods(WatchedMessages, NONBLOCKING_COLLECTIVES, "_do_start_collective", by_name=True)
 
 
 def unreceived(watch: Watch) -> tuple[list[Message], list[Message]]:

@@ -285,11 +285,6 @@ def forgotten_flight_recorders() -> list[str]:
     return [path for path, pid in pids.items() if pid.isdigit() and not alive(int(pid)) and is_own(path)]
 
 
-def forgotten() -> list[str]:
-    """Return the segments and flight recorders that this user's killed jobs have left behind."""
-    return forgotten_segments() + forgotten_flight_recorders()
-
-
 def sweep(files: JobFiles, mpiexec: int) -> None:
     """Remove what a job's killed ranks left behind; `mpiexec` is the pid that their mpiexec had."""
     remove(files.left() + forgotten_flight_recorders())

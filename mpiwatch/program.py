@@ -166,7 +166,6 @@ class Link:
             keep=True,
             in_program=True,
             strict=self.options.strict,
-            on_deadlock=lambda report, rank: stay(),
             serve=self._serve,
         )
         self.watch = watched.watch

@@ -34,8 +34,8 @@ from mpiwatch.report import Mismatch, Reason, Report
 
 HISTORY_CALLS = 32  # that a slot keeps
 ROWS_PER_RANK = 64  # communicators that a rank may open as their rank 0
-FILE_BYTES, NAME_BYTES, PURPOSE_BYTES, HOST_BYTES = 32, 32, 64, 64  # fields of text, with their final zero
-ORIGIN_BYTES = 128  # the same
+FILE_BYTES, NAME_BYTES, TYPE_BYTES, PURPOSE_BYTES, HOST_BYTES = 32, 32, 16, 64, 64  # fields of text, with
+ORIGIN_BYTES = 128  # their final zero
 PLACE_BYTES = ERROR_BYTES = 512
 MEMBERS_BYTES = 128
 # A report in JSON never needs more: JSON writes a byte of text as at most 6 characters ("\u0001"), so the
@@ -51,7 +51,8 @@ NUMBER_MASK = (1 << 28) - 1
 
 # A slot's `joined_word` if ranks that share no memory made the last call, without a rendezvous.
 NO_RENDEZVOUS = (1 << 64) - 1
-CALL_BODY = Struct(f"=7q{FILE_BYTES}s{NAME_BYTES}s")  # a Call without its number
+# A Call without its number
+CALL_BODY = Struct(f"=4q{NAME_BYTES}s{TYPE_BYTES}s{TYPE_BYTES}s{FILE_BYTES}s")
 NUMBERED_CALL = Struct(f"=q{CALL_BODY.size}s")  # a Call, written at once
 MISMATCHES = 100  # a Mismatch is stored as its value plus this
 
@@ -75,32 +76,21 @@ class WaitingIn(IntEnum):
 
 
 class Call(ctypes.Structure):
-    """A collective, as noted before it is called. -1 stands for what does not apply or is not known."""
+    """A collective, as noted before it is called.
+
+    -1 or an empty text stands for what does not apply or is not known.
+    """
 
     _fields_ = (
-        *(
-            (name, ctypes.c_int64)
-            for name in ("number", "row", "operation", "root", "count", "dtype", "reduction", "line")
-        ),
+        *((name, ctypes.c_int64) for name in ("number", "row", "root", "count", "line")),
+        ("operation", ctypes.c_char * NAME_BYTES),  # mpi4py's method, or the name of a schedule
+        ("dtype", ctypes.c_char * TYPE_BYTES),  # as NumPy has it: float32
+        ("reduction", ctypes.c_char * TYPE_BYTES),
         ("file", ctypes.c_char * FILE_BYTES),
-        ("schedule", ctypes.c_char * NAME_BYTES),  # its name; empty for the MPI library's own operations
     )
 
 
 assert NUMBERED_CALL.size == ctypes.sizeof(Call)
-
-KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}  # of dtypes, by NumPy's letters
-
-
-def dtype_number(kind: str, nbytes: int) -> int:
-    """Return the number under which a dtype is noted."""
-    return ord(kind) << 8 | nbytes
-
-
-def dtype_name(number: int) -> str:
-    """Return the name of a noted dtype as NumPy has it: `float32`."""
-    kind, nbytes = chr(number >> 8), number & 0xFF
-    return KINDS[kind] + ("" if kind == "b" else str(8 * nbytes))
 
 
 class Slot(ctypes.Structure):
@@ -124,7 +114,7 @@ class Slot(ctypes.Structure):
         ("mpi_call_since_s", ctypes.c_double),  # since when the main thread has been inside one; 0: it is not
         ("sampled_s", ctypes.c_double),  # when the rank's watchdog last sampled the main thread
         ("mpi_call", ctypes.c_char * NAME_BYTES),  # one that is not watched
-        ("message_operation", ctypes.c_int64),
+        ("message_operation", ctypes.c_char * NAME_BYTES),
         ("message_peer", ctypes.c_int64),
         ("message_tag", ctypes.c_int64),
         ("message_number", ctypes.c_int64),  # counts the waits in blocking messages; 0 for a schedule's
@@ -234,16 +224,13 @@ class FlightRecorder:
                 fcntl.lockf(self.file, fcntl.LOCK_UN)
 
     def _lock(self, timeout_s: float | None) -> None:
-        if timeout_s is None:
-            fcntl.lockf(self.file, fcntl.LOCK_EX)
-            return
-        deadline = monotonic() + timeout_s
+        began = monotonic()
         while True:
             try:
-                fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(self.file, fcntl.LOCK_EX | (0 if timeout_s is None else fcntl.LOCK_NB))
                 return
             except (BlockingIOError, PermissionError):
-                if monotonic() > deadline:
+                if timeout_s is not None and monotonic() - began > timeout_s:
                     raise TimeoutError(
                         f"another process has held the flight recorder for more than {timeout_s:g} s"
                     ) from None

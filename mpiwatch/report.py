@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, auto
+from textwrap import TextWrapper
 from typing import Any
 
 # Phrases that messages share
@@ -19,7 +20,10 @@ from typing import Any
 COLUMNS = 100  # of a line on a notebook's page: JupyterLab breaks longer ones in the middle of a word
 _QUOTED = re.compile(r"`[^`]*`")
 _WORD = re.compile(r"(?:[^\s`]|`[^`]*`|`)+")  # what stands in backticks is part of a word
-_NO_SPACE = re.compile(r"\S+")
+_JOINT = "\0"  # a space within a word
+_BETWEEN_WORDS: dict[str, Any] = {
+    name: False for name in ("break_long_words", "break_on_hyphens", "expand_tabs", "replace_whitespace")
+}
 _COLUMNS_OF_A_TABLE = re.compile(r"\S {2,}\S")
 
 
@@ -49,15 +53,6 @@ def runs(numbers: Collection[int]) -> list[list[int]]:
     return found
 
 
-def duration(seconds: float) -> str:
-    """Return a time in whole seconds: `34 s`, `2 min 5 s`, `1 h 0 min`."""
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minute} min"
-    return f"{minutes} min {second} s" if minutes else f"{second} s"
-
-
 def wrapped(message: str, columns: int = COLUMNS) -> str:
     """Return a message with its long lines broken between words, not inside backticks if they fit a line.
 
@@ -67,39 +62,24 @@ def wrapped(message: str, columns: int = COLUMNS) -> str:
 
 
 def _wrapped_line(line: str, columns: int) -> list[str]:
-    indent = line[: len(line) - len(line.lstrip())]
+    text = line.lstrip()
+    indent = line[: len(line) - len(text)]
     if len(line) <= columns or _COLUMNS_OF_A_TABLE.search(_QUOTED.sub("", line)):
         return [line]
-    longest = columns - len(indent)
-    parts: list[str] = []
-    start = end = len(indent)  # of the next part
-    for word_start, word_end in _words(line, longest):
-        if start < end and word_end - start > longest:
-            parts.append(indent + line[start:end])
-            start = word_start
-        end = word_end
-    return [*parts, indent + line[start:end]]
+    # What stands in backticks is part of a word, unless the word is longer than a line.
+    kept = _WORD.sub(lambda word: _joined(word[0], columns - len(indent)), text)
+    wrapper = TextWrapper(columns, initial_indent=indent, subsequent_indent=indent, **_BETWEEN_WORDS)
+    return [part.replace(_JOINT, " ") for part in wrapper.wrap(kept)]
 
 
-def _words(line: str, longest: int) -> Iterator[tuple[int, int]]:
-    """Yield where each word starts and ends; the words of a long text in backticks one by one."""
-    for word in _WORD.finditer(line):
-        if word.end() - word.start() <= longest:
-            yield word.span()
-        else:
-            yield from (part.span() for part in _NO_SPACE.finditer(line, *word.span()))
+def _joined(word: str, longest: int) -> str:
+    return word.replace(" ", _JOINT) if len(word) <= longest else word
 
 
-# The numbers under which calls are noted, and their names
+# The names of calls
 
 UNKNOWN = -1  # matches anything: a derived datatype, or a buffer that cannot be inspected
 
-REDUCTIONS = (
-    *("SUM", "PROD", "MAX", "MIN", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR", "MAXLOC", "MINLOC"),
-    *("REPLACE", "NO_OP"),
-)
-
-# Everything that a rank can wait in; the position in OPERATIONS is the number.
 OF_ARRAYS = (
     *("Barrier", "Bcast", "Reduce", "Allreduce", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather"),
     *("Allgatherv", "Alltoall", "Alltoallv", "Alltoallw", "Reduce_scatter", "Reduce_scatter_block"),
@@ -109,15 +89,11 @@ OF_OBJECTS = (
     *("barrier", "bcast", "reduce", "allreduce", "gather", "scatter", "allgather", "alltoall", "scan"),
     "exscan",
 )
-OF_COMMUNICATORS = (  # they make or free one
+MAKERS = (  # of communicators
     *("Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Create_cart", "Create_graph"),
-    *("Create_dist_graph", "Create_dist_graph_adjacent", "Sub", "Free", "Disconnect"),
+    *("Create_dist_graph", "Create_dist_graph_adjacent"),
 )
-COLLECTIVES = (*OF_ARRAYS, *OF_OBJECTS, *OF_COMMUNICATORS)
-MESSAGES = (
-    *("Send", "Ssend", "Recv", "Sendrecv", "Sendrecv_replace", "Probe", "Mprobe"),
-    *("send", "ssend", "recv", "sendrecv", "probe", "mprobe"),
-)
+COLLECTIVES = (*OF_ARRAYS, *OF_OBJECTS, *MAKERS, "Sub", "Free", "Disconnect")
 # Non-blocking calls return requests, for which a rank can wait. Not every version of mpi4py has all of them.
 NONBLOCKING_SENDS = (
     *("Isend", "Ibsend", "Issend", "Irsend", "isend", "ibsend", "issend"),
@@ -132,20 +108,7 @@ NONBLOCKING_COLLECTIVES = (
     *(f"Neighbor_{name}_init" for name in _NEIGHBORS),
 )
 PROBES = ("Iprobe", "iprobe", "Improbe", "improbe")
-SENDS = ("Send", "Ssend", "send", "ssend", *NONBLOCKING_SENDS)
-OPERATIONS = {
-    name: number
-    for number, name in enumerate(
-        (
-            *(*COLLECTIVES, *MESSAGES),
-            *(*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES, "Isendrecv", "Isendrecv_replace"),
-            *(*NONBLOCKING_COLLECTIVES, "Wait", *PROBES),
-        )
-    )
-}
-OPERATION_NAMES = tuple(OPERATIONS)
-SCHEDULES = 1 << 10  # a schedule's number is this and a hash of its name
-assert len(OPERATIONS) < SCHEDULES
+SENDS = ("Send", "Bsend", "Ssend", "Rsend", "send", "bsend", "ssend", *NONBLOCKING_SENDS)
 
 
 # The report

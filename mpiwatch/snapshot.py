@@ -39,14 +39,11 @@ from mpiwatch.recorder import (
     ReportRequest,
     Slot,
     WaitingIn,
-    dtype_name,
     fit,
     read_members,
     write_request,
 )
 from mpiwatch.report import (
-    OPERATION_NAMES,
-    REDUCTIONS,
     SENDS,
     UNKNOWN,
     Activity,
@@ -177,16 +174,9 @@ def request_stack(pid: int, file: BinaryIO) -> list[tuple[str, int]]:
 def frames_in(file: BinaryIO) -> list[tuple[str, int]]:
     """Return the frames (file and line), innermost first, of the last stack that faulthandler has written."""
     text = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
-    return [(_unescaped(name), int(line)) for name, line in re.findall(r'File "(.*)", line (\d+) in ', text)]
-
-
-def _unescaped(name: str) -> str:
-    """Return a file's name as it was before faulthandler wrote it in ASCII."""
-    return re.sub(
-        r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))",
-        lambda escape: chr(int(next(filter(None, escape.groups())), 16)),
-        name,
-    )
+    found = re.findall(r'File "(.*)", line (\d+) in ', text)
+    # faulthandler writes in ASCII, with escapes as in Python's texts.
+    return [(name.encode().decode("unicode_escape", "replace"), int(line)) for name, line in found]
 
 
 # What the ranks are doing
@@ -203,7 +193,7 @@ def mismatch(one: Call | CallRecord, other: Call | CallRecord) -> Mismatch | Non
         return Mismatch.OPERATION
     for field in (Mismatch.ROOT, Mismatch.COUNT, Mismatch.DTYPE, Mismatch.REDUCTION):
         first, second = (getattr(call, field.name.lower()) for call in (one, other))
-        if first != second and not {first, second} & {UNKNOWN, None}:
+        if first != second and not {first, second} & {UNKNOWN, b"", None}:
             return field
     return None
 
@@ -313,7 +303,7 @@ def _waiting(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState
     """Return what a rank is waiting in, if it is waiting."""
     if slot.waiting_in == WaitingIn.MESSAGE:
         message = MessageRecord(
-            OPERATION_NAMES[slot.message_operation],
+            _text(slot.message_operation),
             peer=slot.message_peer if slot.message_peer >= 0 else None,
             tag=slot.message_tag if slot.message_tag >= 0 else None,
             purpose=_text(slot.message_purpose),
@@ -409,11 +399,11 @@ def _record(call: Call) -> CallRecord:
     return CallRecord(
         communicator=call.row,
         number=call.number & NUMBER_MASK,
-        operation=_text(call.schedule) or OPERATION_NAMES[call.operation],
+        operation=_text(call.operation),
         root=None if call.root == UNKNOWN else call.root,
         count=None if call.count == UNKNOWN else call.count,
-        dtype=None if call.dtype == UNKNOWN else dtype_name(call.dtype),
-        reduction=None if call.reduction == UNKNOWN else REDUCTIONS[call.reduction],
+        dtype=_text(call.dtype) or None,
+        reduction=_text(call.reduction) or None,
         file=_text(call.file),
         line=call.line,
     )
@@ -472,7 +462,7 @@ def waits(recorder: FlightRecorder) -> dict[int, Blocked]:
     return {
         rank: Blocked(
             slot.message_peer,
-            OPERATION_NAMES[slot.message_operation] in SENDS,
+            _text(slot.message_operation) in SENDS,
             bool(slot.has_sends),
             bool(slot.has_receives),
             slot.message_number,
@@ -526,46 +516,28 @@ def confirmation(rank: int, waiting: Mapping[int, Blocked]) -> int:
     return hash(key) & 0x7FFF_FFFF_FFFF_FFFF  # numbers hash alike in all processes
 
 
-class Sample(NamedTuple):
-    """The state of a rank. Times are in seconds on the clock that all processes share."""
+def stuck_since(recorder: FlightRecorder, now_s: float, deadline_s: float) -> dict[int, tuple[float, float]]:
+    """Return since when each unfinished rank has been stuck, and when its watchdog last sampled it.
 
-    is_finished: bool  # its cell or program has returned or raised, or its process has ended
-    stuck_since_s: float = 0.0  # inside one MPI call, or waiting in a watched call; 0 if neither
-    sampled_s: float = 0.0  # when its watchdog last sampled it
-    mpi_call: str = ""  # empty if it waits in a watched call, which ends by itself
-    place: str = ""
-
-
-def is_deadlock(ranks: Sequence[Sample], now_s: float, deadline_s: float) -> bool:
-    """Return whether all unfinished ranks have been stuck for `deadline_s`, at least one of them inside MPI.
-
-    If all ranks are in the same call at the same line, it must be SLOW_DEADLINES times as long.
+    Times are in seconds on the clock that all processes share. The result is empty if the ranks may go on:
+    not all of them have been stuck for `deadline_s`, or none is inside MPI, since a watched call ends by
+    itself. If all ranks are in the same call at the same line, it must be SLOW_DEADLINES times as long.
     """
-    unfinished = [rank for rank in ranks if not rank.is_finished]
-    if not any(rank.mpi_call for rank in unfinished):
-        return False
-    in_same_call = len(unfinished) == len(ranks) and len({(rank.mpi_call, rank.place) for rank in ranks}) == 1
-    least_s = deadline_s * (SLOW_DEADLINES if in_same_call else 1)
-    return all(
-        rank.stuck_since_s and now_s - rank.stuck_since_s > least_s and now_s - rank.sampled_s < FRESH_S
-        for rank in unfinished
-    )
-
-
-def samples(recorder: FlightRecorder, now_s: float) -> list[Sample]:
-    """Return the states of all ranks from their slots."""
-    found = []
+    found: dict[int, tuple[float, float]] = {}
+    calls = set()
     for rank, slot in enumerate(recorder.slots):
         if slot.cell_state != CellState.RUNNING or not recorder.is_alive(rank):
-            found.append(Sample(is_finished=True))
-        elif slot.waiting_since_s:
-            found.append(Sample(False, slot.waiting_since_s, slot.sampled_s))
-        elif is_in_mpi_call(slot, now_s):
-            call, place = slot.mpi_call.decode(errors="replace"), slot.place.decode(errors="replace")
-            found.append(Sample(False, slot.mpi_call_since_s, slot.sampled_s, call, place))
-        else:
-            found.append(Sample(False))
-    return found
+            continue
+        sampled_s, is_inside = slot.sampled_s, not slot.waiting_since_s
+        since_s = slot.mpi_call_since_s if is_inside else slot.waiting_since_s
+        if not since_s or now_s - sampled_s >= FRESH_S:
+            return {}
+        calls.add((slot.mpi_call, slot.place) if is_inside else ())
+        found[rank] = since_s, sampled_s
+    in_same_call = len(found) == recorder.size and len(calls) == 1
+    least_s = deadline_s * (SLOW_DEADLINES if in_same_call else 1)
+    is_deadlock = any(calls) and all(now_s - since_s > least_s for since_s, _ in found.values())
+    return found if is_deadlock else {}
 
 
 class Suspicion:
@@ -574,14 +546,12 @@ class Suspicion:
     def __init__(self, recorder: FlightRecorder) -> None:
         self.recorder = recorder
         # Since when each rank has been stuck, and when that was seen.
-        self.suspected: tuple[tuple[float, ...], float] = ((), 0.0)
+        self.suspected: tuple[dict[int, float], float] = ({}, 0.0)
 
     def is_certain(self, now_s: float, deadline_s: float) -> bool:
         """Return whether the ranks are in a deadlock."""
-        ranks = samples(self.recorder, now_s)
-        if not is_deadlock(ranks, now_s, deadline_s):
-            return False
-        since = tuple(rank.stuck_since_s for rank in ranks)
+        stuck = stuck_since(self.recorder, now_s, deadline_s)
+        since = {rank: since_s for rank, (since_s, _) in stuck.items()}
         if self.suspected[0] != since:
             self.suspected = since, now_s
-        return all(rank.is_finished or rank.sampled_s > self.suspected[1] for rank in ranks)
+        return bool(stuck) and all(sampled_s > self.suspected[1] for _, sampled_s in stuck.values())

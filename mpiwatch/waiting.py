@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from mpi4py import MPI
 
@@ -23,9 +23,7 @@ from mpiwatch.machines import Server
 from mpiwatch.processes import cores
 from mpiwatch.recorder import (
     EPOCH_SHIFT,
-    ORIGIN_BYTES,
     PLACE_BYTES,
-    PURPOSE_BYTES,
     ROWS_PER_RANK,
     Call,
     CellState,
@@ -34,7 +32,7 @@ from mpiwatch.recorder import (
     WaitingIn,
     fit,
 )
-from mpiwatch.report import OPERATIONS, Mismatch, Reason, Report, ranks_phrase, render
+from mpiwatch.report import Mismatch, Reason, Report, ranks_phrase, render
 from mpiwatch.snapshot import is_in_mpi_call, publish, student_line_of, write_stack_on_signal
 
 DEADLINE_S = 20.0
@@ -42,10 +40,8 @@ DEADLINE_S = 20.0
 yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: sleep(0))
 
 SPIN_S = 0.0005  # wait without sleeping; a collective of small arrays takes a tenth of this
-SPIN_IN_SCHEDULE_S = 0.05  # much longer than a segment takes between two ranks of one machine
 ENDED_S = 2.0  # a rank that has ended its cell, and starts no other for so long, does not join any more
 INTERRUPT_S = 1.0  # how long a rank waits for its own interrupt after another rank was interrupted
-SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the report then shows them, too
 ABANDON_S = 2.0  # how long an interrupted rank waits for the hub
 INSPECT_S = 0.02  # between two inspections of what the other ranks do
 NAP_S = 0.001
@@ -177,9 +173,12 @@ class Waiting:
 
     def begin(self, now: float) -> None:
         """Announce the wait, which has taken long."""
-        self.watch.check_process()
+        watch, thread = self.watch, threading.get_ident()
+        watch.check_process()
         self.since_s = now
-        self.watch.begin(self)
+        watch.waiting[thread] = self
+        watch.callers.add(thread)
+        watch.post(self)
 
     def go_on(self, waited: float) -> None:
         """Let MPI make progress, and rest a little. Raise HangError if the wait cannot end."""
@@ -203,8 +202,9 @@ class Waiting:
             raise Interrupted(f"rank {watch.rank} was interrupted while it waited.") from None
 
     def end(self) -> None:
-        """Note that the wait is over."""
-        self.watch.end(self)
+        """Note that the current thread does not wait any more."""
+        self.watch.waiting.pop(threading.get_ident(), None)
+        self.watch.withdraw(self)
 
     def announce(self) -> None:
         """Note in this rank's slot what it waits for."""
@@ -213,13 +213,9 @@ class Waiting:
         """Give up; return False if it is too late for that because all ranks have joined."""
         return True
 
-    def mismatch(self) -> Mismatch | None:
-        """Return in what the calls of the ranks that have joined differ from ours."""
+    def mismatch(self, waited: float) -> Mismatch | None:
+        """Return in what the calls of the ranks that have joined differ from ours, if it can be reported."""
         return None
-
-    def is_settled(self) -> bool:
-        """Tell whether all ranks have made a call and announced at which line they wait."""
-        return True
 
     def is_stuck(self) -> bool:
         """Tell whether this rank and all that it waits for are in blocking messages that can never end."""
@@ -228,98 +224,6 @@ class Waiting:
     def cannot_complete(self) -> bool:
         """Tell whether a rank that is waited for ended at least `patience_s` ago."""
         return False
-
-
-class MessageWait(Waiting):
-    """Waiting for a message to arrive or to be taken; `peer` is a rank in the world, or -1 for any rank.
-
-    `purpose`: what the message is part of, such as a schedule; empty for a message of the caller's own.
-    """
-
-    origin = ""  # the line that made the request
-    failed_polls = 0  # by a rank that polls in a loop of its own
-
-    def __init__(  # noqa: PLR0917
-        self,
-        watch: Watch,
-        members: list[int],
-        deadline_s: float,
-        operation: str,
-        peer: int,
-        tag: int,
-        purpose: str = "",
-    ) -> None:
-        super().__init__(watch, members, deadline_s)
-        self.operation, self.peer, self.tag, self.purpose = operation, peer, tag, purpose
-
-    def announce(self) -> None:
-        slot = self.watch.slot
-        self.watch.post_place(sys._getframe())
-        slot.message_operation = OPERATIONS[self.operation]
-        slot.message_peer, slot.message_tag = self.peer, self.tag
-        slot.message_purpose = fit(self.purpose, PURPOSE_BYTES)
-        slot.message_origin = fit(self.origin, ORIGIN_BYTES)
-        slot.message_polls = self.failed_polls
-        slot.message_number = self.number()
-        slot.waiting_in = WaitingIn.MESSAGE
-
-    def number(self) -> int:
-        """Return the number of a wait that can be part of a circle of messages, else 0."""
-        return 0
-
-    def cannot_complete(self) -> bool:
-        peers = [self.peer] if self.peer >= 0 else [rank for rank in self.members if rank != self.watch.rank]
-        return bool(peers) and all(self.watch.has_ended(peer, self.patience_s) for peer in peers)
-
-
-class Pending(NamedTuple):
-    """What this rank waits for: messages of `operation` on `comm`.
-
-    `receives` lists the ranks of `comm` whose messages have not arrived, `sends` the ranks that have not
-    received ours. Both are empty in a collective of the MPI library, which hides which rank is missing.
-    """
-
-    comm: MPI.Intracomm
-    operation: str
-    receives: list[int]
-    sends: list[int]
-
-    def __str__(self) -> str:
-        """Return a phrase to follow "waited for"."""
-        parts = []
-        if self.receives:
-            parts.append(f"a message from {ranks_phrase(sorted(set(self.receives)))}")
-        if self.sends:
-            parts.append(f"{ranks_phrase(sorted(set(self.sends)))} to receive a message")
-        return " and ".join(parts) or "the other ranks"
-
-
-def wait(over: Over, pending: Callable[[], Pending]) -> None:
-    """Return when `over()` is True; raise an error that names the missing rank if that takes too long.
-
-    It is a HangError in a watched process, else a TimeoutError after DEADLINE_S. `pending` is called only if
-    the wait takes long.
-    """
-
-    def describe(waited: float) -> Waiting | None:
-        if watched is None and waited < DEADLINE_S:
-            return None
-        missing = pending()
-        if watched is None:
-            raise TimeoutError(
-                f"rank {missing.comm.rank} waited {DEADLINE_S:g} s in {missing.operation} for {missing}. "
-                f"Expected the same call on all {missing.comm.size} ranks: a rank never made it, or gave "
-                "another schedule or array size. Messages may still be under way on this communicator: make "
-                "a new one before you go on."
-            )
-        members = world_ranks(missing.comm)
-        peers = [members[rank] for rank in (*missing.receives, *missing.sends)]
-        operation = "Recv" if missing.receives or not peers else "Send"
-        peer = peers[0] if peers else -1
-        purpose = missing.operation
-        return MessageWait(watched, members, watched.deadline_s(), operation, peer, -1, purpose)
-
-    wait_until(over, describe, SPIN_IN_SCHEDULE_S)
 
 
 def attempt() -> int:
@@ -341,9 +245,9 @@ def sleeping_barrier(comm: MPI.Intracomm) -> None:
         sleep(NAP_S)
 
 
-def world_ranks(comm: MPI.Intracomm) -> list[int]:
-    """Return the ranks of the world that are the members of a communicator."""
-    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+def world_ranks(group: MPI.Group) -> list[int]:
+    """Return the ranks of the world that are the members of a group, and free the group."""
+    world = MPI.COMM_WORLD.Get_group()
     ranks = MPI.Group.Translate_ranks(group, None, world)
     group.Free()
     world.Free()
@@ -451,26 +355,14 @@ class Watch:
         self.recorder.words[row * size : (row + 1) * size] = memoryview(bytes(8 * size)).cast("Q")
         return row
 
-    def begin(self, waiting: Waiting) -> None:
-        """Note that the current thread waits."""
-        thread = threading.get_ident()
-        self.waiting[thread] = waiting
-        self.callers.add(thread)
-        self._post(waiting)
-
     def inspect(self, waiting: Waiting, waited: float) -> None:
         """Raise HangError if a wait cannot end, or if another rank has reported a hang."""
-        self._post(waiting)
+        self.post(waiting)
         reason = self._reason_to_stop(waiting, waited)
         if reason and waiting.withdraw():
             waiting.is_over = True
             self.publish(ReportRequest(reason, waiting.deadline_s, waiting.members, self.rank))
             self.raise_report()
-
-    def end(self, waiting: Waiting) -> None:
-        """Note that the current thread does not wait any more."""
-        self.waiting.pop(threading.get_ident(), None)
-        self.withdraw(waiting)
 
     def withdraw(self, waiting: Waiting) -> None:
         """Remove a wait from the slot; keep what an error is about for the others."""
@@ -479,7 +371,7 @@ class Watch:
             self.slot.waiting_since_s = 0.0
             self.slot.waiting_in = self.slot.waiting_in if waiting.is_over else WaitingIn.NOTHING
 
-    def _post(self, waiting: Waiting) -> None:
+    def post(self, waiting: Waiting) -> None:
         """Note in the slot that this rank waits, if all of its threads do that use MPI."""
         if not self.all_threads_wait():
             self.withdraw(waiting)
@@ -519,7 +411,7 @@ class Watch:
                 waiting.interrupted_since_s = waited
             since = waiting.interrupted_since_s
             return None if 0 <= since <= waited < since + INTERRUPT_S else report.reason
-        if (found := waiting.mismatch()) and (waited > SETTLE_S or waiting.is_settled()):
+        if found := waiting.mismatch(waited):
             return found
         return self._reason_to_report(waiting, waited) if self.posted is waiting else None
 

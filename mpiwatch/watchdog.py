@@ -26,7 +26,7 @@ import mpiwatch
 from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.messages import polls
 from mpiwatch.recorder import NAME_BYTES, NO_RENDEZVOUS, NUMBER_SHIFT, CellState, ReportRequest, fit
-from mpiwatch.report import OPERATION_NAMES, SCHEDULES, Reason, Report
+from mpiwatch.report import COLLECTIVES, Reason
 from mpiwatch.snapshot import Suspicion, publish
 from mpiwatch.waiting import Watch
 
@@ -241,26 +241,18 @@ class BytecodeProbe:
 _kept: list[object] = []  # a pending call may still write to this memory after its owner is gone
 
 
-OnDeadlock = Callable[[Report, int], None]
-
-
-def end_process(report: Report, rank: int) -> None:
-    """End this process at once: its main thread cannot be interrupted inside MPI."""
-    os._exit(HANG_EXIT_CODE)
-
-
 class Watchdog(threading.Thread):
     """Notes in this rank's slot which MPI call its main thread is stuck in; publishes a deadlock's report.
 
-    The first rank to be certain publishes it. A rank that is still stuck GRACE_S later calls `on_deadlock`;
-    unless `in_program`, it also does so after the report of another hang. Ranks in watched calls raise the
-    report.
+    The first rank to be certain publishes it. A rank that is still stuck GRACE_S later ends its process, or
+    in a program leaves this to its parent; unless `in_program`, it also does so after the report of another
+    hang. Ranks in watched calls raise the report.
     """
 
-    def __init__(self, watch: Watch, on_deadlock: OnDeadlock, in_program: bool) -> None:
+    def __init__(self, watch: Watch, in_program: bool) -> None:
         super().__init__(name="mpiwatch-watchdog", daemon=True)
         self.watch, self.recorder, self.slot = watch, watch.recorder, watch.slot
-        self.deadline_s, self.on_deadlock, self.in_program = watch.deadline_s, on_deadlock, in_program
+        self.deadline_s, self.in_program = watch.deadline_s, in_program
         self.main = threading.main_thread().ident
         self.probe = BytecodeProbe()
         self.is_over = threading.Event()
@@ -268,7 +260,7 @@ class Watchdog(threading.Thread):
         self.epoch = self.recorder.head.epoch  # when the main thread last moved
         self.call: str | None = None  # the MPI call it has been inside since then; None if not known yet
         self.suspicion = Suspicion(self.recorder)
-        self.report: tuple[Report, float] | None = None  # of a hang that this rank is stuck in; when seen
+        self.reported_s = 0.0  # when the report of a hang that this rank is stuck in was seen; 0: none was
 
     def stop(self) -> None:
         """End the thread: this process is ending."""
@@ -287,7 +279,7 @@ class Watchdog(threading.Thread):
         polls.sample(self.watch, now)
         has_moved = self.probe.has_moved()
         if has_moved or now - self.sampled_s > GAP_S or self.slot.cell_state != CellState.RUNNING:
-            self.since_s, self.call, self.report = now, None, None
+            self.since_s, self.call, self.reported_s = now, None, 0.0
             self.epoch = self.recorder.head.epoch
             self.slot.mpi_call_since_s = 0.0
         elif self.call is None and not self.slot.waiting_since_s:
@@ -320,8 +312,8 @@ class Watchdog(threading.Thread):
             or (self.slot.joined_word == NO_RENDEZVOUS and self.watch.all_have_made(calls[-1]))
         ):
             return False
-        operation = calls[-1].operation
-        return operation >= SCHEDULES or OPERATION_NAMES[operation] == name
+        operation = calls[-1].operation.decode()
+        return operation == name or operation not in COLLECTIVES  # a schedule makes other calls
 
     def is_left_alone(self, now: float) -> bool:
         """Return whether another rank left this rank's last collective at least a deadline ago.
@@ -346,10 +338,11 @@ class Watchdog(threading.Thread):
     def act(self, now: float) -> None:
         """Publish a deadlock; end this process if it stays in an MPI call after a report."""
         if self.call and self.recorder.head.epoch != self.epoch:
-            if self.report is None:
+            if not self.reported_s:
                 self.heed_report(now)
-            elif now - self.report[1] > GRACE_S:
-                self.on_deadlock(self.report[0], self.watch.rank)
+            elif now - self.reported_s > GRACE_S:
+                self.watch.before_error()
+                os._exit(HANG_EXIT_CODE)  # the main thread cannot be interrupted inside MPI
         elif self.is_certain(now):
             self.publish()
 
@@ -358,7 +351,7 @@ class Watchdog(threading.Thread):
         report = self.recorder.last_report()
         assert report is not None, f"epoch {self.recorder.head.epoch} after {self.epoch} has no report"
         if report.reason is Reason.DEADLOCK or not (self.in_program or report.reason is Reason.INTERRUPTED):
-            self.report = report, now
+            self.reported_s = now
         else:
             self.since_s, self.epoch = now, self.recorder.head.epoch
 

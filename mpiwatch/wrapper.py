@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -22,9 +22,7 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.util import dtlib
 
-from mpiwatch import report
-from mpiwatch.recorder import KINDS, dtype_number
-from mpiwatch.report import UNKNOWN
+from mpiwatch.report import MAKERS, UNKNOWN
 
 TOPOLOGIES = MPI.Cartcomm, MPI.Graphcomm, MPI.Distgraphcomm
 
@@ -79,6 +77,15 @@ class CommWrapper(MPI.Intracomm):
         """Return the methods that start a send and a receive of a schedule."""
         return self.Isend, self.Irecv
 
+    def _derive(self, name: str, *arguments: Any) -> Any:
+        if name != "Create_group":  # only the ranks of the group call it
+            self._before_derivation(name)
+        return self._wrapped(getattr(super(), name)(*arguments))
+
+    def _derive_later(self, name: str, *arguments: Any) -> Any:
+        new, request = getattr(super(), name)(*arguments)
+        return self._wrapped(new, is_ready=False), request
+
     def _wrapped(self, new: Any, is_ready: bool = True) -> Any:
         """Return what the MPI library made from this communicator, wrapped like this one."""
         if new == MPI.COMM_NULL:
@@ -114,37 +121,35 @@ def _with_topology(wrappers: type, topology: type) -> type:
     """Return the class with the methods of a grid or graph, too. It remembers the class without them."""
     if topology is MPI.Intracomm:
         return wrappers
-    about: dict[str, Any] = {
-        "__module__": wrappers.__module__,
-        "__doc__": wrappers.__doc__,
-        "_wrappers": wrappers,
-    }
+    about = {"__module__": wrappers.__module__, "__doc__": wrappers.__doc__, "_wrappers": wrappers}
+    made = type(wrappers.__name__, (wrappers, topology), about)
     if topology is MPI.Cartcomm:
-        about["Sub"] = _deriving("Sub")
-    return type(wrappers.__name__, (wrappers, topology), about)
+        add_methods(made, ["Sub"], "_derive", topology)
+    return made
 
 
-def _deriving(name: str) -> Callable[..., Any]:
-    def derive(self: CommWrapper, *arguments: Any, **named: Any) -> Any:
-        if name != "Create_group":  # only the ranks of the group call it
-            self._before_derivation(name)
-        return self._wrapped(getattr(super(CommWrapper, self), name)(*arguments, **named))
+def add_methods(
+    kind: type, names: Iterable[str], via: str, own: type = MPI.Intracomm, *, by_name: bool = False
+) -> None:
+    """Give a class these methods of mpi4py's class `own`, as far as this version of mpi4py has them.
 
-    return like_mpi4py(derive, name)
-
-
-def _deriving_later(name: str) -> Callable[..., Any]:
-    def derive(self: CommWrapper, *arguments: Any, **named: Any) -> Any:
-        new, request = getattr(super(CommWrapper, self), name)(*arguments, **named)
-        return self._wrapped(new, is_ready=False), request
-
-    return like_mpi4py(derive, name)
-
-
-def like_mpi4py(method: Callable[..., Any], name: str, own: type = MPI.Cartcomm) -> Callable[..., Any]:
-    """Return the method with the name and the docstring of mpi4py's own."""
-    method.__name__, method.__doc__ = name, getattr(own, name).__doc__
-    return method
+    They have mpi4py's parameters. Each returns `self.via(name, *arguments)`, with all arguments by position;
+    if `by_name`, `self.via(name, arguments)`, with a dict. A class method does the same with its class.
+    """
+    for name in (each for each in names if hasattr(own, each)):
+        parameters = inspect.signature(getattr(own, name)).parameters
+        given = [each for each in parameters.values() if each.name != "self"]
+        optional = [each for each in given if each.default is not each.empty]
+        words = [each.name + "=None" * (each in optional) for each in given]
+        arguments = [f"{each.name!r}: {each.name}" if by_name else each.name for each in given]
+        passed = f"{{{', '.join(arguments)}}}" if by_name else ", ".join(arguments)
+        text = f"def {name}({', '.join(['self', *words])}): return self.{via}({name!r}, {passed})"
+        made: dict[str, Any] = {"__name__": __name__}
+        exec(compile(text, f"{__file__}: methods", "exec"), made)  # reports leave out this package's frames
+        method = made[name]
+        method.__defaults__ = tuple(each.default for each in optional)
+        method.__doc__ = getattr(own, name).__doc__
+        setattr(kind, name, method if "self" in parameters else classmethod(method))
 
 
 class LikeMpi4py(type):
@@ -173,13 +178,8 @@ def like(replacement: type, own: type) -> None:
             function.__doc__ = getattr(own, name).__doc__
 
 
-for _name in (
-    *("Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Create_group"),
-    *("Create_cart", "Create_graph", "Create_dist_graph", "Create_dist_graph_adjacent"),
-):
-    setattr(CommWrapper, _name, _deriving(_name))
-for _name in "Idup", "Idup_with_info":
-    setattr(CommWrapper, _name, _deriving_later(_name))
+add_methods(CommWrapper, (*MAKERS, "Create_group"), "_derive")
+add_methods(CommWrapper, ("Idup", "Idup_with_info"), "_derive_later")
 
 
 # The message arguments of mpi4py
@@ -191,14 +191,14 @@ on_list: Callable[[str, int, Any, MPI.Datatype], None] | None = None
 
 NO_BUFFER = (type(None), MPI.InPlaceType, MPI.BottomType)
 
-# NumPy's number of a dtype -> the number under which it is noted, which C's long and long long may share.
-DTYPES: dict[int, int] = {
-    dtype.num: dtype_number(dtype.kind, dtype.itemsize)
-    for dtype in map(np.dtype, np.typecodes["All"])
-    if dtype.kind in KINDS
+# NumPy's number of a dtype -> its name, which C's long and long long may share.
+DTYPES: dict[int, str] = {
+    dtype.num: dtype.name for dtype in map(np.dtype, np.typecodes["All"]) if dtype.kind in "biufc"
 }
 # mpi4py's predefined operations are single objects. Operations that the caller has made are all alike here.
-REDUCTIONS = {id(getattr(MPI, name)): number for number, name in enumerate(report.REDUCTIONS)}
+REDUCTIONS = {
+    id(value): name for name, value in vars(MPI).items() if type(value) is MPI.Op and name != "OP_NULL"
+}
 # Collective -> what the counts of its buffers are of; the buffer to send comes first.
 LAYOUTS = {
     "bcast": (WHOLE,),
@@ -219,6 +219,11 @@ LAYOUTS = {
     "exscan": (WHOLE, WHOLE),
 }
 TO_ROOT, FROM_ROOT = ("reduce", "gather", "gatherv"), ("scatter", "scatterv")
+# Collective -> which of its buffers has blocks of the same size on all ranks: at the root, and elsewhere.
+UNIFORM = {
+    **{"gather": (1, 0), "gatherv": (1, 0), "scatter": (0, 1), "scatterv": (0, 1)},
+    **{"allgather": (1, 1), "allgatherv": (1, 1)},
+}
 
 
 class Message(NamedTuple):
@@ -482,25 +487,6 @@ def check_buffers(comm: MPI.Intracomm, call: str, buffers: Sequence[Any], root: 
         if name == "reduce_scatter_block" and is_in_place(buffers[0]):
             layout = BLOCK  # noqa: PLW2901
         check_fits(call, comm.rank, buffer, layout, 1 if layout == WHOLE else comm.size)
-
-
-@cache
-def reader(call: str, owner: type = MPI.Intracomm, result: str = "locals()") -> Callable[..., Any]:
-    """Return a function with the parameters of mpi4py's method; it returns the arguments by their names.
-
-    With another `result`, it returns these expressions; `{0}` stands for the first parameter.
-    Its name is that of the call, so that Python's error about a wrong argument names the call.
-    """
-    parameters = inspect.signature(getattr(owner, call)).parameters.values()
-    given = [each for each in parameters if each.name not in ("self", "cls")]
-    optional = [each for each in given if each.default is not each.empty]
-    words = [each.name + "=None" * (each in optional) for each in given]
-    made: dict[str, Any] = {}
-    result = result.format(*(each.name for each in given))
-    exec(f"def {call}({', '.join(words)}): return {result}", made)
-    made[call].__defaults__ = tuple(each.default for each in optional)
-    read: Callable[..., Any] = made[call]
-    return read
 
 
 def plain_name(call: str) -> str:

@@ -25,8 +25,9 @@ from labkit.cluster.magics import activate
 from labkit.cluster.ownership import Claim, Owner
 from labkit.cluster.ranks import Ranks, kill_engines, pending, wait_until
 from labkit.cluster.supervisor import cluster_files
+from labkit.units import duration
 from mpiwatch.recorder import CellState
-from mpiwatch.report import counted, duration, ranks_phrase
+from mpiwatch.report import counted, ranks_phrase
 
 POLL_S = 0.02
 ANSWER_S = 5.0  # for an idle engine to answer; it takes milliseconds

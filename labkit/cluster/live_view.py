@@ -15,7 +15,8 @@ from IPython.display import clear_output, publish_display_data
 
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.ranks import Ranks
-from mpiwatch.report import Activity, CallRecord, RankState, counted, duration, ranks_phrase
+from labkit.units import duration
+from mpiwatch.report import Activity, CallRecord, RankState, counted, ranks_phrase
 
 # Set where outputs are compared (nbval). Then show nothing that depends on the load of the machine.
 NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")

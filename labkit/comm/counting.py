@@ -10,14 +10,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import cache
-from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch.wrapper import CommWrapper, like_mpi4py, nbytes
+from mpiwatch.wrapper import CommWrapper, add_methods, nbytes
 
 MESSAGES = "messages"  # sent outside any schedule
 
@@ -146,23 +144,14 @@ Around = Callable[[Any, str, Callable[[], Any], dict[str, Any]], Any]
 
 def wrap(wrapper: type[CommWrapper], names: Iterable[str], around: Around) -> None:
     """Let a class of wrappers do these methods of mpi4py by `around`."""
-    for name in names:
-        setattr(wrapper, name, _wrapping(wrapper, name, around))
 
-
-def _wrapping(wrapper: type[CommWrapper], name: str, around: Around) -> Callable[..., Any]:
-    def method(self: CommWrapper, *arguments: Any, **named: Any) -> Any:
-        given = dict(zip(_parameters(name), arguments, strict=False)) | named
+    def inside(self: CommWrapper, name: str, given: dict[str, Any]) -> Any:
         # The watchdog of mpiwatch tells from this form that a wrapper makes the call, not the program.
-        return around(self, name, lambda: getattr(super(wrapper, self), name)(*arguments, **named), given)
+        return around(self, name, lambda: getattr(super(wrapper, self), name)(**given), given)
 
-    return like_mpi4py(method, name)
-
-
-@cache
-def _parameters(name: str) -> tuple[str, ...]:
-    """Return the names of the arguments of mpi4py's method."""
-    return tuple(signature(getattr(MPI.Intracomm, name)).parameters)[1:]
+    via = f"_{wrapper.__name__}{around.__name__}"  # no other class of a stack has it
+    setattr(wrapper, via, inside)
+    add_methods(wrapper, names, via, by_name=True)
 
 
 def named(text: str) -> list[str]:

@@ -28,7 +28,8 @@ from labkit.comm import tags
 from labkit.comm.counting import CountingComm
 from labkit.schedules import Schedule, chunk_bounds
 from mpiwatch import waiting
-from mpiwatch.waiting import Over, Pending
+from mpiwatch.messages import Pending, wait_for_pending
+from mpiwatch.waiting import Over
 from mpiwatch.wrapper import CommWrapper
 
 SEGMENT_BYTES = 768 << 10  # several fit in a core's cache; shorter segments cost more calls than they hide
@@ -236,7 +237,7 @@ def complete(steps: Steps) -> None:
     """Run a generator to its end; wherever it yields, wait."""
     try:
         for over, pending in steps:
-            waiting.wait(over, pending)
+            wait_for_pending(over, pending)
     except BaseException:
         steps.close()
         raise

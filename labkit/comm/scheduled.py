@@ -18,6 +18,7 @@ from labkit.comm.counting import CountingComm
 from labkit.comm.running import complete, steps
 from labkit.schedules import Schedule, ring_allreduce
 from mpiwatch import waiting
+from mpiwatch.messages import Pending, wait_for_pending
 from mpiwatch.waiting import raise_faults
 from mpiwatch.wrapper import CommWrapper, flat, is_in_place
 
@@ -77,12 +78,12 @@ class ScheduledComm(CommWrapper):
         if not isinstance(barrier, MPI.Request):
             barrier = MPI.Intracomm.Ibarrier(self)
             self.Set_attr(_entered_barrier(), barrier)
-        waiting.wait(barrier.Test, lambda: self._pending(schedule))
+        wait_for_pending(barrier.Test, lambda: self._pending(schedule))
         self.Delete_attr(_entered_barrier())
         return self.Dup()
 
-    def _pending(self, schedule: Schedule) -> waiting.Pending:
-        return waiting.Pending(self, schedule.name, [], [])
+    def _pending(self, schedule: Schedule) -> Pending:
+        return Pending(self, schedule.name, [], [])
 
     def _agree(self, schedule: Schedule, array: np.ndarray | None, op: MPI.Op, fault: str) -> bool:
         """Return whether the schedule can be used; raise CollectiveError if the ranks' arguments differ.
@@ -105,7 +106,7 @@ class ScheduledComm(CommWrapper):
                 self.counts.calls["Iallreduce"] += 1
             # Not the blocking one: it could hang.
             request = MPI.Intracomm.Iallreduce(self, MPI.IN_PLACE, largest, MPI.MAX)
-            waiting.wait(request.Test, lambda: self._pending(schedule))
+            wait_for_pending(request.Test, lambda: self._pending(schedule))
             if largest[0] != _FAULT and not (largest[:4] + largest[4:]).any():
                 return state == _READY
         elif not fault:

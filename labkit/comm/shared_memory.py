@@ -25,8 +25,9 @@ from labkit.comm.running import Steps, steps
 from labkit.schedules import chunk_bounds, ring_allreduce
 from labkit.units import approx_size
 from mpiwatch import waiting
+from mpiwatch.messages import Pending
 from mpiwatch.processes import SHM
-from mpiwatch.waiting import Pending, raise_together
+from mpiwatch.waiting import raise_together
 from mpiwatch.wrapper import CommWrapper
 
 NAME = "shared-memory"

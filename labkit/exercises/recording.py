@@ -8,7 +8,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from mpiwatch.wrapper import CommWrapper, like_mpi4py
+from mpiwatch.wrapper import CommWrapper
 
 
 class Calls:
@@ -52,7 +52,8 @@ def _recorded(name: str) -> Callable[..., Any]:
         finally:
             calls.inside.is_inside = False
 
-    return like_mpi4py(call, name)
+    call.__name__, call.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
+    return call
 
 
 _LEFT_OUT = {

@@ -31,7 +31,7 @@ from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback
 from labkit.train.gradients import StepAveraging
 from labkit.train.steps import BucketTimes, Step
-from mpiwatch import waiting
+from mpiwatch.messages import Pending, wait_for_pending
 
 # A thread that waits sleeps between bursts of polls. In one poll, MPICH takes about 64 KiB from a connection,
 # and at 1 Gbit/s twice as much arrives in a millisecond: single polls would let the sleeps set the pace. Each
@@ -172,7 +172,7 @@ class BucketQueue:
         if self._helper is not None:
             self._helper.hand_over()
         while not self.is_done(number) and self._go_on():
-            waiting.wait(self._over, self._pending)
+            wait_for_pending(self._over, self._pending)
         if self._helper is not None and self._jobs:
             self._helper.wake()
 
@@ -214,7 +214,7 @@ class BucketQueue:
         sleep(self._nap_s)
         self._nap_s = min(2 * self._nap_s, MOST_S)
 
-    def _pending(self) -> waiting.Pending:
+    def _pending(self) -> Pending:
         """Return what the first job waits for."""
         assert self._waits_for is not None
         missing = self._waits_for[1]()

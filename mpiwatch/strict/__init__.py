@@ -27,9 +27,9 @@ from mpi4py import MPI
 
 from mpiwatch import communicators, messages, wrapper
 from mpiwatch.communicators import RawWin, WatchedComm, check_access
-from mpiwatch.messages import STARTED_BY, polled, sending, starting
+from mpiwatch.messages import STARTED_BY, polled
 from mpiwatch.recorder import CellState
-from mpiwatch.report import OPERATION_NAMES, UNKNOWN, CallRecord
+from mpiwatch.report import UNKNOWN, CallRecord
 from mpiwatch.strict import calls, findings
 from mpiwatch.strict.calls import (
     BothOperation,
@@ -65,17 +65,17 @@ from mpiwatch.strict.findings import (
 from mpiwatch.wrapper import (
     TO_ROOT,
     LikeMpi4py,
+    add_methods,
     check_message,
     is_in_place,
     like,
     parse,
     plain_name,
-    reader,
 )
 
 FROM_ROOT = ("bcast", *wrapper.FROM_ROOT)
 REDUCING = "reduce", "allreduce", "scan", "exscan"
-REDUCTIONS = ("SUM", "PROD", "MAX", "MIN")  # those that non-blocking collectives compare
+
 # Collective -> the argument whose count and dtype are the same on all ranks.
 COMPARED = {"bcast": "buf", "reduce": "sendbuf", "allreduce": "sendbuf", "scan": "sendbuf"}
 # Collectives with counts for each rank, and whether the send and the receive buffer have such counts.
@@ -103,8 +103,7 @@ class StrictComm(WatchedComm):
         self._exchange = exchange = Exchange(self, channel.members)
         self._renew_with(exchange.shadow, exchange.forget)
 
-        def has_begun(operation: int | str, root: int) -> None:
-            name = operation if isinstance(operation, str) else OPERATION_NAMES[operation]
+        def has_begun(name: str, root: int) -> None:
             if exchange.amounts is not None:
                 _compare_amounts(exchange, name)
             if name not in ("Free", "Disconnect"):
@@ -118,15 +117,8 @@ class StrictComm(WatchedComm):
             new.begin()
         track(new, "communicator")
 
-    def Free(self) -> None:
-        super().Free()
-        self._ended()
-
-    def Disconnect(self) -> None:
-        super().Disconnect()
-        self._ended()
-
-    def _ended(self) -> None:
+    def _end(self, name: str) -> None:
+        super()._end(name)
         forget(self)
         if self._exchange is not None:
             self._exchange.close()
@@ -191,22 +183,13 @@ class StrictComm(WatchedComm):
                 clock.merge(header.clock)
             return message
 
-    def Isendrecv(
-        self,
-        sendbuf: Any,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf: Any = None,
-        source: int = MPI.ANY_SOURCE,
-        recvtag: int = MPI.ANY_TAG,
-    ) -> MPI.Request:
+    def _do_isendrecv(
+        self, name: str, sendbuf: Any, dest: int, sendtag: int, recvbuf: Any, source: int, recvtag: int
+    ) -> Any:
         receive = self._operation("Irecv", recvbuf, source, recvtag)
         send = self._operation("Isend", sendbuf, dest, sendtag)
-        call = BothOperation(send, receive, f"Isendrecv to rank {dest} and from rank {source}")
-        made: MPI.Request = polled(
-            StrictRequest(None, call), "Isendrecv", self, source, recvtag, sys._getframe(1)
-        )
-        return made
+        call = BothOperation(send, receive, f"{name} to rank {dest} and from rank {source}")
+        return polled(StrictRequest(None, call), name, self, source, recvtag, sys._getframe(2))
 
     def _announce(self, name: str, sendbuf: Any, recvbuf: Any, root: int) -> None:
         """Note what this rank sends and expects; other collectives are compared on all communicators."""
@@ -245,10 +228,9 @@ class StrictComm(WatchedComm):
         return StrictRequest(None, begin())
 
 
-for _name in "Bsend", "bsend":
-    setattr(StrictComm, _name, sending(_name))
-for _name in "Isend", "Irecv":
-    setattr(StrictComm, _name, starting(_name))
+add_methods(StrictComm, ("Bsend", "bsend"), "_do_send")
+add_methods(StrictComm, ("Isend", "Irecv"), "_do_start")
+add_methods(StrictComm, ("Isendrecv",), "_do_isendrecv")
 
 
 def _compare_amounts(exchange: Exchange, name: str) -> None:
@@ -293,8 +275,7 @@ def _described(name: str, plain: str, given: dict[str, Any]) -> CallRecord:
     compared = given.get(COMPARED.get(plain, ""))
     signature = None if is_in_place(compared) else of_message(compared)
     count, dtype = (None, None) if signature is None else (signature.elements, signature.dtype or None)
-    op = given.get("op", MPI.SUM) if plain.startswith(REDUCING) else None
-    reduction = next((each for each in REDUCTIONS if op == getattr(MPI, each)), None)
+    reduction = wrapper.REDUCTIONS.get(id(given["op"])) if plain.startswith(REDUCING) else None
     return CallRecord(0, 0, name, root, count, dtype, reduction, here(), 0)
 
 
@@ -369,13 +350,22 @@ class Pending(NamedTuple):
 class StrictWin(RawWin, metaclass=LikeMpi4py):
     """A window whose collective calls end with a report if a rank is missing.
 
-    Windows that `_maker` does not make, such as those of Create_dynamic, are mpi4py's own.
+    Windows that `_make` does not make, such as those of Create_dynamic, are mpi4py's own.
     """
 
     comm: Any  # of strict mode
 
     def __new__(cls, win: RawWin | None = None) -> Any:
         return RawWin.__new__(RawWin, *(() if win is None else (win,)))
+
+    @classmethod
+    def _make(cls, name: str, given: dict[str, Any]) -> Any:
+        comm = given["comm"]
+        if comm == MPI.COMM_NULL or getattr(comm, "_exchange", None) is None:
+            return getattr(RawWin, name)(**given)
+        _join(comm, name)
+        made: StrictWin = RawWin.__new__(cls, getattr(RawWin, name)(**given))
+        return made._opened(comm, given["disp_unit"])
 
     def _opened(self, comm: Any, disp_unit: int) -> StrictWin:
         self.comm, self.exchange = comm, comm._exchange
@@ -398,6 +388,8 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
     def _access(self, name: str, origin: Any, target: int, spec: Any, *op: MPI.Op) -> None:
         if target == MPI.PROC_NULL:
             return
+        if MPI.OP_NULL in op:
+            raise MPI.Exception(MPI.ERR_OP)
         check_message(self.comm, name, origin, target)
         if not 0 <= target < self.comm.size:
             raise MPI.Exception(MPI.ERR_RANK)
@@ -458,16 +450,19 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
                 each.region.end(check=False)
         self.issued = [each for each in self.issued if target not in (-1, each.access.target)]
 
-    def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        self._access("Put", origin, target_rank, target)
+    def _flush(self, name: str, rank: int = -1) -> None:
+        self._issue(rank)
+        getattr(RawWin, name)(self, *(() if name.endswith("all") else (rank,)))
+        self._completed(rank, only_here="local" in name)
 
-    def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        self._access("Get", origin, target_rank, target)
-
-    def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> None:
-        if op == MPI.OP_NULL:
-            raise MPI.Exception(MPI.ERR_OP)
-        self._access("Accumulate", origin, target_rank, target, op)
+    def _access_at_once(self, name: str, given: dict[str, Any]) -> Any:
+        """Make an access whose result is available before the epoch ends."""
+        check_access(name, given)
+        target, spec = given["target_rank"], given.get("target", given.get("target_disp", 0))
+        if 0 <= target < self.comm.size:
+            self._checked_parts(name, given.get("origin"), target, spec)
+        self._issue()
+        return getattr(RawWin, name)(self, **given)
 
     def Fence(self, assertion: int = 0) -> None:
         _join(self.comm, "Fence")
@@ -566,34 +561,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
 
 
 def _join(comm: Any, name: str) -> None:
-    comm._channel.begin_collective(
-        f"Win.{name}", comm.deadline_s, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, depth=3
-    )
-
-
-def _flushing(name: str) -> Callable[..., None]:
-    def flush(self: StrictWin, rank: int = -1) -> None:
-        self._issue(rank)
-        getattr(RawWin, name)(self, *(() if name.endswith("all") else (rank,)))
-        self._completed(rank, only_here="local" in name)
-
-    return flush
-
-
-def _at_once(name: str) -> Callable[..., Any]:
-    """Return a method whose result is available before the epoch ends."""
-    read = reader(name, RawWin)
-
-    def access(self: StrictWin, *arguments: Any, **named: Any) -> Any:
-        given = read(*arguments, **named)
-        check_access(name, given)
-        target, spec = given["target_rank"], given.get("target", given.get("target_disp", 0))
-        if 0 <= target < self.comm.size:
-            self._checked_parts(name, given.get("origin"), target, spec)
-        self._issue()
-        return getattr(RawWin, name)(self, **given)
-
-    return access
+    comm._channel.begin_collective(f"Win.{name}", comm.deadline_s)
 
 
 def free_mem(mem: MPI.buffer) -> None:
@@ -612,25 +580,11 @@ _open: list[StrictWin] = []  # windows of this process
 _free_mem = MPI.Free_mem
 
 
-def _maker(name: str) -> Any:
-    def make(cls: type[StrictWin], *arguments: Any, **named: Any) -> Any:
-        given = reader(name, RawWin)(*arguments, **named)
-        comm = given["comm"]
-        if comm == MPI.COMM_NULL or getattr(comm, "_exchange", None) is None:
-            return getattr(RawWin, name)(**given)
-        _join(comm, name)
-        made: StrictWin = RawWin.__new__(cls, getattr(RawWin, name)(**given))
-        return made._opened(comm, given["disp_unit"])
-
-    return classmethod(functools.wraps(getattr(RawWin, name))(make))
-
-
-for _name in "Create", "Allocate", "Allocate_shared":
-    setattr(StrictWin, _name, _maker(_name))
-for _name in "Flush", "Flush_all", "Flush_local", "Flush_local_all":
-    setattr(StrictWin, _name, _flushing(_name))
-for _name in "Rput", "Rget", "Raccumulate", "Get_accumulate", "Fetch_and_op", "Compare_and_swap":
-    setattr(StrictWin, _name, _at_once(_name))
+add_methods(StrictWin, ("Create", "Allocate", "Allocate_shared"), "_make", RawWin, by_name=True)
+add_methods(StrictWin, ("Put", "Get", "Accumulate"), "_access", RawWin)
+add_methods(StrictWin, ("Flush", "Flush_all", "Flush_local", "Flush_local_all"), "_flush", RawWin)
+_AT_ONCE = "Rput", "Rget", "Raccumulate", "Get_accumulate", "Fetch_and_op", "Compare_and_swap"
+add_methods(StrictWin, _AT_ONCE, "_access_at_once", RawWin, by_name=True)
 like(StrictWin, RawWin)
 
 

@@ -23,7 +23,7 @@ import mpiwatch
 from mpiwatch.report import ranks_phrase
 from mpiwatch.snapshot import student_line_of
 from mpiwatch.waiting import CollectiveError
-from mpiwatch.wrapper import LikeMpi4py, Message, elements, like, nbytes, parse
+from mpiwatch.wrapper import LikeMpi4py, Message, add_methods, elements, like, nbytes, parse
 
 
 class Category(Enum):
@@ -182,31 +182,29 @@ def replace_classes() -> None:
 
 def _tracking_class(own: Any, kind: str, makers: Sequence[str], freer: str) -> Any:
     """Return a class that replaces mpi4py's `own` and tracks what its methods make and free."""
-    tracking: Any = LikeMpi4py(own.__name__, (own,), {})
 
-    def adopt(made: Any) -> Any:
-        return track(made if type(made) is tracking else tracking(made), kind)
+    class Tracking(own, metaclass=LikeMpi4py):
+        @staticmethod
+        def adopt(made: Any) -> Any:
+            return track(made if type(made) is Tracking else Tracking(made), kind)
 
-    def maker(name: str) -> Any:
-        def make(self: Any, *arguments: Any, **named: Any) -> Any:
-            return adopt(getattr(own, name)(self, *arguments, **named))
+        def _make(self, name: str, *arguments: Any) -> Any:
+            return self.adopt(getattr(own, name)(self, *arguments))
 
-        def make_from_class(cls: Any, *arguments: Any, **named: Any) -> Any:
-            return adopt(getattr(own, name)(*arguments, **named))
+        @classmethod
+        def _make_from_class(cls, name: str, *arguments: Any) -> Any:
+            return cls.adopt(getattr(own, name)(*arguments))
 
-        is_of_class = getattr(getattr(own, name), "__self__", None) is own
-        return classmethod(make_from_class) if is_of_class else make
-
-    def free(self: Any) -> None:
-        getattr(own, freer)(self)
-        forget(self)
+        def _free(self, name: str) -> None:
+            getattr(own, name)(self)
+            forget(self)
 
     for name in makers:
-        setattr(tracking, name, maker(name))
-    setattr(tracking, freer, free)
-    tracking.adopt = staticmethod(adopt)
-    like(tracking, own)
-    return tracking
+        is_of_class = getattr(getattr(own, name), "__self__", None) is own
+        add_methods(Tracking, [name], "_make_from_class" if is_of_class else "_make", own)
+    add_methods(Tracking, [freer], "_free", own)
+    like(Tracking, own)
+    return Tracking
 
 
 # Messages: their signatures, and the memory that calls under way use

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from mpiwatch.snapshot import FRESH_S, SLOW_DEADLINES, Sample, is_deadlock
+from mpiwatch.recorder import CellState, FlightRecorder
+from mpiwatch.snapshot import FRESH_S, SLOW_DEADLINES, stuck_since
 
 NOW_S, DEADLINE_S = 1000.0, 20.0
-FINISHED = Sample(is_finished=True)
-COMPUTING = Sample(False, sampled_s=NOW_S)
+Rank = dict[str, object]  # fields of its slot
+FINISHED: Rank = {"cell_state": CellState.RETURNED}
+COMPUTING: Rank = {"sampled_s": NOW_S}
 
 
-def stuck(
-    seconds: float = DEADLINE_S + 1, call: str = "Waitall", line: int = 4, age_s: float = 0.1
-) -> Sample:
-    return Sample(False, NOW_S - seconds, NOW_S - age_s, call, f"cell line {line}")
+def stuck(seconds: float = DEADLINE_S + 1, call: str = "Waitall", line: int = 4, age_s: float = 0.1) -> Rank:
+    at = {"mpi_call": call.encode(), "place": b"cell line %d" % line}
+    return {"mpi_call_since_s": NOW_S - seconds, "sampled_s": NOW_S - age_s, **at}
 
 
-WAITING = stuck(call="")._replace(place="")  # in a watched call
+WAITING: Rank = {"waiting_since_s": NOW_S - DEADLINE_S - 1, "sampled_s": NOW_S}  # in a watched call
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,11 @@ WAITING = stuck(call="")._replace(place="")  # in a watched call
         ([stuck()], False),
     ],
 )
-def test_a_deadlock_is_certain(ranks: list[Sample], expected: bool) -> None:
-    assert is_deadlock(ranks, NOW_S, DEADLINE_S) == expected
-    assert is_deadlock(ranks[::-1], NOW_S, DEADLINE_S) == expected
+def test_a_deadlock_is_certain(ranks: list[Rank], expected: bool) -> None:
+    for order in ranks, ranks[::-1]:
+        recorder = FlightRecorder(FlightRecorder.create(len(ranks)))
+        recorder.remove()
+        for slot, fields in zip(recorder.slots, order, strict=True):
+            for name, value in {"pid": os.getpid(), **fields}.items():
+                setattr(slot, name, value)
+        assert bool(stuck_since(recorder, NOW_S, DEADLINE_S)) == expected

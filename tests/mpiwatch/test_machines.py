@@ -39,7 +39,7 @@ from mpiwatch.recorder import (
     write_members,
     write_request,
 )
-from mpiwatch.report import OPERATIONS, Activity, Mismatch, Reason, render
+from mpiwatch.report import Activity, Mismatch, Reason, render
 from tests.cluster_fixtures import wait_until
 
 MACHINES = [0, 0, 1, 1]  # of ranks 0 to 3
@@ -84,7 +84,7 @@ def two() -> Iterator[Two]:
 def test_other_machines_learn_what_a_rank_notes(two: Two) -> None:
     there, here = two.there.slots[2], two.here.slots[2]
     there.calls_noted, there.place = 1, fit("line 3: ü", 512)
-    there.history[0] = Call(number=7, operation=OPERATIONS["Barrier"], line=3)
+    there.history[0] = Call(number=7, operation=b"Barrier", line=3)
     wait_until(lambda: bool(here.calls_noted and here.history[0].number == 7), "the call at the hub")
     assert here.place.decode() == "line 3: ü" and here.pid == os.getpid()
     two.here.set_cell_state(0, CellState.RAISED, "ValueError")
@@ -114,7 +114,7 @@ def test_only_times_that_were_noted_are_converted(recorder: FlightRecorder) -> N
 def test_a_report_is_made_of_all_machines_and_published_on_all(two: Two) -> None:
     for rank, recorder in enumerate((two.here, two.here, two.there, two.there)):
         slot = recorder.slots[rank]
-        slot.waiting_in, slot.message_operation = WaitingIn.MESSAGE, OPERATIONS["Recv"]
+        slot.waiting_in, slot.message_operation = WaitingIn.MESSAGE, b"Recv"
         slot.message_peer, slot.message_number, slot.place = (rank + 1) % 4, 1, b"x.py line %d" % rank
     two.there.words[0] = 9 << 24  # the highest number of a call is there
     wait_until(lambda: bool(two.here.slots[3].message_number), "rank 3's wait at the hub")

@@ -9,19 +9,19 @@ from collections.abc import Callable
 import pytest
 
 from labkit.plots.hang import hang
-from mpiwatch.recorder import Call, CellState, Death, FlightRecorder, Slot, WaitingIn, dtype_number
-from mpiwatch.report import OPERATIONS, Mismatch, Reason, Report, rank_lines, render, title
+from mpiwatch.recorder import Call, CellState, Death, FlightRecorder, Slot, WaitingIn
+from mpiwatch.report import Mismatch, Reason, Report, rank_lines, render, title
 from mpiwatch.snapshot import take_snapshot
 
 RANKS, LINES, CHARACTERS = 256, 40, 250
-FLOAT32, SUM = dtype_number("f", 4), 0
+FLOAT32, SUM = b"float32", b"SUM"
 PLACE = b"train.py line 7: `comm.Allreduce(MPI.IN_PLACE, gradient)`"
 
 
 def calls(slot: Slot, *counts: int) -> None:
     """Note calls of Allreduce; the slot waits in the last one."""
     for number, count in enumerate(counts, start=1):
-        slot.history[number - 1] = Call(number, 0, 3, -1, count, FLOAT32, SUM, 7, b"train.py")
+        slot.history[number - 1] = Call(number, 0, -1, count, 7, b"Allreduce", FLOAT32, SUM, b"train.py")
     slot.calls_noted = len(counts)
 
 
@@ -50,7 +50,7 @@ def each_raised_its_own_error(rank: int, slot: Slot) -> None:
 
 
 def a_circle(rank: int, slot: Slot) -> None:
-    slot.waiting_in, slot.message_operation = WaitingIn.MESSAGE, OPERATIONS["Recv"]
+    slot.waiting_in, slot.message_operation = WaitingIn.MESSAGE, b"Recv"
     slot.message_peer, slot.message_tag, slot.message_number = (rank - 1) % RANKS, 0, 1
     slot.place = PLACE
 

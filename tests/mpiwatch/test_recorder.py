@@ -22,29 +22,26 @@ from mpiwatch.recorder import (
     Call,
     FlightRecorder,
     WaitingIn,
-    dtype_number,
     fit,
 )
-from mpiwatch.report import OPERATIONS, REDUCTIONS, Reason, Report
+from mpiwatch.report import Reason, Report
 from mpiwatch.snapshot import file_label, student_line, take_snapshot
 
 
 def fill(recorder: FlightRecorder, character: str) -> Report:
     """Return the largest report: every field of every rank is full, of one character as far as it is text."""
     text = character * ERROR_BYTES
-    operation = OPERATIONS[max(OPERATIONS, key=len)]
-    dtype = dtype_number("c", 32)  # complex256, the longest name
-    reduction = REDUCTIONS.index(max(REDUCTIONS, key=len))
+    name = fit(text, NAME_BYTES)
     huge = (1 << 63) - 1
     for slot in recorder.slots:
         slot.calls_noted = HISTORY_CALLS
         slot.waiting_in = WaitingIn.MESSAGE
-        slot.message_operation, slot.message_peer, slot.message_tag = operation, huge, huge
+        slot.message_operation, slot.message_peer, slot.message_tag = name, huge, huge
         slot.message_purpose = fit(text, PURPOSE_BYTES)
         slot.place, slot.error = fit(text, PLACE_BYTES), fit(text, ERROR_BYTES)
         for i in range(HISTORY_CALLS):
-            numbers = ((1 << 28) - 1, huge, operation, huge, huge, dtype, reduction, huge)
-            slot.history[i] = Call(*numbers, file=fit(text, FILE_BYTES), schedule=fit(text, NAME_BYTES))
+            numbers = ((1 << 28) - 1, huge, huge, huge, huge)
+            slot.history[i] = Call(*numbers, name, b"complex256", b"REPLACE", fit(text, FILE_BYTES))
     report = take_snapshot(recorder, Reason.TIMED_OUT, 1e300 / 3, range(recorder.size), 0)
     # No rank of these has an error: add what a rank that raised would have.
     error = recorder.slots[0].error.decode()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from labkit.plots.hang import hang
-from mpiwatch.recorder import HISTORY_CALLS, Call, CellState, FlightRecorder, WaitingIn, dtype_number
+from mpiwatch.recorder import HISTORY_CALLS, Call, CellState, FlightRecorder, WaitingIn
 from mpiwatch.report import (
-    OPERATIONS,
     Activity,
     CallRecord,
     Entry,
@@ -29,7 +29,7 @@ from mpiwatch.report import (
 from mpiwatch.snapshot import mismatch, take_snapshot
 from tests.conftest import thorough
 
-FLOAT32, SUM = dtype_number("f", 4), 0
+FLOAT32, SUM = b"float32", b"SUM"
 LINES = [
     "comm.allreduce(mask | other)",
     "x = 1 | 2; time.sleep(100)",
@@ -42,12 +42,12 @@ LINES = [
 OTHER_REASONS = [reason for reason in Reason if reason not in (Reason.INTERRUPTED, Reason.TIMED_OUT)]
 
 
-def note(recorder: FlightRecorder, rank: int, number: int, operation: str, **details: int) -> None:
+def note(recorder: FlightRecorder, rank: int, number: int, operation: str, **details: int | bytes) -> None:
     """Note a call of a collective, as `meet` does."""
     slot = recorder.slots[rank]
-    known = {"root": -1, "count": -1, "dtype": -1, "reduction": -1, "line": 3 + number, **details}
+    known: dict[str, int | bytes] = {"root": -1, "count": -1, "line": 3 + number, **details}
     slot.history[slot.calls_noted % HISTORY_CALLS] = Call(
-        number=number, row=0, operation=OPERATIONS[operation], file=b"cell", **known
+        number=number, row=0, operation=operation.encode(), file=b"cell", **known
     )
     slot.calls_noted += 1
 
@@ -291,8 +291,9 @@ def test_a_slow_rank_is_given_a_way_to_take_longer() -> None:
 
 @pytest.mark.parametrize("field", list(Mismatch))
 def test_calls_that_differ_in_one_field_are_a_mismatch_of_that_field(field: Mismatch) -> None:
-    known = {"operation": 3, "root": 0, "count": 10, "dtype": FLOAT32, "reduction": SUM}
+    known: dict[str, Any] = {"root": 0, "count": 10, "dtype": FLOAT32, "reduction": SUM}
+    known["operation"] = b"Allreduce"
     name = field.name.lower()
-    one, other = Call(**known), Call(**{**known, name: known[name] + 1})
+    one, other = Call(**known), Call(**{**known, name: known[name] * 2 or 1})
     assert mismatch(one, one) is None and mismatch(one, other) is field
     assert f"different {name}s" in title(replace(a_report(WAITING), mismatch=field))

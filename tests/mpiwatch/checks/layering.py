@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from inspect import signature
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
-from labkit.comm import CountingComm, RingComm, run
+from labkit.comm import CountingComm, EmulatedComm, Link, RingComm, run
 from labkit.schedules import ring_allreduce, tree_allreduce
 from mpiwatch.communicators import resume, watch
 from mpiwatch.waiting import HangError
@@ -56,6 +57,23 @@ def check_all_that_is_made_from_a_watched_stack_counts_and_runs_the_ring(comm: M
             np.testing.assert_array_equal(ranks, sum(members))
             assert own.counts.calls["ring_allreduce"] == 1
         own.Free()
+
+
+def check_methods_have_mpi4pys_parameters_and_wrappers_keep_theirs_apart(
+    comm: MPI.Intracomm,
+) -> None:
+    own = EmulatedComm(watch().Dup(), Link())
+    for name in "Sendrecv", "Gather", "Igather", "bcast", "Split", "Free":
+        made, given = (signature(getattr(kind, name)) for kind in (type(own), MPI.Intracomm))
+        assert list(made.parameters) == list(given.parameters)
+        defaults = [[each.default for each in one.parameters.values()] for one in (made, given)]
+        assert defaults[0] == defaults[1]
+    right, left = (own.rank + 1) % own.size, (own.rank - 1) % own.size
+    received = np.empty(3)
+    request = own.Irecv(received, left)
+    own.Ssend(np.full(3, own.rank), right)
+    request.Wait()
+    own.Free()
 
 
 def check_a_grid_made_from_a_stack_is_watched(comm: MPI.Intracomm) -> None:
