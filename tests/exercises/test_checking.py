@@ -27,7 +27,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     monkeypatch.setenv(record.FILE, str(tmp_path / "progress.json"))
 
     def judge(verdict: Verdict | None) -> None:
-        def judge_text(exercise: object, text: str) -> Verdict:
+        def judge_text(exercise: object, text: str, **options: object) -> Verdict:
             assert verdict is not None, "a job was started"
             return verdict
 
