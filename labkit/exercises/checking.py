@@ -335,6 +335,9 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
         text = f"{name}: correct ({cases}). {points}.{below}"
         return Answer(text, True, _card(GREEN, "✓ correct", *shown))
     finding = f"{found.finding}{'' if found.finding.endswith('?') else '.'}"
+    own, given = (list(inspect.signature(each).parameters) for each in (function, exercise.reference))
+    if len(own) != len(given) or (own != given and set(own) == set(given)):
+        finding += f" Your function takes ({', '.join(own)}); the task says ({', '.join(given)})."
     finding += " The notebook uses the reference until it is."
     magic = "%px " if _world() else ""  # the function is on the ranks
     printed, hints = _printed(found.printed), ""
