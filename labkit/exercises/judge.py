@@ -195,7 +195,7 @@ class Judge:
         return f"{text}. Also, {changed}" if changed else text
 
     def _recognised(self, outcomes: Results, wrong: Wrong) -> str:
-        """Return a case and the mistake that explains it, which no earlier one contradicts; empty if none does.
+        """Return a case and the mistake that explains it, which no earlier one contradicts; else nothing.
 
         Further cases are tried only until one mistake is left: that takes time on ranks.
         """
