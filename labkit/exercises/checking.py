@@ -42,21 +42,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Answer(NamedTuple):
-    """What `check` says, and whether the notebook uses the student's function from here on.
-
-    A notebook shows the HTML, if there is any, in place of the text.
-    """
+    """What `check` says, and whether the notebook uses the student's function from here on."""
 
     text: str
     use_own: bool
-    html: str = ""
-
-
-class CheckStopped(KeyboardInterrupt):
-    """The user stopped a check. IPython shows the message alone."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"KeyboardInterrupt: {self}"]
+    html: str = ""  # which a notebook shows in place of the text
 
 
 class Display:
@@ -73,7 +63,7 @@ class Display:
         self.in_notebook = kernel is not None and not is_compared
         self.in_kernel = self.in_notebook and not type(kernel).__module__.startswith("ipyparallel.")
         self.publish: Any = ipython.display.publish_display_data if self.in_notebook else None
-        self.name, self.id, self.began, self.has_ended = name, uuid4().hex, False, threading.Event()
+        self.name, self.id, self.began = name, uuid4().hex, False
 
     def show(self, text: str, html: str = "", end: str = "\n") -> None:
         r"""Show a text, in a notebook as HTML if there is any, in place of a text that ended with \r."""
@@ -90,25 +80,25 @@ class Display:
     @contextmanager
     def following(self, folder: Path) -> Iterator[None]:
         """Show during the block that the check runs, and how many cases its job in this folder has tried."""
-        thread = threading.Thread(target=self._follow, args=[folder / "job" / "rank-0-0"])
-        if self.in_notebook:
-            thread.start()
+        has_ended = threading.Event()
+
+        def follow() -> None:
+            shown, tried = "", 0
+            while self.in_notebook and not has_ended.wait(PROGRESS_S * bool(shown)):
+                with suppress(Unreadable):
+                    tried = read_bytes(folder / "job" / "rank-0-0", PROGRESS_BYTES).count(b'{"case": ')
+                text = f"checking {self.name} …" + f" {counted(tried, 'case')} tried" * (tried > 0)
+                if text != shown:
+                    self.show(text, end="\r")
+                shown = text
+
+        thread = threading.Thread(target=follow)
+        thread.start()
         try:
             yield
         finally:
-            self.has_ended.set()
-            if self.in_notebook:
-                thread.join()
-
-    def _follow(self, records: Path) -> None:
-        shown, tried = "", 0
-        while not self.has_ended.wait(PROGRESS_S * bool(shown)):
-            with suppress(Unreadable):
-                tried = read_bytes(records, PROGRESS_BYTES).count(b'{"case": ')
-            text = f"checking {self.name} …" + f" {counted(tried, 'case')} tried" * (tried > 0)
-            if text != shown:
-                self.show(text, end="\r")
-            shown = text
+            has_ended.set()
+            thread.join()
 
 
 def check(function: Function) -> Function:
@@ -137,7 +127,9 @@ def check(function: Function) -> Function:
         if _world():  # the notebook says what each rank was doing
             raise
         display.show(f"{name}: the check was stopped.")
-        raise CheckStopped("the check was stopped.") from None
+        stopped: Any = KeyboardInterrupt("the check was stopped.")
+        stopped._render_traceback_ = lambda: [f"KeyboardInterrupt: {stopped}"]  # IPython shows this alone
+        raise stopped from None
     if use_own or exercise is None:
         return function
     reference: Any = reference_function(exercise, getattr(function, "__globals__", None))
