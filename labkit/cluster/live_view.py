@@ -33,6 +33,14 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ALONE = re.compile(r"(%%[^\n]*\n)*%%px\b|%px\b[^\n]*\Z")  # a cell that is one `%%px` or `%px`, and no more
 
 
+# A browser shows it below a view that nothing replaces: each update restarts the animation that hides it.
+# Where there are no animations, as in a notebook that is not trusted, it is shown at once: that view is old.
+OLD = """
+<style>@keyframes labkit-live { from, to { visibility: hidden; height: 0 } }</style>
+<div style="animation: labkit-live 10s">This view is old: the notebook was closed while the cell ran, or
+its kernel has ended. If the kernel still runs, <code>%pxresult</code> in a new cell shows the output of the
+last cell.</div>
+"""
 # Shown if the flight recorder is not in this machine's memory.
 ELSEWHERE = (
     "The ranks are on other machines, so this view cannot show what they do. A hang is still reported."
@@ -57,7 +65,7 @@ class LiveView:
         self.display_id = uuid4().hex
         self.began = self.next_update = monotonic()
         self.next_sample = self.began + SAMPLE_AFTER_S
-        self.shown: dict[str, str] | None = None
+        self.is_shown = False
         self.doing: dict[int, Doing] = {}  # by rank
         self.tails: dict[tuple[int, str], str] = {}  # by rank and stream
         self.printed: dict[int, str] = {}  # by rank: the last line
@@ -70,16 +78,19 @@ class LiveView:
         self.next_update = now + UPDATE_S
         try:
             self.observe(now)
-            if now - self.began >= self.after_s and (bundle := self.bundle(now)) != self.shown:
-                update, self.shown = self.shown is not None, bundle
-                publish_display_data(bundle, transient={"display_id": self.display_id}, update=update)
+            # A rank whose last line is about to be replaced, as in `check`, says that it takes a while.
+            soon = self.after_s == AFTER_S and any(tail.endswith("\r") for tail in self.tails.values())
+            if soon or now - self.began >= self.after_s:
+                display = {"display_id": self.display_id}
+                publish_display_data(self.bundle(now), transient=display, update=self.is_shown)
+                self.is_shown = True
         except Exception:  # a view that fails must not fail the cell
             self.next_update = float("inf")
 
     def remove(self, output_follows: bool) -> None:
         """Remove the display: when the next output comes, without flicker, or at once if none follows."""
         self.after_s = -1
-        if self.shown is not None:
+        if self.is_shown:
             clear_output(wait=output_follows)
 
     def observe(self, now: float) -> None:
@@ -208,7 +219,7 @@ def as_html(title: str, *tables: tuple[str, Rows]) -> str:
             marked = re.sub("`(.*)`", r"<code>\1</code>", escape(text, quote=False))
             parts.append(f'<tr><th scope="row" {cell}>{ranks}</th><td {cell}>{marked}</td></tr>')
         parts.append("</table>")
-    return "".join(parts)
+    return "".join([*parts, OLD])
 
 
 def fills_its_cell(shell: Any) -> bool:

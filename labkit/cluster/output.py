@@ -114,10 +114,10 @@ def tagged(tag: str, text: str) -> str:
 
 
 def after_returns(text: str) -> str:
-    r"""Return what a terminal shows of a text: of each line, what follows the last \r."""
+    r"""Return what a terminal shows of a text: of each line, what follows the last \r, without blanks."""
     if "\r" not in text:
         return text
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n"))
 
 
 def shortened(text: str) -> str:

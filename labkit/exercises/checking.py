@@ -5,20 +5,27 @@ from __future__ import annotations
 import inspect
 import json
 import linecache
+import os
+import re
 import sys
 import textwrap
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from html import escape
 from itertools import groupby
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, TypeVar
+from uuid import uuid4
 
 from labkit.children import ChildError, run_child
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, START_S, clean_environment, scratch_folder
+from labkit.exercises.transport import Unreadable, read_bytes
 from mpiwatch.report import COLUMNS, counted, wrapped
 from mpiwatch.snapshot import is_cell
 
@@ -28,15 +35,70 @@ USE = "the notebook uses the reference"
 LEAST_WORDS = 5  # of an answer
 VERDICTS = "supported", "rejected", "undecided"
 REFERENCE = "<reference of "  # begins the name of the file of a reference that `check` returns
+PROGRESS_S, PROGRESS_BYTES = 0.3, 1 << 24  # between two looks at how far a check is; read of its records
+GREEN, RED = "#1a7f37", "#b3261e"  # white on them is legible (5 : 1), in light and dark themes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Answer(NamedTuple):
-    """What `check` prints, and whether the notebook uses the student's function from here on."""
+    """What `check` says, and whether the notebook uses the student's function from here on."""
 
     text: str
     use_own: bool
+    html: str = ""  # which a notebook shows in place of the text
+
+
+class Display:
+    """Where a check shows that it runs, and then its answer.
+
+    A notebook's kernel updates one display. A rank of a notebook prints progress in lines that the next one
+    replaces, which the live view shows. Terminals, programs and tests get the answer as text.
+    """
+
+    def __init__(self, name: str) -> None:
+        ipython: Any = sys.modules.get("IPython")
+        kernel = getattr(ipython.get_ipython(), "kernel", None) if ipython else None
+        is_compared = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")  # with saved outputs
+        self.in_notebook = kernel is not None and not is_compared
+        self.in_kernel = self.in_notebook and not type(kernel).__module__.startswith("ipyparallel.")
+        self.publish: Any = ipython.display.publish_display_data if self.in_notebook else None
+        self.name, self.id, self.began = name, uuid4().hex, False
+
+    def show(self, text: str, html: str = "", end: str = "\n") -> None:
+        r"""Show a text, in a notebook as HTML if there is any, in place of a text that ended with \r."""
+        data = {"text/plain": text} | ({"text/html": html} if html else {})
+        if self.in_kernel and (html or end == "\r" or self.began):
+            self.publish(data, transient={"display_id": self.id}, update=self.began)
+            self.began = True
+        elif self.in_notebook and html:
+            print(" " * PRINTED_COLUMNS, end="\r", flush=True)
+            self.publish(data)
+        else:
+            print(text, end=end, flush=True)
+
+    @contextmanager
+    def following(self, folder: Path) -> Iterator[None]:
+        """Show during the block that the check runs, and how many cases its job in this folder has tried."""
+        has_ended = threading.Event()
+
+        def follow() -> None:
+            shown, tried = "", 0
+            while self.in_notebook and not has_ended.wait(PROGRESS_S * bool(shown)):
+                with suppress(Unreadable):
+                    tried = read_bytes(folder / "job" / "rank-0-0", PROGRESS_BYTES).count(b'{"case": ')
+                text = f"checking {self.name} …" + f" {counted(tried, 'case')} tried" * (tried > 0)
+                if text != shown:
+                    self.show(text, end="\r")
+                shown = text
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        try:
+            yield
+        finally:
+            has_ended.set()
+            thread.join()
 
 
 def check(function: Function) -> Function:
@@ -54,7 +116,20 @@ def check(function: Function) -> Function:
             str(error) if isinstance(error, catalogue.UnknownExercise) else f"{type(error).__name__}: {error}"
         )
         exercise, problem = None, f"{name}: NOT CHECKED, because the check itself failed: {why}."
-    use_own = _on_rank_0(lambda: Answer(problem, True) if exercise is None else _answer(function, exercise))
+    display = Display(name)
+
+    def make() -> Answer:
+        return Answer(problem, True) if exercise is None else _answer(function, exercise, display)
+
+    try:
+        use_own = _on_rank_0(display, make)
+    except KeyboardInterrupt:
+        if _world():  # the notebook says what each rank was doing
+            raise
+        display.show(f"{name}: the check was stopped.")
+        stopped: Any = KeyboardInterrupt("the check was stopped.")
+        stopped._render_traceback_ = lambda: [f"KeyboardInterrupt: {stopped}"]  # IPython shows this alone
+        raise stopped from None
     if use_own or exercise is None:
         return function
     reference: Any = reference_function(exercise, getattr(function, "__globals__", None))
@@ -73,7 +148,7 @@ def hint(function: Callable[..., Any] | str) -> None:
         return
     opened = record.open_hint(name, len(hints))
     for number, text in enumerate(hints[:opened], 1):
-        print(wrapped(f"Hint {number} of {len(hints)} for {name}: {text}", PRINTED_COLUMNS))
+        print(wrapped(f"{_title(number, hints)} for {name}: {text}", PRINTED_COLUMNS))
 
 
 def answer(
@@ -117,13 +192,20 @@ def whose(*functions: Callable[..., Any]) -> str:
     return "the reference's" if any(file.startswith(REFERENCE) for file in files) else "your"
 
 
-def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Verdict:
+def judge_text(
+    exercise: Exercise,
+    text: str,
+    *,
+    sandboxed: bool = False,
+    following: Callable[[Path], AbstractContextManager[Any]] = nullcontext,
+) -> Verdict:
     """Return the verdict on a cell's text, from a process of its own that runs the job and judges it.
 
-    With `sandboxed`, the job runs in a sandbox (`labkit.exercises.sandbox`).
+    With `sandboxed`, the job runs in a sandbox (`labkit.exercises.sandbox`). `following` is entered with the
+    judge's folder while it runs.
     """
     limit = 2 * START_S + exercise.deadline_s + EXTRA_S
-    with scratch_folder() as folder:
+    with scratch_folder() as folder, following(folder):
         request = {"name": exercise.name, "text": text, "sandboxed": sandboxed}
         (folder / "request.json").write_text(json.dumps(request))
         command = [sys.executable, "-m", "labkit.exercises.judge", str(folder)]
@@ -169,7 +251,10 @@ def helpers(function: Callable[..., Any], exercise: Exercise) -> dict[str, str]:
             file = other.__code__.co_filename
             if file == own or name in found or name in known:
                 continue
-            if is_cell(file) or file.startswith(REFERENCE):
+            if file.startswith(REFERENCE):
+                found[name] = catalogue.find(file.removeprefix(REFERENCE).rstrip(">")).text
+                left.append(other)
+            elif is_cell(file):
                 with suppress(OSError):
                     found[name] = textwrap.dedent(inspect.getsource(other))
                     left.append(other)
@@ -190,10 +275,9 @@ def reference_function(exercise: Exercise, names: dict[str, Any] | None = None) 
     """Return the reference as a function that looks names up in `names`, those of the notebook.
 
     So it calls the student's functions of earlier exercises. What the exercise's prelude imports and `names`
-    lacks is added to it.
+    lacks is added to it. Its text is not known to Python: `??` after the name would show it too early.
     """
     file = f"{REFERENCE}{exercise.name}>"
-    linecache.cache[file] = len(exercise.text), None, exercise.text.splitlines(keepends=True), file
     own: dict[str, Any] = {"__name__": file}
     exec(exercise.prelude, own)
     exec(compile(exercise.text, file, "exec"), own)
@@ -213,7 +297,7 @@ def is_reference(function: Callable[..., Any], exercise: Exercise) -> bool:
     return function is exercise.reference or function.__code__.co_filename == f"{REFERENCE}{exercise.name}>"
 
 
-def _answer(function: Callable[..., Any], exercise: Exercise) -> Answer:
+def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) -> Answer:
     name = exercise.name
     if is_reference(function, exercise):
         text = f"{name}: this is the reference. Run the cell with your own code again, then this one."
@@ -225,7 +309,7 @@ def _answer(function: Callable[..., Any], exercise: Exercise) -> Answer:
     if is_stub(text, name):
         return Answer(f"{name}: not written yet; {USE}.", False)
     called = helpers(function, exercise)
-    found = judge_text(exercise, "\n\n".join([text, *called.values()]))
+    found = judge_text(exercise, "\n\n".join([text, *called.values()]), following=display.following)
     if found.check_failed:
         return Answer(_not_checked(name, found.finding), False)
     # The program that `collect` writes has the functions of other exercises at places of their own.
@@ -235,10 +319,53 @@ def _answer(function: Callable[..., Any], exercise: Exercise) -> Answer:
         points = counted(exercise.points, "point")
         cases = counted(found.cases, "case")
         below = f" {found.finding[0].upper()}{found.finding[1:]}." if found.finding else ""
-        return Answer(f"{name}: correct ({cases}). {points}.{below}", True)
-    text = f"{name}: not correct yet: {found.finding}. The notebook uses the reference until it is. "
+        codes = {"Yours": textwrap.dedent(inspect.getsource(function)), "The reference": exercise.text}
+        sides = [f"{title}:{_code(code)}" for title, code in codes.items()]
+        both = "".join(f"<div style='flex: 1 1 24em; min-width: 0'>{side}</div>" for side in sides)
+        both = f"<div style='display: flex; flex-wrap: wrap; gap: 0 2em'>{both}</div>"
+        shown = f"`{name}`: {cases}. {points}.{below}", _closed("Compare with the reference", both)
+        text = f"{name}: correct ({cases}). {points}.{below}"
+        return Answer(text, True, _card(GREEN, "✓ correct", *shown))
+    finding = f"{found.finding}{'' if found.finding.endswith('?') else '.'}"
+    own, given = (list(inspect.signature(each).parameters) for each in (function, exercise.reference))
+    if len(own) != len(given) or (own != given and set(own) == set(given)):
+        finding += f" Your function takes ({', '.join(own)}); the task says ({', '.join(given)})."
+    finding += " The notebook uses the reference until it is."
     magic = "%px " if _world() else ""  # the function is on the ranks
-    return Answer(f"{text}For a hint: {magic}hint({name}){_printed(found.printed)}", False)
+    printed, hints = _printed(found.printed), ""
+    for number, text in reversed([*enumerate(exercise.hints, 1)]):
+        hints = _closed(_title(number, exercise.hints), f"<div>{_marked(text)}</div>{hints}")
+    below = f"<div>It printed:</div>{_code(printed)}" if printed else ""
+    html = _card(RED, "✗ not correct yet", f"`{name}`: {finding}", below + hints)
+    printed = f"\nIt printed:\n{printed}" if printed else ""
+    text = f"{name}: not correct yet: {finding} For a hint: {magic}hint({name}){printed}"
+    return Answer(text, False, html)
+
+
+def _title(number: int, hints: Sequence[str]) -> str:
+    return f"Hint {number} of {len(hints)}" + " (the last)" * (number == len(hints))
+
+
+def _card(colour: str, label: str, text: str, below: str) -> str:
+    """Return a verdict as HTML: a label on the colour that also frames it, a text, and what is below."""
+    label = f"<b style='background: {colour}; color: white; border-radius: 3px; padding: 1px 7px'>{label}</b>"
+    frame = f"border-left: 5px solid {colour}; padding-left: 10px; max-width: 70em"
+    return f"<div style='{frame}'><div>{label} {_marked(text)}</div>{below}</div>"
+
+
+def _closed(title: str, html: str) -> str:
+    """Return HTML that opens by a click on its title, or by the Enter key."""
+    button = "cursor: pointer; width: fit-content; border: 1px solid; border-radius: 4px; padding: 0 8px"
+    return f"<details><summary style='{button}; margin: 4px 0'>{title}</summary>{html}</details>"
+
+
+def _code(text: str) -> str:
+    style = "margin: 4px 0; white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"
+    return f"<pre style='{style}'>{escape(text.strip())}</pre>"
+
+
+def _marked(text: str) -> str:
+    return re.sub("`(.*?)`", r"<code>\1</code>", escape(text, quote=False))
 
 
 def _not_checked(name: str, why: str) -> str:
@@ -257,7 +384,7 @@ def _printed(output: str) -> str:
     ]
     left = len(lines_and_counts) - len(shown)
     more = [f"  … and {counted(left, 'more line')}"] if left else []
-    return "\n".join(["\nIt printed:", *shown, *more]) if shown else ""
+    return "\n".join([*shown, *more])
 
 
 def _world() -> Any:
@@ -274,8 +401,8 @@ def _rank() -> int:
     return 0 if world is None else int(world.rank)
 
 
-def _on_rank_0(make: Callable[[], Answer]) -> bool:
-    """Make the answer on rank 0 and print it there; return its `use_own` on every rank."""
+def _on_rank_0(display: Display, make: Callable[[], Answer]) -> bool:
+    """Make the answer on rank 0 and show it there; return its `use_own` on every rank."""
     world = _world()
     use_own = bytearray(1)
     try:
@@ -284,7 +411,7 @@ def _on_rank_0(make: Callable[[], Answer]) -> bool:
                 answer = make()
             except Exception as error:
                 answer = Answer(_not_checked("check", f"{type(error).__name__}: {error}"), False)
-            print(wrapped(answer.text, PRINTED_COLUMNS))
+            display.show(wrapped(answer.text, PRINTED_COLUMNS), answer.html)
             use_own[0] = answer.use_own
     finally:  # also if rank 0 is interrupted: the others wait for it, or will be in the next check
         request = None if world is None else world.Ibcast(use_own, 0)

@@ -167,7 +167,7 @@ def _sequences(got: Any, expected: Any, tolerance: float | None, name: str) -> s
             None,
         )
         where = "" if place is None else f"; the first that differs is number {place}"
-        return f"{name} has {len(got)} values, expected {len(expected)}{where}"
+        return f"{name} has {counted(len(got), 'value')}, expected {len(expected)}{where}"
     return _first(
         lambda index: difference(got[index], expected[index], tolerance, f"{_path(name)}[{index}]"),
         range(len(expected)),

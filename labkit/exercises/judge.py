@@ -121,9 +121,10 @@ class Judge:
                 return f"with {case.label}: {changed}"
         for number, (case, by_rank) in enumerate(zip(self.cases, outcomes, strict=True)):
             if seen := exercise.look(case, by_rank):
+                known = ""
                 if exercise.many_are_right:  # so the result may be that of a known mistake
-                    seen = self._recognised(outcomes, {number: ([None] * case.ranks, [seen])}) or seen
-                return f"with {case.label}: {seen}"
+                    known = self._recognised(outcomes, {number: ([None] * case.ranks, [seen])})
+                return known or f"with {case.label}: {seen}"
         return None
 
     def _wrong(self, outcomes: Results) -> Wrong:
@@ -183,8 +184,8 @@ class Judge:
         """Return the mistake that explains the wrong results, or what is wrong in the smallest case."""
         number = min(wrong)
         case, (_, found) = self.cases[number], wrong[number]
-        if sentence := self._recognised(outcomes, wrong):
-            return f"with {case.label}: {sentence}"
+        if known := self._recognised(outcomes, wrong):
+            return known
         ranks = [rank for rank, each in enumerate(found) if each]
         others = [rank for rank in range(case.ranks) if rank not in ranks]
         right = f" ({ranks_phrase(others)} {'are' if len(others) > 1 else 'is'} right)" if others else ""
@@ -194,23 +195,26 @@ class Judge:
         return f"{text}. Also, {changed}" if changed else text
 
     def _recognised(self, outcomes: Results, wrong: Wrong) -> str:
-        """Return the sentence of the mistake that explains the first wrong cases; empty if none does.
+        """Return a case and the mistake that explains it, which no earlier one contradicts; else nothing.
 
         Further cases are tried only until one mistake is left: that takes time on ranks.
         """
-        left, is_explained = self.exercise.recognised, False
+        left, explained = self.exercise.recognised, ""
         end_at = time.monotonic() + RECOGNITION_S
         for number in sorted(wrong):
             left_s = end_at - time.monotonic()
-            if not left or (is_explained and len(left) == 1) or left_s <= 0:
+            if not left or (explained and len(left) == 1) or left_s <= 0:
                 break
-            explaining = [
-                sentence
+            explains = {
+                sentence: self._explains(self.cases[number], outcomes[number], by_rank, wrong[number][0])
                 for sentence, by_rank in zip(left, self.mistaken(number, left, left_s), strict=True)
-                if self._explains(self.cases[number], outcomes[number], by_rank, wrong[number][0])
-            ]
-            left, is_explained = explaining or left, is_explained or bool(explaining)
-        return left[0] if is_explained else ""
+            }
+            explaining = [sentence for sentence in left if explains[sentence]]
+            if explaining:
+                left, explained = explaining, explained or f"with {self.cases[number].label}: "
+            elif not explained:
+                left = [sentence for sentence in left if explains[sentence] is None]
+        return explained and explained + left[0]
 
     def mistaken(self, number: int, sentences: Sequence[str], limit_s: float) -> Results:
         """Return what these mistakes do on each rank in a case; nothing for one that does not return.
@@ -231,8 +235,11 @@ class Judge:
 
     def _explains(
         self, case: Case, by_rank: list[Outcome], mistaken: list[Outcome], right: list[Any]
-    ) -> bool:
-        """Tell whether a mistake produces these results, wherever its results are not the right ones."""
+    ) -> bool | None:
+        """Tell whether a mistake produces these results, wherever its results are not the right ones.
+
+        None if all of its results are right.
+        """
         seen, tolerance = False, self._tolerance(case)
         for outcome, other, expected in zip(by_rank, mistaken, right, strict=False):
             for left, middle, goal in _parts(self._result(outcome), self._result(other), expected):
@@ -240,7 +247,7 @@ class Judge:
                     seen = True
                     if difference(left, middle, tolerance):
                         return False
-        return seen
+        return seen or None
 
     def _changed(self, case: Case, by_rank: Sequence[Outcome]) -> str | None:
         """Return which argument the function has changed although it must not; None if there is none."""

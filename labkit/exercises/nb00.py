@@ -13,7 +13,7 @@ import numpy as np
 
 from labkit.exercises.exercise import MPI, WITH_MPI, Case, Exercise, Outcome
 from labkit.exercises.wraps import COLLECTIVES, collectives_with
-from mpiwatch.report import Activity, CallRecord, MessageRecord, RankState, Reason, Report
+from mpiwatch.report import Activity, CallRecord, MessageRecord, RankState, Reason, Report, counted
 
 LARGE = 2**18  # float32 values; no MPI library keeps a message of 1 MiB until it is received
 
@@ -91,7 +91,7 @@ def shift_right(comm, x):
 def _shift_cases() -> Sequence[Case]:
     sizes = (2, 3, "float64"), (3, 1, "float32"), (4, 5, "int64"), (3, LARGE, "float32"), (1, 3, "float64")
     return [
-        Case(f"p = {p}, {n} {dtype} values", tuple((_row(rank, n, dtype),) for rank in range(p)))
+        Case(f"p = {p}, {counted(n, f'{dtype} value')}", tuple((_row(rank, n, dtype),) for rank in range(p)))
         for p, n, dtype in sizes
     ]
 
@@ -180,7 +180,10 @@ def broadcast(comm, x, root):
 def _broadcast_cases() -> Sequence[Case]:
     sizes = (2, 3, "float64", 0), (1, 3, "float64", 0), (3, 4, "float32", 2), (4, 5, "int64", 1)
     return [
-        Case(f"p = {p}, root {root}, {n} {dtype} values", tuple((_row(r, n, dtype), root) for r in range(p)))
+        Case(
+            f"p = {p}, root {root}, {counted(n, f'{dtype} value')}",
+            tuple((_row(r, n, dtype), root) for r in range(p)),
+        )
         for p, n, dtype, root in (*sizes, (3, LARGE, "float32", 1))
     ]
 

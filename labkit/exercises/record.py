@@ -176,11 +176,14 @@ class Progress:
         printer.text(str(self))  # type: ignore[attr-defined]
 
 
-def progress() -> Progress:
-    """Return all exercises and what is done: the last line of a cell shows it."""
+def progress(notebook: str = "") -> Progress:
+    """Return what is done of all exercises, or of those of a notebook: "05". A cell's last line shows it."""
     known = load()
     states = {name: entry.get("state", "") for name, entry in known.items()}
     answers = {name: known[name]["answer"] for name in sorted(known) if "answer" in known[name]}
+    answers = {name: text for name, text in answers.items() if name.startswith(notebook)}
     return Progress(
-        list(catalogue.exercises().values()), {name: s for name, s in states.items() if s in STATES}, answers
+        [each for each in catalogue.exercises().values() if notebook in ("", each.notebook)],
+        {name: s for name, s in states.items() if s in STATES},
+        answers,
     )

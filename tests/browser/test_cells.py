@@ -10,9 +10,10 @@ import pytest
 
 from tests.browser.contrast import lowest_contrast
 from tests.browser.jupyterlab import CONNECT, Lab, Notebook, a_page, open_notebook
+from tests.cluster_fixtures import wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
 
@@ -76,6 +77,26 @@ def test_a_long_cell_shows_what_the_ranks_do_and_leaves_only_their_output(
     assert block.splitlines()[:3] == ["[stdout:0]", *[line[7:-2] for line in TABLE.splitlines()]]
     saved = [cell.outputs for cell in connected.save().cells]
     assert saved[SLOW] == saved[QUICK] and [one.output_type for one in saved[SLOW]] == ["stream"]
+
+
+def test_a_view_of_a_notebook_that_was_closed_says_that_it_is_old(
+    lab: Lab, page: Page, tmp_path: Path
+) -> None:
+    """JupyterLab loses what arrives while a notebook is closed; the kernel still has it."""
+    long = LONG.format(table=TABLE, end=str(tmp_path / "end"))
+    notebook = open_notebook(lab, page, lab.write("closed.ipynb", CONNECT, long, "%pxresult"))
+    notebook.run(0)
+    notebook.start(1)
+    view, old = notebook.output(1).filter(has_text="ranks done"), notebook.output(1).get_by_text("is old")
+    view.filter(has_text="0.75").wait_for()
+    assert not old.is_visible()
+    page.evaluate("() => { jupyterapp.commands.execute('docmanager:save'); }")
+    wait_until(lambda: "0.75" in str(lab.saved(notebook.path).cells[1].outputs), "the view is saved")
+    page.goto("about:blank")
+    (tmp_path / "end").touch()
+    notebook = open_notebook(lab, page, notebook.path)
+    old.wait_for()
+    assert notebook.run(2).count("0.75") == 4
 
 
 def test_an_error_of_all_ranks_is_shown_once_with_jupyterlabs_line(connected: Notebook) -> None:

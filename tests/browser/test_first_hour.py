@@ -9,14 +9,28 @@ import nbformat
 import pytest
 
 from labkit.exercises import catalogue
+from tests.browser.contrast import lowest_contrast
 from tests.browser.jupyterlab import ROOT, Lab, Notebook, a_page, open_notebook
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Locator, Page
 
 pytestmark = pytest.mark.browser
 
 FIRST, NEXT = "00_meet_the_cluster.ipynb", "01_backprop_by_hand.ipynb"
+ENDLESS = """
+from labkit.exercises import check
+
+calls = []
+
+
+def linear_backward(dy, x, w):
+    calls.append(x)
+    while len(calls) == 4:
+        pass
+    return dy @ w.T, x.T @ dy, dy.sum(axis=0)
+"""
+CHECK = "linear_backward = check(linear_backward)"
 RUN_ALL_S = 240.0  # on a busy machine; some 15 s on an idle one
 
 
@@ -64,11 +78,46 @@ def test_a_students_function_is_checked_and_used_from_then_on(first: Notebook) -
     right = catalogue.find("my_items").text
     first.write("my-items-yours", f"%%px\n{right.replace('range(rank,', 'range(0,')}")
     first.run_cell("my-items-yours")
-    assert "my_items: not correct yet: " in first.run_cell("my-items-check")
+    assert "✗ not correct yet my_items: with 5 items, " in first.run_cell("my-items-check")
+    verdict = first.output_of("my-items-check").last
+    buttons = verdict.locator("summary:visible")
+    assert buttons.all_inner_texts() == ["Hint 1 of 2"]
+    buttons.first.focus()
+    for key in "Enter", "Tab", "Enter":  # by keyboard alone
+        first.page.keyboard.press(key)
+    assert buttons.all_inner_texts() == ["Hint 1 of 2", "Hint 2 of 2 (the last)"]
+    verdict.get_by_text("takes a first item").wait_for()
+    legible(first, verdict)
+
     first.write("my-items-yours", f"%%px\n{right}")
     first.run_cell("my-items-yours")
-    assert "my_items: correct (" in first.run_cell("my-items-check")
+    assert "✓ correct my_items: 24 cases. 1 point." in first.run_cell("my-items-check")
+    assert not verdict.get_by_text("The reference:").is_visible()
+    verdict.locator("summary").click()
+    rectangles = "pres => pres.map(pre => pre.getBoundingClientRect().toJSON())"
+    yours, reference = verdict.locator("pre").evaluate_all(rectangles)
+    assert yours["y"] == reference["y"] and yours["x"] + yours["width"] <= reference["x"]
+    assert verdict.locator("pre").first.evaluate("pre => getComputedStyle(pre).wordBreak") == "normal"
+    legible(first, verdict)
     assert first.run_cell("pi").count("3.14159") == 4
+
+
+def legible(notebook: Notebook, box: Locator) -> None:
+    """Check the contrast of an element in both themes."""
+    for theme in "JupyterLab Dark", "JupyterLab Light":
+        notebook.theme(theme)
+        assert lowest_contrast(box) >= 4.5, theme
+
+
+def test_a_check_in_the_kernel_shows_its_cases_and_can_be_stopped(lab: Lab, page: Page) -> None:
+    notebook = open_notebook(lab, page, lab.write("check.ipynb", ENDLESS, CHECK))
+    notebook.run(0)
+    notebook.start(1)
+    notebook.output(1).filter(has_text="checking linear_backward … 3 cases tried").wait_for()
+    notebook.stop()
+    notebook.wait()
+    lines = [line for line in notebook.text(1).splitlines() if line]
+    assert lines == [f"{start}: the check was stopped." for start in ("linear_backward", "KeyboardInterrupt")]
 
 
 def test_the_next_notebook_takes_the_engines_over_and_the_first_says_so(first: Notebook) -> None:

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from labkit.cluster import live_view
 from labkit.cluster.live_view import SAMPLED_PART, LiveView
 from labkit.cluster.magics import RUNS_SHOWN, SetupCells
+from labkit.cluster.output import after_returns
 from mpiwatch.report import Activity, CallRecord, RankState
 
 
@@ -37,6 +39,18 @@ def view_of(futures: list[FakeFuture], states: list[RankState]) -> LiveView:
     ranks = SimpleNamespace(take_snapshot=lambda lock_timeout_s: report, recorder=object())
     result = SimpleNamespace(_targets=[*range(len(futures))], _children=futures)
     return LiveView(ranks, result, 2.0)  # type: ignore[arg-type]
+
+
+def test_a_line_that_is_about_to_be_replaced_shows_the_view_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(
+        live_view, "publish_display_data", lambda data, **more: shown.append(data["text/plain"])
+    )
+    for text in "checking f …", "checking f …\r":
+        view_of([FakeFuture(text)], []).update()
+    (only,) = shown
+    assert only.endswith("rank 0: checking f …")
+    assert after_returns("checking f …\r            \r") == ""
 
 
 def test_a_view_of_many_ranks_is_short_and_its_html_is_escaped() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import re
 from typing import Any
@@ -27,7 +28,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     monkeypatch.setenv(record.FILE, str(tmp_path / "progress.json"))
 
     def judge(verdict: Verdict | None) -> None:
-        def judge_text(exercise: object, text: str) -> Verdict:
+        def judge_text(exercise: object, text: str, **options: object) -> Verdict:
             assert verdict is not None, "a job was started"
             return verdict
 
@@ -46,6 +47,9 @@ def test_a_correct_function_is_returned(judged: Any, capsys: pytest.CaptureFixtu
 def test_a_wrong_function_is_replaced_by_the_reference(
     judged: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    judged(Verdict(False, "it is None. Is a `return` missing?", 6))
+    checking.check(linear_backward)
+    assert "missing? The notebook uses" in capsys.readouterr().out
     judged(Verdict(False, "with N = 1: db is wrong", 6, printed="a\na\n\nb\n"))
     assert is_reference(checking.check(linear_backward), catalogue.find("linear_backward"))
     assert capsys.readouterr().out == (
@@ -102,8 +106,10 @@ def test_hints_open_one_at_a_time(judged: Any, capsys: pytest.CaptureFixture[str
     checking.hint(linear_backward)
     printed = " ".join(capsys.readouterr().out.split())
     assert printed == f"Hint 1 of {len(hints)} for linear_backward: {hints[0]}"
-    checking.hint("linear_backward")
-    assert hints[1] in " ".join(capsys.readouterr().out.split())
+    for _ in hints:
+        checking.hint("linear_backward")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.endswith(f"Hint {len(hints)} of {len(hints)} (the last) for linear_backward: {hints[-1]}")
     checking.hint("no_such_function")
     assert "no exercise called" in capsys.readouterr().out
 
@@ -126,6 +132,8 @@ def test_the_reference_that_stands_in_uses_the_notebooks_names() -> None:
     assert callable(names["views"])  # from the exercise's prelude
     assert "mlp_gradient" not in names
     assert is_reference(reference, exercise)
+    with pytest.raises(OSError):  # so `mlp_gradient??` does not show it before it is the student's turn
+        inspect.getsource(reference)
     assert not is_reference(written, exercise)
     assert checking.whose(written) == "your"
     assert checking.whose(written, reference) == "the reference's"
@@ -169,6 +177,8 @@ BACKWARD = "def linear_backward(dy, x, w):\n    return {}\n"
          "correct .* Below the function, your cell raises NameError: name 'rank' is not defined at line 3"),
         ([BACKWARD.format("dy @ w.T, dy.sum(0), x.T @ dy")], r"you return \(dx, db, dw\); the task asks for"),
         ([BACKWARD.format("dy @ w.T, x.T @ dy, more") + "more = 1\n"], "not correct yet"),
+        (["def linear_backward(x, dy, w):\n    return dy @ w.T, x.T @ dy, dy.sum(0)\n"],
+         r"Your function takes \(x, dy, w\); the task says \(dy, x, w\)\."),
         (["more = 1\n", BACKWARD.format("dy @ w.T, x.T @ dy, more")], "the name `more` is not defined"),
     ],
 )  # fmt: skip

@@ -115,6 +115,11 @@ def in_pairs(produce: Produce) -> Produce:
             {"mistakes": {"only p = 2": summed_on_two, "every p": summed}},
             "with 1 values, p = 2: every p",
         ),
+        (
+            lambda case: [x + 5 for x in right(case)] if case.ranks == 2 else summed(case),
+            {},  # a mistake that explains only a later case is not the first case's
+            "with 1 values, p = 2, on rank 0: result[0] is 5.5, expected 0.5",
+        ),
         (tripled, {}, "with 1 values, p = 1, on rank 0: result[0] is 1, expected 0"),
         (
             summed,
@@ -139,7 +144,7 @@ def in_pairs(produce: Produce) -> Produce:
         (
             lambda case: [(x, x * 9 + 4) for x in summed(case)],
             {"expected": in_pairs(right), "mistakes": {"first part": in_pairs(summed)}},
-            "with 1 values, p = 1: first part",
+            "with 1 values, p = 2: first part",
         ),
         (
             right,

@@ -95,3 +95,4 @@ def test_the_page_lists_every_exercise_with_its_state() -> None:
     assert lines[2].endswith("not yet")
     assert second.title.partition("<")[0] in found._repr_html_()
     assert CliRunner().invoke(command).output == f"{found}\n"
+    assert {each.notebook for each in record.progress("05").exercises} == {"05"}
