@@ -7,7 +7,7 @@ its number of samples. Then p ranks with a part of the batch each compute the sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,7 @@ from mpi4py import MPI
 from labkit.comm.aggregate import AGGREGATES, FACTORS, ROBUST
 from labkit.comm.algorithms import ENDED, FIXED, GATHER, Algorithm, of_all_gradients
 from labkit.comm.auto import auto, chosen, chosen_array
+from labkit.comm.compression import compressed, parse
 from labkit.comm.running import Steps, complete
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
 from labkit.comm.shared_memory import shared_array
@@ -37,10 +38,15 @@ class Averaging:
     The sum and the means multiply each rank's gradient by a factor: 1, 1/p (also for a rank without samples)
     or its weight. The median and the trimmed mean use no weights: every rank counts the same, except that a
     rank without samples has no gradient and is left out; they need an algorithm that gathers all gradients.
+
+    `compress` is "none", or how messages are compressed: "float16", "top-k" or "top-k=0.01". Then a call also
+    takes this rank's residual (see `labkit.comm.compression`), which it updates; without one, what is not
+    sent is lost.
     """
 
     algorithm: str = "mpi"
     aggregate: str = "weighted"
+    compress: str = "none"
 
     def __post_init__(self) -> None:
         if self.algorithm not in (*FIXED, AUTO):
@@ -56,18 +62,43 @@ class Averaging:
                 f"{self.algorithm!r} cannot compute the {self.aggregate}: it adds gradients up on their way, "
                 f"so no rank ever holds all of them; use {able}"
             )
+        if self.compress != "none":
+            names = parse(self.compress).algorithms
+            if self.aggregate in ROBUST or self.algorithm not in names:
+                raise ValueError(
+                    f"expected a sum or a mean by {', '.join(names)} with the compression {self.compress!r}, "
+                    f"got {self.aggregate} by {self.algorithm!r}"
+                )
 
-    def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
-        steps = self._begin(comm, gradient, weight, True)
+    def __call__(
+        self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, residual: np.ndarray | None = None
+    ) -> None:
+        steps = self._started(comm, gradient, weight, residual, True)
         if steps is not ENDED:
             complete(steps)
 
-    def steps(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Steps:
+    def steps(
+        self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, residual: np.ndarray | None = None
+    ) -> Steps:
         """Return a generator that averages; it yields wherever it would wait (see `labkit.comm.running`).
 
         Until it has ended, leave the gradient alone, and start no other one on this communicator.
         """
-        return self._begin(comm, gradient, weight, False)
+        return self._started(comm, gradient, weight, residual, False)
+
+    def _started(
+        self,
+        comm: MPI.Intracomm,
+        gradient: np.ndarray,
+        weight: float,
+        residual: np.ndarray | None,
+        blocking: bool,
+    ) -> Steps:
+        if self.compress == "none":
+            return self._begin(comm, gradient, weight, blocking)
+        compressor, factor = parse(self.compress, comm.size), self.factor(weight, comm.size)
+        residual = np.zeros_like(gradient) if residual is None else residual
+        return compressed(compressor, self.algorithm, comm, gradient, factor, residual, blocking)
 
     @cached_property
     def _begin(self) -> Algorithm:
@@ -87,7 +118,7 @@ class Averaging:
 
     def for_size(self, comm: MPI.Intracomm, nbytes: int) -> Averaging:
         """Return what `auto` chooses for gradients of `nbytes` bytes; any other as it is. Collective."""
-        return Averaging(chosen(comm, nbytes), self.aggregate) if self.algorithm == AUTO else self
+        return replace(self, algorithm=chosen(comm, nbytes)) if self.algorithm == AUTO else self
 
     def allocate(self, comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | None:
         """Return n zeros in the memory in which this is fastest; None if any will do. Collective."""

@@ -50,9 +50,15 @@ def buckets_of_layers(model: Model, plan: Sequence[tuple[int, int]]) -> list[lis
 
 
 def predict(
-    model: Model, optimizer: Optimizer | None, ranks: int, shard_state: str, buckets: Buckets
+    model: Model,
+    optimizer: Optimizer | None,
+    ranks: int,
+    shard_state: str,
+    buckets: Buckets,
+    *,
+    compress: str = "none",
 ) -> dict[str, float]:
-    """Return the most bytes of parameters, gradient and optimizer state that a rank has in memory.
+    """Return the most bytes of parameters, gradient, optimizer state and residual that a rank has in memory.
 
     What is given back bucket by bucket is there in part: of the parameters, the buckets of two layers that
     follow each other; of the gradient, that of a layer behind the buckets that wait to be averaged.
@@ -60,6 +66,8 @@ def predict(
     whole, plan = float(model.params.nbytes), buckets.plan(model.params.size, model.params.itemsize)
     states = optimizer.state().values() if optimizer else ()
     most = {"parameters": whole, "gradient": whole, "optimizer": sum(float(each.nbytes) for each in states)}
+    if compress != "none":
+        most["residual"] = whole
     if shard_state == "none":
         return most
     layers = [each for each in buckets_of_layers(model, plan) if each]

@@ -90,8 +90,9 @@ class Overlapped(StepAveraging):
             self._own.Free()
 
     def _average(self, bucket: int) -> Steps:
-        part = self._grads[slice(*self.plan[bucket])]
-        return self._averaging.steps(self._comm, part, self._step.fraction)
+        part = slice(*self.plan[bucket])
+        residual = None if self.residual is None else self.residual[part]
+        return self._averaging.steps(self._comm, self._grads[part], self._step.fraction, residual)
 
     def _begin(self, bucket: int, job: Callable[[], Steps]) -> int:
         """Begin a job, which communicates for a bucket, when those before it are done; return its number."""
