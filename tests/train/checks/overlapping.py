@@ -73,6 +73,22 @@ def check_without_threads_averaging_goes_on_between_layers(comm: MPI.Intracomm) 
     np.testing.assert_allclose(model.params, trained(comm).params, rtol=0, atol=2e-6)
 
 
+def check_compressed_buckets_train_the_same_model(comm: MPI.Intracomm) -> None:
+    """Also over micro-batches and with ranks without samples; every epoch compares the ranks' weights."""
+    plain, start = trained(comm, batch=3).params, mlp(6, 3).params
+    for settings in {}, {"buckets": SMALL}, {"buckets": SMALL, "accumulate": 2}:
+        for name, compress, tolerance in (
+            ("mpi", "top-k=1", 2e-6),
+            ("ring", "float16", 2e-3),
+            ("mpi", "float16", 2e-3),
+        ):
+            averaging = Averaging(name, "weighted", compress)
+            model = trained(comm, batch=3, algorithm=averaging, **settings)
+            np.testing.assert_allclose(model.params, plain, rtol=0, atol=tolerance)
+        few = trained(comm, batch=3, algorithm=Averaging("ring", "weighted", "top-k"), **settings)
+        assert 0.1 < np.abs(few.params - start).max() / np.abs(plain - start).max() < 2
+
+
 class Raises(Straggler):
     """Raise an error on one rank, before the second step."""
 
@@ -110,6 +126,10 @@ def check_what_buckets_do_not_fit_is_refused(comm: MPI.Intracomm) -> None:
         ({"callbacks": [Contributions()]}, "Contributions, which reads each rank's own gradient"),
         ({"average_after_step": True}, "average_after_step"),
         ({"algorithm": lambda comm, gradient, weight: None}, "labkit.comm.Averaging"),
+        (
+            {"algorithm": Averaging("ring", "mean", "top-k"), "shard_state": "optimizer"},
+            "the compression none, got ring and top-k",
+        ),
     ):
         assert said in error_on_every_rank(comm, lambda: trained(comm, buckets=SMALL, **settings))  # noqa: B023
     if comm.size > 1:
