@@ -23,17 +23,17 @@ from labkit.comm.running import Steps
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
 
 FRACTION = 0.01  # of the values that top-k sends, as in Aji and Heafield
-# The largest absolute value of a sum in float16: half of what float16 holds leaves room for partial sums that
-# were rounded up.
-LARGEST_SUM = 2.0**15
+# Values are sent times SCALE: few gradients reach the lower end of float16's range, where it has fewer digits
+# and NumPy is slow. The largest sum is half of what float16 holds, as partial sums may have been rounded up.
+SCALE, LARGEST_SUM = 2.0**6, 2.0**15
 
 
 @dataclass(frozen=True)
 class Float16:
     """Send all values in half precision: half the bytes of float32, about three digits.
 
-    The ranks add up in float16, too. Values so large that the sum of `ranks` of them might overflow are cut
-    off, and the residual has the rest. Infinity and NaN are sent as they are.
+    The ranks add up in float16, too. Values so large that the sum of `ranks` of them might overflow (from 512
+    for the sum on) are cut off, and the residual has the rest. Infinity and NaN are sent as they are.
     """
 
     ranks: int
@@ -42,14 +42,15 @@ class Float16:
 
     def pack(self, values: np.ndarray) -> np.ndarray:
         """Return the message for these values. Shapes: values (n,), message (n,), float16."""
-        limit = LARGEST_SUM / self.ranks
+        limit = LARGEST_SUM / SCALE / self.ranks
         clipped = np.clip(values, -limit, limit)
         np.copyto(clipped, values, where=np.isinf(values))
+        clipped *= SCALE
         return clipped.astype(np.float16)
 
     def unpack(self, message: np.ndarray, dtype: np.dtype) -> tuple[Any, np.ndarray]:
         """Return which values a message holds, and the values."""
-        return slice(None), message
+        return slice(None), message * dtype.type(1 / SCALE)
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,8 @@ def compressed(  # noqa: PLR0917
     message, residual[...] = error_feedback(gradient * gradient.dtype.type(factor), residual, compressor)
     if name not in compressor.gathered:
         yield from FIXED[name](comm, message, 1.0, blocking)
-        gradient[...] = message
+        which, values = compressor.unpack(message, gradient.dtype)
+        gradient[which] = values
         return
     rows = kept_rows(comm, message)
     rows[comm.rank] = message
