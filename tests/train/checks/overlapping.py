@@ -89,6 +89,23 @@ def check_compressed_buckets_train_the_same_model(comm: MPI.Intracomm) -> None:
         assert 0.1 < np.abs(few.params - start).max() / np.abs(plain - start).max() < 2
 
 
+def check_each_bucket_has_its_own_part_of_the_residual(comm: MPI.Intracomm) -> None:
+    averaging, step = Averaging("ring", "mean", "top-k=0.3"), Step(1, 1, comm.rank, 1, global_batch=1)
+    grads, residual = np.zeros(120, np.float32), np.zeros(120, np.float32)
+    overlapped = Overlapped(comm, grads, averaging, Buckets(200, 100))
+    for seed in range(3):
+        own = np.random.default_rng([seed, comm.rank]).normal(size=120).astype(np.float32)
+        grads[...] = own
+        overlapped.begin(step)
+        overlapped.finished(0)
+        overlapped.finish()
+        for bucket in (slice(*bounds) for bounds in overlapped.plan):
+            averaging(comm, own[bucket], 1.0, residual[bucket])
+        np.testing.assert_array_equal(grads, own)
+        np.testing.assert_array_equal(overlapped.residual, residual)
+    overlapped.close(failed=False)
+
+
 class Raises(Straggler):
     """Raise an error on one rank, before the second step."""
 
