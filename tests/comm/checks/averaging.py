@@ -101,7 +101,7 @@ def check_an_algorithm_that_cannot_compute_a_median_says_why(comm: MPI.Intracomm
             Averaging(*names)
 
 
-COMPRESSIONS = "float16", "top-k", "top-k=0.3", "top-k=1"
+COMPRESSIONS = "float16", "top-k", "top-k=0.3"
 COMPRESSED = [Averaging(name, "weighted", each) for each in COMPRESSIONS for name in parse(each).algorithms]
 
 
@@ -109,35 +109,34 @@ def check_compression_sends_everything_sooner_or_later(comm: MPI.Intracomm) -> N
     """What is averaged and what all ranks have left add up to the mean of all gradients; rank 0 can rest."""
     weights = np.arange(comm.size) + float(comm.size == 1)
     weights /= weights.sum()
-    for each, n in product(COMPRESSED, SIZES[:5]):
+    for each, n in product(COMPRESSED, (0, 1, 7, 1002)):
         every = gradients(comm.size, n, np.float64 if n % 2 else np.float32)
         residual, total = np.zeros_like(every[0]), np.zeros(n)
-        for step in range(5):
-            mine = every[comm.rank] * every.dtype.type(step % 2 * 1e-5 + step)
+        for step in range(3):
+            mine = every[comm.rank] * every.dtype.type(1e-5 if step == 1 else step)
             each(comm, mine, weights[comm.rank], residual)
             assert mine.dtype == every.dtype and len(set(comm.allgather(mine.tobytes()))) == 1, each
             total += mine
         left = comm.allreduce(residual.astype(np.float64))
-        expected = (10 + 2e-5) * weights @ every.astype(np.float64)
+        expected = (2 + 1e-5) * weights @ every.astype(np.float64)
         # Sums in float16 round on their way; nobody knows what they lose there.
         lost = 2e-3 if each.compress == "float16" else 1e-6
-        np.testing.assert_allclose(total + left, expected, rtol=0, atol=40 * lost, err_msg=str(each))
+        np.testing.assert_allclose(total + left, expected, rtol=0, atol=10 * lost, err_msg=str(each))
 
 
 def check_compression_hides_no_overflow(comm: MPI.Intracomm) -> None:
     """Values that float16 cannot hold arrive in several steps; NaN and infinity arrive at once."""
     for each in COMPRESSED:
         summed = Averaging(each.algorithm, "sum", each.compress)
-        residual, total, large = (
-            np.zeros(3, np.float32),
-            np.zeros(3),
-            1e5 if each.algorithm == "ring" else 1e3,
-        )
-        for step in range(int(large / 500) * comm.size + 1):
-            mine = np.array([large, -large, 1.0] if step == 0 else [0] * 3, np.float32)
+        residual, total = np.zeros(3, np.float32), np.zeros(3)
+        for step in range(3):
+            mine = np.array([1e5, -1e5, 1.0] if step == 0 else [0] * 3, np.float32)
             summed(comm, mine, 1.0, residual)
             total += mine
-        np.testing.assert_allclose(total, comm.size * np.array([large, -large, 1]), rtol=1e-3)
+        left, every = comm.allreduce(residual.astype(np.float64)), comm.size * np.array([1e5, -1e5, 1])
+        np.testing.assert_allclose(total + left, every, rtol=1e-3)
+        if each.compress == "float16":  # each step sends as much as float16 allows
+            np.testing.assert_allclose(total[:2], [3 * 512, -3 * 512], rtol=1e-3)
         for odd in np.nan, np.inf, -np.inf:
             mine = np.full(300, odd if comm.rank == comm.size - 1 else 2, np.float32)
             mine[:200] = 1
