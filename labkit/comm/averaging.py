@@ -7,16 +7,16 @@ its number of samples. Then p ranks with a part of the batch each compute the sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.aggregate import AGGREGATES, FACTORS, ROBUST
-from labkit.comm.algorithms import ENDED, FIXED, GATHER, Algorithm, of_all_gradients
+from labkit.comm.algorithms import ENDED, FIXED, GATHER, Algorithm, kept_rows, of_all_gradients
 from labkit.comm.auto import auto, chosen, chosen_array
-from labkit.comm.compression import compressed, parse
+from labkit.comm.compression import error_feedback, parse
 from labkit.comm.running import Steps, complete
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
 from labkit.comm.shared_memory import shared_array
@@ -39,14 +39,14 @@ class Averaging:
     or its weight. The median and the trimmed mean use no weights: every rank counts the same, except that a
     rank without samples has no gradient and is left out; they need an algorithm that gathers all gradients.
 
-    `compress` is "none", or how messages are compressed: "float16", "top-k" or "top-k=0.01". Then a call also
-    takes this rank's residual (see `labkit.comm.compression`), which it updates; without one, what is not
-    sent is lost.
+    `compress` is "none", or how messages are compressed (`labkit.comm.compression`): "float16", "top-k" or
+    "top-k=0.05". Each call updates `residual`, like the gradient; without one, what is not sent is lost.
     """
 
     algorithm: str = "mpi"
     aggregate: str = "weighted"
     compress: str = "none"
+    residual: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.algorithm not in (*FIXED, AUTO):
@@ -62,47 +62,30 @@ class Averaging:
                 f"{self.algorithm!r} cannot compute the {self.aggregate}: it adds gradients up on their way, "
                 f"so no rank ever holds all of them; use {able}"
             )
-        if self.compress != "none":
-            names = parse(self.compress).algorithms
-            if self.aggregate in ROBUST or self.algorithm not in names:
-                raise ValueError(
-                    f"expected a sum or a mean by {', '.join(names)} with the compression {self.compress!r}, "
-                    f"got {self.aggregate} by {self.algorithm!r}"
-                )
+        names = FIXED if self.compress == "none" else parse(self.compress).algorithms
+        if self.compress != "none" and (self.aggregate in ROBUST or self.algorithm not in names):
+            raise ValueError(
+                f"expected a sum or a mean by {', '.join(names)} with the compression {self.compress!r}, "
+                f"got {self.aggregate} by {self.algorithm!r}"
+            )
 
-    def __call__(
-        self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, residual: np.ndarray | None = None
-    ) -> None:
-        steps = self._started(comm, gradient, weight, residual, True)
+    def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
+        steps = self._begin(comm, gradient, weight, True)
         if steps is not ENDED:
             complete(steps)
 
-    def steps(
-        self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, residual: np.ndarray | None = None
-    ) -> Steps:
+    def steps(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Steps:
         """Return a generator that averages; it yields wherever it would wait (see `labkit.comm.running`).
 
         Until it has ended, leave the gradient alone, and start no other one on this communicator.
         """
-        return self._started(comm, gradient, weight, residual, False)
-
-    def _started(
-        self,
-        comm: MPI.Intracomm,
-        gradient: np.ndarray,
-        weight: float,
-        residual: np.ndarray | None,
-        blocking: bool,
-    ) -> Steps:
-        if self.compress == "none":
-            return self._begin(comm, gradient, weight, blocking)
-        compressor, factor = parse(self.compress, comm.size), self.factor(weight, comm.size)
-        residual = np.zeros_like(gradient) if residual is None else residual
-        return compressed(compressor, self.algorithm, comm, gradient, factor, residual, blocking)
+        return self._begin(comm, gradient, weight, False)
 
     @cached_property
     def _begin(self) -> Algorithm:
         """Return the algorithm that takes a weight instead of a factor; found once, to call it fast."""
+        if self.compress != "none":
+            return self._compressed
         if self.aggregate in ROBUST:
             return of_all_gradients(self.algorithm, ROBUST[self.aggregate])
         algorithm = auto if self.algorithm == AUTO else FIXED[self.algorithm]
@@ -111,6 +94,24 @@ class Averaging:
         return lambda comm, gradient, weight, blocking: algorithm(
             comm, gradient, self.factor(weight, comm.size), blocking
         )
+
+    def _compressed(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, blocking: bool) -> Steps:
+        """Average with error feedback after weighting: so a rank without samples can send its residual."""
+        compressor = parse(self.compress, comm.size)
+        residual = np.zeros_like(gradient) if self.residual is None else self.residual
+        gradient *= gradient.dtype.type(self.factor(weight, comm.size))
+        message, residual[...] = error_feedback(gradient, residual, compressor)
+        if self.algorithm not in compressor.gathered:
+            yield from FIXED[self.algorithm](comm, message, 1.0, blocking)
+            messages = message[None]
+        else:
+            messages = kept_rows(comm, message)
+            messages[comm.rank] = message
+            yield from GATHER[compressor.gathered[self.algorithm]](comm, messages, blocking)
+        gradient[...] = 0
+        for each in messages:  # in the same order on all ranks, so that their sums have the same bits
+            which, values = compressor.unpack(each, gradient.dtype)
+            gradient[which] += values
 
     def factor(self, weight: float, p: int) -> float:
         """Return what this rank's gradient is multiplied by; for the median, as for a plain mean."""

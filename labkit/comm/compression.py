@@ -16,10 +16,8 @@ from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
-from mpi4py import MPI
 
-from labkit.comm.algorithms import FIXED, GATHER, kept_rows
-from labkit.comm.running import Steps
+from labkit.comm.algorithms import FIXED, GATHER
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
 
 FRACTION = 0.01  # of the values that top-k sends, as in Aji and Heafield
@@ -41,7 +39,7 @@ class Float16:
     gathered: ClassVar = {name: name for name in GATHER}  # the algorithms that gather the messages, and how
 
     def pack(self, values: np.ndarray) -> np.ndarray:
-        """Return the message for these values. Shapes: values (n,), message (n,), float16."""
+        """Return the message for these values. Shapes: values (n,), float16 (n,)."""
         limit = LARGEST_SUM / SCALE / self.ranks
         clipped = np.clip(values, -limit, limit)
         np.copyto(clipped, values, where=np.isinf(values))
@@ -57,8 +55,7 @@ class Float16:
 class TopK:
     """Send the k values that are largest in absolute value, and their indices; k is a fraction of all.
 
-    Ranks choose different values, so the messages are gathered, and each rank adds them up. NaN counts as
-    larger than any number.
+    Ranks choose different values, so each rank gathers the messages and adds them up. NaN counts as largest.
     """
 
     fraction: float
@@ -66,10 +63,7 @@ class TopK:
     algorithms: ClassVar = tuple(gathered)
 
     def pack(self, values: np.ndarray) -> np.ndarray:
-        """Return the message for these values: k values, then k indices.
-
-        At least one value is sent, if there is one. Shapes: values (n,), message (k (itemsize + 4),), uint8.
-        """
+        """Return k values, at least one if any, then their indices. Shapes: values (n,), uint8 (m,)."""
         n = values.size
         k = min(n, max(1, int(self.fraction * n)))
         largest = np.arange(n) if k == n else np.argpartition(np.abs(values), -k)[-k:]
@@ -86,10 +80,7 @@ Compressor = Float16 | TopK
 
 @cache
 def parse(text: str, ranks: int = 1) -> Compressor:
-    """Return the compressor that a text such as "float16", "top-k" or "top-k=0.01" names.
-
-    Raise ValueError for any other text.
-    """
+    """Return the compressor named "float16", "top-k" or "top-k=0.05"; raise ValueError for other text."""
     kind, equals, fraction = text.partition("=")
     if text == "float16":
         return Float16(ranks)
@@ -115,32 +106,3 @@ def error_feedback(
     which, sent = compressor.unpack(message, left.dtype)
     left[which] -= sent
     return message, left
-
-
-def compressed(  # noqa: PLR0917
-    compressor: Compressor,
-    name: str,
-    comm: MPI.Intracomm,
-    gradient: np.ndarray,
-    factor: float,
-    residual: np.ndarray,
-    blocking: bool,
-) -> Steps:
-    """Do what the algorithm `name` does (see `labkit.comm.algorithms`), with compressed messages.
-
-    The residual is that of the gradient times its factor, so a rank without samples sends what it has left.
-    It is updated in place. Shapes: gradient, residual (n,).
-    """
-    message, residual[...] = error_feedback(gradient * gradient.dtype.type(factor), residual, compressor)
-    if name not in compressor.gathered:
-        yield from FIXED[name](comm, message, 1.0, blocking)
-        which, values = compressor.unpack(message, gradient.dtype)
-        gradient[which] = values
-        return
-    rows = kept_rows(comm, message)
-    rows[comm.rank] = message
-    yield from GATHER[compressor.gathered[name]](comm, rows, blocking)
-    gradient[...] = 0
-    for row in rows:  # in the same order on all ranks, so that their sums have the same bits
-        which, values = compressor.unpack(row, gradient.dtype)
-        gradient[which] += values

@@ -94,10 +94,8 @@ class Saving:
         self._last = "there is none yet"
         self.position, self._signals = Position(), Signals()
         self._about = {
-            **{
-                name: settings[name]
-                for name in ("model", "accumulate", "buffers", "average_after_step", "compress")
-            },
+            **{name: settings[name] for name in ("model", "accumulate", "buffers", "average_after_step")},
+            "compress": settings["compress"],
             "parameters": {name: list(shape) for name, shape in model.shapes.items()},
             "dtype": str(model.params.dtype),
             "optimizer": repr(optimizer),

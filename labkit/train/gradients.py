@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
 
@@ -40,7 +40,7 @@ class StepAveraging:
         self._comm, self._grads, self._algorithm = comm, grads, algorithm
         if isinstance(algorithm, Averaging) and algorithm.compress != "none":
             self.residual = np.zeros_like(grads)
-            self._algorithm = partial(algorithm, residual=self.residual)
+            self._algorithm = replace(algorithm, residual=self.residual)
 
     def begin(self, step: Step) -> None:
         """Begin a step, whose batches are known. Send nothing yet."""

@@ -50,15 +50,9 @@ def buckets_of_layers(model: Model, plan: Sequence[tuple[int, int]]) -> list[lis
 
 
 def predict(
-    model: Model,
-    optimizer: Optimizer | None,
-    ranks: int,
-    shard_state: str,
-    buckets: Buckets,
-    *,
-    compress: str = "none",
+    model: Model, optimizer: Optimizer | None, ranks: int, shard_state: str, buckets: Buckets
 ) -> dict[str, float]:
-    """Return the most bytes of parameters, gradient, optimizer state and residual that a rank has in memory.
+    """Return the most bytes of parameters, gradient and optimizer state that a rank has in memory.
 
     What is given back bucket by bucket is there in part: of the parameters, the buckets of two layers that
     follow each other; of the gradient, that of a layer behind the buckets that wait to be averaged.
@@ -66,8 +60,6 @@ def predict(
     whole, plan = float(model.params.nbytes), buckets.plan(model.params.size, model.params.itemsize)
     states = optimizer.state().values() if optimizer else ()
     most = {"parameters": whole, "gradient": whole, "optimizer": sum(float(each.nbytes) for each in states)}
-    if compress != "none":
-        most["residual"] = whole
     if shard_state == "none":
         return most
     layers = [each for each in buckets_of_layers(model, plan) if each]
@@ -110,5 +102,7 @@ class Memory(Callback):
 def memory_line(about: Mapping[str, Mapping[str, float]], parameters: int) -> str:
     """Return a line with the measured and the predicted bytes for each parameter."""
     found, predicted = about["measured"], about["predicted"]
-    words = [f"{name} {found[name] / parameters:.3g} ({predicted[name] / parameters:.3g})" for name in found]
+    words = [
+        f"{name} {found[name] / parameters:.3g} ({predicted[name] / parameters:.3g})" for name in predicted
+    ]
     return f"rank 0, bytes/parameter (predicted): {', '.join(words)}"

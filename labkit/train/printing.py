@@ -156,12 +156,6 @@ def end_line(loss: float, accuracy: float | None, total_s: float, samples: int) 
     return f"{found}; trained for {total_s:.3g} s, {rate:,.0f} samples/s"
 
 
-def traffic_lines(about: Mapping[str, Any]) -> list[str]:
-    """Return a line with the bytes that were counted; none if the MPI library sent them."""
-    sent = about["bytes_sent_per_step"]
-    return [f"bytes sent in a step by the rank that sends most: {max(sent):,.0f}"] if sent else []
-
-
 def terminal_columns() -> int | None:
     """Return the width of the terminal that shows this process's standard error; None if there is none.
 

@@ -40,7 +40,7 @@ from labkit.train.comparison import as_text, beside, compare
 from labkit.train.loop import gather, train
 from labkit.train.memory import Memory, memory_line, predict
 from labkit.train.presets import PRESETS
-from labkit.train.printing import Printer, end_line, start_lines, traffic_lines
+from labkit.train.printing import Printer, end_line, start_lines
 from labkit.train.replicas import hash_of
 from labkit.train.run_record import (
     iterations,
@@ -221,20 +221,13 @@ def _run(
         }
     )
     about |= {
+        "bytes_sent_per_step": _sent(world, steps - before.steps, printer),
         "memory": {
             "measured": memory.most,
-            "predicted": predict(
-                model,
-                optimizer,
-                comm.size,
-                settings.shard_state,
-                buckets or Buckets(),
-                compress=settings.compress,
-            ),
+            "predicted": predict(model, optimizer, comm.size, settings.shard_state, buckets or Buckets()),
         },
-        "bytes_sent_per_step": _sent(world, steps - before.steps),
     }
-    printer.note("\n".join([memory_line(about["memory"], model.params.size), *traffic_lines(about)]))
+    printer.note(memory_line(about["memory"], model.params.size))
     rows = gather(comm, rows)
     if preset and comm.rank == 0:
         compared = compare(preset, rows, table, about["ended"], settings.log_every, figures=figures)
@@ -380,13 +373,17 @@ def _lr_schedule(settings: Settings, steps: int, total: int, ranks: int) -> LRSc
     return schedules[settings.lr_schedule]()
 
 
-def _sent(world: CountingComm, steps: int) -> list[float] | None:
-    """Return the bytes that each rank has sent in a step, on average over so many steps; None if unknown.
+def _sent(world: CountingComm, steps: int, printer: Printer) -> list[float] | None:
+    """Print and return how many bytes each rank has sent in one of so many steps; None if nobody knows.
 
-    Only messages of the lab's own algorithms can be counted, not those inside the MPI library. Collective.
+    The messages of the lab's own algorithms can be counted, those inside the MPI library not. Collective.
     """
     counted = [row.sent.sum(axis=1) for row in world.traffic() if row.sent is not None]
-    return (np.sum(counted, axis=0) / steps).tolist() if counted and steps else None
+    if not counted or not steps:
+        return None
+    sent: list[float] = (np.sum(counted, axis=0) / steps).tolist()
+    printer.note(f"bytes sent in a step by the rank that sends most: {max(sent):,.0f}")
+    return sent
 
 
 def _write(comm: MPI.Intracomm, out: Path, write: Callable[[], None]) -> None:

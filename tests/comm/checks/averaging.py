@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -114,7 +115,7 @@ def check_compression_sends_everything_sooner_or_later(comm: MPI.Intracomm) -> N
         residual, total = np.zeros_like(every[0]), np.zeros(n)
         for step in range(3):
             mine = every[comm.rank] * every.dtype.type(1e-5 if step == 1 else step)
-            each(comm, mine, weights[comm.rank], residual)
+            replace(each, residual=residual)(comm, mine, weights[comm.rank])
             assert mine.dtype == every.dtype and len(set(comm.allgather(mine.tobytes()))) == 1, each
             total += mine
         left = comm.allreduce(residual.astype(np.float64))
@@ -127,11 +128,11 @@ def check_compression_sends_everything_sooner_or_later(comm: MPI.Intracomm) -> N
 def check_compression_hides_no_overflow(comm: MPI.Intracomm) -> None:
     """Values that float16 cannot hold arrive in several steps; NaN and infinity arrive at once."""
     for each in COMPRESSED:
-        summed = Averaging(each.algorithm, "sum", each.compress)
         residual, total = np.zeros(3, np.float32), np.zeros(3)
+        summed = replace(each, aggregate="sum", residual=residual)
         for step in range(3):
             mine = np.array([1e5, -1e5, 1.0] if step == 0 else [0] * 3, np.float32)
-            summed(comm, mine, 1.0, residual)
+            summed(comm, mine, 1.0)
             total += mine
         left, every = comm.allreduce(residual.astype(np.float64)), comm.size * np.array([1e5, -1e5, 1])
         np.testing.assert_allclose(total + left, every, rtol=1e-3)
@@ -140,7 +141,7 @@ def check_compression_hides_no_overflow(comm: MPI.Intracomm) -> None:
         for odd in np.nan, np.inf, -np.inf:
             mine = np.full(300, odd if comm.rank == comm.size - 1 else 2, np.float32)
             mine[:200] = 1
-            summed(comm, mine, 1.0, np.zeros_like(mine))
+            replace(summed, residual=None)(comm, mine, 1.0)
             assert not np.isfinite(mine[200:]).all() and np.isfinite(mine[:200]).all(), (each, odd)
 
 

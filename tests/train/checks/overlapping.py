@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -100,7 +101,7 @@ def check_each_bucket_has_its_own_part_of_the_residual(comm: MPI.Intracomm) -> N
         overlapped.finished(0)
         overlapped.finish()
         for bucket in (slice(*bounds) for bounds in overlapped.plan):
-            averaging(comm, own[bucket], 1.0, residual[bucket])
+            replace(averaging, residual=residual[bucket])(comm, own[bucket], 1.0)
         np.testing.assert_array_equal(grads, own)
         np.testing.assert_array_equal(overlapped.residual, residual)
     overlapped.close(failed=False)
