@@ -146,10 +146,6 @@ def test_errors_are_said_once_and_end_every_rank(job: tuple, tmp_path: Path) -> 
         ((*train, "--algorithm", "ring", "--aggregate", "median"), "cannot compute the median"),
         ((*train, "--compress", "top-k=2"), "expected the compression none, float16, top-k or top-k="),
         ((*train, "--compress", "float16", "--algorithm", "auto"), "got weighted by 'auto'"),
-        (
-            (*train, "--compress", "top-k", "--shard-state", "gradients"),
-            "compression none, got mpi and top-k",
-        ),
         (("train", "--resume", damaged), "damaged"),
         (("train", "--resume", empty), "cannot resume"),
         (("train", "--resume", job[0], "--model", "softmax"), "cannot resume: expected a checkpoint"),
