@@ -7,15 +7,16 @@ its number of samples. Then p ranks with a part of the batch each compute the sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.aggregate import AGGREGATES, FACTORS, ROBUST
-from labkit.comm.algorithms import ENDED, FIXED, GATHER, Algorithm, of_all_gradients
+from labkit.comm.algorithms import ENDED, FIXED, GATHER, Algorithm, kept_rows, of_all_gradients
 from labkit.comm.auto import auto, chosen, chosen_array
+from labkit.comm.compression import error_feedback, parse
 from labkit.comm.running import Steps, complete
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
 from labkit.comm.shared_memory import shared_array
@@ -37,10 +38,15 @@ class Averaging:
     The sum and the means multiply each rank's gradient by a factor: 1, 1/p (also for a rank without samples)
     or its weight. The median and the trimmed mean use no weights: every rank counts the same, except that a
     rank without samples has no gradient and is left out; they need an algorithm that gathers all gradients.
+
+    `compress` is "none", or how messages are compressed (`labkit.comm.compression`): "float16", "top-k" or
+    "top-k=0.05". Each call updates `residual`, like the gradient; without one, what is not sent is lost.
     """
 
     algorithm: str = "mpi"
     aggregate: str = "weighted"
+    compress: str = "none"
+    residual: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.algorithm not in (*FIXED, AUTO):
@@ -55,6 +61,12 @@ class Averaging:
             raise ValueError(
                 f"{self.algorithm!r} cannot compute the {self.aggregate}: it adds gradients up on their way, "
                 f"so no rank ever holds all of them; use {able}"
+            )
+        names = FIXED if self.compress == "none" else parse(self.compress).algorithms
+        if self.compress != "none" and (self.aggregate in ROBUST or self.algorithm not in names):
+            raise ValueError(
+                f"expected a sum or a mean by {', '.join(names)} with the compression {self.compress!r}, "
+                f"got {self.aggregate} by {self.algorithm!r}"
             )
 
     def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
@@ -72,6 +84,8 @@ class Averaging:
     @cached_property
     def _begin(self) -> Algorithm:
         """Return the algorithm that takes a weight instead of a factor; found once, to call it fast."""
+        if self.compress != "none":
+            return self._compressed
         if self.aggregate in ROBUST:
             return of_all_gradients(self.algorithm, ROBUST[self.aggregate])
         algorithm = auto if self.algorithm == AUTO else FIXED[self.algorithm]
@@ -81,13 +95,31 @@ class Averaging:
             comm, gradient, self.factor(weight, comm.size), blocking
         )
 
+    def _compressed(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, blocking: bool) -> Steps:
+        """Average with error feedback after weighting: so a rank without samples can send its residual."""
+        compressor = parse(self.compress, comm.size)
+        residual = np.zeros_like(gradient) if self.residual is None else self.residual
+        gradient *= gradient.dtype.type(self.factor(weight, comm.size))
+        message, residual[...] = error_feedback(gradient, residual, compressor)
+        if self.algorithm not in compressor.gathered:
+            yield from FIXED[self.algorithm](comm, message, 1.0, blocking)
+            messages = message[None]
+        else:
+            messages = kept_rows(comm, message)
+            messages[comm.rank] = message
+            yield from GATHER[compressor.gathered[self.algorithm]](comm, messages, blocking)
+        gradient[...] = 0
+        for each in messages:  # in the same order on all ranks, so that their sums have the same bits
+            which, values = compressor.unpack(each, gradient.dtype)
+            gradient[which] += values
+
     def factor(self, weight: float, p: int) -> float:
         """Return what this rank's gradient is multiplied by; for the median, as for a plain mean."""
         return FACTORS.get(self.aggregate, FACTORS["mean"])(weight, p)
 
     def for_size(self, comm: MPI.Intracomm, nbytes: int) -> Averaging:
         """Return what `auto` chooses for gradients of `nbytes` bytes; any other as it is. Collective."""
-        return Averaging(chosen(comm, nbytes), self.aggregate) if self.algorithm == AUTO else self
+        return replace(self, algorithm=chosen(comm, nbytes)) if self.algorithm == AUTO else self
 
     def allocate(self, comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | None:
         """Return n zeros in the memory in which this is fastest; None if any will do. Collective."""

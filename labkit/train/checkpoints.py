@@ -51,6 +51,7 @@ class Checkpoints:
     the same weights, bit for bit, as a run without a break; "weighted" shards need the same speeds for
     that, and the algorithm "auto" the same choice. On another number of ranks it ends with the same weights
     up to rounding, if the sharding scheme is "strided", "shuffled" or "weighted" or each epoch is one step.
+    With compression, other ranks compress otherwise: they take over what was not sent, in equal parts.
     Anything else is refused, and so are the checkpoints of other models, data or settings, and damaged
     ones. `settings` (anything that JSON can hold) are stored for `stored_settings`. Callbacks go on with
     their `state`, on the same number of ranks; `Contributions` has none, so it covers only the resumed part
@@ -94,6 +95,7 @@ class Saving:
         self.position, self._signals = Position(), Signals()
         self._about = {
             **{name: settings[name] for name in ("model", "accumulate", "buffers", "average_after_step")},
+            "compress": settings["compress"],
             "parameters": {name: list(shape) for name, shape in model.shapes.items()},
             "dtype": str(model.params.dtype),
             "optimizer": repr(optimizer),
@@ -101,6 +103,8 @@ class Saving:
         }
         self._replicated = {"parameters": model.params, **(optimizer.state() if optimizer else {})}
         self._own = {"buffers": model.buffers} if model.buffers.size else {}
+        if averaging.residual is not None:
+            self._own["residual"] = averaging.residual
         if settings["average_after_step"]:  # each rank has weights of its own
             self._replicated, self._own = {}, {**self._replicated, **self._own}
 
@@ -217,7 +221,7 @@ class Saving:
 
     def _check(self, about: Mapping[str, Any]) -> None:
         """Raise ValueError if a checkpoint described by `about` does not fit the run."""
-        found = about["run"]
+        found = {"compress": "none", **about["run"]}
         for name, expected in self._about.items():
             if name not in found or found[name] != expected:
                 raise ValueError(
@@ -227,8 +231,8 @@ class Saving:
         ranks, why = len(about["progress"]), ""
         if not self._for_any_ranks:
             why = "with these shards, another number of ranks takes other samples into each step"
-        elif self._own.keys() - {"buffers"} or (self._own and self._buffers == "leave"):
-            why = f"each rank has {' and '.join(sorted(self._own))} of its own"
+        elif own := self._own.keys() - {"residual"} - ({"buffers"} if self._buffers != "leave" else set()):
+            why = f"each rank has {' and '.join(sorted(own))} of its own"
         if ranks != self._comm.size and why:
             raise ValueError(
                 f"expected {ranks} ranks, as when the checkpoint was written, got {self._comm.size}: {why}"
@@ -253,8 +257,10 @@ class Saving:
         if len(positions) == len(samples):
             return list(zip(positions, own, strict=True))
         shared = {name: own[0][name] for name in self._own}
-        if self._own and self._buffers == "average":
-            shared = {"buffers": mean_buffers(about["samples"], [each["buffers"] for each in own])}
+        if "buffers" in shared and self._buffers == "average":
+            shared["buffers"] = mean_buffers(about["samples"], [each["buffers"] for each in own])
+        if "residual" in shared:  # the ranks take equal parts of what all of them together have not sent
+            shared["residual"] = np.sum([each["residual"] for each in own], axis=0) / len(samples)
         return [(position, shared) for position in _dealt(positions, samples)]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
 
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import Averages
+from labkit.comm import Averages, Averaging
 from labkit.nn import Model
 from labkit.train.callbacks import Optimizer
 from labkit.train.steps import Step
@@ -28,12 +29,18 @@ class StepAveraging:
     `grads` is the same array for the whole run, in the memory that the algorithm prefers
     (`labkit.comm.Averaging.allocate`), and is averaged in place. All ranks make the same calls, in the same
     order, but a rank whose local batch is empty calls `finished` only once, with 0: its gradient is zero.
+
+    `residual` is what compression has not sent yet, in an array like `grads`; None without compression.
     """
 
     _step: Step
+    residual: np.ndarray | None = None
 
     def __init__(self, comm: MPI.Intracomm, grads: np.ndarray, algorithm: Averages) -> None:
         self._comm, self._grads, self._algorithm = comm, grads, algorithm
+        if isinstance(algorithm, Averaging) and algorithm.compress != "none":
+            self.residual = np.zeros_like(grads)
+            self._algorithm = replace(algorithm, residual=self.residual)
 
     def begin(self, step: Step) -> None:
         """Begin a step, whose batches are known. Send nothing yet."""
@@ -57,7 +64,8 @@ class StepAveraging:
     def held(self, model: Model, optimizer: Optimizer | None) -> dict[str, list[np.ndarray]]:
         """Return the arrays that hold this rank's state, by kind."""
         state = [*optimizer.state().values()] if optimizer else []
-        return {"parameters": [model.params], "gradient": [model.grads], "optimizer": state}
+        held = {"parameters": [model.params], "gradient": [model.grads], "optimizer": state}
+        return held if self.residual is None else {**held, "residual": [self.residual]}
 
     def close(self, failed: bool) -> None:
         """Release what the object holds, such as a thread. Collective, unless the run has `failed`."""

@@ -94,6 +94,7 @@ def train(  # noqa: PLR0912 (the path of a batch in one piece)
         "checkpoints": repr(checkpoints),
         "buckets": repr(buckets),
         "shard_state": shard_state,
+        "compress": algorithm.compress if isinstance(algorithm, Averaging) else "none",
     }
     fault = why_not_sharded(shard_state, algorithm, average_after_step, callbacks)
     fault = fault or why_no_overlap(buckets, algorithm, average_after_step, callbacks)

@@ -102,5 +102,7 @@ class Memory(Callback):
 def memory_line(about: Mapping[str, Mapping[str, float]], parameters: int) -> str:
     """Return a line with the measured and the predicted bytes for each parameter."""
     found, predicted = about["measured"], about["predicted"]
-    words = [f"{name} {found[name] / parameters:.3g} ({predicted[name] / parameters:.3g})" for name in found]
+    words = [
+        f"{name} {found[name] / parameters:.3g} ({predicted[name] / parameters:.3g})" for name in predicted
+    ]
     return f"rank 0, bytes/parameter (predicted): {', '.join(words)}"

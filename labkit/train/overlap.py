@@ -19,6 +19,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter, sleep
 
@@ -90,8 +91,10 @@ class Overlapped(StepAveraging):
             self._own.Free()
 
     def _average(self, bucket: int) -> Steps:
-        part = self._grads[slice(*self.plan[bucket])]
-        return self._averaging.steps(self._comm, part, self._step.fraction)
+        part, averaging = slice(*self.plan[bucket]), self._averaging
+        if self.residual is not None:
+            averaging = replace(averaging, residual=self.residual[part])
+        return averaging.steps(self._comm, self._grads[part], self._step.fraction)
 
     def _begin(self, bucket: int, job: Callable[[], Steps]) -> int:
         """Begin a job, which communicates for a bucket, when those before it are done; return its number."""

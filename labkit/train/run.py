@@ -17,6 +17,7 @@ from labkit import data
 from labkit.comm import (
     Averaging,
     CollectiveError,
+    CountingComm,
     EmulatedComm,
     Link,
     SharedSet,
@@ -144,7 +145,7 @@ def _run(
     preset = before.preset if before.ranks in (None, comm.size) else None
     if preset:
         about["preset"] = preset
-    world = EmulatedComm(comm, links) if links else comm
+    world = CountingComm(EmulatedComm(comm, links) if links else comm)
     if isinstance(world, EmulatedComm):
         about["links"] = world.emulated
     straggler = Straggler(bottlenecks, comm.rank, settings.seed)
@@ -219,9 +220,12 @@ def _run(
             "buffers_hash": hash_of(model.buffers),
         }
     )
-    about["memory"] = {
-        "measured": memory.most,
-        "predicted": predict(model, optimizer, comm.size, settings.shard_state, buckets or Buckets()),
+    about |= {
+        "bytes_sent_per_step": _sent(world, steps - before.steps, printer),
+        "memory": {
+            "measured": memory.most,
+            "predicted": predict(model, optimizer, comm.size, settings.shard_state, buckets or Buckets()),
+        },
     }
     printer.note(memory_line(about["memory"], model.params.size))
     rows = gather(comm, rows)
@@ -322,7 +326,8 @@ def _length(settings: Settings, batches: Batches) -> tuple[int, int]:
 def _parts(settings: Settings, ranks: int) -> Parts:
     """Return the bottlenecks, the links to emulate if any, and what averages the gradients.
 
-    Raise ValueError if --bottleneck or --link is invalid, or if the algorithm cannot compute --aggregate.
+    Raise ValueError if --bottleneck or --link is invalid, or if the algorithm cannot compute --aggregate or
+    send what --compress says.
     """
     bottlenecks = [bottleneck.parse(text) for text in settings.bottleneck]
     default = parse_link(settings.link) if settings.link else None
@@ -330,7 +335,7 @@ def _parts(settings: Settings, ranks: int) -> Parts:
     links = bottleneck.links(bottlenecks, ranks, default)
     if links and settings.algorithm == "shared-memory":
         raise ValueError("--algorithm shared-memory sends no messages, so there is no link to emulate")
-    return bottlenecks, links, Averaging(settings.algorithm, settings.aggregate)
+    return bottlenecks, links, Averaging(settings.algorithm, settings.aggregate, settings.compress)
 
 
 def _optimizer(settings: Settings, params: np.ndarray) -> SGD | AdamW | None:
@@ -366,6 +371,19 @@ def _lr_schedule(settings: Settings, steps: int, total: int, ranks: int) -> LRSc
         "warm-up": lambda: linear_scaling(ranks, min(WARM_UP_EPOCHS * steps, total // 3), constant(lr)),
     }
     return schedules[settings.lr_schedule]()
+
+
+def _sent(world: CountingComm, steps: int, printer: Printer) -> list[float] | None:
+    """Print and return how many bytes each rank has sent in one of so many steps; None if nobody knows.
+
+    The messages of the lab's own algorithms can be counted, those inside the MPI library not. Collective.
+    """
+    counted = [row.sent.sum(axis=1) for row in world.traffic() if row.sent is not None]
+    if not counted or not steps:
+        return None
+    sent: list[float] = (np.sum(counted, axis=0) / steps).tolist()
+    printer.note(f"bytes sent in a step by the rank that sends most: {max(sent):,.0f}")
+    return sent
 
 
 def _write(comm: MPI.Intracomm, out: Path, write: Callable[[], None]) -> None:

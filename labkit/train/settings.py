@@ -177,6 +177,13 @@ class Settings:
         "weighted",
         choices=AGGREGATES,
     )
+    compress: str = _setting(
+        SYNCHRONISATION,
+        "Send compressed gradients: float16, or top-k, the largest 1 % of the values (top-k=0.05: 5 %). "
+        "What is not sent is added to the next gradient (error feedback). [default: none]",
+        "none",
+        metavar="none|float16|top-k[=FRACTION]",
+    )
     bucket_mb: float | None = _setting(
         SYNCHRONISATION,
         "Overlap, with buckets of at most MB MiB (PyTorch's bucket_cap_mb). [default: 4]",

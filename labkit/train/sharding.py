@@ -238,9 +238,11 @@ def why_not_sharded(
         )
     if average_after_step:
         return f"expected shard_state none with average_after_step, got {shard_state}"
-    if not isinstance(algorithm, Averaging) or algorithm.algorithm not in IN_HALVES:
+    compress = getattr(algorithm, "compress", "none")
+    if not isinstance(algorithm, Averaging) or algorithm.algorithm not in IN_HALVES or compress != "none":
         return (
             f"expected the algorithm {' or '.join(IN_HALVES)} with shard_state {shard_state}, which calls "
-            f"reduce-scatter and all-gather apart, got {getattr(algorithm, 'algorithm', algorithm)}"
+            "reduce-scatter and all-gather apart, and the compression none, got "
+            f"{getattr(algorithm, 'algorithm', algorithm)} and {compress}"
         )
     return None

@@ -110,9 +110,11 @@ def test_the_digits_are_learned_and_bottlenecks_do_not_change_the_weights(tmp_pa
         "long": ("--model", "softmax", "--data", "digits"),
         "even": settings,
         "slow": (*settings, "--link", "10mbit+100us", *options),
+        "float16": (*settings, "--compress", "float16", "--link", "10mbit"),
+        "library": (*settings[:-1], "mpi", "--compress", "top-k=0.2"),
     }
     ends = run_commands(3, *(("train", *more, "--out", tmp_path / name) for name, more in runs.items()))
-    assert [statuses for statuses, _ in ends] == [[0] * 3] * 3, ends
+    assert [statuses for statuses, _ in ends] == [[0] * 3] * 5, ends
     learned = json.loads((tmp_path / "long" / "run.json").read_text())["ended"]
     assert min(row["test_accuracy"] for row in learned) >= 0.94
     assert weights(tmp_path / "long").shape == (650,)
@@ -126,6 +128,15 @@ def test_the_digits_are_learned_and_bottlenecks_do_not_change_the_weights(tmp_pa
     least_s = 4 * 650 * 4 / 3 * 8 / 1e6
     times = table(tmp_path / "slow" / "sync_times.csv")
     assert max(float(row["transfer_s"]) for row in times) > 5 * least_s, times
+
+    sent = {name: json.loads((tmp_path / name / "run.json").read_text()) for name in runs}
+    sent = {name: record["bytes_sent_per_step"] for name, record in sent.items()}
+    assert sum(sent["even"]) == 4 * 650 * 4 == sum(sent["slow"]) == 2 * sum(sent["float16"])
+    assert sent["long"] is None is sent["library"]  # the MPI library's own messages cannot be counted
+    assert f"bytes sent in a step by the rank that sends most: {max(sent['even']):,.0f}" in ends[1][1]
+    kept = weights(tmp_path / "even")
+    for name, tolerance in ("float16", 1e-3), ("library", 0.5):
+        assert 0 < np.abs(weights(tmp_path / name) - kept).max() < tolerance * np.abs(kept).max(), name
 
     trace = json.loads((tmp_path / "slow" / "trace.json").read_text())
     assert trace["otherData"]["links"] == record["links"]

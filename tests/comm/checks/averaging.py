@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
-from labkit.comm import AGGREGATES, ALGORITHMS, Averaging, average, raise_together
+from labkit.comm import AGGREGATES, ALGORITHMS, Averaging, CountingComm, average, raise_together
+from labkit.comm.compression import Float16, TopK, error_feedback, parse
 from tests.raising import error_on_every_rank
 
 SIZES = (0, 1, 2, 7, 1002, 2 * 32_768 + 6)  # from fewer values than ranks to more than one block
@@ -98,6 +100,90 @@ def check_an_algorithm_that_cannot_compute_a_median_says_why(comm: MPI.Intracomm
     for names, words in (("star", "mean"), "one of mpi, mpi-allgather"), (("ring", "mode"), "one of sum"):
         with pytest.raises(ValueError, match=words):
             Averaging(*names)
+
+
+COMPRESSIONS = "float16", "top-k", "top-k=0.3"
+COMPRESSED = [Averaging(name, "weighted", each) for each in COMPRESSIONS for name in parse(each).algorithms]
+
+
+def check_compression_sends_everything_sooner_or_later(comm: MPI.Intracomm) -> None:
+    """What is averaged and what all ranks have left add up to the mean of all gradients; rank 0 can rest."""
+    weights = np.arange(comm.size) + float(comm.size == 1)
+    weights /= weights.sum()
+    for each, n in product(COMPRESSED, (0, 1, 7, 1002)):
+        every = gradients(comm.size, n, np.float64 if n % 2 else np.float32)
+        residual, total = np.zeros_like(every[0]), np.zeros(n)
+        for step in range(3):
+            mine = every[comm.rank] * every.dtype.type(1e-5 if step == 1 else step)
+            replace(each, residual=residual)(comm, mine, weights[comm.rank])
+            assert mine.dtype == every.dtype and len(set(comm.allgather(mine.tobytes()))) == 1, each
+            total += mine
+        left = comm.allreduce(residual.astype(np.float64))
+        expected = (2 + 1e-5) * weights @ every.astype(np.float64)
+        # Sums in float16 round on their way; nobody knows what they lose there.
+        lost = 2e-3 if each.compress == "float16" else 1e-6
+        np.testing.assert_allclose(total + left, expected, rtol=0, atol=10 * lost, err_msg=str(each))
+
+
+def check_compression_hides_no_overflow(comm: MPI.Intracomm) -> None:
+    """Values that float16 cannot hold arrive in several steps; NaN and infinity arrive at once."""
+    for each in COMPRESSED:
+        residual, total = np.zeros(3, np.float32), np.zeros(3)
+        summed = replace(each, aggregate="sum", residual=residual)
+        for step in range(3):
+            mine = np.array([1e5, -1e5, 1.0] if step == 0 else [0] * 3, np.float32)
+            summed(comm, mine, 1.0)
+            total += mine
+        left, every = comm.allreduce(residual.astype(np.float64)), comm.size * np.array([1e5, -1e5, 1])
+        np.testing.assert_allclose(total + left, every, rtol=1e-3)
+        if each.compress == "float16":  # each step sends as much as float16 allows
+            np.testing.assert_allclose(total[:2], [3 * 512, -3 * 512], rtol=1e-3)
+        for odd in np.nan, np.inf, -np.inf:
+            mine = np.full(300, odd if comm.rank == comm.size - 1 else 2, np.float32)
+            mine[:200] = 1
+            replace(summed, residual=None)(comm, mine, 1.0)
+            assert not np.isfinite(mine[200:]).all() and np.isfinite(mine[:200]).all(), (each, odd)
+
+
+def check_compressed_messages_are_counted_as_they_are_sent(comm: MPI.Intracomm) -> None:
+    p, n, counting = comm.size, 1200, CountingComm(comm)
+    for each, nbytes in (
+        ("none", 2 * n * 4),
+        ("float16", 2 * n * 2),
+        ("top-k", p * n // 100 * 8),
+    ):
+        counting.reset()
+        Averaging("ring", "mean", each)(counting, np.ones(n, np.float32), 1.0)
+        sent = sum(row.sent.sum() for row in counting.traffic() if row.sent is not None)
+        assert sent == (p - 1) * nbytes, each
+
+
+def check_error_feedback_is_a_pure_function(comm: MPI.Intracomm) -> None:
+    gradient, residual = np.array([3.0, -9, 1e-9, 5]), np.array([0, 1.0, 0, 5])
+    before = gradient.copy(), residual.copy()
+    message, left = error_feedback(gradient, residual, TopK(0.5))
+    which, values = TopK(0.5).unpack(message, left.dtype)
+    assert dict(zip(which.tolist(), values.tolist(), strict=True)) == {1: -8, 3: 10}
+    np.testing.assert_array_equal(left, [3, 0, 1e-9, 0])
+    message, left = error_feedback(gradient, residual, Float16(4))
+    np.testing.assert_array_equal(message, np.array([192, -512, 2.0**-24, 640], np.float16))
+    np.testing.assert_array_equal(left, [0, 0, 1e-9 - 2.0**-30, 0])
+    np.testing.assert_array_equal((gradient, residual), before)
+
+
+def check_what_cannot_be_compressed_is_refused(comm: MPI.Intracomm) -> None:
+    for text in "float", "top-k=0", "top-k=1.1", "top-k=nan", "top-k=", "top-k:0.1", "float16=2", "":
+        with pytest.raises(ValueError, match=r"none, float16, top-k or top-k=FRACTION .* got "):
+            Averaging("ring", "mean", text)
+    for name, aggregate, compress in (
+        ("allgather", "median", "float16"),
+        ("mpi-allgather", "trimmed-mean", "top-k"),
+        *((name, "mean", "top-k=0.5") for name in ("tree", "root", "gather-scatter", "recursive-doubling")),
+        *((name, "weighted", each) for name in ("auto", "shared-memory") for each in ("float16", "top-k")),
+    ):
+        with pytest.raises(ValueError, match="expected a sum or a mean by mpi, ") as error:
+            Averaging(name, aggregate, compress)
+        assert f"got {aggregate} by {name!r}" in str(error.value) and repr(compress) in str(error.value)
 
 
 def check_average_changes_the_array_in_place_even_a_slice(comm: MPI.Intracomm) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import ALGORITHMS, SharedSet
+import labkit
+from labkit import data, nn
+from labkit.comm import ALGORITHMS, Averaging, CountingComm, SharedSet
 from labkit.data import Augmentation, strided
 from labkit.nn import SGD, Model, lr_schedules, mlp, softmax_regression
 from labkit.train import Batches, Buckets, Callback, Epoch, Step, gather, train
@@ -37,6 +44,33 @@ def check_p_ranks_equal_one_rank_over_20_steps_by_every_algorithm(comm: MPI.Intr
             model = trained(own, Batches(own, x[mine], y[mine], 13), **settings)
             np.testing.assert_allclose(model.params, alone.params, rtol=0, atol=3e-6 * scale)
     own.Free()
+
+
+def check_notebook_04_compresses_as_the_lab_does(comm: MPI.Intracomm) -> None:
+    """The function that notebook 04 writes out, on a part of the digits, and `train` with top-k."""
+    notebook = Path(labkit.__file__).parent.parent / "notebooks" / "04_averaging_gradients.ipynb"
+    cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"]}
+    digits, n = data.digits(), 60 * comm.size
+    names: dict[str, Any] = {"comm": comm, "rank": comm.rank, "size": comm.size, "n_train": n}
+    names |= {"np": np, "nn": nn, "data": data, "digits": digits}
+    [function] = [
+        each
+        for each in ast.parse(cells["compress"].removeprefix("%%px")).body
+        if isinstance(each, ast.FunctionDef) and each.name == "train_compressed"
+    ]
+    exec(ast.unparse(function), names)
+    written, sends = names["train_compressed"](0.02, steps=30)
+    lossy, _ = names["train_compressed"](0.02, feedback=False, steps=30)
+    mine = strided(n, comm.rank, comm.size)
+    batches = Batches(comm, digits.x_train[mine], digits.y_train[mine], n)
+    for name in "mpi", "ring":
+        counting, model = CountingComm(comm), mlp()
+        averaging = Averaging(name, "mean", "top-k=0.02")
+        rows = train(counting, model, batches, epochs=30, lr=0.2, algorithm=averaging)
+        np.testing.assert_allclose([row.global_loss for row in rows], written, rtol=1e-3)
+        counted = sum(row.sent.sum() for row in counting.traffic() if row.sent is not None)
+        assert name == "mpi" or counted == 30 * comm.size * (comm.size - 1) * sends
+    assert lossy[-1] > 1.02 * written[-1]
 
 
 class Steps(Callback):

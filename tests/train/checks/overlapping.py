@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -73,6 +74,39 @@ def check_without_threads_averaging_goes_on_between_layers(comm: MPI.Intracomm) 
     np.testing.assert_allclose(model.params, trained(comm).params, rtol=0, atol=2e-6)
 
 
+def check_compressed_buckets_train_the_same_model(comm: MPI.Intracomm) -> None:
+    """Also over micro-batches and with ranks without samples; every epoch compares the ranks' weights."""
+    plain, start = trained(comm, batch=3).params, mlp(6, 3).params
+    for settings in {}, {"buckets": SMALL}, {"buckets": SMALL, "accumulate": 2}:
+        for name, compress, tolerance in (
+            ("mpi", "top-k=1", 2e-6),
+            ("ring", "float16", 2e-3),
+            ("mpi", "float16", 2e-3),
+        ):
+            averaging = Averaging(name, "weighted", compress)
+            model = trained(comm, batch=3, algorithm=averaging, **settings)
+            np.testing.assert_allclose(model.params, plain, rtol=0, atol=tolerance)
+        few = trained(comm, batch=3, algorithm=Averaging("ring", "weighted", "top-k"), **settings)
+        assert 0.1 < np.abs(few.params - start).max() / np.abs(plain - start).max() < 2
+
+
+def check_each_bucket_has_its_own_part_of_the_residual(comm: MPI.Intracomm) -> None:
+    averaging, step = Averaging("ring", "mean", "top-k=0.3"), Step(1, 1, comm.rank, 1, global_batch=1)
+    grads, residual = np.zeros(120, np.float32), np.zeros(120, np.float32)
+    overlapped = Overlapped(comm, grads, averaging, Buckets(200, 100))
+    for seed in range(3):
+        own = np.random.default_rng([seed, comm.rank]).normal(size=120).astype(np.float32)
+        grads[...] = own
+        overlapped.begin(step)
+        overlapped.finished(0)
+        overlapped.finish()
+        for bucket in (slice(*bounds) for bounds in overlapped.plan):
+            replace(averaging, residual=residual[bucket])(comm, own[bucket], 1.0)
+        np.testing.assert_array_equal(grads, own)
+        np.testing.assert_array_equal(overlapped.residual, residual)
+    overlapped.close(failed=False)
+
+
 class Raises(Straggler):
     """Raise an error on one rank, before the second step."""
 
@@ -110,6 +144,10 @@ def check_what_buckets_do_not_fit_is_refused(comm: MPI.Intracomm) -> None:
         ({"callbacks": [Contributions()]}, "Contributions, which reads each rank's own gradient"),
         ({"average_after_step": True}, "average_after_step"),
         ({"algorithm": lambda comm, gradient, weight: None}, "labkit.comm.Averaging"),
+        (
+            {"algorithm": Averaging("ring", "mean", "top-k"), "shard_state": "optimizer"},
+            "the compression none, got ring and top-k",
+        ),
     ):
         assert said in error_on_every_rank(comm, lambda: trained(comm, buckets=SMALL, **settings))  # noqa: B023
     if comm.size > 1:

@@ -7,7 +7,7 @@ import io
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from labkit.comm import ALGORITHMS, SharedSet
+from labkit.comm import ALGORITHMS, Averaging, SharedSet
 from labkit.data import Augmentation
 from labkit.nn import SGD, AdamW, Model, lr_schedules, softmax_regression
-from labkit.train import Batches, Callback, Checkpoints, Epoch, Step, stored_settings, train
+from labkit.train import Batches, Buckets, Callback, Checkpoints, Epoch, Step, stored_settings, train
+from labkit.train.checkpoints import read_checkpoint
 from tests.raising import error_on_every_rank
 from tests.train.models import convolutional, labelled, normalised
 
@@ -109,6 +110,8 @@ def check_a_resumed_run_gets_the_same_weights_bit_for_bit(comm: MPI.Intracomm) -
         {"buffers": "leave", "algorithm": ALGORITHMS["ring"], "accumulate": 2},
         {"average_after_step": True, "buffers": "broadcast", "plain": True},
         {"adamw": True},
+        {"algorithm": Averaging("mpi", compress="top-k"), "buffers": "leave"},
+        {"algorithm": Averaging("ring", compress="float16"), "buckets": Buckets(500, 100)},
     ]
     with folder(comm) as path:
         for number, kind in enumerate(kinds):
@@ -162,6 +165,31 @@ def check_another_number_of_ranks_resumes_a_run_to_rounding(comm: MPI.Intracomm)
                 assert [row.rank for row in found if row.epoch == 1] == [*range(0, first.size, second.size)]
 
 
+class StopWith(Callback):
+    """End the run before its first step, and keep the residual that it would begin with."""
+
+    def begin(self, model: Model, held: Mapping[str, Sequence[np.ndarray]]) -> None:
+        self.residual = held["residual"][0].copy()
+        raise Stop
+
+
+def check_another_number_of_ranks_takes_over_what_was_not_sent(comm: MPI.Intracomm) -> None:
+    kind = {"make": convolutional, "algorithm": Averaging("ring", compress="top-k=0.2")}
+    for first, second in (comm, MPI.COMM_SELF), (MPI.COMM_SELF, comm):
+        with folder(comm) as path:
+            if first is comm or comm.rank == 0:
+                Run(first, path / "run.npz", **kind).stopped(4, every_steps=3)
+            comm.Barrier()
+            if second is comm or comm.rank == 0:
+                stop = StopWith()
+                with pytest.raises(Stop):
+                    Run(second, path / "run.npz", **kind)(resume=True, stop=stop)
+                _, arrays = read_checkpoint(path / "run.npz")
+                left = sum(arrays[name] for name in arrays if name.endswith("/residual"))
+                assert np.abs(left).max() > 0
+                np.testing.assert_allclose(stop.residual, left / second.size, rtol=1e-5, atol=1e-9)
+
+
 def check_another_number_of_ranks_takes_over_buffers_or_is_refused(comm: MPI.Intracomm) -> None:
     with folder(comm) as path:
         kinds = {
@@ -209,6 +237,9 @@ def check_unfit_checkpoints_are_refused_before_training(comm: MPI.Intracomm) -> 
         assert "with optimizer None, as in this run, found one with SGD(" in error(plain=True)
         assert "with optimizer AdamW(" in error(adamw=True)
         assert "with shard strided" in error(shard="strided")
+        assert "with compress top-k, as in this run, found one with none" in error(
+            algorithm=Averaging(compress="top-k")
+        )
         assert "with model convolutional, as in this run, found one with normalised" in error(
             make=convolutional
         )
