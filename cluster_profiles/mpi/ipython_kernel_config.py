@@ -1,4 +1,4 @@
-"""Kernels of notebooks: `%%px` says what to do when there are no engines yet. Engines do not read this file.
+"""Kernels of notebooks: `%%px` says what to do without engines; legible tracebacks. Engines do not read this file.
 
 Installed as etc/ipython/ipython_kernel_config.py of the environment, for any home folder and profile.
 """
@@ -6,3 +6,6 @@ Installed as etc/ipython/ipython_kernel_config.py of the environment, for any ho
 c = get_config()  # noqa: F821  (given by traitlets)
 
 c.InteractiveShellApp.extensions.append("labkit.cluster")
+# JupyterLab shows an error on pink in its light theme and on dark red in its dark one. No colour has a contrast
+# of 4.5 : 1 on both, so tracebacks have the colour of the theme's text. labkit.cluster.engine_setup: the same.
+c.InteractiveShell.colors = "nocolor"
