@@ -34,14 +34,17 @@ def rank_info() -> RankInfo:
     from mpi4py import MPI  # noqa: PLC0415
 
     comm = MPI.COMM_WORLD
-    label_cells(get_ipython())
+    prepare_tracebacks(get_ipython())
     name, version = MPI.get_vendor()
     library = f"{name} {'.'.join(map(str, version))}"
     return RankInfo(comm.rank, comm.size, os.getpid(), node_name(socket.gethostname()), library)
 
 
-def label_cells(shell: Any) -> None:
-    """Make tracebacks name a cell by its number in the notebook; this engine counts its own cells."""
+def prepare_tracebacks(shell: Any) -> None:
+    """Make tracebacks name a cell by its number in the notebook; this engine counts its own cells.
+
+    They have no colours: see cluster_profiles/mpi/ipython_kernel_config.py.
+    """
     from mpiwatch.snapshot import cell_number  # noqa: PLC0415
 
     own_label = type(shell.compile).format_code_name
@@ -53,6 +56,7 @@ def label_cells(shell: Any) -> None:
         return ("Cell", f"In[{number}]") if number else ("In", "%px")
 
     shell.compile.format_code_name = label
+    shell.colors = "nocolor"
 
 
 def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[str, list[str]]:

@@ -23,6 +23,7 @@ CONSEQUENCES = (
 SKIPPED = "skipped, because the previous cell had just failed on this rank; run this cell again"
 TRACEBACKS_SHOWN, MESSAGES_SHOWN = 4, 8
 _IN_CYTHON = re.compile(r"^File .*\.(pyx|pxi):\d+", re.MULTILINE)  # whose source is not installed
+_FIRST_LINE = re.compile(r"# cell \[\d+\]: (%%px)")  # what the ranks run in place of it: magics.engine_text
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -59,7 +60,7 @@ def failures_in(error: RemoteError) -> list[Failure]:
 
 
 def _failure(rank: int, name: str, message: str, traceback: str) -> Failure:
-    return Failure(rank, name, *split(name, message, traceback))
+    return Failure(rank, name, *split(name, message, _FIRST_LINE.sub(r"\1", traceback)))
 
 
 def split(name: str, message: str, traceback: str) -> tuple[str, str]:

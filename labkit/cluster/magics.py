@@ -20,7 +20,7 @@ from labkit.cluster import ipyparallel_private as private
 from labkit.cluster import live_view, output
 from labkit.cluster.failures import error_of, failures, failures_in, hang_report
 from labkit.cluster.ranks import Ranks
-from mpiwatch.report import Report, runs
+from mpiwatch.report import Report, runs, wrapped
 
 POLL_S = 0.05  # between two looks at a cell that runs
 RUNS_SHOWN = 6  # of consecutive cells; a longer list is hard to read
@@ -162,10 +162,11 @@ def explain_name(
     shell: Any, kind: type, error: NameError, traceback: Any, tb_offset: int | None = None
 ) -> None:
     """Show the error of an undefined name, and that the ranks may know the name."""
-    error.add_note(
+    note = (
         "This cell ran in the notebook's own process. If a cell with %%px defines the name, it is on the "
         "ranks: write %%px as the first line of this cell."
     )
+    error.add_note(wrapped(note))
     shell.showtraceback((kind, error, traceback), tb_offset=1)
 
 

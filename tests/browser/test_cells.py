@@ -28,12 +28,14 @@ while not os.path.exists({end!r}):
 """
 FAILS = """%%px
 def inverse(x):
+    "Return 1 / x."
     return 1 / x
 
 
 inverse(0)
 """
-START, QUICK, SLOW, FAILING = range(4)
+FAILS_HERE = "int('seven')  # in the kernel"
+START, QUICK, SLOW, FAILING, FAILING_HERE = range(5)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def end(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cells(browser: Browser, lab: Lab, end: Path) -> Iterator[Notebook]:
     long = LONG.format(table=TABLE, end=str(end))
-    name = lab.write("cells.ipynb", CONNECT, SHORT, long, FAILS)
+    name = lab.write("cells.ipynb", CONNECT, SHORT, long, FAILS, FAILS_HERE)
     with a_page(browser, lab) as page:
         notebook = open_notebook(lab, page, name)
         yield notebook
@@ -109,3 +111,11 @@ def test_an_error_of_all_ranks_is_shown_once_with_jupyterlabs_line(connected: No
     connected.menu("View", "Show Line Numbers")
     for line in "inverse(0)", "    return 1 / x":
         assert said.count(f"----> {shown[line]} {line}") == 1, (shown, said)
+
+
+@pytest.mark.parametrize("cell", [FAILING, FAILING_HERE])
+def test_tracebacks_are_legible_in_both_themes(connected: Notebook, cell: int) -> None:
+    assert "---->" in connected.run(cell)
+    for theme in "JupyterLab Dark", "JupyterLab Light":
+        connected.theme(theme)
+        assert lowest_contrast(connected.output(cell)) >= 4.5, theme

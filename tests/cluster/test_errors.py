@@ -43,7 +43,7 @@ def test_equal_errors_are_shown_once_with_the_ranks_in_the_first_line(shared: Ke
         "ZeroDivisionError on ranks 0–3: division by zero",
         "",
         f"Cell In[{number}], line 3",
-        f"      1 # cell [{number}]: %%px",
+        "      1 %%px",
         "      2 y = 1",
         "----> 3 inverse(0)",
         "",
