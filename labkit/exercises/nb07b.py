@@ -307,4 +307,11 @@ def gather_ahead(comm, chunks, counts, order, use):
 )
 
 
-QUESTIONS: dict[str, str] = {}
+QUESTIONS = {
+    "07b-last-layer": "The gather of the last layer before its backward pass: it has just been dropped. "
+    "Without it, a step has one exposed gather less and less traffic. The memory does not "
+    "grow: two layers may be whole.",
+    "07b-slow-link": "Whole gradients wait for the link, in the end those of nearly all layers. "
+    "Let the backward pass wait as long as, say, two reduce-scatters are under way. This costs no time: the "
+    "backward pass would wait for the link at its end anyway. `labkit train` does so.",
+}
