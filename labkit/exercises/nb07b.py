@@ -23,17 +23,17 @@ def reduce_scatter_overlapped(comm, backward, counts):
     `backward(ready)` calls ready(k, gradient) as soon as the gradient of layer k is complete, the last layer
     first. `gradient` is a flat array that nobody else keeps. Of its values, counts[k][r] belong to rank r.
     """
-    chunks, requests = {}, []
+    chunks, under_way = {}, []
 
     def ready(k, gradient):
         gradient /= comm.size
         chunks[k] = np.empty(counts[k][comm.rank], gradient.dtype)
-        requests.append(comm.Ireduce_scatter(gradient, chunks[k], counts[k]))
-        for request in requests:
-            request.Test()  # a request that is complete no longer holds its arrays
+        request = comm.Ireduce_scatter(gradient, chunks[k], counts[k])
+        under_way.append((request, gradient))  # MPI reads the gradient until the request is complete
+        under_way[:] = [pair for pair in under_way if not pair[0].Test()]
 
     backward(ready)
-    for request in requests:
+    for request, _ in under_way:
         request.Wait()
     return chunks
 
@@ -77,7 +77,8 @@ def look_at_chunks(case: Case, outcomes: Sequence[Outcome]) -> str | None:
 
 def fault_of_pass(notes: dict[str, Any], layers: int, p: int) -> str | None:
     late = {*range(layers)} - {*notes["started"]}
-    missing, view, kept = (max(found, default=0) for found in (late, notes["views"], notes["kept"]))
+    places = late, notes["freed"], notes["views"], notes["kept"]
+    missing, freed, view, kept = (max(found, default=0) for found in places)
     faults = (
         (notes["at"] is None, "`backward` was never called"),
         (notes["waits"], "it waits inside `ready`, so the backward pass stands still: wait at the end"),
@@ -88,8 +89,13 @@ def fault_of_pass(notes: dict[str, Any], layers: int, p: int) -> str | None:
         ),
         (
             p > 1 and not notes["tests"],
-            "`ready` calls no request's own Test(): a request holds its arrays until you have tested it or "
-            "waited for it, so all gradients stay in memory",
+            "`ready` calls no request's own Test(), so it cannot know what it may drop, and the MPI "
+            "library may make no progress",
+        ),
+        (
+            notes["freed"],
+            f"the gradient of layer {freed} is freed while MPI still reads it: keep a reference to it until "
+            "its request is complete",
         ),
         (
             notes["views"],
@@ -136,9 +142,12 @@ def reduce_scatter_overlapped(comm, backward, counts):
         comm.Ireduce_scatter(gradient / comm.size, chunks[k], counts[k]).Wait()
     return chunks
 """,
-        "… stands still": {"request.Test()": "request.Wait()"},
-        "… under way": {"    for request in requests:\n        request.Wait()\n": ""},
-        "… no request's own Test()": {"            request.Test()": "            pass"},
+        "… stands still": {"pair[0].Test()": "pair[0].Wait()"},
+        "… under way": {"    for request, _ in under_way:\n        request.Wait()\n": ""},
+        "… no request's own Test()": {
+            "        under_way[:] = [pair for pair in under_way if not pair[0].Test()]\n": ""
+        },
+        "… is freed while MPI still reads it": {"(request, gradient))": "(request, None))"},
         "… holds the sum": {"        gradient /= comm.size\n": ""},
         "… twice": {"    return chunks": "    return {k: chunk / comm.size for k, chunk in chunks.items()}"},
         "… is a view of the whole gradient": {
@@ -146,7 +155,7 @@ def reduce_scatter_overlapped(comm, backward, counts):
             "Ireduce_scatter(gradient, chunks[k], counts": "Ireduce_scatter(MPI.IN_PLACE, gradient, counts",
         },
         "… still in memory after its reduce-scatter": {
-            "chunks, requests = {}, []": "chunks, requests, gradients = {}, [], []",
+            "chunks, under_way = {}, []": "chunks, under_way, gradients = {}, [], []",
             "chunks[k] = np": "gradients.append(gradient)\n        chunks[k] = np",
         },
         "… it calls `comm.Iallreduce`": {
@@ -165,11 +174,13 @@ def reduce_scatter_overlapped(comm, backward, counts):
     prelude=WITH_MPI,
     hints=(
         "As in exercise 7.4, define a function inside yours: `ready(k, gradient)`. It starts the "
-        "reduce-scatter of this layer, and tests the requests that are under way.",
+        "reduce-scatter of this layer, and tests those that are under way.",
         "The reduce-scatter receives into an array of this rank's chunk alone, "
-        "`np.empty(counts[k][comm.rank], gradient.dtype)`. Keep this array, and the request; nothing else.",
-        "`requests.append(comm.Ireduce_scatter(gradient, chunks[k], counts[k]))`, after `gradient /= "
-        "comm.size`. When `backward(ready)` has returned, call Wait() of each request.",
+        "`np.empty(counts[k][comm.rank], gradient.dtype)`. Keep pairs (request, gradient) in a list, "
+        "and drop each pair whose request is complete: "
+        "`under_way[:] = [pair for pair in under_way if not pair[0].Test()]`.",
+        "`request = comm.Ireduce_scatter(gradient, chunks[k], counts[k])`, after `gradient /= comm.size`. "
+        "When `backward(ready)` has returned, call Wait() of each request that is left.",
     ),
 )
 

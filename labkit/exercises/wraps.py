@@ -250,7 +250,9 @@ class LayersBackward(LayersNoted):
     def __init__(self, gradients: Sequence[np.ndarray]) -> None:
         super().__init__()
         self.gradients, self.refs = gradients, dict[int, weakref.ref[np.ndarray]]()
-        self.notes["kept"] = []  # layers whose gradient is in memory although its request was complete before
+        # Layers whose gradient is still in memory, though their request was complete before, and those whose
+        # gradient is not, though MPI reads it.
+        self.notes |= {"kept": [], "freed": []}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LayersBackward:
         copied = LayersBackward(self.gradients)
@@ -266,6 +268,8 @@ class LayersBackward(LayersNoted):
             ready(k, gradient)
             del gradient
             self.notes["kept"] += [at for at in complete if at in self.refs and self.refs[at]() is not None]
+            pending = any(at == k and bool(each) for at, each in zip(*self._started(), strict=True))
+            self.notes["freed"] += [k] * (pending and self.refs[k]() is None)
         self.notes["at"] = -1  # the backward pass has ended
 
     def _started(self) -> tuple[list[int], list[Any]]:
