@@ -36,7 +36,9 @@ def test_the_first_sentence_of_a_caption(caption: str, expected: str | None) -> 
     assert book_figures.alt_text(caption) == expected
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem[:2])
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem.partition("_")[0]
+)
 def test_figures_above_text_have_an_alt_text(path: Path, tmp_path: Path) -> None:
     copy = shutil.copy(path, tmp_path)
     book_figures.describe(Path(copy))

@@ -60,9 +60,9 @@ def of_terms(cells: dict[Path, list[dict]]) -> Iterator[str]:
         if anchors:
             term = f"[{term}](../glossary.md#{anchors[0]})"
         also = [
-            f"[{path.name[:2]}](../../notebooks/{path.name})"
+            f"[{path.name.partition('_')[0]}](../../notebooks/{path.name})"
             for path in NOTEBOOKS
-            if links[path] & set(anchors) and f"[{path.name[:2]}]" not in first
+            if links[path] & set(anchors) and f"[{path.name.partition('_')[0]}]" not in first
         ]
         rows[term.lower().lstrip("[*`")] = f"| {term} | {first} | {', '.join(also)} |"
     yield from (rows[key] for key in sorted(rows))

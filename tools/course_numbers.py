@@ -40,12 +40,12 @@ STEP_MIN = 5  # to which estimates are rounded up
 TABLE = re.compile(r"(<!-- notebooks -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 PLAN = re.compile(r"<!-- plan (\w+): (\d+) minutes -->\n\n(.*?)\n\n<!-- end -->", re.DOTALL)
 LIST = re.compile(r"((?:`\w+`(?:, )?)+|–) \| \d+ \|")
-PART = re.compile(r"\[(\d\d)\]\([^)]*\): ([\d, –]+)")
+PART = re.compile(r"\[(\d\d\w?)\]\([^)]*\): ([\d, –]+)")
 HEADING = re.compile(r"^##(?:(?P<task>#) Exercise| (?P<number>\d+) · | )")
 TIME = re.compile(
     r"Time:(?:\*\*)? about (?P<all>\d+) minutes(?:, (?P<part>\d+) of them for the (?P<count>\w+) exercises)?"
 )
-NUMBERS = {"four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9}
+NUMBERS = {"two": 2, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9}
 
 
 class Session(NamedTuple):
@@ -193,7 +193,7 @@ def times(notebook: Path) -> tuple[int, int, int]:
 
 
 def of_catalogue(number: str) -> tuple[int, int, int]:
-    """Return the minutes, the number and the points of a notebook's exercises; `number` is as in "05"."""
+    """Return the minutes, the number and the points of a notebook's exercises; `number`: "05", "07b"."""
     every = [each for name, each in catalogue.exercises().items() if name not in OPTIONAL]
     some = [exercise for exercise in every if exercise.notebook == number]
     return sum(each.minutes for each in some), len(some), sum(each.points for each in some)
@@ -203,8 +203,10 @@ def _rows() -> list[str]:
     rows = ["| Notebook | Minutes | Core path | Exercises | Their minutes | Points |", "|---" * 6 + "|"]
     sums = [0] * 5
     for path in sorted(ROOT.glob("notebooks/*.ipynb")):
-        minutes, count, points = of_catalogue(path.name[:2])
-        core = core_minutes(path.name[:2]) if path.name[:2] in CORE else 0  # an empty cell
+        minutes, count, points = of_catalogue(path.name.partition("_")[0])
+        core = (
+            core_minutes(path.name.partition("_")[0]) if path.name.partition("_")[0] in CORE else 0
+        )  # an empty cell
         numbers = times(path)[0], core, count, minutes, points
         sums = [a + b for a, b in zip(sums, numbers, strict=True)]
         link = f"[{path.stem}](../notebooks/{path.name})"
@@ -215,7 +217,7 @@ def _rows() -> list[str]:
 def _accounts(page: str) -> Iterator[str]:
     """Yield where the minutes go: of whole notebooks; of each plan's sessions, and how many are left."""
     for path in sorted(ROOT.glob("notebooks/*.ipynb")):
-        counted = math.ceil(minutes_of_notebook(path.name[:2]))
+        counted = math.ceil(minutes_of_notebook(path.name.partition("_")[0]))
         yield f"{path.stem:<25}{times(path)[0]:>5} minutes estimated, {counted:>3} counted"
     for plan, length in ((found[1], int(found[2])) for found in PLAN.finditer(page)):
         columns = *Minutes._fields, "left"
@@ -250,7 +252,10 @@ def _measured(number: str) -> dict[str, float]:
     """Return the seconds of a notebook's code cells that were measured."""
     every = json.loads(SECONDS.read_text())
     return {
-        id_: s for name, each in every.items() if name[:2] == number for id_, s in each["seconds"].items()
+        id_: s
+        for name, each in every.items()
+        if name.partition("_")[0] == number
+        for id_, s in each["seconds"].items()
     }
 
 

@@ -69,7 +69,7 @@ def solutions(folder: Path) -> None:
 
     exercises = known_exercises()
     with copies_in(folder, change) as (part, names):
-        text = copies.markdown(exercises.values(), {name[:2]: name for name in names})
+        text = copies.markdown(exercises.values(), {name.partition("_")[0]: name for name in names})
         with atomic_write(part / "exercises.md") as file:
             file.write(text.encode())
     click.echo(f"{folder}: {len(names)} notebooks with solutions; do not hand them out")

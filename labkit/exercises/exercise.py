@@ -155,8 +155,8 @@ class Exercise:
 
     @property
     def notebook(self) -> str:
-        """Return the notebook's number, which is in its file's name as in that of the exercises: "05"."""
-        return self.reference.__module__.partition(".nb")[2][:2]
+        """Return the notebook's number, in its file's name as in that of the exercises: "05", "07b"."""
+        return self.reference.__module__.partition(".nb")[2]
 
     @property
     def points(self) -> int:

@@ -149,7 +149,8 @@ class Progress:
             stars = "★" * each.difficulty + "☆" * (5 - each.difficulty)
             points = counted(each.points, "point")
             lines.append(
-                f"{MARKS[state]} {each.notebook}  {each.name:<{width}}  {stars}  {points:<8}  {STATES[state]}"
+                f"{MARKS[state]} {each.notebook:<3} {each.name:<{width}}  {stars}  {points:<8}  "
+                f"{STATES[state]}"
             )
         answers = [wrapped(f"Question {name}: {text}", COLUMNS) for name, text in self.answers.items()]
         return "\n".join([*lines, self.summary(), *answers])

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,7 @@ COLLECTIVES = tuple(
 )
 SENDS = "Send", "Isend", "Ssend", "Sendrecv", "send", "isend", "ssend", "sendrecv"
 SMALL_OBJECTS = 64  # bytes: a number from each rank
+PATIENCE_S = 0.5
 
 
 def collectives_with(*words: str) -> tuple[str, ...]:
@@ -172,25 +175,46 @@ def _noting_class() -> Any:
         """A request that notes when it is tested and waited for."""
 
         notes: dict[str, Any]
+        layer = -1  # whose backward pass has started it
 
         def Test(self, status: MPI.Status | None = None) -> bool:
-            self.notes["tests"] += self.notes["at"] != -1  # a watched Wait calls it, too
-            return super().Test(status)
+            at = self.notes["at"]
+            self.notes["tests"] += at != -1  # a watched Wait calls it, too
+            if -1 in (at, self.layer):
+                return super().Test(status)
+            # The finding must not depend on how fast other ranks are: a request completes one layer later.
+            end = time.monotonic() + PATIENCE_S
+            while at != self.layer and not super().Test(status) and time.monotonic() < end:
+                time.sleep(1e-4)
+            return not self
 
         def Wait(self, status: MPI.Status | None = None) -> Any:
             self.notes["waits"] += self.notes["at"] != -1
+            self.layer = -1
             return super().Wait(status)
 
     class Noting(CommWrapper):
-        """A communicator that notes which part of which array is averaged, and when."""
+        """A communicator that notes which part of which array is averaged or gathered, and when."""
 
         notes: dict[str, Any]
 
         def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
-            array = recvbuf if isinstance(recvbuf, np.ndarray) else recvbuf[0]
+            array = _array(recvbuf)
             self.notes["started"].append((array.ctypes.data, array.size, self.notes["at"]))
-            request = NotedRequest(super().Iallreduce(sendbuf, recvbuf, op))
-            request.notes = self.notes
+            return self._noted(super().Iallreduce(sendbuf, recvbuf, op))
+
+        def Ireduce_scatter(self, *arguments: Any, **named: Any) -> MPI.Request:
+            self.notes["started"].append(self.notes["at"])
+            return self._noted(super().Ireduce_scatter(*arguments, **named), self.notes["at"])
+
+        def Iallgatherv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
+            if "arrays" in self.notes:
+                self.notes["arrays"].append(weakref.ref(_root(_array(recvbuf))))
+            return self._noted(super().Iallgatherv(sendbuf, recvbuf))
+
+        def _noted(self, made: MPI.Request, layer: int = -1) -> MPI.Request:
+            request = NotedRequest(made)
+            request.notes, request.layer = self.notes, layer
             self.notes["requests"].append(request)
             return request
 
@@ -201,6 +225,87 @@ def noting(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
     """Return a communicator that writes to the notes of this rank's `Backward`: a `wrap`."""
     made: MPI.Intracomm = _noting_class()(comm)
     vars(made)["notes"] = case.arguments[comm.rank][0].notes
+    return made
+
+
+class LayersNoted:
+    """Layers that note what a function does with arrays. Sent to another process, they are the notes."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, Any] = {"at": None, "started": [], "tests": 0, "waits": 0, "requests": []}
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the notes, without the requests and references to arrays."""
+        notes = {name: value for name, value in self.notes.items() if name not in ("requests", "arrays")}
+        notes["pending"] = [bool(request) for request in self.notes["requests"]]
+        end = time.monotonic() + PATIENCE_S  # messages into arrays that are gone would break the next call
+        while not all(each.Test() for each in self.notes["requests"]) and time.monotonic() < end:
+            time.sleep(1e-4)
+        return notes
+
+
+class LayersBackward(LayersNoted):
+    """A backward pass that hands over each layer's gradient and keeps no reference to it."""
+
+    def __init__(self, gradients: Sequence[np.ndarray]) -> None:
+        super().__init__()
+        self.gradients, self.refs = gradients, dict[int, weakref.ref[np.ndarray]]()
+        # Layers whose gradient is still in memory, though their request was complete before, and those whose
+        # gradient is not, though MPI reads it.
+        self.notes |= {"kept": [], "freed": []}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LayersBackward:
+        copied = LayersBackward(self.gradients)
+        copied.notes = self.notes
+        return copied
+
+    def __call__(self, ready: Callable[[int, np.ndarray], object]) -> None:
+        for k in reversed(range(len(self.gradients))):
+            complete = [at for at, each in zip(*self._started(), strict=True) if not each]
+            self.notes["at"] = k
+            gradient = self.gradients[k].copy()
+            self.refs[k] = weakref.ref(gradient)
+            ready(k, gradient)
+            del gradient
+            self.notes["kept"] += [at for at in complete if at in self.refs and self.refs[at]() is not None]
+            pending = any(at == k and bool(each) for at, each in zip(*self._started(), strict=True))
+            self.notes["freed"] += [k] * (pending and self.refs[k]() is None)
+        self.notes["at"] = -1  # the backward pass has ended
+
+    def _started(self) -> tuple[list[int], list[Any]]:
+        return self.notes["started"], self.notes["requests"]
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the notes, with the layers whose gradients the function's result keeps in memory."""
+        return {**super().as_data(), "views": [k for k, each in self.refs.items() if each() is not None]}
+
+
+class LayersUsed(LayersNoted):
+    """What computes with the parameters of one layer after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes |= {"arrays": [], "uses": []}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LayersUsed:
+        copied = LayersUsed()
+        copied.notes = self.notes
+        return copied
+
+    def __call__(self, k: int, params: np.ndarray) -> None:
+        gathers = list(zip(self.notes["arrays"], self.notes["requests"], strict=True))
+        arrays = [(array, request) for ref, request in gathers if (array := ref()) is not None]
+        complete = not any(request and np.may_share_memory(params, array) for array, request in arrays)
+        ahead, alive = len(gathers) - len(self.notes["uses"]) - 1, len({id(array) for array, _ in arrays})
+        note = {"k": k, "params": np.array(params), "complete": complete, "ahead": ahead, "alive": alive}
+        self.notes["uses"].append(note)
+
+
+def noting_layers(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
+    """Return a communicator that writes to the notes of this rank's `LayersNoted`: a `wrap`."""
+    made: MPI.Intracomm = _noting_class()(comm)
+    (layers,) = (each for each in case.arguments[comm.rank] if isinstance(each, LayersNoted))
+    vars(made)["notes"] = layers.notes
     return made
 
 

@@ -10,7 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from labkit.plots.style import COLOURS, INK, Curve, one_panel, plain_numbers, text_colour
+from labkit.plots.style import (
+    COLOURS,
+    INK,
+    Curve,
+    curve_style,
+    legend_above,
+    one_panel,
+    plain_numbers,
+    text_colour,
+)
 
 # Shades of grey: a colour would stand for a rank. Only exposed communication stands out.
 FORWARD_STYLE: dict[str, Any] = {"facecolor": "white"}
@@ -146,6 +155,20 @@ def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float
         va="center",
         fontsize=9,
     )
+
+
+def memory_over_step(steps: Mapping[str, tuple[Curve, Curve]]) -> Figure:
+    """Return the memory in a step over time: a curve for each way to train, with its peak.
+
+    Each curve is a pair of arrays (n,): the time since the step began (s), and bytes for each parameter.
+    """
+    figure, axes = one_panel((8.5, 4.2), "Time since the step began (ms)", "In memory (bytes/parameter)")
+    for k, (name, (seconds, nbytes)) in enumerate(steps.items()):
+        style = curve_style(k) | {"marker": "", "drawstyle": "steps-post"}
+        axes.plot(1e3 * np.asarray(seconds), nbytes, label=f"{name} (peak {max(nbytes):.1f})", **style)
+    axes.set_ylim(0, None)
+    legend_above(figure, [axes])
+    return figure
 
 
 def exposed_by_bucket_size(

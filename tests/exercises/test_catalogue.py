@@ -34,7 +34,7 @@ def cells(tag: str) -> list[Cell]:
                 head, _, rest = cell.source.partition("\n")
                 has_magic = head.startswith("%%")
                 text = rest if has_magic else cell.source
-                found.append(Cell(path.name[:2], head if has_magic else "", text))
+                found.append(Cell(path.name.partition("_")[0], head if has_magic else "", text))
     return found
 
 

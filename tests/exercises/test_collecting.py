@@ -99,7 +99,7 @@ def test_the_program_is_formatted_and_names_whose_each_function_is(folder: Path)
 
 
 AVERAGES = "mpi", "ring", "tree", "root", "allgather", "reduce", "overlapped", "sharded", "gather"
-AVERAGES += "two-level", "ring-reduce", "my-allreduce"
+AVERAGES += "two-level", "ring-reduce", "my-allreduce", "zero-2", "zero-3"
 
 
 @pytest.mark.parametrize("p", [1, thorough(2), 3, thorough(4), thorough(5)])

@@ -111,7 +111,7 @@ def numbers_of(notebook: nbformat.NotebookNode) -> set[str]:
 
 
 def test_numbers_in_prose_stand_in_a_cell(path: Path, notebook: nbformat.NotebookNode) -> None:
-    known = numbers_of(notebook) | GIVEN.get(path.name[:2], set())
+    known = numbers_of(notebook) | GIVEN.get(path.name.partition("_")[0], set())
     missing = []
     for cell in notebook.cells:
         if cell.cell_type == "markdown":

@@ -87,6 +87,13 @@ def test_gradients_add_up_over_time() -> None:
     assert texts(shares) == ["25", "50", "25", "10", "10", "80"]  # of the bytes, of the time
 
 
+def test_the_memory_of_a_step_is_drawn_over_time_with_its_peak() -> None:
+    (axes,) = buckets.memory_over_step({"plain": ([0, 0.1, 0.2], [12, 16.4, 12])}).axes
+    (curve,) = axes.get_lines()
+    assert curve.get_xdata() == pytest.approx([0, 100, 200])
+    assert curve.get_label() == "plain (peak 16.4)"
+
+
 def test_a_step_shows_layers_buckets_and_what_is_exposed() -> None:
     figure = buckets.step_timelines({"plain": PLAIN, "overlapped": OVERLAPPED}, ["dense", "conv"])
     assert png(figure)

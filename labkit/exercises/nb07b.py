@@ -1,0 +1,328 @@
+"""The exercises of notebook 07b: sharded gradients and parameters (ZeRO-2 and ZeRO-3)."""
+
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.exercises import wraps
+from labkit.exercises.compare import difference
+from labkit.exercises.exercise import WITH_MPI, Case, Exercise, Outcome
+from mpiwatch.report import counted
+
+# Exercise 7.7
+
+
+def reduce_scatter_overlapped(comm, backward, counts):
+    """Run the backward pass; return this rank's chunk of each layer's mean gradient, as a dict by layer.
+
+    `backward(ready)` calls ready(k, gradient) as soon as the gradient of layer k is complete, the last layer
+    first. `gradient` is a flat array that nobody else keeps. Of its values, counts[k][r] belong to rank r.
+    """
+    chunks, under_way = {}, []
+
+    def ready(k, gradient):
+        gradient /= comm.size
+        chunks[k] = np.empty(counts[k][comm.rank], gradient.dtype)
+        request = comm.Ireduce_scatter(gradient, chunks[k], counts[k])
+        under_way.append((request, gradient))  # MPI reads the gradient until the request is complete
+        under_way[:] = [pair for pair in under_way if not pair[0].Test()]
+
+    backward(ready)
+    for request, _ in under_way:
+        request.Wait()
+    return chunks
+
+
+# The last case has enough layers to show which gradients stay in memory.
+SIZES = (1, (4,)), (2, (4, 6)), (3, (7, 10, 3)), (4, (8, 3, 13, 6, 9))  # ranks, values of each layer
+
+
+def counts_of(n: int, p: int) -> list[int]:
+    return [len(chunk) for chunk in np.array_split(np.empty(n), p)]
+
+
+def layer_label(p: int, sizes: Sequence[int], dtype: str) -> str:
+    return f"{counted(p, 'rank')}, layers of {', '.join(map(str, sizes))} values, {dtype}"
+
+
+def own_gradients(sizes: Sequence[int], rank: int, dtype: str) -> list[np.ndarray]:
+    return [(np.arange(1, n + 1) * 10.0**rank + k).astype(dtype) for k, n in enumerate(sizes)]
+
+
+def gradient_cases() -> Iterator[Case]:
+    for (p, sizes), dtype in zip(SIZES, ("float32", "float64", "float32", "float32"), strict=True):
+        counts = [counts_of(n, p) for n in sizes]
+        arguments = [(wraps.LayersBackward(own_gradients(sizes, r, dtype)), counts) for r in range(p)]
+        yield Case(layer_label(p, sizes, dtype), tuple(arguments))
+
+
+def look_at_chunks(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    of_ranks = [backward.gradients for backward, _ in case.arguments]
+    counts = case.arguments[0][1]
+    for rank, outcome in enumerate(outcomes):
+        sums = []
+        for k, gradients in enumerate(zip(*of_ranks, strict=True)):
+            start = sum(counts[k][:rank])
+            sums.append(np.sum(gradients, axis=0)[start : start + counts[k][rank]])
+        fault = fault_of_pass(outcome.arguments[0], len(counts), case.ranks)
+        if fault := fault or fault_of_chunks(outcome.result, sums, case.ranks):
+            return f"rank {rank}: {fault}"
+    return None
+
+
+def fault_of_pass(notes: dict[str, Any], layers: int, p: int) -> str | None:
+    late = {*range(layers)} - {*notes["started"]}
+    places = late, notes["freed"], notes["views"], notes["kept"]
+    missing, freed, view, kept = (max(found, default=0) for found in places)
+    faults = (
+        (notes["at"] is None, "`backward` was never called"),
+        (notes["waits"], "it waits inside `ready`, so the backward pass stands still: wait at the end"),
+        (late, f"the reduce-scatter of layer {missing} was not started in `ready`, with `Ireduce_scatter`"),
+        (
+            any(notes["pending"]),
+            "the function returned while a reduce-scatter was under way: wait for all requests",
+        ),
+        (
+            p > 1 and not notes["tests"],
+            "`ready` calls no request's own Test(), so it cannot know what it may drop, and the MPI "
+            "library may make no progress",
+        ),
+        (
+            notes["freed"],
+            f"the gradient of layer {freed} is freed while MPI still reads it: keep a reference to it until "
+            "its request is complete",
+        ),
+        (
+            notes["views"],
+            f"the chunk of layer {view} is a view of the whole gradient, which so stays in memory: receive "
+            "into an array of the chunk's length",
+        ),
+        (
+            notes["kept"],
+            f"the whole gradient of layer {kept} is still in memory after its reduce-scatter: keep no "
+            "reference to it",
+        ),
+    )
+    return next((fault for is_there, fault in faults if is_there), None)
+
+
+def fault_of_chunks(result: Any, sums: Sequence[np.ndarray], p: int) -> str | None:
+    if not isinstance(result, dict) or sorted(result) != list(range(len(sums))):
+        return f"expected a dict with the layers 0 to {len(sums) - 1} as keys, got {result!r:.60}"
+    for k, total in enumerate(sums):
+        wrong = difference(result[k], total / total.dtype.type(p), 1e-5, f"the chunk of layer {k}")
+        if wrong and not difference(result[k], total, 1e-5):
+            return f"the chunk of layer {k} holds the sum over the ranks: divide by their number"
+        if wrong and not difference(result[k], total / total.dtype.type(p * p), 1e-5):
+            return f"the chunk of layer {k} is divided by the number of ranks twice"
+        if wrong:
+            return wrong
+    return None
+
+
+REDUCE_SCATTER_OVERLAPPED = Exercise(
+    reference=reduce_scatter_overlapped,
+    title="Sharded gradients (ZeRO-2)",
+    difficulty=3,
+    minutes=15,
+    cases=gradient_cases,
+    many_are_right=True,
+    mistakes={
+        "… not started in `ready`": """
+def reduce_scatter_overlapped(comm, backward, counts):
+    gradients, chunks = {}, {}
+    backward(gradients.__setitem__)
+    for k, gradient in gradients.items():
+        chunks[k] = np.empty(counts[k][comm.rank], gradient.dtype)
+        comm.Ireduce_scatter(gradient / comm.size, chunks[k], counts[k]).Wait()
+    return chunks
+""",
+        "… stands still": {"pair[0].Test()": "pair[0].Wait()"},
+        "… under way": {"    for request, _ in under_way:\n        request.Wait()\n": ""},
+        "… no request's own Test()": {
+            "        under_way[:] = [pair for pair in under_way if not pair[0].Test()]\n": ""
+        },
+        "… is freed while MPI still reads it": {"(request, gradient))": "(request, None))"},
+        "… holds the sum": {"        gradient /= comm.size\n": ""},
+        "… twice": {"    return chunks": "    return {k: chunk / comm.size for k, chunk in chunks.items()}"},
+        "… is a view of the whole gradient": {
+            "np.empty(counts[k][comm.rank], gradient.dtype)": "gradient[: counts[k][comm.rank]]",
+            "Ireduce_scatter(gradient, chunks[k], counts": "Ireduce_scatter(MPI.IN_PLACE, gradient, counts",
+        },
+        "… still in memory after its reduce-scatter": {
+            "chunks, under_way = {}, []": "chunks, under_way, gradients = {}, [], []",
+            "chunks[k] = np": "gradients.append(gradient)\n        chunks[k] = np",
+        },
+        "… it calls `comm.Iallreduce`": {
+            "np.empty(counts[k][comm.rank], gradient.dtype)": (
+                "np.array_split(gradient, comm.size)[comm.rank]"
+            ),
+            "comm.Ireduce_scatter(gradient, chunks[k], counts[k])": "comm.Iallreduce(MPI.IN_PLACE, gradient)",
+        },
+        "… expected a dict": {"    return chunks": "    return list(chunks.values())"},
+        "… `backward` was never called": {"    backward(ready)\n": ""},
+    },
+    look=look_at_chunks,
+    on_ranks=True,
+    wrap=wraps.noting_layers,
+    forbidden=("Allreduce", "allreduce", "Iallreduce", "Reduce", "Ireduce"),
+    prelude=WITH_MPI,
+    hints=(
+        "As in exercise 7.4, define a function inside yours: `ready(k, gradient)`. It starts the "
+        "reduce-scatter of this layer, and tests those that are under way.",
+        "The reduce-scatter receives into an array of this rank's chunk alone, "
+        "`np.empty(counts[k][comm.rank], gradient.dtype)`. Keep pairs (request, gradient) in a list, "
+        "and drop each pair whose request is complete: "
+        "`under_way[:] = [pair for pair in under_way if not pair[0].Test()]`.",
+        "`request = comm.Ireduce_scatter(gradient, chunks[k], counts[k])`, after `gradient /= comm.size`. "
+        "When `backward(ready)` has returned, call Wait() of each request that is left.",
+    ),
+)
+
+
+# Exercise 7.8
+
+
+def gather_ahead(comm, chunks, counts, order, use):
+    """Call use(k, params) for each layer k in `order`, with the layer's parameters gathered from all ranks.
+
+    chunks[k] is this rank's chunk of layer k's parameters, and counts[k][r] the number of values of rank r's
+    chunk. While `use` computes with one layer, the gather of the next one in `order` is under way. No more
+    than these two layers are whole at any time.
+    """
+    order = list(order)
+
+    def start(k):
+        whole = np.empty(sum(counts[k]), chunks[k].dtype)
+        return whole, comm.Iallgatherv(chunks[k], [whole, counts[k]])
+
+    ahead = start(order[0])
+    for place, k in enumerate(order):
+        params, request = ahead  # the layer before is no longer referenced: its memory is free
+        if place + 1 < len(order):
+            ahead = start(order[place + 1])
+        request.Wait()
+        use(k, params)
+
+
+def parameter_cases() -> Iterator[Case]:
+    for (p, sizes), dtype in zip(SIZES, ("float64", "float32", "float32", "float32"), strict=True):
+        for backward in (False, True)[: len(sizes)]:
+            order = sorted(range(len(sizes)), reverse=backward)
+            counts = [counts_of(n, p) for n in sizes]
+            arguments: list[tuple[Any, ...]] = []
+            for rank in range(p):
+                chunks = [np.array_split(each, p)[rank].copy() for each in parameters(sizes, dtype)]
+                arguments.append((chunks, counts, order, wraps.LayersUsed()))
+            yield Case(f"{layer_label(p, sizes, dtype)}, order {order}", tuple(arguments))
+
+
+def parameters(sizes: Sequence[int], dtype: str) -> list[np.ndarray]:
+    return [(100 * k + np.arange(n)).astype(dtype) for k, n in enumerate(sizes)]
+
+
+def look_at_uses(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    chunks = [arguments[0] for arguments in case.arguments]
+    whole = [np.concatenate(each) for each in zip(*chunks, strict=True)]
+    for rank, outcome in enumerate(outcomes):
+        order, notes = case.arguments[0][2], outcome.arguments[3]
+        fault = fault_of_uses(notes["uses"], order, whole)
+        if not fault and any(notes["pending"]):
+            fault = "the function returned while a gather was under way: start none after the last layer"
+        if fault:
+            return f"rank {rank}: {fault}"
+    return None
+
+
+def fault_of_uses(uses: Sequence[dict[str, Any]], order: list[int], whole: list[np.ndarray]) -> str | None:
+    for place, note in enumerate(uses):
+        k, ahead, alive = (note[name] for name in ("k", "ahead", "alive"))
+        if place >= len(order) or k != order[place]:
+            wanted = f"layer {order[place]}" if place < len(order) else "no more calls"
+            return f"call {place + 1} of `use` is for layer {k}, expected {wanted}: follow `order`"
+        if not note["complete"]:
+            return f"`use` gets layer {k} while its gather is under way: wait for its request first"
+        if wrong := difference(note["params"], whole[k], 0.0, f"for layer {k}, `params`"):
+            others = [j for j, each in enumerate(whole) if not difference(note["params"], each, 0.0)]
+            return f"`use` gets the parameters of layer {others[0]} for layer {k}" if others else wrong
+        faults = {
+            "no gather is under way: start the next layer's before you call `use`": (
+                ahead < 1 and place + 1 < len(order)
+            ),
+            f"{ahead} more are gathered: start only the next one's gather": ahead > 1,
+            f"{alive} layers are in memory: keep no reference to those that have been used": alive > 2,
+        }
+        if found := next((fault for fault, is_there in faults.items() if is_there), None):
+            return f"while `use` has layer {k}, {found}"
+    return f"`use` was called for {len(uses)} of {len(order)} layers" if len(uses) < len(order) else None
+
+
+GATHER_AHEAD = Exercise(
+    reference=gather_ahead,
+    title="Sharded parameters (ZeRO-3)",
+    difficulty=4,
+    minutes=20,
+    cases=parameter_cases,
+    many_are_right=True,
+    mistakes={
+        "… no gather is under way": """
+def gather_ahead(comm, chunks, counts, order, use):
+    for k in order:
+        params = np.empty(sum(counts[k]), chunks[k].dtype)
+        comm.Allgatherv(chunks[k], [params, counts[k]])
+        use(k, params)
+""",
+        "… start only the next one": """
+def gather_ahead(comm, chunks, counts, order, use):
+    gathers = {}
+    for k in order:
+        whole = np.empty(sum(counts[k]), chunks[k].dtype)
+        gathers[k] = whole, comm.Iallgatherv(chunks[k], [whole, counts[k]])
+    for k in order:
+        whole, request = gathers.pop(k)
+        request.Wait()
+        use(k, whole)
+""",
+        "… layers are in memory": {
+            "    ahead = start(order[0])": "    used = []\n    ahead = start(order[0])",
+            "        use(k, params)": "        use(k, params)\n        used.append(params)",
+        },
+        "… while its gather is under way": {"        request.Wait()\n": ""},
+        "… follow `order`": {"order = list(order)": "order = list(range(len(chunks)))"},
+        "… gets the parameters of layer": {"start(order[place + 1])": "start((k + 1) % len(chunks))"},
+        "… start none after the last layer": {
+            "        if place + 1 < len(order):\n            ahead = start(order[place + 1])\n": (
+                "        ahead = start(order[(place + 1) % len(order)])\n"
+            )
+        },
+        "… `params` has shape": {"use(k, params)": "use(k, chunks[k])"},
+        "… `use` was called for": {"in enumerate(order)": "in enumerate(order[:-1])"},
+    },
+    look=look_at_uses,
+    on_ranks=True,
+    wrap=wraps.noting_layers,
+    prelude=WITH_MPI,
+    hints=(
+        "Write a function `start(k)` inside yours: it makes an array for the whole layer, starts the gather "
+        "and returns both the array and the request.",
+        "`comm.Iallgatherv(chunks[k], [whole, counts[k]])` starts the gather. Call `start` for the first "
+        "layer before the loop. In the loop: start the next layer, wait for this one, use it.",
+        "Two pairs of names are enough: `params, request = ahead`, then `ahead = start(order[place + 1])`, "
+        "if there is a next layer. Giving a name a new value drops the old array.",
+    ),
+)
+
+
+QUESTIONS = {
+    "07b-last-layer": "The gather of the last layer before its backward pass: it has just been dropped. "
+    "Without it, a step has one exposed gather less and less traffic. The memory does not "
+    "grow: two layers may be whole.",
+    "07b-slow-link": "Whole gradients wait for the link, in the end those of nearly all layers. "
+    "Let the backward pass wait as long as, say, two reduce-scatters are under way. This costs no time: the "
+    "backward pass would wait for the link at its end anyway. `labkit train` does so.",
+}
