@@ -46,7 +46,11 @@ MPI_MODULE = "mpi4py.MPI"
 
 def call_after_init(function: Callable[[], None]) -> None:
     """Call the function once, in the program's main thread, when MPI has been initialised."""
-    sys.meta_path.insert(0, _Finder(function))
+    finder = _Finder(function)
+    if MPI_MODULE in sys.modules:  # without being initialised, by the process that has forked this one
+        finder.wait_for_init(sys.modules[MPI_MODULE])
+    else:
+        sys.meta_path.insert(0, finder)
 
 
 class _Finder(MetaPathFinder):
@@ -72,8 +76,12 @@ class _Finder(MetaPathFinder):
         if module.Is_initialized():
             self.function()
         else:
-            for name in "Init", "Init_thread":
-                setattr(module, name, self._then_calling(getattr(module, name)))
+            self.wait_for_init(module)
+
+    def wait_for_init(self, module: Any) -> None:
+        """Call the function after MPI_Init."""
+        for name in "Init", "Init_thread":
+            setattr(module, name, self._then_calling(getattr(module, name)))
 
     def _then_calling(self, init: Callable[..., Any]) -> Callable[..., Any]:
         def init_and_watch(*arguments: Any, **named: Any) -> Any:

@@ -8,6 +8,7 @@ import sys
 
 from traitlets.config import Application
 
+from labkit import forking
 from labkit.cluster.clusters import install_settings
 from labkit.cluster.supervisor import supervised
 from mpiwatch import launch
@@ -25,7 +26,7 @@ c.Cluster.n = 4
 # This environment's mpiexec. Another MPI's would start n worlds of one rank.
 c.MPILauncher.mpi_cmd = [*supervised("engines"), launch.mpiexec()]
 # Each engine has an exit recorder as its parent, which tells which rank died first.
-c.EngineLauncher.engine_cmd = [sys.executable, "-m", "labkit.cluster.engine"]
+c.EngineLauncher.engine_cmd = [*forking.stand_in(), "labkit.cluster.engine"]
 # These ranks need no network, which also saves Open MPI a second of looking for a fast one.
 c.MPILauncher.environment = {**launch.settings(), **launch.one_machine()}
 c.Cluster.controller_launcher_class = "supervised"

@@ -193,9 +193,9 @@ class Attempt:
     def wait_for_ranks(self, answer_s: float) -> list[RankInfo]:
         """Wait until n ranks answer; return what they report, by engine id.
 
-        A client does not learn of engines that register while it connects, so a client that misses engines
-        for RECONNECT_S is replaced. Dead engines of a cluster that was found are started again. The time that
-        a SLURM job waits in the queue does not count.
+        A client does not learn of engines that register or end while it connects, so a client that misses
+        engines for RECONNECT_S is replaced. Dead engines of a cluster that was found are started again. The
+        time that a SLURM job waits in the queue does not count.
 
         Raise NoAnswer if engines that were there before do not answer within `answer_s`, ClusterError if not
         all n engines are up by the deadline.
@@ -223,20 +223,25 @@ class Attempt:
                     waited += wait
                     if revive and waited >= answer_s and are_engines_running(self.cluster):
                         raise NoAnswer(n, waited, result) from None
-            elif not self.client.ids and not are_engines_running(self.cluster):
+            if have_engines_ended(self.cluster) or not (self.client.ids or are_engines_running(self.cluster)):
                 if not revive:
                     break
                 self.cluster.stop_engines_sync()
                 self.cluster.start_engines_sync(n)
                 revive = False
-            elif time.monotonic() > reconnect:
+                reconnect = self.renew_client()  # the old one may know engines that ended while it connected
+            elif len(self.client.ids) < n and time.monotonic() > reconnect:
                 if revive and has_lost_a_rank(self.cluster):
                     self.end_engines()
-                self.client.close()
-                self.client = client_of(self.cluster)
-                reconnect = time.monotonic() + RECONNECT_S
+                reconnect = self.renew_client()
             time.sleep(POLL_S)
         raise self.too_few(queue.job.failure())
+
+    def renew_client(self) -> float:
+        """Replace the client by a new one; return when to do so again if engines are still missing."""
+        self.client.close()
+        self.client = client_of(self.cluster)
+        return time.monotonic() + RECONNECT_S
 
     def too_few(self, why: str) -> ClusterError:
         """Return the error for engines that are not up by the deadline, if SLURM does not know why."""
@@ -260,7 +265,8 @@ class Attempt:
             lambda: not (client.ids and are_engines_running(cluster)), self.deadline - time.monotonic()
         )
         cluster.stop_engines_sync()
-        wait_until(lambda: not client.ids, self.deadline - time.monotonic())
+        # Not until the deadline: a client does not learn of engines that ended while it connected.
+        wait_until(lambda: not client.ids, min(ANSWER_S, self.deadline - time.monotonic()))
 
     def install(self, deadline_s: float, strict: bool) -> tuple[str, list[str]]:
         """Give the ranks their names; return the flight recorder's path, and the names that were cleared.
@@ -361,6 +367,11 @@ def are_engines_running(cluster: ipp.Cluster) -> bool:
         if engines.running if process is None else clusters.is_running(process):
             return True
     return False
+
+
+def have_engines_ended(cluster: ipp.Cluster) -> bool:
+    """Return whether the processes of all sets of engines have ended, as far as this machine knows."""
+    return bool(private.engine_sets(cluster)) and not are_engines_running(cluster)
 
 
 def has_lost_a_rank(cluster: ipp.Cluster) -> bool:

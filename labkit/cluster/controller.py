@@ -7,6 +7,9 @@ starts child processes that listen on them about a second later. If another prog
 its listener is missing, without any message: without the heartbeat's listener, engines wait half a minute and
 end.
 
+Its heart monitor pings the engines ten times a second (cluster_profiles/mpi), because an engine registers at
+the next ping. This one does so once a second while all is quiet: pings are what idle engines compute most of.
+
 With the option `--IPController.engine_transport=ipc`, engines reach the controller through the file system:
 engines on hosts (`labkit hosts`) have another network. Clients connect as usual.
 """
@@ -19,7 +22,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from ipyparallel.controller import heartmonitor
 from ipyparallel.controller.app import IPController
+
+QUIET_MS = 1000  # between pings while no engine comes or ends
+CHANGING_S = 10.0  # since an engine came or ended
+FEW_MISSES = 3  # of an engine on a busy machine; one that has ended misses all
 
 
 class Controller(IPController):
@@ -74,6 +82,27 @@ class Controller(IPController):
         head, separator, number = url.rpartition("-")
         return f"{head}:{number}" if separator and url.startswith("ipc:") else url
 
+
+class HeartMonitor(heartmonitor.HeartMonitor):
+    """Ping less often while all engines respond.
+
+    `beat` and `caller` are not documented (see tests/cluster/test_ipyparallel_private.py).
+    """
+
+    changed = 0.0  # in seconds of its lifetime
+
+    def beat(self) -> None:
+        """Ping the engines."""
+        before = set(self.hearts)
+        super().beat()
+        misses = max(self.on_probation.values(), default=0)
+        if before != self.hearts or misses > FEW_MISSES or not self.hearts:
+            self.changed = self.lifetime
+        is_quiet = self.lifetime - self.changed > CHANGING_S
+        self.caller.callback_time = max(QUIET_MS, self.period) if is_quiet else self.period
+
+
+heartmonitor.HeartMonitor = HeartMonitor
 
 if __name__ == "__main__":
     Controller.launch_instance()

@@ -10,21 +10,32 @@ learns of a death when the recorder ends in turn, that is after the record is wr
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import signal
 import sys
 from typing import Any
 
+from labkit import forking
 from labkit.cluster.supervisor import files_of_this_cluster
 from labkit.hosts.namespaces import TOKEN
 from mpiwatch.processes import die_with_parent, die_with_proxy, sweep_after_this_job
 
 FORWARDED = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2
+IMPORTED = (
+    *("ipykernel.debugger", "ipyparallel.engine.app", "ipyparallel.engine.nanny"),
+    *("IPython.core.completerlib", "IPython.core.oinspect", "IPython.extensions.storemagic", "sqlite3"),
+    *("tornado.platform.asyncio", "tornado.queues"),
+    *("labkit.cluster.engine_setup", "mpiwatch.communicators", "numpy.random"),
+)
 
 
 def main() -> None:
     """Run an engine; append a line with its pid and exit code to the cluster's file of exits."""
+    if sys.argv[1:] == [forking.SERVE]:
+        import_all()
+        sys.argv[1:] = forking.serve()[1:]
     recorder = os.getpid()
     die_with_proxy()
     by_ssh = os.path.basename(os.environ.get("IPP_PROFILE_DIR", "")) == "profile_ssh"
@@ -53,6 +64,17 @@ def main() -> None:
     os._exit(code if code >= 0 else 128 - code)
 
 
+def import_all() -> None:
+    """Import what an engine needs, without initialising MPI: each engine does that after it is forked."""
+    import mpi4py  # noqa: PLC0415
+
+    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+    sys.modules["debugpy"] = None  # type: ignore[assignment]  # no engine has a debugger; it takes long to import
+    for module in IMPORTED:
+        importlib.import_module(module)
+    del sys.modules["debugpy"]
+
+
 def run_engine() -> None:
     """Run an ipyparallel engine; the command line is ipyparallel's.
 
@@ -63,6 +85,8 @@ def run_engine() -> None:
     from ipyparallel.engine import app  # noqa: PLC0415  (the exit recorder stays small)
 
     app.start_nanny = fork_nanny()  # now, before MPI, threads and sockets exist
+    if (mpi := sys.modules.get("mpi4py.MPI")) is not None:  # else the engine initialises it as it imports it
+        mpi.Init_thread()
     app.main()
 
 

@@ -19,14 +19,16 @@ import glob
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 
 if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
+from labkit import forking
 from mpiwatch import processes
-from mpiwatch.processes import alive, run_by_path, supervise
+from mpiwatch.processes import LINUX, alive, die_with_parent, run_by_path, supervise
 
 GRACE_S = {"controller": 2.0, "engines": 2.0, "job": 35.0}  # from SIGTERM to SIGKILL; ipyparallel has 5 s
 
@@ -126,6 +128,17 @@ def files_to_remove(role: str, watched: int, command: int, *, stopped: bool = Fa
     return found
 
 
+def start_forks() -> None:
+    """Start the process that forks this machine's engines."""
+    me = os.getpid()
+    with forking.listen() as listener:
+        subprocess.Popen(
+            [sys.executable, "-m", "labkit.cluster.engine", forking.SERVE],
+            stdin=listener.fileno(),
+            preexec_fn=lambda: die_with_parent(signal.SIGKILL, me),  # noqa: PLW1509
+        )
+
+
 def main(arguments: list[str]) -> int:
     """Run the command line; return its exit status."""
     role, starter, *command = arguments
@@ -134,6 +147,8 @@ def main(arguments: list[str]) -> int:
     # Engines must not read the files of a controller that a power cut ended, and the exits of the engines
     # before them are not theirs.
     processes.remove([files["client"], files["engine"]] if role == "controller" else [files["exits"]])
+    if role == "engines" and command[0] != sys.executable and LINUX:  # no launcher of other machines
+        start_forks()
     return supervise(
         command,
         watched,

@@ -7,6 +7,8 @@ import json
 import linecache
 import os
 import re
+import select
+import subprocess
 import sys
 import textwrap
 import threading
@@ -21,14 +23,17 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
-from labkit.children import ChildError, run_child
+from labkit.children import ChildError, end, run_child
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, START_S, clean_environment, scratch_folder
 from labkit.exercises.transport import Unreadable, read_bytes
+from mpiwatch.processes import supervised
 from mpiwatch.report import COLUMNS, counted, wrapped
 from mpiwatch.snapshot import is_cell
 
+JUDGE = sys.executable, "-m", "labkit.exercises.judge"
+READY_S = 5.0  # for a process that has given a verdict to end what has judged
 PRINTED_LINES = 10
 PRINTED_COLUMNS = COLUMNS - len("[stdout:0] ")  # with which `%%px` marks what rank 0 prints
 USE = "the notebook uses the reference"
@@ -208,12 +213,77 @@ def judge_text(
     with scratch_folder() as folder, following(folder):
         request = {"name": exercise.name, "text": text, "sandboxed": sandboxed}
         (folder / "request.json").write_text(json.dumps(request))
-        command = [sys.executable, "-m", "labkit.exercises.judge", str(folder)]
         try:
-            done = run_child(command, deadline_s=limit, environment=clean_environment())
-            return Verdict(**json.loads(done.stdout))
+            if sandboxed or sys.platform != "linux":
+                done = run_child([*JUDGE, str(folder)], deadline_s=limit, environment=clean_environment())
+                return Verdict(**json.loads(done.stdout))
+            return Verdict(**json.loads(_asked(folder, limit)))
         except (ChildError, OSError, ValueError, TypeError) as error:
             return Verdict(False, str(error), check_failed=True)
+
+
+class Judges:
+    """A process that has imported what a check needs, and forks a judge for each request."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment, self.is_ready = environment, True
+        self.process = subprocess.Popen(
+            [*supervised(), *JUDGE],
+            bufsize=0,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def ask(self, folder: Path, limit_s: float) -> str:
+        """Return the verdict on the request in a folder, as JSON.
+
+        Raise ChildError if there is none in time.
+        """
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{folder}\n".encode())
+        self.is_ready = False
+        return self._line(limit_s)
+
+    def can_take_another(self) -> bool:
+        """Return whether the process is as it was before the last request: it has ended that judge."""
+        with suppress(ChildError):
+            self.is_ready = self.is_ready or self._line(READY_S) == "\n"
+        return self.is_ready and self.process.poll() is None
+
+    def _line(self, limit_s: float) -> str:
+        assert self.process.stdout is not None
+        end_at, line = time.monotonic() + limit_s, b""
+        while not line.endswith(b"\n"):
+            left_s = end_at - time.monotonic()
+            if left_s <= 0 or not select.select([self.process.stdout], [], [], left_s)[0]:
+                raise ChildError(f"the judge did not answer within {limit_s:g} s")
+            byte = os.read(self.process.stdout.fileno(), 1)  # at most one line: the next is not asked for yet
+            if not byte:
+                raise ChildError("the judge has ended without a verdict")
+            line += byte
+        return line.decode()
+
+
+_idle: list[Judges] = []  # `check` may run in several threads
+os.register_at_fork(after_in_child=_idle.clear)
+
+
+def _asked(folder: Path, limit_s: float) -> str:
+    """Return the verdict on the request in a folder, as JSON."""
+    environment = clean_environment()
+    while True:
+        judges = _idle.pop() if _idle else Judges(environment)
+        try:
+            if judges.environment == environment and judges.can_take_another():
+                answer = judges.ask(folder, limit_s)
+                _idle.append(judges)
+                return answer
+        except BaseException:
+            end(judges.process)
+            raise
+        end(judges.process)
 
 
 def grade_text(exercise: Exercise, text: str, *, sandboxed: bool) -> Verdict:

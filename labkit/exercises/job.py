@@ -226,6 +226,8 @@ class _Ranks(_OneProcess):
     def __init__(self) -> None:
         from mpi4py import MPI
 
+        if not MPI.Is_initialized():  # the process that has forked this one has loaded it only
+            MPI.Init_thread()
         from labkit.comm import CountingComm
         from labkit.exercises.recording import Calls, recording
 

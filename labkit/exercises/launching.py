@@ -6,27 +6,30 @@ import json
 import os
 import pickle
 import re
+import runpy
 import secrets
 import shutil
+import signal
 import site
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from labkit import forking
 from labkit.children import end
 from labkit.exercises import sandbox, transport
 from labkit.exercises.exercise import Case, Exercise
 from labkit.exercises.limits import FILE_BYTES, PROCESSES, processes
 from mpiwatch import launch
 from mpiwatch.launch import Options, command_line
-from mpiwatch.processes import is_mpich, supervised
+from mpiwatch.processes import GRACE_S, die_with_parent, end_signal, is_mpich, supervise, supervised
 
 START_S = 60.0  # for all ranks to start; a second on an idle machine
 EXTRA_S = 50.0  # beyond a deadline, for ranks that sleep or wait for a core
@@ -96,6 +99,84 @@ class _Output:
                     time.sleep(POLL_S)  # the job is about to be ended
 
 
+class Supervisor:
+    """The supervisor of a job, forked before this process knows an answer; below it, the job is forked, too.
+
+    It has imported what a job needs, and waits for the job's command. It has the methods of a
+    `subprocess.Popen` that a `Job` uses.
+    """
+
+    def __init__(self) -> None:
+        starter = os.getpid()
+        (order, self._order), (output, own_output) = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+            os.dup2(own_output, 1)
+            os.dup2(own_output, 2)
+            os.dup2(order, 3)
+            os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # above all, the file that takes the verdict
+            _supervise_job(starter)
+        os.close(order)
+        os.close(own_output)
+        self.stdout = open(output, "rb")  # noqa: SIM115  (as long as the process)
+        self.returncode: int | None = None
+
+    def start(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        """Start a command in a folder."""
+        with open(self._order, "wb") as file:
+            file.write(pickle.dumps((list(command), str(folder), dict(environment))))
+
+    def poll(self) -> int | None:
+        """Return the exit status; None if the process runs."""
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float) -> None:
+        """Wait for the end; raise subprocess.TimeoutExpired if it does not come in time."""
+        end_at = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > end_at:
+                raise subprocess.TimeoutExpired("the supervisor of a job", timeout)
+            time.sleep(LEAST_POLL_S)
+
+    def terminate(self) -> None:
+        """Have the process end its job, and then itself."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the process."""
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def _supervise_job(starter: int) -> NoReturn:
+    """Wait for a command; supervise it, and be the processes that it has forked. File 3 gives the command."""
+    with open(3, "rb") as file:
+        order = file.read()
+    if not order:
+        os._exit(0)
+    os.setsid()
+    command, folder, environment = pickle.loads(order)  # from the judge
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    me = os.getpid()
+    listener = forking.listen()
+    if os.fork() == 0:
+        die_with_parent(signal.SIGKILL, me)
+        os.dup2(listener.fileno(), 0)
+        listener.close()
+        sys.argv[:] = forking.serve()
+        sys.path[0] = os.getcwd()
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        sys.exit()
+    listener.close()
+    os._exit(supervise(command, starter, GRACE_S, end_signal(command[0]), lambda pid, stopped: []))
+
+
 class Job:
     """A job on this machine, which runs students' cells and their function on cases; a context manager.
 
@@ -104,7 +185,14 @@ class Job:
     OSError if the job cannot be started.
     """
 
-    def __init__(self, folder: Path, exercise: Exercise, cases: Sequence[Case], texts: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        exercise: Exercise,
+        cases: Sequence[Case],
+        texts: int = 1,
+        supervisor: Supervisor | None = None,
+    ) -> None:
         self.exercise, self.folder = exercise, folder / "job"
         self.ranks = max(case.ranks for case in cases) if exercise.on_ranks else 1
         (self.folder / "work").mkdir(parents=True)
@@ -114,12 +202,12 @@ class Job:
         task["processes"] = PROCESSES if sandbox.in_use else processes()
         (self.folder / "task").write_bytes(pickle.dumps(task))
         self.report = self.folder / "report.json"
-        words = JOB, str(self.folder)
+        words = [JOB, str(self.folder)]
         if exercise.on_ranks:
-            watched = command_line(Options(words, True, HANG_S, json=str(self.report)))
-            command = [*mpiexec(), "-n", str(self.ranks), *watched]
-        else:
-            command = [sys.executable, "-m", *words]
+            words = command_line(Options(tuple(words), True, HANG_S, json=str(self.report)))[2:]
+        python = [sys.executable, "-m"] if supervisor is None else forking.stand_in(self.ranks)
+        start = [*mpiexec(), "-n", str(self.ranks)] if exercise.on_ranks else []
+        command = [*start, *python, *words]
         environment = {**clean_environment(), "HOME": str(self.folder / "work")}
         if sandbox.in_use:
             # It begins with the job's program and what the exercise gives it: pickles hold modules' names.
@@ -133,15 +221,19 @@ class Job:
         self.requests = 0
         self.limit_s = START_S  # besides the time that a request may take
         self.directory = os.open(self.folder, os.O_RDONLY)
-        self.process = subprocess.Popen(
-            [*supervised(), *command],
-            cwd=self.folder / "work",
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        self.process: Any = supervisor
+        if supervisor is not None:
+            supervisor.start(command, self.folder / "work", environment)
+        else:
+            self.process = subprocess.Popen(
+                [*supervised(), *command],
+                cwd=self.folder / "work",
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self.output = _Output(self.process.stdout)
 
     def __enter__(self) -> Job:

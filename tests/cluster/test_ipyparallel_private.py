@@ -25,6 +25,7 @@ import zmq
 from ipyparallel.client import view
 from ipyparallel.client.magics import ParallelMagics
 from ipyparallel.cluster.launcher import LocalProcessLauncher, MPILauncher
+from ipyparallel.controller import heartmonitor
 from ipyparallel.controller.app import IPController
 from ipyparallel.engine import app, nanny
 from ipyparallel.engine.kernel import IPythonParallelKernel
@@ -32,7 +33,7 @@ from ipyparallel.error import CompositeError, RemoteError
 from IPython.core.interactiveshell import InteractiveShell
 
 from labkit.cluster import ipyparallel_private as private
-from labkit.cluster.controller import Controller
+from labkit.cluster.controller import Controller, HeartMonitor
 from labkit.cluster.failures import Failure, failures_in
 from labkit.cluster.magics import RankMagics
 
@@ -149,6 +150,15 @@ def test_only_the_listener_can_use_a_chosen_port() -> None:
         controller.ports = [port]
         with pytest.raises(OSError, match=f"in use .port {port}"):
             controller.next_port()
+
+
+def test_the_heart_monitor_is_the_replaced_one() -> None:
+    assert (
+        "HeartMonitor" in heartmonitor._setup_heartmonitor.__code__.co_names
+    )  # labkit/cluster/controller.py
+    assert heartmonitor.HeartMonitor is HeartMonitor
+    start = inspect.getsource(HeartMonitor.start)
+    assert "self.caller = ioloop.PeriodicCallback(self.beat, self.period)" in start
 
 
 def test_the_engine_starts_its_nanny_through_the_replaced_function() -> None:

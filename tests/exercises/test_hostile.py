@@ -135,6 +135,22 @@ def test_an_attack_does_not_pass(name: str, sandboxed: bool, outside: Path, port
     assert not left
 
 
+AGAINST_THE_NEXT = {
+    "patches NumPy": "import numpy as np\nnp.matmul = np.ndarray = np.dot = np.sum = None\n",
+    "ends what forks judges": hostile.VERDICT + "import signal\nos.kill(ancestors()[-2], signal.SIGKILL)\n",
+    "stops what forks judges": hostile.VERDICT + "import signal\nos.kill(ancestors()[-2], signal.SIGSTOP)\n",
+}
+
+
+@pytest.mark.parametrize("how", [thorough(each) if "stops" in each else each for each in AGAINST_THE_NEXT])
+def test_a_submission_changes_nothing_for_the_next_check(how: str) -> None:
+    """One process forks the judges of all checks."""
+    exercise = catalogue.find(ALONE)
+    assert not checking.judge_text(exercise, f"{AGAINST_THE_NEXT[how]}{HEAD[ALONE]}    return 0\n").passed
+    found = checking.judge_text(exercise, exercise.text)
+    assert found.passed, found
+
+
 @pytest.mark.parametrize("how", ["stops itself", "computes on"])
 def test_a_submission_that_cannot_be_timed_ends(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has switched its timers off: the limit of its computing time and the judge's clock remain."""

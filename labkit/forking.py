@@ -1,0 +1,227 @@
+"""Ranks that are forked from one process, so that what they need is imported once, and not by each of them.
+
+    LABKIT_FORKS=ADDRESS mpiexec -n 4 python -I -S forking.py RANKS MODULE [ARGUMENT …]
+
+starts stand-ins. Each asks the process that listens at ADDRESS (`serve`) to fork a rank, which gets the
+stand-in's files, environment and directory, and runs the module as `python -m MODULE ARGUMENT …` does. The
+stand-in passes signals on and ends as the rank does; the rank is killed when its stand-in ends. The listener
+takes RANKS of them and then closes, so that no code of a rank can ask for more; 0 stands for any number.
+
+Where nothing listens, as on another machine, a stand-in becomes the rank and imports everything itself.
+
+A stand-in imports little of the standard library and nothing else: it is started once for each rank.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import marshal
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from contextlib import suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # a stand-in does not wait for the import
+    from typing import Any, NoReturn
+
+ADDRESS = "LABKIT_FORKS"  # the environment variable with the name of the socket
+SERVE = "--serve"  # the argument of a program that forks ranks: the listener is its standard input
+FORWARDED = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT),
+)
+LENGTH = struct.Struct("=I")
+STATUS = struct.Struct("=i")
+MOST_FILES = 64  # that a stand-in inherits
+FIRST_FREE = 256  # files of a new rank wait above this number until theirs are free
+
+
+def listen() -> socket.socket:
+    """Return a listener for the stand-ins that this process starts from now on. Linux only."""
+    listener = socket.socket(socket.AF_UNIX)
+    os.environ[ADDRESS] = f"labkit-{os.getpid()}-{os.urandom(8).hex()}"
+    listener.bind(f"\0{os.environ[ADDRESS]}")  # a name without a file: nothing to remove
+    listener.listen(64)
+    return listener
+
+
+def stand_in(ranks: int = 0) -> list[str]:
+    """Return the first words of a stand-in's command line; a module and its arguments follow."""
+    return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(ranks)]
+
+
+# The process that forks
+
+
+def serve() -> list[str]:
+    """Fork a rank for each stand-in; return in the rank, with its module and arguments.
+
+    The listener is this program's standard input. Call it in a process that has one thread and has not
+    initialised MPI. It never returns there.
+    """
+    from mpiwatch.processes import die_with_parent  # noqa: PLC0415  (a stand-in does without)
+
+    me = os.getpid()
+    woken, wake = os.pipe()
+    for file in woken, wake:
+        os.set_blocking(file, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher
+    stand_ins: dict[int, int] = {}  # the connection to each, by the pid of its rank
+    listening, left = [os.dup(0)], 0
+    devnull = os.open(os.devnull, os.O_RDWR)
+    os.dup2(devnull, 0)  # what is closed below is the last copy of the listener
+    os.close(devnull)
+    while True:
+        ready, _, _ = select.select([woken, *listening, *stand_ins.values()], [], [])
+        if woken in ready:
+            os.read(woken, 1 << 16)
+            _pass_ends_on(stand_ins)
+        for pid, file in list(stand_ins.items()):
+            if file in ready:
+                _pass_signals_on(pid, file)
+        if not set(listening) & set(ready):
+            continue
+        with socket.socket(fileno=os.dup(listening[0])) as accepting:
+            connection, _ = accepting.accept()
+        if _user_of(connection) != os.getuid():
+            connection.close()
+            continue
+        request, files = _receive(connection)
+        left = (left or request["ranks"]) - 1
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            own = [woken, wake, *listening, *stand_ins.values(), connection.detach()]
+            die_with_parent(signal.SIGKILL, me)
+            return _become_rank(request, files, own)
+        connection.sendall(STATUS.pack(pid))
+        stand_ins[pid] = connection.detach()
+        for file in files:
+            os.close(file)
+        if left == 0 and request["ranks"]:
+            os.close(listening.pop())
+
+
+def _user_of(connection: socket.socket) -> int:
+    """Return the id of the user whose process has connected."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Return a stand-in's request and copies of its files."""
+    head, files, _, _ = socket.recv_fds(connection, LENGTH.size, MOST_FILES)
+    content = connection.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL)
+    request: dict[str, Any] = marshal.loads(content)
+    return request, files
+
+
+def _become_rank(request: dict[str, Any], files: list[int], own: list[int]) -> list[str]:
+    """Take a stand-in's files, environment and directory; return its module and arguments."""
+    waiting = [fcntl.fcntl(file, fcntl.F_DUPFD, FIRST_FREE) for file in files]
+    for file in (*own, *files):
+        os.close(file)
+    for number, file in zip(request["files"], waiting, strict=True):
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["directory"])
+    if "numpy.random" in sys.modules:  # all ranks would draw the same numbers
+        sys.modules["numpy.random"].seed()
+    words: list[str] = request["words"]
+    return words
+
+
+def _pass_ends_on(stand_ins: dict[int, int]) -> None:
+    """Tell the stand-ins of ranks that have ended."""
+    while stand_ins:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid in stand_ins:
+            with (
+                socket.socket(fileno=stand_ins.pop(pid)) as connection,
+                suppress(OSError),
+            ):  # it may have ended
+                connection.sendall(STATUS.pack(os.waitstatus_to_exitcode(status)))
+
+
+def _pass_signals_on(pid: int, file: int) -> None:
+    """Send a rank the signals that its stand-in has got; SIGKILL if the stand-in has ended."""
+    try:
+        signals = os.read(file, 64)
+    except OSError:
+        signals = b""
+    for signum in signals or [signal.SIGKILL]:
+        os.kill(pid, signum)  # its pid is its own until waitpid
+
+
+# The stand-in
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Let the listener fork the rank; end as it does. Without a listener, become the rank."""
+    ranks, *words = arguments
+    connection = socket.socket(socket.AF_UNIX)
+    alone = [sys.executable, "-m", *words]
+    try:
+        connection.connect(f"\0{os.environ.pop(ADDRESS)}")
+    except (OSError, KeyError):
+        os.execv(sys.executable, alone)
+    own = {connection.fileno()}
+    files = [file for file in map(int, os.listdir("/proc/self/fd")) if file not in own and _is_open(file)]
+    request = {
+        "ranks": int(ranks),
+        "files": files,
+        "environment": dict(os.environ),
+        "directory": os.getcwd(),
+        "words": words,
+    }
+    content = marshal.dumps(request)
+    pid = end = b""
+
+    def forward(signum: int, frame: object) -> None:
+        with suppress(OSError):
+            connection.send(bytes([signum]))
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # the rank may run before the next line does
+    with suppress(OSError):  # the listener may end
+        socket.send_fds(connection, [LENGTH.pack(len(content))], files)
+        connection.sendall(content)
+    for signum in FORWARDED:
+        signal.signal(signum, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    with suppress(OSError):
+        pid = connection.recv(STATUS.size, socket.MSG_WAITALL)
+        end = connection.recv(STATUS.size, socket.MSG_WAITALL)
+    if not pid:
+        os.execv(sys.executable, alone)
+    code = STATUS.unpack(end)[0] if end else -signal.SIGKILL
+    if code < 0:
+        with suppress(OSError):  # that of SIGKILL cannot be set
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def _is_open(file: int) -> bool:
+    try:
+        return os.get_inheritable(file)
+    except OSError:  # the folder that was listed
+        return False
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,100 @@
+"""Ranks that are forked from one process: they are what their stand-ins are, and end together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit import forking
+from mpiwatch.processes import LINUX, alive
+from tests.cluster_fixtures import wait_until
+
+pytestmark = pytest.mark.skipif(not LINUX, reason="elsewhere, each rank imports everything itself")
+
+# The rank runs the code that stands where a module's name would.
+SERVER = "from labkit import forking\nimport numpy.random\nwords = forking.serve()\nexec(words[0])"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    monkeypatch.setenv(forking.ADDRESS, "")  # so that it is removed after the test
+    with forking.listen() as listener:
+        process = subprocess.Popen([sys.executable, "-c", SERVER], stdin=listener.fileno())
+    with process:
+        yield process
+        process.kill()
+
+
+def start(code: str, ranks: int = 0, **options: object) -> subprocess.Popen[str]:
+    command = [*forking.stand_in(ranks), code, "first", "second"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def pid_of(stand_in: subprocess.Popen[str]) -> int:
+    assert stand_in.stdout is not None
+    return int(stand_in.stdout.readline())
+
+
+@pytest.mark.usefixtures("server")
+def test_a_rank_has_its_stand_in_s_files_environment_and_directory(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    code = (
+        f"import os, sys; print(words[1:], os.getcwd(), os.environ['OWN'], sys.stdin.read()); "
+        f"os.write({write}, b'file'); os.closerange(3, 100); sys.exit(7)"
+    )
+    environment = {**os.environ, "OWN": "value"}
+    rank = start(code, cwd=tmp_path, env=environment, stdin=subprocess.PIPE, pass_fds=[write])
+    assert rank.communicate("input") == (f"['first', 'second'] {tmp_path} value input\n", None)
+    assert rank.returncode == 7
+    os.close(write)
+    assert os.read(read, 10) == b"file"
+    os.close(read)
+
+
+@pytest.mark.usefixtures("server")
+def test_ranks_draw_different_numbers() -> None:
+    code = "import numpy, random; print(numpy.random.rand(), random.random())"
+    drawn = {start(code).communicate()[0] for _ in range(3)}
+    assert len(drawn) == 3
+
+
+@pytest.mark.usefixtures("server")
+def test_a_stand_in_passes_signals_on_and_ends_by_the_one_that_ends_its_rank() -> None:
+    code = (
+        "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'told\\n')); "
+        "print(os.getpid(), flush=True)\nwhile True: signal.pause()"
+    )
+    rank = start(code)
+    pid_of(rank)
+    rank.send_signal(signal.SIGUSR1)
+    assert rank.stdout is not None
+    assert rank.stdout.readline() == "told\n"
+    rank.terminate()
+    assert rank.wait(60) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("killed", ["stand-in", "server"])
+def test_a_rank_ends_with_its_stand_in_and_with_the_process_that_forks(
+    killed: str, server: subprocess.Popen[bytes]
+) -> None:
+    rank = start("import os, signal; print(os.getpid(), flush=True); signal.pause()")
+    pid = pid_of(rank)
+    assert psutil.Process(pid).ppid() == server.pid
+    (server if killed == "server" else rank).kill()
+    wait_until(lambda: not alive(pid), "the rank's end")
+    assert rank.wait(60) == -signal.SIGKILL
+
+
+def test_a_listener_takes_as_many_stand_ins_as_there_are_ranks(server: subprocess.Popen[bytes]) -> None:
+    code = "import os; print(os.getppid())"
+    assert [int(start(code, 2).communicate()[0]) for _ in range(2)] == [server.pid] * 2
+    # Without a listener, the stand-in becomes the rank: Python looks for a module of this name.
+    third = start("no_module_of_this_name", 2, stderr=subprocess.PIPE)
+    assert "No module named no_module_of_this_name" in third.communicate()[1]
