@@ -374,7 +374,8 @@ def test_a_later_failing_check_leaves_the_kept_answer(monkeypatch: pytest.Monkey
         return list(range(n))[rank:]
 
     for passed, function in (True, right), (False, my_items):
-        monkeypatch.setattr(checking, "judge_text", lambda *_, passed=passed: Verdict(passed, "wrong"))
+        found = Verdict(passed, "wrong")
+        monkeypatch.setattr(checking, "judge_text", lambda *arguments, found=found, **named: found)
         checking.check(function)
     assert "[rank::size]" in record.kept()["my_items"]
     function, is_own = own("my_items")
