@@ -32,7 +32,8 @@ def ddp_hook(comm: MPI.Intracomm, algorithm: str | Averaging | Schedule | Sums =
     a little at a time (see `labkit.train.overlap`).
 
     Parameters must be on the CPU, and float32 or float64. `comm` must have the ranks of DDP's process group.
-    Every rank counts the same, as in DDP's own all-reduce. A model takes a hook of its own. Collective.
+    Every rank counts the same, as in DDP's own all-reduce. Make one hook for each model: models must not
+    share it. Collective.
     """
     begin = _begin(algorithm, comm.size)
     # Its own communicator, so that no message of the caller's own is taken for one of a bucket's.

@@ -1,8 +1,8 @@
 """Averaging that overlaps with the backward pass: bucket by bucket, while the pass goes on.
 
 The backward pass is the producer: it completes the gradient from its end to its start. A helper thread is the
-consumer: it takes one complete bucket after the other and drives its averaging, a little every
-millisecond. It runs while the main thread computes, because NumPy and BLAS hold no lock of Python's inside
+consumer: it takes one complete bucket after the other and drives its averaging, a little every few
+milliseconds. It runs while the main thread computes, because NumPy and BLAS hold no lock of Python's inside
 their functions.
 
 The lab uses a thread because going on only between layers measured worse. VGG-11, 4 hosts × 64 at 1 Gbit/s,
