@@ -461,7 +461,8 @@ class WatchedCollectives(ChannelComm):
             sent = self._pickled(sent) if name in ("scatter", "alltoall") else dumps(sent)
         self._begin(name, root, op, depth=4)
         # The watchdog tells from this form that a wrapper makes the call, not the program.
-        received = getattr(super(), CARRIERS.get(name, name))(sent, *[root] * (root != UNKNOWN))
+        rooted = [root] if "root" in given else []
+        received = getattr(super(), CARRIERS.get(name, name))(sent, *rooted)
         if name in ("bcast", "scatter"):
             return loads(received)
         if received is None:
