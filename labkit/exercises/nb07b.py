@@ -191,11 +191,10 @@ def reduce_scatter_overlapped(comm, backward, counts):
 def gather_ahead(comm, chunks, counts, order, use):
     """Call use(k, params) for each layer k in `order`, with the layer's parameters gathered from all ranks.
 
-    chunks[k] is this rank's chunk of layer k's parameters, and counts[k][r] the number of values of rank r's
-    chunk. While `use` computes with one layer, the gather of the next one in `order` is under way. No more
-    than these two layers are whole at any time.
+    `order` is a list of at least one layer. chunks[k] is this rank's chunk of layer k's parameters, and
+    counts[k][r] the number of values of rank r's chunk. While `use` computes with one layer, the gather of
+    the next one in `order` is under way. No more than these two layers are whole at any time.
     """
-    order = list(order)
 
     def start(k):
         whole = np.empty(sum(counts[k]), chunks[k].dtype)
@@ -293,7 +292,7 @@ def gather_ahead(comm, chunks, counts, order, use):
             "        use(k, params)": "        use(k, params)\n        used.append(params)",
         },
         "… while its gather is under way": {"        request.Wait()\n": ""},
-        "… follow `order`": {"order = list(order)": "order = list(range(len(chunks)))"},
+        "… follow `order`": {"in enumerate(order)": "in enumerate(range(len(chunks)))"},
         "… gets the parameters of layer": {"start(order[place + 1])": "start((k + 1) % len(chunks))"},
         "… start none after the last layer": {
             "        if place + 1 < len(order):\n            ahead = start(order[place + 1])\n": (

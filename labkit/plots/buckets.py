@@ -157,15 +157,17 @@ def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float
     )
 
 
-def memory_over_step(steps: Mapping[str, tuple[Curve, Curve]]) -> Figure:
+def memory_over_step(steps: Mapping[str, tuple[Curve, Curve, float]]) -> Figure:
     """Return the memory in a step over time: a curve for each way to train, with its peak.
 
-    Each curve is a pair of arrays (n,): the time since the step began (s), and bytes for each parameter.
+    Each has two arrays (n,), times since the step began (s) and the most bytes per parameter since the time
+    before, and the one of these times at which its backward pass began. A dot marks it.
     """
-    figure, axes = one_panel((8.5, 4.2), "Time since the step began (ms)", "In memory (bytes/parameter)")
-    for k, (name, (seconds, nbytes)) in enumerate(steps.items()):
-        style = curve_style(k) | {"marker": "", "drawstyle": "steps-post"}
+    figure, axes = one_panel((8.5, 4.2), "Time since the step began (ms)", "Memory (bytes per parameter)")
+    for k, (name, (seconds, nbytes, backward_s)) in enumerate(steps.items()):
+        style = curve_style(k) | {"marker": "", "drawstyle": "steps-pre"}
         axes.plot(1e3 * np.asarray(seconds), nbytes, label=f"{name} (peak {max(nbytes):.1f})", **style)
+        axes.plot(1e3 * backward_s, nbytes[list(seconds).index(backward_s)], "o", color=INK, zorder=3)
     axes.set_ylim(0, None)
     legend_above(figure, [axes])
     return figure

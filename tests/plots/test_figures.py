@@ -88,10 +88,11 @@ def test_gradients_add_up_over_time() -> None:
 
 
 def test_the_memory_of_a_step_is_drawn_over_time_with_its_peak() -> None:
-    (axes,) = buckets.memory_over_step({"plain": ([0, 0.1, 0.2], [12, 16.4, 12])}).axes
-    (curve,) = axes.get_lines()
+    (axes,) = buckets.memory_over_step({"plain": ([0, 0.1, 0.2], [12, 16.4, 12], 0.1)}).axes
+    curve, dot = axes.get_lines()
     assert curve.get_xdata() == pytest.approx([0, 100, 200])
     assert curve.get_label() == "plain (peak 16.4)"
+    assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (100, 16.4)
 
 
 def test_a_step_shows_layers_buckets_and_what_is_exposed() -> None:
