@@ -22,7 +22,7 @@ SECRET = "".join(["xyzzy", "42"])  # the cells compute it, so that their text do
 # It subscribes to each port, and sends a request to each. It drops root's rights after its imports, since
 # another user may not be able to read this Python.
 STRANGER = """
-import json, os, sys, threading, zmq
+import contextlib, json, os, sys, threading, zmq
 from zmq.utils.monitor import recv_monitor_message
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 sockets, waiting, poller = [], set(), zmq.Poller()
@@ -38,7 +38,8 @@ for host, port in json.loads(sys.argv[1]):
         monitor = socket.get_monitor_socket()
         socket.connect(f"tcp://{host}:{port}")
         if kind == zmq.DEALER:
-            socket.send_multipart([b"<IDS|MSG>", b"", b"{}", b"{}", b"{}", b"{}"])
+            with contextlib.suppress(zmq.Again):  # the port may have refused the connection already
+                socket.send_multipart([b"<IDS|MSG>", b"", b"{}", b"{}", b"{}", b"{}"], zmq.NOBLOCK)
         sockets.append(socket)
         waiting.add(monitor)
         poller.register(monitor, zmq.POLLIN)
