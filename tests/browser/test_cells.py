@@ -81,26 +81,6 @@ def test_a_long_cell_shows_what_the_ranks_do_and_leaves_only_their_output(
     assert saved[SLOW] == saved[QUICK] and [one.output_type for one in saved[SLOW]] == ["stream"]
 
 
-def test_a_view_of_a_notebook_that_was_closed_says_that_it_is_old(
-    lab: Lab, page: Page, tmp_path: Path
-) -> None:
-    """JupyterLab loses what arrives while a notebook is closed; the kernel still has it."""
-    long = LONG.format(table=TABLE, end=str(tmp_path / "end"))
-    notebook = open_notebook(lab, page, lab.write("closed.ipynb", CONNECT, long, "%pxresult"))
-    notebook.run(0)
-    notebook.start(1)
-    view, old = notebook.output(1).filter(has_text="ranks done"), notebook.output(1).get_by_text("is old")
-    view.filter(has_text="0.75").wait_for()
-    assert not old.is_visible()
-    page.evaluate("() => { jupyterapp.commands.execute('docmanager:save'); }")
-    wait_until(lambda: "0.75" in str(lab.saved(notebook.path).cells[1].outputs), "the view is saved")
-    page.goto("about:blank")
-    (tmp_path / "end").touch()
-    notebook = open_notebook(lab, page, notebook.path)
-    old.wait_for()
-    assert notebook.run(2).count("0.75") == 4
-
-
 def test_an_error_of_all_ranks_is_shown_once_with_jupyterlabs_line(connected: Notebook) -> None:
     said = connected.run(FAILING)
     assert said.startswith("ZeroDivisionError on ranks 0–3: division by zero\n")
@@ -119,3 +99,24 @@ def test_tracebacks_are_legible_in_both_themes(connected: Notebook, cell: int) -
     for theme in "JupyterLab Dark", "JupyterLab Light":
         connected.theme(theme)
         assert lowest_contrast(connected.output(cell)) >= 4.5, theme
+
+
+# The end of a page shuts all kernels down, also those of the notebook above: the last test.
+def test_a_view_of_a_notebook_that_was_closed_says_that_it_is_old(
+    lab: Lab, page: Page, tmp_path: Path
+) -> None:
+    """JupyterLab loses what arrives while a notebook is closed; the kernel still has it."""
+    long = LONG.format(table=TABLE, end=str(tmp_path / "end"))
+    notebook = open_notebook(lab, page, lab.write("closed.ipynb", CONNECT, long, "%pxresult"))
+    notebook.run(0)
+    notebook.start(1)
+    view, old = notebook.output(1).filter(has_text="ranks done"), notebook.output(1).get_by_text("is old")
+    view.filter(has_text="0.75").wait_for()
+    assert not old.is_visible()
+    page.evaluate("() => { jupyterapp.commands.execute('docmanager:save'); }")
+    wait_until(lambda: "0.75" in str(lab.saved(notebook.path).cells[1].outputs), "the view is saved")
+    page.goto("about:blank")
+    (tmp_path / "end").touch()
+    notebook = open_notebook(lab, page, notebook.path)
+    old.wait_for()
+    assert notebook.run(2).count("0.75") == 4

@@ -109,17 +109,6 @@ def legible(notebook: Notebook, box: Locator) -> None:
         assert lowest_contrast(box) >= 4.5, theme
 
 
-def test_a_check_in_the_kernel_shows_its_cases_and_can_be_stopped(lab: Lab, page: Page) -> None:
-    notebook = open_notebook(lab, page, lab.write("check.ipynb", ENDLESS, CHECK))
-    notebook.run(0)
-    notebook.start(1)
-    notebook.output(1).filter(has_text="checking linear_backward … 3 cases tried").wait_for()
-    notebook.stop()
-    notebook.wait()
-    lines = [line for line in notebook.text(1).splitlines() if line]
-    assert lines == [f"{start}: the check was stopped." for start in ("linear_backward", "KeyboardInterrupt")]
-
-
 def test_the_next_notebook_takes_the_engines_over_and_the_first_says_so(first: Notebook) -> None:
     first.panel.locator(f"a[href*='{NEXT}']").last.click()
     second = Notebook(first.lab, first.page, str(first.lab.first.with_name(NEXT)))
@@ -134,3 +123,15 @@ def test_the_next_notebook_takes_the_engines_over_and_the_first_says_so(first: N
     assert "has the engines" in error and "connect()" in error
     assert f"has taken the engines over from {NEXT}" in first.run_cell("connect")
     assert "are the ranks [0, 1, 2, 3]" in first.run_cell("engine-id-is-rank")
+
+
+# The end of a page shuts all kernels down, also those of the notebook above: the last test.
+def test_a_check_in_the_kernel_shows_its_cases_and_can_be_stopped(lab: Lab, page: Page) -> None:
+    notebook = open_notebook(lab, page, lab.write("check.ipynb", ENDLESS, CHECK))
+    notebook.run(0)
+    notebook.start(1)
+    notebook.output(1).filter(has_text="checking linear_backward … 3 cases tried").wait_for()
+    notebook.stop()
+    notebook.wait()
+    lines = [line for line in notebook.text(1).splitlines() if line]
+    assert lines == [f"{start}: the check was stopped." for start in ("linear_backward", "KeyboardInterrupt")]
