@@ -44,6 +44,8 @@ LEFT = [
 RIGHT = [
     Step("supervisor", "labkit/cluster/supervisor.py:main", "ends with its command or with the controller"),
     Step("mpiexec (SLURM: a job)", "labkit/cluster/slurm.py", "ends with the controller"),
+    Step("stand-in, one for each rank", "labkit/forking.py:main", "ends with its rank"),
+    Step("process that forks the ranks", "labkit/forking.py:serve", "ends with the supervisor"),
     Step("exit recorder, one for each rank", "labkit/cluster/engine.py:main", "ends with its engine"),
     Step("engine = rank", "labkit/cluster/engine.py:run_engine", "ends with its exit recorder"),
     Step("nanny", "labkit/cluster/engine.py:fork_nanny", "ends with the engine; relays signals to it"),
