@@ -22,7 +22,7 @@ from labkit.files import atomic_write
 from mpiwatch.processes import cores
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/benchmarks.md"
-TABLE = re.compile(r"(<!-- results -->\n\n).*?(\n*<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- results -->\n\n).*?(<!-- end -->)", re.DOTALL)
 LABKIT = [sys.executable, "-m", "labkit"]
 HOSTS = "Four hosts, links of 1 Gbit/s"
 DEADLINE_S = 3600
@@ -44,7 +44,7 @@ COMMANDS = [
     (
         HOSTS,
         "bench collectives --sizes 64KiB,16MiB --bandwidth 1gbit",
-        r"^(auto|ring)\S+ (mpi-allreduce|gloo|wire-bound)",
+        r"^(auto|ring)/\S+ (mpi-allreduce|gloo|wire-bound)",
     ),
     (HOSTS, "bench training --batch 16", r"/(ring|allreduce|overlap|ddp-hook/ring|zero-3)/\w+ |/hidden "),
 ]
@@ -99,7 +99,8 @@ def main() -> None:
             labkit("hosts", "down")
     head = ["| case | ours | against | theirs | ratio |", "|---|---|---|---|---|"]
     text, found = TABLE.subn(
-        lambda match: match[1] + "\n".join([machine(), "", *head, *lines]) + match[2], PAGE.read_text()
+        lambda match: match[1] + "\n".join([machine(), "", *head, *lines, "", ""]) + match[2],
+        PAGE.read_text(),
     )
     if not found:
         raise SystemExit(f"{PAGE} has no place for the results")
