@@ -78,9 +78,8 @@ def _digits(value: float) -> str:
 
 def machine() -> str:
     """Return the day, the machine and the versions, as a sentence."""
-    library = (
-        MPI.Get_library_version().split("\n")[0].replace("\t", " ").replace("Version:", "").split(",")[0]
-    )
+    vendor, numbers = MPI.get_vendor()
+    library = f"{vendor} {'.'.join(map(str, numbers))}"
     names = ("numpy", "mpi4py", "torch")
     versions = [f"Python {platform.python_version()}", library]
     versions += [f"{name} {version(name).split('+')[0]}" for name in names]
