@@ -2,7 +2,7 @@
 
 python tools/make_benchmarks.py
 
-It needs PyTorch, a quiet machine, about ten minutes and, for the rows on four hosts, the right to make network
+It needs PyTorch, a quiet machine, ten minutes and, for the rows on four hosts, the right to make network
 namespaces: without it, these rows are left out. The table is written as a whole, after the last measurement.
 """
 
