@@ -151,10 +151,8 @@ def _pass_ends_on(stand_ins: dict[int, int]) -> None:
         if pid == 0:
             return
         if pid in stand_ins:
-            with (
-                socket.socket(fileno=stand_ins.pop(pid)) as connection,
-                suppress(OSError),
-            ):  # it may have ended
+            # The stand-in may have ended.
+            with socket.socket(fileno=stand_ins.pop(pid)) as connection, suppress(OSError):
                 connection.sendall(STATUS.pack(os.waitstatus_to_exitcode(status)))
 
 

@@ -191,7 +191,7 @@ on_list: Callable[[str, int, Any, MPI.Datatype], None] | None = None
 
 NO_BUFFER = (type(None), MPI.InPlaceType, MPI.BottomType)
 
-# NumPy's number of a dtype -> its name, which C's long and long long may share.
+# The name of the dtype with this type number in NumPy; C's long and long long may share a name.
 DTYPES: dict[int, str] = {
     dtype.num: dtype.name for dtype in map(np.dtype, np.typecodes["All"]) if dtype.kind in "biufc"
 }

@@ -250,7 +250,7 @@ def reports() -> Sequence[Case]:
 
 WAIT_FOR_GRAPH = Exercise(
     reference=wait_for_graph,
-    title="Who waits for whom?",
+    title="Which rank waits for which?",
     difficulty=3,
     minutes=15,
     cases=reports,

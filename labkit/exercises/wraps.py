@@ -133,12 +133,28 @@ def on_links(
     return EmulatedComm(comm, links)
 
 
-class Backward:
-    """A backward pass that notes what is averaged meanwhile. Sent to another process, it is its notes."""
+class Noted:
+    """Something that notes how a function uses it. Sent to another process, it is its notes."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, Any] = {"at": None, "started": [], "tests": 0, "waits": 0, "requests": []}
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the notes, without the requests and references to arrays."""
+        notes = {name: value for name, value in self.notes.items() if name not in ("requests", "arrays")}
+        notes["pending"] = [bool(request) for request in self.notes["requests"]]
+        end = time.monotonic() + PATIENCE_S  # messages into arrays that are gone would break the next call
+        while not all(each.Test() for each in self.notes["requests"]) and time.monotonic() < end:
+            time.sleep(1e-4)
+        return notes
+
+
+class Backward(Noted):
+    """A backward pass that notes what is averaged meanwhile."""
 
     def __init__(self, grads: np.ndarray, own: np.ndarray, starts: Sequence[int]) -> None:
+        super().__init__()
         self.grads, self.own, self.starts = grads, own, starts
-        self.notes: dict[str, Any] = {"at": None, "started": [], "tests": 0, "waits": 0, "requests": []}
 
     def __call__(self, finished: Callable[[int], object]) -> None:
         stop = len(self.grads)
@@ -155,13 +171,11 @@ class Backward:
 
     def as_data(self) -> dict[str, Any]:
         """Return the notes, with places in `grads` instead of addresses."""
-        notes = dict(self.notes)
         base = self.grads.ctypes.data
-        notes["started"] = [
-            ((address - base) // self.grads.itemsize, size, at) for address, size, at in notes["started"]
+        places = [
+            ((address - base) // self.grads.itemsize, size, at) for address, size, at in self.notes["started"]
         ]
-        notes["pending"] = [bool(request) for request in notes.pop("requests")]
-        return notes
+        return {**super().as_data(), "started": places}
 
 
 @cache
@@ -182,7 +196,7 @@ def _noting_class() -> Any:
             self.notes["tests"] += at != -1  # a watched Wait calls it, too
             if -1 in (at, self.layer):
                 return super().Test(status)
-            # The finding must not depend on how fast other ranks are: a request completes one layer later.
+            # A request completes one layer later, however fast other ranks are, so the finding is the same.
             end = time.monotonic() + PATIENCE_S
             while at != self.layer and not super().Test(status) and time.monotonic() < end:
                 time.sleep(1e-4)
@@ -228,23 +242,7 @@ def noting(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
     return made
 
 
-class LayersNoted:
-    """Layers that note what a function does with arrays. Sent to another process, they are the notes."""
-
-    def __init__(self) -> None:
-        self.notes: dict[str, Any] = {"at": None, "started": [], "tests": 0, "waits": 0, "requests": []}
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the notes, without the requests and references to arrays."""
-        notes = {name: value for name, value in self.notes.items() if name not in ("requests", "arrays")}
-        notes["pending"] = [bool(request) for request in self.notes["requests"]]
-        end = time.monotonic() + PATIENCE_S  # messages into arrays that are gone would break the next call
-        while not all(each.Test() for each in self.notes["requests"]) and time.monotonic() < end:
-            time.sleep(1e-4)
-        return notes
-
-
-class LayersBackward(LayersNoted):
+class LayersBackward(Noted):
     """A backward pass that hands over each layer's gradient and keeps no reference to it."""
 
     def __init__(self, gradients: Sequence[np.ndarray]) -> None:
@@ -280,7 +278,7 @@ class LayersBackward(LayersNoted):
         return {**super().as_data(), "views": [k for k, each in self.refs.items() if each() is not None]}
 
 
-class LayersUsed(LayersNoted):
+class LayersUsed(Noted):
     """What computes with the parameters of one layer after the other."""
 
     def __init__(self) -> None:
@@ -302,9 +300,9 @@ class LayersUsed(LayersNoted):
 
 
 def noting_layers(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
-    """Return a communicator that writes to the notes of this rank's `LayersNoted`: a `wrap`."""
+    """Return a communicator that writes to the notes of this rank's `Noted`: a `wrap`."""
     made: MPI.Intracomm = _noting_class()(comm)
-    (layers,) = (each for each in case.arguments[comm.rank] if isinstance(each, LayersNoted))
+    (layers,) = (each for each in case.arguments[comm.rank] if isinstance(each, Noted))
     vars(made)["notes"] = layers.notes
     return made
 

@@ -374,7 +374,7 @@ def _lr_schedule(settings: Settings, steps: int, total: int, ranks: int) -> LRSc
 
 
 def _sent(world: CountingComm, steps: int, printer: Printer) -> list[float] | None:
-    """Print and return how many bytes each rank has sent in one of so many steps; None if nobody knows.
+    """Print and return how many bytes each rank has sent in one of so many steps; None if none was counted.
 
     The messages of the lab's own algorithms can be counted, those inside the MPI library not. Collective.
     """

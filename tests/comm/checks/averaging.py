@@ -120,7 +120,7 @@ def check_compression_sends_everything_sooner_or_later(comm: MPI.Intracomm) -> N
             total += mine
         left = comm.allreduce(residual.astype(np.float64))
         expected = (2 + 1e-5) * weights @ every.astype(np.float64)
-        # Sums in float16 round on their way; nobody knows what they lose there.
+        # float16 also rounds partial sums, which no residual contains.
         lost = 2e-3 if each.compress == "float16" else 1e-6
         np.testing.assert_allclose(total + left, expected, rtol=0, atol=10 * lost, err_msg=str(each))
 
