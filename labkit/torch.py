@@ -26,10 +26,10 @@ def ddp_hook(comm: MPI.Intracomm, algorithm: str | Averaging | Schedule | Sums =
         model = DistributedDataParallel(model)
         model.register_comm_hook(None, ddp_hook(MPI.COMM_WORLD, "ring"))
 
-    `algorithm` is the name of one of `labkit.comm.ALGORITHMS`, such an algorithm, an all-reduce schedule for
-    the ranks of `comm`, or a function that leaves the sum of all ranks' arrays in its second argument, like
-    notebook 05's `ring_sum(comm, array)`. A helper thread runs the function in one go, and drives the others
-    a little at a time (see `labkit.train.overlap`).
+    `algorithm` is the name of one of `labkit.comm.ALGORITHMS`, such an algorithm without compression, an
+    all-reduce schedule for the ranks of `comm`, or a function that leaves the sum of all ranks' arrays in its
+    second argument, like notebook 05's `ring_sum(comm, array)`. A helper thread runs the function in one go,
+    and drives the others a little at a time (see `labkit.train.overlap`).
 
     Parameters must be on the CPU, and float32 or float64. `comm` must have the ranks of DDP's process group.
     Every rank counts the same, as in DDP's own all-reduce. Make one hook for each model: models must not
@@ -71,6 +71,8 @@ def _begin(
             f"expected an allreduce schedule for {p} ranks, got {algorithm.collective} for {algorithm.p}"
         )
     if isinstance(algorithm, Averaging):
+        if algorithm.compress != "none":  # DDP's buckets change, so there is no residual to keep for each
+            raise ValueError(f"expected an algorithm without compression, got {algorithm.compress!r}")
         averaging = algorithm
         return lambda comm, array: averaging.steps(comm, array, 1 / p)
 

@@ -13,7 +13,7 @@ from mpi4py import MPI
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit.bench.collectives import gloo
-from labkit.comm import sleeping_barrier
+from labkit.comm import Averaging, sleeping_barrier
 from labkit.exercises import catalogue
 from labkit.schedules import ALLREDUCE
 from labkit.torch import ddp_hook
@@ -93,7 +93,13 @@ def overlap(comm):
 
 
 def fail(comm):
-    """Print what `backward` raises if a bucket cannot be averaged."""
+    """Print what `backward` raises if a bucket cannot be averaged; expect compression to be refused."""
+    try:
+        ddp_hook(comm, Averaging("ring", compress="float16"))
+    except ValueError as error:
+        assert "without compression" in str(error)
+    else:
+        raise AssertionError("expected ValueError")
     model = ddp(CAPS[-1])
     model.register_comm_hook(None, ddp_hook(comm, lambda comm, array: 1 / 0))
     try:
