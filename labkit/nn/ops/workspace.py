@@ -37,9 +37,14 @@ class Workspace:
         Loops along the innermost axis in memory are fast, so results have the same layout as their input x.
         """
         shape = x.shape if shape is None else shape
-        order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
+        order = memory_order(x)
         array = self.array(name, tuple(shape[axis] for axis in order), x.dtype)
         return array.transpose(np.argsort(order))
+
+
+def memory_order(x: np.ndarray) -> list[int]:
+    """Return the axes of x from the outermost to the innermost in memory."""
+    return sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
 
 
 def cache_blocks(x: np.ndarray, values: int = 32768) -> Iterator[slice]:
