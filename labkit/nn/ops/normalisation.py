@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from labkit.nn.ops.workspace import cache_blocks, memory_order
+from labkit.nn.ops.workspace import matching_blocks, memory_order
 
 EPSILON = 1e-5  # avoids a division by 0 in a channel without variance
 
@@ -101,6 +101,4 @@ def _sum(x: np.ndarray) -> np.ndarray:
 def _blocks(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield matching blocks of the arrays: views with axes N, H and W as in memory, and C as the last one."""
     axes = [axis for axis in memory_order(arrays[0]) if axis != 1]
-    arrays = tuple(x.transpose(*axes, 1) for x in arrays)
-    for block in cache_blocks(arrays[0]):
-        yield tuple(x[block] for x in arrays)
+    return matching_blocks(arrays, [*axes, 1])
