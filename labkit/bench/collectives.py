@@ -1,7 +1,8 @@
 """`labkit bench collectives`: all-reduce algorithms, each as a plain sum in place, and their bandwidths.
 
 These are the averaging algorithms (`labkit.comm.ALGORITHMS`) with weight 1 on every rank: then they multiply
-nothing. The MPI library's own Allreduce is called here without any code of the lab.
+nothing. They are bound to their communicator and size before they are timed, as before a training loop. The
+MPI library's own Allreduce is called here without any code of the lab.
 
 algbw is bytes / time. busbw is algbw · 2(p-1)/p, because each rank must send at least 2(p-1)/p of the bytes
 in an all-reduce. So busbw can be compared with a link's bandwidth for any p.
@@ -85,7 +86,7 @@ def allreduce_algorithms(comm: MPI.Intracomm) -> Iterator[dict[str, Allreduce]]:
             found["gloo"] = Allreduce(gloo_all_reduce)
         arrays = {"shared-memory": shared_array, "auto": _array_of_auto}
         found |= {
-            name: Allreduce(algorithm, arrays.get(name))
+            name: Allreduce(algorithm, arrays.get(name), algorithm.bind)
             for name, algorithm in ALGORITHMS.items()
             if name != "mpi"
         }

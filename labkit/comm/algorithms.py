@@ -34,16 +34,20 @@ Algorithm = Callable[[MPI.Intracomm, np.ndarray, float, bool], Steps]
 ENDED: Steps = (wait for wait in list[Wait]())  # nothing to wait for, without the cost of a new generator
 
 
-def mpi(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
-    """Sum by one call of the MPI library, which chooses the algorithm itself.
-
-    Its blocking call is faster than the other one, and may add in another order.
-    """
+def library_allreduce(comm: MPI.Intracomm, gradient: np.ndarray, factor: float) -> None:
+    """Sum by one blocking call of the MPI library, which chooses the algorithm itself."""
     if factor != 1.0:
         gradient *= gradient.dtype.type(factor)
+    comm.Allreduce(MPI.IN_PLACE, gradient)
+
+
+def mpi(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
+    """Sum by one call of the MPI library. Its blocking call is faster, and may add in another order."""
     if blocking:
-        comm.Allreduce(MPI.IN_PLACE, gradient)
+        library_allreduce(comm, gradient, factor)
         return ENDED
+    if factor != 1.0:
+        gradient *= gradient.dtype.type(factor)
     return _library(comm, "Iallreduce", comm.Iallreduce(MPI.IN_PLACE, gradient))
 
 

@@ -2,8 +2,9 @@
 
 The α–β–γ model says why an algorithm is fast, but is off by a quarter where ranks share cores and where the
 MPI library switches between protocols. So `auto` measures. The first time that a size is needed on some
-ranks, all algorithms take turns at the nearest power of 2. The times are kept in a file for each place where
-ranks run, so this happens once. Rank 0 decides, so all ranks agree. Each communicator keeps what was decided.
+ranks, all algorithms take turns at the nearest power of 2; where a call takes long, only those that are close
+to the fastest at ALL_UP_TO. The times are kept in a file for each place where ranks run, so this happens
+once. Rank 0 decides, so all ranks agree. Each communicator keeps what was decided.
 Costs are measured on a duplicate of the communicator: not watched, not counted, but with the emulated links
 that it may have.
 """
@@ -30,7 +31,7 @@ from platformdirs import user_cache_path
 
 import labkit
 from labkit.comm import timing
-from labkit.comm.algorithms import FIXED, SLOWER, Algorithm
+from labkit.comm.algorithms import FIXED, SLOWER
 from labkit.comm.emulation import EmulatedComm
 from labkit.comm.running import Steps, complete
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
@@ -46,15 +47,18 @@ from mpiwatch.wrapper import CommWrapper
 
 LIBRARY = "mpi"
 MARGIN = 0.04  # by how much an algorithm has to be faster than the library's own to be chosen
-# The sizes (bytes) between which times are measured. Above, the order of the algorithms hardly changes.
-SMALLEST, LARGEST = 4, MIB
+# The sizes (bytes) between which times are measured. Above, the order of the algorithms hardly changes. It
+# does change when messages no longer fit in the buffers of a TCP connection, which are some MiB large.
+SMALLEST, LARGEST = 4, 16 * MIB
 SECONDS = 1.5  # for the rounds at one size, unless FEWEST rounds take longer
 FEWEST = 3
+# Larger sizes get LONG_SECONDS, at least one round, and only the algorithms that take at most CLOSE times as
+# long as the fastest one at this size.
+ALL_UP_TO = MIB
+LONG_SECONDS = 5.0
+CLOSE = 1.5
 FILE = "LABKIT_COSTS"  # environment variable with the path of another file than that in the user's cache
 
-# What the last call used: an Allreduce takes some microseconds, so finding it again must take none.
-NONE: tuple[MPI.Intracomm | None, int, Algorithm] = None, -1, FIXED[LIBRARY]
-_last = NONE
 _known: dict[str, tuple[Times, str]] = {}  # by place: the costs that this process has read or measured
 
 
@@ -82,20 +86,14 @@ class Choice(NamedTuple):
 
 def auto(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
     """Sum by the fastest algorithm for this size on these ranks."""
-    known_comm, known_nbytes, algorithm = _last
-    if comm is not known_comm or gradient.nbytes != known_nbytes:
-        algorithm = FIXED[chosen(comm, gradient.nbytes)]
-    return algorithm(comm, gradient, factor, blocking)
+    return FIXED[chosen(comm, gradient.nbytes)](comm, gradient, factor, blocking)
 
 
 def chosen(comm: MPI.Intracomm, nbytes: int) -> str:
     """Return the algorithm for gradients of `nbytes` bytes, as decided at the first call. Collective."""
-    global _last  # noqa: PLW0603
     decisions = _decisions(comm)
     if nbytes not in decisions:
         decisions[nbytes] = choose(comm, nbytes).name
-    if type(comm) is MPI.Intracomm:
-        _last = comm, nbytes, FIXED[decisions[nbytes]]
     return decisions[nbytes]
 
 
@@ -104,7 +102,6 @@ def chosen_array(comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | N
 
     If there is too little shared memory, decide for the next best algorithm.
     """
-    global _last
     nbytes, array = n * np.dtype(dtype).itemsize, None
     name, *others = [name for name, _ in choose(comm, nbytes).ranked]
     if name == SHARED_MEMORY:
@@ -112,7 +109,7 @@ def chosen_array(comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | N
             array = shared_array(comm, n, dtype)
         except CollectiveError:
             name = others[0]
-    _decisions(comm)[nbytes], _last = name, NONE
+    _decisions(comm)[nbytes] = name
     return array
 
 
@@ -128,8 +125,9 @@ def choose(comm: MPI.Intracomm, nbytes: int) -> Choice:
         comm._before_schedule("auto", None)  # on a watched communicator, a missing rank is reported
     plain, place = MPI.Intracomm(comm), place_of(comm)
     times, measured = plain.bcast(load(place) if plain.rank == 0 else None)
-    if size not in times:
-        times = {**times, size: _measure(comm, size)}
+    for needed in sorted({min(size, ALL_UP_TO), size} - times.keys()):
+        names = close(times[ALL_UP_TO]) if needed > ALL_UP_TO else list(FIXED)
+        times = {**times, needed: _measure(comm, needed, names)}
         measured = f"{datetime.now():%Y-%m-%d %H:%M}"
         if (load_now := os.getloadavg()[0]) > 2 * (os.cpu_count() or 1):  # a refit may choose better
             measured += f" on a busy machine (load {load_now:.1f})"
@@ -140,8 +138,7 @@ def choose(comm: MPI.Intracomm, nbytes: int) -> Choice:
 
 def refit_costs(comm: MPI.Intracomm) -> None:
     """Forget all costs known for these ranks, so that they are measured anew when needed. Collective."""
-    global _last
-    place, _last = place_of(comm), NONE
+    place = place_of(comm)
     _decisions(comm).clear()
     if comm.rank == 0:
         save(place, {}, "")
@@ -153,23 +150,33 @@ def rank(times: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(times.items(), key=lambda entry: entry[1] * (1 - MARGIN * (entry[0] == LIBRARY)))
 
 
+def close(times: Mapping[str, float]) -> list[str]:
+    """Return the algorithms that take at most CLOSE times as long as the fastest one."""
+    return [name for name, time in times.items() if time <= CLOSE * min(times.values())]
+
+
 def size_near(nbytes: int) -> int:
     """Return the power of 2 next to a size, on a logarithmic scale: where to measure for it."""
     return 1 << round(math.log2(min(max(nbytes, SMALLEST), LARGEST)))
 
 
-def _measure(comm: MPI.Intracomm, size: int) -> dict[str, float]:
-    """Return each algorithm's median time (s) at a size (bytes). Collective."""
+def _measure(comm: MPI.Intracomm, size: int, names: list[str]) -> dict[str, float]:
+    """Return the median times (s) of these algorithms at a size (bytes), if `auto` uses them. Collective."""
     own: MPI.Intracomm = MPI.Intracomm(comm).Dup()
     if isinstance(comm, EmulatedComm):
         own = EmulatedComm(own, comm.links)
     arrays = {SHARED_MEMORY: shared_array}
-    names = [name for name in FIXED if name not in SLOWER]
-    candidates = {name: timing.Allreduce(partial(_sum, name), arrays.get(name)) for name in names}
+    left_out = set(SLOWER)
     if isinstance(comm, EmulatedComm) or timing.count_hosts(own) == own.size:
-        del candidates[SHARED_MEMORY]  # no emulated link would delay it; or it would be a ring with detours
+        left_out.add(SHARED_MEMORY)  # no emulated link would delay it; or it would be a ring with detours
+    candidates = {
+        name: timing.Allreduce(partial(_sum, name), arrays.get(name))
+        for name in names
+        if name not in left_out
+    }
     report = timing.progress(own, f"auto measures the all-reduce algorithms: {format_size(size)}, ")
-    found = timing.one_pass(own, candidates, size, SECONDS, report, fewest=FEWEST)
+    seconds, fewest = (SECONDS, FEWEST) if size <= ALL_UP_TO else (LONG_SECONDS, 1)
+    found = timing.one_pass(own, candidates, size, seconds, report, fewest=fewest)
     own.Free()  # not after an error, which may be this rank's alone: this is collective
     return {name: statistics.median(taken) for name, taken in found.items()}
 

@@ -14,7 +14,15 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.aggregate import AGGREGATES, FACTORS, ROBUST
-from labkit.comm.algorithms import ENDED, FIXED, GATHER, Algorithm, kept_rows, of_all_gradients
+from labkit.comm.algorithms import (
+    ENDED,
+    FIXED,
+    GATHER,
+    Algorithm,
+    kept_rows,
+    library_allreduce,
+    of_all_gradients,
+)
 from labkit.comm.auto import auto, chosen, chosen_array
 from labkit.comm.compression import error_feedback, parse
 from labkit.comm.running import Steps, complete
@@ -120,6 +128,15 @@ class Averaging:
     def for_size(self, comm: MPI.Intracomm, nbytes: int) -> Averaging:
         """Return what `auto` chooses for gradients of `nbytes` bytes; any other as it is. Collective."""
         return replace(self, algorithm=chosen(comm, nbytes)) if self.algorithm == AUTO else self
+
+    def bind(self, comm: MPI.Intracomm, nbytes: int) -> Averages:
+        """Return a function that does the same for gradients of `nbytes` bytes, for a loop. Collective.
+
+        All is decided before the loop: a call by the MPI library takes a few microseconds, and anything that
+        Python looks up on the way takes a noticeable part of that.
+        """
+        fixed = self.for_size(comm, nbytes)
+        return library_allreduce if fixed == Averaging("mpi") else fixed
 
     def allocate(self, comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | None:
         """Return n zeros in the memory in which this is fastest; None if any will do. Collective."""

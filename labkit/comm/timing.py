@@ -44,11 +44,13 @@ class Allreduce(NamedTuple):
     """An all-reduce, and a function that makes its array, (n,) float32; without one, they share an array.
 
     So they do if `array` returns None. If it raises CollectiveError, because there is no memory for n
-    entries, the algorithm is left out at that size.
+    entries, the algorithm is left out at that size. `bind` returns the function to call for arrays of so many
+    bytes; without it, that is `add`.
     """
 
     add: Sum
     array: Callable[[MPI.Intracomm, int], np.ndarray | None] | None = None
+    bind: Callable[[MPI.Intracomm, int], Sum] | None = None
 
 
 def measure(
@@ -121,7 +123,7 @@ def one_pass(
     n = size // ITEM
     common = np.empty(n, np.float32)
     ready: dict[str, tuple[Sum, np.ndarray]] = {}
-    for name, (add, make) in algorithms.items():
+    for name, (add, make, bind) in algorithms.items():
         try:
             own = make(comm, n) if make else None
         except CollectiveError as error:
@@ -131,7 +133,7 @@ def one_pass(
         if check:
             report(f"checking the sum of {name}")
             _check(comm, name, add, array)
-        ready[name] = add, array
+        ready[name] = bind(comm, size) if bind else add, array
     report("warming up")
     start = perf_counter()
     calls = 1 if count_hosts(comm) == 1 else 2  # of each algorithm in a round; the last one is timed

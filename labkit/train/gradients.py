@@ -38,9 +38,11 @@ class StepAveraging:
 
     def __init__(self, comm: MPI.Intracomm, grads: np.ndarray, algorithm: Averages) -> None:
         self._comm, self._grads, self._algorithm = comm, grads, algorithm
-        if isinstance(algorithm, Averaging) and algorithm.compress != "none":
-            self.residual = np.zeros_like(grads)
-            self._algorithm = replace(algorithm, residual=self.residual)
+        if isinstance(algorithm, Averaging):
+            if algorithm.compress != "none":
+                self.residual = np.zeros_like(grads)
+                algorithm = replace(algorithm, residual=self.residual)
+            self._algorithm = algorithm.bind(comm, grads.nbytes)
 
     def begin(self, step: Step) -> None:
         """Begin a step, whose batches are known. Send nothing yet."""

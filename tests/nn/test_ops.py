@@ -126,7 +126,7 @@ def test_the_variance_is_accurate_when_the_mean_is_large() -> None:
 
 
 # The fast convolutions against the clear one, in every memory layout that a previous layer may produce.
-LAYOUTS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1), "CNHW": (1, 0, 2, 3)}
+LAYOUTS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1), "HCWN": (2, 1, 3, 0), "HWNC": (2, 3, 0, 1)}
 
 
 def in_layout(x: np.ndarray, layout: str) -> np.ndarray:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from labkit.nn.ops.workspace import cache_blocks
+from labkit.nn.ops.workspace import matching_blocks, memory_order
 
 EPSILON = 1e-5  # avoids a division by 0 in a channel without variance
 
@@ -40,13 +40,17 @@ def batch_norm(
 def batch_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return each channel's mean and variance (divided by M). Shapes: x (N, C, H, W); result (C,), (C,)."""
     m = x.dtype.type(x.size // x.shape[1])
-    mean = _sum(x.transpose(0, 2, 3, 1)) / m
-    squares = np.zeros_like(mean)
+    # One pass over x is enough: the variance is the mean square of the distances from any number near the
+    # mean, less the square of that number's own distance.
+    near = next(_blocks(x))[0].mean(axis=(0, 1, 2))
+    total, squares = np.zeros((2, x.shape[1]), x.dtype)
     for (block,) in _blocks(x):
-        centred = block - mean
-        centred *= centred
-        squares += _sum(centred)
-    return mean, squares / m
+        distances = block - near
+        total += _sum(distances)
+        distances *= distances
+        squares += _sum(distances)
+    offset = total / m
+    return near + offset, squares / m - offset * offset
 
 
 def batch_norm_backward(
@@ -95,6 +99,6 @@ def _sum(x: np.ndarray) -> np.ndarray:
 
 
 def _blocks(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield matching blocks of the arrays, as views of shape (n, H, W, C)."""
-    for block in cache_blocks(arrays[0]):
-        yield tuple(x[block].transpose(0, 2, 3, 1) for x in arrays)
+    """Yield matching blocks of the arrays: views with axes N, H and W as in memory, and C as the last one."""
+    axes = [axis for axis in memory_order(arrays[0]) if axis != 1]
+    return matching_blocks(arrays, [*axes, 1])

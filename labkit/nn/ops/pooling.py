@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from labkit.nn.ops.workspace import cache_blocks
+from labkit.nn.ops.workspace import matching_blocks, memory_order
 
 
 def _window_elements(x: np.ndarray, k: int) -> Iterator[np.ndarray]:
@@ -71,13 +71,12 @@ def maxpool_backward(
     Shapes: dy and y (N, C, H // k, W // k); x, the input, and the result (N, C, H, W).
     """
     dx = np.empty_like(x) if out is None else out
-    for block in cache_blocks(x, values=131072):
-        left = dy[block].copy(order="K")  # becomes 0 as soon as the maximum of its window is found
-        *elements, _ = _window_elements(x[block], k)
-        *gradients, last = _window_elements(dx[block], k)
-        for element, gradient in zip(elements, gradients, strict=True):
-            largest = (element == y[block]).astype(dy.dtype)
-            left -= np.multiply(left, largest, out=gradient)
+    arrays = (y, dy, *_window_elements(x, k), *_window_elements(dx, k))
+    for largest, upstream, *views in matching_blocks(arrays, memory_order(x)):
+        left = upstream.copy()  # becomes 0 as soon as the maximum of its window is found
+        *gradients, last = views[k**2 :]
+        for element, gradient in zip(views, gradients, strict=False):
+            left -= np.multiply(left, element == largest, out=gradient)
         last[...] = left
     _clear_edges(dx, k)
     return dx

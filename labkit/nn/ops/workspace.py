@@ -7,7 +7,7 @@ again, the system would have to map and clear every page of them in every step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -37,9 +37,14 @@ class Workspace:
         Loops along the innermost axis in memory are fast, so results have the same layout as their input x.
         """
         shape = x.shape if shape is None else shape
-        order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
+        order = memory_order(x)
         array = self.array(name, tuple(shape[axis] for axis in order), x.dtype)
         return array.transpose(np.argsort(order))
+
+
+def memory_order(x: np.ndarray) -> list[int]:
+    """Return the axes of x from the outermost to the innermost in memory."""
+    return sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
 
 
 def cache_blocks(x: np.ndarray, values: int = 32768) -> Iterator[slice]:
@@ -51,3 +56,13 @@ def cache_blocks(x: np.ndarray, values: int = 32768) -> Iterator[slice]:
     images = max(1, values * len(x) // max(1, x.size))
     for start in range(0, len(x), images):
         yield slice(start, start + images)
+
+
+def matching_blocks(arrays: Sequence[np.ndarray], axes: Sequence[int]) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield matching `cache_blocks` of arrays of the same shape, along the first of `axes`, as views.
+
+    The views have their axes in this order.
+    """
+    arrays = [x.transpose(axes) for x in arrays]
+    for block in cache_blocks(arrays[0]):
+        yield tuple(x[block] for x in arrays)

@@ -12,9 +12,9 @@ from unittest import mock
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import ALGORITHMS, CountingComm, EmulatedComm, Link, choose, timing
+from labkit.comm import ALGORITHMS, Averaging, CountingComm, EmulatedComm, Link, choose, timing
 from labkit.comm import auto as tuned
-from labkit.comm.algorithms import SLOWER
+from labkit.comm.algorithms import SLOWER, library_allreduce
 
 SMALL, LARGE = 1024, 2048  # bytes
 auto = ALGORITHMS["auto"]
@@ -35,7 +35,6 @@ def costs_in_a_new_folder(comm: MPI.Intracomm) -> Iterator[list[int]]:
         with (
             mock.patch.dict(os.environ, LABKIT_COSTS=f"{folder}/costs"),  # rank 0 decides
             mock.patch.object(tuned, "_known", {}),
-            mock.patch.object(tuned, "_last", tuned.NONE),
             mock.patch.object(timing, "one_pass", one_pass),
         ):
             yield measured
@@ -128,6 +127,37 @@ def check_a_folder_that_cannot_be_written_to_costs_only_the_memory_of_the_proces
         os.environ["LABKIT_COSTS"] = str(Path(file.name) / "costs")
         assert "not kept: cannot write to" in choose(comm, SMALL).source
         assert "not kept" not in choose(comm, SMALL).source and measured == [SMALL]
+
+
+def check_large_sizes_are_measured_with_the_algorithms_that_are_close_at_a_smaller_one(
+    comm: MPI.Intracomm,
+) -> None:
+    if comm.size == 1:
+        return
+    with costs_in_a_new_folder(comm) as measured:
+        plant(comm, {tuned.ALL_UP_TO: {"mpi": 1.0, "ring": tuned.CLOSE, "tree": 1.01 * tuned.CLOSE}})
+        assert {name for name, _ in choose(comm, 2 * tuned.ALL_UP_TO).ranked} == {"mpi", "ring"}
+        assert measured == [2 * tuned.ALL_UP_TO]
+        tuned.refit_costs(comm)
+        assert len(choose(comm, 2 * tuned.ALL_UP_TO).ranked) >= 1
+        assert measured[1:] == [tuned.ALL_UP_TO, 2 * tuned.ALL_UP_TO]
+
+
+def check_a_bound_algorithm_averages_as_the_one_it_was_chosen_for(comm: MPI.Intracomm) -> None:
+    with costs_in_a_new_folder(comm):
+        for best in ("mpi", "ring") if comm.size > 1 else ("mpi",):
+            if comm.size > 1:
+                tuned.refit_costs(comm)
+                plant(comm, {SMALL: {best: 1e-5, "tree": 2e-5}})
+            bound, weight = auto.bind(comm, SMALL), (1 + comm.rank) / 10
+            assert bound == (library_allreduce if best == "mpi" else ALGORITHMS["ring"])
+            gradient, expected = np.ones((2, SMALL // 4), FLOAT)
+            for each in weight, 1.0:
+                bound(comm, gradient, each)
+                ALGORITHMS[best](comm, expected, each)
+                assert (gradient == expected).all()
+    for other in Averaging("mpi", "mean"), Averaging("mpi", compress="float16"):
+        assert other.bind(comm, SMALL) == other
 
 
 def check_auto_on_emulated_links_leaves_shared_memory_out(comm: MPI.Intracomm) -> None:
