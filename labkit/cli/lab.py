@@ -20,6 +20,7 @@ from pathlib import Path
 
 import click
 
+from labkit.cli import UNUSED
 from labkit.cli.inputs import MOST_RANKS, InputError, Place, Whole, one_line
 from labkit.cluster import PROFILE, RANKS
 from mpiwatch.processes import supervised
@@ -28,6 +29,7 @@ START_S = 60.0  # how long JupyterLab may take to answer
 POLL_S = 0.1
 LAST_LINES = 20  # of the log, shown if JupyterLab fails
 LOG = "jupyterlab.log"
+JUPYTERLAB = f"import sys; sys.modules[{UNUSED!r}] = None; from jupyterlab.labapp import main; main()"
 
 
 class JupyterLab:
@@ -47,7 +49,7 @@ class JupyterLab:
         own = {"JUPYTER_TOKEN": self._token, "JUPYTER_RUNTIME_DIR": str(folder)}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*supervised(remove=str(folder)), sys.executable, "-m", "jupyterlab", *options],
+                [*supervised(remove=str(folder)), sys.executable, "-c", JUPYTERLAB, *options],
                 env={**os.environ, **own},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

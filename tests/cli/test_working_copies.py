@@ -15,8 +15,9 @@ from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit import __version__
-from labkit.cli import lab
+from labkit.cli import UNUSED, lab
 from labkit.cli.course.folders import ORIGINALS, update
+from tests.conftest import run_python
 
 ROOT = Path(__file__).parents[2]
 OLD, NEW, MINE = "print('old')", "print('new')", "print('mine')"
@@ -156,6 +157,13 @@ def test_commands_that_update_the_same_copies_at_once_take_turns(tmp_path: Path)
     assert [job.returncode for job in jobs] == [0] * 2, outputs
     assert sorted(filter(None, outputs)) == ["my-notebooks: your own copies of the notebooks\n"]
     assert [path for path in tmp_path.rglob("*") if "part" in path.name] == []
+
+
+def test_copies_are_made_without_the_grammar_of_international_addresses(tmp_path: Path) -> None:
+    """Its import takes more than a second, before JupyterLab starts and once more in JupyterLab."""
+    done = run_python("-X", "importtime", "-m", "labkit", "lab", "--copy-only", cwd=tmp_path)
+    assert "nbformat" in done.stderr and f"{UNUSED}." not in done.stderr
+    assert lab.JUPYTERLAB.startswith(f"import sys; sys.modules[{UNUSED!r}] = None; ")
 
 
 @pytest.mark.parametrize("record", ["", "[]", "{}"])
