@@ -11,7 +11,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit import __version__
@@ -234,9 +233,8 @@ def test_a_copy_says_which_version_of_the_lab_made_it(folders: tuple[Path, Path]
     assert notebook.metadata["labkit"] == {"version": __version__}
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("my-notebooks").touch()  # root may write to any folder, but not to a file as if it were one
-    done = CliRunner().invoke(lab.command)
-    assert done.exit_code == 1
-    assert f"could not be copied to {tmp_path / 'my-notebooks'}: File exists." in done.output
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    copies = tmp_path / "my-notebooks"
+    copies.touch()  # root may write to any folder, but not to a file as if it were one
+    done = run_python("-m", "labkit", "lab", code=1, cwd=tmp_path)
+    assert f"could not be copied to {copies}: File exists." in done.stderr and "Starting" not in done.stdout
