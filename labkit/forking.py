@@ -63,8 +63,11 @@ def serve() -> list[str]:
     The listener is this program's standard input. Call it in a process that has one thread and has not
     initialised MPI. It never returns there.
     """
-    from mpiwatch.processes import die_with_parent  # noqa: PLC0415  (a stand-in does without)
+    import gc  # noqa: PLC0415  (a stand-in does without)
 
+    from mpiwatch.processes import die_with_parent  # noqa: PLC0415
+
+    gc.freeze()  # the collector of a rank does not write to objects, and so they stay shared
     me = os.getpid()
     woken, wake = os.pipe()
     for file in woken, wake:

@@ -41,7 +41,7 @@ import sys
 import tempfile
 import termios
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 
 if __name__ == "__main__":  # run by path with -I -S, Python does not know where mpiwatch is
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -208,22 +208,26 @@ def files_of_mpi(folders: Iterable[str] = SHARED) -> dict[str, Inode]:
     return found
 
 
-def inodes_in_use(processes: Iterable[int]) -> set[Inode]:
-    """Return the files that processes have open or mapped. Linux only."""
-    used = set()
+def in_use(files: Set[Inode], processes: Iterable[int]) -> set[Inode]:
+    """Return which of these files processes have open or mapped. Linux only."""
+    # Each new file on a busy machine makes each supervisor look: search the text, and parse no line of it.
+    shown = {
+        (device, inode): f" {os.major(device):02x}:{os.minor(device):02x} {inode} ".encode()
+        for device, inode in files
+    }
+    used: set[Inode] = set()
     for pid in processes:
+        if len(used) == len(shown):
+            break
         # Open files first: a segment is open until it is mapped.
         with contextlib.suppress(OSError):
             for file in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     status = os.stat(f"/proc/{pid}/fd/{file}")
-                    used.add((status.st_dev, status.st_ino))
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as maps:
-            for line in maps:
-                _, _, _, device, inode, *_ = line.split(maxsplit=5)
-                if inode != "0":
-                    major, minor = device.split(":")
-                    used.add((os.makedev(int(major, 16), int(minor, 16)), int(inode)))
+                    used |= {(status.st_dev, status.st_ino)} & files
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
+            content = maps.read()
+            used |= {each for each, text in shown.items() if text in content}
     return used
 
 
@@ -246,7 +250,7 @@ class JobFiles:
                 os.read(self.created, 1 << 16)
         new = dict(files_of_mpi().items() - self.decided)
         if new and LINUX:
-            used = inodes_in_use(processes())
+            used = in_use(set(new.values()), processes())
             self.used |= {path: inode for path, inode in new.items() if inode in used}
             self.decided |= new.items()
 
@@ -254,7 +258,7 @@ class JobFiles:
         """Return the job's files that still exist and that no process uses."""
         found = files_of_mpi() if self.used else {}
         left = {path: inode for path, inode in self.used.items() if found.get(path) == inode}
-        used = inodes_in_use(parents()) if left else set()
+        used = in_use(set(left.values()), parents()) if left else set()
         return [path for path, inode in left.items() if inode not in used]
 
 
@@ -272,7 +276,7 @@ def forgotten_segments(folder: str = SHM) -> list[str]:
     """Return this user's MPI shared-memory segments that no process uses, whichever job made them."""
     found = files_of_mpi([folder])
     # Read after the list is made: a segment created since then is open in the process that created it.
-    used = inodes_in_use(parents()) if found else set()
+    used = in_use(set(found.values()), parents()) if found else set()
     return [path for path, inode in found.items() if inode not in used]
 
 
@@ -297,7 +301,7 @@ def sweep_after(job: list[int]) -> None:
     """Wait until these processes, the last of which is an mpiexec, have ended; then sweep."""
     files = JobFiles(has_begun=True)
     while any(map(alive, job)):
-        files.look(lambda: descendants(job[-1]))
+        files.look(lambda: {job[-1]} | descendants(job[-1]))  # mpiexec on each node has a file, too
         select.select([] if files.created is None else [files.created], [], [], LOOK_S)
     sweep(files, job[-1])
 
@@ -321,7 +325,8 @@ def sweep_after_this_job() -> None:
 
 GRACE_S = 10.0  # from SIGTERM to SIGKILL, unless the caller says otherwise
 KILLED_S = 20.0  # for killed processes to be gone, on a busy machine; until then their segments are in use
-POLL_S = 0.3  # between looks at orphans; and at processes, where the system cannot report their end
+POLL_S = 0.3  # between looks, where the system reports neither new segments nor the end of processes
+QUIET_S = 3.0  # between looks where it does: an idle job costs nothing
 PR_SET_CHILD_SUBREAPER = 36  # from <sys/prctl.h>
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -397,6 +402,16 @@ def end_tree(command: subprocess.Popen[bytes], known: set[int], files: JobFiles,
         reap_orphans(command.pid)
 
 
+def _child_ends() -> int:
+    """Return a file that becomes readable when a child of this process ends, or when it gets a signal."""
+    readable, wake = os.pipe()
+    for file in readable, wake:
+        os.set_blocking(file, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+    return readable
+
+
 def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: JobFiles) -> set[int]:
     """Wait until the command or the process `pid` has ended; note which of MPI's files they use.
 
@@ -417,9 +432,14 @@ def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: JobFiles)
         except OSError:
             pass  # a kernel before 5.3, or a sandbox: poll as elsewhere
         else:
+            child_ends, wait_s = _child_ends(), POLL_S
+            poll.register(child_ends, select.POLLIN)
             if files.created is not None:
                 poll.register(files.created, select.POLLIN)
-            while not {file for file, _ in poll.poll(1000 * POLL_S)} - {files.created}:
+                wait_s = QUIET_S
+            while not {file for file, _ in poll.poll(1000 * wait_s)} - {child_ends, files.created}:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(child_ends, 1 << 16)
                 files.look(using)
                 reap_orphans(command.pid)
             return known
@@ -452,14 +472,20 @@ def supervise(
         stopped = True
         raise SystemExit(128 + signum)
 
+    def prepare() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        die_with_parent(death_signal, me)
+
+    me, files = os.getpid(), JobFiles()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until `finally` follows
     for signum in STOP_SIGNALS:
         signal.signal(signum, stop)
-    me, files = os.getpid(), JobFiles()
-    command = subprocess.Popen(command_line, preexec_fn=lambda: die_with_parent(death_signal, me))  # noqa: PLW1509
+    command = subprocess.Popen(command_line, preexec_fn=prepare)  # noqa: PLW1509
     for signum in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, lambda received, frame: command.send_signal(received))
     known: set[int] = set()
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         known = wait_for_either(command, watched, files)
     finally:
         for signum in STOP_SIGNALS:

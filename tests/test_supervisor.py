@@ -174,7 +174,7 @@ def test_a_killed_starter_that_has_loaded_mpi_leaves_no_segment() -> None:
         made = [
             path
             for path, inode in processes.files_of_mpi().items()
-            if inode in processes.inodes_in_use([starter.pid])
+            if processes.in_use({inode}, [starter.pid])
         ]
     finally:
         starter.kill()

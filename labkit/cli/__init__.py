@@ -6,6 +6,7 @@ the subcommand's name, and imports slow modules (NumPy, MPI) inside it.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +17,9 @@ from labkit.cli.inputs import one_line
 from labkit.cli.ranks import usage_errors_once
 from mpiwatch import launch
 
+# jsonschema, which checks notebooks here and in JupyterLab, compiles this grammar of international addresses
+# for more than a second when it is imported. It does without, and no notebook holds such an address.
+UNUSED = "rfc3987_syntax"
 # Each command's module and help line. The help lines stand here, so that `labkit --help` imports no module.
 COMMANDS = {
     "lab": ("labkit.cli.lab", "Start MPI engines and open JupyterLab on the first notebook."),
@@ -76,3 +80,4 @@ class _Lazy(click.Group):
 def main() -> None:
     """Allreduce Lab: data-parallel training by hand, on real MPI ranks."""
     launch.apply()  # before a subcommand imports NumPy or MPI
+    sys.modules[UNUSED] = None  # type: ignore[assignment]  # so that its import fails

@@ -20,14 +20,18 @@ from pathlib import Path
 
 import click
 
+from labkit.cli import UNUSED
+from labkit.cli.course import RECORD
 from labkit.cli.inputs import MOST_RANKS, InputError, Place, Whole, one_line
 from labkit.cluster import PROFILE, RANKS
 from mpiwatch.processes import supervised
 
 START_S = 60.0  # how long JupyterLab may take to answer
-POLL_S = 0.1
+POLL_S = 0.1  # until JupyterLab answers
+END_POLL_S = 1.0  # until it ends, for hours
 LAST_LINES = 20  # of the log, shown if JupyterLab fails
 LOG = "jupyterlab.log"
+JUPYTERLAB = f"import sys; sys.modules[{UNUSED!r}] = None; from jupyterlab.labapp import main; main()"
 
 
 class JupyterLab:
@@ -47,7 +51,7 @@ class JupyterLab:
         own = {"JUPYTER_TOKEN": self._token, "JUPYTER_RUNTIME_DIR": str(folder)}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*supervised(remove=str(folder)), sys.executable, "-m", "jupyterlab", *options],
+                [*supervised(remove=str(folder)), sys.executable, "-c", JUPYTERLAB, *options],
                 env={**os.environ, **own},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -171,7 +175,7 @@ def command(ranks: int, folder: Path, hosts: Path | None, copy_only: bool) -> No
     profile = os.environ.get(PROFILE) or clusters.DEFAULT_PROFILE
     with one_line(ClusterError):
         clusters.check_profile(profile)
-    _prepare(folder)
+    _prepare_elsewhere(folder)
     has_engines = profile in (clusters.DEFAULT_PROFILE, "ssh")
     click.echo(f"Starting JupyterLab{f' and {ranks} MPI ranks' * has_engines} …")
     # After Ctrl-C, asyncio would warn about tasks that have not finished.
@@ -213,6 +217,16 @@ def command(ranks: int, folder: Path, hosts: Path | None, copy_only: bool) -> No
                 cluster.stop_controller_sync()
 
 
+def _prepare_elsewhere(folder: Path) -> None:
+    """Run `labkit lab --copy-only`; exit with its status if it fails.
+
+    So what reads notebooks does not stay in memory for the hours that this program runs.
+    """
+    words = ["-m", "labkit", "lab", "--copy-only", f"--folder={folder}"]
+    if status := subprocess.run([sys.executable, *words], check=False).returncode:
+        sys.exit(status)
+
+
 def _prepare(folder: Path) -> None:
     """Update the student's copies of the notebooks; raise InputError if the folder has no notebooks."""
     from labkit.cli.course.folders import ORIGINALS, update  # noqa: PLC0415
@@ -232,8 +246,6 @@ def _prepare(folder: Path) -> None:
 
 def last_used(folder: Path) -> Path:
     """Return the copy that was saved last since the copies were made; the first notebook if none was."""
-    from labkit.cli.course.folders import RECORD  # noqa: PLC0415
-
     record = folder / RECORD
     made_at = record.stat().st_mtime if record.exists() else math.inf
     saved = {path.stat().st_mtime: path for path in folder.glob("*.ipynb")}
@@ -248,4 +260,4 @@ def _wait_for_an_end(lab: JupyterLab) -> None:
     """Wait until JupyterLab ends (File > Shut Down), or `make` if `make` started this command."""
     parent = os.getppid()
     while lab.is_running() and ("MAKELEVEL" not in os.environ or os.getppid() == parent):
-        time.sleep(POLL_S)
+        time.sleep(END_POLL_S)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit import __version__
-from labkit.cli import lab
+from labkit.cli import UNUSED, lab
 from labkit.cli.course.folders import ORIGINALS, update
+from tests.conftest import run_python
 
 ROOT = Path(__file__).parents[2]
 OLD, NEW, MINE = "print('old')", "print('new')", "print('mine')"
@@ -158,6 +158,13 @@ def test_commands_that_update_the_same_copies_at_once_take_turns(tmp_path: Path)
     assert [path for path in tmp_path.rglob("*") if "part" in path.name] == []
 
 
+def test_copies_are_made_without_the_grammar_of_international_addresses(tmp_path: Path) -> None:
+    """Its import takes more than a second, before JupyterLab starts and once more in JupyterLab."""
+    done = run_python("-X", "importtime", "-m", "labkit", "lab", "--copy-only", cwd=tmp_path)
+    assert "nbformat" in done.stderr and f"{UNUSED}." not in done.stderr
+    assert lab.JUPYTERLAB.startswith(f"import sys; sys.modules[{UNUSED!r}] = None; ")
+
+
 @pytest.mark.parametrize("record", ["", "[]", "{}"])
 def test_without_its_record_no_change_is_lost(folders: tuple[Path, Path], record: str) -> None:
     originals, copies = folders
@@ -226,9 +233,8 @@ def test_a_copy_says_which_version_of_the_lab_made_it(folders: tuple[Path, Path]
     assert notebook.metadata["labkit"] == {"version": __version__}
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("my-notebooks").touch()  # root may write to any folder, but not to a file as if it were one
-    done = CliRunner().invoke(lab.command)
-    assert done.exit_code == 1
-    assert f"could not be copied to {tmp_path / 'my-notebooks'}: File exists." in done.output
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    copies = tmp_path / "my-notebooks"
+    copies.touch()  # root may write to any folder, but not to a file as if it were one
+    done = run_python("-m", "labkit", "lab", code=1, cwd=tmp_path)
+    assert f"could not be copied to {copies}: File exists." in done.stderr and "Starting" not in done.stdout

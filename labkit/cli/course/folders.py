@@ -26,6 +26,7 @@ from typing import Any
 import nbformat
 
 import labkit
+from labkit.cli.course import RECORD
 from labkit.cli.course.copies import clear
 from labkit.files import atomic_write, kept_beside
 
@@ -142,7 +143,6 @@ def _relinked(text: str, origin: Path, places: dict[Path, Path]) -> str:
     return LINK.sub(relinked, text)
 
 
-RECORD = ".origins.json"
 WAIT_S, POLL_S = 60.0, 0.05  # for another process that updates the same copies, which takes a second
 
 
