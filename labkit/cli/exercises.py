@@ -1,14 +1,15 @@
-"""`labkit progress` and `labkit collect`: what a student has done, and the program that comes of it."""
+"""`labkit progress`, `labkit collect` and `labkit contest`: what students have done, and what comes of it."""
 
 # ruff: noqa: PLC0415 (imports inside functions: --help must not wait for NumPy)
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
-from labkit.cli.inputs import Place, one_line
+from labkit.cli.inputs import InputError, Place, Whole, one_line
 
 
 @click.command
@@ -36,3 +37,35 @@ def collect(folder: Path | None) -> None:
     copies = Path("my-notebooks")
     with one_line(OSError):
         write(folder or (copies if copies.is_dir() else Path()))
+
+
+@click.command
+@click.argument("folder", type=Place(exists=True, file_okay=False))
+@click.option("--ranks", type=Whole(2, 32), default=6, show_default=True, help="MPI ranks to start.")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
+@click.option("--incident", type=Whole(0), help="Print the table of this incident of notebook 11 instead.")
+def contest(folder: Path, ranks: int, incident: int | None, *, as_json: bool) -> None:
+    """Run every entry in FOLDER over three emulated networks, and print the table of scores.
+
+    An entry is a file NAME.py; the last function that it defines takes the number of ranks and yields the
+    rounds of an all-reduce. It runs in the sandbox of the exercises. docs/instructors.md explains the scores.
+    With --incident SEED, FOLDER holds a copy of each student's progress.json, NAME.json, and nothing runs.
+    """
+    from labkit.children import ChildError
+    from labkit.exercises import allreduce_contest, on_call, sandbox
+
+    if incident is not None:
+        scored = on_call.class_rows(folder, incident)
+        click.echo(json.dumps(scored, indent=1) if as_json else on_call.class_table(scored))
+        return
+    if why := sandbox.refusal():
+        click.echo(f"Entries run with all of your rights: this system allows no sandbox ({why}).", err=True)
+    sandbox.in_use = not why
+    try:
+        results = allreduce_contest.judge_folder(folder, ranks, lambda text: click.echo(text, err=True))
+    except ChildError as error:
+        raise click.ClickException(str(error)) from None
+    if len(results) == len(allreduce_contest.COMPARED):
+        raise InputError(f"{folder}: there is no entry, expected files NAME.py")
+    rows = allreduce_contest.rows(results)
+    click.echo(json.dumps(rows, indent=1) if as_json else allreduce_contest.table(results))

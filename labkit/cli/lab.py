@@ -20,11 +20,11 @@ from pathlib import Path
 
 import click
 
+from labkit.children import start_child
 from labkit.cli import UNUSED
 from labkit.cli.course import RECORD
 from labkit.cli.inputs import MOST_RANKS, InputError, Place, Whole, one_line
 from labkit.cluster import PROFILE, RANKS
-from mpiwatch.processes import supervised
 
 START_S = 60.0  # how long JupyterLab may take to answer
 POLL_S = 0.1  # until JupyterLab answers
@@ -50,13 +50,12 @@ class JupyterLab:
             options.append("--no-browser")  # otherwise it opens a text browser in this terminal
         own = {"JUPYTER_TOKEN": self._token, "JUPYTER_RUNTIME_DIR": str(folder)}
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [*supervised(remove=str(folder)), sys.executable, "-c", JUPYTERLAB, *options],
+            self.process = start_child(
+                [sys.executable, "-c", JUPYTERLAB, *options],
+                remove=str(folder),
                 env={**os.environ, **own},
-                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches `labkit lab` alone, which ends everything in order
             )
 
     def is_running(self) -> bool:

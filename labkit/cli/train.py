@@ -1,4 +1,7 @@
-"""`labkit train`: its options, made from `labkit.train.settings`, and the figures that it leaves."""
+"""`labkit train`: its options, made from `labkit.train.settings`, and the figures that it leaves.
+
+`labkit checklist` reads the record of such a run.
+"""
 
 # ruff: noqa: PLC0415 (imports inside functions: NumPy and MPI load only where the command runs)
 
@@ -15,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labkit.cli.inputs import Finite, Place, Whole
+from labkit.cli.inputs import Finite, Place, Whole, one_line
 from labkit.cli.ranks import HOSTS, ending_together, first_on_its_node, hosts_option, on_ranks, under_mpiexec
 from labkit.files import atomic_write
+from labkit.train.checklist import ITEMS, missing
 from labkit.train.presets import PRESETS
 from labkit.train.settings import RECIPES, THE_RUN, OptionText, Settings
 from mpiwatch.launch import Options, refuse_world_of_one
@@ -221,3 +225,19 @@ def _as_report_e(runs: dict[str, Path]) -> Figure:
 def _write(path: Path, figure: Figure) -> None:
     with atomic_write(path) as file:
         figure.savefig(file, format="png", dpi=150)
+
+
+@click.command
+@click.argument("folder", type=Place(exists=True, file_okay=False))
+def checklist(folder: Path) -> None:
+    """List what the record in a run's FOLDER leaves out, of what a reader needs to judge the run.
+
+    FOLDER is the directory that `labkit train` wrote to. docs/checklist.md explains the items. The exit
+    status is 1 if an item is missing.
+    """
+    with one_line(ValueError, RecursionError):
+        left_out = missing(folder)
+    for name in left_out:
+        click.echo(f"missing: {name}")
+    click.echo(f"{len(ITEMS) - len(left_out)} of {len(ITEMS)} items are in the record of {folder}")
+    sys.exit(bool(left_out))

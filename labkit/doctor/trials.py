@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from labkit.children import end
-from mpiwatch.processes import supervised
+from labkit.children import end, start_child
 
 DEADLINE_S = 30.0  # a trial takes one second on an idle machine, and several run at once
 MARK = "labkit-doctor: "  # begins the line of a probe
@@ -70,14 +69,9 @@ class Trial:
     """A command that starts at once; `finish` waits for it."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [*supervised(), *command],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
+        pipe, same = subprocess.PIPE, subprocess.STDOUT
+        self._process = start_child(
+            command, env=environment, stdout=pipe, stderr=same, text=True, errors="replace"
         )
 
     def finish(self) -> Outcome:

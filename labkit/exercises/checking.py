@@ -23,12 +23,11 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
-from labkit.children import ChildError, end, run_child
+from labkit.children import ChildError, end, run_child, start_child
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, START_S, clean_environment, scratch_folder
 from labkit.exercises.transport import Unreadable, read_bytes
-from mpiwatch.processes import supervised
 from mpiwatch.report import COLUMNS, counted, wrapped
 from mpiwatch.snapshot import is_cell
 
@@ -227,14 +226,8 @@ class Judges:
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.environment, self.is_ready = environment, True
-        self.process = subprocess.Popen(
-            [*supervised(), *JUDGE],
-            bufsize=0,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
+        pipe = subprocess.PIPE
+        self.process = start_child(JUDGE, bufsize=0, env=environment, stdin=pipe, stdout=pipe)
 
     def ask(self, folder: Path, limit_s: float) -> str:
         """Return the verdict on the request in a folder, as JSON.

@@ -93,8 +93,8 @@ class Exercise:
     """One exercise. Its name is that of the function to write: `reference.__name__`.
 
     `reference` is the solution. Its source text goes into the solution notebooks, so it uses only names that
-    `prelude` imports, and its signature and docstring are those of the stub in the notebook. If `on_ranks` is
-    true, it gets the communicator as its first argument and each case runs on `case.ranks` ranks; otherwise
+    `prelude` imports, and its signature and docstring are those of the stub in the notebook. If its
+    first argument is `comm`, it gets the communicator, and each case runs on `case.ranks` ranks; otherwise
     each case has one tuple of arguments.
 
     `cases()` yields the cases, the smallest first: the first that fails is the one that is reported. It must
@@ -138,7 +138,6 @@ class Exercise:
     many_are_right: bool = False
     mistakes: Mapping[str, Code] = field(default_factory=dict)
     look: Callable[[Case, Sequence[Outcome]], str | None] = lambda case, outcomes: None
-    on_ranks: bool = False
     result_in: int | tuple[int | None, ...] | None = None
     forbidden: tuple[str, ...] = ()
     may_change: tuple[int, ...] = ()
@@ -152,6 +151,11 @@ class Exercise:
     def name(self) -> str:
         """Return the function's name, which is the exercise's too."""
         return self.reference.__name__
+
+    @property
+    def on_ranks(self) -> bool:
+        """Return whether the function takes a communicator, `comm`, as its first argument."""
+        return next(iter(inspect.signature(self.reference).parameters), "") == "comm"
 
     @property
     def notebook(self) -> str:

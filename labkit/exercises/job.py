@@ -229,18 +229,18 @@ class _Ranks(_OneProcess):
         if not MPI.Is_initialized():  # the process that has forked this one has loaded it only
             MPI.Init_thread()
         from labkit.comm import CountingComm
-        from labkit.exercises.recording import Calls, recording
+        from labkit.exercises.recording import METHODS, telling
 
         super().__init__()
-        self.recording = recording
         self.world: Any = MPI.COMM_WORLD
         self.watch = getattr(self.world, "watch", None)
         self.rank = self.world.rank
         self.own = MPI.Intracomm.Dup(MPI.Intracomm(self.world))  # not watched, not counted
         self.counted = CountingComm(self.world)
         self.comms: dict[int, Any] = {}
-        self._calls = Calls()
-        setattr(MPI, "COMM_WORLD", recording(self.counted, self._calls))  # noqa: B010
+        self.calls: dict[str, None] = {}  # the methods that the function has called, in order, each once
+        self.recording = telling(METHODS, lambda name, arguments: self.calls.setdefault(name))
+        setattr(MPI, "COMM_WORLD", self.recording(self.counted))  # noqa: B010
 
     def prepare(self, sizes: Iterator[int] | Any) -> None:
         for size in sorted(set(sizes)):
@@ -273,15 +273,15 @@ class _Ranks(_OneProcess):
         if wrap is not None:
             comm = wrap(comm, case)
         self.counted.reset()
-        self._calls.names.clear()
-        return (self.recording(comm, self._calls),)
+        self.calls.clear()
+        return (self.recording(comm),)
 
     def traffic(self, size: int) -> dict[str, list[Any]]:
         counted = list(self.counted.counts.sent.values())  # each of shape (2, ranks)
         messages, nbytes = [
             [int(sum(part[row][rank] for part in counted)) for rank in range(size)] for row in (0, 1)
         ]
-        return {"sent": nbytes, "messages": messages, "calls": list(self._calls.names)}
+        return {"sent": nbytes, "messages": messages, "calls": list(self.calls)}
 
     def end(self, error: dict[str, Any] | None = None) -> None:
         if self.watch is None:

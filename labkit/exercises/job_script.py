@@ -19,11 +19,11 @@ from pathlib import Path
 
 import psutil
 
+from labkit.children import end, start_child
 from labkit.exercises import sandbox
 from labkit.exercises.launching import scratch_folder
 from labkit.exercises.limits import PROCESSES, limit, processes
 from labkit.exercises.transport import read_bytes
-from mpiwatch.processes import supervised
 
 CPU_S = 60.0  # of a script; it waits most of the time
 
@@ -148,13 +148,12 @@ def _faults_of_runs(script, trial):
         record.unlink(missing_ok=True)
         warned = run_folder == "old"
         command = ["bash", str(trial / "job.sh"), str(trial / run_folder)]
-        job = subprocess.Popen(
-            [*supervised(), *sandbox.command(command, trial)],
+        job = start_child(
+            sandbox.command(command, trial),
             env={**common, "SLURM_NTASKS": tasks, "CODE": str(code), "WAITS": "yes" * warned},
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=partial(limit, CPU_S, PROCESSES if sandbox.in_use else processes()),  # noqa: PLW1509 (it takes no lock)
+            preexec_fn=partial(limit, CPU_S, PROCESSES if sandbox.in_use else processes()),
         )
         try:
             where = f"with {'a' if warned else 'no'} checkpoint in the folder and {tasks} tasks"
@@ -182,8 +181,7 @@ def _faults_of_runs(script, trial):
             yield f"{where}: the script still runs, although no mpiexec has to be waited for"
             return
         finally:
-            job.terminate()
-            job.wait()
+            end(job)
 
 
 def recorded(record):

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from labkit import forking
-from labkit.children import end
+from labkit.children import end, start_child
 from labkit.exercises import sandbox, transport
 from labkit.exercises.exercise import Case, Exercise
 from labkit.exercises.limits import FILE_BYTES, PROCESSES, processes
 from mpiwatch import launch
 from mpiwatch.launch import Options, command_line
-from mpiwatch.processes import GRACE_S, die_with_parent, end_signal, is_mpich, supervise, supervised
+from mpiwatch.processes import GRACE_S, die_with_parent, end_signal, is_mpich, supervise
 
 START_S = 60.0  # for all ranks to start; a second on an idle machine
 EXTRA_S = 50.0  # beyond a deadline, for ranks that sleep or wait for a core
@@ -225,15 +225,9 @@ class Job:
         if supervisor is not None:
             supervisor.start(command, self.folder / "work", environment)
         else:
-            self.process = subprocess.Popen(
-                [*supervised(), *command],
-                cwd=self.folder / "work",
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            pipe, same = subprocess.PIPE, subprocess.STDOUT
+            work = self.folder / "work"
+            self.process = start_child(command, cwd=work, env=environment, stdout=pipe, stderr=same)
         self.output = _Output(self.process.stdout)
 
     def __enter__(self) -> Job:

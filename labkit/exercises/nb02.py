@@ -551,7 +551,6 @@ def global_statistics(comm, x):
             "    comm.Allreduce": "    if len(x) == 0:\n        return 0, 1\n    comm.Allreduce"
         },
     },
-    on_ranks=True,
     wrap=partial(all_of, (IN_ONE_CALL, SUMS_ALONE)),
     hints=(
         "What do you need to know of each local batch, so that adding it up over the ranks is enough?",

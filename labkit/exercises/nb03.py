@@ -407,7 +407,6 @@ ACCURACY_BY_LABEL = Exercise(
         "One comm.Allreduce(MPI.IN_PLACE, counts) sums both counts if they are in one array (2, classes).",
         "np.divide(correct, held, out=np.full(classes, np.nan), where=held > 0) leaves nan for no sample.",
     ),
-    on_ranks=True,
     forbidden=collectives_with("gather"),
     prelude=WITH_MPI,
 )

@@ -127,7 +127,6 @@ AVERAGE_BY_ALLGATHER = Exercise(
         "`comm.Sendrecv(gradient, dest, recvbuf=rows[source], source=source)`.",
         "Write the sum over the rows into `gradient[:]`. A plain `gradient = …` changes nothing outside.",
     ),
-    on_ranks=True,
     result_in=0,
     forbidden=COLLECTIVES,
 )
@@ -211,7 +210,6 @@ AVERAGE_BY_ROOT = Exercise(
         "then wait for the mean in `comm.Recv`.",
         "Rank 0 needs two loops over the other ranks: first receive from all, then send to all.",
     ),
-    on_ranks=True,
     result_in=0,
     forbidden=COLLECTIVES,
 )
@@ -300,7 +298,6 @@ AVERAGE_BY_TREE = Exercise(
         "`rank % (2 * distance) == 0` receives from `rank + distance`, if there is such a rank.",
         "The way down has the same pairs with swapped roles, from the largest distance to the smallest.",
     ),
-    on_ranks=True,
     result_in=0,
     forbidden=COLLECTIVES,
 )
@@ -353,7 +350,6 @@ def average_by_reduce(comm, gradient, weight):
         "may be None. `comm.Bcast(array, root=0)` copies rank 0's array to all.",
         "`send` and `receive` must be two arrays, or on rank 0 `MPI.IN_PLACE` and `gradient`.",
     ),
-    on_ranks=True,
     result_in=0,
     forbidden=all_but("Reduce", "Bcast"),
     prelude=WITH_MPI,
@@ -523,7 +519,6 @@ def average_by_gather(comm, gradients, drop):
         "`rows.sort(axis=0)` sorts each column. Keep the rows from `drop` up to `len(rows) - drop`.",
         "Scatter sends p equal parts of rank 0's array. Write the mean into every row of it before.",
     ),
-    on_ranks=True,
     result_in=0,
     forbidden=all_but("Gather", "Scatter"),
 )

@@ -164,7 +164,6 @@ def ring_reduce_scatter(comm, array):
         "Receive into a second array with the dtype of `array`, then add: "
         "`array[adds] += received[adds]`. After the last round, return `array[chunk(n, p, rank)]`.",
     ),
-    on_ranks=True,
     forbidden=COLLECTIVES,
     may_change=(0,),
     prelude=WITH_CHUNK,
@@ -250,7 +249,6 @@ RING_ALLGATHER = Exercise(
         "The next round sends what this one receives, so wait for the receive at the end of the round. The "
         "sends may end later, but before the function returns.",
     ),
-    on_ranks=True,
     result_in=1,
     digest=requests_left,
     wrap=noting_requests,
@@ -583,7 +581,6 @@ def two_level_sum(comm, array, host):
         "Then `across.Allreduce(MPI.IN_PLACE, own)` and your all-gather on `inside`. Free both "
         "communicators: MPI has only so many.",
     ),
-    on_ranks=True,
     result_in=0,
     wrap=on_a_ring,
     forbidden=all_but("Allreduce"),

@@ -307,7 +307,6 @@ TIME_PAIRS = Exercise(
         "each pair, no other pair uses the links.",
         "At the end, comm.allreduce(seconds) sums the matrices of the ranks.",
     ),
-    on_ranks=True,
     wrap=partial(wraps.on_links, (BYTES_PER_S, LATENCY_S), SLOWER, SLOW_RANK),
     tolerance=TOLERANCE,
     prelude="import numpy as np\nfrom time import perf_counter\nfrom mpi4py import MPI",
@@ -526,7 +525,6 @@ def local_sgd_epoch(comm, gradient, params, batches, lr, every):
         "Average the parameters after steps `every`, 2 · `every`, … and after the last step.",
         "comm.Allreduce(MPI.IN_PLACE, params) sums them over the ranks; then divide in place.",
     ),
-    on_ranks=True,
     result_in=1,
     prelude=WITH_MPI,
 )

@@ -407,7 +407,6 @@ def average_overlapped(comm, backward, grads, plan):
         },
     },
     look=look_at_overlap,
-    on_ranks=True,
     result_in=1,
     may_change=(0,),
     wrap=wraps.noting,
@@ -512,7 +511,6 @@ SHARDED_STEP = Exercise(
             )
         },
     },
-    on_ranks=True,
     result_in=(0, 2),
     may_change=(1,),
     wrap=partial(

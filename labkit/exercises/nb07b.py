@@ -168,7 +168,6 @@ def reduce_scatter_overlapped(comm, backward, counts):
         "… `backward` was never called": {"    backward(ready)\n": ""},
     },
     look=look_at_chunks,
-    on_ranks=True,
     wrap=wraps.noting_layers,
     forbidden=("Allreduce", "allreduce", "Iallreduce", "Reduce", "Ireduce"),
     prelude=WITH_MPI,
@@ -303,7 +302,6 @@ def gather_ahead(comm, chunks, counts, order, use):
         "… `use` was called for": {"in enumerate(order)": "in enumerate(order[:-1])"},
     },
     look=look_at_uses,
-    on_ranks=True,
     wrap=wraps.noting_layers,
     prelude=WITH_MPI,
     hints=(

@@ -99,7 +99,6 @@ def weights_equal(comm, weights):
     return set(parts) == {1}
 """,
     },
-    on_ranks=True,
     wrap=partial(
         in_all, 0.25, 0, "{nbytes} bytes sent or received: send a hash, a few bytes, not the weights"
     ),
@@ -196,7 +195,6 @@ def average_buffers(comm, buffers, samples):
 """,
     },
     look=look_at_bits,
-    on_ranks=True,
     result_in=0,
     hints=(
         "Each rank's term is buffers * samples. Divide the sum of the terms by the samples of all ranks.",
@@ -451,7 +449,6 @@ ACCUMULATE = Exercise(
             "    comm.Allreduce(total.copy(), total)\n": "",
         },
     },
-    on_ranks=True,
     look=look_at_calls,
     wrap=partial(
         in_all,

@@ -380,7 +380,6 @@ def spread(comm, wire, limit):
             "comm.allreduce(np.abs(change).max(), op=MPI.MAX)": "np.abs(change).max()"
         },
     },
-    on_ranks=True,
     look=look_at_the_neighbours,
     prelude=WITH_MPI,
     hints=(

@@ -1,60 +1,15 @@
-"""The communicator that a student's function gets: it records which methods the function calls."""
+"""Communicators that tell which of their methods a student's function calls."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from mpi4py import MPI
 
 from mpiwatch.wrapper import CommWrapper
-
-
-class Calls:
-    """The names of the methods that the student's function has called, in order, each once."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, None] = {}
-        self.inside = threading.local()
-
-
-class RecordingComm(CommWrapper):
-    """An `Intracomm` that records the methods called on it and on communicators made from it.
-
-    Calls that other wrappers make inside a call are not recorded.
-    """
-
-    calls: Calls
-
-    def _derived(self, new: Any, is_ready: bool = True) -> None:
-        super()._derived(new, is_ready)
-        new.calls = self.calls
-
-
-def recording(comm: MPI.Intracomm, calls: Calls) -> Any:
-    """Return the communicator with its calls recorded."""
-    made = RecordingComm(comm)
-    made.calls = calls
-    return made
-
-
-def _recorded(name: str) -> Callable[..., Any]:
-    def call(self: RecordingComm, *arguments: Any, **named: Any) -> Any:
-        following = getattr(super(RecordingComm, self), name)
-        calls = vars(self).get("calls")
-        if calls is None or getattr(calls.inside, "is_inside", False):
-            return following(*arguments, **named)
-        calls.names[name] = None
-        calls.inside.is_inside = True
-        try:
-            return following(*arguments, **named)
-        finally:
-            calls.inside.is_inside = False
-
-    call.__name__, call.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
-    return call
-
 
 _LEFT_OUT = {
     "f2py",
@@ -67,7 +22,38 @@ _LEFT_OUT = {
     "Get_parent",
     "Join",
 }
-for _name in dir(MPI.Intracomm):
-    _method = getattr(MPI.Intracomm, _name)
-    if callable(_method) and not _name.startswith("_") and _name not in _LEFT_OUT:
-        setattr(RecordingComm, _name, _recorded(_name))
+METHODS = [
+    name
+    for name in dir(MPI.Intracomm)
+    if callable(getattr(MPI.Intracomm, name)) and not name.startswith("_") and name not in _LEFT_OUT
+]
+
+
+def telling(names: Iterable[str], tell: Callable[[str, list[Any]], object]) -> type[CommWrapper]:
+    """Return a class of communicators that call `tell(name, arguments)` before each of these methods.
+
+    So do the communicators made from them. Calls that other wrappers make inside a call are not told.
+    """
+    inside = threading.local()
+
+    class Telling(CommWrapper):
+        pass
+
+    def telling_of(name: str) -> Callable[..., Any]:
+        def call(self: Telling, *arguments: Any, **named: Any) -> Any:
+            following = getattr(super(Telling, self), name)
+            if getattr(inside, "is_inside", False):
+                return following(*arguments, **named)
+            tell(name, [*arguments, *named.values()])
+            inside.is_inside = True
+            try:
+                return following(*arguments, **named)
+            finally:
+                inside.is_inside = False
+
+        call.__name__, call.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
+        return call
+
+    for name in filter(partial(hasattr, MPI.Intracomm), names):  # an old mpi4py has fewer
+        setattr(Telling, name, telling_of(name))
+    return Telling

@@ -59,6 +59,8 @@ def at_most(calls: int, nbytes: int, finding: str, comm: Any, case: Case) -> Any
 
     The error holds the finding, in which {calls} and {nbytes} are the call's number and size.
     """
+    from labkit.exercises.recording import telling
+
     large = 0
 
     def note(name: str, arguments: list[Any]) -> None:
@@ -68,7 +70,7 @@ def at_most(calls: int, nbytes: int, finding: str, comm: Any, case: Case) -> Any
         if size >= nbytes and large > calls:
             raise RuntimeError(finding.format(calls=large, nbytes=size))
 
-    return _before_each(COLLECTIVES, note, comm)
+    return telling(COLLECTIVES, note)(comm)
 
 
 def in_all(times: float, number: int, finding: str, comm: Any, case: Case) -> Any:
@@ -77,6 +79,8 @@ def in_all(times: float, number: int, finding: str, comm: Any, case: Case) -> An
     It may send or receive `times` the bytes of its argument `number`, and small objects. Each call counts
     with its largest array or object. The error holds the finding, in which {nbytes} is the sum.
     """
+    from labkit.exercises.recording import telling
+
     most, total = times * case.arguments[comm.rank][number].nbytes + SMALL_OBJECTS, 0
 
     def note(name: str, arguments: list[Any]) -> None:
@@ -86,26 +90,7 @@ def in_all(times: float, number: int, finding: str, comm: Any, case: Case) -> An
         if total > most:
             raise RuntimeError(finding.format(nbytes=f"{total:,}"))
 
-    return _before_each((*COLLECTIVES, *SENDS), note, comm)
-
-
-def _before_each(names: Iterable[str], note: Callable[[str, list[Any]], None], comm: Any) -> Any:
-    """Return a communicator that tells of each call of these methods before it makes it."""
-    from mpiwatch.wrapper import CommWrapper
-
-    class Noting(CommWrapper):
-        pass
-
-    def noting(name: str) -> Callable[..., Any]:
-        def call(self: Any, *arguments: Any, **named: Any) -> Any:
-            note(name, [*arguments, *named.values()])
-            return getattr(super(Noting, self), name)(*arguments, **named)
-
-        return call
-
-    for name in names:
-        setattr(Noting, name, noting(name))
-    return Noting(comm)
+    return telling((*COLLECTIVES, *SENDS), note)(comm)
 
 
 def _sizes(name: str, arguments: list[Any]) -> list[int]:

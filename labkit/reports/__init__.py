@@ -1,4 +1,38 @@
-"""The five students' reports: their figures as data; and generated reports with a planted fault. No MPI."""
+"""The five students' reports: the figures that they print, as arrays; and generated reports. No MPI.
 
-from labkit.reports.figures import TABLES, read
+figures/SOURCES.md says where each figure comes from. A generated report has a planted fault.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
 from labkit.reports.generated import KINDS, Unseen, unseen
+
+FOLDER = Path(__file__).with_name("figures")
+TABLES = tuple(sorted(path.stem for path in FOLDER.glob("*.csv")))
+
+
+def read(table: str) -> dict[str, np.ndarray]:
+    """Return the columns of a table by name, each of shape (rows,).
+
+    Columns are texts, integers, or float64 with nan where the report prints nothing. Select rows by another
+    column: `c["time_s"][c["set_up"] == "2a"]`. Raise ValueError for an unknown table.
+    """
+    if table not in TABLES:
+        raise ValueError(f"expected one of the tables {', '.join(TABLES)}, got {table!r}")
+    with (FOLDER / f"{table}.csv").open(encoding="utf-8", newline="") as file:
+        names, *rows = csv.reader(file)
+    return {name: _array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+
+
+def _array(column: tuple[str, ...]) -> np.ndarray:
+    for dtype in np.int64, np.float64:
+        try:
+            return np.array([text or "nan" for text in column], dtype)
+        except ValueError:  # this column is of another type
+            pass
+    return np.array(column)

@@ -18,7 +18,7 @@ import nbformat
 import psutil
 import pytest
 
-from mpiwatch.processes import supervised
+from labkit.children import start_child
 from tests.cluster.lab_session import Server
 from tests.cluster_fixtures import DEADLINE_S, wait_until
 
@@ -99,15 +99,8 @@ def a_lab(folder: Path) -> Iterator[Lab]:
     (home / "config" / "jupyter_lab_config.py").write_text("c.LabApp.expose_app_in_browser = True\n")
     output = folder / "output"
     with output.open("w") as file:
-        process = subprocess.Popen(
-            [*supervised(), sys.executable, "-m", "labkit", "lab"],
-            cwd=work,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", "labkit", "lab"]
+        process = start_child(command, cwd=work, env=env, stdout=file, stderr=subprocess.STDOUT)
     try:
         yield Lab(work, process, output)
     finally:

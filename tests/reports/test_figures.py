@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from labkit import reports
-from labkit.reports.figures import FOLDER
+from labkit.reports import FOLDER
 
 ROOT = Path(__file__).parents[2]
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])")

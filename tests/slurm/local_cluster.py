@@ -27,7 +27,8 @@ from pathlib import Path
 
 import psutil
 
-from mpiwatch.processes import alive, supervised
+from labkit.children import start_child
+from mpiwatch.processes import alive
 
 PACKAGES = "slurm-wlm munge libpmi2-0 libpmix-dev"  # as in .ci/run
 PREFIX = "allreducelab-slurm-"  # of the folder's name, before the pid of the process that made it
@@ -160,12 +161,11 @@ def running(nodes: int = 4) -> Iterator[LocalCluster]:
     """Run a cluster inside the block."""
     remove_folders_of_killed_clusters()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
-    keeper = subprocess.Popen(
-        [*supervised(), sys.executable, "-m", "tests.slurm.local_cluster", "keep", folder, str(nodes)],
+    keeper = start_child(
+        [sys.executable, "-m", "tests.slurm.local_cluster", "keep", str(folder), str(nodes)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],
-        start_new_session=True,
     )
     try:
         assert keeper.stdout is not None
