@@ -128,6 +128,10 @@ JOB_SCRIPT = Exercise(
         "… OMP_NUM_THREADS is not 1": {"export OMP_NUM_THREADS=1 ": "export "},
         "… did not pass it on": {"trap 'kill -USR1 $ranks' USR1": "trap 'true' USR1"},
         "… does not catch SIGUSR1": {"trap 'kill -USR1 $ranks' USR1\n": ""},
+        "… which interrupts `wait`: wait again": {
+            "while kill -0 $ranks 2>/dev/null; do  # as long as mpiexec runs\n    wait $ranks\ndone\n": ""
+        },
+        "… the script killed mpiexec": {"kill -USR1 $ranks'": "kill -USR1 $ranks; sleep 60; kill -9 $ranks'"},
         "… , the script with 0": {"exit $?": "exit 0"},
         "… labkit train --resume": {"(--resume": "(--out"},
         "… Is a `return` missing?": {'return """': 'text = """'},
