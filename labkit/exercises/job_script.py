@@ -38,7 +38,7 @@ echo mpiexec >> "$RECORD.events"
 exit "$CODE"
 """
 # For sleep, so that a script that kills mpiexec after a minute does so before mpiexec comes to its end.
-SHORT_SLEEP = '#!/bin/bash\nexec "$SLEEP" 0.1\n'
+SHORT_SLEEP = '#!/bin/bash\nexec "$SLEEP" 0.01\n'
 # Runs the script and notes that it has ended. mpiexec may then come to its end, if nothing has killed it.
 RUN = """trap : USR1
 bash "$@"
