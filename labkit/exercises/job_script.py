@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -28,11 +29,23 @@ from labkit.exercises.transport import read_bytes
 CPU_S = 60.0  # of a script; it waits most of the time
 
 
+# For mpiexec: it works on for a second after SIGUSR1, as ranks do, and notes that it has come to its end.
 STAND_IN = """#!/bin/bash
-trap 'echo USR1 >> "$RECORD"; exit "$CODE"' USR1
+trap 'echo USR1 >> "$RECORD.events"; left=20' USR1
 printf '%s\\n' "$OMP_NUM_THREADS,$OPENBLAS_NUM_THREADS" "$@" > "$RECORD.part" && mv "$RECORD.part" "$RECORD"
-[ -n "$WAITS" ] && for tick in $(seq 100); do sleep 0.05; done
+for ((left = TICKS; left > 0; left--)); do "$SLEEP" 0.05; done
+echo mpiexec >> "$RECORD.events"
 exit "$CODE"
+"""
+# For sleep, so that a script that kills mpiexec after a minute does so before mpiexec comes to its end.
+SHORT_SLEEP = '#!/bin/bash\nexec "$SLEEP" 0.01\n'
+# Runs the script and notes that it has ended. mpiexec may then come to its end, if nothing has killed it.
+RUN = """trap : USR1
+bash "$@"
+code=$?
+echo script >> "$RECORD.events"
+for tick in {1..60}; do grep -q mpiexec "$RECORD.events" && break; "$SLEEP" 0.05; done
+exit $code
 """
 SHORT = {"N": "nodes", "c": "cpus-per-task", "t": "time", "J": "job-name", "o": "output", "p": "partition"}
 
@@ -127,6 +140,20 @@ def call_faults(where, tasks, run_folder, recorded):
         yield f"{where}: expected `{expected}`, the script called `{shlex.join(['mpiexec', *words])}`"
 
 
+def end_faults(where, warned, events, code, code_of_script):
+    """Yield what is wrong with the end of a script, from what has happened, in this order, and exit codes."""
+    if "mpiexec" not in events:
+        yield "the script killed mpiexec. Pass SIGUSR1 on and kill nothing: the ranks train until the limit"
+    elif events.index("script") < events.index("mpiexec"):
+        why = ", after SIGUSR1, which interrupts `wait`: wait again" if warned else ": wait for it"
+        yield f"{where}: the script ended before mpiexec{why}"
+    elif warned and "USR1" not in events:
+        yield "SIGUSR1 reached the script, and the script did not pass it on to mpiexec"
+    elif code_of_script != code:
+        after = " after SIGUSR1" if warned else ""
+        yield f"mpiexec ended with exit code {code}{after}, the script with {code_of_script}"
+
+
 def run_faults(script):
     """Yield what is wrong with the commands, found by running them with a stand-in for mpiexec."""
     with scratch_folder() as folder:
@@ -138,19 +165,22 @@ def _faults_of_runs(script, trial):
         (trial / sub).mkdir(parents=True)
     (trial / "old" / "checkpoint.npz").touch()
     (trial / "job.sh").write_text(script)
-    stand_in, record = trial / "bin" / "mpiexec", trial / "record"
-    stand_in.write_text(STAND_IN)
-    stand_in.chmod(0o755)
-    common = {**os.environ, "PATH": f"{stand_in.parent.resolve()}:{os.environ['PATH']}"}
-    common |= {"RECORD": str(record.resolve()), "OMP_NUM_THREADS": "", "OPENBLAS_NUM_THREADS": ""}
+    record, events = trial / "record", trial / "record.events"
+    for name, text in {"mpiexec": STAND_IN, "sleep": SHORT_SLEEP}.items():
+        (trial / "bin" / name).write_text(text)
+        (trial / "bin" / name).chmod(0o755)
+    common = {**os.environ, "PATH": f"{trial / 'bin'}:{os.environ['PATH']}", "RECORD": str(record)}
+    common |= {"SLEEP": str(shutil.which("sleep")), "OMP_NUM_THREADS": "", "OPENBLAS_NUM_THREADS": ""}
     codes = random.sample(range(10, 100), 2)  # so that the script cannot know them
     for run_folder, tasks, code in zip(("new", "old"), ("4", "3"), codes, strict=True):
         record.unlink(missing_ok=True)
+        events.unlink(missing_ok=True)
         warned = run_folder == "old"
-        command = ["bash", str(trial / "job.sh"), str(trial / run_folder)]
+        script_and_folder = [str(trial / "job.sh"), str(trial / run_folder)]
+        command = ["bash", "-c", RUN, "bash", *script_and_folder]
         job = start_child(
             sandbox.command(command, trial),
-            env={**common, "SLURM_NTASKS": tasks, "CODE": str(code), "WAITS": "yes" * warned},
+            env={**common, "SLURM_NTASKS": tasks, "CODE": str(code), "TICKS": "100" if warned else "4"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             preexec_fn=partial(limit, CPU_S, PROCESSES if sandbox.in_use else processes()),
@@ -163,7 +193,7 @@ def _faults_of_runs(script, trial):
                 return
             yield from call_faults(where, tasks, trial / run_folder, recorded(record))
             if warned and job.poll() is None:
-                shell = process_of(job, command)
+                shell = process_of(job, ["bash", *script_and_folder])
                 if shell is None:
                     yield f"{where}: the script did not wait for mpiexec"
                     return
@@ -172,11 +202,7 @@ def _faults_of_runs(script, trial):
                     return
                 shell.send_signal(signal.SIGUSR1)
             job.wait(timeout=20)
-            if warned and "USR1" not in recorded(record):
-                yield "SIGUSR1 reached the script, and the script did not pass it on to mpiexec"
-            elif job.returncode != code:
-                after = " after SIGUSR1" if warned else ""
-                yield f"mpiexec ended with exit code {code}{after}, the script with {job.returncode}"
+            yield from end_faults(where, warned, recorded(events), code, job.returncode)
         except (TimeoutError, subprocess.TimeoutExpired):
             yield f"{where}: the script still runs, although no mpiexec has to be waited for"
             return
@@ -190,13 +216,11 @@ def recorded(record):
 
 
 def process_of(job, command):
-    """Return the first descendant that runs the command: in a sandbox, it is not a direct child."""
-    left = [psutil.Process(job.pid)]
-    for each in left:
+    """Return the first descendant that runs the command."""
+    for each in psutil.Process(job.pid).children(recursive=True):
         with suppress(psutil.Error):  # it has just ended
             if each.cmdline() == command:
                 return each
-            left += each.children()
     return None
 
 

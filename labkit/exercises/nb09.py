@@ -77,52 +77,6 @@ def places(nodes):
 )
 
 
-# Exercise 9.6
-
-
-def ring_order(nodes):
-    """Return the ranks in the order in which the ring visits them, one node after the other.
-
-    The nodes are in the order in which their names first appear, and the ranks of a node in the order of
-    their numbers.
-    """
-    return sorted(range(len(nodes)), key=lambda rank: nodes.index(nodes[rank]))
-
-
-RING_ORDER = Exercise(
-    reference=ring_order,
-    title="The order of the ring",
-    difficulty=2,
-    minutes=10,
-    cases=node_cases,
-    mistakes={
-        "this is each rank's position in the ring; expected the ranks in the order of the positions": {
-            "return sorted": "order = sorted",
-            "]))": "]))\n    return [order.index(rank) for rank in range(len(nodes))]",
-        },
-        "this is the order of the ranks' numbers, which goes back and forth between the nodes": {
-            "nodes.index(nodes[rank])": "rank"
-        },
-        "the nodes are in the order of the alphabet; expected the order in which they first appear": {
-            "nodes.index(nodes[rank])": "nodes[rank]"
-        },
-        "this visits all local ranks 0 first, then all 1: every message goes to another node": {
-            "nodes.index": "nodes[:rank].count"
-        },
-        "the ranks of a node are in falling order": {
-            "nodes.index(nodes[rank])": "(nodes.index(nodes[rank]), -rank)"
-        },
-        "these are the nodes' names; expected the ranks' numbers": {
-            "range(len(nodes)), key=lambda rank: nodes.index(nodes[rank])": "nodes, key=nodes.index"
-        },
-    },
-    hints=(
-        "Sort the ranks by the number of their node. `sorted` keeps the order of equal ones.",
-        "Write `sorted(range(len(nodes)), key=…)`. `nodes.index(name)` is where a name first appears.",
-    ),
-)
-
-
 # Exercise 9.2
 
 
@@ -174,6 +128,10 @@ JOB_SCRIPT = Exercise(
         "… OMP_NUM_THREADS is not 1": {"export OMP_NUM_THREADS=1 ": "export "},
         "… did not pass it on": {"trap 'kill -USR1 $ranks' USR1": "trap 'true' USR1"},
         "… does not catch SIGUSR1": {"trap 'kill -USR1 $ranks' USR1\n": ""},
+        "… which interrupts `wait`: wait again": {
+            "while kill -0 $ranks 2>/dev/null; do  # as long as mpiexec runs\n    wait $ranks\ndone\n": ""
+        },
+        "… the script killed mpiexec": {"kill -USR1 $ranks'": "kill -USR1 $ranks; sleep 60; kill -9 $ranks'"},
         "… , the script with 0": {"exit $?": "exit 0"},
         "… labkit train --resume": {"(--resume": "(--out"},
         "… Is a `return` missing?": {'return """': 'text = """'},
@@ -461,6 +419,52 @@ PREDICTED_STEP = Exercise(
     hints=(
         "Count for one rank: how many messages and bytes does it send, how many bytes does it add?",
         "It sends 2 (p - 1) messages of n / p bytes. Only the p - 1 of the reduce-scatter are reduced.",
+    ),
+)
+
+
+# Exercise 9.6
+
+
+def ring_order(nodes):
+    """Return the ranks in the order in which the ring visits them, one node after the other.
+
+    The nodes are in the order in which their names first appear, and the ranks of a node in the order of
+    their numbers.
+    """
+    return sorted(range(len(nodes)), key=lambda rank: nodes.index(nodes[rank]))
+
+
+RING_ORDER = Exercise(
+    reference=ring_order,
+    title="The order of the ring",
+    difficulty=2,
+    minutes=10,
+    cases=node_cases,
+    mistakes={
+        "this is each rank's position in the ring; expected the ranks in the order of the positions": {
+            "return sorted": "order = sorted",
+            "]))": "]))\n    return [order.index(rank) for rank in range(len(nodes))]",
+        },
+        "this is the order of the ranks' numbers, which goes back and forth between the nodes": {
+            "nodes.index(nodes[rank])": "rank"
+        },
+        "the nodes are in the order of the alphabet; expected the order in which they first appear": {
+            "nodes.index(nodes[rank])": "nodes[rank]"
+        },
+        "this visits all local ranks 0 first, then all 1: every message goes to another node": {
+            "nodes.index": "nodes[:rank].count"
+        },
+        "the ranks of a node are in falling order": {
+            "nodes.index(nodes[rank])": "(nodes.index(nodes[rank]), -rank)"
+        },
+        "these are the nodes' names; expected the ranks' numbers": {
+            "range(len(nodes)), key=lambda rank: nodes.index(nodes[rank])": "nodes, key=nodes.index"
+        },
+    },
+    hints=(
+        "Sort the ranks by the number of their node. `sorted` keeps the order of equal ones.",
+        "Write `sorted(range(len(nodes)), key=…)`. `nodes.index(name)` is where a name first appears.",
     ),
 )
 

@@ -118,6 +118,23 @@ def on_links(
     return EmulatedComm(comm, links)
 
 
+class MicroBatches:
+    """Pairs of a gradient and a number of samples, once. A model writes all gradients to the same array."""
+
+    def __init__(self, pairs: Iterable[tuple[np.ndarray, int]]) -> None:
+        self.pairs = list(pairs)
+        self.gradient = self.pairs[0][0].copy() if self.pairs else np.empty(0)
+
+    def __iter__(self) -> MicroBatches:
+        return self
+
+    def __next__(self) -> tuple[np.ndarray, int]:
+        if not self.pairs:
+            raise StopIteration
+        self.gradient[...], samples = self.pairs.pop(0)
+        return self.gradient, samples
+
+
 class Noted:
     """Something that notes how a function uses it. Sent to another process, it is its notes."""
 

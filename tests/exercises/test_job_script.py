@@ -48,6 +48,16 @@ def test_a_wrong_option_is_named(change: Callable[[str], str], finding: str) -> 
     assert finding in "\n".join(option_faults(wrong))
 
 
+def test_a_script_may_wait_in_another_way() -> None:
+    begin, _, _ = SCRIPT.partition("while kill")
+    for end in (
+        "wait $ranks\nwait $ranks\n",
+        "while kill -0 $ranks; do sleep 5; done\nwait $ranks\n",
+        "trap 'kill -USR1 $ranks; wait $ranks' USR1\nwait $ranks; code=$?; wait $ranks; exit $?\n",
+    ):
+        assert list(run_faults(begin + end)) == []
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -70,12 +80,14 @@ def test_an_option_can_be_written_in_another_way(change: Callable[[str], str]) -
         (replaced("labkit train", "echo"), "labkit train --out"),
         (replaced("lenet5 --data", "linear --data"), "--model lenet5"),
         (replaced('[ -e "$1/checkpoint.npz" ]', "true"), "labkit train --out"),
-        (replaced("done\n", "done\nsleep 60\n"), "still runs"),
+        (replaced("done\n", "done\nwhile true; do sleep 1; done\n"), "still runs"),
         (replaced('"$SLURM_NTASKS"', "4"), "expected `mpiexec -n 3"),
         (replaced("(--resume", "(--out"), "labkit train --resume"),
         (replaced("trap 'kill -USR1 $ranks' USR1", "trap 'true' USR1"), "did not pass it on"),
         (replaced("trap 'kill -USR1 $ranks' USR1", ""), "does not catch SIGUSR1"),
-        (replaced("exit $status", "exit 0"), ", the script with 0"),
+        (replaced("exit $?", "exit 0"), ", the script with 0"),
+        (replaced('options[@]}" &', 'options[@]}" & exit'), "ended before mpiexec: wait for it"),
+        (replaced("kill -USR1 $ranks'", "kill $ranks'"), "killed mpiexec"),
         (replaced("mpiexec", "true"), "without calling mpiexec"),
     ],
 )
