@@ -86,6 +86,83 @@ def completed(sizes, seconds):
 )
 
 
+# Exercise 7.2
+
+
+def exposed_seconds(computing, transfers):
+    """Return for how many seconds the link carried data while the rank computed nothing.
+
+    Both arguments are lists of spans (begin, end) in seconds on one clock, in any order. The spans of one
+    list do not overlap each other.
+    """
+    total = sum(end - begin for begin, end in transfers)
+    hidden = 0.0
+    for begin, end in transfers:
+        for from_s, to_s in computing:
+            hidden += max(0.0, min(end, to_s) - max(begin, from_s))
+    return total - hidden
+
+
+def span_cases() -> Sequence[Case]:
+    spans: dict[str, tuple[list[tuple[float, float]], list[tuple[float, float]]]] = {
+        "one transfer after the computation": ([(0.0, 4.0)], [(4.0, 7.0)]),
+        "one transfer, half of it hidden": ([(0.0, 4.0)], [(3.0, 5.0)]),
+        "the rank waits for 2 s before the transfer": ([(0.0, 2.0), (2.0, 4.0)], [(6.0, 9.0)]),
+        "two transfers, the first one hidden": ([(0.0, 2.0), (2.0, 6.0)], [(3.0, 4.0), (5.0, 8.0)]),
+        "a transfer that spans a pause between two layers": (
+            [(0.0, 2.0), (5.0, 6.0)],
+            [(1.0, 7.0), (8.0, 10.0)],
+        ),
+        "spans that are not in order": ([(8.0, 9.0), (0.0, 4.0)], [(8.0, 12.0), (3.0, 5.0), (6.0, 7.0)]),
+        "all of it hidden": ([(0.0, 10.0)], [(1.0, 2.0), (4.0, 8.0)]),
+        "no transfer": ([(0.0, 1.0)], []),
+        "no computation": ([], [(0.0, 2.0)]),
+    }
+    return [Case(label, (arguments,)) for label, arguments in spans.items()]
+
+
+EXPOSED_SECONDS = Exercise(
+    reference=exposed_seconds,
+    title="Exposed communication",
+    difficulty=2,
+    minutes=10,
+    cases=span_cases,
+    mistakes={
+        "this is the hidden time. Exposed is the rest of the transfers' time": {"total - hidden": "hidden"},
+        "this is the time of all transfers. Subtract the part that computation hides": {
+            "total - hidden": "total"
+        },
+        "spans that do not meet count as a negative overlap: an overlap is at least 0": {
+            "max(0.0, min(end, to_s) - max(begin, from_s))": "min(end, to_s) - max(begin, from_s)"
+        },
+        "this counts from the end of the computation, with the time in which the link is idle": """
+def exposed_seconds(computing, transfers):
+    ready = max((end for begin, end in computing), default=0.0)
+    return max([0.0] + [end - ready for begin, end in transfers])
+""",
+        "the rank does not compute between two spans: a transfer is exposed there, too": {
+            "    total =": (
+                "    begins, ends = zip(*computing) if computing else ([0], [0])\n"
+                "    computing = [(min(begins), max(ends))]\n    total ="
+            )
+        },
+        "… ValueError": {  # from an empty list
+            "    total =": "    first = min(begin for begin, end in computing)\n    total ="
+        },
+        "a transfer that begins before the computation ends can be exposed in part": """
+def exposed_seconds(computing, transfers):
+    ready = max((end for begin, end in computing), default=0.0)
+    return sum(end - begin for begin, end in transfers if begin >= ready)
+""",
+    },
+    hints=(
+        "Exposed = the time of all transfers minus the time that computation hides.",
+        "Spans (a, b) and (c, d) overlap for min(b, d) - max(a, c) seconds, or not at all if that is "
+        "negative. Add up the overlaps of every transfer with every computing span.",
+    ),
+)
+
+
 # Exercise 7.3
 
 
@@ -115,7 +192,8 @@ def look_at_plan(case: Case, outcomes: Sequence[Outcome]) -> str | None:
     from labkit.train.buckets import Buckets  # noqa: PLC0415 (loads MPI, which a notebook's kernel must not)
 
     ((n, bucket_bytes, small_bytes),), plan = case.arguments, outcomes[0].result
-    if not isinstance(plan, list) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in plan):
+    pairs = (list, tuple)  # either is right
+    if not isinstance(plan, pairs) or not all(isinstance(each, pairs) and len(each) == 2 for each in plan):
         return f"expected a list of pairs (start, stop), got {plan!r:.80}"
     stop = n
     for number, (start, end) in enumerate(plan, 1):
@@ -179,78 +257,6 @@ BUCKET_PLAN = Exercise(
         "The first and the last bucket have `small` values. So while more than `small` values are left, "
         "take at most `left - small` of them, and at most a whole bucket.",
         "`values = small if stop == n or stop <= small else min(most, stop - small)`",
-    ),
-)
-
-
-# Exercise 7.2
-
-
-def exposed_seconds(computing, transfers):
-    """Return for how many seconds the link carried data while the rank computed nothing.
-
-    Both arguments are lists of spans (begin, end) in seconds on one clock, in any order. The spans of one
-    list do not overlap each other.
-    """
-    total = sum(end - begin for begin, end in transfers)
-    hidden = 0.0
-    for begin, end in transfers:
-        for from_s, to_s in computing:
-            hidden += max(0.0, min(end, to_s) - max(begin, from_s))
-    return total - hidden
-
-
-def span_cases() -> Sequence[Case]:
-    spans: dict[str, tuple[list[tuple[float, float]], list[tuple[float, float]]]] = {
-        "one transfer after the computation": ([(0.0, 4.0)], [(4.0, 7.0)]),
-        "one transfer, half of it hidden": ([(0.0, 4.0)], [(3.0, 5.0)]),
-        "the rank waits for 2 s before the transfer": ([(0.0, 2.0), (2.0, 4.0)], [(6.0, 9.0)]),
-        "two transfers, the first one hidden": ([(0.0, 2.0), (2.0, 6.0)], [(3.0, 4.0), (5.0, 8.0)]),
-        "a transfer that spans a pause between two layers": (
-            [(0.0, 2.0), (5.0, 6.0)],
-            [(1.0, 7.0), (8.0, 10.0)],
-        ),
-        "spans that are not in order": ([(8.0, 9.0), (0.0, 4.0)], [(8.0, 12.0), (3.0, 5.0), (6.0, 7.0)]),
-        "all of it hidden": ([(0.0, 10.0)], [(1.0, 2.0), (4.0, 8.0)]),
-        "no transfer": ([(0.0, 1.0)], []),
-    }
-    return [Case(label, (arguments,)) for label, arguments in spans.items()]
-
-
-EXPOSED_SECONDS = Exercise(
-    reference=exposed_seconds,
-    title="Exposed communication",
-    difficulty=2,
-    minutes=10,
-    cases=span_cases,
-    mistakes={
-        "this is the hidden time. Exposed is the rest of the transfers' time": {"total - hidden": "hidden"},
-        "this is the time of all transfers. Subtract the part that computation hides": {
-            "total - hidden": "total"
-        },
-        "spans that do not meet count as a negative overlap: an overlap is at least 0": {
-            "max(0.0, min(end, to_s) - max(begin, from_s))": "min(end, to_s) - max(begin, from_s)"
-        },
-        "this counts from the end of the computation, with the time in which the link is idle": """
-def exposed_seconds(computing, transfers):
-    ready = max(end for begin, end in computing)
-    return max([0.0] + [end - ready for begin, end in transfers])
-""",
-        "the rank does not compute between two spans: a transfer is exposed there, too": {
-            "    total =": (
-                "    computing = [(min(a for a, _ in computing), max(b for _, b in computing))]\n    total ="
-            )
-        },
-        "a transfer that begins before the computation ends can be exposed in part": """
-def exposed_seconds(computing, transfers):
-    ready = max(end for begin, end in computing)
-    return sum(end - begin for begin, end in transfers if begin >= ready)
-""",
-    },
-    hints=(
-        "Exposed = the time of all transfers minus the time that computation hides.",
-        "Spans (a, b) and (c, d) overlap for min(b, d) - max(a, c) seconds, or not at all if that is "
-        "negative. Add up the overlaps of every transfer with every computing span.",
     ),
 )
 
@@ -325,8 +331,12 @@ def fault_of_notes(
         return fault
     if any(notes["pending"]):
         return "the function returned while an average was under way: wait for all requests"
-    if p > 1 and not notes["tests"]:
-        return "`finished` calls no request's own Test(), so the MPI library may make no progress"
+    if p > 1 and notes["untested"]:
+        bucket = plan[notes["untested"][0]]
+        return (
+            f"`finished` does not call Test() of the request of bucket {bucket}, which is under way, so the "
+            "MPI library may make no progress: call every request's own Test()"
+        )
     return None
 
 
@@ -388,7 +398,10 @@ def average_overlapped(comm, backward, grads, plan):
         "… never averaged": {"list(plan)": "list(plan[:-1])"},
         "… stands still": {"request.Test()": "request.Wait()"},
         "… under way": {"    for request in requests:\n        request.Wait()\n": ""},
-        "… no request's own Test()": {"            request.Test()": "            pass"},
+        "… does not call Test()": {"            request.Test()": "            pass"},
+        "… which is under way": {  # but the newest one
+            "for request in requests:\n            request.": "for each in requests[-1:]:\n            each."
+        },
         "… holds the sum": {"            bucket /= comm.size\n": ""},
         "… twice": {"        request.Wait()\n": "        request.Wait()\n    grads /= comm.size\n"},
         "… an array that is not `grads`": {"grads[first:stop]": "grads[first:stop].copy()"},

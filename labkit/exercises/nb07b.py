@@ -88,14 +88,14 @@ def fault_of_pass(notes: dict[str, Any], layers: int, p: int) -> str | None:
             "the function returned while a reduce-scatter was under way: wait for all requests",
         ),
         (
-            p > 1 and not notes["tests"],
-            "`ready` calls no request's own Test(), so it cannot know what it may drop, and the MPI "
-            "library may make no progress",
+            p > 1 and notes["untested"],
+            "`ready` does not call every request's own Test(), so it cannot know what it may drop, and the "
+            "MPI library may make no progress",
         ),
         (
             notes["freed"],
-            f"the gradient of layer {freed} is freed while MPI still reads it: keep a reference to it until "
-            "its request is complete",
+            f"the array of layer {freed} that MPI reads is freed meanwhile: keep a reference to it until its "
+            "request is complete",
         ),
         (
             notes["views"],
@@ -144,10 +144,22 @@ def reduce_scatter_overlapped(comm, backward, counts):
 """,
         "… stands still": {"pair[0].Test()": "pair[0].Wait()"},
         "… under way": {"    for request, _ in under_way:\n        request.Wait()\n": ""},
-        "… no request's own Test()": {
+        "… does not call every request's": {
             "        under_way[:] = [pair for pair in under_way if not pair[0].Test()]\n": ""
         },
-        "… is freed while MPI still reads it": {"(request, gradient))": "(request, None))"},
+        "… own Test()": {  # of the newest one alone
+            "under_way[:] = [pair for pair in under_way if not pair[0].Test()]": "request.Test()"
+        },
+        "… is freed meanwhile": {"(request, gradient))": "(request, None))"},
+        "… that MPI reads is freed": {
+            "gradient /= comm.size": "whole = gradient / np.float32(comm.size)",
+            "scatter(gradient,": "scatter(whole,",
+        },
+        "… is still in memory after": {
+            "    chunks, under_way = {}, []": "    chunks, under_way, sent = {}, [], []",
+            "gradient /= comm.size": "gradient = gradient / np.float32(comm.size)",
+            "chunks[k] = np": "sent.append(gradient)\n        chunks[k] = np",
+        },
         "… holds the sum": {"        gradient /= comm.size\n": ""},
         "… twice": {"    return chunks": "    return {k: chunk / comm.size for k, chunk in chunks.items()}"},
         "… is a view of the whole gradient": {

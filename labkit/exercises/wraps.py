@@ -33,6 +33,8 @@ COLLECTIVES = tuple(
     if "barrier" not in name.lower()
 )
 SENDS = "Send", "Isend", "Ssend", "Sendrecv", "send", "isend", "ssend", "sendrecv"
+RECEIVES = "Recv", "Irecv", "recv", "irecv"
+BARRIERS = "Barrier", "Ibarrier", "barrier"
 SMALL_OBJECTS = 64  # bytes: a number from each rank
 PATIENCE_S = 0.5
 
@@ -135,15 +137,57 @@ class MicroBatches:
         return self.gradient, samples
 
 
+_turns: list[tuple[set[int], list[float]]] = []  # of the case under way: see noting_turns
+
+
+def noting_turns(comm: Any, case: Case) -> Any:
+    """Return a communicator that notes what this rank does between two collectives: a `wrap`.
+
+    For each such turn it notes to which ranks this one sends, and when it called the methods for messages
+    and, last, the collective that ends the turn.
+    """
+    _turns[:] = [(set(), [])]
+
+    def note(name: str, arguments: list[Any]) -> None:
+        is_message, now = name in (*SENDS, *RECEIVES), time.perf_counter()
+        ranks, times = _turns[-1]
+        if is_message or times:
+            times.append(now)
+        if name in SENDS:
+            ranks.add(next(int(each) for each in arguments if isinstance(each, (int, np.integer))))
+        elif not is_message:
+            _turns.append((set(), []))
+
+    return _before_each((*SENDS, *RECEIVES, *COLLECTIVES, *BARRIERS), note, comm)
+
+
+def with_turns(result: Any) -> Any:
+    """Return the result, and for each turn to which ranks this one has sent, and its seconds: a `digest`."""
+    _turns[-1][1].append(time.perf_counter())
+    return result, [(sorted(ranks), times[-1] - times[0] if times else 0.0) for ranks, times in _turns]
+
+
 class Noted:
     """Something that notes how a function uses it. Sent to another process, it is its notes."""
 
     def __init__(self) -> None:
-        self.notes: dict[str, Any] = {"at": None, "started": [], "tests": 0, "waits": 0, "requests": []}
+        self.notes: dict[str, Any] = {"at": None, "visited": set(), "waits": 0}
+        self.notes |= {"started": [], "requests": [], "arrays": []}  # in one order
+
+    def visit(self, layer: int) -> None:
+        """Note that the pass is in this layer."""
+        self.notes["at"] = layer
+        self.notes["visited"].add(layer)
 
     def as_data(self) -> dict[str, Any]:
-        """Return the notes, without the requests and references to arrays."""
-        notes = {name: value for name, value in self.notes.items() if name not in ("requests", "arrays")}
+        """Return the notes, without the requests and references to arrays.
+
+        "untested" has the numbers of the requests that were not tested in the layer after their own.
+        """
+        left_out = "requests", "arrays", "visited"
+        notes = {name: value for name, value in self.notes.items() if name not in left_out}
+        of_requests = enumerate(self.notes["requests"])
+        notes["untested"] = [k for k, each in of_requests if not each.next_layer() <= each.tested]
         notes["pending"] = [bool(request) for request in self.notes["requests"]]
         end = time.monotonic() + PATIENCE_S  # messages into arrays that are gone would break the next call
         while not all(each.Test() for each in self.notes["requests"]) and time.monotonic() < end:
@@ -162,7 +206,8 @@ class Backward(Noted):
         stop = len(self.grads)
         for start in self.starts:
             self.grads[start:stop] = self.own[start:stop]
-            self.notes["at"] = stop = start
+            self.visit(start)
+            stop = start
             finished(start)
         self.notes["at"] = -1  # the backward pass has ended
 
@@ -185,18 +230,25 @@ def _noting_class() -> Any:
     """Return the class of a communicator that notes which part of which array is averaged, and when."""
     from mpi4py import MPI
 
-    from mpiwatch.wrapper import CommWrapper
+    from mpiwatch.wrapper import CommWrapper, is_in_place
 
     class NotedRequest(MPI.Request):
         """A request that notes when it is tested and waited for."""
 
         notes: dict[str, Any]
         layer = -1  # whose backward pass has started it
+        tested: set[int]  # in which layers
+        waits = False
+
+        def next_layer(self) -> set[int]:
+            """Return the layer that was visited after this request's, or nothing."""
+            after = [at for at in self.notes["visited"] if self.layer is not None and at < self.layer]
+            return {max(after)} if after else set()
 
         def Test(self, status: MPI.Status | None = None) -> bool:
             at = self.notes["at"]
-            self.notes["tests"] += at != -1  # a watched Wait calls it, too
-            if -1 in (at, self.layer):
+            self.tested.add(at)
+            if self.waits or -1 in (at, self.layer):
                 return super().Test(status)
             # A request completes one layer later, however fast other ranks are, so the finding is the same.
             end = time.monotonic() + PATIENCE_S
@@ -206,7 +258,7 @@ def _noting_class() -> Any:
 
         def Wait(self, status: MPI.Status | None = None) -> Any:
             self.notes["waits"] += self.notes["at"] != -1
-            self.layer = -1
+            self.waits = True
             return super().Wait(status)
 
     class Noting(CommWrapper):
@@ -217,21 +269,22 @@ def _noting_class() -> Any:
         def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
             array = _array(recvbuf)
             self.notes["started"].append((array.ctypes.data, array.size, self.notes["at"]))
-            return self._noted(super().Iallreduce(sendbuf, recvbuf, op))
+            return self._noted(super().Iallreduce(sendbuf, recvbuf, op), array, self.notes["at"])
 
-        def Ireduce_scatter(self, *arguments: Any, **named: Any) -> MPI.Request:
+        def Ireduce_scatter(self, sendbuf: Any, recvbuf: Any, *arguments: Any, **named: Any) -> MPI.Request:
             self.notes["started"].append(self.notes["at"])
-            return self._noted(super().Ireduce_scatter(*arguments, **named), self.notes["at"])
+            read = _array(recvbuf if is_in_place(sendbuf) else sendbuf)
+            made = super().Ireduce_scatter(sendbuf, recvbuf, *arguments, **named)
+            return self._noted(made, read, self.notes["at"])
 
         def Iallgatherv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
-            if "arrays" in self.notes:
-                self.notes["arrays"].append(weakref.ref(_root(_array(recvbuf))))
-            return self._noted(super().Iallgatherv(sendbuf, recvbuf))
+            return self._noted(super().Iallgatherv(sendbuf, recvbuf), _array(recvbuf))
 
-        def _noted(self, made: MPI.Request, layer: int = -1) -> MPI.Request:
+        def _noted(self, made: MPI.Request, array: np.ndarray, layer: int = -1) -> MPI.Request:
             request = NotedRequest(made)
-            request.notes, request.layer = self.notes, layer
+            request.notes, request.layer, request.tested = self.notes, layer, set()
             self.notes["requests"].append(request)
+            self.notes["arrays"].append(weakref.ref(_root(array)))
             return request
 
     return Noting
@@ -250,8 +303,8 @@ class LayersBackward(Noted):
     def __init__(self, gradients: Sequence[np.ndarray]) -> None:
         super().__init__()
         self.gradients, self.refs = gradients, dict[int, weakref.ref[np.ndarray]]()
-        # Layers whose gradient is still in memory, though their request was complete before, and those whose
-        # gradient is not, though MPI reads it.
+        # Layers whose gradient, or the array that MPI has read, is still in memory, though their request was
+        # complete before; layers whose array is not, though MPI reads it.
         self.notes |= {"kept": [], "freed": []}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LayersBackward:
@@ -261,23 +314,30 @@ class LayersBackward(Noted):
 
     def __call__(self, ready: Callable[[int, np.ndarray], object]) -> None:
         for k in reversed(range(len(self.gradients))):
-            complete = [at for at, each in zip(*self._started(), strict=True) if not each]
-            self.notes["at"] = k
+            complete = {at for at, request, _ in self._started() if not request}
+            self.visit(k)
             gradient = self.gradients[k].copy()
             self.refs[k] = weakref.ref(gradient)
             ready(k, gradient)
             del gradient
-            self.notes["kept"] += [at for at in complete if at in self.refs and self.refs[at]() is not None]
-            pending = any(at == k and bool(each) for at, each in zip(*self._started(), strict=True))
-            self.notes["freed"] += [k] * (pending and self.refs[k]() is None)
+            self.notes["kept"] += sorted(complete & self._in_memory())
+            self.notes["freed"] += [
+                k for at, request, array in self._started() if at == k and request and array() is None
+            ]
         self.notes["at"] = -1  # the backward pass has ended
 
-    def _started(self) -> tuple[list[int], list[Any]]:
-        return self.notes["started"], self.notes["requests"]
+    def _started(self) -> list[tuple[int, Any, Callable[[], Any]]]:
+        pairs = zip(self.notes["requests"], self.notes["arrays"], strict=True)
+        return [(request.layer, request, array) for request, array in pairs]
+
+    def _in_memory(self) -> set[int]:
+        """Return the layers of which the gradient, or the array that MPI reads, is in memory."""
+        read = {at for at, _, array in self._started() if array() is not None}
+        return read | {k for k, gradient in self.refs.items() if gradient() is not None}
 
     def as_data(self) -> dict[str, Any]:
         """Return the notes, with the layers whose gradients the function's result keeps in memory."""
-        return {**super().as_data(), "views": [k for k, each in self.refs.items() if each() is not None]}
+        return {**super().as_data(), "views": sorted(self._in_memory())}
 
 
 class LayersUsed(Noted):
@@ -285,7 +345,7 @@ class LayersUsed(Noted):
 
     def __init__(self) -> None:
         super().__init__()
-        self.notes |= {"arrays": [], "uses": []}
+        self.notes |= {"uses": []}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LayersUsed:
         copied = LayersUsed()
