@@ -43,19 +43,26 @@ def collect(folder: Path | None) -> None:
 @click.argument("folder", type=Place(exists=True, file_okay=False))
 @click.option("--ranks", type=Whole(2, 32), default=6, show_default=True, help="MPI ranks to start.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
-@click.option("--incident", type=Whole(0), help="Print the table of this incident of notebook 11 instead.")
-def contest(folder: Path, ranks: int, incident: int | None, *, as_json: bool) -> None:
+@click.option(
+    "--incident",
+    "seeds",
+    type=Whole(0),
+    multiple=True,
+    help="Print the table of this incident of notebook 11 instead; repeat it for a mean over several.",
+)
+def contest(folder: Path, ranks: int, seeds: tuple[int, ...], *, as_json: bool) -> None:
     """Run every entry in FOLDER over three emulated networks, and print the table of scores.
 
     An entry is a file NAME.py; the last function that it defines takes the number of ranks and yields the
     rounds of an all-reduce. It runs in the sandbox of the exercises. docs/instructors.md explains the scores.
-    With --incident SEED, FOLDER holds a copy of each student's progress.json, NAME.json, and nothing runs.
+    With --incident SEED, FOLDER holds a copy of each student's progress.json, NAME.json. Scores are computed
+    from the evidence in it, and nothing runs.
     """
     from labkit.children import ChildError
     from labkit.exercises import allreduce_contest, on_call, sandbox
 
-    if incident is not None:
-        scored = on_call.class_rows(folder, incident)
+    if seeds:
+        scored = on_call.class_rows(folder.glob("*.json"), seeds)
         click.echo(json.dumps(scored, indent=1) if as_json else on_call.class_table(scored))
         return
     if why := sandbox.refusal():

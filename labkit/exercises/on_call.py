@@ -1,18 +1,20 @@
 """Incidents: a training job on the ranks has a hidden fault. A student measures, and files a diagnosis.
 
 Each experiment reads a set of findings. `CAUSES` says which findings a cause makes, so it is the table of
-causes and experiments, and the judge and the reference diagnosis use nothing else. The job and what an
-experiment runs on the ranks are in `labkit/exercises/on_call_job.py`; this module loads no MPI.
+causes and experiments, and the judge and the reference diagnosis use nothing else. A hand-in keeps what was
+measured and what the student said about it; its score is computed from that, never read. The job and what
+an experiment runs on the ranks are in `labkit/exercises/on_call_job.py`; this module loads no MPI.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,14 +24,16 @@ from IPython import get_ipython
 from labkit.cluster import last_hang
 from labkit.cluster.errors import CellHung
 from labkit.exercises import record
-from mpiwatch.report import COLUMNS, Report, counted, ranks_phrase, wrapped
+from mpiwatch.report import COLUMNS, Report, counted, ranks_phrase, render, wrapped
 
-BUDGET_S, RIVALS_S = 60.0, 2.0  # of machine time: the budget, and the price of asking for rivals
+BUDGET_S = {1: 50.0, 2: 60.0}  # of machine time, by the number of faults
 LIMIT, LINK_LIMIT = 2.0, 3.0  # times as long as the fastest rank, or as the link's latency and bandwidth give
+THREADS_LIMIT, LARGE_PERCENT, MEAN_LIMIT = 1.3, 50, 1e-3
 LEAST_MS = 1.0  # to read a batch: shorter times do not matter, and differ by chance
 BRANCH_STEP = 5  # the first step in which the job can hang or a rank can meet a damaged sample
 JOB = "job"  # its name on the ranks
-POINTS = {"cause": 20, "rank": 20, "evidence": 25, "calibration": 10, "cost": 25}
+POINTS = {"cause": 15, "rank": 15, "proof": 20, "reading": 20, "prediction": 10, "cost": 20}
+WORST_RMS = 0.2  # distance of the probabilities from the right ones, for which there are no points
 
 
 class Finding(NamedTuple):
@@ -46,8 +50,9 @@ class Finding(NamedTuple):
 class Experiment:
     """What an experiment measures, its price (s of machine time), and its findings' words with their meaning.
 
-    The prices are set, not measured, so that they are the same on every machine: the budget buys the ten
-    experiments that prove "none", but not all eleven.
+    The prices are set, not measured, so that they are the same on every machine. An experiment that tests for
+    several causes is cheap beside those that test for one: the budget buys a proof of every cause, "none"
+    included, if each experiment is chosen by what is still possible, and often none if they are not.
     """
 
     price_s: float
@@ -59,96 +64,116 @@ EXPERIMENTS = {
     "phases": Experiment(
         8,
         "time to read and to compute, on equal batches",
-        {"load": "the rank takes long to read its batch", "compute": "the rank takes long to compute"},
+        {
+            "load": f"the rank reads for more than {LEAST_MS:g} ms, and {LIMIT:g} times as long as another",
+            "compute": f"the rank's compute / fixed is more than {LIMIT:g} times that of another",
+        },
     ),
     "links": Experiment(
-        8,
-        "ping-pong between each two ranks",
-        {"link": "each message to or from the rank takes long"},
+        7,
+        "ping-pong between each two ranks, as a multiple of what the link should need",
+        {"link": f"all times of the rank, to every other one, are more than {LINK_LIMIT:g}"},
     ),
     "threads": Experiment(
-        3,
+        4,
         "processor time of all threads, and of the one that computes",
-        {"threads": "other threads of the rank use a processor, too, while it computes"},
+        {"threads": f"the rank's all / one is more than {THREADS_LIMIT:g}"},
     ),
     "samples": Experiment(
-        2,
+        4,
         "the numbers of the samples that each rank reads, compared with the plan",
         {"samples": "the rank reads samples that the plan gives to another rank"},
     ),
     "weights": Experiment(
-        3,
-        "weights before the first step and after the second",
+        4,
+        "checksums of the weights before the first step and after the second",
         {
             "start": "the rank does not start with the weights of the seed",
             "differ": "after two steps, the ranks' weights differ",
         },
     ),
     "gradients": Experiment(
-        5,
-        "each rank's own gradient in eight batches, not averaged",
-        {"nan": "the rank's own gradient is not finite"},
+        7,
+        "norms of each rank's own gradient in eight batches, not averaged",
+        {"nan": "a gradient of the rank is not finite"},
     ),
     "mean": Experiment(
         6,
         "the gradient that the update uses, compared with the weighted mean of the ranks' own gradients",
-        {"mean": "the update does not use the weighted mean"},
+        {"mean": f"the relative difference is more than {MEAN_LIMIT:g}"},
     ),
     "messages": Experiment(
-        8,
+        6,
         "the two numbers that arrive from each rank, compared with what it means to send",
-        {"messages": "other numbers arrive than the rank means to send"},
+        {"messages": "other numbers arrive than the rank means to send, or in another order"},
     ),
     "buckets": Experiment(
-        5,
-        "the buckets, and which of them are complete after each of eight backward passes",
+        6,
+        "the buckets, and how many are incomplete after eight backward passes",
         {
             "incomplete": "the backward pass of the rank does not complete all buckets",
-            "last": "more than half of the gradient is in the last bucket",
+            "last": f"more than {LARGE_PERCENT} % of the gradient is in the last bucket",
         },
     ),
     "buffers": Experiment(
-        3,
-        "the buffers before the first step and after the second",
-        {"buffers": "the rank's buffers did not change, those of other ranks did"},
+        5,
+        "checksums of the buffers before the first step and after the second",
+        {"buffers": "the rank's buffers did not change"},
     ),
     "run": Experiment(
-        12,
-        "eight steps of the job",
-        {"hang": "the job hangs; the rank is missing in the hang report"},
+        10,
+        "eight steps of the job, the loss, and whether weights and buffers are then equal on all ranks",
+        {
+            "hang": "the job hangs; the rank is missing in the hang report",
+            "loss": "the loss is not finite",
+            "state": "weights or buffers differ between ranks (not if the loss is not finite)",
+        },
     ),
+}
+JOINT = frozenset({"differ", "mean", "last", "loss", "state"})  # words that name no rank
+# What a notebook's own cells can use of the job, and the experiment that they pay for it.
+PARTS = {
+    **dict.fromkeys(("load", "compute"), "phases"),
+    **dict.fromkeys(("comm", "world"), "links"),
+    **dict.fromkeys(("ids", "planned", "labels", "file"), "samples"),
+    **dict.fromkeys(("model", "update"), "weights"),
+    **dict.fromkeys(("average", "used"), "mean"),
+    "exchange": "messages",
+    **dict.fromkeys(("buckets", "complete", "complete_from"), "buckets"),
+    **dict.fromkeys(("step", "run", "loss"), "run"),
 }
 
 
 class Cause(NamedTuple):
-    """A cause in words, the words of the findings that it makes, and those that it may make."""
+    """A cause in words, how often it comes in 30 incidents, the words it makes, and those it may make."""
 
     text: str
+    weight: int
     makes: frozenset[str]
     may_make: frozenset[str] = frozenset()
     is_on_a_rank: bool = True
 
 
-def _cause(text: str, makes: str, may_make: str = "", *, is_on_a_rank: bool = True) -> Cause:
-    return Cause(text, frozenset(makes.split()), frozenset(may_make.split()), is_on_a_rank)
+def _cause(text: str, weight: int, makes: str, may_make: str = "", *, is_on_a_rank: bool = True) -> Cause:
+    return Cause(text, weight, frozenset(makes.split()), frozenset(may_make.split()), is_on_a_rank)
 
 
 CAUSES = {
-    "slow rank": _cause("a rank computes three times as long", "compute"),
-    "slow link": _cause("a rank's link is eight times slower", "link"),
-    "blas threads": _cause("a rank computes with more BLAS threads than the others", "threads", "compute"),
-    "last bucket": _cause("the last bucket is too large", "last", is_on_a_rank=False),
-    "late average": _cause("ranks average after the update", "mean differ", is_on_a_rank=False),
-    "plain mean": _cause("the mean is unweighted, the shards are unequal", "mean", is_on_a_rank=False),
-    "same shard": _cause("a rank reads the shard of another rank", "samples"),
-    "other start": _cause("a rank starts with other weights", "start differ"),
-    "stale buffers": _cause("a rank keeps its old buffers", "buffers"),
-    "branch": _cause("a rank leaves the job in a branch, before a collective", "hang"),
-    "skipped layer": _cause("a rank skips a layer now and then", "incomplete hang"),
-    "nan": _cause("a rank's gradient is not finite, because a sample is damaged", "nan"),
-    "tags": _cause("a rank mixes up the tags of two messages", "messages mean"),
-    "slow disk": _cause("a rank reads its data from a slow disk", "load"),
-    "none": _cause("the job has no fault", "", is_on_a_rank=False),
+    "slow rank": _cause("a rank computes three times as long", 3, "compute"),
+    "slow link": _cause("a rank's link is eight times slower", 2, "link"),
+    "blas threads": _cause("a rank computes with more BLAS threads than the others", 3, "threads", "compute"),
+    "last bucket": _cause("the last bucket is too large", 1, "last", is_on_a_rank=False),
+    "late average": _cause("ranks average after the update", 1, "mean differ state", is_on_a_rank=False),
+    "plain mean": _cause("the mean is unweighted, the shards are unequal", 3, "mean", is_on_a_rank=False),
+    "same shard": _cause("a rank reads the shard of another rank", 3, "samples"),
+    "other start": _cause("a rank starts with other weights", 2, "start differ state"),
+    "stale buffers": _cause("a rank keeps its old buffers", 1, "buffers state"),
+    "branch": _cause("a rank leaves the job in a branch, before a collective", 2, "hang"),
+    "skipped layer": _cause("a rank skips a layer now and then", 1, "incomplete hang"),
+    "nan": _cause("a rank's gradient is not finite, because a sample is damaged", 2, "nan loss"),
+    "tags": _cause("a rank mixes up the tags of two messages", 1, "messages mean"),
+    "slow disk": _cause("a rank reads its data from a slow disk", 2, "load"),
+    "none": _cause("the job has no fault", 3, "", is_on_a_rank=False),
 }
 
 
@@ -157,6 +182,9 @@ class Fault(NamedTuple):
 
     cause: str
     rank: int | None
+
+    def __str__(self) -> str:
+        return self.cause if self.rank is None else f"{self.cause} on rank {self.rank}"
 
 
 @dataclass(frozen=True)
@@ -182,13 +210,10 @@ def drawn(seed: int, p: int, faults: int = 1) -> Setting:
         raise ValueError(
             f"expected a seed of 0 or more, 2 or more ranks, and 1 or 2 faults, got {seed}, {p}, {faults}"
         )
-    rng = np.random.default_rng([seed, faults, *b"incident"])  # the same causes for any number of ranks
-    if faults == 1:
-        causes: Sequence[str] = [str(rng.choice(list(CAUSES)))]
-    else:
-        pairs = list(filter(can_be_told, combinations(CAUSES, 2)))
-        causes = pairs[rng.integers(len(pairs))]
-    rng = np.random.default_rng([seed, p, faults, *b"ranks of incident"])
+    rng = np.random.default_rng([seed, p, faults, *b"incident"])
+    possible = explanations(faults)
+    masses = np.array(list(possible.values()))
+    causes = list(possible)[rng.choice(len(possible), p=masses / masses.sum())]
     ranks = rng.permutation(p)
     placed = [
         # With two ranks there is one link, which is slow for both.
@@ -208,14 +233,17 @@ def _hides(one: str, other: str) -> bool:
 
 
 def can_be_told(pair: tuple[str, str]) -> bool:
-    """Tell whether neither fault hides the other, and no third cause makes some findings of each of both."""
+    """Tell whether neither fault hides the other, and no third cause makes some findings of each of both.
+
+    `run` reports one word, so two faults that make different words there are no pair.
+    """
     one, other = (CAUSES[cause].makes for cause in pair)
     mixed = [
         name
         for name, cause in CAUSES.items()
         if cause.makes <= one | other and not cause.makes <= one and not cause.makes <= other
     ]
-    return not (_hides(*pair) or _hides(*pair[::-1]) or mixed)
+    return not (_hides(*pair) or _hides(*pair[::-1]) or mixed) and len(made_by(pair, "run")[0]) < 2
 
 
 def makes(cause: str, experiment: str) -> tuple[set[str], set[str]]:
@@ -231,23 +259,17 @@ def made_by(causes: Iterable[str], experiment: str) -> tuple[set[str], set[str]]
     return sure, possible
 
 
-def fits(causes: Collection[str], experiment: str, words: Collection[str]) -> bool:
-    """Tell whether an experiment can read these words if all these causes, and no others, are at work."""
-    sure, possible = made_by(causes, experiment)
-    return sure <= set(words) <= possible
-
-
 def table() -> str:
     """Return the table of causes and experiments: prices, and the first letters of the words a cause makes.
 
-    Words that it may make stand in brackets.
+    Words that it may make stand in brackets. The first column: how often a cause comes in 30 incidents.
     """
     lines = [
-        f"{'':13}" + "".join(f" {name}" for name in EXPERIMENTS),
-        f"{'price (s)':13}" + "".join(f" {each.price_s:{len(name)}g}" for name, each in EXPERIMENTS.items()),
+        f"{'':13} of 30" + "".join(f" {name}" for name in EXPERIMENTS),
+        f"{'price (s)':19}" + "".join(f" {each.price_s:{len(name)}g}" for name, each in EXPERIMENTS.items()),
     ]
-    for cause in CAUSES:
-        line = f"{cause:13}"
+    for cause, (_, weight, *_) in CAUSES.items():
+        line = f"{cause:13} {weight:5}"
         for name in EXPERIMENTS:
             sure, possible = makes(cause, name)
             letters = "".join(sorted(word[0] for word in sure)).upper()
@@ -282,11 +304,12 @@ def stand_out(ratios: Mapping[int, float], noise: float, limit: float) -> list[i
 
 def read(experiment: str, rows: Rows) -> set[Finding]:
     """Return the findings in what the ranks have measured, one row a rank. Raise TooBusy."""
-    reader = _READERS.get(experiment)
-    if reader is not None:
-        return reader(rows)
-    (word, *_) = EXPERIMENTS[experiment].words  # the others have one word, and a column that says it
-    return {Finding(word, rank) for rank, row in enumerate(rows) if row[word]}
+    return _READERS[experiment](rows)
+
+
+def _by_rank(word: str, stands_out: Callable[[Mapping[str, Any]], bool]) -> Callable[[Rows], set[Finding]]:
+    """Return a reader that looks at each rank's row alone."""
+    return lambda rows: {Finding(word, rank) for rank, row in enumerate(rows) if stands_out(row)}
 
 
 def _read_phases(rows: Rows) -> set[Finding]:
@@ -308,97 +331,126 @@ def _read_links(rows: Rows) -> set[Finding]:
     return {Finding("link", rank) for rank in slow} if p > 2 else {Finding("link") for _ in slow}
 
 
-def _read_threads(rows: Rows) -> set[Finding]:
-    return {Finding("threads", rank) for rank, row in enumerate(rows) if row["all / one"] > 1.3}
-
-
 def _read_weights(rows: Rows) -> set[Finding]:
     found = {Finding("start", rank) for rank, row in enumerate(rows) if row["start"] != row["of the seed"]}
     return found | ({Finding("differ")} if len({row["after 2 steps"] for row in rows}) > 1 else set())
 
 
 def _read_mean(rows: Rows) -> set[Finding]:
-    return {Finding("mean")} if any(row["relative difference"] > 1e-3 for row in rows) else set()
+    return {Finding("mean")} if any(row["relative difference"] > MEAN_LIMIT for row in rows) else set()
 
 
 def _read_buckets(rows: Rows) -> set[Finding]:
     found = {Finding("incomplete", rank) for rank, row in enumerate(rows) if row["incomplete"]}
-    return found | ({Finding("last")} if all(row["last bucket %"] > 50 for row in rows) else set())
+    return found | ({Finding("last")} if all(row["last bucket %"] > LARGE_PERCENT for row in rows) else set())
 
 
-def read_hang(report: Report) -> set[Finding]:
-    """Return the finding in a hang report: the missing rank, if exactly one is missing."""
+def hang_rows(report: Report, p: int) -> list[dict[str, Any]]:
+    """Return what a hang report says as rows of `run`, one a rank."""
     missing = report.missing() if report.mismatch is None else []
-    return {Finding("hang", missing[0] if len(missing) == 1 else None)}
+    return [{"missing": rank in missing} for rank in range(p)]
+
+
+def _read_run(rows: Rows) -> set[Finding]:
+    if "missing" in rows[0]:  # a hang; its rank, if exactly one is missing
+        missing = [rank for rank, row in enumerate(rows) if row["missing"]]
+        return {Finding("hang", missing[0] if len(missing) == 1 else None)}
+    if not all(math.isfinite(row["loss"]) for row in rows):
+        return {Finding("loss")}
+    return {Finding("state")} if any(row["states"] != "equal" for row in rows) else set()
 
 
 _READERS: dict[str, Callable[[Rows], set[Finding]]] = {
     "phases": _read_phases,
     "links": _read_links,
-    "threads": _read_threads,
+    "threads": _by_rank("threads", lambda row: row["all / one"] > THREADS_LIMIT),
+    "samples": _by_rank("samples", lambda row: row["of others"] > 0),
     "weights": _read_weights,
+    "gradients": _by_rank("nan", lambda row: row["not finite"] > 0),
     "mean": _read_mean,
+    "messages": _by_rank("messages", lambda row: row["meant to send"] != row["arrived"]),
     "buckets": _read_buckets,
-    "run": lambda rows: set(),  # it has ended
+    "buffers": _by_rank("buffers", lambda row: row["before"] == row["after 2 steps"]),
+    "run": _read_run,
 }
 
 
-def explanations(faults: int, evidence: Sequence[Evidence] = ()) -> list[tuple[str, ...]]:
-    """Return the causes, or pairs of causes, that could have made the findings of all the evidence."""
-    possible: list[tuple[str, ...]] = list(combinations(CAUSES, faults))
-    return [
-        causes
-        for causes in possible
-        if (faults == 1 or can_be_told((causes[0], causes[1])))
-        and all(fits(causes, each.experiment, each.words) for each in evidence)
-    ]
+# What is still possible, and which experiment to buy next.
+Words = tuple[str, Collection[str]]  # an experiment, and the words that were read in it
 
 
-def probability_of(predicted: str, experiment: str, left: Sequence[Collection[str]]) -> float | None:
-    """Return how probable a word, or "nothing", is if all explanations that are left are equally probable.
+@cache
+def _priors(faults: int) -> Mapping[tuple[str, ...], int]:
+    """Return all causes, or pairs of causes that can be told, and how often they come."""
+    return {
+        causes: math.prod(CAUSES[cause].weight for cause in causes)
+        for causes in combinations(CAUSES, faults)
+        if faults == 1 or can_be_told((causes[0], causes[1]))
+    }
 
-    A word that a cause may make is as probable as not. Return None if all of them make the same words.
+
+def explanations(faults: int, evidence: Sequence[Words] = ()) -> dict[tuple[str, ...], float]:
+    """Return the causes, or pairs of causes, that are still possible, and how probable each is.
+
+    The probabilities are Bayes's but for a common factor: a weight times one half for each word that a cause
+    may make, whether it was read or not.
     """
-    outcomes = [made_by(causes, experiment) for causes in left]
-    if all(outcome == outcomes[0] for outcome in outcomes):
-        return None
-    if predicted == "nothing":
-        each = [0.0 if sure else 0.5 ** len(possible) for sure, possible in outcomes]
-    else:
-        each = [((predicted in sure) + (predicted in possible)) / 2 for sure, possible in outcomes]
-    return float(np.mean(each))
+    left = {causes: float(weight) for causes, weight in _priors(faults).items()}
+    for name, words in dict(evidence).items():  # the last reading of an experiment counts
+        left = {
+            causes: mass / 2 ** len(possible - sure)
+            for causes, mass in left.items()
+            for sure, possible in [made_by(causes, name)]
+            if sure <= set(words) <= possible
+        }
+    return left
+
+
+def probability_of_a_word(experiment: str, left: Mapping[tuple[str, ...], float]) -> float:
+    """Return how probable it is that an experiment reports something, given what is still possible."""
+    total = 0.0
+    for causes, mass in left.items():
+        sure, possible = made_by(causes, experiment)
+        total += mass * (1.0 if sure else 1 - 0.5 ** len(possible))
+    return total / sum(left.values())
 
 
 def diagnosed(experiment: Callable[[str], set[Finding]], faults: int = 1) -> tuple[Fault, ...] | None:
     """Return the faults that measuring alone finds within the budget, or None if several are possible.
 
-    The next experiment is the one that excludes most explanations for its price, whatever it reads. An
-    exception that `experiment` raises, such as TooBusy, passes through.
+    The next experiment is the one that excludes most for its price, whatever it reads. An exception that
+    `experiment` raises, such as TooBusy, passes through.
     """
-    left = explanations(faults)
     found: set[Finding] = set()
-    to_run, left_s = set(EXPERIMENTS), BUDGET_S
+    evidence = list[Words]()
+    left, left_s = explanations(faults), BUDGET_S[faults]
 
     def excluded(name: str) -> float:
-        """Return how many explanations an experiment excludes at least, for each second of its price."""
-        outcomes = Counter(tuple(map(frozenset, made_by(causes, name))) for causes in left)
-        count = len(left) - max(outcomes.values())
+        """Return how much of the probability an experiment excludes at least, for a second of its price."""
+        outcomes: Counter[Any] = Counter()
+        for causes, mass in left.items():
+            outcomes[tuple(map(frozenset, made_by(causes, name)))] += mass  # type: ignore[assignment]
+        mass = sum(left.values()) - max(outcomes.values())
         if len(left) == 1:  # one explanation is left, but a rank of it may be unknown
-            count = sum(bool(makes(cause, name)[0]) for cause in left[0] if _lacks_a_rank(cause, found))
-        return count / EXPERIMENTS[name].price_s
+            (causes,) = left
+            mass = sum(bool(makes(cause, name)[0] - JOINT) for cause in causes if _lacks_a_rank(cause, found))
+        return mass / EXPERIMENTS[name].price_s
 
-    while left and (able := [name for name in to_run if EXPERIMENTS[name].price_s <= left_s]):
-        name = max(sorted(able), key=excluded)
-        if not excluded(name):
+    while left:
+        ran = {name for name, _ in evidence}
+        able = [name for name in EXPERIMENTS if name not in ran and EXPERIMENTS[name].price_s <= left_s]
+        name = max(sorted(able), key=excluded, default="")
+        if not name or not excluded(name):
             break
         read_now = experiment(name)
-        to_run.remove(name)
-        left_s -= EXPERIMENTS[name].price_s
         found |= read_now
-        left = [causes for causes in left if fits(causes, name, {finding.word for finding in read_now})]
+        left_s -= EXPERIMENTS[name].price_s
+        evidence.append((name, {finding.word for finding in read_now}))
+        left = explanations(faults, evidence)
     if len(left) != 1:
         return None
-    return tuple(Fault(cause, rank_of(cause, found)) for cause in left[0])
+    (causes,) = left
+    return tuple(Fault(cause, rank_of(cause, found)) for cause in causes)
 
 
 def _lacks_a_rank(cause: str, found: Iterable[Finding]) -> bool:
@@ -413,293 +465,286 @@ def rank_of(cause: str, found: Iterable[Finding]) -> int | None:
     return ranks.pop() if len(ranks) == 1 else None
 
 
+@cache
+def best_order_s(causes: tuple[str, ...]) -> float:
+    """Return what the reference diagnosis spends on these causes."""
+    spent = list[float]()
+
+    def ideal(name: str) -> set[Finding]:
+        spent.append(EXPERIMENTS[name].price_s)
+        return {
+            Finding(word, None if word in JOINT else rank)
+            for rank, cause in enumerate(causes)
+            for word in makes(cause, name)[0]
+        }
+
+    diagnosed(ideal, len(causes))
+    return sum(spent)
+
+
+@cache
+def mean_best_order_s(faults: int) -> float:
+    """Return what the reference diagnosis spends on average."""
+    priors = _priors(faults)
+    spent = sum(mass * best_order_s(causes) for causes, mass in priors.items())
+    return spent / sum(priors.values())
+
+
 # The student's side.
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """An experiment that was run: its findings, and what was predicted.
+def read_words(text: str, experiment: str, p: int) -> frozenset[Finding] | None:
+    """Return the findings that a text such as "start 1, differ" or "nothing" names; None if it names none."""
+    found = set()
+    for each in text.split(",") if text.strip() != "nothing" else []:
+        word, _, rank = each.strip().partition(" ")
+        known = word in EXPERIMENTS[experiment].words
+        if not known or (rank and (word in JOINT or rank not in map(str, range(p)))):
+            return None
+        found.add(Finding(word, int(rank) if rank else None))
+    return frozenset(found)
 
-    `counted`: the probability of the prediction by a count of the causes that were still possible; None if
-    the evidence before had decided the result, so that the prediction does not count.
+
+@dataclass
+class Evidence:
+    """An experiment that was run: what the ranks measured, and what the student said before and after it.
+
+    `probability`: that it would report a word. `reading`: the words, with ranks. `left`: the causes that
+    the student takes for possible then.
     """
 
-    number: int
     experiment: str
-    findings: frozenset[Finding]
-    predicted: str
+    rows: Rows
     probability: float
-    came_true: bool
-    counted: float | None = 1.0
+    reading: str = ""
+    left: Sequence[str] = ()
 
     @property
-    def words(self) -> set[str]:
-        return {each.word for each in self.findings}
+    def findings(self) -> set[Finding]:
+        return read(self.experiment, self.rows)
+
+    @property
+    def measured(self) -> Words:
+        return self.experiment, {each.word for each in self.findings}
+
+    @property
+    def said(self) -> frozenset[Finding]:
+        return read_words(self.reading, self.experiment, len(self.rows)) or frozenset()
 
 
 @dataclass(frozen=True)
 class Score:
-    """Points for each part of a diagnosis, and the rivals that the cited evidence does not exclude."""
+    """Points for each part of a diagnosis, and a line on each experiment."""
 
     points: Mapping[str, int]
-    rivals: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
         return sum(self.points.values())
 
 
-def rivals(cause: str, cited: Sequence[Evidence]) -> list[str]:
-    """Return the other causes that could have produced the same findings in all cited experiments.
-
-    Words that the accused cause does not make do not count: a second fault may have made them.
-    """
-    own = CAUSES[cause].makes
-    return [
-        other
-        for other in CAUSES
-        if other != cause
-        and all(
-            makes(other, each.experiment)[0] <= each.words
-            and each.words & own <= makes(other, each.experiment)[1]
-            for each in cited
-        )
-    ]
-
-
-def needed(cause: str, cited: Sequence[Evidence]) -> Sequence[Evidence]:
-    """Return the evidence without what can be left out: the rest excludes as many rivals."""
-    left = list(cited)
-    for each in cited:
-        rest = [other for other in left if other is not each]
-        if rivals(cause, rest) == rivals(cause, cited):
-            left = rest
-    return left
-
-
-def contradicted(cause: str, cited: Sequence[Evidence]) -> list[int]:
-    """Return the numbers of the cited experiments in which the cause would have shown, and did not."""
-    return [each.number for each in cited if not makes(cause, each.experiment)[0] <= each.words]
-
-
-@cache
-def cheapest_s(causes: tuple[str, ...]) -> float:
-    """Return the price of the cheapest experiments that prove these causes, one or two."""
-    made = {
-        name: Evidence(0, name, frozenset(map(Finding, made_by(causes, name)[0])), "", 1.0, True)
-        for name in EXPERIMENTS
-    }
-    sets = chain.from_iterable(combinations(EXPERIMENTS, count) for count in range(len(EXPERIMENTS) + 1))
-    return min(
-        sum(EXPERIMENTS[name].price_s for name in names)
-        for names in sets
-        if not any(rivals(cause, [made[name] for name in names]) for cause in causes)
-    )
-
-
 def judged(
-    faults: Sequence[Fault],
-    given: Sequence[tuple[Fault, Sequence[Evidence]]],
-    evidence: Sequence[Evidence],
-    used_s: float,
+    truth: Sequence[Fault], given: Mapping[str, int | None], evidence: Sequence[Evidence], used_s: float
 ) -> Score:
-    """Return the score of a diagnosis: `faults` is the truth, `given` each accusation with its evidence.
+    """Return the score of a diagnosis: the accused causes and their ranks.
 
-    With two faults, each counts half. Evidence counts by the fraction of rival causes that it excludes, times
-    the fraction of it that is needed; none if it contradicts the cause, and half if the rank is nowhere in
-    it. Calibration is 1 - 25 times the mean squared distance of the probabilities from the counted ones, at
-    least 0; a higher one that came true has no distance, since the student may have measured by hand. Cost is
-    1 for the price of the cheapest proof, and 0 for the whole budget.
+    - A wrong cause takes off as much as a right one gives.
+    - Proof: the probability of the right causes by what was measured, halved for each rank it leaves open.
+    - Reading, prediction: compared with what follows from the table and the student's own readings.
+    - Cost: in full for what the best order spends on these causes or on average, whichever is more, so that
+      luck gains nothing; nothing for the whole budget. A guess is cheap, so this is times the proof.
     """
-    points, left = dict.fromkeys(POINTS, 0.0), []
-    for fault in faults:
-        accused = next((each for each in given if each[0].cause == fault.cause), None)
-        points["cause"] += accused is not None
-        points["rank"] += accused is not None and accused[0].rank == fault.rank
-        if accused is not None:
-            cause, cited = accused[0].cause, accused[1]
-            survivors = rivals(cause, cited)
-            left += survivors
-            proof = (1 - len(survivors) / (len(CAUSES) - 1)) * len(needed(cause, cited)) / max(len(cited), 1)
-            named = rank_of(cause, [found for each in cited for found in each.findings]) == fault.rank
-            points["evidence"] += 0 if contradicted(cause, cited) else proof * (1 if named else 0.5)
-    wrong = len([each for each in given if each[0].cause not in [fault.cause for fault in faults]])
-    for part in ("cause", "rank", "evidence"):
-        points[part] = max(0.0, points[part] - wrong) / len(faults)
-    distances = [
-        min(0.0, each.probability - each.counted) if each.came_true else each.probability - each.counted
-        for each in evidence
-        if each.counted is not None
-    ]
-    points["calibration"] = max(0.0, 1 - 25 * float(np.mean(np.square(distances)))) if distances else 0.0
-    least_s = cheapest_s(tuple(fault.cause for fault in faults))
-    saved = (BUDGET_S - used_s) / (BUDGET_S - least_s)
-    points["cost"] = points["evidence"] * min(1.0, max(0.0, saved))  # a guess is cheap
-    return Score({part: round(POINTS[part] * points[part]) for part in POINTS}, tuple(dict.fromkeys(left)))
+    faults, causes, lines = len(truth), tuple(fault.cause for fault in truth), list[str]()
+    wrong = len(set(given) - set(causes))
+    ranks = len([cause for cause, rank in truth if cause in given and given[cause] == rank])
+    left = explanations(faults, [each.measured for each in evidence])
+    found = [finding for each in evidence for finding in each.findings]
+    unnamed = len([cause for cause, rank in truth if rank_of(cause, found) != rank])
+    parts = {
+        "cause": max(0, len(set(given) & set(causes)) - wrong) / faults,
+        "rank": max(0, ranks - wrong) / faults,
+    }
+    parts["proof"] = parts["cause"] * left.get(causes, 0.0) / max(sum(left.values()), 1e-9) / 2**unnamed
+    said = [(each.experiment, {finding.word for finding in each.said}) for each in evidence]
+    right, distances = 0, list[float]()
+    for k, each in enumerate(evidence):
+        before, after = explanations(faults, said[:k]), explanations(faults, said[: k + 1])
+        possible, told = set().union(*after), "a repetition"
+        if before and each.experiment not in dict(said[:k]):  # a repetition is no prediction
+            due = probability_of_a_word(each.experiment, before)
+            distances.append(each.probability - due)
+            told = f"probability {due:.2f}, predicted {each.probability:.2f}"
+        right += (each.said == each.findings) + (set(each.left) == possible)
+        wrongly = ", ".join(sorted(set(each.left) ^ possible))
+        told += f"; left is wrong about {wrongly}" if wrongly else ""
+        lines.append(f"{k + 1} {each.experiment}: {_text(each.findings)}, read {each.reading}; {told}")
+    parts["reading"] = right / max(2 * len(evidence), 1)
+    square = float(np.mean(np.square(distances))) if distances else WORST_RMS**2
+    parts["prediction"] = max(0.0, 1 - square / WORST_RMS**2)
+    enough_s = max(best_order_s(causes), mean_best_order_s(faults))
+    saved = (BUDGET_S[faults] - used_s) / max(BUDGET_S[faults] - enough_s, 1)
+    parts["cost"] = parts["proof"] * min(1.0, max(0.0, saved))
+    return Score({part: round(most * parts[part]) for part, most in POINTS.items()}, tuple(lines))
+
+
+def _text(findings: Iterable[Finding | Fault]) -> str:
+    return ", ".join(sorted(map(str, findings))) or "nothing"
+
+
+def entry_name(seed: int, faults: int) -> str:
+    """Return the name of an incident's entry in the record: one for any number of ranks."""
+    return f"11-incident-{seed}-{faults}"
 
 
 class Incident:
-    """A training job on the ranks, with a hidden fault: run experiments, then `diagnose`."""
+    """A training job on the ranks, with a hidden fault: run experiments, `read` them, then `diagnose`."""
 
     def __init__(self, seed: int, faults: int, p: int, on_ranks: Callable[[str, str], Any]) -> None:
         self.seed, self.p = seed, p
         self.batches = drawn(seed, p, faults).batches
         self.evidence: list[Evidence] = []
         self.score: Score | None = None
-        self.used_s = 0.0  # of machine time: prices, and the seconds of the student's own cells times ranks
-        self._faults, self._on_ranks, self._given = faults, on_ranks, list[tuple[Fault, list[Evidence]]]()
-        self._reasons = dict[str, str]()  # by cause
-        self._name = f"11-incident-{seed}-{faults}"
-        self._go_on(record.load().get(self._name, {}))
+        self.used_s = 0.0  # of machine time: prices of experiments, and of what the student's own cells used
+        self._faults, self._on_ranks = faults, on_ranks
+        self._go_on(record.load().get(entry_name(seed, faults), {}))
         self._on_ranks(JOB, f"start(comm, {seed}, {faults})")
 
     def _go_on(self, kept: Mapping[str, Any]) -> None:
-        """Continue with what the record has of an incident without a diagnosis: it costs what it has cost."""
-        if "scores" in kept or kept.get("ranks") != self.p:
-            return
-        self.used_s = float(kept["used_s"])
-        for each in kept["evidence"]:
-            findings = frozenset(Finding(*found) for found in each["findings"])
-            self.evidence.append(Evidence(**{**each, "findings": findings}))
-        print(f"This incident goes on where you left it: {self.used_s:.1f} of {BUDGET_S:.0f} s are used.")
+        """Continue with what the record has of this seed; it has cost that on any number of ranks."""
+        self._is_kept = "faults" not in kept
+        if not self._is_kept:
+            print("You have filed the diagnosis of this seed: from here on you practise.")
+        elif kept:
+            self.used_s = float(kept["used_s"])
+            if kept["ranks"] == self.p:
+                self.evidence = [Evidence(**each) for each in kept["evidence"]]
+            print(f"This incident continues: {self._bill}.")
 
-    def _keep(self) -> None:
-        """Keep what an incident has cost until its first diagnosis."""
-        evidence = [{**vars(each), "findings": sorted(each.findings, key=str)} for each in self.evidence]
-        text = f"no diagnosis yet, {self.used_s:.1f} s used"
-        if "scores" not in record.load().get(self._name, {}):
-            record.keep_answer(self._name, text, ranks=self.p, used_s=self.used_s, evidence=evidence)
+    def _keep(self, text: str = "", **diagnosis: Any) -> None:
+        if self._is_kept:
+            record.keep_answer(
+                entry_name(self.seed, self._faults),
+                text or f"no diagnosis yet, {self._bill}",
+                ranks=self.p,
+                used_s=self.used_s,
+                evidence=[asdict(each) for each in self.evidence],
+                **diagnosis,
+            )
+
+    @property
+    def _bill(self) -> str:
+        return f"{self.used_s:g} of {BUDGET_S[self._faults]:g} s are used"
 
     def __repr__(self) -> str:
         batches = ", ".join(map(str, self.batches))
+        faults = "one fault or none" if self._faults == 1 else "two faults"
         return (
-            f"Incident {self.seed}: a job on {self.p} ranks, local batches of {batches} samples; "
-            f"{counted(self._faults, 'fault')} or none. "
-            f"{self.used_s:.1f} of {BUDGET_S:.0f} s of machine time used, "
-            f"{counted(len(self.evidence), 'experiment')}."
+            f"Incident {self.seed}: a job on {self.p} ranks, local batches of {batches} samples; {faults}. "
+            f"{counted(len(self.evidence), 'experiment')}; {self._bill}."
         )
 
-    def experiment(
-        self, name: str, predict: str = "", probability: float | None = None, using: str = ""
-    ) -> None:
-        """Run an experiment of `EXPERIMENTS`, keep it in `evidence`, and print what it reports.
+    def charge(self) -> None:
+        """Charge what the notebook's own cells have used of the job, until the diagnosis."""
+        if self.score is not None:
+            return
+        parts = set().union(*self._on_ranks("_on_call_used", "used()"))
+        if parts:
+            paid = {PARTS[part] for part in parts}
+            self.used_s += sum(EXPERIMENTS[name].price_s for name in paid)
+            print(f"Your own cells have used parts of the job: they cost {' + '.join(sorted(paid))}.")
+            self._keep()
 
-        - `predict`: what it will report, "nothing" or a word of the experiment.
-        - `probability`: how sure you are of this, from 0 to 1.
-        - `using`: the name of a function on the ranks that measures in place of ours. It takes the job and
-          returns the same columns.
+    def experiment(self, name: str, probability: float | None = None) -> None:
+        """Run an experiment of `EXPERIMENTS`, keep it in `evidence`, and print what the ranks measured.
 
-        Only say why if the prediction is missing, the budget too small, or the machine too busy to tell.
+        `probability`: of its reporting a word, from 0 to 1. Only say why if this is missing, the experiment
+        before has no reading, the budget is too small, or the machine too busy to tell.
         """
-        words = list(EXPERIMENTS[name].words) if name in EXPERIMENTS else []
+        self.charge()
+        price_s = EXPERIMENTS[name].price_s if name in EXPERIMENTS else 0.0
         refusal = ""
-        if not words:
+        if not price_s:
             refusal = f"expected an experiment, one of {', '.join(EXPERIMENTS)}, got {name!r}."
-        elif predict not in [*words, "nothing"]:
-            refusal = f"Predict first: {name} can report {', '.join(words)}, or nothing."
         elif probability is None or not 0 <= probability <= 1:
-            refusal = "Say how probable your prediction is, from 0 to 1."
-        elif self.used_s + EXPERIMENTS[name].price_s > BUDGET_S:
-            refusal = (
-                f"{name} costs {EXPERIMENTS[name].price_s:g} s of machine time, and {self.used_s:.1f} of "
-                f"{BUDGET_S:.0f} s are used: choose another experiment, or file your diagnosis."
-            )
+            refusal = f"Predict first: how probable is it that {name} reports a word, from 0 to 1?"
+        elif self.evidence and not self.evidence[-1].reading:
+            refusal = f"Read {self.evidence[-1].experiment} first: case.read(words, left=…)."
+        elif self.used_s + price_s > BUDGET_S[self._faults]:
+            refusal = f"{name} costs {price_s:g} s of machine time, but {self._bill}: choose another or file."
         if refusal or probability is None:
             print(wrapped(refusal, COLUMNS))
             return
-        rows, report = list[Mapping[str, Any]](), None
+        report = None
         try:
-            results = self._on_ranks("_on_call_result", f"measure({name!r}, {using or None})")
-            rows, own_s = [row for row, _ in results], max(seconds for _, seconds in results)
+            rows = [dict(row) for row in self._on_ranks("_on_call_rows", f"measure({name!r})")]
         except CellHung:
-            report, own_s = last_hang(), 0.0
+            report = last_hang()
             if report is None or name != "run":
                 raise
-        self.used_s += self.p * own_s
+            rows = hang_rows(report, self.p)
         try:
-            findings = frozenset(read_hang(report) if report else read(name, rows))
+            read(name, rows)
         except TooBusy as busy:
             print(f"{wrapped(str(busy), COLUMNS)} (It cost nothing.)")
             return
-        self.used_s += EXPERIMENTS[name].price_s
-        came_true = predict in {each.word for each in findings} if predict != "nothing" else not findings
-        is_new = name not in [each.experiment for each in self.evidence]
-        left = explanations(self._faults, self.evidence)
-        by_count = probability_of(predict, name, left) if is_new and left else None
-        number = len(self.evidence) + 1
-        made = Evidence(number, name, findings, predict, float(probability), came_true, by_count)
-        self.evidence.append(made)
+        self.used_s += price_s
+        self.evidence.append(Evidence(name, rows, float(probability)))
         self._keep()
-        if rows:
-            print(table_of(rows))
-        meanings = [f"{each}: {EXPERIMENTS[name].words[each.word]}" for each in sorted(findings, key=str)]
-        print(
-            wrapped(
-                f"Evidence {made.number}, {name}: {'; '.join(meanings) or 'nothing stands out'}.", COLUMNS
-            )
-        )
-        print(
-            f"You predicted {predict!r} with probability {probability:.2g}: "
-            f"{'right' if came_true else 'wrong'}. {self.used_s:.1f} of {BUDGET_S:.0f} s used."
-        )
-        if by_count is None:
-            print("(Earlier evidence had decided this result, so the prediction does not count.)")
+        print(render(report) if report else table_of(rows))
+        print(f"Evidence {len(self.evidence)}, {name}; {self._bill}.")
 
-    def rivals(self, cause: str, evidence: Sequence[int]) -> None:
-        """Print the causes other than this one that could have produced the same findings, for RIVALS_S."""
-        if self.used_s + RIVALS_S > BUDGET_S:
-            print(f"rivals costs {RIVALS_S:g} s, and {self.used_s:.1f} of {BUDGET_S:.0f} s are used.")
-            return
-        self.used_s += RIVALS_S
-        self._keep()
-        self._print_rivals(cause, evidence)
+    def read(self, words: str, left: Collection[str] = ()) -> None:
+        """Say what the last experiment shows, and which causes are possible after it.
 
-    def _print_rivals(self, cause: str, evidence: Sequence[int]) -> None:
-        cited = [each for each in self.evidence if each.number in evidence]
-        for number in contradicted(cause, cited):
-            print(f"Evidence {number} contradicts {cause!r}: it would have shown there.")
-        left = ", ".join(rivals(cause, cited)) or "none"
-        print(wrapped(f"Rivals of {cause!r} that this evidence does not exclude: {left}.", COLUMNS))
-
-    def diagnose(
-        self, rank: int | None = None, cause: str = "", evidence: Sequence[int] = (), because: str = ""
-    ) -> None:
-        """File a diagnosis; print the score and the rival causes that the evidence does not exclude.
-
-        `evidence`: the numbers of the experiments that prove it; `because`: which rivals each of them
-        excludes, in words. With two faults, call it once for each. The score is then in `score`. The first
-        one of a seed is kept for the table of a class, with your words.
+        `words`: "nothing", or words of the experiment with their ranks, such as "start 1, differ".
         """
-        cited = [each for each in self.evidence if each.number in evidence]
-        unknown = sorted(set(evidence) - {each.number for each in cited})
-        is_rank = rank is None or (isinstance(rank, int) and 0 <= rank < self.p)
-        if self.score is not None or cause not in CAUSES or unknown or not is_rank or not because.strip():
-            text = "say in `because` which rival causes each experiment excludes"
-            text = text if cause in CAUSES else f"cause is one of {', '.join(CAUSES)}"
-            text = f"there is no evidence {unknown[0]}" if unknown else text
-            text = text if is_rank else f"rank is None or one of 0 … {self.p - 1}"
-            text = text if self.score is None else "this incident has its diagnosis; start another one"
+        unknown = sorted(set(left) - set(CAUSES))
+        last = self.evidence[-1] if self.evidence else None
+        text = ""
+        if last is None or last.reading:
+            text = "there is no experiment without a reading"
+        elif read_words(words, last.experiment, self.p) is None:
+            can = ", ".join(EXPERIMENTS[last.experiment].words)
+            text = f"{last.experiment} can show {can} (with a rank where it has one), or nothing"
+        elif unknown or not left:
+            text = f"left has the causes that are still possible, of {', '.join(CAUSES)}"
+        if text or last is None:
+            print(wrapped(f"Not kept: {text}.", COLUMNS))
+            return
+        last.reading, last.left = words, sorted(left)
+        self._keep()
+
+    def diagnose(self, faults: Mapping[str, int | None], because: str = "") -> None:
+        """File the diagnosis, once; print the score, which is then in `score`.
+
+        - `faults`: the causes and their ranks, such as `{"nan": 2}`; the rank is None if the cause has none.
+        - `because`: in your words, which measured numbers exclude which causes.
+        """
+        text = ""
+        if self.score is not None:
+            text = "this incident has its diagnosis; start another one"
+        elif len(faults) != self._faults or not set(faults) <= set(CAUSES):
+            text = f"expected {counted(self._faults, 'cause')} of {', '.join(CAUSES)}"
+        elif not set(faults.values()) <= {None, *range(self.p)}:
+            text = f"a rank is None or one of 0 … {self.p - 1}"
+        elif self.evidence and not self.evidence[-1].reading:
+            text = f"read {self.evidence[-1].experiment} first"
+        elif not because.strip():
+            text = "say in `because` which numbers exclude which causes"
+        if text:
             print(wrapped(f"Not filed: {text}.", COLUMNS))
             return
-        self._given = [each for each in self._given if each[0].cause != cause]
-        self._given.append((Fault(cause, rank), cited))
-        self._reasons[cause] = because.strip()
-        self._print_rivals(cause, evidence)
-        if len(self._given) < self._faults:
-            print("Filed. This incident has two faults: file the other one, too.")
-            return
+        self.charge()
         truth = drawn(self.seed, self.p, self._faults).faults
-        self.score = score = judged(truth, self._given, self.evidence, self.used_s)
-        told = " and ".join(
-            f"{f.cause}" + (f" on rank {f.rank}" if f.rank is not None else "") for f in truth
-        )
+        self.score = score = judged(truth, faults, self.evidence, self.used_s)
         parts = ", ".join(f"{part} {score.points[part]}/{most}" for part, most in POINTS.items())
-        print(wrapped(f"It was: {told}. {score.total} of {sum(POINTS.values())} points: {parts}.", COLUMNS))
-        given = "; ".join(
-            f"{fault.cause} {fault.rank}: {self._reasons[fault.cause]}" for fault, _ in self._given
-        )
-        if "scores" not in record.load().get(self._name, {}):
-            record.keep_answer(self._name, f"{given} ({score.total} points)", scores=dict(score.points))
+        told = f"{score.total} of {sum(POINTS.values())} points: {parts}; {self._bill}"
+        for line in (*score.lines, f"It was {_text(truth)}. {told}."):
+            print(wrapped(line, COLUMNS))
+        text = f"{_text(Fault(*each) for each in faults.items())}: {because.strip()} ({score.total} points)"
+        self._keep(text, faults=dict(faults), because=because.strip())
+        self._is_kept = False
 
 
 def table_of(rows: Rows) -> str:
@@ -716,6 +761,9 @@ def table_of(rows: Rows) -> str:
         for rank, line in enumerate(cells)
     ]
     return "\n".join([head, *lines])
+
+
+_open: list[Incident] = []  # the last one, whose job is on the ranks
 
 
 def incident(seed: int, faults: int = 1) -> Incident:
@@ -735,46 +783,60 @@ def incident(seed: int, faults: int = 1) -> Incident:
         shell.run_cell_magic("px", "", cell)
         return client[:].pull(name, block=True) if name != JOB else None
 
-    return Incident(seed, faults, len(client.ids), on_ranks)
+    for last in _open:
+        last.charge()
+    _open[:] = [Incident(seed, faults, len(client.ids), on_ranks)]
+    return _open[0]
 
 
-def class_rows(folder: Path, seed: int) -> list[dict[str, Any]]:
-    """Return the table of a class: each student's first diagnosis of the seed, the best first.
+def hand_in(entry: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return the score of an incident in a student's record, computed from its evidence, and what is odd."""
+    if "faults" not in entry:
+        return {"points": dict.fromkeys(POINTS, 0), "note": f"no diagnosis of seed {seed}"}
+    evidence, p = [Evidence(**each) for each in entry["evidence"]], min(int(entry["ranks"]), 1024)
+    (fault,) = truth = drawn(seed, p).faults
+    prices_s = sum(EXPERIMENTS[each.experiment].price_s for each in evidence)
+    score = judged(truth, entry["faults"], evidence, max(prices_s, float(entry["used_s"])))
+    notes = [
+        f"evidence {number} is not what the job of seed {seed} measures"
+        for number, each in enumerate(evidence, 1)
+        if len(each.rows) != p
+        or (fault.cause,) not in explanations(1, [each.measured])
+        or not {finding.rank for finding in each.findings} <= {fault.rank, None}
+    ]
+    more = {"lines": list(score.lines), "because": str(entry["because"]), "note": "; ".join(notes)}
+    return {"seed": seed, "ranks": p, "points": dict(score.points), **more}
 
-    The folder holds a copy of each student's progress.json, named NAME.json. Equal scores share a place.
+
+def class_rows(files: Iterable[Path], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the table of a class: each student's mean over the first diagnoses of the seeds, the best first.
+
+    Each file is a copy of a student's progress.json, named NAME.json. A seed without a diagnosis counts 0.
+    Equal scores share a place.
     """
-    found: list[dict[str, Any]] = []
-    for file in sorted(folder.glob("*.json")):
+    found = list[dict[str, Any]]()
+    for file in sorted(files):
+        incidents = list[dict[str, Any]]()
         try:
             entries = json.loads(file.read_bytes())["exercises"]
-            entry = entries.get(f"11-incident-{seed}-1", {})
-            kept = [entry] if "scores" in entry else []
-            rows = [{part: int(each["scores"][part]) for part in POINTS} for each in kept]
-            words = str(entry.get("answer", ""))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            found.append(
-                {"student": file.stem, "score": 0, "reason": f"cannot be read: {type(error).__name__}"}
-            )
-            continue
-        if not rows:
-            found.append({"student": file.stem, "score": 0, "reason": f"no diagnosis of seed {seed}"})
-        found += [
-            {"student": file.stem, "score": sum(row.values()), **row, "words": words, "reason": ""}
-            for row in rows
-        ]
-    found.sort(key=lambda row: -int(row["score"]))
-    filed = [int(row["score"]) for row in found if not row["reason"]]
-    return [
-        {"place": None if row["reason"] else 1 + sum(other > row["score"] for other in filed), **row}
-        for row in found
-    ]
+            incidents += [hand_in(entries.get(entry_name(seed, 1), {}), seed) for seed in seeds]
+            note = "; ".join(each["note"] for each in incidents if each["note"])
+        except Exception as error:  # a file from a student may hold anything
+            note = f"cannot be read: {type(error).__name__}"
+        parts = {part: sum(each["points"][part] for each in incidents) / len(seeds) for part in POINTS}
+        more = {"note": note, "incidents": incidents}
+        found.append({"student": file.stem, "score": sum(parts.values()), **parts, **more})
+    found.sort(key=lambda row: -row["score"])
+    return [{"place": 1 + sum(each["score"] > row["score"] for each in found), **row} for row in found]
 
 
 def class_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows as text in aligned columns."""
     width = max([len("student"), *(len(row["student"]) for row in rows)])
-    lines = [f"place  {'student':{width}}  score  " + "  ".join(f"{part:>11}" for part in POINTS)]
+    numbers = {name: max(len(name), 5) for name in ("score", *POINTS)}
+    head = "  ".join(f"{name:>{columns}}" for name, columns in numbers.items())
+    lines = [f"place  {'student':{width}}  {head}  note"]
     for row in rows:
-        parts = row["reason"] or "  ".join(f"{row[part]:11}" for part in POINTS)
-        lines.append(f"{row['place'] or '–':>5}  {row['student']:{width}}  {row['score']:5}  {parts}")
-    return "\n".join(lines)
+        parts = "  ".join(f"{row[name]:{columns}.1f}" for name, columns in numbers.items())
+        lines.append(f"{row['place']:5}  {row['student']:{width}}  {parts}  {row['note']}")
+    return "\n".join(line.rstrip() for line in lines)

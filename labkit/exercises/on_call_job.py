@@ -1,7 +1,7 @@
 """The training job of an incident, on one rank, and what the experiments run on it.
 
 A fault is a change of one ingredient. A step is `load`, `compute`, `average`, `update`; a notebook's cells
-may call these, too. Unless it says otherwise, a function is collective.
+may call these, too, on a `JobByHand`. Unless it says otherwise, a function is collective.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
 from itertools import combinations
 from time import perf_counter, process_time, sleep, thread_time
 from typing import Any
@@ -21,7 +20,7 @@ from mpi4py import MPI
 
 from labkit import data
 from labkit.comm import EmulatedComm, parse_link
-from labkit.exercises.on_call import BRANCH_STEP, LEAST_MS, Setting, drawn
+from labkit.exercises.on_call import BRANCH_STEP, LEAST_MS, PARTS, Setting, drawn
 from labkit.nn.image_layers import BatchNorm, Conv2D
 from labkit.nn.layers import Dense, Flatten, ReLU
 from labkit.nn.model import Classifier
@@ -61,22 +60,6 @@ def model_of(setting: Setting, seed: int) -> Classifier:
     return Classifier("incident", layers, IMAGE, seed, np.float32)
 
 
-def charged(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the time that a method of the job takes to `job.seconds`, if a cell has called it."""
-
-    @wraps(method)
-    def timed(self: Job, *arguments: Any) -> Any:
-        if self.is_timed:
-            return method(self, *arguments)
-        self.is_timed, began = True, perf_counter()
-        try:
-            return method(self, *arguments)
-        finally:
-            self.is_timed, self.seconds = False, self.seconds + perf_counter() - began
-
-    return timed
-
-
 class Job:
     """Data-parallel training on this rank: the flat gradient is averaged bucket by bucket."""
 
@@ -84,7 +67,6 @@ class Job:
         self.rank, self.size, self._setting = comm.rank, comm.size, setting
         slow = [LINK.slower(SLOWER) if self._has("slow link", rank) else LINK for rank in range(comm.size)]
         self.world, self.comm = comm, EmulatedComm(comm.Dup(), slow)
-        self.seconds, self.is_timed = 0.0, False
         self.batch = setting.batches[comm.rank]  # samples of this rank's local batch
         self.planned, self.ids = self._shard(self.rank), self._shard(self.rank)
         if self._has("same shard"):
@@ -114,7 +96,6 @@ class Job:
         order = np.random.default_rng([self._setting.seed, *b"shards"]).permutation(max(n, 1400))[:n] % 1400
         return order[sizes[:rank].sum() : sizes[: rank + 1].sum()]
 
-    @charged
     def restart(self) -> None:
         """Begin again at the first step. Not collective."""
         other = self._has("other start")
@@ -128,7 +109,6 @@ class Job:
             self.buckets = [*first, (0, first[-1][0])]
         self.used = np.zeros_like(self.model.grads)  # the gradient of the last update
 
-    @charged
     def load(self, samples: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Read this rank's next local batch, or so many samples. Not collective."""
         first = self.number % STEPS * self.batch
@@ -143,7 +123,6 @@ class Job:
         images = np.frombuffer(b"".join(pieces), np.float32).reshape(-1, *IMAGE)
         return images, self.labels[first : first + wanted]
 
-    @charged
     def compute(self, x: np.ndarray, y: np.ndarray) -> float:
         """Leave this rank's own gradient in `model.grads`, return its loss. Not collective."""
         self.complete_from = self.model.grads.size
@@ -181,7 +160,6 @@ class Job:
             request.Wait()
         return told
 
-    @charged
     def average(self) -> None:
         """Replace the gradient by the mean over the ranks, weighted by their local batches."""
         told = self.exchange(self.batch, self.model.correct)
@@ -190,7 +168,6 @@ class Job:
         for start, stop in self.complete():
             self.comm.Allreduce(MPI.IN_PLACE, self.model.grads[start:stop])
 
-    @charged
     def update(self) -> None:
         """Step with the gradient, and average the buffers."""
         self.used[...] = self.model.grads
@@ -201,7 +178,6 @@ class Job:
             self.model.buffers[...] = self._first_buffers
         self.number += 1
 
-    @charged
     def step(self) -> None:
         """Train with the next local batch."""
         self.compute(*self.load())
@@ -212,7 +188,6 @@ class Job:
             self.average()
             self.update()
 
-    @charged
     def run(self) -> None:
         """Make all steps, and compute the loss of all ranks after each."""
         for number in range(STEPS):
@@ -221,6 +196,24 @@ class Job:
                 return
             loss = np.array([self.loss * self.batch, self.batch])
             self.world.Allreduce(MPI.IN_PLACE, loss)
+
+
+class JobByHand:
+    """The job as a notebook's own cells use it: it notes the `PARTS` that they touch, since they cost."""
+
+    def __init__(self, job: Job) -> None:
+        vars(self)["_job"] = job
+
+    def __repr__(self) -> str:
+        return repr(self._job)
+
+    def __getattr__(self, name: str) -> Any:
+        _touched.update({name} & set(PARTS))
+        return getattr(self._job, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _touched.update({name} & set(PARTS))
+        setattr(self._job, name, value)
 
 
 @contextmanager
@@ -329,7 +322,7 @@ def threads(job: Job) -> dict[str, Any]:
 
 def samples(job: Job) -> dict[str, Any]:
     foreign = len(set(job.ids.tolist()) - set(job.planned.tolist()))
-    return {"planned": len(job.planned), "read": len(job.ids), "of others": foreign, "samples": foreign > 0}
+    return {"planned": len(job.planned), "read": len(job.ids), "of others": foreign}
 
 
 def checksum(array: np.ndarray) -> str:
@@ -352,8 +345,11 @@ def gradients(job: Job) -> dict[str, Any]:
         job.compute(*job.load())
         norms.append(float(np.linalg.norm(job.model.grads)))
     job.restart()
-    wrong = STEPS - int(np.isfinite(norms).sum())
-    return {"first norm": norms[0], "last norm": norms[-1], "not finite": wrong, "nan": wrong > 0}
+    return {
+        "first norm": norms[0],
+        "last norm": norms[-1],
+        "not finite": STEPS - int(np.isfinite(norms).sum()),
+    }
 
 
 def mean(job: Job) -> dict[str, Any]:
@@ -375,7 +371,7 @@ def messages(job: Job) -> dict[str, Any]:
     told = MPI.Intracomm.allgather(job.comm, job.exchange(*sent))
     reader = told[(job.rank + 1) % job.size][job.rank]
     text = [f"{first:g}, {second:g}" for first, second in (sent, reader)]
-    return {"meant to send": text[0], "arrived": text[1], "messages": text[0] != text[1]}
+    return {"meant to send": text[0], "arrived": text[1]}
 
 
 def buckets(job: Job) -> dict[str, Any]:
@@ -399,14 +395,18 @@ def buffers(job: Job) -> dict[str, Any]:
     for _ in range(2):
         job.step()
     after = checksum(job.model.buffers)
-    return {"before": before, "after 2 steps": after, "buffers": before == after}
+    return {"before": before, "after 2 steps": after}
 
 
 def run(job: Job) -> dict[str, Any]:
     job.restart()
     began = perf_counter()
     job.run()
-    return {"steps": job.number, "ms a step": 1e3 * (perf_counter() - began) / STEPS}
+    row = {"steps": job.number, "loss": float(job.loss), "ms a step": 1e3 * (perf_counter() - began) / STEPS}
+    if job.number < STEPS:  # this rank has left, and the others hang
+        return row
+    states = MPI.Intracomm.allgather(job.world, (checksum(job.model.params), checksum(job.model.buffers)))
+    return row | {"states": "equal" if len(set(states)) == 1 else "different"}
 
 
 MEASURES: Mapping[str, Callable[[Job], dict[str, Any]]] = {
@@ -414,11 +414,13 @@ MEASURES: Mapping[str, Callable[[Job], dict[str, Any]]] = {
     for each in (phases, links, threads, samples, weights, gradients, mean, messages, buckets, buffers, run)
 }
 _job: Job | None = None  # of the last `start`
+_touched = set[str]()  # of `PARTS`, by cells since the last `used`
 
 
-def start(comm: MPI.Intracomm, seed: int, faults: int) -> Job:
-    """Make and return the job of an incident."""
-    return start_setting(comm, drawn(seed, comm.size, faults))
+def start(comm: MPI.Intracomm, seed: int, faults: int) -> JobByHand:
+    """Make the job of an incident, and return it for a notebook's own cells."""
+    _touched.clear()
+    return JobByHand(start_setting(comm, drawn(seed, comm.size, faults)))
 
 
 def start_setting(comm: MPI.Intracomm, setting: Setting) -> Job:
@@ -431,17 +433,15 @@ def start_setting(comm: MPI.Intracomm, setting: Setting) -> Job:
     return _job
 
 
-def measure(name: str, using: Callable[[Job], dict[str, Any]] | None = None) -> tuple[dict[str, Any], float]:
-    """Run an experiment, by a function of the student's if one is given.
+def used() -> set[str]:
+    """Return the parts of the job that cells have used since the last call. Not collective."""
+    touched = set(_touched)
+    _touched.clear()
+    return touched
 
-    Return this rank's row, and how long cells have used the job since the last experiment (s).
-    """
+
+def measure(name: str) -> list[tuple[str, Any]]:
+    """Run an experiment, and return this rank's row: as pairs, since a dict would reach a notebook sorted."""
     if _job is None:
         raise RuntimeError("there is no job on these ranks: call incident() again")
-    by_cells, _job.is_timed = _job.seconds, True
-    try:
-        row = (using or MEASURES[name])(_job)
-    finally:
-        _job.is_timed = False
-    _job.seconds = 0.0
-    return row, by_cells
+    return list(MEASURES[name](_job).items())

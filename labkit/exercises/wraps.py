@@ -146,6 +146,8 @@ def noting_turns(comm: Any, case: Case) -> Any:
     For each such turn it notes to which ranks this one sends, and when it called the methods for messages
     and, last, the collective that ends the turn.
     """
+    from labkit.exercises.recording import telling
+
     _turns[:] = [(set(), [])]
 
     def note(name: str, arguments: list[Any]) -> None:
@@ -158,7 +160,7 @@ def noting_turns(comm: Any, case: Case) -> Any:
         elif not is_message:
             _turns.append((set(), []))
 
-    return _before_each((*SENDS, *RECEIVES, *COLLECTIVES, *BARRIERS), note, comm)
+    return telling((*SENDS, *RECEIVES, *COLLECTIVES, *BARRIERS), note)(comm)
 
 
 def with_turns(result: Any) -> Any:

@@ -28,8 +28,8 @@ from labkit.exercises.on_call import (
     TooBusy,
     diagnosed,
     drawn,
+    hang_rows,
     read,
-    read_hang,
 )
 
 ATTEMPTS = 4  # of an experiment that is too busy
@@ -51,7 +51,7 @@ def session():  # type: ignore[no-untyped-def]
     def own_outcome(name: str) -> object:
         """Run an experiment; return this rank's row, or the report of a hang."""
         try:
-            return on_call_job.measure(name)[0]
+            return dict(on_call_job.measure(name))
         except HangError as error:
             communicators.renewal_is_due = True
             return error.report
@@ -63,7 +63,7 @@ def session():  # type: ignore[no-untyped-def]
             communicators.renew(MPI.COMM_WORLD, {"job": on_call_job._job})
         outcomes = MPI.Intracomm(MPI.COMM_WORLD).allgather(outcome)
         reports = [each for each in outcomes if isinstance(each, Report)]
-        return read_hang(reports[0]) if reports else read(name, outcomes)
+        return read(name, hang_rows(reports[0], world.size) if reports else outcomes)
 
     def start(setting: Setting) -> None:
         on_call_job.start_setting(world, setting)

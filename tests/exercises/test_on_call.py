@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Sequence
-from itertools import combinations, permutations
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from labkit import cli
 from labkit.exercises import on_call, record
-from labkit.exercises.on_call import CAUSES, EXPERIMENTS, POINTS, Evidence, Fault, Finding
+from labkit.exercises.on_call import BUDGET_S, CAUSES, EXPERIMENTS, PARTS, POINTS, Evidence, Fault, Finding
 from tests.cluster_fixtures import Kernel, World
 from tests.conftest import thorough
 
@@ -32,47 +34,73 @@ def test_measuring_alone_finds_each_cause_and_its_rank(
     assert counts["right"] >= counts.get(on_call.TOO_BUSY, 0), done.stdout  # else it has tested little
 
 
+def ideal(causes: Sequence[str], bought: list[str]) -> Callable[[str], set[Finding]]:
+    """Return what measures as the table says, cause k on rank k, and notes what is bought."""
+
+    def measured(name: str) -> set[Finding]:
+        bought.append(name)
+        return {
+            Finding(word, None if word in on_call.JOINT else rank)
+            for rank, cause in enumerate(causes)
+            for word in on_call.makes(cause, name)[0]
+        }
+
+    return measured
+
+
+def price_s(names: Iterable[str]) -> float:
+    return sum(EXPERIMENTS[name].price_s for name in names)
+
+
 def test_each_cause_is_told_from_each_other_by_some_experiment() -> None:
     for one, other in permutations(CAUSES, 2):
-        apart = [not on_call.fits([other], name, on_call.makes(one, name)[0]) for name in EXPERIMENTS]
-        assert any(apart), (one, other)
+        apart = [
+            name
+            for name in EXPERIMENTS
+            if (other,) not in on_call.explanations(1, [(name, on_call.makes(one, name)[0])])
+        ]
+        assert min(map(price_s, zip(apart, strict=True)), default=99) <= BUDGET_S[1], (one, other)
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_the_budget_buys_what_tells_all_faults_but_not_every_experiment(number: int) -> None:
-    assert sum(each.price_s for each in EXPERIMENTS.values()) > on_call.BUDGET_S
-    for causes in combinations(CAUSES, number):
-        if number == 1 or on_call.can_be_told((causes[0], causes[1])):
-            measures_and_tells(causes)
+def test_an_order_that_follows_what_is_possible_finds_all_faults_within_the_budget(number: int) -> None:
+    for causes in on_call.explanations(number):
+        bought = list[str]()
+        faults = {Fault(cause, k if CAUSES[cause].is_on_a_rank else None) for k, cause in enumerate(causes)}
+        found = on_call.diagnosed(ideal(causes, bought), number)
+        assert found is not None and set(found) == faults, (causes, found)
+        assert price_s(bought) == on_call.best_order_s(causes) <= BUDGET_S[number]
 
 
-def measures_and_tells(causes: tuple[str, ...]) -> None:
-    """Assert that the reference diagnosis finds faults whose experiments read all that they must."""
-    faults = {Fault(cause, k if CAUSES[cause].is_on_a_rank else None) for k, cause in enumerate(causes)}
-    used_s = 0.0
+def test_a_thoughtless_order_runs_out_of_the_budget_in_a_quarter_of_the_incidents_or_more() -> None:
+    """The order is fixed before, skips what cannot be paid, and stops when one cause is left."""
+    names = list(EXPERIMENTS)
+    orders = [names, *(list(np.random.default_rng(seed).permutation(names)) for seed in range(40))]
+    proven = 0
+    for order, name in product(orders, CAUSES):
+        shown, left_s = list[on_call.Words](), BUDGET_S[1]
+        for each in order:
+            if EXPERIMENTS[each].price_s <= left_s and len(on_call.explanations(1, shown)) > 1:
+                left_s -= EXPERIMENTS[each].price_s
+                shown.append((each, on_call.makes(name, each)[0]))
+        proven += CAUSES[name].weight * (len(on_call.explanations(1, shown)) == 1)
+    assert proven / len(orders) / sum(cause.weight for cause in CAUSES.values()) < 3 / 4
 
-    def measured(name: str) -> set[Finding]:
-        nonlocal used_s
-        used_s += EXPERIMENTS[name].price_s
-        return {Finding(word, each.rank) for each in faults for word in on_call.makes(each.cause, name)[0]}
 
-    found = on_call.diagnosed(measured, len(causes))
-    assert found is not None and set(found) == faults, (causes, found)
-    assert used_s <= on_call.BUDGET_S, causes
-
-
-def test_a_seed_gives_the_same_cause_on_any_number_of_ranks_and_all_causes_occur() -> None:
-    found = set()
-    for seed in range(150):
-        settings = [on_call.drawn(seed, p) for p in (2, 3, 8)]
-        assert len({setting.faults[0].cause for setting in settings}) == 1
-        for setting in settings:
+def test_a_number_of_ranks_has_causes_of_its_own_and_all_occur_as_often_as_they_should() -> None:
+    found = Counter[str]()
+    for seed in range(600):
+        for p in (2, 3, 8):
+            setting = on_call.drawn(seed, p)
             ((cause, rank),) = setting.faults
             assert (rank is not None) <= CAUSES[cause].is_on_a_rank
             assert rank is None or rank < len(setting.batches)
             assert len(set(setting.batches)) > 1
-        found.add(settings[0].faults[0].cause)
-    assert found == set(CAUSES)
+            found[cause] += 1
+    for name, each in CAUSES.items():
+        assert found[name] == pytest.approx(60 * each.weight, rel=0.35)
+    pairs = [{on_call.drawn(seed, p).faults[0].cause for p in (3, 4)} for seed in range(100)]
+    assert sum(len(pair) == 1 for pair in pairs) < 30
 
 
 def test_two_faults_can_be_told_apart() -> None:
@@ -89,7 +117,9 @@ def test_two_faults_can_be_told_apart() -> None:
 
 
 @pytest.mark.parametrize(("ratio", "noise", "expected"), [(1.1, 1.2, []), (3.0, 1.2, [1]), (3.0, 2.0, None)])
-def test_a_busy_machine_accuses_nobody(ratio: float, noise: float, expected: list[int] | None) -> None:
+def test_a_busy_machine_neither_accuses_nor_clears(
+    ratio: float, noise: float, expected: list[int] | None
+) -> None:
     if expected is None:
         with pytest.raises(on_call.TooBusy, match="rank 1 decide nothing"):
             on_call.stand_out({0: 0.5, 1: ratio}, noise, 2.0)
@@ -97,185 +127,275 @@ def test_a_busy_machine_accuses_nobody(ratio: float, noise: float, expected: lis
         assert on_call.stand_out({0: 0.5, 1: ratio}, noise, 2.0) == expected
 
 
-def evidence(number: int, experiment: str, *findings: Finding, probability: float = 1.0) -> Evidence:
-    """Return an experiment whose prediction came true."""
-    return Evidence(number, experiment, frozenset(findings), "", probability, True)
+SLOW = Fault("slow rank", 2)
+EVEN = {"load ms": 0.1, "load noise": 1.0, "compute noise": 1.0}
+ROWS: Mapping[str, list[Mapping[str, Any]]] = {
+    "phases": [{**EVEN, "compute / fixed": ratio} for ratio in (1.0, 1.0, 3.0)],
+    "threads": [{"all / one": 1.0}] * 3,
+    "samples": [{"of others": 0}] * 3,
+    "run": [{"loss": 1.0, "states": "equal"}] * 3,
+}
+RIVALS = ["slow rank", "blas threads"]
+OTHERS = sorted(set(CAUSES) - {"same shard"})  # after `samples` has shown nothing
 
 
-COMPUTE, NO_THREADS = evidence(1, "phases", Finding("compute", 2)), evidence(2, "threads")
-MEAN = evidence(3, "mean", Finding("mean"))
+def evidence(name: str, reading: str, left: Sequence[str], probability: float, rows: Any = None) -> Evidence:
+    return Evidence(name, rows or ROWS[name], probability, reading, left)
 
 
-def judge(truth: Fault, given: Fault, *cited: Evidence, used_s: float = 30.0) -> on_call.Score:
-    return on_call.judged([truth], [(given, cited)], cited, used_s)
+PHASES = evidence("phases", "compute 2", RIVALS, 6.5 / 30)  # 3 + 3 / 2 + 2 of 30 report a word
+THREADS = evidence("threads", "nothing", ["slow rank"], 1 / 3)  # BLAS threads: 3 / 2 against 3
 
 
-def test_proof_gets_all_points_and_names_no_rival() -> None:
-    score = judge(Fault("slow rank", 2), Fault("slow rank", 2), COMPUTE, NO_THREADS)
-    assert score.rivals == () and score.points == {**POINTS, "cost": 15}  # 30 of the 49 s that can be saved
+def judge(given: Fault, *shown: Evidence, used_s: float = 12.0, truth: Fault = SLOW) -> Mapping[str, int]:
+    return on_call.judged([truth], dict([given]), shown, used_s).points
 
 
-def test_the_cheapest_proof_gets_all_points_for_its_cost_and_a_guess_none() -> None:
-    truth = Fault("slow rank", 2)
-    both_s = EXPERIMENTS["phases"].price_s + EXPERIMENTS["threads"].price_s
-    assert judge(truth, truth, COMPUTE, NO_THREADS, used_s=both_s).points["cost"] == POINTS["cost"]
-    assert judge(truth, truth, COMPUTE, NO_THREADS, used_s=on_call.BUDGET_S).points["cost"] == 0
-    assert judge(truth, truth, used_s=0.0).points["cost"] == 0
+def test_a_proof_that_is_read_right_gets_all_points() -> None:
+    assert judge(SLOW, PHASES, THREADS) == POINTS
+    score = on_call.judged([SLOW], dict([SLOW]), [PHASES, THREADS], 12.0)
+    assert score.total == 100
+    assert score.lines[0] == "1 phases: compute 2, read compute 2; probability 0.22, predicted 0.22"
 
 
-def test_evidence_that_leaves_a_rival_gets_fewer_points_and_names_it() -> None:
-    score = judge(Fault("slow rank", 2), Fault("slow rank", 2), COMPUTE)
-    assert score.rivals == ("blas threads",) and 0 < score.points["evidence"] < POINTS["evidence"]
-    score = judge(Fault("plain mean", None), Fault("plain mean", None), MEAN)
-    assert score.rivals == ("late average", "tags")
+def test_a_proof_counts_as_much_as_the_measurements_make_the_cause_probable() -> None:
+    assert judge(SLOW, PHASES)["proof"] == round(POINTS["proof"] * 2 / 3)
+    assert judge(SLOW)["proof"] == round(POINTS["proof"] / 10 / 2)  # 3 of 30, and no rank
+    assert judge(SLOW)["reading"] == judge(SLOW)["prediction"] == 0
+    shown = evidence("run", "state", ["late average", "other start", "stale buffers"], 9 / 30)
+    shown.rows = [{"loss": 1.0, "states": "different"}] * 3
+    assert (
+        judge(Fault("stale buffers", 1), shown, truth=Fault("stale buffers", 1))["proof"] == 2
+    )  # 20 / 4 / 2
 
 
-def test_without_evidence_all_causes_are_rivals() -> None:
-    score = judge(Fault("nan", 0), Fault("nan", 0))
-    assert set(score.rivals) == set(CAUSES) - {"nan"}
-    assert score.points["evidence"] == score.points["calibration"] == 0
+def test_a_wrong_rank_or_cause_gets_nothing_for_it() -> None:
+    assert judge(Fault("slow rank", 1), PHASES, THREADS) == {**POINTS, "rank": 0}
+    wrong = judge(Fault("blas threads", 2), PHASES, THREADS)
+    assert [wrong[part] for part in ("cause", "rank", "proof", "cost")] == [0, 0, 0, 0]
 
 
-def test_none_needs_every_experiment_but_one_and_what_is_not_needed_costs_points() -> None:
-    every = [evidence(number, name) for number, name in enumerate(EXPERIMENTS, 1)]
-    enough = [each for each in every if each.experiment != "messages"]  # a mix-up shows in the mean, too
-    none = Fault("none", None)
-    assert judge(none, none, *enough).points["evidence"] == POINTS["evidence"]
-    assert judge(none, none, *every).points["evidence"] < POINTS["evidence"]
-    assert judge(none, none, *enough[1:]).rivals == ("slow rank", "slow disk")
-    truth = Fault("slow rank", 2)
-    assert judge(truth, truth, COMPUTE, NO_THREADS, evidence(4, "run")).points["evidence"] == 17
+def test_readings_and_what_is_still_possible_are_judged_one_by_one() -> None:
+    misread = evidence("phases", "compute 1", RIVALS, 6.5 / 30)
+    assert judge(SLOW, misread, THREADS)["reading"] == 15
+    too_much = evidence("phases", "compute 2", ["slow rank"], 6.5 / 30)
+    score = on_call.judged([SLOW], dict([SLOW]), [too_much, THREADS], 12.0)
+    assert score.points["reading"] == 15 and "left is wrong about blas threads" in score.lines[0]
+    nothing = evidence("phases", "nothing", OTHERS, 6.5 / 30)  # wrong, and no reason for what is left
+    assert judge(SLOW, nothing, THREADS)["reading"] == 5
 
 
-def test_contradicting_evidence_and_a_wrong_rank_or_cause_get_nothing() -> None:
-    truth = Fault("slow rank", 2)
-    assert judge(truth, truth, COMPUTE, NO_THREADS, evidence(4, "phases")).points["evidence"] == 0
-    assert judge(truth, Fault("slow rank", 1), COMPUTE, NO_THREADS).points["rank"] == 0
-    wrong = judge(truth, Fault("blas threads", 2), COMPUTE)
-    assert [wrong.points[part] for part in ("rank", "cause", "evidence", "cost")] == [0, 0, 0, 0]
+def test_a_misreading_does_not_spoil_what_follows_from_it() -> None:
+    possible = [c for c in CAUSES if c not in ("slow rank", "slow disk")]
+    misread = evidence("phases", "nothing", possible, 6.5 / 30)
+    after = evidence("samples", "nothing", [c for c in possible if c != "same shard"], 3 / (30 - 3 - 2 - 1.5))
+    points = judge(SLOW, misread, after)
+    assert points["reading"] == 15 and points["prediction"] == POINTS["prediction"]
+
+
+@pytest.mark.parametrize(("off", "points"), [(0.0, 10), (0.1, 8), (0.2, 0), (-0.1, 8)])
+def test_predictions_lose_with_the_square_of_their_distance(off: float, points: int) -> None:
+    assert judge(SLOW, evidence("phases", "compute 2", RIVALS, 6.5 / 30 + off))["prediction"] == points
+
+
+def test_a_repetition_is_no_prediction() -> None:
+    again = evidence("phases", "compute 2", RIVALS, 0.9)
+    assert judge(SLOW, PHASES, again)["prediction"] == POINTS["prediction"]
+
+
+def test_cost_asks_for_a_good_order_and_not_for_luck() -> None:
+    full = POINTS["cost"]
+    mean_s = on_call.mean_best_order_s(1)
+    assert mean_s > on_call.best_order_s(("slow rank",)) == price_s(["phases", "threads"])
+    assert [judge(SLOW, PHASES, THREADS, used_s=s)["cost"] for s in (12, mean_s, 50)] == [full, full, 0]
+    none, proof = Fault("none", None), ["run", "phases", "samples", "threads", "mean", "links", "buckets"]
+    assert on_call.best_order_s(("none",)) == price_s(proof) > mean_s
+    assert judge(SLOW, used_s=0.0)["cost"] <= 1 and judge(none, used_s=0.0, truth=none)["cost"] <= 2
 
 
 def test_each_of_two_faults_counts_half_and_a_wrong_one_is_taken_off() -> None:
-    truth = [Fault("slow rank", 2), Fault("nan", 1)]
-    nan = evidence(5, "gradients", Finding("nan", 1))
-    first = (truth[0], [COMPUTE, NO_THREADS])
-    both = on_call.judged(truth, [first, (truth[1], [nan])], [nan], 0.0)
-    assert both.total == 100 and both.rivals == ()
-    half = on_call.judged(truth, [first, (Fault("tags", 1), [nan])], [nan], 0.0)
-    assert half.points["cause"] == 0
+    truth = [Fault("slow rank", 2), Fault("same shard", 1)]
+    assert ("slow rank", "same shard") in on_call.explanations(2)
+    right = on_call.judged(truth, dict(truth), [], 0.0).points
+    half = on_call.judged(truth, {"slow rank": 2, "tags": 0}, [], 0.0).points
+    assert (right["cause"], half["cause"], half["rank"]) == (15, 0, 0)
 
 
-def test_calibration_compares_probabilities_with_the_counted_ones() -> None:
-    nan = Fault("nan", 0)
-    for probability, counted, came_true, points in (
-        (0.8, 0.8, False, POINTS["calibration"]),  # bad luck costs nothing
-        (0.9, 0.6, True, POINTS["calibration"]),  # measured by hand
-        (0.9, 0.8, False, 8),
-        (0.6, 0.9, True, 0),
-        (0.9, None, True, 0),  # the result was known
-    ):
-        one = Evidence(1, "gradients", frozenset({Finding("nan", 0)}), "", probability, came_true, counted)
-        assert judge(nan, nan, one).points["calibration"] == points
+def test_a_probability_follows_from_the_weights_and_what_was_read() -> None:
+    def after(*readings: tuple[str, set[str]]) -> float:
+        return on_call.probability_of_a_word("threads", on_call.explanations(1, readings))
+
+    assert after() == pytest.approx(3 / 30)
+    assert after(("phases", {"compute"})) == pytest.approx(1 / 3)  # 3 / 2 against 3
+    assert after(("phases", set())) == pytest.approx(1.5 / (30 - 3 - 2 - 1.5))
+    assert after(("links", {"link"})) == 0
 
 
-def test_the_probability_of_a_prediction_is_counted() -> None:
-    left = on_call.explanations(1)
-    assert on_call.probability_of("nothing", "weights", left) == pytest.approx(13 / 15)
-    assert on_call.probability_of("differ", "weights", left) == pytest.approx(2 / 15)
-    pair = [("slow rank",), ("blas threads",)]
-    assert on_call.probability_of("compute", "phases", pair) == 0.75  # the second may make it
-    assert on_call.probability_of("nothing", "phases", pair) == 0.25
-    assert on_call.probability_of("nothing", "links", pair) is None
+def on_ranks(name: str, call: str) -> Any:
+    """Measure on three ranks of which rank 2 is slow; no cell uses the job."""
+    return ROWS[call.split("'")[1]] if call.startswith("measure") else [set[str]()] * 3
+
+
+SEED = next(seed for seed in range(999) if on_call.drawn(seed, 3).faults == (SLOW,))
 
 
 @pytest.fixture
 def on_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> on_call.Incident:
-    """An incident with a slow rank whose ranks measure nothing: each experiment reads that rank 1 is slow."""
+    """An incident on three ranks that are none."""
     monkeypatch.setenv(record.FILE, str(tmp_path / "progress.json"))
-    times = {"load ms": 0.1, "load noise": 1.0, "compute noise": 1.0}
-    rows = [{**times, "compute / fixed": ratio} for ratio in (1.0, 3.0)]
-    return on_call.Incident(0, 1, 2, lambda name, call: [(row, 0.0) for row in rows])
+    return on_call.Incident(SEED, 1, 3, on_ranks)
 
 
-def test_an_experiment_wants_a_prediction_first(
+def test_an_experiment_wants_a_prediction_before_it_and_a_reading_after_it(
     on_paper: on_call.Incident, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refused: Sequence[tuple[tuple[Any, ...], str]] = [
+    for arguments, words in (
         (("phases",), "Predict first"),
-        (("phases", "tags", 0.5), "Predict first"),
-        (("phases", "compute", -0.1), "how probable"),
-        (("phases", "compute"), "how probable"),
-        (("phases", "compute", 2), "how probable"),
-        (("nothing", "nothing", 0.5), "expected an experiment"),
-    ]
-    for arguments, words in refused:
+        (("phases", -0.1), "Predict first"),
+        (("phases", 2), "Predict first"),
+        (("", 0.5), "expected an experiment"),
+    ):
         on_paper.experiment(*arguments)
         assert words in capsys.readouterr().out and not on_paper.evidence
-    for prediction in ("compute", "load", "nothing"):
-        on_paper.experiment("phases", prediction, 0.5)
-    assert [each.came_true for each in on_paper.evidence] == [True, False, False]
-    assert [each.counted for each in on_paper.evidence] == [pytest.approx(1.5 / 15), None, None]
-    price_s = EXPERIMENTS["phases"].price_s
-    assert on_paper.used_s == 3 * price_s
-    on_paper.used_s = on_call.BUDGET_S - price_s + 0.1
-    on_paper.experiment("phases", "nothing", 0.5)
-    assert "phases costs" in capsys.readouterr().out and len(on_paper.evidence) == 3
+    on_paper.read("nothing", OTHERS)
+    assert "no experiment without" in capsys.readouterr().out
+    on_paper.experiment("phases", 0.5)
+    shown = capsys.readouterr().out
+    assert "compute / fixed" in shown and not {"takes", "stands out", "slow"} & set(shown.split())
+    on_paper.experiment("threads", 0.5)
+    assert "Read phases first" in capsys.readouterr().out
+    for words, left, said in (
+        ("slow 2", RIVALS, "phases can show"),
+        ("compute 3", RIVALS, "phases can show"),
+        ("compute 2", [], "left has"),
+        ("compute 2", ["slow"], "left has"),
+    ):
+        on_paper.read(words, left)
+        assert said in capsys.readouterr().out and not on_paper.evidence[0].reading
+    on_paper.read("compute 2", RIVALS)
+    on_paper.experiment("threads", 0.5)
+    assert on_paper.used_s == price_s(["phases", "threads"]) and len(on_paper.evidence) == 2
+    on_paper.read("nothing", ["slow rank"])
+    on_paper.used_s = BUDGET_S[1] - EXPERIMENTS["phases"].price_s + 0.1
+    on_paper.experiment("phases", 0.5)
+    assert "phases costs" in capsys.readouterr().out and len(on_paper.evidence) == 2
 
 
-def test_an_incident_that_is_started_again_costs_what_it_has_cost(
+def test_words_that_name_no_rank_are_read_without_one() -> None:
+    assert on_call.read_words("start 1, differ", "weights", 3) == {Finding("start", 1), Finding("differ")}
+    assert on_call.read_words("nothing", "weights", 3) == set()
+    for text in ("differ 1", "start 3", "start x", "hang", ""):
+        assert on_call.read_words(text, "weights", 3) is None
+
+
+def test_a_seed_costs_what_it_has_cost_on_any_number_of_ranks_until_its_diagnosis(
     on_paper: on_call.Incident, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    on_paper.experiment("phases", "nothing", 0.9)
-    on_paper.rivals("slow rank", [1])
-    again = on_call.Incident(0, 1, 2, on_paper._on_ranks)
-    assert again.evidence == on_paper.evidence
-    assert again.used_s == EXPERIMENTS["phases"].price_s + on_call.RIVALS_S
-    assert "goes on where you left it" in capsys.readouterr().out
-    again.diagnose(1, "slow rank", [1], "phases excludes all but more threads")
-    assert on_call.Incident(0, 1, 2, on_paper._on_ranks).used_s == 0  # to practise; the first score is kept
+    on_paper.experiment("phases", 0.9)
+    spent_s = price_s(["phases"])
+    again = on_call.Incident(SEED, 1, 3, on_ranks)
+    assert again.evidence[0].rows == on_paper.evidence[0].rows and again.used_s == spent_s
+    other = on_call.Incident(SEED, 1, 4, on_ranks)
+    assert other.evidence == [] and other.used_s == spent_s
+    assert "This incident continues" in capsys.readouterr().out
+    again.read("compute 2", RIVALS)
+    again.diagnose({"slow rank": 2}, "the ratio is 3")
+    practice = on_call.Incident(SEED, 1, 3, on_ranks)
+    assert practice.used_s == 0
+    for case in (again, practice):
+        case.experiment("samples", 0.1)
+        assert len(record.load()[on_call.entry_name(SEED, 1)]["evidence"]) == 1
 
 
-def test_the_first_diagnosis_is_kept_and_the_table_of_a_class_shows_it(
-    on_paper: on_call.Incident, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_cells_pay_for_the_parts_of_the_job_that_they_use(
+    on_paper: on_call.Incident, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (fault,) = on_call.drawn(0, 2).faults
-    assert fault.cause == "slow rank"
-    on_paper.experiment("phases", "compute", 1.0)
-    on_paper.diagnose(fault.rank, "slow", [1], "it is slow")
-    on_paper.diagnose(fault.rank, "slow rank", [7], "it is slow")
-    assert on_paper.score is None and "there is no evidence 7" in capsys.readouterr().out
-    on_paper.diagnose(fault.rank, "slow rank", [1])
-    assert on_paper.score is None and "say in `because`" in capsys.readouterr().out
-    on_paper.diagnose(fault.rank, "slow rank", [1], "it is slow")
-    assert on_paper.score is not None and "does not exclude: blas threads" in capsys.readouterr().out
+    touched = [{"load", "compute"}, {"ids"}, set()]
+    on_paper._on_ranks = lambda name, call: touched if call == "used()" else on_ranks(name, call)
+    on_paper.charge()
+    assert on_paper.used_s == price_s(["phases", "samples"])
+    assert "phases + samples" in capsys.readouterr().out
+    assert record.load()[on_call.entry_name(SEED, 1)]["used_s"] == on_paper.used_s
+
+
+def filed(case: on_call.Incident) -> None:
+    case.experiment("phases", 6.5 / 30)
+    case.read("compute 2", RIVALS)
+    case.experiment("threads", 1 / 3)
+    case.read("nothing", ["slow rank"])
+    case.diagnose({"slow rank": 2}, "it takes three times as long, without other threads")
+
+
+def test_only_a_complete_diagnosis_is_filed(
+    on_paper: on_call.Incident, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for faults, because, words in (
+        ({}, "why", "expected 1 cause"),
+        ({"slow": 2}, "why", "expected 1 cause"),
+        ({"slow rank": 3}, "why", "a rank is"),
+        ({"slow rank": 2}, " ", "say in"),
+    ):
+        on_paper.diagnose(faults, because)
+        assert words in capsys.readouterr().out and on_paper.score is None
+    filed(on_paper)
+    assert "It was slow rank on rank 2. 100 of 100 points" in capsys.readouterr().out
+    on_paper.diagnose({"slow rank": 2}, "why")
+    assert "has its diagnosis" in capsys.readouterr().out
+
+
+def test_the_table_of_a_class_computes_scores_from_evidence(
+    on_paper: on_call.Incident, tmp_path: Path
+) -> None:
+    filed(on_paper)
     folder = tmp_path / "class"
     folder.mkdir()
-    for name in ("ada", "bob"):
-        (folder / f"{name}.json").write_bytes((tmp_path / "progress.json").read_bytes())
+    content = json.loads((tmp_path / "progress.json").read_bytes())
+    name = on_call.entry_name(SEED, 1)
+
+    def hand_in(student: str, **changes: Any) -> None:
+        entry = {**content["exercises"][name], **changes}
+        (folder / f"{student}.json").write_text(json.dumps({"exercises": {name: entry}}))
+
+    hand_in("ada")
+    hand_in("bob", used_s=0, score=99, scores=dict.fromkeys(POINTS, 99), points=99)
+    even = {**content["exercises"][name]["evidence"][0], "rows": [ROWS["phases"][0]] * 3}
+    hand_in("eve", evidence=[even])
+    hand_in("odd", evidence=[{**even, "rows": [{}]}])
+    hand_in("few", ranks=10**9, evidence=[])
     (folder / "damaged.json").write_text("{")
+    (folder / "deep.json").write_text("[" * 100_000)
     (folder / "late.json").write_text('{"exercises": {}}')
-    done = CliRunner().invoke(cli.main, ["contest", str(folder), "--incident", "0", "--json"])
+    done = CliRunner().invoke(cli.main, ["contest", str(folder), "--incident", str(SEED), "--json"])
     rows = {row["student"]: row for row in json.loads(done.stdout)}
-    assert rows["ada"]["score"] == rows["bob"]["score"] == on_paper.score.total
-    assert "it is slow" in rows["ada"]["words"]
-    assert [rows[name]["place"] for name in ("ada", "bob", "damaged", "late")] == [1, 1, None, None]
-    table = CliRunner().invoke(cli.main, ["contest", str(folder), "--incident", "0"]).stdout
-    assert "no diagnosis of seed 0" in table and "cannot be read" in table
+    assert rows["ada"]["score"] == rows["bob"]["score"] == 100
+    assert "three times" in rows["ada"]["incidents"][0]["because"] and rows["ada"]["note"] == ""
+    assert "evidence 1 is not what" in rows["eve"]["note"] and rows["eve"]["proof"] == 0
+    assert rows["few"]["score"] < 50
+    assert rows["late"]["note"] == f"no diagnosis of seed {SEED}"
+    assert all("cannot be read" in rows[student]["note"] for student in ("damaged", "deep", "odd"))
+    several = ["--incident", str(SEED), "--incident", str(SEED + 1)]
+    table = CliRunner().invoke(cli.main, ["contest", str(folder), *several]).stdout
+    assert table.splitlines()[1].split()[:3] == ["1", "ada", "50.0"]
+
+
+def test_each_part_of_the_job_that_cells_pay_for_belongs_to_an_experiment() -> None:
+    assert set(PARTS.values()) <= set(EXPERIMENTS)
 
 
 @pytest.mark.clusters
 def test_an_incident_that_hangs_ends_with_a_report_and_leaves_nothing(kernel: Kernel, world: World) -> None:
+    seed = next(seed for seed in range(999) if on_call.drawn(seed, 3).faults[0].cause == "branch")
     kernel.run("from labkit.cluster import connect, last_hang\nrc = connect(3, deadline_s=2)")
-    kernel.run("from labkit.exercises import incident\ncase = incident(2)")  # a branch
-    output = kernel.run("case.experiment('run', 'hang', 0.5)")
-    assert "hang" in output and "right" in output, output
-    assert (
-        kernel.run("[found.rank for found in case.evidence[0].findings] == last_hang().missing()") == "True\n"
+    kernel.run(f"from labkit.exercises import incident\ncase = incident({seed})")
+    output = kernel.run("case.experiment('run', 0.3)")
+    assert "never joined" in output and "Evidence 1" in output, output
+    kernel.run("case.read(f'hang {last_hang().missing()[0]}', ['branch', 'skipped layer'])")
+    assert "phases + weights" in kernel.run(
+        "get_ipython().run_cell_magic('px', '', 'job.model, job.load()')\ncase.experiment('buckets', 1 / 3)"
     )
-    assert "nothing stands out" in kernel.run("case.experiment('weights', 'nothing', 0.5)")
-    kernel.run("case.experiment('buckets', 'nothing', 0.9)")
-    filed = kernel.run("case.diagnose(last_hang().missing()[0], 'branch', [1, 3], 'no bucket is missing')")
-    assert "cause 20/20, rank 20/20, evidence 25/25" in filed, filed
+    kernel.run("case.read('nothing', ['branch'])")
+    filed = kernel.run("case.diagnose({'branch': last_hang().missing()[0]}, 'no bucket is missing')")
+    assert "proof 20/20, reading 20/20, prediction 10/10" in " ".join(filed.split()), filed
     assert kernel.run("import sys\n'mpi4py.MPI' in sys.modules") == "False\n"
     kernel.end()
     world.wait_until_empty()

@@ -38,6 +38,7 @@ GIVEN = {
     "07": {"30", "60"},  # a question's made-up times
     "09": {"50"},  # a question's made-up efficiency
     "10": {"1.2"},  # a section of report E
+    "11": {"0.4"},  # a made-up error of a prediction
 }
 
 
