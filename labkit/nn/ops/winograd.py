@@ -94,17 +94,20 @@ def backward(
     du = np.matmul(v.transpose(0, 2, 1), dm, out=workspace.scratch.array("du", u.shape, dy.dtype))
     np.matmul(G2.T.astype(dy.dtype), du.reshape(16, -1), out=dw.reshape(9, -1))
 
-    dx_padded = workspace.scratch.array("padded x", (n, height + 2, width + 2, c), dy.dtype)
-    dx_padded[...] = 0
+    dx = workspace.scratch.array("dx", (n, height, width, c), dy.dtype)
     by_image = dv.reshape(16, n, -1)
-    for block in cache_blocks(dx_padded[:, 1:-1, 1:-1]):
-        tiles = _tiles(dx_padded[block])
-        dtiles = workspace.scratch.array("tiles", tiles.shape, dy.dtype)
+    for block in cache_blocks(dx):
+        inner = dx[block].reshape(-1, rows, 2, columns, 2, c).transpose(2, 4, 0, 1, 3, 5)
+        dtiles = workspace.scratch.array("tiles", (4, 4, *inner.shape[2:]), dy.dtype)
         np.matmul(B2.T.astype(dy.dtype), by_image[:, block].reshape(16, -1), out=dtiles.reshape(16, -1))
-        for k in range(4):  # tiles overlap, so add one tile element at a time
-            for l in range(4):
-                tiles[k, l] += dtiles[k, l]
-    return dx_padded[:, 1:-1, 1:-1].transpose(0, 3, 1, 2)
+        # A tile's outer columns, then its outer rows, lie on the inner ones of its neighbours, or in the
+        # padding.
+        dtiles[:, 1, :, :, 1:] += dtiles[:, 3, :, :, :-1]
+        dtiles[:, 2, :, :, :-1] += dtiles[:, 0, :, :, 1:]
+        dtiles[1, 1:3, :, 1:] += dtiles[3, 1:3, :, :-1]
+        dtiles[2, 1:3, :, :-1] += dtiles[0, 1:3, :, 1:]
+        inner[...] = dtiles[1:3, 1:3]
+    return dx.transpose(0, 3, 1, 2)
 
 
 def _tiles(x_padded: np.ndarray) -> np.ndarray:
@@ -112,7 +115,7 @@ def _tiles(x_padded: np.ndarray) -> np.ndarray:
 
     Shapes: x_padded (N, H + 2, W + 2, C); result (4, 4, N, H/2, W/2, C).
     """
-    tiles = np.lib.stride_tricks.sliding_window_view(x_padded, (4, 4), axis=(1, 2), writeable=True)
+    tiles = np.lib.stride_tricks.sliding_window_view(x_padded, (4, 4), axis=(1, 2))
     return tiles[:, ::2, ::2].transpose(4, 5, 0, 1, 2, 3)
 
 
