@@ -30,7 +30,7 @@ test-all: test-env  ## the same with the thorough tests, which find little that 
 	@"$(VENV)/bin/python" -m pytest -n 2 -m "not browser and not slurm and not grading and (thorough or not exercises)" $(TESTS)
 
 test-clusters: test-env  ## start, kill and take over clusters of engines; hangs in notebooks; hosts on this machine
-	@"$(VENV)/bin/python" -m pytest -n 3 -m "clusters and not thorough" $(TESTS)
+	@"$(VENV)/bin/python" -m pytest -n 5 -m "clusters and not thorough" $(TESTS)
 
 test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs Chromium
 	@$(make_env) --add browser
@@ -45,7 +45,7 @@ test-grading: test-env  ## release, submit, grade and return notebooks with nbgr
 	@"$(VENV)/bin/python" -m pytest -m grading tests/grading
 
 exercises: test-env  ## check every reference, every wrong answer and hostile code: docs/exercises.md
-	@"$(VENV)/bin/python" -m pytest -n 2 -m "exercises and not thorough" $(if $(strip $(TESTS)),$(TESTS),tests/exercises tests/cli/test_course_copies.py)
+	@"$(VENV)/bin/python" -m pytest -n 3 -m "exercises and not thorough" $(if $(strip $(TESTS)),$(TESTS),tests/exercises tests/cli/test_course_copies.py)
 
 corpus: test-env  ## run the corpus of MPI errors in strict mode and print the table: docs/corpus.md
 	@"$(VENV)/bin/python" -m tests.corpus.run_corpus
