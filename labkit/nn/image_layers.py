@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from labkit.nn import ops
-from labkit.nn.layer import Layer, Shape
+from labkit.nn.layers import Layer, Shape
 from labkit.nn.ops import im2col, winograd
 from labkit.nn.ops.convolution import ConvGeometry
 from labkit.nn.ops.pooling import pooled_shape

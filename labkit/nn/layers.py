@@ -1,11 +1,75 @@
-"""Layers on vectors and element-wise layers: dense, ReLU, tanh and flatten."""
+"""The base class of all layers, and layers on vectors and element-wise layers: dense, ReLU, tanh and flatten.
+
+A layer is an operation, its parameters, and the activations kept for the backward pass. It owns no
+parameters. The model gives it its part of each flat array, and the layer holds views of it by short name: `p`
+(parameters), `g` (their gradients), `b` (buffers).
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from labkit.nn import ops
-from labkit.nn.layer import Layer, Shape
+from labkit.nn import flat, ops
+from labkit.nn.ops.workspace import Workspace
+
+Shape = tuple[int, ...]  # of one sample, without the batch axis
+
+
+class Layer:
+    """Base class; a layer without parameters overrides little more than `forward` and `backward`."""
+
+    name = ""
+    input_shape: Shape = ()
+    first = False  # the first layer of a model: its dx is not needed
+
+    def set_input_shape(self, shape: Shape) -> Shape:
+        """Set the shape of one input sample and return the shape of one output sample.
+
+        Raise ValueError, with the layer's name, the shape and what was expected, if the layer cannot take it.
+        """
+        self.input_shape = shape
+        return shape
+
+    def parameters(self) -> dict[str, Shape]:
+        """Return the shapes of the parameters by short name."""
+        return {}
+
+    def buffers(self) -> dict[str, Shape]:
+        """Return the shapes of the buffers by short name: saved with the model, but without a gradient."""
+        return {}
+
+    def initialise(self, rng: np.random.Generator) -> None:
+        """Set the initial values of parameters and buffers; they are 0 before."""
+
+    def bind(self, params: np.ndarray, grads: np.ndarray, buffers: np.ndarray, workspace: Workspace) -> None:
+        """Take this layer's parts of the model's flat arrays, and a workspace."""
+        self.p, self.g = flat.views(params, self.parameters()), flat.views(grads, self.parameters())
+        self.b, self.workspace = flat.views(buffers, self.buffers()), workspace
+        self.saved: tuple = ()
+
+    def forward(self, x: np.ndarray, training: bool) -> np.ndarray:
+        """Return y for a batch x (N, …), valid until the next call; save what `backward` needs."""
+        raise NotImplementedError
+
+    def backward(self, dy: np.ndarray) -> np.ndarray | None:
+        """Return dx, or None from the first layer, and write the gradients of the parameters to `g`.
+
+        The layer may overwrite dy.
+        """
+        raise NotImplementedError
+
+    def check(self, x: np.ndarray) -> None:
+        """Raise ValueError, with the layer's name and the shapes, unless x is a batch for this layer."""
+        if x.shape[1:] != self.input_shape or len(x) == 0:
+            expected = ", ".join(map(str, ("batch", *self.input_shape)))
+            weights = f" for W of shape {self.p['W'].shape}" if "W" in self.p else ""
+            raise ValueError(
+                f"layer {self.name!r}: x has shape {x.shape}, expected ({expected}) with batch ≥ 1{weights}"
+            )
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave the model's arrays, the workspace and the saved activations out of copies and pickles."""
+        return {k: v for k, v in vars(self).items() if k not in ("p", "g", "b", "workspace", "saved")}
 
 
 class Dense(Layer):

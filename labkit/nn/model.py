@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkit.nn import flat, ops
-from labkit.nn.layer import Layer, Shape
+from labkit.nn.layers import Layer, Shape
 from labkit.nn.ops.workspace import Workspace
 
 

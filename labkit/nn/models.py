@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from labkit.nn.image_layers import AvgPool, BatchNorm, Conv2D, MaxPool
-from labkit.nn.layer import Layer, Shape
-from labkit.nn.layers import Dense, Flatten, ReLU, Tanh
+from labkit.nn.layers import Dense, Flatten, Layer, ReLU, Shape, Tanh
 from labkit.nn.model import Classifier, Model, Regression
 
 Float = type[np.floating]

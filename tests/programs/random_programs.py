@@ -1,4 +1,7 @@
-"""Random programs in plain mpi4py: correct ones, and the same programs with one fault on one rank."""
+"""Random programs in plain mpi4py: correct ones, and the same programs with one fault on one rank.
+
+What the ranks of a program send depends on its seed, so a message of another program is a wrong result.
+"""
 
 # ruff: noqa: E501 (lines of the programs)
 
@@ -11,12 +14,10 @@ from textwrap import indent
 
 from tests.corpus.program import Program
 
-HEAD = "import sys, time\ndup, half = comm.Dup(), comm.Split(comm.rank % 2, comm.rank)\n"
-TAIL = """for c in (comm, dup, half):
-    c.Barrier()
-half.Free()
-dup.Free()
-"""
+MAKE = "dup, half = comm.Dup(), comm.Split(comm.rank % 2, comm.rank)\n"
+FREE = "half.Free()\ndup.Free()\n"
+HEAD = f"import sys, time\n{MAKE}"
+TAIL = f"for c in (comm, dup, half):\n    c.Barrier()\n{FREE}"
 FAULTS = (
     *("skips", "raises", "returns", "root", "operation", "tag", "no receive", "never sent", "order", "fence"),
     *("count", "dtype", "reduction", "circle"),
@@ -29,33 +30,33 @@ Step = Callable[[random.Random, str, int, int], str]
 def collective(random_: random.Random, c: str, p: int, number: int) -> str:
     """A blocking collective of arrays."""
     n, root, kind = random_.choice((1, 7, 3000, 50_000)), random_.randrange(p), random_.choice("fdi")
-    lines = [f"x = np.full({n}, {c}.rank + 1, '{kind}')", f"root = {root} % {c}.size"]
+    lines = [f"x = np.full({n}, SEED + {c}.rank + 1, '{kind}')", f"root = {root} % {c}.size"]
     op = random_.choice(
         ("Barrier", "Bcast", "Reduce", "Allreduce", "Gather", "Allgather", "Alltoall", "Scan")
     )
     if op == "Barrier":
         lines += [f"{c}.Barrier()"]
     elif op == "Bcast":
-        lines += [f"{c}.Bcast(x, root=root)", "assert (x == root + 1).all()"]
+        lines += [f"{c}.Bcast(x, root=root)", "assert (x == SEED + root + 1).all()"]
     elif op == "Reduce":
         lines += ["y = np.zeros_like(x)", f"{c}.Reduce(x, y, op=MPI.SUM, root=root)"]
-        lines += [f"assert {c}.rank != root or (y == {c}.size * ({c}.size + 1) // 2).all()"]
+        lines += [f"assert {c}.rank != root or (y == {c}.size * (2 * SEED + {c}.size + 1) // 2).all()"]
     elif op == "Allreduce":
-        lines += [f"{c}.Allreduce(MPI.IN_PLACE, x, op=MPI.MAX)", f"assert (x == {c}.size).all()"]
+        lines += [f"{c}.Allreduce(MPI.IN_PLACE, x, op=MPI.MAX)", f"assert (x == SEED + {c}.size).all()"]
     elif op == "Gather":
         lines += [f"y = np.zeros(({c}.size, x.size), x.dtype)", f"{c}.Gather(x, y, root=root)"]
-        lines += [f"assert {c}.rank != root or (y[:, 0] == np.arange({c}.size) + 1).all()"]
+        lines += [f"assert {c}.rank != root or (y[:, 0] == SEED + np.arange({c}.size) + 1).all()"]
     elif op == "Allgather":
         lines += [f"y = np.zeros(({c}.size, x.size), x.dtype)", f"{c}.Allgather(x, y)"]
-        lines += [f"assert (y[:, 0] == np.arange({c}.size) + 1).all()"]
+        lines += [f"assert (y[:, 0] == SEED + np.arange({c}.size) + 1).all()"]
     elif op == "Alltoall":
         lines += [f"y = np.zeros({c}.size * {n}, x.dtype)", f"{c}.Alltoall(np.tile(x, {c}.size), y)"]
-        lines += ["assert y[0] == 1"]
+        lines += ["assert y[0] == SEED + 1"]
     else:
         lines += [
             "y = np.zeros_like(x)",
             f"{c}.Scan(x, y)",
-            f"assert y[0] == ({c}.rank + 1) * ({c}.rank + 2) // 2",
+            f"assert y[0] == ({c}.rank + 1) * (2 * SEED + {c}.rank + 2) // 2",
         ]
     return "\n".join(lines)
 
@@ -65,9 +66,9 @@ def objects(random_: random.Random, c: str, p: int, number: int) -> str:
     root = random_.randrange(p)
     return random_.choice(
         (
-            f"root = {root} % {c}.size\nassert {c}.bcast({{'from': {c}.rank}}, root=root) == {{'from': root}}",
-            f"assert {c}.allreduce({c}.rank) == {c}.size * ({c}.size - 1) // 2",
-            f"assert {c}.allgather([{c}.rank] * 3)[0] == [0, 0, 0]",
+            f"root = {root} % {c}.size\nassert {c}.bcast((SEED, {c}.rank), root=root) == (SEED, root)",
+            f"assert {c}.allreduce(SEED + {c}.rank) == {c}.size * (2 * SEED + {c}.size - 1) // 2",
+            f"assert {c}.allgather([SEED] * 3)[0] == [SEED] * 3",
             f"root = {root} % {c}.size\nassert {c}.gather({c}.rank, root=root) in (None, list(range({c}.size)))",
             f"root = {root} % {c}.size\nassert {c}.scatter([7] * {c}.size, root=root) == 7",
         )
@@ -88,7 +89,7 @@ def started(random_: random.Random, c: str, p: int, number: int) -> str:
 def ring(random_: random.Random, c: str, p: int, number: int) -> str:
     """Messages to the next rank, in one of many forms."""
     n, tag = random_.choice((1, 500, 40_000)), 10 + number
-    head = f"""x, y = np.full({n}, {c}.rank), np.empty({n}, int)
+    head = f"""x, y = np.full({n}, SEED + {c}.rank), np.empty({n}, int)
 left, right = ({c}.rank - 1) % {c}.size, ({c}.rank + 1) % {c}.size
 """
     forms = (
@@ -103,13 +104,13 @@ left, right = ({c}.rank - 1) % {c}.size, ({c}.rank + 1) % {c}.size
         f"requests = [{c}.Irecv(y, left, {tag}), {c}.Isend(x, right, {tag})]\n"
         "while MPI.Request.Waitany(requests) != MPI.UNDEFINED:\n    pass",
     )
-    return f"{head}{random_.choice(forms)}\nassert (y == left).all()"
+    return f"{head}{random_.choice(forms)}\nassert (y == SEED + left).all()"
 
 
 def messages(random_: random.Random, c: str, p: int, number: int) -> str:
     """Blocking messages: in a safe order, many small ones, from any rank, or along a chain with a late start."""
     n, tag = random_.choice((1, 1000, 50_000, 1_000_000)), 10 + number
-    head = f"""x, y = np.full({n}, {c}.rank), np.empty({n}, int)
+    head = f"""x, y = np.full({n}, SEED + {c}.rank), np.empty({n}, int)
 left, right = ({c}.rank - 1) % {c}.size, ({c}.rank + 1) % {c}.size
 """
     forms = (
@@ -117,7 +118,7 @@ left, right = ({c}.rank - 1) % {c}.size, ({c}.rank + 1) % {c}.size
     {c}.Send(x, right, {tag}); {c}.Recv(y, left, {tag})
 elif {c}.size > 1:
     {c}.Recv(y, left, {tag}); {c}.Ssend(x, right, {tag})
-assert {c}.size == 1 or (y == left).all()""",
+assert {c}.size == 1 or (y == SEED + left).all()""",
         f"""if {c}.size > 1:  # MPICH does not buffer a message that a rank sends to itself
     for _ in range(30):
         {c}.Send(np.zeros(8), right, {tag})
@@ -127,7 +128,7 @@ assert {c}.size == 1 or (y == left).all()""",
         {c}.Recv(np.empty(8), left, {tag})""",
         f"""if {c}.rank == 0:
     got = [{c}.recv(source=MPI.ANY_SOURCE, tag={tag})[0] for _ in range({c}.size - 1)]
-    assert sorted(got) == list(range(1, {c}.size))
+    assert sorted(got) == list(range(SEED + 1, SEED + {c}.size))
 else:
     {c}.send(x, 0, {tag})""",
         f"""if {c}.rank == 0:
@@ -278,14 +279,17 @@ def faulty(random_: random.Random, p: int, kind: str) -> tuple[int, str]:  # noq
     return culprit, text
 
 
-def programs(seed: int, p: int, deadline_s: float) -> tuple[Program, Program, int]:
-    """Return a correct program for p ranks, the same program with a fault, and the rank at fault."""
+def programs(seed: int, p: int, deadline_s: float, fault: str = "") -> tuple[Program, Program, int]:
+    """Return a correct program for p ranks, the same program with a fault, and the rank at fault.
+
+    By default, the fault is one of FAULTS. A `fault` that is given is code of all ranks.
+    """
     random_ = random.Random(seed)
     steps = steps_of(random_, p, seed % 10 == 0)
-    head = f"{HEAD}SLOW = {3 * deadline_s}\n"
+    head = f"{HEAD}SEED, SLOW = {1000 * seed}, {3 * deadline_s}\n"
     right = "\n".join([*steps, TAIL])
     kind = FAULTS[seed % len(FAULTS)]
-    culprit, step = faulty(random_, p, kind)
+    culprit, step = (0, fault) if fault else faulty(random_, p, kind)
     # Last, so that no rank is stuck inside MPI when the circle is reported.
     place = len(steps) if kind == "circle" else random_.randrange(len(steps) + 1)
     steps.insert(place, step)

@@ -15,7 +15,7 @@ from labkit import data, nn
 from labkit.comm import ALGORITHMS, Averaging, CountingComm, SharedSet
 from labkit.data import Augmentation, strided
 from labkit.nn import SGD, Model, lr_schedules, mlp, softmax_regression
-from labkit.train import Batches, Buckets, Callback, Epoch, Step, gather, train
+from labkit.train import Batches, Buckets, Callback, Epoch, Timeline, gather, train
 from tests.raising import error_on_every_rank
 from tests.train.models import convolutional, labelled, normalised
 
@@ -73,31 +73,21 @@ def check_notebook_04_compresses_as_the_lab_does(comm: MPI.Intracomm) -> None:
     assert lossy[-1] > 1.02 * written[-1]
 
 
-class Steps(Callback):
-    """Keep what each step reports."""
-
-    def __init__(self) -> None:
-        self.seen: list[Step] = []
-
-    def after_step(self, step: Step) -> None:
-        self.seen.append(step)
-
-
 def check_losses_and_accuracies_are_those_of_the_forward_passes(comm: MPI.Intracomm) -> None:
     x, y = labelled(41)
     mine = strided(41, comm.rank, comm.size)
-    model, twin, steps = softmax_regression(6, 3), softmax_regression(6, 3), Steps()
+    model, twin, seen = softmax_regression(6, 3), softmax_regression(6, 3), Timeline(comm)
     batches = Batches(comm, x[mine], y[mine], 20)
-    rows = train(comm, model, batches, epochs=2, lr=0.5, accumulate=2, callbacks=[steps])
-    assert [(s.epoch, s.number, s.global_batch) for s in steps.seen] == [
+    rows = train(comm, model, batches, epochs=2, lr=0.5, accumulate=2, callbacks=[seen])
+    assert [(s.epoch, s.number, s.global_batch) for s in seen.steps] == [
         (1, 1, 20), (1, 2, 20), (1, 3, 1), (2, 4, 20), (2, 5, 20), (2, 6, 1)
     ]  # fmt: skip
-    for step in steps.seen:
+    for step in seen.steps:
         assert step.begin <= step.ready <= step.start <= step.end <= step.done and step.lr == 0.5
     right, number = [], 0
     for _ in range(2):
         for part in np.split(np.arange(41), [20, 40]):
-            own, step = part[np.isin(part, mine)], steps.seen[number]
+            own, step = part[np.isin(part, mine)], seen.steps[number]
             assert step.local_batch == len(own)
             np.testing.assert_allclose(step.loss, twin.loss(x[own], y[own]) if len(own) else 0, rtol=1e-5)
             right.append(twin.predict(x[part]) == y[part])
