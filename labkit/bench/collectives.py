@@ -42,6 +42,8 @@ BASELINES = "mpi-allreduce", "gloo", "hand-written"
 NO_CHOICE = "auto", "gloo", "hand-written", "hierarchical", "shared-memory-copied"  # not for `auto` to choose
 TIMEOUT = timedelta(seconds=60)  # of gloo, for the ranks to find one another, and for each all_reduce
 LOOPBACK = "127.0.0.1"
+# A full Ethernet frame has 1,514 bytes: its own header, IP's and TCP's leave 1,448 for data.
+FRAME = 1514 / 1448
 # Of the predictions: smaller sizes are not compared, the median error (%) is compared with the target, and
 # a curve has so many points.
 SMALLEST, TARGET, POINTS = 64 * units.KIB, 25.0, 100
@@ -214,7 +216,7 @@ def rows(times: Times, p: int, place: str, bandwidth: float | None = None) -> li
 
     `place` ends the names of the cases, for example "p4". Only the ring is compared with the hand-written
     ring; only `auto`, with the best of all algorithms that it can choose. Given a link's `bandwidth` (bit/s),
-    each algorithm is also compared with the least time on it.
+    each algorithm is also compared with the least time on it, without and with the headers of TCP.
     """
     found = []
     for size, medians in times.items():
@@ -230,6 +232,7 @@ def rows(times: Times, p: int, place: str, bandwidth: float | None = None) -> li
                 against["best"] = best(medians)
             if bandwidth and p > 1:
                 against["wire-bound"] = wire_bound(size, p, bandwidth)
+                against["tcp-bound"] = FRAME * against["wire-bound"]
             shown = {other: 1e3 * time for other, time in {name: medians[name], **against}.items()}
             found += rows_of(f"{name}/{units.format_size(size)}/{place}", shown, "ms")
     return found

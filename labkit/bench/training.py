@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, cast
@@ -26,20 +27,26 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from mpi4py import MPI
 
-from labkit.bench.collectives import TIMEOUT, gloo
+from labkit.bench.collectives import FRAME, TIMEOUT, gloo
 from labkit.bench.pytorch import LR, MOMENTUM, WEIGHT_DECAY, has_fsdp2, pytorch_model
-from labkit.bench.rows import Row, rows_of
+from labkit.bench.rows import Row, interleaved, rows_of, table
 from labkit.bench.step import batch_for
-from labkit.comm import ALGORITHMS, sleeping_barrier
-from labkit.comm.timing import Report, count_hosts
+from labkit.comm import ALGORITHMS, raise_together, sleeping_barrier
+from labkit.comm.running import SEGMENT_BYTES
+from labkit.comm.timing import Allreduce, Report, count_hosts
+from labkit.comm.timing import measure as measure_collectives
 from labkit.data import local_batches
 from labkit.nn import MODELS, SGD, Model
+from labkit.schedules import ALLREDUCE as SCHEDULES
+from labkit.schedules import CostModel, cost
 from labkit.train import Batches, Buckets, Callback, Step, train
+from labkit.units import KIB, MIB, format_bandwidth
 from mpiwatch.processes import cores
 
 ALONE, ROOT, ALLREDUCE, OVERLAP = "one-rank", "root", "allreduce", "overlap"
 SHARED_MEMORY, RING, NO_AVERAGING, ZERO_3 = "shared-memory", "ring", "no-averaging", "zero-3"
 DDP, DDP_NO_OVERLAP, DDP_NO_SYNC, TORCH_ALONE = "ddp-gloo", "ddp-no-overlap", "ddp-no-sync", "torch-one-rank"
+OVERLAP_HALVING = "overlap/halving-doubling"  # predicted only
 DDP_HOOK = "ddp-hook/ring"  # DDP that averages by the lab's ring
 FSDP2 = "fsdp2"
 
@@ -61,6 +68,8 @@ class Case(NamedTuple):
         return f"{self.p}x{self.batch // self.p}"
 
 
+# Predictions: the most ranks, and the sizes (bytes) by which the links are measured, each for so long (s).
+MOST_RANKS, LINK_SIZES, LINK_S = 256, (KIB, 16 * MIB), 2.0
 STEPS = {"vgg11": 3, "lenet5": 21, "mlp": 21}  # of a turn; the first is not measured
 Samples = tuple[np.ndarray, np.ndarray]
 Run = Callable[[], Sequence[Step]]  # trains for a few steps
@@ -73,12 +82,21 @@ class Time:
     A rank computes its gradient, waits for the slowest rank, and averages (the exposed communication). The
     rest is the optimiser's update and what the loop does between the steps. Where no barrier parts the two,
     as with overlap, waiting counts as exposed communication.
+
+    With buckets, `layers` has, for each layer from the last to the first, where its gradient starts, and the
+    time from the iteration's begin to when it was complete.
     """
 
     iteration: float
     compute: float
     wait: float
     exposed: float
+    layers: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def backward(self) -> float:
+        """Return how long the backward pass takes, except for the last layer's; 0 without buckets."""
+        return self.layers[-1][1] - self.layers[0][1] if self.layers else 0.0
 
     @property
     def parts(self) -> dict[str, float]:
@@ -100,6 +118,10 @@ class Time:
             (sum(step.ready - step.begin for step in others) - sum(gathers)) / n,
             sum(step.wait_s for step in others) / n,
             sum(step.transfer_s for step in others) / n,
+            tuple(
+                (same[0][0], sum(end - step.begin for step, (_, end) in zip(others, same, strict=True)) / n)
+                for same in zip(*(step.layers for step in others), strict=True)
+            ),
         )
 
 
@@ -116,7 +138,7 @@ def cases_of(p: int, batch: int, scaling: str | None, *, one_node: bool, pytorch
     """
     after = without_overlap(one_node)
     if scaling:
-        names = [ALLREDUCE, after, OVERLAP, DDP]
+        names = [ALLREDUCE, after, OVERLAP, NO_AVERAGING, DDP]
     else:
         names = [ROOT, ALLREDUCE, after, OVERLAP, ZERO_3, NO_AVERAGING]
         names += [DDP, DDP_HOOK, DDP_NO_OVERLAP, DDP_NO_SYNC, FSDP2]
@@ -128,12 +150,22 @@ def cases_of(p: int, batch: int, scaling: str | None, *, one_node: bool, pytorch
 
 
 def compare(
-    comm: MPI.Intracomm, model: str, batch: int, scaling: str | None, *, rounds: int, report: Report
+    comm: MPI.Intracomm,
+    model: str,
+    batch: int,
+    scaling: str | None,
+    *,
+    setups: Sequence[str] = (),
+    links: Sequence[float] = (),
+    rounds: int,
+    report: Report,
 ) -> tuple[list[Row], str]:
     """Return rows and a table: of all set-ups on all ranks or, for "strong" or "weak" scaling, on 1 … p.
 
-    `batch` is each rank's local batch; in strong scaling, on p ranks. `report` is called with a line about
-    the progress, often. Collective.
+    `batch` is each rank's local batch; in strong scaling, on p ranks. `setups` names the set-ups to measure;
+    if it is empty, all are. In strong scaling, `links` are bandwidths (bit/s)
+    for which to predict it on more ranks. `report` is called with a line about the progress, often.
+    Collective.
     """
     one_node = count_hosts(comm) == 1
     place = "shm" if one_node else "hosts"
@@ -142,9 +174,26 @@ def compare(
         cases = cases_of(comm.size, batch, scaling, one_node=one_node, pytorch=pytorch)
         if pytorch and not has_fsdp2():
             cases = [case for case in cases if case.setup != FSDP2]
+        names = list(dict.fromkeys(case.setup for case in cases))
+        unknown = sorted({*setups} - {*names})
+        raise_together(
+            comm, f"expected set-ups among {', '.join(names)}, got {unknown[0]}" if unknown else None
+        )
+        cases = [case for case in cases if case.setup in (setups or names)]
+        if links:
+            cases += [Case(OVERLAP, 1, comm.size * batch // p) for p in ranks_of(comm.size * batch)]
         times = measure(comm, model, cases, rounds, report, one_node=one_node)
     machines = dict(comm.allgather((machine(), cores())))
     limit = core_limit(sorted({case.p for case in cases}), sum(machines.values()))
+    if links:
+        measured = measure_links(comm, report)
+        found = scaling_rows(model, times, place, "strong")
+        if not one_node:  # where the model is of messages, but overlap sends none
+            found += measured_against_predicted(model, times, place, measured)
+        found += predicted_rows(model, times, links, measured)
+        alpha, beta = 1e6 * measured.alpha, 1e9 * measured.beta
+        message = f"A message on these links: {alpha:.3g} µs + {beta:.3g} ns per byte"
+        return found, f"{scaling_table(times)}{limit}\n{message}\n\n{table(found)}"
     if scaling:
         return scaling_rows(model, times, place, scaling), f"{scaling_table(times)}{limit}"
     return setup_rows(model, times, place), f"{setup_table(times)}{limit}"
@@ -372,7 +421,9 @@ Times = Mapping[Case, Time]
 def setup_rows(model: str, times: Times, place: str) -> list[Row]:
     """Return rows of our set-ups against DDP and our all-reduce, of the parts, and of what overlap hides.
 
-    A part is compared with the iteration, so its ratio is a fraction, and those of a set-up add up to 1.
+    A part is compared with the iteration, so its ratio is a fraction, and those of a set-up add up to 1. What
+    overlap hides is compared with the communication, and with what could be hidden: the shorter of the
+    communication and the backward pass.
     """
     found = []
     by_name = {case.setup: case for case in times}
@@ -388,6 +439,8 @@ def setup_rows(model: str, times: Times, place: str) -> list[Row]:
         if name in (OVERLAP, DDP):
             for hidden, whole in communication(times, name):
                 medians = {"hidden": 1e3 * hidden, "communication": 1e3 * whole}
+                if backward := times[case].backward:
+                    medians["hideable"] = 1e3 * min(whole, backward)
                 found += rows_of(f"{where}/hidden", medians, "ms")
     return found
 
@@ -438,10 +491,88 @@ def images_per_s(times: Times, case: Case) -> float:
     return case.batch / times[case].iteration
 
 
-def _alone(times: Times, case: Case) -> Case:
-    """Return the case of one rank that this case's speed-up refers to, by the same library."""
-    name = TORCH_ALONE if case.setup in BY_PYTORCH else ALONE
+def _alone(times: Times, case: Case | None = None) -> Case:
+    """Return the case of one rank that a speed-up refers to, by the same library as the case (or ours)."""
+    name = TORCH_ALONE if case and case.setup in BY_PYTORCH else ALONE
     (found,) = (each for each in times if each.setup == name)
+    return found
+
+
+def ranks_of(batch: int) -> list[int]:
+    """Return the numbers of ranks for which strong scaling is predicted: each has at least one image."""
+    return [2**k for k in range(MOST_RANKS.bit_length()) if 2**k <= min(batch, MOST_RANKS)]
+
+
+def measure_links(comm: MPI.Intracomm, report: Report) -> CostModel:
+    """Return the latency of a message and the inverse bandwidth, from the ring at two sizes. Collective.
+
+    A fit to more sizes would find no latency on links that let a burst pass at once.
+    """
+    small, large = LINK_SIZES
+    times = measure_collectives(comm, {RING: Allreduce(ALGORITHMS[RING])}, LINK_SIZES, LINK_S, report)
+    messages, sent = 2 * (comm.size - 1), 2 * (comm.size - 1) / comm.size * large
+    return CostModel(times[small][RING] / messages, (times[large][RING] - times[small][RING]) / sent)
+
+
+def reduction_cost() -> float:
+    """Return the time (s) per byte in which this rank adds one segment to another."""
+    own, received = np.ones((2, SEGMENT_BYTES // 4), np.float32)
+    return interleaved({"add": lambda: np.add(own, received, own)}, 21)["add"] / 1e3 / SEGMENT_BYTES
+
+
+def predicted(alone: Time, buckets: Sequence[tuple[int, int]], seconds: Callable[[int], float]) -> float:
+    """Return the predicted time (s) of an iteration, given that of one rank with the same local batch.
+
+    Buckets are averaged one after the other, each when it is complete; `seconds` returns how long a bucket of
+    so many bytes takes. So one bucket is averaged after the backward pass. Computing is not slowed down.
+    """
+    end = 0.0
+    for start, stop in buckets:
+        complete = next(time for first, time in alone.layers if first <= start)
+        end = max(end, complete) + seconds(4 * (stop - start))
+    return alone.iteration + max(0.0, end - alone.layers[-1][1])
+
+
+def predictions(model: str, times: Times, p: int, links: CostModel) -> dict[Case, float]:
+    """Return the predicted time (s) of an iteration on p ranks, by case, for the global batch of `times`."""
+    alone = _alone(times)
+    n, batch = MODELS[model]().params.size, alone.batch
+    step = times[Case(OVERLAP, 1, batch // p)]
+    found = {NO_AVERAGING: step.iteration}
+    for setup, algorithm, plan in (
+        (RING, RING, [(0, n)]),
+        (OVERLAP, RING, Buckets().plan(n)),
+        (OVERLAP_HALVING, "halving-doubling", Buckets().plan(n)),
+    ):
+        schedule = SCHEDULES[algorithm](p)
+        found[setup] = predicted(step, plan, cache(lambda size, s=schedule: cost(s, size, links)))
+    return {Case(setup, p, batch): time for setup, time in found.items()}
+
+
+def measured_against_predicted(model: str, times: Times, place: str, links: CostModel) -> list[Row]:
+    """Return rows of measured against predicted images per second, for what was measured on several ranks."""
+    found = []
+    for p in {case.p for case in times if case.p > 1 and case.p in ranks_of(case.batch)}:
+        for case, time in predictions(model, times, p, links).items():
+            if case in times:
+                rates = {case.setup: images_per_s(times, case), "predicted": case.batch / time}
+                found += rows_of(f"{model}/strong/{case.size}/{case.setup}/{place}", rates, "images/s")
+    return found
+
+
+def predicted_rows(model: str, times: Times, bandwidths: Sequence[float], measured: CostModel) -> list[Row]:
+    """Return rows of predicted images per second, against p times those that one rank was measured with.
+
+    The links have the latency that was measured here, and carry TCP's headers, too.
+    """
+    found, alone, gamma = [], _alone(times), reduction_cost()
+    for bandwidth in bandwidths:
+        links = CostModel(measured.alpha, 8 / bandwidth * FRAME, gamma)
+        for p in ranks_of(alone.batch):
+            for case, time in predictions(model, times, p, links).items():
+                where = f"{model}/strong/{case.size}/{case.setup}/{format_bandwidth(bandwidth)}/predicted"
+                rates = {case.setup: case.batch / time, "linear": p * images_per_s(times, alone)}
+                found += rows_of(where, rates, "images/s")
     return found
 
 
@@ -467,6 +598,10 @@ def setup_table(times: Times) -> str:
             if hidden > 0:
                 part = f"{1e3 * hidden:.0f} of {1e3 * whole:.0f} ms of communication"
                 lines.append(f"{subject} hides {part} ({100 * hidden / whole:.0f} %).")
+                backward = max(time.backward for case, time in times.items() if case.setup == name)
+                if 0 < backward < whole:
+                    most = f"The backward pass is shorter, {1e3 * backward:.0f} ms"
+                    lines.append(f"{most}: this is {100 * hidden / backward:.0f} % of what it could hide.")
             else:  # communication takes cores from the backward pass
                 lines.append(
                     f"{subject} hides no communication: it makes the iteration {-1e3 * hidden:.0f} ms longer."

@@ -183,6 +183,19 @@ def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
             _print(rows, as_json, f"{table(rows)}\n{figures}")
 
 
+def _bandwidth(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    try:
+        return None if text is None else units.parse_bandwidth(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _bandwidths(
+    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
+) -> tuple[float | None, ...]:
+    return tuple(_bandwidth(context, option, text) for text in texts)
+
+
 @command.command
 @ranks_option
 @click.option("--model", type=click.Choice(MODELS), default="vgg11", show_default=True)
@@ -198,23 +211,55 @@ def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
     type=click.Choice(["strong", "weak"]),
     help="Measure 1 to all ranks. Strong: they share a global batch of ranks · batch.",
 )
+@click.option("--setup", "setups", multiple=True, help="Measure this one, such as overlap. [default: all]")
+@click.option(
+    "--predict",
+    "links",
+    multiple=True,
+    callback=_bandwidths,
+    help="With --scaling strong: predict it for up to 256 ranks on links of this bandwidth, such as 10gbit.",
+)
 @click.option("--rounds", type=Whole(), default=5, show_default=True)
 @json_option
 def training(
-    ranks: int | None, model: str, batch: int, *, scaling: str | None, rounds: int, as_json: bool
+    ranks: int | None,
+    model: str,
+    batch: int,
+    *,
+    scaling: str | None,
+    setups: tuple[str, ...],
+    links: tuple[float, ...],
+    rounds: int,
+    as_json: bool,
 ) -> None:
     """Time an iteration of data-parallel training, and its parts, for the four set-ups of report C.
 
     These are: one rank alone, averaging through the root, averaging by all-reduce, and averaging bucket by
     bucket while the backward pass goes on. If PyTorch is installed, its DistributedDataParallel trains the
     same model in the same rounds, over gloo and with the lab's ring. The command starts its own ranks, unless
-    mpiexec or `labkit hosts run` has started it on ranks.
+    mpiexec or `labkit hosts run` has started it on ranks. --setup and --predict may be repeated.
     """
+    if links and scaling != "strong":
+        raise click.UsageError("expected --scaling strong with --predict")
     with _ranks("training", ranks) as comm:
         from labkit.bench.training import compare
+        from labkit.comm import raise_together
         from labkit.comm.timing import progress
 
-        rows, text = compare(comm, model, batch, scaling, rounds=rounds, report=progress(comm))
+        fault = None
+        if links and (comm.size == 1 or (setups and "one-rank" not in setups)):
+            fault = "expected at least two ranks and the set-up one-rank with --predict"
+        raise_together(comm, fault)
+        rows, text = compare(
+            comm,
+            model,
+            batch,
+            scaling,
+            setups=setups,
+            links=links,
+            rounds=rounds,
+            report=progress(comm),
+        )
         if comm.rank == 0:
             _print(rows, as_json, text)
 
@@ -235,13 +280,6 @@ def _sizes(context: click.Context, option: click.Parameter, text: str | None) ->
             )
         sizes.add(size)
     return tuple(sorted(sizes))
-
-
-def _bandwidth(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    try:
-        return None if text is None else units.parse_bandwidth(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @command.command

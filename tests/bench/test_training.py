@@ -12,6 +12,7 @@ from labkit.bench import training as rows
 from labkit.bench.pytorch import is_installed
 from labkit.bench.rows import Row
 from labkit.bench.training import Case, Time, median
+from labkit.schedules import CostModel
 from labkit.train import Step
 from tests.conftest import run_python
 
@@ -98,6 +99,16 @@ def test_without_pytorch_there_are_no_rows_of_ddp() -> None:
     assert "Overlap hides no communication: it makes the iteration 600 ms longer." in rows.setup_table(longer)
 
 
+def test_what_overlap_hides_is_compared_with_the_shorter_of_communication_and_backward_pass() -> None:
+    times = given(False)
+    (case,) = (case for case in times if case.setup == rows.OVERLAP)
+    for backward, hideable in (0.5, 500), (0.7, 600):
+        times[case] = replace(times[case], layers=((9, 0.3), (0, 0.3 + backward)))
+        (row,) = (row for row in rows.setup_rows("vgg11", times, "hosts") if row.against == "hideable")
+        assert (row.ours, row.theirs) == pytest.approx((400, hideable))
+        assert ("500 ms: this is 80 %" in rows.setup_table(times)) == (backward == 0.5)
+
+
 def test_nothing_is_said_about_overlap_if_communication_takes_no_time() -> None:
     times = {
         case: Time(1.0, 0.9, 0.0, 0.0) for case in rows.cases_of(2, 8, None, one_node=True, pytorch=False)
@@ -128,6 +139,42 @@ def test_scaling_compares_with_one_rank_and_names_the_limit_of_the_cores(
     assert rows.core_limit([1, 2], 2) == ""
 
 
+def test_a_prediction_averages_each_bucket_when_it_is_complete_and_the_link_is_free() -> None:
+    alone = Time(10.0, 8.0, 0.0, 0.0, ((6, 3.0), (2, 5.0), (0, 8.0)))  # 2 s from its last layer to its end
+    buckets = [(6, 9), (2, 6), (0, 2)]
+    assert rows.predicted(alone, buckets, lambda nbytes: nbytes / 16) == pytest.approx(10.5)  # 8 bytes late
+    # Complete after 3, 5 and 8 s; the link is free after 9, 17 and 21 s.
+    assert rows.predicted(alone, buckets, lambda nbytes: nbytes / 2) == pytest.approx(23)
+    assert rows.predicted(alone, [(0, 9)], lambda nbytes: nbytes / 16) == pytest.approx(12.25)
+    assert rows.predicted(alone, buckets, lambda nbytes: 0.0) == 10.0
+
+
+def test_strong_scaling_is_predicted_to_one_image_a_rank_from_one_rank_with_the_same_local_batch() -> None:
+    links = CostModel(1e-3, 1e-9)
+    cases = [*rows.cases_of(2, 8, "strong", one_node=False, pytorch=True)]
+    cases += [Case(rows.OVERLAP, 1, 16 // p) for p in rows.ranks_of(16)]
+    assert [case.batch for case in cases[-5:]] == [16, 8, 4, 2, 1]
+    # Half a second for any batch, and a second more for 16 images; one layer.
+    times = {case: Time(0.5 + case.batch / 16 * (case.p == 1), 0.4, 0.0, 0.0, ((0, 0.3),)) for case in cases}
+    found = {row.case: row for row in rows.predicted_rows("lenet5", times, [1e9], links)}
+    computing = found["lenet5/strong/8x2/no-averaging/1gbit/predicted"]
+    assert computing.ours == pytest.approx(16 / 0.625) and computing.theirs == pytest.approx(8 * 16 / 1.5)
+    ring = found["lenet5/strong/8x2/ring/1gbit/predicted"]
+    assert 16 / ring.ours - 0.625 == pytest.approx(
+        14e-3 + 2 * 7 / 8 * 61_706 * 4 * 8e-9 * 1514 / 1448, rel=0.1
+    )
+    halving = found["lenet5/strong/8x2/overlap/halving-doubling/1gbit/predicted"]
+    assert ring.ours < halving.ours < computing.ours
+    names = "no-averaging", "ring", "overlap"
+    measured = rows.measured_against_predicted("lenet5", times, "hosts", links)
+    assert [row.case for row in measured] == [f"lenet5/strong/2x8/{name}/hosts" for name in names]
+
+
+def test_a_prediction_needs_strong_scaling() -> None:
+    done = run_python("-m", "labkit", "bench", "training", "--predict", "10gbit", code=2)
+    assert "--scaling strong" in done.stderr
+
+
 def test_tables_fit_into_100_columns() -> None:
     texts = [rows.setup_table(given(True)), rows.scaling_table(given(True))]
     assert max(len(line) for text in texts for line in text.splitlines()) <= 100
@@ -138,6 +185,9 @@ def test_an_iteration_lasts_from_one_end_to_the_next_and_the_first_step_does_not
     steps = [Step(1, number, 0, *times) for number, times in enumerate(moments, 1)]
     time = Time.of(steps)
     assert time == Time(iteration=9, compute=4, wait=1, exposed=2)
+    bucketed = [replace(step, layers=((5, step.begin + step.number), (0, step.ready))) for step in steps]
+    assert Time.of(bucketed).layers == ((5, 2.5), (0, 4.0))
+    assert Time.of(bucketed).backward == 1.5
     steps[1].gathered(12, 14)  # for its backward pass
     assert Time.of(steps) == Time(iteration=9, compute=3, wait=1, exposed=3)
     assert time.parts == {"compute": 4, "wait": 1, "exposed": 2, "rest": 2}
