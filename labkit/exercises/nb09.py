@@ -120,7 +120,7 @@ JOB_SCRIPT = Exercise(
     reference=job_script,
     title="The job script",
     difficulty=4,
-    minutes=40,
+    minutes=45,
     cases=lambda: [Case("this script", ((),))],
     many_are_right=True,
     mistakes={
@@ -305,7 +305,7 @@ SPREAD = Exercise(
     reference=spread,
     title="Repair the program",
     difficulty=3,
-    minutes=15,
+    minutes=10,
     cases=wires,
     expected=lambda case: [spread_on_one_rank(*case.arguments[0])] * case.ranks,
     mistakes={
@@ -470,13 +470,19 @@ RING_ORDER = Exercise(
 
 
 QUESTIONS = {
-    "09-lost": "The steps after the checkpoint, which are computed again: those of the S seconds between the "
-    "signal and the limit, and of up to 60 seconds more, because SLURM may send the signal earlier. "
-    "Without a signal, everything since the last checkpoint; `--checkpoint-every N` writes one every N "
-    "steps.",
-    "09-256": "Let T be the time of a step on one rank. On 16 ranks the computation takes T/16. At 50 % "
-    "efficiency the averaging takes as long: T/8 together. On 256 ranks a step takes T/256 + T/16, about "
-    "T/15: not even twice as fast, with 16 times as many ranks.",
+    "09-lost": "The ranks train on after the checkpoint. What they compute until the limit (at a real one, "
+    "for up to S + 60 seconds) is computed again, from the same state with the same samples. That needs the "
+    "parameters, the velocity of momentum, and progress and settings (with the seed), which give the next "
+    "samples. Without a signal, everything since the last checkpoint is lost; `--checkpoint-every N` writes "
+    "one every N steps.",
+    "09-cycle": "In the report of four ranks, 0 → 1 → 0: rank 0 needs rank 1, and rank 1 needs all ranks in "
+    "its collective, so this is a deadlock. The second graph has the same cycle, because rank 0 has arrows "
+    "to ranks 1 and 2, but no deadlock: rank 0 needs one sender, and rank 2, which waits for no rank, will "
+    "be it.",
+    "09-fastest": "The time is T/p + 2(p - 1)(α + βn/p). Its derivative is zero at p* = √((T - 2βn) / 2α): "
+    "for T = 33 ms, 23 ranks on the Ethernet, 122 on Piz Daint and 83 on Olivia, whose bandwidth is higher "
+    "and whose latency is, too. T is far larger than 2βn, so on Piz Daint ten times the bandwidth leaves p* "
+    "at 122, while a tenth of the latency moves it to 385, more ranks than images.",
     "09-leaders": "No: seven cards of each node would be idle. Reduce-scatter inside the node, then let "
     "each GPU all-reduce its chunk with the GPUs of the same local rank on other nodes, and all-gather "
     "inside the node. This is the sum in two levels of exercise 5.6.",
