@@ -24,7 +24,7 @@ from IPython import get_ipython
 from labkit.cluster import last_hang
 from labkit.cluster.errors import CellHung
 from labkit.exercises import record
-from mpiwatch.report import COLUMNS, Report, counted, ranks_phrase, render, wrapped
+from mpiwatch.report import COLUMNS, Report, counted, groups, ranks_phrase, render, wrapped
 
 BUDGET_S = {1: 50.0, 2: 60.0}  # of machine time, by the number of faults
 LIMIT, LINK_LIMIT = 2.0, 3.0  # times as long as the fastest rank, or as the link's latency and bandwidth give
@@ -125,6 +125,7 @@ EXPERIMENTS = {
         "eight steps of the job, the loss, and whether weights and buffers are then equal on all ranks",
         {
             "hang": "the job hangs; the rank is missing in the hang report",
+            "mismatch": "the ranks call collectives that do not match; the rank is alone with its call",
             "loss": "the loss is not finite",
             "state": "weights or buffers differ between ranks (not if the loss is not finite)",
         },
@@ -169,7 +170,7 @@ CAUSES = {
     "other start": _cause("a rank starts with other weights", 2, "start differ state"),
     "stale buffers": _cause("a rank keeps its old buffers", 1, "buffers state"),
     "branch": _cause("a rank leaves the job in a branch, before a collective", 2, "hang"),
-    "skipped layer": _cause("a rank skips a layer now and then", 1, "incomplete hang"),
+    "skipped layer": _cause("a rank skips a layer now and then", 1, "incomplete mismatch"),
     "nan": _cause("a rank's gradient is not finite, because a sample is damaged", 2, "nan loss"),
     "tags": _cause("a rank mixes up the tags of two messages", 1, "messages mean"),
     "slow disk": _cause("a rank reads its data from a slow disk", 2, "load"),
@@ -347,14 +348,17 @@ def _read_buckets(rows: Rows) -> set[Finding]:
 
 def hang_rows(report: Report, p: int) -> list[dict[str, Any]]:
     """Return what a hang report says as rows of `run`, one a rank."""
-    missing = report.missing() if report.mismatch is None else []
-    return [{"missing": rank in missing} for rank in range(p)]
+    word, odd = "hang", report.missing()
+    if report.mismatch is not None:
+        largest, *others = (ranks for _, ranks in groups(report))
+        word, odd = "mismatch", [rank for ranks in others for rank in ranks if len(largest) > 1]
+    return [{"word": word, "odd": rank in odd} for rank in range(p)]
 
 
 def _read_run(rows: Rows) -> set[Finding]:
-    if "missing" in rows[0]:  # a hang; its rank, if exactly one is missing
-        missing = [rank for rank, row in enumerate(rows) if row["missing"]]
-        return {Finding("hang", missing[0] if len(missing) == 1 else None)}
+    if "word" in rows[0]:  # from a hang report; a rank, if exactly one is odd
+        odd = [rank for rank, row in enumerate(rows) if row["odd"]]
+        return {Finding(rows[0]["word"], odd[0] if len(odd) == 1 else None)}
     if not all(math.isfinite(row["loss"]) for row in rows):
         return {Finding("loss")}
     return {Finding("state")} if any(row["states"] != "equal" for row in rows) else set()
