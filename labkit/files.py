@@ -11,9 +11,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
+import math
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -94,6 +96,35 @@ def locked(path: Path) -> Iterator[None]:
             finally:
                 path.unlink(missing_ok=True)
             return
+
+
+@contextmanager
+def taking_turns(path: Path, wait_s: float = math.inf, waiting: str = "") -> Iterator[None]:
+    """Let one process at a time into blocks with this path: a folder, or a file that stays there.
+
+    A process that has to wait prints `waiting`, if given, on standard error. Raise OSError after `wait_s`
+    seconds. Where the file system has no locks, nobody waits.
+    """
+    lock = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+    deadline = time.monotonic() + wait_s
+    try:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if waiting:
+                    print(waiting, file=sys.stderr)
+                    waiting = ""
+                if time.monotonic() > deadline:
+                    raise OSError(errno.EBUSY, "another process is updating it", str(path)) from None
+                time.sleep(POLL_S)
+                continue
+            except OSError:  # a file system without locks
+                pass
+            break
+        yield
+    finally:
+        os.close(lock)
 
 
 def _unfinished(path: Path) -> BinaryIO:

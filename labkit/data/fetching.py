@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +14,7 @@ from platformdirs import user_cache_path
 
 from labkit.data import formats
 from labkit.data.formats import FormatError, RowFile
-from labkit.files import atomic_write
+from labkit.files import atomic_write, taking_turns
 
 CACHE = "LABKIT_DATA"  # environment variable with the path of another cache folder
 
@@ -103,7 +100,8 @@ def fetch(name: str) -> Path:
     if _is_unpacked(place, source):
         return place
     place.mkdir(parents=True, exist_ok=True)
-    with _turn(place):
+    waiting = f"Another process is fetching {name}; waiting for it …"
+    with taking_turns(place / ".lock", waiting=waiting):
         if not _is_unpacked(place, source):  # another process may have unpacked it meanwhile
             (place / RECORD).unlink(missing_ok=True)
             for file in source.files:
@@ -186,17 +184,3 @@ def _is_unpacked(place: Path, source: Source) -> bool:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def _turn(place: Path) -> Iterator[None]:
-    """Wait until no other process on this machine fetches into the folder; the lock ends with its process."""
-    with (place / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"Another process is fetching {place.name}; waiting for it …", file=sys.stderr)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks; ranks of one job take turns anyway
-            pass
-        yield

@@ -229,7 +229,7 @@ class _Ranks(_OneProcess):
         if not MPI.Is_initialized():  # the process that has forked this one has loaded it only
             MPI.Init_thread()
         from labkit.comm import CountingComm
-        from labkit.exercises.recording import METHODS, telling
+        from labkit.exercises.recording import METHODS, observing
 
         super().__init__()
         self.world: Any = MPI.COMM_WORLD
@@ -239,7 +239,7 @@ class _Ranks(_OneProcess):
         self.counted = CountingComm(self.world)
         self.comms: dict[int, Any] = {}
         self.calls: dict[str, None] = {}  # the methods that the function has called, in order, each once
-        self.recording = telling(METHODS, lambda name, arguments: self.calls.setdefault(name))
+        self.recording = observing(METHODS, lambda name, arguments: self.calls.setdefault(name))
         setattr(MPI, "COMM_WORLD", self.recording(self.counted))  # noqa: B010
 
     def prepare(self, sizes: Iterator[int] | Any) -> None:

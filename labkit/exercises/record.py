@@ -6,7 +6,6 @@ another name.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
@@ -22,7 +21,7 @@ from platformdirs import user_state_path
 
 from labkit.exercises import catalogue
 from labkit.exercises.exercise import Exercise
-from labkit.files import atomic_write
+from labkit.files import atomic_write, taking_turns
 from mpiwatch.report import COLUMNS, counted, wrapped
 
 FILE = "LABKIT_PROGRESS"
@@ -114,8 +113,7 @@ def keep_answer(name: str, text: str, **more: Any) -> bool:
 def _changing() -> Iterator[Record]:
     """Change the record; other notebooks wait meanwhile."""
     path().parent.mkdir(parents=True, exist_ok=True)
-    with path().with_name(f".{path().name}.lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with taking_turns(path().with_name(f".{path().name}.lock")):
         record = load()
         yield record
         with atomic_write(path()) as file:

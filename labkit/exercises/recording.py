@@ -1,4 +1,4 @@
-"""Communicators that tell which of their methods a student's function calls."""
+"""Communicators that observe which of their methods a student's function calls."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ METHODS = [
 ]
 
 
-def telling(names: Iterable[str], tell: Callable[[str, list[Any]], object]) -> type[CommWrapper]:
-    """Return a class of communicators that call `tell(name, arguments)` before each of these methods.
+def observing(names: Iterable[str], observe: Callable[[str, list[Any]], object]) -> type[CommWrapper]:
+    """Return a class of communicators that call `observe(name, arguments)` before each of these methods.
 
-    So do the communicators made from them. Calls that other wrappers make inside a call are not told.
+    So do the communicators made from them. Calls that other wrappers make inside a call are not observed.
     """
     inside = threading.local()
 
-    class Telling(CommWrapper):
+    class Observing(CommWrapper):
         pass
 
-    def telling_of(name: str) -> Callable[..., Any]:
-        def call(self: Telling, *arguments: Any, **named: Any) -> Any:
-            following = getattr(super(Telling, self), name)
+    def observed(name: str) -> Callable[..., Any]:
+        def call(self: Observing, *arguments: Any, **named: Any) -> Any:
+            following = getattr(super(Observing, self), name)
             if getattr(inside, "is_inside", False):
                 return following(*arguments, **named)
-            tell(name, [*arguments, *named.values()])
+            observe(name, [*arguments, *named.values()])
             inside.is_inside = True
             try:
                 return following(*arguments, **named)
@@ -55,5 +55,5 @@ def telling(names: Iterable[str], tell: Callable[[str, list[Any]], object]) -> t
         return call
 
     for name in filter(partial(hasattr, MPI.Intracomm), names):  # an old mpi4py has fewer
-        setattr(Telling, name, telling_of(name))
-    return Telling
+        setattr(Observing, name, observed(name))
+    return Observing

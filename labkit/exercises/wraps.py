@@ -61,7 +61,7 @@ def at_most(calls: int, nbytes: int, finding: str, comm: Any, case: Case) -> Any
 
     The error holds the finding, in which {calls} and {nbytes} are the call's number and size.
     """
-    from labkit.exercises.recording import telling
+    from labkit.exercises.recording import observing
 
     large = 0
 
@@ -72,7 +72,7 @@ def at_most(calls: int, nbytes: int, finding: str, comm: Any, case: Case) -> Any
         if size >= nbytes and large > calls:
             raise RuntimeError(finding.format(calls=large, nbytes=size))
 
-    return telling(COLLECTIVES, note)(comm)
+    return observing(COLLECTIVES, note)(comm)
 
 
 def in_all(times: float, number: int, finding: str, comm: Any, case: Case) -> Any:
@@ -81,7 +81,7 @@ def in_all(times: float, number: int, finding: str, comm: Any, case: Case) -> An
     It may send or receive `times` the bytes of its argument `number`, and small objects. Each call counts
     with its largest array or object. The error holds the finding, in which {nbytes} is the sum.
     """
-    from labkit.exercises.recording import telling
+    from labkit.exercises.recording import observing
 
     most, total = times * case.arguments[comm.rank][number].nbytes + SMALL_OBJECTS, 0
 
@@ -92,7 +92,7 @@ def in_all(times: float, number: int, finding: str, comm: Any, case: Case) -> An
         if total > most:
             raise RuntimeError(finding.format(nbytes=f"{total:,}"))
 
-    return telling((*COLLECTIVES, *SENDS), note)(comm)
+    return observing((*COLLECTIVES, *SENDS), note)(comm)
 
 
 def _sizes(name: str, arguments: list[Any]) -> list[int]:

@@ -9,15 +9,11 @@ with its outputs is kept under another name.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,7 +24,7 @@ import nbformat
 import labkit
 from labkit.cli.course import RECORD
 from labkit.cli.course.copies import clear
-from labkit.files import atomic_write, kept_beside
+from labkit.files import atomic_write, kept_beside, taking_turns
 
 # An image begins with an exclamation mark.
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
@@ -143,7 +139,6 @@ def _relinked(text: str, origin: Path, places: dict[Path, Path]) -> str:
     return LINK.sub(relinked, text)
 
 
-WAIT_S, POLL_S = 60.0, 0.05  # for another process that updates the same copies, which takes a second
 
 
 def update(originals: Path, copies: Path) -> list[str]:
@@ -154,7 +149,7 @@ def update(originals: Path, copies: Path) -> list[str]:
     """
     copies.mkdir(exist_ok=True)
     files = contents(sorted(originals.glob("*.ipynb")), clear)
-    with _alone(copies):
+    with taking_turns(copies, WAIT_S):
         return _update(files, copies)
 
 
@@ -200,28 +195,6 @@ def _update(files: dict[Path, bytes], copies: Path) -> list[str]:
     if old:
         lines.append(f"{copies}: your runs of the older versions are in {', '.join(old)}")
     return lines + kept
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process updates these copies."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    deadline = time.monotonic() + WAIT_S
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise OSError(errno.EBUSY, "another process is updating it", str(folder)) from None
-                time.sleep(POLL_S)
-                continue
-            except OSError:
-                pass  # some network file systems have no locks for folders
-            break
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _hash(content: bytes) -> str:

@@ -1,15 +1,20 @@
-"""Data sets on many ranks: fetched once per node, and each rank gets its own shard."""
+"""Data sets on many ranks: fetched once per node while other ranks wait, and each rank gets its own shard."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from unittest import mock
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit import data
-from labkit.comm import SharedSet, fetch, scatter
+from labkit.comm import SharedSet, fetch, once_per_node, scatter
+from labkit.data import by_label, contiguous, strided
 from tests.made_sets_on_ranks import N, made_set
 from tests.raising import error_on_every_rank
 
@@ -102,3 +107,75 @@ def check_an_impossible_set_or_scheme_is_an_error_on_every_rank(comm: MPI.Intrac
             shared_set = SharedSet(comm, "mnist")
             said = error_on_every_rank(comm, lambda: shared_set.shard(data.strided))
             assert f"{comm.size - 1} samples for {comm.size} ranks" in said, said
+
+
+def check_scatter_gives_each_rank_its_shard(comm: MPI.Intracomm) -> None:
+    for n in (comm.size, 2 * comm.size, 13, 101):
+        labels = np.arange(n) * 7 % 5
+        for whole in (
+            np.arange(3 * n, dtype=np.float32).reshape(n, 3),
+            np.arange(8 * n, dtype=np.uint8).reshape(n, 2, 2, 2),
+            np.arange(n, dtype=np.int64),
+            np.asfortranarray(np.arange(4.0 * n).reshape(n, 4)),
+        ):
+            for scheme in (contiguous, strided, lambda n, r, p, labels=labels: by_label(labels, r, p)):
+                mine = scatter(comm, whole if comm.rank == 0 else None, scheme)
+                expected = whole[scheme(n, comm.rank, comm.size)]
+                np.testing.assert_array_equal(mine, expected)
+                assert mine.dtype == whole.dtype and mine.flags.c_contiguous and mine.flags.writeable
+
+
+def check_scatter_refuses_fewer_samples_than_ranks_on_every_rank(comm: MPI.Intracomm) -> None:
+    few = np.ones((comm.size - 1, 2), np.float32)
+    for bad, words in (
+        (few, f"{comm.size - 1} samples for {comm.size} ranks"),
+        (None, "NoneType"),
+        (np.float32(1), "float32"),
+        (np.array([None] * 9), "array"),
+    ):
+        for scheme in (contiguous, strided, partial(strided)):
+            given = bad if comm.rank == 0 else None
+            said = error_on_every_rank(comm, lambda given=given, scheme=scheme: scatter(comm, given, scheme))
+            assert words in said, said
+
+
+class TwoNodes(MPI.Intracomm):
+    """A communicator that pretends that its even and its odd ranks are on two nodes."""
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> MPI.Intracomm:
+        return self.Split(self.rank % 2, key)
+
+
+def check_one_rank_of_each_node_does_the_work_before_any_rank_returns(comm: MPI.Intracomm) -> None:
+    for nodes, workers in (comm, [0]), (TwoNodes(comm), [0, 1][: comm.size]):
+        folder = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))
+
+        def work(folder=folder) -> None:
+            # Rank 0 works alone, since its node may share a disk with the others.
+            end = monotonic() + (0.3 if comm.rank == 0 else 0)
+            while monotonic() < end:
+                assert not (folder / "1").exists()
+            assert (comm.rank == 0) != (folder / "0").exists()
+            (folder / str(comm.rank)).touch()
+
+        once_per_node(nodes, work)
+        done = sorted(int(path.name) for path in folder.iterdir())
+        assert done == workers, f"rank {comm.rank} sees the work of {done}, expected {workers}"
+        comm.Barrier()
+        if comm.rank == 0:
+            shutil.rmtree(folder)
+
+
+def check_a_fault_on_one_node_is_raised_on_all_ranks(comm: MPI.Intracomm) -> None:
+    last = min(1, comm.size - 1)  # the last rank that works, with two nodes
+    for error, words in (
+        (OSError("no room"), "no room"),
+        (KeyError("k"), "KeyError: 'k'"),
+    ):
+
+        def work(error=error) -> None:
+            if comm.rank == last:
+                raise error
+
+        said = error_on_every_rank(comm, lambda work=work: once_per_node(TwoNodes(comm), work))
+        assert said == f"rank {last}: {words}", said
