@@ -146,7 +146,7 @@ def noting_turns(comm: Any, case: Case) -> Any:
     For each such turn it notes to which ranks this one sends, and when it called the methods for messages
     and, last, the collective that ends the turn.
     """
-    from labkit.exercises.recording import telling
+    from labkit.exercises.recording import observing
 
     _turns[:] = [(set(), [])]
 
@@ -160,7 +160,7 @@ def noting_turns(comm: Any, case: Case) -> Any:
         elif not is_message:
             _turns.append((set(), []))
 
-    return telling((*SENDS, *RECEIVES, *COLLECTIVES, *BARRIERS), note)(comm)
+    return observing((*SENDS, *RECEIVES, *COLLECTIVES, *BARRIERS), note)(comm)
 
 
 def with_turns(result: Any) -> Any:

@@ -139,6 +139,7 @@ def _relinked(text: str, origin: Path, places: dict[Path, Path]) -> str:
     return LINK.sub(relinked, text)
 
 
+WAIT_S = 60.0  # for another process that updates the same copies, which takes a second
 
 
 def update(originals: Path, copies: Path) -> list[str]:
