@@ -37,8 +37,12 @@ def forward(
     shifted = workspace.array("shifted", (len(x), geometry.k, c, width, n), x.dtype)
     for l in range(geometry.k):
         shifted[:, l] = x[:, :, l : l + geometry.stride * width : geometry.stride]
-    windows = np.lib.stride_tricks.sliding_window_view(shifted, geometry.k, axis=0)[:: geometry.stride]
-    columns = windows.transpose(0, 5, 1, 2, 3, 4).reshape(height, len(wb) - 1, width * n)
+    columns = np.lib.stride_tricks.as_strided(
+        shifted,
+        (height, len(wb) - 1, width * n),
+        (geometry.stride * shifted.strides[0], shifted.strides[2], x.itemsize),
+        writeable=False,
+    )
     w, b = wb[:-1], wb[-1]
     if len(b) < CHANNELS_LAST_FROM:
         y = np.matmul(w.T, columns, out=workspace.array("y", (height, len(b), width * n), x.dtype))
@@ -56,9 +60,7 @@ def backward_weights(dy: np.ndarray, columns: np.ndarray, out: np.ndarray) -> No
     Shapes: dy (N, O, H', W'), columns (H', K·K·C, W'·N), out (K·K·C + 1, O).
     """
     dy = _matrices(dy)
-    out[:-1] = 0
-    for row, dy_row in zip(columns, dy, strict=True):
-        out[:-1] += row @ dy_row
+    np.matmul(columns, dy).sum(axis=0, out=out[:-1])
     out[-1] = (np.ones(dy.shape[1], dy.dtype) @ dy).sum(axis=0)
 
 
