@@ -104,6 +104,7 @@ def serve() -> list[str]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             own = [woken, wake, *listening, *stand_ins.values(), connection.detach()]
             die_with_parent(signal.SIGKILL, me)
+            os.setsid()  # as mpiexec's own children: Linux shares a busy machine's cores among sessions
             return _become_rank(request, files, own)
         connection.sendall(STATUS.pack(pid))
         stand_ins[pid] = connection.detach()

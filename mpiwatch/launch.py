@@ -139,6 +139,12 @@ def is_first(environment: Mapping[str, str] = os.environ) -> bool:
     return next((environment[name] for name in names if name in environment), "0") == "0"
 
 
+def first_on_its_node() -> bool:
+    """Return whether this process is the first rank of its node, or the only process of its command."""
+    names = "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"
+    return next((os.environ[name] for name in names if name in os.environ), "0") == "0"
+
+
 def world_of_one(size: int, library: str, mpiexec: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return why this rank must not go on: its launcher started several ranks, but its world has only one.
 
@@ -179,6 +185,8 @@ def refuse_world_of_one(command: str, size: int, library: str) -> None:
     if is_first():
         print_error(f"{command}: {why}\n")
     else:
+        if mpi := sys.modules.get("mpi4py.MPI"):
+            mpi.Finalize()  # a rank that its launcher kills leaves its shared memory
         time.sleep(FIRST_S)
     sys.exit(2)
 

@@ -309,15 +309,18 @@ def sweep_after(job: list[int]) -> None:
 def sweep_after_this_job() -> None:
     """Start a process that sweeps as soon as this rank and its launcher have ended, however they end.
 
-    It is for ranks that no supervisor watches, such as those of `mpiexec -n 4 labkit train`. It is in a
-    session of its own, so that a launcher that kills its ranks does not kill it, and ends soon after them.
+    It is for ranks that no supervisor watches: of `mpiexec -n 4 labkit train`, or on another machine. It is
+    in a session of its own and no child of this rank: a launcher or SLURM that kills all of a job's processes
+    does not kill it. It ends soon after them.
     """
-    subprocess.Popen(
-        run_by_path(__file__, SWEEP, str(os.getpid()), str(os.getppid())),
+    sweeper = run_by_path(__file__, SWEEP, str(os.getpid()), str(os.getppid()))
+    subprocess.run(
+        ["sh", "-c", '"$@" &', "sh", *sweeper],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        check=False,
     )
 
 

@@ -34,9 +34,9 @@ from types import ModuleType, TracebackType
 from typing import Any, BinaryIO, NoReturn
 
 from mpiwatch import HANG_EXIT_CODE, STRICT_EXIT_CODE
-from mpiwatch.launch import Options, findings_file, refuse_world_of_one
+from mpiwatch.launch import Options, findings_file, first_on_its_node, refuse_world_of_one
 from mpiwatch.machines import MOST_FILES, Hub, Server, hand_over, serve_here, take_over
-from mpiwatch.processes import die_with_parent, die_with_proxy, wait_until_read
+from mpiwatch.processes import die_with_parent, die_with_proxy, sweep_after_this_job, wait_until_read
 from mpiwatch.recorder import ERROR_BYTES, PLACE_BYTES, CellState, Death, FlightRecorder, ReportRequest, fit
 from mpiwatch.report import Reason, Report, render
 from mpiwatch.snapshot import describe, frames_in, own_folders, publish, student_line
@@ -245,6 +245,10 @@ def stay() -> NoReturn:
         sleep(1)
 
 
+# In the environment of ranks that may run on another machine than the supervisor of their mpiexec.
+ELSEWHERE = {"SSH_CONNECTION", "SLURM_JOB_ID"}
+
+
 def begin_watching(options: Options, load_strict: Callable[[], Any] | None = None) -> Link:
     """Fork: return in the child, whose MPI will be watched; the parent exits when the child has ended.
 
@@ -256,6 +260,8 @@ def begin_watching(options: Options, load_strict: Callable[[], Any] | None = Non
     child = os.fork()
     if child:
         die_with_proxy()
+        if first_on_its_node() and not (options.launched and ELSEWHERE.isdisjoint(os.environ)):
+            sweep_after_this_job()
         to_parent.close()
         Parent(child, to_child, stack, options).run()  # does not return
     to_child.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import tempfile
 import threading
 import time
@@ -35,7 +36,8 @@ def run_checks(p: int, checks: Sequence[str], deadline_s: float = DEADLINE_S) ->
     """
     faults: dict[str, str] = {}
     while checks:
-        with tempfile.TemporaryDirectory(prefix="labkit-checks-") as folder:
+        parent = os.environ.get("IPYTHONDIR")  # that of a run that is killed is removed by the next run
+        with tempfile.TemporaryDirectory(prefix="labkit-checks-", dir=parent) as folder:
             job = _Job(p, checks, Path(folder), deadline_s)
             faults |= job.faults
             checks = job.not_reached

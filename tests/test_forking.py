@@ -87,6 +87,7 @@ def test_a_rank_ends_with_its_stand_in_and_with_the_process_that_forks(
     rank = start("import os, signal; print(os.getpid(), flush=True); signal.pause()")
     pid = pid_of(rank)
     assert psutil.Process(pid).ppid() == server.pid
+    assert os.getsid(pid) == pid  # Linux gives each session its part of a busy machine
     (server if killed == "server" else rank).kill()
     wait_until(lambda: not alive(pid), "the rank's end")
     assert rank.wait(60) == -signal.SIGKILL

@@ -41,12 +41,6 @@ def under_mpiexec() -> bool:
     return not RANK_VARIABLES.isdisjoint(os.environ)
 
 
-def first_on_its_node() -> bool:
-    """Return whether this process is the first rank of its node, or the only process of its command."""
-    names = "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"
-    return next((os.environ[name] for name in names if name in os.environ), "0") == "0"
-
-
 def _note_hosts(context: click.Context, option: click.Parameter, path: Path | None) -> None:
     context.meta[HOSTS] = path
 

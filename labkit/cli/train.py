@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labkit.cli.inputs import Finite, Place, Whole, one_line
-from labkit.cli.ranks import HOSTS, ending_together, first_on_its_node, hosts_option, on_ranks, under_mpiexec
+from labkit.cli.ranks import HOSTS, ending_together, hosts_option, on_ranks, under_mpiexec
 from labkit.files import atomic_write
 from labkit.train.checklist import ITEMS, missing
 from labkit.train.presets import PRESETS
 from labkit.train.settings import RECIPES, THE_RUN, OptionText, Settings
 from mpiwatch.launch import Options, refuse_world_of_one
-from mpiwatch.processes import sweep_after_this_job
 from mpiwatch.program import begin_watching
 
 if TYPE_CHECKING:
@@ -134,8 +133,6 @@ def command(preset: str | None, resume: Path | None, out: Path | None, **options
     # A single process: with other transports, Open MPI would leave shared memory behind.
     if not under_mpiexec():
         os.environ.setdefault("OMPI_MCA_btl", "self")
-    elif first_on_its_node():
-        sweep_after_this_job()
     if under_mpiexec() and "mpi4py.MPI" not in sys.modules:
         begin_watching(Options(tuple(sys.argv), deadline_s=DEADLINE_S, command=NAME))
     from mpi4py import MPI

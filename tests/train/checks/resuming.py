@@ -32,7 +32,8 @@ MEASURED = {"wait_s", "transfer_s", "time_s"}
 @contextmanager
 def folder(comm: MPI.Intracomm) -> Iterator[Path]:
     """Give all ranks the path of a directory of rank 0's, and remove it when all are done with it."""
-    with tempfile.TemporaryDirectory(prefix="labkit-resuming-") as own:
+    parent = os.environ.get("IPYTHONDIR")  # that of a run that is killed is removed by the next run
+    with tempfile.TemporaryDirectory(prefix="labkit-resuming-", dir=parent) as own:
         yield Path(comm.bcast(own))
         comm.Barrier()
 
