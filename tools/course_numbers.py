@@ -45,7 +45,7 @@ HEADING = re.compile(r"^##(?:(?P<task>#) Exercise| (?P<number>\d+) · | )")
 TIME = re.compile(
     r"Time:(?:\*\*)? about (?P<all>\d+) minutes(?:, (?P<part>\d+) of them for the (?P<count>\w+) exercises)?"
 )
-NUMBERS = {"two": 2, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9}
+NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9}
 
 
 class Session(NamedTuple):

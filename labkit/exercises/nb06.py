@@ -274,12 +274,10 @@ def fault_of_times(p: int, outcomes: Sequence[Outcome], turns: Sequence[Turns]) 
     pair, (least, most) = next(
         (pair, limit) for pair, limit in limits.items() if not limit[0] <= seconds[pair] <= limit[1]
     )
-    what = (
-        f"the link needs {least / LEAST:.3f}"
-        if seconds[pair] < least
-        else f"their turn took {most / MOST:.3f}"
-    )
-    return f"result[{pair[0]}, {pair[1]}] is {seconds[pair]:.3f} s, but for these two ranks {what} s"
+    what = f"the link needs {least / LEAST:.3f} s for a message there and back"
+    if seconds[pair] > most:
+        what = f"their messages took {most / MOST:.3f} s: start the clock after the barrier"
+    return f"result[{pair[0]}, {pair[1]}] is {seconds[pair]:.3f} s, but {what}"
 
 
 NOTE_THE_TIME = "seconds[a, b] = seconds[b, a] = perf_counter() - start"
@@ -305,7 +303,7 @@ TIME_PAIRS = Exercise(
         "… only pairs (a, b) with a < b": {"seconds[b, a] = ": ""},
         "… this is the mean over the ranks": {"(seconds)": "(seconds) / comm.size"},
         "… no barrier separates": {"            comm.Barrier()  # the others are silent\n": ""},
-        "… their turn took": {  # the time that the ranks before it take counts, too
+        "… their messages took": {  # the time that the ranks before it take counts, too
             "            comm.Barrier()  # the others are silent\n            start = perf_counter()": (
                 "            start = perf_counter()\n            comm.Barrier()"
             )

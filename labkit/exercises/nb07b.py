@@ -17,6 +17,60 @@ from mpiwatch.report import counted
 # Exercise 7.7
 
 
+def predicted_bytes(stage, p, layers):
+    """Return (parameters, gradient, state): a rank's bytes at the peak, per parameter of the network.
+
+    `stage` is "plain", "ZeRO-1", "ZeRO-2" or "ZeRO-3". There are p ranks and equal layers, in float32.
+    """
+    chunk, layer = 4 / p, 4 / layers
+    params, gradient, state = 4.0, 4.0, 8.0
+    if stage != "plain":
+        gradient, state = 4 + chunk, 2 * chunk
+    if stage in ("ZeRO-2", "ZeRO-3"):
+        gradient = chunk + layer
+    if stage == "ZeRO-3":
+        params = chunk + 2 * layer
+    return params, gradient, state
+
+
+PREDICTED_BYTES = Exercise(
+    reference=predicted_bytes,
+    title="Count the bytes",
+    difficulty=2,
+    minutes=10,
+    cases=lambda: [
+        Case(f"{stage}, {p} ranks, {layers} layers", ((stage, p, layers),))
+        for stage in ("plain", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+        for p, layers in ((4, 10), (3, 5), (8, 96))
+    ],
+    mistakes={
+        "AdamW keeps two running means, each as large as the parameters": {
+            "8.0": "4.0",
+            "2 * chunk": "chunk",
+        },
+        "the state is that of this rank's chunks alone: divide by p": {"2 * chunk": "8.0"},
+        "ZeRO-1 keeps its chunks of the mean beside the whole local gradient": {"4 + chunk": "4.0"},
+        "ZeRO-1 shards the state alone: the whole local gradient stays in memory": {"4 + chunk": "chunk"},
+        "beside the chunks of the mean, the gradient of one layer is whole": {"chunk + layer": "chunk"},
+        "two layers are whole: the layer in use and the next one": {"2 * layer": "layer"},
+        "beside the whole layers, the rank keeps its chunks of all parameters": {
+            "params = chunk + 2 * layer": "params = 2 * layer"
+        },
+        "ZeRO-3 includes ZeRO-2: the gradient is sharded, too": {'in ("ZeRO-2", "ZeRO-3")': '== "ZeRO-2"'},
+    },
+    hints=(
+        "All chunks of a rank together are a p-th of the network, a layer is a part of `layers`. A parameter "
+        "or a gradient takes 4 bytes, AdamW's state 8.",
+        "ZeRO-1: only the gradient and the state differ from plain training. Beside the 4 bytes of the local "
+        "gradient there is the mean of the chunks: 4 / p.",
+        "ZeRO-2: the gradient is 4 / p + 4 / layers. ZeRO-3: the parameters are 4 / p and two layers.",
+    ),
+)
+
+
+# Exercise 7.8
+
+
 def reduce_scatter_overlapped(comm, backward, counts):
     """Run the backward pass; return this rank's chunk of each layer's mean gradient, as a dict by layer.
 
@@ -196,7 +250,7 @@ def reduce_scatter_overlapped(comm, backward, counts):
 )
 
 
-# Exercise 7.8
+# Exercise 7.9
 
 
 def gather_ahead(comm, chunks, counts, order, use):

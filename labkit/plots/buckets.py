@@ -14,8 +14,6 @@ from labkit.plots.style import (
     COLOURS,
     INK,
     Curve,
-    curve_style,
-    legend_above,
     one_panel,
     plain_numbers,
     text_colour,
@@ -157,19 +155,26 @@ def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float
     )
 
 
-def memory_over_step(steps: Mapping[str, tuple[Curve, Curve, float]]) -> Figure:
-    """Return the memory in a step over time: a curve for each way to train, with its peak.
+def memory_over_step(steps: Mapping[str, tuple[Curve, Curve, float, float]]) -> Figure:
+    """Return the memory in a step over time: a panel for each way to train, with its peak.
 
     Each has two arrays (n,), times since the step began (s) and the most bytes per parameter since the time
-    before, and the one of these times at which its backward pass began. A dot marks it.
+    before, and when its forward pass and its backward pass ended. The backward pass is shaded.
     """
-    figure, axes = one_panel((8.5, 4.2), "Time since the step began (ms)", "Memory (bytes per parameter)")
-    for k, (name, (seconds, nbytes, backward_s)) in enumerate(steps.items()):
-        style = curve_style(k) | {"marker": "", "drawstyle": "steps-pre"}
-        axes.plot(1e3 * np.asarray(seconds), nbytes, label=f"{name} (peak {max(nbytes):.1f})", **style)
-        axes.plot(1e3 * backward_s, nbytes[list(seconds).index(backward_s)], "o", color=INK, zorder=3)
-    axes.set_ylim(0, None)
-    legend_above(figure, [axes])
+    figure = Figure(figsize=(9.5, 3.2), layout="constrained")
+    panels = figure.subplots(1, len(steps), sharey=True, squeeze=False)[0]
+    for k, (axes, (name, (seconds, nbytes, forward_s, backward_s))) in enumerate(
+        zip(panels, steps.items(), strict=True)
+    ):
+        times = 1e3 * np.asarray(seconds)
+        axes.fill_between(times, nbytes, step="pre", color=COLOURS[k], alpha=0.35, linewidth=0)
+        axes.plot(times, nbytes, color=COLOURS[k], drawstyle="steps-pre")
+        axes.axvspan(1e3 * forward_s, 1e3 * backward_s, color=INK, alpha=0.12, linewidth=0)
+        axes.axhline(max(nbytes), color=INK, linewidth=1, linestyle=":")
+        axes.set_title(f"{name}\npeak {max(nbytes):.1f}", fontsize=10)
+        axes.set_xlabel("Time (ms)")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set(ylabel="Memory (bytes per parameter)", ylim=(0, None))
     return figure
 
 

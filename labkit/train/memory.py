@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from time import perf_counter
 
 import numpy as np
 
@@ -38,6 +40,20 @@ def resident(array: np.ndarray) -> int:
     if _LIBC.mincore(ctypes.c_void_p(first), size, ctypes.c_void_p(pages.ctypes.data)):
         return array.nbytes
     return min(array.nbytes, mmap.PAGESIZE * int((pages & 1).sum()))
+
+
+class PeakNotes:
+    """Times (s), and the most bytes in memory since the note before, as far as `tracemalloc` traces them."""
+
+    def __init__(self) -> None:
+        self.times, self.nbytes = list[float](), list[int]()
+        tracemalloc.reset_peak()
+
+    def note(self) -> None:
+        """Add a note."""
+        self.times.append(perf_counter())
+        self.nbytes.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.reset_peak()
 
 
 def buckets_of_layers(model: Model, plan: Sequence[tuple[int, int]]) -> list[list[int]]:

@@ -88,11 +88,15 @@ def test_gradients_add_up_over_time() -> None:
 
 
 def test_the_memory_of_a_step_is_drawn_over_time_with_its_peak() -> None:
-    (axes,) = buckets.memory_over_step({"plain": ([0, 0.1, 0.2], [12, 16.4, 12], 0.1)}).axes
-    curve, dot = axes.get_lines()
+    step = [0, 0.1, 0.2], [12, 16.4, 12], 0.1, 0.15
+    plain, other = buckets.memory_over_step({"plain": step, "ZeRO-1": step}).axes
+    curve, peak = plain.get_lines()
     assert curve.get_xdata() == pytest.approx([0, 100, 200])
-    assert curve.get_label() == "plain (peak 16.4)"
-    assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (100, 16.4)
+    assert set(peak.get_ydata()) == {16.4} and plain.get_title() == "plain\npeak 16.4"
+    (shaded,) = (patch.get_extents() for patch in plain.patches)
+    ends = plain.transData.inverted().transform([(shaded.x0, 0), (shaded.x1, 0)])[:, 0]
+    np.testing.assert_allclose(ends, [100, 150])
+    assert plain.get_ylim() == other.get_ylim()
 
 
 def test_a_step_shows_layers_buckets_and_what_is_exposed() -> None:
