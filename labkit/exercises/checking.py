@@ -162,7 +162,7 @@ def answer(
 
     The answer is `text`, five words or more. If the model answer begins with a verdict, the answer is a
     hypothesis instead: the numbers that it predicts, the number that could reject it, and the verdict. The
-    model answer then opens if the verdicts agree, and otherwise at the second attempt.
+    model answer then opens if the verdicts agree, and otherwise at the second attempt; the first is kept.
     """
     model = catalogue.questions()[name]
     of_evidence, own = model.partition(":")[0], verdict.strip(" :,.").lower()
@@ -179,7 +179,7 @@ def answer(
     if missing := "; ".join(part for part, is_given in given.items() if not is_given):
         print(wrapped(f"Write {missing}, and run this cell for a model answer.", COLUMNS))
         return
-    is_first = record.keep_answer(name, " ".join(text.split()))
+    is_first = record.keep_answer(name, " ".join(text.split()), once=is_hypothesis)
     if is_hypothesis and own != of_evidence:
         what = f"Your verdict, {own}, is not ours. Ours"
         if is_first:

@@ -102,75 +102,6 @@ FORMULAS_THAT_FIT = Exercise(
 # Exercise 10.2
 
 
-def possible_totals(percentages, decimals, largest):
-    """Return all totals n = 1 … largest of which every percentage is a whole count. Shape: (found,).
-
-    percentages (m,): each printed as 100 k / n with `decimals` digits after the point, for a whole k.
-    The result is ascending.
-    """
-    totals = np.arange(1, largest + 1)[:, None]
-    counts = np.round(totals * np.asarray(percentages) / 100)  # the nearest whole counts
-    apart = np.abs(100 * counts / totals - percentages)
-    fits = (apart < 0.5 * 10.0**-decimals + 1e-9).all(axis=1)
-    return totals[fits, 0]
-
-
-def rounded(n: int, counts: Sequence[int], decimals: int, largest: int) -> Case:
-    """Return the case of these counts of n samples."""
-    percentages = [round(100 * k / n, decimals) for k in counts]
-    some, digits = counted(len(counts), "percentage"), counted(decimals, "digit")
-    return Case(f"{some} of {n} samples, {digits} after the point", ((percentages, decimals, largest),))
-
-
-def percentage_cases() -> Sequence[Case]:
-    return [
-        rounded(2, [1], 0, 6),
-        rounded(3, [1, 2], 1, 12),
-        rounded(7, [1, 4], 2, 100),
-        rounded(11, [2, 7, 10], 1, 60),
-        rounded(96, [5, 31, 64], 0, 150),
-        rounded(640, [71, 83, 69, 90, 101], 2, 900),
-    ]
-
-
-POSSIBLE_TOTALS = Exercise(
-    reference=possible_totals,
-    title="Which totals fit the percentages?",
-    difficulty=2,
-    minutes=10,
-    cases=percentage_cases,
-    mistakes={
-        "these totals fit at least one percentage; a total must fit all of them": {".all(": ".any("},
-        "the counts are rounded down; the nearest whole count can lie above": {
-            "np.round(totals * np.asarray(percentages) / 100)": (
-                "np.floor(totals * np.asarray(percentages) / 100 + 1e-9)"
-            )
-        },
-        "100 k / n must equal the printed percentage exactly here; that is rounded, so allow half a unit of "
-        "its last digit": {"0.5 * 10.0**-decimals + 1e-9": "1e-9"},
-        "a whole unit of the last digit is allowed; rounding changes a number by at most half a unit": {
-            "0.5 * 10.0**-decimals": "10.0**-decimals"
-        },
-        "the percentages are compared as whole percents; they have `decimals` digits after the point": {
-            "0.5 * 10.0**-decimals": "0.5"
-        },
-        "this is the smallest total only; return all that fit": {"[fits, 0]": "[fits, 0][:1]"},
-        "these are indices, which start at 0; the first total is 1": {
-            "return totals[fits, 0]": "return np.flatnonzero(fits)"
-        },
-        "the largest total is left out; the totals end with `largest`": {"largest + 1": "largest"},
-    },
-    hints=(
-        "For a total n and a percentage q, the only whole count to try is round(n q / 100).",
-        "The count k fits if 100 k / n is at most half a unit of the last printed digit away from q.",
-        "Keep n if that holds for every percentage. Allow 1e-9 for rounding in your own computation.",
-    ),
-)
-
-
-# Exercise 10.3
-
-
 def same_runs(losses):
     """Return the pairs (i, j), i < j, of runs with nearly the same loss on every rank, ascending: a list.
 
@@ -235,7 +166,7 @@ SAME_RUNS = Exercise(
 )
 
 
-# Exercise 10.4
+# Exercise 10.3
 
 
 def confidence_interval(a, b, level, rng):
@@ -313,6 +244,78 @@ def confidence_interval(a, b, level, rng):
 )
 
 
+# Exercise 10.4
+
+
+def verdicts(figures):
+    """Return four verdicts on the conclusion of a generated report, in its order: a tuple of words.
+
+    The sentences are about the network, learning, the best model and the fastest rank. figures: as
+    `reports.unseen(seed).figures`. A word: "supported", "rejected" or "undecided".
+    """
+    f = figures
+    total = f["total_s"].sum(axis=1)
+    longest = f["compute_s"].max(axis=0).sum()
+    transfer = total.max() - longest  # the rank that computes longest does not wait
+    first, other = f["updates_per_epoch"]
+    has_one_model = (f["checksum"] == f["checksum"][0]).all()
+    return (
+        "supported" if transfer > longest else "rejected",
+        "supported" if first == other else "undecided",
+        "rejected" if has_one_model else "undecided",
+        "rejected" if total.min() > 0.98 * total.max() else "undecided",
+    )
+
+
+SEEDS = range(40)  # each kind of fault is among them
+
+
+def generated_reports() -> Sequence[Case]:
+    reports = sorted(((figures(seed), seed) for seed in SEEDS), key=lambda each: (each[0]["ranks"], each[1]))
+    return [Case(f"report {seed} ({found['ranks']} ranks)", ((found,),)) for found, seed in reports]
+
+
+VERDICTS = Exercise(
+    reference=verdicts,
+    title="Judge a conclusion",
+    difficulty=3,
+    minutes=15,
+    cases=generated_reports,
+    mistakes={
+        "the network's part holds the wait for the slowest rank here, as `sync_s` does; the transfer is what "
+        "is left of an epoch after the longest computation": {
+            "total.max() - longest": 'f["sync_s"].mean(axis=0).sum()'
+        },
+        "the transfer is compared with a mean computation; the rank that computes longest decides": {
+            'f["compute_s"].max(axis=0).sum()': 'f["compute_s"].mean(axis=0).sum()'
+        },
+        "two settings differ if the updates do, so the losses neither reject nor support a sentence about "
+        "the algorithms": {'if first == other else "undecided"': 'if first == other else "rejected"'},
+        "this takes every comparison of the algorithms for supported; look at the updates of both runs": {
+            'if first == other else "undecided"': 'if first == other else "supported"'
+        },
+        "equal checksums on all ranks mean one model, so no rank has the best": {
+            '"rejected" if has_one_model': '"undecided" if has_one_model'
+        },
+        "if the ranks' models differ, their accuracies still come from different samples: a rival "
+        "explanation, so the sentence is undecided": {
+            'has_one_model else "undecided"': 'has_one_model else "supported"'
+        },
+        "a rank cannot run ahead in a synchronous job: if one prints less time, its clock is a rival "
+        "explanation": {'total.max() else "undecided"': 'total.max() else "supported"'},
+        "the ranks' clocks agree within 0.1 %, not exactly": {"> 0.98 * total.max()": "== total.max()"},
+    },
+    hints=(
+        "Network: all ranks leave the all-reduce together, and the rank that computes longest does not wait. "
+        "So an epoch takes the longest computation plus the transfer.",
+        "Learning: which settings of the two runs differ, besides the algorithm? Best model: compare the "
+        "ranks' checksums in all epochs.",
+        "Fastest: in a synchronous job the ranks' total_s, added up over the epochs, differ by less than "
+        "2 %. A clock that stops early breaks this, so use the largest total.",
+    ),
+)
+
+
 # Exercise 10.5
 
 
@@ -353,19 +356,11 @@ def referee(figures):
     return kind, rank
 
 
-SEEDS = range(40)  # each kind of fault is among them
-
-
-def generated_reports() -> Sequence[Case]:
-    reports = sorted(((figures(seed), seed) for seed in SEEDS), key=lambda each: (each[0]["ranks"], each[1]))
-    return [Case(f"report {seed} ({found['ranks']} ranks)", ((found,),)) for found, seed in reports]
-
-
 REFEREE = Exercise(
     reference=referee,
     title="Find the fault in any report",
     difficulty=5,
-    minutes=35,
+    minutes=25,
     cases=generated_reports,
     many_are_right=True,
     mistakes={
@@ -410,104 +405,70 @@ REFEREE = Exercise(
 
 
 QUESTIONS = {
-    "10-a-data": "undecided: gradients of equal sizes on all ranks could have rejected it. Rank 2's is six "
-    "times as long as any other, as in our unbalanced run. But ranks that start from different weights "
-    "contribute unequally, too (in our run less so; weights further apart would give larger differences), "
-    "and one common step then also changes all gradients equally. The report prints no checksum and "
-    "mentions no broadcast; equal checksums would decide. (135.7 % together show nothing: gradients that "
-    "point different ways shrink the sum.)",
-    "10-a-balance": "rejected: another model from other shards could have supported it. Each step uses all "
-    "samples, and the mean over all of them does not depend on who holds which: in our run the weights are "
-    "the same. With mini-batches it could matter. Nor would balancing mend ranks that start from different "
-    "weights.",
-    "10-a-error": "rejected: four different changes, or a sum of gradients that grows, could have supported "
-    "it. One common step changes all four gradients of b by nearly the same amount if the inputs are "
-    "distributed equally; they change by -0.0288, -0.0286, -0.0288 and -0.0278. Nor does a common step go "
-    "wrong: the sum of the four gradients shrinks from 2.0121 to 1.8981 (b) and from 0.9124 to 0.8551 (mean "
-    "of W), so it leads downhill for all data together. The printed 0.118 is not the global loss: for a "
-    "mean squared error, rank 2's gradient of 2.13, twice its mean error, alone makes that at least 0.28. "
-    "It is rank 0's, which the step towards rank 2's data raises, as in our run.",
-    "10-a-sync": "undecided: times that are equal on all ranks would have supported it. If all ranks leave "
-    "the call together, rank 2 arrived first and rank 3 last, 0.399 s later; the others waited for it. So "
-    "most of rank 0's 0.286 s is waiting, which the report's 'initial synchronisation between the "
-    "processes' may mean. But rank 3's own 0.084 s may be setting up, or a lost core: rank 1 needs 0.061 s "
-    "in epoch 3, when all is set up. Timing a first and a second call after a barrier would decide.",
-    "10-c-only": "rejected: losses of 2b that agree with 2a as well as those of 3 do would have supported "
-    "it. At iteration 20, 2a and 3 agree within 0.022 on every rank, while ranks differ by 0.78: the same "
-    "seed, order and updates. 2b lies 0.12 to 0.21 below 2a on every rank. The pattern over the ranks is the "
-    "same (correlation 0.996), so the samples very probably are; initial weights, learning rate, or a sum in "
-    "place of a mean may differ. At iteration 40 no pair passes the test: small differences have grown, so "
-    "the early iteration carries the evidence.",
-    "10-c-rank0": "rejected: a rank that does not wait for the others could have supported it, but a "
-    "synchronous job has none. Rank 0's clock must measure something else, for example without the averaging "
-    "or without loading. The difference to the others is nearly constant in seconds (0.57, 0.56, 0.52) and "
-    "as a ratio (0.67, 0.63, 0.63), so the numbers do not say which.",
-    "10-c-four": "undecided: computing times of 2.13 s / 4 = 0.53 s would have supported it, but the "
-    "report does not say of which rank's time its shares are. Taken of the slowest rank's time, 2a "
-    "computes for 0.80 s, 2b for 0.68 s and 3 for 0.63 s, so four nodes compute 2.7 to 3.4 times as fast. "
-    "Taken of rank 0's time, 2a computes for 0.54 s, four times as fast, and 2b and 3 faster still. The "
-    "profiler's seconds would decide.",
-    "10-c-overlap": "undecided: shares that change from 2b to 3 could have decided. Both have 45 % and 17 "
-    "%. If the 17 % count communication whether hidden or not, overlap can have hidden 0.10 of 0.26 s; if "
-    "they count only what is not hidden, something else saved the time. 38 % of the time have no name, and "
-    "the two runs differ in more (same_runs). The report says that it sees overlap in 3 and none in 2b; "
-    "whether this saves the time, only a trace with times would show.",
-    "10-c-average": "rejected: every printed loss lies between 2.27 and 3.78, and the averages below 1. "
-    "Losses that fall below 1 between two printed ones are not impossible, but none of 26 printed ones shows "
-    "them. Dividing the sum of 40 losses by 196 gives means of 4.36 to 4.87; that would need larger losses "
-    "at the start. So this explanation is possible and not proven; the list of the 40 losses would decide.",
-    "10-c-accuracy": "undecided: the intervals of the two do not overlap, so the test images do not explain "
-    "the difference. But each set-up ran once, and our eight seeds differ by more than the set-ups do. (Ours "
-    "are further from chance, where seeds differ more, and our network and data are others.) Besides, the "
-    "batch-norm buffers of 2b differ from rank to rank. Several seeds for each set-up would decide.",
-    "10-d-faster": "undecided: both methods send equally many bytes on two nodes, so bandwidth alone does "
-    "not explain 30.9 s more, some 17 ms in each iteration of two epochs. One call for each array would need "
-    "a latency of milliseconds; extra copies and a local mean would explain it only on very slow nodes. The "
-    "report prints neither the number of calls nor the parts of the time, and the times include training. On "
-    "many nodes the reason that it gives would hold.",
-    "10-d-nodes": "undecided: the names of two hosts could have supported it. Containers of one program "
-    "under one prompt are usual if both run on one machine, but a tool can also start containers on several "
-    "and show their output in one place. In the first case the 'network' is shared memory, and both nodes "
-    "share the cores. The report does not say on which hosts the containers ran.",
-    "10-d-similar": "supported: as far as the sentence goes, the intervals overlap. But on two ranks there "
-    "is one addition, and a + b has the same bits in either order. So two correct programs with equal "
-    "weights and samples should agree exactly; their losses do not (0.074 and 0.080 at iteration 880). So "
-    "the seed, the order or the arithmetic differed, and the comparison is not one of the methods alone. "
-    "Both divisions of the data fit the number of iterations.",
-    "10-e-settings": "The report says that the other settings are the same, and also that better "
-    "hyperparameters may be the reason. If all other settings are the same, no hyperparameter differs. Part "
-    "b is also said to load its data in another way. The numbers favour a difference: two algorithms that "
-    "compute the same mean cannot give two such curves.",
-    "10-e-ring": "rejected: as a sentence about the algorithm. As a description of the two printed curves "
-    "it is right. Equal settings and two curves, in one program, could have supported it. A correct ring "
-    "leaves the mean that the all-reduce leaves; in notebook 05 the curves agree. What gives two curves "
-    "here is the number of updates or the learning rate (a sum in place of a mean acts like four times the "
-    "rate).",
-    "10-e-updates": "undecided: a curve that only more updates can give could have supported it. Three "
-    "updates, or 2.5 times the rate, come near part b (0.16 and 0.14 apart) and do not fit; four times the "
-    "rate, as a sum would give, is 0.37 apart. And if part a synchronises after each process has updated its "
-    "parameters, its ranks may be four models. We tried the settings on other images: they show what is "
-    "possible, not what happened. The report's number of updates per epoch would decide; we would look first "
-    "at part b's other way to load the data.",
-    "10-e-time": "undecided: one run each says nothing about how times vary. Look at the last lines of our "
-    "cell: if single runs of one program often differ by several percent, one pair that differs by 8 % is "
-    "no evidence. Interleaved runs would decide if the interval of ring / mpi lay wholly outside that of "
-    "mpi again / mpi; if the two overlap, one program may differ from itself by as much. Ours speak of our "
-    "ring on our machine.",
-    "10-rank-0-only": "Most of them. A fault on another rank leaves no trace in rank 0's accuracy, shard "
-    "or checksum. A straggler makes rank 0 wait, but its numbers do not show whether for a rank or for the "
-    "network. 'sum' and 'unweighted' need the gradients and the losses of all ranks. Only 'settings' "
-    "always shows, in the losses and the updates of both runs; a wrong count shows if it is rank 0's.",
-    "10-checklist": "The command, with every setting in it, costs one line and decides most questions of the "
-    "kind 'did something else differ?'. Questions about time need others: computation, wait and "
-    "communication, and repetitions with their spread.",
-    "10-misleading": "For example, with numbers that we made up: '4 ranks, all settings as listed, 15 "
-    "interleaved runs: at 1 MiB our ring takes 0.94 of the library's time (95 %: 0.92 to 0.96).' But 1 MiB "
-    "is the best of twenty sizes that were tried, and averaging is 3 % of a step. Ask: what else did you "
-    "try, and how much of the step is this?",
-    "10-defence": "For example: it prints every rank's numbers, not only rank 0's, so that its readers can "
-    "check it; it names its command and its cores. It reports that its loss rises although that speaks "
-    "against it, and writes only that the imbalance may be the reason. Its numbers show that the averaging "
-    "works: all four gradients change by the same step, and their sum shrinks. It separates the first "
-    "synchronisation from the later ones.",
+    "10-a-data": "undecided: gradients of equal lengths on all ranks could have rejected it. Rank 2's "
+    "gradient of b is more than five times as long as any other, as in our run with unbalanced shards. "
+    "But in some of our draws with balanced shards and weights of its own on each rank, a rank's "
+    "contribution exceeds 100 %, too, and a common step changes all gradients of b equally in both cases. "
+    "The report prints no checksum of the weights and mentions no broadcast; equal checksums would leave "
+    "the data. (135.7 % together show nothing: gradients that point different ways shrink the sum.)",
+    "10-a-error": "rejected: four different changes, or a sum of gradients that grows, could have "
+    "supported it. One common step changes all four gradients of b by nearly the same amount if the "
+    "inputs are distributed equally; they change by -0.0288, -0.0286, -0.0288 and -0.0278. Nor does the "
+    "step go wrong: the sum of the four shrinks from 2.01 to 1.90, so it leads downhill for all data "
+    "together. The printed 0.118 is not the global loss: for a mean squared error, rank 2's gradient of "
+    "2.13, twice its mean error, alone makes that at least 0.28. It is rank 0's, which the step towards "
+    "rank 2's data raises, as in our run.",
+    "10-a-drops": "supported: a rank whose first time is not its longest could have rejected it. On "
+    "every rank the first is the longest, by a factor of 3 (rank 1) or more. The sentence names no cause, "
+    "and the numbers leave it open. Report A (§4) names the setting up of communication and the initial "
+    "synchronisation; but if all ranks leave the call together, rank 2 arrived first and rank 3 last, "
+    "0.399 s later, and the others waited, as in our run, where all is set up. Nor does setting up "
+    "explain rank 1's 0.061 s in epoch 3. A barrier before the timed call would tell a wait from a slow "
+    "call.",
+    "10-c-only": "rejected: losses of 2b that agree with 2a as well as those of 3 do could have "
+    "supported it. At iteration 20, 2a and 3 agree within 0.022 on every rank, while the ranks differ by "
+    "0.78: the same seed, order and updates. 2b lies 0.12 to 0.21 below 2a on every rank. Its ranks come "
+    "in the same order, so the samples are probably the same; initial weights, learning rate, or a sum in "
+    "place of a mean may differ. At iteration 40 no pair passes the test: small differences have grown, "
+    "so the early iteration carries the evidence.",
+    "10-c-order": "supported: two set-ups in the other order, on any rank, could have rejected it. The "
+    "slowest ranks take 2.50, 1.75, 1.51 and 1.40 s; rank 0 gives the same order, and ranks 1 to 3 of a "
+    "set-up differ by a thousandth or less. So the sentence is true of these four runs. Each ran once: "
+    "whether the next runs come in the same order, and why, is another question.",
+    "10-c-label": "rejected: equal times on all ranks could have supported it. Rank 0 prints 0.95 s "
+    "and the others 1.51 s. All ranks average in each iteration, so none can gain 0.56 s on the others in "
+    "each of 39 iterations. Rank 0's clock must measure something else, for example without the averaging "
+    "or without loading. The difference is nearly constant over 2a, 2b and 3, in seconds (0.57, 0.56, "
+    "0.52) and as a ratio (0.67, 0.63, 0.63), so the numbers do not say what.",
+    "10-d-similar": "supported: intervals that do not overlap could have rejected it. They overlap, so "
+    "171 and 195 wrong images are similar. But the sentence says little: on two ranks there is one "
+    "addition, and a + b has the same bits in either order. Two correct programs with equal weights and "
+    "samples agree exactly; these print 0.074 and 0.080 at iteration 880. So the seed, the order or the "
+    "arithmetic differed, and the comparison, of times, too, is not one of the methods alone.",
+    "10-e-ring": "rejected: two curves under equal settings could have supported it. A correct ring "
+    "leaves the mean that the all-reduce leaves, and our two runs end with the same loss, to rounding. "
+    "The sentence is right about the two printed curves. So something else than the algorithm differs "
+    "between the parts, or one of them does not average correctly.",
+    "10-e-hyper": "undecided: two factors of 1 could have rejected it. They are about 8 and 2.8, so "
+    "something differs, and the report contradicts itself: it also says that the other settings are the "
+    "same. One change alone does not fit: k updates, or k times the rate (a sum over four ranks acts like "
+    "four times the rate), give two factors near k in our runs. With other initial weights besides, they "
+    "could differ. The report prints neither seeds nor updates per epoch, part a's five losses are hard "
+    "to read, and 'potentially' claims little. The settings of both runs would decide; we would look "
+    "first at part b's other way to load the data.",
+    "10-e-time": "undecided: one run each says nothing about how times vary. Look at the last lines of "
+    "our cell: if single runs of one program often differ by several percent, one pair that differs by 8 "
+    "% is no evidence. Interleaved runs would decide if the interval of ring / mpi lay wholly outside "
+    "that of mpi again / mpi; if the two overlap, one program may differ from itself by as much. Our "
+    "times are of our ring on our machine.",
+    "10-misleading": "For example: 'Rank 4 spends a third of its time on synchronisation, rank 0 four "
+    "fifths. Rank 4 has the better connection.' The numbers may be true and all others stated. Ask: how "
+    "long does each rank compute? Rank 4 has the largest shard, so it waits least. A checklist names the "
+    "numbers that a report must print, not the one that a conclusion leaves out; nor does it ask what "
+    "else was tried.",
+    "10-defence": "For example: it prints every rank's numbers, not only rank 0's, so that its readers "
+    "can check it; it names its command and its cores. It reports that its loss rises although that "
+    "speaks against it, and writes only that the imbalance may be the reason. Its numbers show that the "
+    "averaging works: all four gradients change by the same step, and their sum shrinks. It separates the "
+    "first synchronisation from the later ones.",
 }

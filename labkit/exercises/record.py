@@ -97,15 +97,16 @@ def open_hint(name: str, count: int) -> int:
     return opened
 
 
-def keep_answer(name: str, text: str, **more: Any) -> bool:
+def keep_answer(name: str, text: str, *, once: bool = False, **more: Any) -> bool:
     """Keep the answer to a question, and what else belongs to it; return whether it is the first.
 
-    Without a writable file, do nothing.
+    `once` keeps the first answer and no later one. Without a writable file, do nothing.
     """
     is_first = False
     with suppress(OSError), _changing() as record:
         is_first = name not in record
-        record[name] = {"answer": text, **more}
+        if is_first or not once:
+            record[name] = {"answer": text, **more}
     return is_first
 
 

@@ -151,9 +151,9 @@ def test_a_hypothesis_needs_three_fields_and_a_second_attempt_if_its_verdict_is_
         ("a", "1", "undecided", "Your verdict, undecided, is not ours. Ours: rejected: "),
         ("a", "1", "Rejected.", "Your verdict, rejected, is also ours. Ours: rejected: "),
     ):
-        checking.answer("10-a-balance", predicts=predicts, rejected_by=rejected_by, verdict=verdict)
+        checking.answer("10-a-error", predicts=predicts, rejected_by=rejected_by, verdict=verdict)
         assert " ".join(capsys.readouterr().out.split()).startswith(begins)
-    assert record.progress().answers["10-a-balance"] == "a Rejected by: 1 Verdict: rejected"
+    assert record.progress().answers["10-a-error"] == "a Rejected by: Not printed Verdict: supported"
 
 
 def define(number: int, text: str, names: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from labkit import reports
-from labkit.exercises.nb10 import SEEDS, referee
+from labkit.exercises.nb10 import SEEDS, referee, verdicts
 from labkit.reports import generated
 from labkit.reports.generated import ALGORITHMS, KINDS, answer, remark
 
@@ -116,3 +116,17 @@ def test_remarks_on_the_rank_and_on_the_form() -> None:
 def test_a_negative_seed_is_refused() -> None:
     with pytest.raises(ValueError, match="expected a seed of 0 or more, got -1"):
         reports.unseen(-1)
+
+
+def test_each_sentence_of_the_conclusions_deserves_two_verdicts() -> None:
+    found = zip(*(verdicts(figures(seed)) for seed in SEEDS), strict=True)
+    network, *others = map(set, found)
+    assert network == {"supported", "rejected"}
+    assert others == [{"supported", "undecided"}, {"rejected", "undecided"}, {"rejected", "undecided"}]
+
+
+def test_runs_that_differ_by_rounding_learn_equally_well() -> None:
+    f = figures(1) | {"global_loss": np.array([1.00005]), "other_global_loss": np.array([1.00004])}
+    assert generated._conclusions(f, "ring", "tree")[0] == "ring and tree learn equally well"
+    f["other_global_loss"] += 0.01
+    assert generated._conclusions(f, "ring", "tree")[0] == "ring learns better"
