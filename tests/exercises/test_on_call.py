@@ -358,6 +358,7 @@ def test_the_table_of_a_class_computes_scores_from_evidence(
 
     hand_in("ada")
     hand_in("bob", used_s=0, score=99, scores=dict.fromkeys(POINTS, 99), points=99)
+    hand_in("max", used_s=0, evidence=content["exercises"][name]["evidence"] * 4)
     even = {**content["exercises"][name]["evidence"][0], "rows": [ROWS["phases"][0]] * 3}
     hand_in("eve", evidence=[even])
     hand_in("odd", evidence=[{**even, "rows": [{}]}])
@@ -370,7 +371,7 @@ def test_the_table_of_a_class_computes_scores_from_evidence(
     assert rows["ada"]["score"] == rows["bob"]["score"] == 100
     assert "three times" in rows["ada"]["incidents"][0]["because"] and rows["ada"]["note"] == ""
     assert "evidence 1 is not what" in rows["eve"]["note"] and rows["eve"]["proof"] == 0
-    assert rows["few"]["score"] < 50
+    assert rows["few"]["score"] < 50 and rows["max"]["cost"] < 5 < rows["bob"]["cost"]
     assert rows["late"]["note"] == f"no diagnosis of seed {SEED}"
     assert all("cannot be read" in rows[student]["note"] for student in ("damaged", "deep", "odd"))
     several = ["--incident", str(SEED), "--incident", str(SEED + 1)]
