@@ -337,10 +337,6 @@ def _read_weights(rows: Rows) -> set[Finding]:
     return found | ({Finding("differ")} if len({row["after 2 steps"] for row in rows}) > 1 else set())
 
 
-def _read_mean(rows: Rows) -> set[Finding]:
-    return {Finding("mean")} if any(row["relative difference"] > MEAN_LIMIT for row in rows) else set()
-
-
 def _read_buckets(rows: Rows) -> set[Finding]:
     found = {Finding("incomplete", rank) for rank, row in enumerate(rows) if row["incomplete"]}
     return found | ({Finding("last")} if all(row["last bucket %"] > LARGE_PERCENT for row in rows) else set())
@@ -371,7 +367,7 @@ _READERS: dict[str, Callable[[Rows], set[Finding]]] = {
     "samples": _by_rank("samples", lambda row: row["of others"] > 0),
     "weights": _read_weights,
     "gradients": _by_rank("nan", lambda row: row["not finite"] > 0),
-    "mean": _read_mean,
+    "mean": lambda rows: {Finding("mean") for row in rows if row["relative difference"] > MEAN_LIMIT},
     "messages": _by_rank("messages", lambda row: row["meant to send"] != row["arrived"]),
     "buckets": _read_buckets,
     "buffers": _by_rank("buffers", lambda row: row["before"] == row["after 2 steps"]),
@@ -412,11 +408,11 @@ def explanations(faults: int, evidence: Sequence[Words] = ()) -> dict[tuple[str,
 
 def probability_of_a_word(experiment: str, left: Mapping[tuple[str, ...], float]) -> float:
     """Return how probable it is that an experiment reports something, given what is still possible."""
-    total = 0.0
+    silent = 0.0
     for causes, mass in left.items():
         sure, possible = made_by(causes, experiment)
-        total += mass * (1.0 if sure else 1 - 0.5 ** len(possible))
-    return total / sum(left.values())
+        silent += mass * (not sure) / 2 ** len(possible)
+    return 1 - silent / sum(left.values())
 
 
 def diagnosed(experiment: Callable[[str], set[Finding]], faults: int = 1) -> tuple[Fault, ...] | None:
@@ -596,11 +592,6 @@ def _text(findings: Iterable[Finding | Fault]) -> str:
     return ", ".join(sorted(map(str, findings))) or "nothing"
 
 
-def entry_name(seed: int, faults: int) -> str:
-    """Return the name of an incident's entry in the record: one for any number of ranks."""
-    return f"11-incident-{seed}-{faults}"
-
-
 class Incident:
     """A training job on the ranks, with a hidden fault: run experiments, `read` them, then `diagnose`."""
 
@@ -611,13 +602,14 @@ class Incident:
         self.score: Score | None = None
         self.used_s = 0.0  # of machine time: prices of experiments, and of what the student's own cells used
         self._faults, self._on_ranks = faults, on_ranks
-        self._go_on(record.load().get(entry_name(seed, faults), {}))
+        self._entry = f"11-incident-{seed}-{faults}"
+        self._go_on()
         self._on_ranks(JOB, f"start(comm, {seed}, {faults})")
 
-    def _go_on(self, kept: Mapping[str, Any]) -> None:
+    def _go_on(self) -> None:
         """Continue with what the record has of this seed; it has cost that on any number of ranks."""
-        self._is_kept = "faults" not in kept
-        if not self._is_kept:
+        kept = self._kept()
+        if "faults" in kept:
             print("You have filed the diagnosis of this seed: from here on you practise.")
         elif kept:
             self.used_s = float(kept["used_s"])
@@ -625,16 +617,16 @@ class Incident:
                 self.evidence = [Evidence(**each) for each in kept["evidence"]]
             print(f"This incident continues: {self._bill}.")
 
+    def _kept(self) -> Mapping[str, Any]:
+        """Return what the record has of this seed: the first diagnosis, or what was spent so far."""
+        return record.load().get(self._entry, {})
+
     def _keep(self, text: str = "", **diagnosis: Any) -> None:
-        if self._is_kept:
-            record.keep_answer(
-                entry_name(self.seed, self._faults),
-                text or f"no diagnosis yet, {self._bill}",
-                ranks=self.p,
-                used_s=self.used_s,
-                evidence=[asdict(each) for each in self.evidence],
-                **diagnosis,
-            )
+        if "faults" not in self._kept():
+            text = text or f"no diagnosis yet, {self._bill}"
+            evidence = [asdict(each) for each in self.evidence]
+            more = {"ranks": self.p, "used_s": self.used_s, "evidence": evidence, **diagnosis}
+            record.keep_answer(self._entry, text, **more)
 
     @property
     def _bill(self) -> str:
@@ -649,9 +641,11 @@ class Incident:
         )
 
     def charge(self) -> None:
-        """Charge what the notebook's own cells have used of the job, until the diagnosis."""
+        """Charge what this seed has cost elsewhere, and what the notebook's own cells use of the job."""
         if self.score is not None:
             return
+        if "faults" not in (kept := self._kept()):
+            self.used_s = max(self.used_s, kept.get("used_s", 0.0))
         parts = set().union(*self._on_ranks("_on_call_used", "used()"))
         if parts:
             paid = {PARTS[part] for part in parts}
@@ -695,7 +689,7 @@ class Incident:
         self.used_s += price_s
         self.evidence.append(Evidence(name, rows, float(probability)))
         self._keep()
-        print(render(report) if report else table_of(rows))
+        print(render(report) if report else table_of([{"rank": k, **row} for k, row in enumerate(rows)]))
         print(f"Evidence {len(self.evidence)}, {name}; {self._bill}.")
 
     def read(self, words: str, left: Collection[str] = ()) -> None:
@@ -748,23 +742,18 @@ class Incident:
             print(wrapped(line, COLUMNS))
         text = f"{_text(Fault(*each) for each in faults.items())}: {because.strip()} ({score.total} points)"
         self._keep(text, faults=dict(faults), because=because.strip())
-        self._is_kept = False
 
 
 def table_of(rows: Rows) -> str:
-    """Return what the ranks have measured as a table, one line a rank."""
-    columns = list(rows[0])
-    cells = [
-        [f"{row[name]:.3g}" if isinstance(row[name], float) else str(row[name]) for name in columns]
-        for row in rows
+    """Return rows as text in aligned columns, with a line of their names."""
+    names = list(rows[0]) if rows else []
+    lines = [[f"{row[k]:.3g}" if isinstance(row[k], float) else str(row[k]) for k in names] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *lines, strict=True)]
+    texts = [
+        "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True))
+        for line in [names, *lines]
     ]
-    widths = [max(len(name), *(len(line[k]) for line in cells)) for k, name in enumerate(columns)]
-    head = "rank  " + "  ".join(f"{name:>{width}}" for name, width in zip(columns, widths, strict=True))
-    lines = [
-        f"{rank:4}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True))
-        for rank, line in enumerate(cells)
-    ]
-    return "\n".join([head, *lines])
+    return "\n".join(texts)
 
 
 _open: list[Incident] = []  # the last one, whose job is on the ranks
@@ -823,7 +812,7 @@ def class_rows(files: Iterable[Path], seeds: Sequence[int]) -> list[dict[str, An
         incidents = list[dict[str, Any]]()
         try:
             entries = json.loads(file.read_bytes())["exercises"]
-            incidents += [hand_in(entries.get(entry_name(seed, 1), {}), seed) for seed in seeds]
+            incidents += [hand_in(entries.get(f"11-incident-{seed}-1", {}), seed) for seed in seeds]
             note = "; ".join(each["note"] for each in incidents if each["note"])
         except Exception as error:  # a file from a student may hold anything
             note = f"cannot be read: {type(error).__name__}"
@@ -836,11 +825,5 @@ def class_rows(files: Iterable[Path], seeds: Sequence[int]) -> list[dict[str, An
 
 def class_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows as text in aligned columns."""
-    width = max([len("student"), *(len(row["student"]) for row in rows)])
-    numbers = {name: max(len(name), 5) for name in ("score", *POINTS)}
-    head = "  ".join(f"{name:>{columns}}" for name, columns in numbers.items())
-    lines = [f"place  {'student':{width}}  {head}  note"]
-    for row in rows:
-        parts = "  ".join(f"{row[name]:{columns}.1f}" for name, columns in numbers.items())
-        lines.append(f"{row['place']:5}  {row['student']:{width}}  {parts}  {row['note']}")
-    return "\n".join(line.rstrip() for line in lines)
+    names = ("place", "student", "score", *POINTS, "note")
+    return table_of([{name: row[name] for name in names} for row in rows])

@@ -237,6 +237,7 @@ def on_ranks(name: str, call: str) -> Any:
 
 
 SEED = next(seed for seed in range(999) if on_call.drawn(seed, 3).faults == (SLOW,))
+ENTRY = f"11-incident-{SEED}-1"
 
 
 @pytest.fixture
@@ -304,7 +305,19 @@ def test_a_seed_costs_what_it_has_cost_on_any_number_of_ranks_until_its_diagnosi
     assert practice.used_s == 0
     for case in (again, practice):
         case.experiment("samples", 0.1)
-        assert len(record.load()[on_call.entry_name(SEED, 1)]["evidence"]) == 1
+        assert len(record.load()[ENTRY]["evidence"]) == 1
+
+
+def test_two_incidents_of_a_seed_share_its_budget_and_its_diagnosis(on_paper: on_call.Incident) -> None:
+    other = on_call.Incident(SEED, 1, 3, on_ranks)
+    on_paper.experiment("phases", 0.5)
+    other.experiment("samples", 0.5)
+    assert other.used_s == record.load()[ENTRY]["used_s"] == price_s(["phases", "samples"])
+    on_paper.read("compute 2", RIVALS)
+    on_paper.diagnose({"slow rank": 2}, "the first one")
+    other.read("nothing", OTHERS)
+    other.diagnose({"nan": 1}, "the second one")
+    assert record.load()[ENTRY]["because"] == "the first one"
 
 
 def test_cells_pay_for_the_parts_of_the_job_that_they_use(
@@ -315,7 +328,7 @@ def test_cells_pay_for_the_parts_of_the_job_that_they_use(
     on_paper.charge()
     assert on_paper.used_s == price_s(["phases", "samples"])
     assert "phases + samples" in capsys.readouterr().out
-    assert record.load()[on_call.entry_name(SEED, 1)]["used_s"] == on_paper.used_s
+    assert record.load()[ENTRY]["used_s"] == on_paper.used_s
 
 
 def filed(case: on_call.Incident) -> None:
@@ -350,7 +363,7 @@ def test_the_table_of_a_class_computes_scores_from_evidence(
     folder = tmp_path / "class"
     folder.mkdir()
     content = json.loads((tmp_path / "progress.json").read_bytes())
-    name = on_call.entry_name(SEED, 1)
+    name = ENTRY
 
     def hand_in(student: str, **changes: Any) -> None:
         entry = {**content["exercises"][name], **changes}
@@ -358,6 +371,7 @@ def test_the_table_of_a_class_computes_scores_from_evidence(
 
     hand_in("ada")
     hand_in("bob", used_s=0, score=99, scores=dict.fromkeys(POINTS, 99), points=99)
+    hand_in("max", used_s=0, evidence=content["exercises"][name]["evidence"] * 4)
     even = {**content["exercises"][name]["evidence"][0], "rows": [ROWS["phases"][0]] * 3}
     hand_in("eve", evidence=[even])
     hand_in("odd", evidence=[{**even, "rows": [{}]}])
@@ -370,12 +384,12 @@ def test_the_table_of_a_class_computes_scores_from_evidence(
     assert rows["ada"]["score"] == rows["bob"]["score"] == 100
     assert "three times" in rows["ada"]["incidents"][0]["because"] and rows["ada"]["note"] == ""
     assert "evidence 1 is not what" in rows["eve"]["note"] and rows["eve"]["proof"] == 0
-    assert rows["few"]["score"] < 50
+    assert rows["few"]["score"] < 50 and rows["max"]["cost"] < 5 < rows["bob"]["cost"]
     assert rows["late"]["note"] == f"no diagnosis of seed {SEED}"
     assert all("cannot be read" in rows[student]["note"] for student in ("damaged", "deep", "odd"))
     several = ["--incident", str(SEED), "--incident", str(SEED + 1)]
     table = CliRunner().invoke(cli.main, ["contest", str(folder), *several]).stdout
-    assert table.splitlines()[1].split()[:3] == ["1", "ada", "50.0"]
+    assert table.splitlines()[1].split()[:3] == ["1", "ada", "50"]
 
 
 def test_each_part_of_the_job_that_cells_pay_for_belongs_to_an_experiment() -> None:
