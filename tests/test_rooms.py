@@ -44,23 +44,23 @@ WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts"]
 # change that adds lines to a full room takes something away first.
 MOST_LINES = {
     "mpiwatch": 9_000,
-    "labkit": 650,  # beside the rooms
+    "labkit": 700,  # beside the rooms
     "labkit/nn": 2_000,
     "labkit/data": 1_100,
-    "labkit/reports": 400,
+    "labkit/reports": 450,
     "labkit/schedules": 1_100,
     "labkit/hosts": 750,
-    "labkit/comm": 2_900,
+    "labkit/comm": 2_950,
     "labkit/train": 4_250,
     "labkit/cluster": 3_800,
     "labkit/doctor": 600,
-    "labkit/bench": 1_400,
-    "labkit/exercises": 11_750,
+    "labkit/bench": 1_550,
+    "labkit/exercises": 11_950,
     "labkit/plots": 1_200,
     "labkit/cli": 2_350,
     "tests": 26_000,
 }
-MOST_FILES, MOST_PACKAGES = 204, 18
+MOST_FILES, MOST_PACKAGES = 200, 18
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
