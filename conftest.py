@@ -43,6 +43,7 @@ LONG = (
     "tests/test_checks.py",
     "tests/train/",
     "tests/test_make_env.py",
+    "tests/hosts/test_ssh.py",
     "tests/mpiwatch/",
     "tests/comm/",
     "tests/test_wheel.py",
