@@ -392,8 +392,8 @@ def _priors(faults: int) -> Mapping[tuple[str, ...], int]:
 def explanations(faults: int, evidence: Sequence[Words] = ()) -> dict[tuple[str, ...], float]:
     """Return the causes, or pairs of causes, that are still possible, and how probable each is.
 
-    The probabilities are Bayes's but for a common factor: a weight times one half for each word that a cause
-    may make, whether it was read or not.
+    The probabilities follow by Bayes' rule, but for a common factor: a weight times one half for each word
+    that a cause may make, whether it was read or not.
     """
     left = {causes: float(weight) for causes, weight in _priors(faults).items()}
     for name, words in dict(evidence).items():  # the last reading of an experiment counts
