@@ -376,7 +376,7 @@ def renew(world: MPI.Intracomm, names: dict[str, Any]) -> None:
     cell failed while it was made, becomes `COMM_NULL`.
     """
     global renewal_is_due  # noqa: PLW0603
-    with _without_interrupts():
+    with without_interrupts():
         objects = _objects(names)
         mine = dict(sorted(_kept(world, names, objects).items()))
         claims = {
@@ -548,7 +548,7 @@ def _receive_and_discard(comms: Sequence[Any]) -> bool:
 
 
 @contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
+def without_interrupts() -> Iterator[None]:
     """Ignore an interrupt that was meant for the cell and comes late."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -147,7 +147,7 @@ def record_cells(shell: Any, watch: Any) -> None:
         messages.balance[0] = 0
         watch.begin_cell()
 
-    def end(error: BaseException | None) -> None:
+    def note_end(error: BaseException | None) -> None:
         for name, stream in streams.items():
             if getattr(getattr(sys, name), "closed", True):
                 setattr(sys, name, stream)  # without it, no later cell could run
@@ -158,6 +158,10 @@ def record_cells(shell: Any, watch: Any) -> None:
         communicators.renewal_is_due = communicators.renewal_is_due or error is not None
         state = CellState.RETURNED if error is None else CellState.RAISED
         watch.end_cell(state, describe(error) if error else "")
+
+    def end(error: BaseException | None) -> None:
+        with communicators.without_interrupts():  # else the cell would seem to run for ever
+            note_end(error)
 
     def end_cell(result: Any) -> None:
         end(result.error_before_exec or result.error_in_exec)
