@@ -84,8 +84,9 @@ def seconds_of(limit):
 
 def option_faults(script):
     """Yield what is wrong with the #SBATCH lines."""
-    if not script.startswith("#!"):
-        yield "the first line is not `#!/bin/bash`, so sbatch refuses the script"
+    first = script.partition("\n")[0]
+    if not (first.startswith("#!") and "bash" in first):
+        yield "the first line is not `#!/bin/bash`: sbatch refuses the script, or another shell runs it"
     lines = script.splitlines()
     for line in lines[len(lines_above_commands(script)) :]:
         if line.startswith("#SBATCH"):
@@ -171,7 +172,8 @@ def _faults_of_runs(script, trial):
         (trial / "bin" / name).chmod(0o755)
     common = {**os.environ, "PATH": f"{trial / 'bin'}:{os.environ['PATH']}", "RECORD": str(record)}
     common |= {"SLEEP": str(shutil.which("sleep")), "OMP_NUM_THREADS": "", "OPENBLAS_NUM_THREADS": ""}
-    codes = random.sample(range(10, 100), 2)  # so that the script cannot know them
+    # So that the script cannot know them. The first is one that an interrupted `wait` could return, too.
+    codes = random.choice([*range(129, 138), *range(139, 160)]), random.randrange(10, 100)
     for run_folder, tasks, code in zip(("new", "old"), ("4", "3"), codes, strict=True):
         record.unlink(missing_ok=True)
         events.unlink(missing_ok=True)

@@ -86,6 +86,7 @@ def test_an_option_can_be_written_in_another_way(change: Callable[[str], str]) -
         (replaced("trap 'kill -USR1 $ranks' USR1", "trap 'true' USR1"), "did not pass it on"),
         (replaced("trap 'kill -USR1 $ranks' USR1", ""), "does not catch SIGUSR1"),
         (replaced("exit $?", "exit 0"), ", the script with 0"),
+        (replaced("while kill -0 $ranks 2>/dev/null", "while wait $ranks; [ $? -gt 128 ]"), "still runs"),
         (replaced('options[@]}" &', 'options[@]}" & exit'), "ended before mpiexec: wait for it"),
         (replaced("kill -USR1 $ranks'", "kill $ranks'"), "killed mpiexec"),
         (replaced("mpiexec", "true"), "without calling mpiexec"),
