@@ -52,6 +52,9 @@ PREDICTED_BYTES = Exercise(
         "ZeRO-1 keeps its chunks of the mean beside the whole local gradient": {"4 + chunk": "4.0"},
         "ZeRO-1 shards the state alone: the whole local gradient stays in memory": {"4 + chunk": "chunk"},
         "beside the chunks of the mean, the gradient of one layer is whole": {"chunk + layer": "chunk"},
+        "two whole layers of the gradient are only there with overlap": {
+            "chunk + layer": "chunk + 2 * layer"
+        },
         "two layers are whole: the layer in use and the next one": {"2 * layer": "layer"},
         "beside the whole layers, the rank keeps its chunks of all parameters": {
             "params = chunk + 2 * layer": "params = 2 * layer"
@@ -319,6 +322,7 @@ def fault_of_uses(uses: Sequence[dict[str, Any]], order: list[int], whole: list[
                 ahead < 1 and place + 1 < len(order)
             ),
             f"{ahead} more are gathered: start only the next one's gather": ahead > 1,
+            "the next layer's gather has been waited for: wait just before its own `use`": note["waited"],
             f"{alive} layers are in memory: keep no reference to those that have been used": alive > 2,
         }
         if found := next((fault for fault, is_there in faults.items() if is_there), None):
@@ -352,6 +356,10 @@ def gather_ahead(comm, chunks, counts, order, use):
         request.Wait()
         use(k, whole)
 """,
+        "… has been waited for": {
+            "        request.Wait()\n": "",
+            "counts[k]])": "counts[k]]).Wait()",
+        },
         "… layers are in memory": {
             "    ahead = start(order[0])": "    used = []\n    ahead = start(order[0])",
             "        use(k, params)": "        use(k, params)\n        used.append(params)",
@@ -383,7 +391,7 @@ def gather_ahead(comm, chunks, counts, order, use):
 
 QUESTIONS = {
     "07b-last-layer": "The gather of the last layer before its backward pass: it has just been dropped. "
-    "Without it, a step has one exposed gather less and less traffic. The memory does not "
+    "Without it, a step has one exposed gather fewer, and less traffic. The memory does not "
     "grow: two layers may be whole.",
     "07b-slow-link": "Whole gradients wait for the link, in the end those of nearly all layers. "
     "Let the backward pass wait as long as, say, two reduce-scatters are under way. This costs no time: the "

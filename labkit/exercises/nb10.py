@@ -428,8 +428,8 @@ QUESTIONS = {
     "10-c-only": "rejected: losses of 2b that agree with 2a as well as those of 3 do could have "
     "supported it. At iteration 20, 2a and 3 agree within 0.022 on every rank, while the ranks differ by "
     "0.78: the same seed, order and updates. 2b lies 0.12 to 0.21 below 2a on every rank. Its ranks come "
-    "in the same order, so the samples are probably the same; initial weights, learning rate, or a sum in "
-    "place of a mean may differ. At iteration 40 no pair passes the test: small differences have grown, "
+    "in the same order, so the samples are probably the same; initial weights, learning rate, or the average "
+    "itself may differ. At iteration 40 no pair passes the test: small differences have grown, "
     "so the early iteration carries the evidence.",
     "10-c-order": "supported: two set-ups in the other order, on any rank, could have rejected it. The "
     "slowest ranks take 2.50, 1.75, 1.51 and 1.40 s; rank 0 gives the same order, and ranks 1 to 3 of a "
@@ -455,7 +455,8 @@ QUESTIONS = {
     "four times the rate), give two factors near k in our runs. With other initial weights besides, they "
     "could differ. The report prints neither seeds nor updates per epoch, part a's five losses are hard "
     "to read, and 'potentially' claims little. The settings of both runs would decide; we would look "
-    "first at part b's other way to load the data.",
+    "first at part b's other way to load the data. Part a also says that it synchronises after the local "
+    "update, part b before it.",
     "10-e-time": "undecided: one run each says nothing about how times vary. Look at the last lines of "
     "our cell: if single runs of one program often differ by several percent, one pair that differs by 8 "
     "% is no evidence. Interleaved runs would decide if the interval of ring / mpi lay wholly outside "
@@ -468,7 +469,7 @@ QUESTIONS = {
     "else was tried.",
     "10-defence": "For example: it prints every rank's numbers, not only rank 0's, so that its readers "
     "can check it; it names its command and its cores. It reports that its loss rises although that "
-    "speaks against it, and writes only that the imbalance may be the reason. Its numbers show that the "
-    "averaging works: all four gradients change by the same step, and their sum shrinks. It separates the "
+    "speaks against it, and writes only that the imbalance may be the reason. Its numbers fit a "
+    "correct average: all four gradients change by the same step, and their sum shrinks. It separates the "
     "first synchronisation from the later ones.",
 }

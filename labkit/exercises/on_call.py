@@ -170,7 +170,7 @@ CAUSES = {
     "other start": _cause("a rank starts with other weights", 2, "start differ state"),
     "stale buffers": _cause("a rank keeps its old buffers", 1, "buffers state"),
     "branch": _cause("a rank leaves the job in a branch, before a collective", 2, "hang"),
-    "skipped layer": _cause("a rank skips a layer now and then", 1, "incomplete mismatch"),
+    "skipped layer": _cause("a rank skips a layer in later steps", 1, "incomplete mismatch"),
     "nan": _cause("a rank's gradient is not finite, because a sample is damaged", 2, "nan loss"),
     "tags": _cause("a rank mixes up the tags of two messages", 1, "messages mean"),
     "slow disk": _cause("a rank reads its data from a slow disk", 2, "load"),

@@ -349,6 +349,7 @@ class LayersUsed(Noted):
         complete = not any(request and np.may_share_memory(params, array) for array, request in arrays)
         ahead, alive = len(gathers) - len(self.notes["uses"]) - 1, len({id(array) for array, _ in arrays})
         note = {"k": k, "params": np.array(params), "complete": complete, "ahead": ahead, "alive": alive}
+        note["waited"] = any(request.waits for _, request in gathers[len(self.notes["uses"]) + 1 :])
         self.notes["uses"].append(note)
 
 
