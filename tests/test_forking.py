@@ -42,6 +42,19 @@ def pid_of(stand_in: subprocess.Popen[str]) -> int:
     return int(stand_in.stdout.readline())
 
 
+TOLD = (
+    "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'told\\n')); "
+    "print(os.getpid(), flush=True)\nwhile True: signal.pause()"
+)
+
+
+def tell(stand_in: subprocess.Popen[str]) -> None:
+    """Send a rank that runs TOLD a signal, through its stand-in and the process that forks."""
+    stand_in.send_signal(signal.SIGUSR1)
+    assert stand_in.stdout is not None
+    assert stand_in.stdout.readline() == "told\n"
+
+
 @pytest.mark.usefixtures("server")
 def test_a_rank_has_its_stand_in_s_files_environment_and_directory(tmp_path: Path) -> None:
     read, write = os.pipe()
@@ -67,15 +80,9 @@ def test_ranks_draw_different_numbers() -> None:
 
 @pytest.mark.usefixtures("server")
 def test_a_stand_in_passes_signals_on_and_ends_by_the_one_that_ends_its_rank() -> None:
-    code = (
-        "import os, signal; signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'told\\n')); "
-        "print(os.getpid(), flush=True)\nwhile True: signal.pause()"
-    )
-    rank = start(code)
+    rank = start(TOLD)
     pid_of(rank)
-    rank.send_signal(signal.SIGUSR1)
-    assert rank.stdout is not None
-    assert rank.stdout.readline() == "told\n"
+    tell(rank)
     rank.terminate()
     assert rank.wait(60) == -signal.SIGTERM
 
@@ -84,8 +91,9 @@ def test_a_stand_in_passes_signals_on_and_ends_by_the_one_that_ends_its_rank() -
 def test_a_rank_ends_with_its_stand_in_and_with_the_process_that_forks(
     killed: str, server: subprocess.Popen[bytes]
 ) -> None:
-    rank = start("import os, signal; print(os.getpid(), flush=True); signal.pause()")
+    rank = start(TOLD)
     pid = pid_of(rank)
+    tell(rank)  # so the stand-in knows that its rank has been forked
     assert psutil.Process(pid).ppid() == server.pid
     assert os.getsid(pid) == pid  # Linux gives each session its part of a busy machine
     (server if killed == "server" else rank).kill()
