@@ -140,9 +140,9 @@ def is_first(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def first_on_its_node() -> bool:
-    """Return whether this process is the first rank of its node, or the only process of its command."""
+    """Return whether a launcher has started this process as the first rank of its node."""
     names = "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"
-    return next((os.environ[name] for name in names if name in os.environ), "0") == "0"
+    return next((os.environ[name] for name in names if name in os.environ), None) == "0"
 
 
 def world_of_one(size: int, library: str, mpiexec: str, environment: Mapping[str, str] = os.environ) -> str:

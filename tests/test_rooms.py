@@ -55,7 +55,7 @@ MOST_LINES = {
     "labkit/cluster": 3_800,
     "labkit/doctor": 600,
     "labkit/bench": 1_550,
-    "labkit/exercises": 11_950,
+    "labkit/exercises": 12_000,
     "labkit/plots": 1_200,
     "labkit/cli": 2_350,
     "tests": 26_000,
