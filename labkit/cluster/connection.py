@@ -162,6 +162,9 @@ class Attempt:
                 if restart and not self.is_new:
                     self.end_engines()
                 infos = self.answers()
+                if not self.is_new and has_other_ids(infos):
+                    self.end_engines()
+                    infos = self.wait_for_ranks(ANSWER_S)
                 check_world(infos, self.cluster)
                 return infos, *self.install(deadline_s, strict)
             except BaseException:
@@ -384,6 +387,15 @@ def last_output(engines: EngineLauncher) -> str:
     """Return the last lines that mpiexec wrote, without the engines' log."""
     lines = [line for line in engines.get_output().splitlines() if line and "[IPEngine" not in line]
     return "\nThe last lines that mpiexec wrote:\n" + "\n".join(lines[-20:]) if lines else ""
+
+
+def has_other_ids(infos: Sequence[RankInfo]) -> bool:
+    """Return whether one MPI world's engines have other ids than their ranks.
+
+    The controller gives an engine another id if that of its rank still belongs to one that has just died.
+    """
+    ranks, everyone = [info.rank for info in infos], list(range(len(infos)))
+    return ranks != everyone == sorted(ranks) and all(info.size == len(infos) for info in infos)
 
 
 def check_world(infos: Sequence[RankInfo], cluster: ipp.Cluster) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from labkit.cluster.connection import RankInfo, has_other_ids
 from tests.cluster.shared import kernel, world
 from tests.cluster_fixtures import Kernel, World, wait_until
 from tests.conftest import thorough
@@ -108,6 +109,29 @@ def test_restart_replaces_engines_in_a_deadlock(kernel: Kernel) -> None:
     assert "3 ranks, one MPI world" in kernel.run(
         "rc = connect(3, restart=True)"
     )  # works without engines, too
+
+
+def test_engines_that_got_other_ids_than_their_ranks_are_started_again(kernel: Kernel) -> None:
+    """The controller gives an engine another id while that of its rank belongs to one that has just died."""
+    kernel.run(CONNECT.format(n=3))
+    kernel.run("%px mark = rank")
+    kernel.run(
+        "from labkit.cluster import connection\nhas_other_ids = connection.has_other_ids\n"
+        "connection.has_other_ids = lambda infos: True"  # it is asked once
+    )
+    assert "3 ranks, one MPI world" in kernel.run(CONNECT.format(n=3))
+    kernel.run("connection.has_other_ids = has_other_ids")
+    assert "NameError" in kernel.run("%px mark")
+    assert_ranks_work(kernel, 3)
+
+
+def test_other_ids_than_ranks_are_recognised() -> None:
+    def world(*ranks: int, size: int = 3) -> list[RankInfo]:
+        return [RankInfo(rank, size, 0, "", "") for rank in ranks]
+
+    assert has_other_ids(world(0, 1, 3, 2, size=4))
+    assert not has_other_ids(world(0, 1, 2))
+    assert not has_other_ids(world(0, 0, 0, size=1))
 
 
 def test_a_lost_request_is_sent_again(kernel: Kernel) -> None:
