@@ -242,22 +242,17 @@ class JobFiles:
         self.created = _creations(SHM) if LINUX else None
         self.decided = set() if has_begun else set(files_of_mpi().items())  # with paths: inodes are reused
         self.used: dict[str, Inode] = {}
-        self.undecided: set[tuple[str, Inode]] = set()  # seen once, without a process of the job that uses it
 
     def look(self, processes: Callable[[], Iterable[int]]) -> None:
-        """Note which of the files that have appeared since the last call `processes` have open or mapped.
-
-        A file that they do not use is looked at twice: it appears a moment before its maker has it open.
-        """
+        """Note which of the files that have appeared since the last call `processes` have open or mapped."""
         if self.created is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self.created, 1 << 16)
         new = dict(files_of_mpi().items() - self.decided)
-        if LINUX:
-            used = in_use(set(new.values()), processes()) if new else set()
+        if new and LINUX:
+            used = in_use(set(new.values()), processes())
             self.used |= {path: inode for path, inode in new.items() if inode in used}
-            self.decided |= self.used.items() | (new.items() & self.undecided)
-            self.undecided = new.items() - self.decided
+            self.decided |= new.items()
 
     def left(self) -> list[str]:
         """Return the job's files that still exist and that no process uses."""
@@ -334,7 +329,6 @@ def sweep_after_this_job() -> None:
 GRACE_S = 10.0  # from SIGTERM to SIGKILL, unless the caller says otherwise
 KILLED_S = 20.0  # for killed processes to be gone, on a busy machine; until then their segments are in use
 POLL_S = 0.3  # between looks, where the system reports neither new segments nor the end of processes
-SOON_S = 0.01  # to the second look at a new segment, which no process had open at the first
 QUIET_S = 3.0  # between looks where it does: an idle job costs nothing
 PR_SET_CHILD_SUBREAPER = 36  # from <sys/prctl.h>
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -441,18 +435,17 @@ def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: JobFiles)
         except OSError:
             pass  # a kernel before 5.3, or a sandbox: poll as elsewhere
         else:
-            child_ends = _child_ends()
+            child_ends, wait_s = _child_ends(), POLL_S
             poll.register(child_ends, select.POLLIN)
             if files.created is not None:
                 poll.register(files.created, select.POLLIN)
-            while True:
-                wait_s = SOON_S if files.undecided else POLL_S if files.created is None else QUIET_S
-                if {file for file, _ in poll.poll(1000 * wait_s)} - {child_ends, files.created}:
-                    return known
+                wait_s = QUIET_S
+            while not {file for file, _ in poll.poll(1000 * wait_s)} - {child_ends, files.created}:
                 with contextlib.suppress(BlockingIOError):
                     os.read(child_ends, 1 << 16)
                 files.look(using)
                 reap_orphans(command.pid)
+            return known
     while command.poll() is None and alive(pid):
         known = own_descendants() or known
         files.look(using)
