@@ -163,9 +163,8 @@ def compare(
     """Return rows and a table: of all set-ups on all ranks or, for "strong" or "weak" scaling, on 1 … p.
 
     `batch` is each rank's local batch; in strong scaling, on p ranks. `setups` names the set-ups to measure;
-    if it is empty, all are. In strong scaling, `links` are bandwidths (bit/s)
-    for which to predict it on more ranks. `report` is called with a line about the progress, often.
-    Collective.
+    if it is empty, all are. In strong scaling, `links` are bandwidths (bit/s) for which to predict it on more
+    ranks. `report` is called with a line about the progress, often. Collective.
     """
     one_node = count_hosts(comm) == 1
     place = "shm" if one_node else "hosts"
@@ -563,7 +562,7 @@ def measured_against_predicted(model: str, times: Times, place: str, links: Cost
 def predicted_rows(model: str, times: Times, bandwidths: Sequence[float], measured: CostModel) -> list[Row]:
     """Return rows of predicted images per second, against p times those that one rank was measured with.
 
-    The links have the latency that was measured here, and carry TCP's headers, too.
+    The links have the latency measured here, and carry TCP's headers as well as values.
     """
     found, alone, gamma = [], _alone(times), reduction_cost()
     for bandwidth in bandwidths:

@@ -160,7 +160,7 @@ def record_cells(shell: Any, watch: Any) -> None:
         watch.end_cell(state, describe(error) if error else "")
 
     def end(error: BaseException | None) -> None:
-        with communicators.without_interrupts():  # else the cell would seem to run for ever
+        with communicators.without_interrupts():  # else the cell would seem to run forever
             note_end(error)
 
     def end_cell(result: Any) -> None:

@@ -39,7 +39,7 @@ exit "$CODE"
 """
 # For sleep, so that a script that kills mpiexec after a minute does so before mpiexec comes to its end.
 SHORT_SLEEP = '#!/bin/bash\nexec "$SLEEP" 0.01\n'
-# Runs the script and notes that it has ended. mpiexec may then come to its end, if nothing has killed it.
+# Runs the script, notes its end, and waits up to three seconds for mpiexec's end.
 RUN = """trap : USR1
 bash "$@"
 code=$?

@@ -236,7 +236,7 @@ def _hides(one: str, other: str) -> bool:
 def can_be_told(pair: tuple[str, str]) -> bool:
     """Tell whether neither fault hides the other, and no third cause makes some findings of each of both.
 
-    `run` reports one word, so two faults that make different words there are no pair.
+    `run` reports one word, so two faults that show different words in it are never combined.
     """
     one, other = (CAUSES[cause].makes for cause in pair)
     mixed = [

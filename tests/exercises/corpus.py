@@ -20,7 +20,7 @@ from labkit.exercises.launching import Job, scratch_folder
 MOST_TEXTS = 3  # in one job on ranks: each case opens a communicator, of which about 60 can be watched
 
 
-# Right answers that differ from the reference where a check could mind.
+# Right answers that a check might refuse, because they differ from the reference.
 ALSO_RIGHT = {
     "time_pairs": (
         """
