@@ -37,49 +37,31 @@ def gzipped(data: bytes) -> bytes:
     return gzip.compress(data, compresslevel=1, mtime=0)
 
 
-def mnist_files(samples: Samples) -> dict[str, bytes]:
-    """Return MNIST's four files by name."""
-    files = {}
-    for prefix, (pixels, labels) in zip(("train", "t10k"), samples.values(), strict=True):
-        files[f"{prefix}-images-idx3-ubyte.gz"] = gzipped(idx(pixels))
-        files[f"{prefix}-labels-idx1-ubyte.gz"] = gzipped(idx(labels))
-    return files
-
-
-def cifar_members(samples: Samples) -> dict[str, bytes]:
-    """Return the files in CIFAR-10's archive; the five training files have about equal sizes."""
-    members = {}
-    for split, (pixels, labels) in samples.items():
-        rows = np.column_stack([labels[:, None], pixels.reshape(len(labels), 3072)])
-        names = ["test_batch"] if split == "test" else [f"data_batch_{k}" for k in range(1, 6)]
-        for name, chunk in zip(names, np.array_split(rows, len(names)), strict=True):
-            members[f"cifar-10-batches-bin/{name}.bin"] = chunk.tobytes()
-    return members
-
-
-def archive(members: Mapping[str, bytes]) -> bytes:
-    """Return a gzipped tar archive in the format of CIFAR-10's."""
+def archive_files(name: str, samples: Samples) -> dict[str, bytes]:
+    """Return the files of MNIST, or the archive of CIFAR-10, by name."""
+    if name == "mnist":
+        files = {}
+        for prefix, (pixels, labels) in zip(("train", "t10k"), samples.values(), strict=True):
+            files[f"{prefix}-images-idx3-ubyte.gz"] = gzipped(idx(pixels))
+            files[f"{prefix}-labels-idx1-ubyte.gz"] = gzipped(idx(labels))
+        return files
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for name, data in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return gzipped(out.getvalue())
+        for split, (pixels, labels) in samples.items():
+            rows = np.column_stack([labels[:, None], pixels.reshape(len(labels), 3072)])
+            names = ["test_batch"] if split == "test" else [f"data_batch_{k}" for k in range(1, 6)]
+            for file, chunk in zip(names, np.array_split(rows, len(names)), strict=True):
+                member = tarfile.TarInfo(f"cifar-10-batches-bin/{file}.bin")
+                member.size = chunk.nbytes
+                tar.addfile(member, io.BytesIO(chunk.tobytes()))
+    return {"cifar-10-binary.tar.gz": gzipped(out.getvalue())}
 
 
-def archive_files(name: str, samples: Samples) -> dict[str, bytes]:
-    if name == "mnist":
-        return mnist_files(samples)
-    return {"cifar-10-binary.tar.gz": archive(cifar_members(samples))}
-
-
-def source_for(name: str, samples: Samples, files: Mapping[str, bytes], *mirrors: str) -> Source:
-    """Return the source of such files: the original's, but with their checksums, sizes and addresses."""
+def source_for(name: str, files: Mapping[str, bytes], *mirrors: str) -> Source:
+    """Return the source of such files: the original's, but with their checksums and addresses."""
     return replace(
         SOURCES[name],
         files={file: hashlib.sha256(data).hexdigest() for file, data in files.items()},
-        samples={split: len(labels) for split, (_, labels) in samples.items()},
         mirrors=mirrors or ("http://127.0.0.1:9/",),  # nothing listens on the discard port
     )
 

@@ -33,7 +33,7 @@ def made_set(
     try:
         with (
             mock.patch.dict(os.environ, LABKIT_DATA=cache),
-            mock.patch.dict(data.SOURCES, {name: source_for(name, parts, files)}),
+            mock.patch.dict(data.SOURCES, {name: source_for(name, files)}),
         ):
             yield parts
     finally:

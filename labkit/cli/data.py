@@ -38,13 +38,13 @@ def fetch(names: tuple[str, ...]) -> None:
     An interrupted download is resumed. Files that you copied into the cache yourself are used if they are the
     originals: run this command after copying to check them.
     """
-    from labkit.data import FetchError, FormatError
+    from labkit.data import FetchError
     from labkit.data import fetch as download
 
     for name in names:
         try:
             click.echo(f"{name} is in {download(name)}")
-        except (FetchError, FormatError) as error:
+        except FetchError as error:
             raise click.ClickException(str(error)) from None
         except OSError as error:
             raise click.ClickException(f"cannot write to the cache: {error}") from None

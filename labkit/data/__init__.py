@@ -13,7 +13,6 @@ from labkit.data.datasets import (
     open_dataset,
 )
 from labkit.data.fetching import SOURCES, FetchError, Source, cache, fetch, is_cached
-from labkit.data.formats import FormatError
 from labkit.data.shards import (
     SCHEMES,
     Scheme,

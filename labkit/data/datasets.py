@@ -5,16 +5,16 @@ from __future__ import annotations
 import gzip
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from labkit.data.fetching import SOURCES, FetchError, fetch, folder, is_cached
-from labkit.data.formats import RowFile, read_rows
+from labkit.data.fetching import SOURCES, SPLITS, FetchError, fetch, is_cached, split_files
 
 Shape = tuple[int, ...]
+AT_A_TIME = 256  # images read at a time: small compared with a shard
 
 
 def check_shape(name: str, shape: Shape | None, image: Shape) -> Shape:
@@ -69,7 +69,7 @@ class FileDataset:
     Shape: labels (n,), int64.
     """
 
-    files: Sequence[RowFile]
+    images: Path
     labels: np.ndarray
     image: Shape
     shape: Shape
@@ -78,37 +78,40 @@ class FileDataset:
         return len(self.labels)
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the images and labels of these samples; keep nothing else of the files in memory.
+        """Return the images and labels of these samples; keep nothing else of the file in memory.
 
         Shapes: indices (k,), in any order; x (k, *shape), float32 scaled from 0 … 255 to 0 … 1; y (k,),
         int64. Raise IndexError for an index out of range.
         """
-        indices = np.asarray(indices)
+        y, order = self.labels[indices], np.argsort(indices)
         x = np.empty((len(indices), *self.shape), np.float32)
-        pixels = int(np.prod(self.image))
-        for positions, block in read_rows(self.files, indices):
-            x[positions] = scaled(block[:, -pixels:], self.image, self.shape)
-        return x, self.labels[indices]
+        for start in range(0, len(indices), AT_A_TIME):
+            some = order[start : start + AT_A_TIME]
+            # A map for each part: the pages that it has read count as this process's memory while it is open.
+            pixels = np.memmap(self.images, np.uint8, "r").reshape(-1, math.prod(self.image))
+            x[some] = scaled(pixels[indices[some]], self.image, self.shape)
+            del pixels
+        return x, y
 
 
 def open_dataset(name: str, split: str = "train", shape: Shape | None = None) -> FileDataset:
     """Open a split ("train", "test") of "mnist" or "cifar10" after `fetch` or `labkit.comm.fetch`.
 
     Read all labels now; `take` reads images. `shape` is that of one image, as in `load`; flat if None. Raise
-    FetchError if the data set is not in the cache, FormatError if a file is damaged.
+    FetchError if the data set is not in the cache.
     """
     if name not in SOURCES:
         raise ValueError(f"no data set {name!r} in files; available: {', '.join(SOURCES)}")
-    source = SOURCES[name]
-    if split not in source.samples:
-        raise ValueError(f"data set {name!r} has no split {split!r}; available: {', '.join(source.samples)}")
-    shape = check_shape(name, shape, source.image)
+    if split not in SPLITS:
+        raise ValueError(f"data set {name!r} has no split {split!r}; available: {', '.join(SPLITS)}")
+    image = SOURCES[name].image
+    shape = check_shape(name, shape, image)
     if not is_cached(name):
         raise FetchError(
             f"the data set {name!r} is not in the cache; fetch it with: labkit data fetch {name}"
         )
-    files, labels = source.read_split(folder(name), split)
-    return FileDataset(files, labels.astype(np.int64), source.image, shape)
+    images, labels = split_files(name, split)
+    return FileDataset(images, np.fromfile(labels, np.uint8).astype(np.int64), image, shape)
 
 
 DIGITS = Path(__file__).with_name("digits.csv.gz")  # its source and licence: digits.txt
@@ -229,7 +232,7 @@ def cifar10(shape: Shape | None = None) -> Dataset:
 def _from_files(name: str, shape: Shape | None) -> Dataset:
     check_shape(name, shape, SOURCES[name].image)  # before a long download
     fetch(name)
-    splits = [open_dataset(name, split, shape) for split in ("train", "test")]
+    splits = [open_dataset(name, split, shape) for split in SPLITS]
     (x, y), (x_test, y_test) = (split.take(np.arange(len(split))) for split in splits)
     return Dataset(name, x, y, x_test, y_test)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from time import monotonic
 
 import requests
 from tqdm.auto import tqdm
@@ -16,20 +15,18 @@ from urllib3.exceptions import HTTPError
 
 BLOCK = 1 << 16
 TIMEOUTS_S = (10, 30)  # for the connection; for the next bytes
-# With a server that sends less, in WITHIN_S or in each of CONNECTIONS in a row, a download would take days.
-LEAST_BYTES, WITHIN_S, CONNECTIONS = 1 << 16, 60.0, 5
+LEAST_BYTES = 1 << 14  # that a connection has to deliver: otherwise a download could take days
 PARTIAL, UNSATISFIABLE = 206, 416
 
 
 def download(url: str, part: Path) -> None:
     """Download `url` completely to the file `part`, which may hold the first bytes already.
 
-    Reconnect as long as the connections deliver something. Raise requests.RequestException if a connection
-    delivers nothing, CONNECTIONS in a row deliver fewer than LEAST_BYTES each, or one delivers fewer in
-    WITHIN_S; `part` is kept for the next attempt.
+    Reconnect after each connection that has delivered at least LEAST_BYTES. Raise requests.RequestException
+    if one has delivered less; `part` is kept for the next attempt.
     """
     with tqdm(desc=Path(url).name, unit="B", unit_scale=True, delay=0.5) as bar:
-        complete, few = False, 0
+        complete = False
         while not complete:
             before, reason = _size(part), "the connection ended too early"
             try:
@@ -41,13 +38,8 @@ def download(url: str, part: Path) -> None:
             except requests.ConnectionError:
                 reason = "no connection"
             arrived = _size(part) - before
-            few = few + 1 if arrived < LEAST_BYTES else 0
-            if not complete and arrived <= 0:
-                raise requests.ConnectionError(reason)
-            if not complete and few == CONNECTIONS:
-                raise requests.RequestException(
-                    f"{few} connections in a row ended too early, the last one after {arrived} bytes"
-                )
+            if not complete and arrived < LEAST_BYTES:
+                raise requests.ConnectionError(f"{reason}, after {max(0, arrived)} bytes")
 
 
 def _size(part: Path) -> int:
@@ -73,18 +65,10 @@ def _resume(url: str, part: Path, bar: tqdm) -> bool:
             raise requests.HTTPError(f"requested bytes from {received} on, got {content_range!r} from {url}")
         length = response.headers.get("Content-Length")
         bar.total, bar.n = received + int(length) if length is not None else None, received
-        arrived, since = 0, monotonic()
         with part.open("ab" if received else "wb") as file:
             # read1 (urllib3 2) does not wait until a whole block has arrived.
             read = getattr(response.raw, "read1", response.raw.read)
             while block := read(BLOCK, decode_content=False):
                 file.write(block)
                 bar.update(len(block))
-                arrived += len(block)
-                if arrived >= LEAST_BYTES:
-                    arrived, since = 0, monotonic()
-                elif monotonic() - since > WITHIN_S:
-                    raise requests.RequestException(
-                        f"only {arrived} bytes came in {WITHIN_S:g} s; the partial file is kept for next time"
-                    )
     return bar.total is None or _size(part) == bar.total

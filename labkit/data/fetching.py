@@ -1,22 +1,27 @@
-"""The large data sets: their sources, the cache folder, and what is in it."""
+"""The large data sets: their sources, the cache folder, and what is in it.
+
+Only files with the SHA-256 of the originals are unpacked, so nothing else checks their contents.
+"""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from platformdirs import user_cache_path
 
-from labkit.data import formats
-from labkit.data.formats import FormatError, RowFile
 from labkit.files import atomic_write, taking_turns
 
 CACHE = "LABKIT_DATA"  # environment variable with the path of another cache folder
+SPLITS = "train", "test"
+Block = tuple[np.ndarray, np.ndarray]  # pixels (k, channels·height·width) and labels (k,), uint8
 
 
 class FetchError(OSError):
@@ -28,18 +33,40 @@ class Source:
     """A data set that has to be fetched.
 
     `files` maps file names to the SHA-256 of the originals. Each address in `mirrors` holds all files; the
-    first is tried first. `samples` maps splits to numbers of samples. `image` is (channels, height, width).
-    `unpack` and `read_split` belong to the format (see labkit.data.formats). In each row of a file, the image
-    comes last.
+    first is tried first. `image` is (channels, height, width). `blocks` yields the samples of a split from
+    the originals in a folder, some at a time.
     """
 
     description: str
     files: Mapping[str, str]
     mirrors: tuple[str, ...]
-    samples: Mapping[str, int]
     image: tuple[int, int, int]
-    unpack: Callable[[Path], list[Path]]
-    read_split: Callable[[Path, str], tuple[list[RowFile], np.ndarray]]
+    blocks: Callable[[Path, str], Iterator[Block]]
+
+
+def mnist_blocks(folder: Path, split: str) -> Iterator[Block]:
+    """Read two gzipped IDX files: a magic number, the size of each dimension (4 bytes each), the values."""
+    prefix = folder / {"train": "train", "test": "t10k"}[split]
+    with (
+        gzip.open(f"{prefix}-images-idx3-ubyte.gz") as images,
+        gzip.open(f"{prefix}-labels-idx1-ubyte.gz") as labels,
+    ):
+        images.read(16)
+        labels.read(8)
+        while pixels := images.read(1000 * 28 * 28):
+            rows = np.frombuffer(pixels, np.uint8).reshape(-1, 28 * 28)
+            yield rows, np.frombuffer(labels.read(1000), np.uint8)
+
+
+def cifar10_blocks(folder: Path, split: str) -> Iterator[Block]:
+    """Read the files of a gzipped tar archive; each row of them is a label and the image's 3,072 values."""
+    names = ["test_batch"] if split == "test" else [f"data_batch_{k}" for k in range(1, 6)]
+    with tarfile.open(folder / "cifar-10-binary.tar.gz") as archive:
+        for name in names:
+            member = archive.extractfile(f"cifar-10-batches-bin/{name}.bin")
+            assert member is not None
+            rows = np.frombuffer(member.read(), np.uint8).reshape(-1, 1 + 3 * 32 * 32)
+            yield rows[:, 1:], rows[:, 0]
 
 
 SOURCES: dict[str, Source] = {
@@ -55,19 +82,15 @@ SOURCES: dict[str, Source] = {
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
         ),
-        samples={"train": 60_000, "test": 10_000},
-        image=(1, formats.SIDE, formats.SIDE),
-        unpack=formats.unpack_mnist,
-        read_split=formats.read_mnist_split,
+        image=(1, 28, 28),
+        blocks=mnist_blocks,
     ),
     "cifar10": Source(
         description="60,000 colour photographs of ten classes, 3×32×32",
-        files={formats.ARCHIVE: "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+        files={"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
         mirrors=("https://www.cs.toronto.edu/~kriz/",),
-        samples={"train": 50_000, "test": 10_000},
         image=(3, 32, 32),
-        unpack=formats.unpack_cifar,
-        read_split=formats.read_cifar_split,
+        blocks=cifar10_blocks,
     ),
 }
 
@@ -84,7 +107,7 @@ def folder(name: str) -> Path:
     return cache() / name
 
 
-RECORD = "unpacked.json"  # written last: if it exists, the unpacked files are complete
+RECORD = "splits.json"  # written last: if it exists, the unpacked files are complete
 
 
 def fetch(name: str) -> Path:
@@ -94,7 +117,7 @@ def fetch(name: str) -> Path:
     the folder by hand are accepted, too; all must have the SHA-256 of the originals. Processes that fetch the
     same data set take turns. If the cache already holds it, a read-only cache suffices.
 
-    Raise FetchError, which says what to do, if a file cannot be downloaded; FormatError if a file is damaged.
+    Raise FetchError, which says what to do, if a file cannot be downloaded.
     """
     source, place = SOURCES[name], folder(name)
     if _is_unpacked(place, source):
@@ -106,7 +129,7 @@ def fetch(name: str) -> Path:
             (place / RECORD).unlink(missing_ok=True)
             for file in source.files:
                 _ensure_original(name, file)
-            _unpack(place, source)
+            _unpack(name)
     return place
 
 
@@ -158,15 +181,22 @@ def _what_to_do(name: str, file: str, reasons: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _unpack(place: Path, source: Source) -> None:
-    """Unpack the original files, check their format and the numbers of samples, and write the record."""
-    files = source.unpack(place)
-    for split, expected in source.samples.items():
-        rows, labels = source.read_split(place, split)
-        if len(labels) != expected:
-            raise FormatError(rows[-1].path, 0, f"{expected} samples for {split} in total", str(len(labels)))
-    unpacked = {file.name: _sha256(file) for file in files}
-    with atomic_write(place / RECORD) as out:
+def split_files(name: str, split: str) -> tuple[Path, Path]:
+    """Return the files with the images and with the labels of a split, one after the other, as bytes."""
+    return folder(name) / f"{split}.images", folder(name) / f"{split}.labels"
+
+
+def _unpack(name: str) -> None:
+    """Write the files of each split and, last, the record of their checksums."""
+    source, unpacked = SOURCES[name], dict[str, str]()
+    for split in SPLITS:
+        paths = split_files(name, split)
+        with paths[0].open("wb") as images, paths[1].open("wb") as labels:
+            for pixels, numbers in source.blocks(folder(name), split):
+                images.write(pixels.tobytes())
+                labels.write(numbers.tobytes())
+        unpacked |= {path.name: _sha256(path) for path in paths}
+    with atomic_write(folder(name) / RECORD) as out:
         out.write(json.dumps({"from": dict(source.files), "unpacked": unpacked}, indent=2).encode() + b"\n")
 
 

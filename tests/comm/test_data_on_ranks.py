@@ -19,7 +19,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts = random_samples("mnist", 60_000, 10_000)
     files = archive_files("mnist", parts)
     write_files(cache / "mnist", files)
-    (cache / "mnist" / "sums.json").write_text(json.dumps(dict(source_for("mnist", parts, files).files)))
+    (cache / "mnist" / "sums.json").write_text(json.dumps(dict(source_for("mnist", files).files)))
     return cache
 
 

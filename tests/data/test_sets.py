@@ -10,6 +10,7 @@ import pytest
 
 from labkit import data
 from labkit.data import Augmentation, datasets
+from tests.made_sets import archive_files, random_samples, source_for, write_files
 
 # Of the table in uint8: 64 pixels and the digit per row. From scikit-learn 1.9.1:
 # x, y = load_digits(return_X_y=True); np.column_stack([x, y]).astype(np.uint8)
@@ -95,6 +96,45 @@ def centre(image: np.ndarray, axis: int) -> float:
 def test_unknown_shapes_splits_and_names_are_refused(call, arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("mnist", [None, (784,), (1, 28, 28), (1, 32, 32), (3, 32, 32)]),
+        ("cifar10", [None, (3072,), (3, 32, 32)]),
+    ],
+)
+def test_the_files_of_a_data_set_are_read_as_written_in_any_order(
+    name: str, shapes: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = random_samples(name, 23, 7)
+    files = archive_files(name, samples)
+    monkeypatch.setattr(datasets, "AT_A_TIME", 5)  # images, of 23
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    monkeypatch.setitem(data.SOURCES, name, source_for(name, files))
+    write_files(tmp_path / name, files)
+    for shape in shapes:
+        got = data.load(name, shape)
+        assert got.name == name and got.labelled and got.outputs == 10
+        for split, x, y in (("train", got.x_train, got.y_train), ("test", got.x_test, got.y_test)):
+            pixels, labels = samples[split]
+            expected = pixels.astype(np.float32) / np.float32(255)
+            if shape is None or len(shape) == 1:
+                expected = expected.reshape(len(labels), -1)
+            elif name == "mnist":  # grey: an edge of zeros, and channels alike
+                edge = (shape[1] - 28) // 2
+                expected = np.pad(expected, ((0, 0), (edge, edge), (edge, edge)))[:, None]
+                expected = np.repeat(expected, shape[0], axis=1)
+            np.testing.assert_array_equal(x, expected)
+            assert x.dtype == np.float32 and y.dtype == np.int64
+            assert y.tolist() == labels.tolist()
+            wanted = np.random.default_rng(0).integers(0, len(labels), 12)
+            some_x, some_y = data.open_dataset(name, split, shape).take(wanted)
+            np.testing.assert_array_equal(some_x, x[wanted])
+            np.testing.assert_array_equal(some_y, y[wanted])
+    with pytest.raises(IndexError, match="23"):
+        data.open_dataset(name).take(np.array([0, 23]))
 
 
 IMAGES = np.random.default_rng(3).uniform(0.1, 1, (40, 2, 5, 6)).astype(np.float32)
