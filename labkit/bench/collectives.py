@@ -21,8 +21,8 @@ import socket
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -35,7 +35,7 @@ from labkit.bench.rows import table as table_of
 from labkit.comm import ALGORITHMS, choose, run, shared_array, tags
 from labkit.comm.auto import refit_costs
 from labkit.comm.timing import ITEM, Allreduce, Report, Sum, Times, count_hosts, measure, print_progress
-from labkit.schedules import ALLREDUCE, FittedModel, Measurement, fit_cost_model, hierarchical
+from labkit.schedules import ALLREDUCE, FittedModel, Measurement, Schedule, fit_cost_model, hierarchical
 
 SIZES = tuple(4**k for k in range(1, 14))  # 4 B … 64 MiB
 BASELINES = "mpi-allreduce", "gloo", "hand-written"
@@ -264,34 +264,30 @@ def held_out(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(sorted(sizes)[-2:0:-2]))
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Cost models fitted without the sizes `held_out`, and the times (s) that they predict."""
+class Prediction(NamedTuple):
+    """Cost models fitted to each of the schedules, and to all together, without the sizes `held_out`."""
 
-    p: int
+    schedules: dict[str, Schedule]
     fits: dict[str, FittedModel]
     together: FittedModel
     held_out: tuple[int, ...]
-    predicted: Times
 
-    def curves(self) -> tuple[list[int], dict[str, list[float]]]:
-        """Return closely spaced sizes over the measured range, and each schedule's predicted times (s)."""
-        ends = np.geomspace(min(self.predicted), max(self.predicted), POINTS)
-        sizes = np.unique(ends.astype(int) // ITEM * ITEM).tolist()
-        schedules = {name: make(self.p) for name, make in ALLREDUCE.items()}
+    def curves(self, smallest: int, largest: int) -> tuple[list[int], dict[str, list[float]]]:
+        """Return closely spaced sizes between two, and each schedule's predicted times (s)."""
+        sizes = np.unique(np.geomspace(smallest, largest, POINTS).astype(int) // ITEM * ITEM).tolist()
         return sizes, {
-            name: [self.fits[name].predict(schedule, size) for size in sizes]
-            for name, schedule in schedules.items()
+            name: [fit.predict(self.schedules[name], size) for size in sizes]
+            for name, fit in self.fits.items()
         }
 
     def __str__(self) -> str:
-        width = max(map(len, self.fits))
-        lines = [f"{name:{width}}  {', '.join(str(fit).splitlines())}" for name, fit in self.fits.items()]
-        return "\n".join([*lines, f"{'all':{width}}  {', '.join(str(self.together).splitlines())}"])
+        fits = {**self.fits, "all": self.together}
+        width = max(map(len, fits))
+        return "\n".join(f"{name:{width}}  {', '.join(str(fit).splitlines())}" for name, fit in fits.items())
 
 
 def predict(times: Times, p: int) -> Prediction | None:
-    """Fit cost models to the schedules' times and predict the held-out sizes.
+    """Fit cost models to the schedules' times at all sizes but the held-out ones.
 
     Return None if there is nothing to predict: with one rank, or with fewer than three sizes.
     """
@@ -304,12 +300,8 @@ def predict(times: Times, p: int) -> Prediction | None:
         for name, schedule in schedules.items()
     }
     fits = {name: fit_cost_model(measured) for name, measured in seen.items()}
-    predicted = {
-        size: {name: fits[name].predict(schedule, size) for name, schedule in schedules.items()}
-        for size in times
-    }
     together = fit_cost_model(point for measured in seen.values() for point in measured)
-    return Prediction(p, fits, together, held, predicted)
+    return Prediction(schedules, fits, together, held)
 
 
 def model_rows(times: Times, prediction: Prediction, place: str) -> list[Row]:
@@ -318,7 +310,8 @@ def model_rows(times: Times, prediction: Prediction, place: str) -> list[Row]:
     for size in prediction.held_out:
         if size < SMALLEST:
             continue
-        for name, predicted in prediction.predicted[size].items():
+        for name, fit in prediction.fits.items():
+            predicted = fit.predict(prediction.schedules[name], size)
             measured = times[size][name]
             shown = {name: 1e3 * measured, "predicted": 1e3 * predicted}
             found += rows_of(f"model/{name}/{units.format_size(size)}/{place}", shown, "ms")

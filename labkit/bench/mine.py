@@ -88,7 +88,7 @@ def measure(
         if all_reduce is not None:
             name = DDP if comm.size > 1 else TORCH_ALONE
             case = Case(name, comm.size, comm.size * batch)
-            ddp = Torch(model, comm, [case]).run(case, (inputs, y), [slice(batch)], lambda: None)
+            ddp = Torch(model, comm, [case]).run(case, (inputs, y), [slice(batch)])
 
             def pytorchs() -> Iterator[None]:
                 ddp()

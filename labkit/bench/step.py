@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,7 @@ from labkit.children import run_child
 from labkit.nn import MODELS, SGD, Model
 from labkit.nn.image_layers import Conv2D
 from labkit.nn.layers import Dense
+from labkit.units import MIB
 
 Product = tuple[int, int, int, int]  # number of products, rows, inner, columns
 
@@ -111,5 +113,18 @@ def peak(side: str, name: str, batch: int) -> float:
 
     `side` is "labkit" or "pytorch". Raise ChildError if the process fails or does not end.
     """
-    command = [sys.executable, "-m", "labkit.bench.memory", side, name, str(batch)]
+    command = [sys.executable, "-m", __name__, side, name, str(batch)]
     return float(run_child(command, deadline_s=PEAK_DEADLINE_S).stdout)
+
+
+def print_peak(side: str, name: str, batch: int) -> None:
+    """Take a few steps in this process, and print its peak memory (MiB)."""
+    step = labkit_step(name, batch) if side == "labkit" else pytorch_step(name, batch, threads=1)
+    for _ in range(3):  # the first steps still allocate
+        step()
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes, of ru_maxrss
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / MIB)
+
+
+if __name__ == "__main__":
+    print_peak(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -14,13 +14,11 @@ by the ring, and PyTorch's FSDP2, which shards each convolutional and dense laye
 
 from __future__ import annotations
 
-import socket
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, cast
 
@@ -28,7 +26,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.bench.collectives import FRAME, TIMEOUT, gloo
-from labkit.bench.pytorch import LR, MOMENTUM, WEIGHT_DECAY, has_fsdp2, pytorch_model
+from labkit.bench.pytorch import LR, MOMENTUM, WEIGHT_DECAY, pytorch_model
 from labkit.bench.rows import Row, interleaved, rows_of, table
 from labkit.bench.step import batch_for
 from labkit.comm import ALGORITHMS, raise_together, sleeping_barrier
@@ -50,7 +48,6 @@ OVERLAP_HALVING = "overlap/halving-doubling"  # predicted only
 DDP_HOOK = "ddp-hook/ring"  # DDP that averages by the lab's ring
 FSDP2 = "fsdp2"
 
-IN_REPORT = {ALONE: "1", ROOT: "2a", ALLREDUCE: "2b", OVERLAP: "3", DDP: "3"}
 BY_PYTORCH = DDP, DDP_HOOK, DDP_NO_OVERLAP, DDP_NO_SYNC, FSDP2, TORCH_ALONE
 AGAINST = {ALONE: (TORCH_ALONE,), ZERO_3: (FSDP2, OVERLAP)}
 
@@ -68,6 +65,10 @@ class Case(NamedTuple):
         return f"{self.p}x{self.batch // self.p}"
 
 
+EXPLANATION = """\
+The parts of an iteration: compute, wait (for the slowest rank), exposed (communication that the backward pass
+does not hide; with overlap and DDP, waiting is part of it) and rest. The communication that overlap hides is
+compared with all communication and, where it is known, with what the backward pass can hide."""
 # Predictions: the most ranks, and the sizes (bytes) by which the links are measured, each for so long (s).
 MOST_RANKS, LINK_SIZES, LINK_S = 256, (KIB, 16 * MIB), 2.0
 STEPS = {"vgg11": 3, "lenet5": 21, "mlp": 21}  # of a turn; the first is not measured
@@ -125,9 +126,24 @@ class Time:
         )
 
 
-def without_overlap(one_node: bool) -> str:
-    """Return the set-up that averages with the algorithm of OVERLAP, but after the backward pass."""
-    return SHARED_MEMORY if one_node else RING
+def our_setups(one_node: bool) -> dict[str, dict[str, Any]]:
+    """Return our set-ups on several ranks, with the options of `train` that make each.
+
+    The third averages with the algorithm of OVERLAP, but after the backward pass.
+    """
+    after = SHARED_MEMORY if one_node else RING
+    return {
+        ROOT: {"algorithm": ALGORITHMS[ROOT]},
+        ALLREDUCE: {"algorithm": ALGORITHMS["mpi"]},
+        after: {"algorithm": ALGORITHMS[after]},
+        OVERLAP: {"algorithm": ALGORITHMS[after], "buckets": Buckets()},
+        ZERO_3: {"algorithm": ALGORITHMS[RING], "shard_state": "parameters"},
+        NO_AVERAGING: {"algorithm": _no_averaging},
+    }
+
+
+def _no_averaging(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
+    """Leave the gradient as it is."""
 
 
 def cases_of(p: int, batch: int, scaling: str | None, *, one_node: bool, pytorch: bool) -> list[Case]:
@@ -136,12 +152,10 @@ def cases_of(p: int, batch: int, scaling: str | None, *, one_node: bool, pytorch
     For `scaling`, return some set-ups on 1 … p ranks instead: "strong" divides a global batch of p · `batch`
     among the ranks; with "weak", each rank has a local batch of `batch`.
     """
-    after = without_overlap(one_node)
+    names = [*our_setups(one_node), DDP, DDP_HOOK, DDP_NO_OVERLAP, DDP_NO_SYNC, FSDP2]
     if scaling:
-        names = [ALLREDUCE, after, OVERLAP, NO_AVERAGING, DDP]
-    else:
-        names = [ROOT, ALLREDUCE, after, OVERLAP, ZERO_3, NO_AVERAGING]
-        names += [DDP, DDP_HOOK, DDP_NO_OVERLAP, DDP_NO_SYNC, FSDP2]
+        left_out = ROOT, ZERO_3, DDP_HOOK, DDP_NO_OVERLAP, DDP_NO_SYNC, FSDP2
+        names = [name for name in names if name not in left_out]
     alone = 1 if scaling == "weak" else p  # local batches that one rank takes by itself
     found = [Case(name, 1, alone * batch) for name in (ALONE, TORCH_ALONE)]
     for ranks in range(2 if scaling else max(2, p), p + 1):
@@ -160,7 +174,7 @@ def compare(
     rounds: int,
     report: Report,
 ) -> tuple[list[Row], str]:
-    """Return rows and a table: of all set-ups on all ranks or, for "strong" or "weak" scaling, on 1 … p.
+    """Return rows and a text: of all set-ups on all ranks or, for "strong" or "weak" scaling, on 1 … p.
 
     `batch` is each rank's local batch; in strong scaling, on p ranks. `setups` names the set-ups to measure;
     if it is empty, all are. In strong scaling, `links` are bandwidths (bit/s) for which to predict it on more
@@ -169,10 +183,7 @@ def compare(
     one_node = count_hosts(comm) == 1
     place = "shm" if one_node else "hosts"
     with gloo(comm) as all_reduce:
-        pytorch = all_reduce is not None
-        cases = cases_of(comm.size, batch, scaling, one_node=one_node, pytorch=pytorch)
-        if pytorch and not has_fsdp2():
-            cases = [case for case in cases if case.setup != FSDP2]
+        cases = cases_of(comm.size, batch, scaling, one_node=one_node, pytorch=all_reduce is not None)
         names = list(dict.fromkeys(case.setup for case in cases))
         unknown = sorted({*setups} - {*names})
         raise_together(
@@ -182,25 +193,25 @@ def compare(
         if links:
             cases += [Case(OVERLAP, 1, comm.size * batch // p) for p in ranks_of(comm.size * batch)]
         times = measure(comm, model, cases, rounds, report, one_node=one_node)
-    machines = dict(comm.allgather((machine(), cores())))
-    limit = core_limit(sorted({case.p for case in cases}), sum(machines.values()))
+    if not scaling:
+        found, text = setup_rows(model, times, place), EXPLANATION
+    else:
+        found, text = scaling_rows(model, times, place, scaling), "The ratio is the efficiency."
+        if one_node and (few := cores()) < comm.size:
+            text += f" The ranks share {few} cores: on {comm.size} ranks it is at most {few / comm.size:.2f}."
     if links:
         measured = measure_links(comm, report)
-        found = scaling_rows(model, times, place, "strong")
         if not one_node:  # where the model is of messages, but overlap sends none
             found += measured_against_predicted(model, times, place, measured)
         found += predicted_rows(model, times, links, measured)
         alpha, beta = 1e6 * measured.alpha, 1e9 * measured.beta
-        message = f"A message on these links: {alpha:.3g} µs + {beta:.3g} ns per byte"
-        return found, f"{scaling_table(times)}{limit}\n{message}\n\n{table(found)}"
-    if scaling:
-        return scaling_rows(model, times, place, scaling), f"{scaling_table(times)}{limit}"
-    return setup_rows(model, times, place), f"{setup_table(times)}{limit}"
+        text += f"\nA message on these links: {alpha:.3g} µs + {beta:.3g} ns per byte"
+    return found, f"{table(found)}\n{text}"
 
 
 def measure(
     comm: MPI.Intracomm,
-    model: str,
+    name: str,
     cases: Sequence[Case],
     rounds: int,
     report: Report,
@@ -208,17 +219,33 @@ def measure(
     one_node: bool,
 ) -> dict[Case, Time]:
     """Return the median time of every case, the same on all ranks. Collective."""
+    comms = {}
+    for p in sorted({case.p for case in cases}):
+        comms[p] = cast(MPI.Intracomm, comm.Split(0 if comm.rank < p else MPI.UNDEFINED, comm.rank))
+    by_pytorch = [case for case in cases if case.setup in BY_PYTORCH]
+    torch = Torch(name, comm, by_pytorch) if by_pytorch else None
+    model, runs = MODELS[name](), dict[Case, Run]()
+    options = {ALONE: {"algorithm": ALGORITHMS["mpi"]}, **our_setups(one_node)}
+    for case in cases:
+        if comm.rank < case.p:
+            n = STEPS[name] * case.batch
+            samples = batch_for(model, len(range(comm.rank, n, case.p)))
+            if torch and case.setup in BY_PYTORCH:
+                runs[case] = torch.run(case, samples, local_batches(n, case.batch, comm.rank, case.p))
+            else:
+                runs[case] = our_run(comms[case.p], model, case, samples, options[case.setup])
     turns: dict[Case, list[Time]] = {case: [] for case in cases}
-    turn = ""
-    with _runs(comm, model, cases, lambda: report(turn), one_node) as runs:
-        for number in range(rounds):
-            for case in reversed(cases) if number % 2 else cases:
-                turn = f"round {number + 1} of {rounds}: {case.setup}, {case.size}"
-                sleeping_barrier(comm)
-                own = Time.of(runs[case]()) if case in runs else None
-                sleeping_barrier(comm)
-                times = [time for time in comm.allgather(own) if time]
-                turns[case].append(max(times, key=lambda time: time.iteration))
+    for number in range(rounds):
+        for case in reversed(cases) if number % 2 else cases:
+            report(f"round {number + 1} of {rounds}: {case.setup}, {case.size}")
+            sleeping_barrier(comm)
+            own = Time.of(runs[case]()) if case in runs else None
+            sleeping_barrier(comm)
+            times = [time for time in comm.allgather(own) if time]
+            turns[case].append(max(times, key=lambda time: time.iteration))
+    for each in comms.values():
+        if each:
+            each.Free()
     return {case: median(times) for case, times in turns.items()}
 
 
@@ -227,104 +254,36 @@ def median(times: Sequence[Time]) -> Time:
     return sorted(times, key=lambda time: time.iteration)[(len(times) - 1) // 2]
 
 
-def machine() -> str:
-    """Return what only processes on the same machine have in common; hosts of `labkit hosts` share one."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:  # not Linux
-        return socket.gethostname()
-
-
-@contextmanager
-def _runs(
-    comm: MPI.Intracomm, name: str, cases: Sequence[Case], report: Callable[[], None], one_node: bool
-) -> Iterator[Mapping[Case, Run]]:
-    """Yield what this rank runs for each case that needs it. Collective."""
-    model, found = MODELS[name](), {}
-    comms = {}
-    for p in sorted({case.p for case in cases}):
-        comms[p] = cast(MPI.Intracomm, comm.Split(0 if comm.rank < p else MPI.UNDEFINED, comm.rank))
-    by_pytorch = [case for case in cases if case.setup in BY_PYTORCH]
-    torch = Torch(name, comm, by_pytorch) if by_pytorch else None
-    for case in cases:
-        if comm.rank >= case.p:
-            continue
-        n = STEPS[name] * case.batch
-        samples = batch_for(model, len(range(comm.rank, n, case.p)))
-        if torch and case.setup in BY_PYTORCH:
-            found[case] = torch.run(case, samples, local_batches(n, case.batch, comm.rank, case.p), report)
-        else:
-            found[case] = our_run(comms[case.p], model, case, samples, report, one_node=one_node)
-    yield found
-    for each in comms.values():
-        if each:
-            each.Free()
-
-
 class _Recorder(Callback):
     """Record all steps."""
 
-    def __init__(self, report: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self.steps: list[Step] = []
-        self._report = report
 
     def after_step(self, step: Step) -> None:
         self.steps.append(step)
-        self._report()
 
 
 def our_run(
-    comm: MPI.Intracomm,
-    model: Model,
-    case: Case,
-    samples: Samples,
-    report: Callable[[], None],
-    *,
-    one_node: bool,
+    comm: MPI.Intracomm, model: Model, case: Case, samples: Samples, options: Mapping[str, Any]
 ) -> Run:
     """Return a function that trains on this rank's samples, with all ranks of `comm`, and returns the times.
 
-    `report` is called after each step. Collective.
+    Collective.
     """
     batch = case.batch
     if case.setup == NO_AVERAGING:  # each rank trains by itself, with its local batch
         comm, batch = MPI.COMM_SELF, batch // case.p
     batches = Batches(comm, *samples, batch)
-    options = _options(case.setup, one_node)
+    fixed: dict[str, Any] = {"epochs": 1, "lr": LR, "buffers": "leave", "check_weights": False}
 
     def run() -> Sequence[Step]:
-        recorder = _Recorder(report)
+        recorder = _Recorder()
         sgd = SGD(model.params, MOMENTUM, WEIGHT_DECAY)
-        train(
-            comm,
-            model,
-            batches,
-            epochs=1,
-            lr=LR,
-            optimizer=sgd,
-            buffers="leave",
-            check_weights=False,
-            callbacks=[recorder],
-            **options,
-        )
+        train(comm, model, batches, optimizer=sgd, callbacks=[recorder], **fixed, **options)
         return recorder.steps
 
     return run
-
-
-def _no_averaging(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
-    """Leave the gradient as it is."""
-
-
-def _options(setup: str, one_node: bool) -> dict[str, Any]:
-    """Return the options of `train` that make a set-up."""
-    if setup == OVERLAP:
-        return {"algorithm": ALGORITHMS[without_overlap(one_node)], "buckets": Buckets()}
-    if setup == ZERO_3:
-        return {"algorithm": ALGORITHMS[RING], "shard_state": "parameters"}
-    if setup == NO_AVERAGING:
-        return {"algorithm": _no_averaging}
-    return {"algorithm": ALGORITHMS[setup if setup in (ROOT, SHARED_MEMORY, RING) else "mpi"]}
 
 
 class Torch:
@@ -372,7 +331,7 @@ class Torch:
     def _key(case: Case) -> tuple[int, str]:
         return case.p, case.setup if case.setup in (DDP_HOOK, FSDP2) else DDP
 
-    def run(self, case: Case, samples: Samples, slices: Sequence[slice], report: Callable[[], None]) -> Run:
+    def run(self, case: Case, samples: Samples, slices: Sequence[slice]) -> Run:
         """Return a function that trains on this rank's samples, a slice per step, and returns the times."""
         import torch  # noqa: PLC0415
 
@@ -395,7 +354,6 @@ class Torch:
                 end = perf_counter()
                 sgd.step()
                 steps.append(Step(1, number, 0, begin, ready, ready, end, perf_counter()))
-                report()
             return steps
 
         return run
@@ -573,62 +531,3 @@ def predicted_rows(model: str, times: Times, bandwidths: Sequence[float], measur
                 rates = {case.setup: case.batch / time, "linear": p * images_per_s(times, alone)}
                 found += rows_of(where, rates, "images/s")
     return found
-
-
-def setup_table(times: Times) -> str:
-    """Return the set-ups with their times, images per second and parts, as text in aligned columns."""
-    ddp = next((time.iteration for case, time in times.items() if case.setup == DDP), None)
-    lines = [
-        f"{'set-up':14}  {'report C':8}  {'ranks':>6}  {'iteration':>9}  {'images/s':>8}  "
-        f"{'compute':>7}  {'wait':>7}  {'exposed':>7}  {'rest':>6}{'  × DDP' if ddp else ''}"
-    ]
-    for case, time in times.items():
-        ratio = f"{time.iteration / ddp:5.2f}" if ddp else ""
-        compute, wait, exposed, rest = (1e3 * part for part in parts(times, case).values())
-        lines.append(
-            f"{case.setup:14}  {IN_REPORT.get(case.setup, ''):8}  {case.size:>6}  "
-            f"{1e3 * time.iteration:9.1f}  {images_per_s(times, case):8.1f}  "
-            f"{compute:7.1f}  {wait:7.1f}  {exposed:7.1f}  {rest:6.1f}  {ratio}".rstrip()
-        )
-    lines.append("Times in ms: an iteration, and its parts. Exposed: communication that the backward pass")
-    lines.append("does not hide. With overlap and DDP, waiting for the slowest rank is part of it.")
-    for name, subject in ((OVERLAP, "Overlap"), (DDP, "PyTorch's DDP")):
-        for hidden, whole in communication(times, name):
-            if hidden > 0:
-                part = f"{1e3 * hidden:.0f} of {1e3 * whole:.0f} ms of communication"
-                lines.append(f"{subject} hides {part} ({100 * hidden / whole:.0f} %).")
-                backward = max(time.backward for case, time in times.items() if case.setup == name)
-                if 0 < backward < whole:
-                    most = f"The backward pass is shorter, {1e3 * backward:.0f} ms"
-                    lines.append(f"{most}: this is {100 * hidden / backward:.0f} % of what it could hide.")
-            else:  # communication takes cores from the backward pass
-                lines.append(
-                    f"{subject} hides no communication: it makes the iteration {-1e3 * hidden:.0f} ms longer."
-                )
-    return "\n".join(lines)
-
-
-def scaling_table(times: Times) -> str:
-    """Return images per second, speed-up and efficiency by number of ranks, as text in aligned columns."""
-    lines = [f"{'set-up':14}   ranks  iteration  images/s  speed-up  efficiency"]
-    for case, time in times.items():
-        rate = images_per_s(times, case)
-        speed_up = rate / images_per_s(times, _alone(times, case))
-        lines.append(
-            f"{case.setup:14}  {case.size:>6}  {1e3 * time.iteration:9.1f}  {rate:8.1f}  {speed_up:8.2f}  "
-            f"{speed_up / case.p:10.2f}"
-        )
-    lines.append("Times in ms. The speed-up compares images per second with one rank's, by the same library.")
-    lines.append("The efficiency is speed-up / p.")
-    return "\n".join(lines)
-
-
-def core_limit(ranks: Sequence[int], cores: int) -> str:
-    """Return a line that says which numbers of ranks have too few cores for a linear speed-up, or nothing."""
-    limits = ", ".join(f"{cores / p:.2f} on {p} ranks" for p in ranks if p > cores)
-    if not limits:
-        return ""
-    return (
-        f"\nThe ranks share {cores} core{'s' if cores > 1 else ''}: the speed-up is at most {cores}, the "
-        f"efficiency at most {limits}."
-    )

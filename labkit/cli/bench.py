@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labkit import units
-from labkit.children import ChildError, run_child
 from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
 from labkit.cli.ranks import hosts_option, on_ranks, world
 from mpiwatch import launch
@@ -53,8 +52,10 @@ def command() -> None:
 
 
 def _print(rows: list[Row], as_json: bool, text: str = "") -> None:
-    """Print rows as JSON, or else the text."""
-    click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else text)
+    """Print rows as JSON, or else the text, by default their table."""
+    from labkit.bench.rows import table
+
+    click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else text or table(rows))
 
 
 @contextmanager
@@ -71,45 +72,23 @@ def _ranks(name: str, ranks: int | None) -> Iterator[MPI.Intracomm]:
         sleeping_barrier(comm)
 
 
-def _child_rows(command: Sequence[str]) -> list[Row]:
-    """Run a command that prints rows as JSON, and return the rows. Raise ClickException if it fails."""
-    from labkit.bench.rows import Row
-
-    try:
-        output = run_child(command, deadline_s=DEADLINE_S).stdout
-    except ChildError as error:
-        raise click.ClickException(str(error)) from None
-    return [Row(**row) for row in json.loads(output)]
-
-
 @command.command
 @click.option("--model", "models", type=click.Choice(MODELS), multiple=True, help="[default: all]")
 @click.option("--batch", "batches", type=Whole(2), multiple=True, help="[default: 64]")
-@click.option("--threads", type=Whole(max=MOST_RANKS), multiple=True, help="BLAS threads. [default: 1]")
+@click.option("--threads", type=Whole(max=MOST_RANKS), default=1, show_default=True, help="BLAS threads.")
 @json_option
-def step(models: tuple[str, ...], batches: tuple[int, ...], threads: tuple[int, ...], as_json: bool) -> None:
+def step(models: tuple[str, ...], batches: tuple[int, ...], threads: int, as_json: bool) -> None:
     """Time a training step: forward, loss, backward, update.
 
     The step is compared with the matrix products that it needs (sgemm-floor: those of im2col; own-sgemm:
-    those that the lab computes) and, if PyTorch is installed, with PyTorch's time and peak memory. --model,
-    --batch and --threads may be repeated.
+    those that the lab computes) and, if PyTorch is installed, with PyTorch's time and peak memory. --model
+    and --batch may be repeated.
     """
-    rows: list[Row] = []
-    if len(threads) > 1:  # each in a process of its own, because BLAS reads the number when it loads
-        options = [word for name in models for word in ("--model", name)]
-        options += [word for batch in batches for word in ("--batch", str(batch))]
-        for count in threads:
-            words = [sys.executable, "-m", "labkit", "bench", "step", "--json", *options]
-            rows += _child_rows([*words, "--threads", str(count)])
-    else:
-        (count,) = threads or (1,)
-        os.environ.update({name: str(count) for name in launch.ONE_THREAD})
-        from labkit.bench.step import compare
+    os.environ.update({name: str(threads) for name in launch.ONE_THREAD})
+    from labkit.bench.step import compare
 
-        rows = compare(models or MODELS, batches or (64,), count)
-    from labkit.bench.rows import table
-
-    _print(rows, as_json, table(rows))
+    rows = compare(models or MODELS, batches or (64,), threads)
+    _print(rows, as_json)
 
 
 @command.command
@@ -133,12 +112,11 @@ def mine(
     """
     with _ranks("mine", ranks) as comm:
         from labkit.bench.mine import measure
-        from labkit.bench.rows import table
 
         with redirect_stdout(sys.stderr):  # what the program prints
             rows = measure(comm, program, model, average, batch=batch, rounds=rounds)
         if comm.rank == 0:
-            _print(rows, as_json, table(rows))
+            _print(rows, as_json)
 
 
 @command.command
@@ -147,12 +125,11 @@ def mine(
 def watching(ranks: int | None, as_json: bool) -> None:
     """Time Allreduce on the watched communicator against the MPI library's own."""
     with _ranks("watching", ranks) as comm:
-        from labkit.bench.rows import table
         from labkit.bench.watching import measure
 
         rows = measure()
         if comm.rank == 0:
-            _print(rows, as_json, table(rows))
+            _print(rows, as_json)
 
 
 @command.command
@@ -183,17 +160,16 @@ def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
             _print(rows, as_json, f"{table(rows)}\n{figures}")
 
 
-def _bandwidth(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    try:
-        return None if text is None else units.parse_bandwidth(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+class Bandwidth(click.ParamType):
+    """A bandwidth such as 10gbit, in bit/s."""
 
+    name = "bandwidth"
 
-def _bandwidths(
-    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
-) -> tuple[float | None, ...]:
-    return tuple(_bandwidth(context, option, text) for text in texts)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return units.parse_bandwidth(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @command.command
@@ -216,7 +192,7 @@ def _bandwidths(
     "--predict",
     "links",
     multiple=True,
-    callback=_bandwidths,
+    type=Bandwidth(),
     help="With --scaling strong: predict it for up to 256 ranks on links of this bandwidth, such as 10gbit.",
 )
 @click.option("--rounds", type=Whole(), default=5, show_default=True)
@@ -296,7 +272,7 @@ def _sizes(context: click.Context, option: click.Parameter, text: str | None) ->
 )
 @click.option(
     "--bandwidth",
-    callback=_bandwidth,
+    type=Bandwidth(),
     help="Each link's bandwidth, for example 1gbit: adds rows against the least time on such links.",
 )
 @click.option("--refit", is_flag=True, help="Measure anew what the algorithm auto chooses by.")
@@ -341,6 +317,6 @@ def _draw(path: Path, times: Times, predicted: Prediction | None) -> None:
             sizes, seconds = measured.setdefault(name, ([], []))
             sizes.append(size)
             seconds.append(medians[name])
-    figure = time_by_size(*(predicted.curves() if predicted else ([], {})), measured)
+    figure = time_by_size(*(predicted.curves(min(times), max(times)) if predicted else ([], {})), measured)
     with atomic_write(path) as file:
         figure.savefig(file, format="png", dpi=150)
