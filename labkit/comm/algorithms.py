@@ -16,8 +16,8 @@ or when a call needs more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Generator
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,10 @@ from mpiwatch.messages import Pending
 
 Algorithm = Callable[[MPI.Intracomm, np.ndarray, float, bool], Steps]
 
-ENDED: Steps = (wait for wait in list[Wait]())  # nothing to wait for, without the cost of a new generator
-
 
 def library_allreduce(comm: MPI.Intracomm, gradient: np.ndarray, factor: float) -> None:
     """Sum by one blocking call of the MPI library, which chooses the algorithm itself."""
-    if factor != 1.0:
+    if factor != 1.0:  # a plain sum needs no pass over the memory
         gradient *= gradient.dtype.type(factor)
     comm.Allreduce(MPI.IN_PLACE, gradient)
 
@@ -45,47 +43,48 @@ def mpi(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool
     """Sum by one call of the MPI library. Its blocking call is faster, and may add in another order."""
     if blocking:
         library_allreduce(comm, gradient, factor)
-        return ENDED
+        return
     if factor != 1.0:
         gradient *= gradient.dtype.type(factor)
-    return _library(comm, "Iallreduce", comm.Iallreduce(MPI.IN_PLACE, gradient))
+    yield from _library(comm, "Iallreduce", comm.Iallreduce(MPI.IN_PLACE, gradient))
 
 
-def _scheduled(name: str) -> Algorithm:
-    def algorithm(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
-        if factor != 1.0:  # a plain sum needs no pass over the memory
-            gradient *= gradient.dtype.type(factor)
-        return steps(comm, ALLREDUCE[name](comm.size), gradient, blocking=blocking)
-
-    return algorithm
+def _scheduled(name: str, comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
+    if factor != 1.0:
+        gradient *= gradient.dtype.type(factor)
+    return steps(comm, ALLREDUCE[name](comm.size), gradient, blocking=blocking)
 
 
-def _by_allgather(name: str) -> Algorithm:
-    def algorithm(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
-        rows = kept_rows(comm, gradient)
-        np.multiply(gradient, gradient.dtype.type(factor), out=rows[comm.rank])
-        yield from GATHER[name](comm, rows, blocking)
-        add_up(rows, np.ones(comm.size, gradient.dtype), gradient)
-
-    return algorithm
+def _by_allgather(
+    name: str, comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool
+) -> Steps:
+    rows = yield from gathered(name, comm, gradient, factor, blocking)
+    add_up(rows, np.ones(comm.size, gradient.dtype), gradient)
 
 
-def _gather_by_ring(comm: MPI.Intracomm, rows: np.ndarray, blocking: bool) -> Steps:
-    return steps(comm, ring_allgather(comm.size), rows.reshape(-1), blocking=blocking)
+GATHER = "allgather", "mpi-allgather"  # the algorithms that give every rank every gradient
 
 
-def _gather_by_mpi(comm: MPI.Intracomm, rows: np.ndarray, blocking: bool) -> Steps:
-    if blocking:
+def gathered(
+    name: str, comm: MPI.Intracomm, values: np.ndarray, factor: float, blocking: bool
+) -> Generator[Wait, None, np.ndarray]:
+    """Give every rank the values of all ranks, each times its factor. Return (p, n), until the next call."""
+    rows = _kept_rows(comm, values)
+    np.multiply(values, values.dtype.type(factor), out=rows[comm.rank])
+    if name == "allgather":
+        yield from steps(comm, ring_allgather(comm.size), rows.reshape(-1), blocking=blocking)
+    elif blocking:
         comm.Allgather(MPI.IN_PLACE, rows)
-        return ENDED
-    return _library(comm, "Iallgather", comm.Iallgather(MPI.IN_PLACE, rows))
+    else:
+        yield from _library(comm, "Iallgather", comm.Iallgather(MPI.IN_PLACE, rows))
+    return rows
 
 
 def gather_scatter(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
     """Gather all gradients on rank 0, which sums them and scatters copies of the sum, as in report C (2a)."""
     if factor != 1.0:
         gradient *= gradient.dtype.type(factor)
-    rows = kept_rows(comm, gradient) if comm.rank == 0 else None
+    rows = _kept_rows(comm, gradient) if comm.rank == 0 else None
     if blocking:
         comm.Gather(gradient, rows)
     else:
@@ -98,21 +97,15 @@ def gather_scatter(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blo
         yield from _library(comm, "Iscatter", comm.Iscatter(rows, gradient))
 
 
-# How every rank gets every gradient, by the name of the algorithm: fill rows, (p, n), with each rank's own.
-GATHER: dict[str, Callable[[MPI.Intracomm, np.ndarray, bool], Steps]] = {
-    "allgather": _gather_by_ring,
-    "mpi-allgather": _gather_by_mpi,
-}
-
 # By name: the MPI library's own algorithms, the lab's schedules, and shared memory, which sends no messages.
 # They do always the same; `auto` chooses among them, without those that are slower than others at every size.
 SLOWER = "gather-scatter", "ring-reduce"
 FIXED: dict[str, Algorithm] = {
     "mpi": mpi,
-    "mpi-allgather": _by_allgather("mpi-allgather"),
-    "allgather": _by_allgather("allgather"),
+    "mpi-allgather": partial(_by_allgather, "mpi-allgather"),
+    "allgather": partial(_by_allgather, "allgather"),
     "gather-scatter": gather_scatter,
-    **{name: _scheduled(name) for name in ALLREDUCE},
+    **{name: partial(_scheduled, name) for name in ALLREDUCE},
     "shared-memory": shared_memory,
 }
 
@@ -148,25 +141,7 @@ def allgather(name: str, comm: MPI.Intracomm, array: np.ndarray) -> Steps:
         yield from steps(comm, ring_allgather(comm.size), array)
 
 
-def of_all_gradients(name: str, aggregate: Callable[[list[np.ndarray], np.ndarray], None]) -> Algorithm:
-    """Return the algorithm that gathers by GATHER[name] and leaves this aggregate of all ranks' gradients.
-
-    In place of a factor it takes a weight, and leaves out the gradients of ranks with weight 0.
-    """
-
-    def algorithm(comm: MPI.Intracomm, gradient: np.ndarray, weight: float, blocking: bool) -> Steps:
-        weights = np.empty((comm.size, 1))
-        weights[comm.rank] = weight
-        yield from GATHER[name](comm, weights, blocking)
-        rows = kept_rows(comm, gradient)
-        rows[comm.rank] = gradient
-        yield from GATHER[name](comm, rows, blocking)
-        aggregate([row for row, weight in zip(rows, weights, strict=True) if weight > 0], gradient)
-
-    return algorithm
-
-
-def kept_rows(comm: MPI.Intracomm, gradient: np.ndarray) -> np.ndarray:
+def _kept_rows(comm: MPI.Intracomm, gradient: np.ndarray) -> np.ndarray:
     """Return the communicator's memory for the gradients of all ranks, (p, n), of any content."""
     nbytes = comm.size * gradient.nbytes
     kept: Any = comm.Get_attr(_key())

@@ -33,7 +33,7 @@ import labkit
 from labkit.comm import timing
 from labkit.comm.algorithms import FIXED, SLOWER
 from labkit.comm.emulation import EmulatedComm
-from labkit.comm.running import Steps, complete
+from labkit.comm.running import complete
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
 from labkit.comm.shared_memory import shared_array
 from labkit.comm.timing import Times
@@ -82,11 +82,6 @@ class Choice(NamedTuple):
         at_size = f"{approx_time(seconds)} at {approx_size(self.size)}"
         next_best = f"next {other}, {approx_time(others_seconds)}"
         return f"auto: {name} for {approx_size(self.nbytes)}, {at_size}; {next_best} ({self.source})"
-
-
-def auto(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
-    """Sum by the fastest algorithm for this size on these ranks."""
-    return FIXED[chosen(comm, gradient.nbytes)](comm, gradient, factor, blocking)
 
 
 def chosen(comm: MPI.Intracomm, nbytes: int) -> str:

@@ -8,27 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.aggregate import AGGREGATES, FACTORS, ROBUST
-from labkit.comm.algorithms import (
-    ENDED,
-    FIXED,
-    GATHER,
-    Algorithm,
-    kept_rows,
-    library_allreduce,
-    of_all_gradients,
-)
-from labkit.comm.auto import auto, chosen, chosen_array
+from labkit.comm.algorithms import FIXED, GATHER, gathered, library_allreduce
+from labkit.comm.auto import chosen, chosen_array
 from labkit.comm.compression import error_feedback, parse
 from labkit.comm.running import Steps, complete
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
 from labkit.comm.shared_memory import shared_array
-from mpiwatch.waiting import raise_faults
+from mpiwatch.waiting import CollectiveError, raise_faults
 
 # Whatever averages a gradient in place, given this rank's weight: an `Averaging`, or a function of your own.
 Averages = Callable[[MPI.Intracomm, np.ndarray, float], None]
@@ -78,9 +69,7 @@ class Averaging:
             )
 
     def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
-        steps = self._begin(comm, gradient, weight, True)
-        if steps is not ENDED:
-            complete(steps)
+        complete(self._begin(comm, gradient, weight, True))
 
     def steps(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Steps:
         """Return a generator that averages; it yields wherever it would wait (see `labkit.comm.running`).
@@ -89,18 +78,20 @@ class Averaging:
         """
         return self._begin(comm, gradient, weight, False)
 
-    @cached_property
-    def _begin(self) -> Algorithm:
-        """Return the algorithm that takes a weight instead of a factor; found once, to call it fast."""
+    def _begin(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, blocking: bool) -> Steps:
         if self.compress != "none":
-            return self._compressed
+            return self._compressed(comm, gradient, weight, blocking)
         if self.aggregate in ROBUST:
-            return of_all_gradients(self.algorithm, ROBUST[self.aggregate])
-        algorithm = auto if self.algorithm == AUTO else FIXED[self.algorithm]
-        if self.aggregate == "weighted":
-            return algorithm
-        return lambda comm, gradient, weight, blocking: algorithm(
-            comm, gradient, self.factor(weight, comm.size), blocking
+            return self._robust(comm, gradient, weight, blocking)
+        name = chosen(comm, gradient.nbytes) if self.algorithm == AUTO else self.algorithm
+        return FIXED[name](comm, gradient, self.factor(weight, comm.size), blocking)
+
+    def _robust(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, blocking: bool) -> Steps:
+        own = np.array([weight])
+        weights = (yield from gathered(self.algorithm, comm, own, 1.0, blocking)).copy()
+        rows = yield from gathered(self.algorithm, comm, gradient, 1.0, blocking)
+        ROBUST[self.aggregate](
+            [row for row, of_row in zip(rows, weights, strict=True) if of_row > 0], gradient
         )
 
     def _compressed(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, blocking: bool) -> Steps:
@@ -109,13 +100,12 @@ class Averaging:
         residual = np.zeros_like(gradient) if self.residual is None else self.residual
         gradient *= gradient.dtype.type(self.factor(weight, comm.size))
         message, residual[...] = error_feedback(gradient, residual, compressor)
-        if self.algorithm not in compressor.gathered:
+        if self.algorithm in compressor.gathered:
+            name = compressor.gathered[self.algorithm]
+            messages = yield from gathered(name, comm, message, 1.0, blocking)
+        else:
             yield from FIXED[self.algorithm](comm, message, 1.0, blocking)
             messages = message[None]
-        else:
-            messages = kept_rows(comm, message)
-            messages[comm.rank] = message
-            yield from GATHER[compressor.gathered[self.algorithm]](comm, messages, blocking)
         gradient[...] = 0
         for each in messages:  # in the same order on all ranks, so that their sums have the same bits
             which, values = compressor.unpack(each, gradient.dtype)
@@ -175,19 +165,18 @@ def check_before_averaging(comm: MPI.Intracomm, gradient: np.ndarray, samples: f
     """
     fault = _fault(gradient, samples)
     size_and_dtype = "" if fault else f"{gradient.size} values of {gradient.dtype}"
-    gathered = comm.allgather((fault, size_and_dtype, samples))
-    faults, sizes_and_dtypes, all_samples = zip(*gathered, strict=True)
+    faults, sizes_and_dtypes, all_samples = zip(
+        *comm.allgather((fault, size_and_dtype, samples)), strict=True
+    )
     raise_faults(faults)
-    expected = sizes_and_dtypes[0]
+    expected, total = sizes_and_dtypes[0], float(sum(all_samples))
+    if total == 0:
+        raise CollectiveError("expected samples on at least one rank, got 0 on every rank")
     raise_faults(
         [
             None if got == expected else f"expected a gradient of {expected} as on rank 0, got {got}"
             for got in sizes_and_dtypes
         ]
-    )
-    total = float(sum(all_samples))
-    raise_faults(
-        ["expected samples on at least one rank, got 0 on every rank" if total == 0 else None] * comm.size
     )
     return total
 
@@ -199,10 +188,8 @@ def _fault(gradient: np.ndarray, samples: float) -> str | None:
     if gradient.dtype not in (np.float32, np.float64):
         return f"expected a gradient of float32 or float64, got {gradient.dtype}"
     if gradient.ndim != 1 or not gradient.flags.c_contiguous:
-        return (
-            "expected a flat, contiguous gradient, got "
-            f"shape {gradient.shape}, {'' if gradient.flags.c_contiguous else 'not '}contiguous"
-        )
+        contiguous = "contiguous" if gradient.flags.c_contiguous else "not contiguous"
+        return f"expected a flat, contiguous gradient, got shape {gradient.shape}, {contiguous}"
     if not gradient.flags.writeable:
         return "expected a writable gradient, got a read-only one"
     if not (np.isfinite(samples) and samples >= 0):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from mpiwatch.report import NONBLOCKING_COLLECTIVES, OF_ARRAYS, OF_OBJECTS, SENDS
 from mpiwatch.wrapper import CommWrapper, add_methods, nbytes
 
 MESSAGES = "messages"  # sent outside any schedule
@@ -108,15 +109,12 @@ class CountingComm(CommWrapper):
         On a communicator made by Split, say, it is the traffic among the ranks of that communicator.
         """
         counts, ranks = self.counts, self._first_ranks()
-        parts = MPI.Intracomm.allgather(self, (dict(counts.calls), counts.sent))
-        names = list(dict.fromkeys(name for calls, sent in parts for name in (*calls, *sent)))
-        rows = []
-        for name in names:
-            calls = max(calls.get(name, 0) for calls, _ in parts)
-            nothing = np.zeros((2, counts.size), np.int64)
-            both = np.array([sent.get(name, nothing)[:, ranks] for _, sent in parts])
-            unknown = name in LIBRARY
-            rows.append(CountedTraffic(name, calls, *(None, None) if unknown else both.transpose(1, 0, 2)))
+        parts = MPI.Intracomm.allgather(self, (counts.calls, counts.sent))
+        nothing, rows = np.zeros((2, counts.size), np.int64), []
+        for name in dict.fromkeys(name for calls, sent in parts for name in (*calls, *sent)):
+            both = np.array([sent.get(name, nothing)[:, ranks] for _, sent in parts]).transpose(1, 0, 2)
+            calls = max(calls[name] for calls, _ in parts)
+            rows.append(CountedTraffic(name, calls, *((None, None) if name in LIBRARY else both)))
         return rows
 
     def report(self) -> str:
@@ -137,8 +135,8 @@ class CountingComm(CommWrapper):
         return self._ranks
 
 
-# What a wrapper does in place of a method of mpi4py. It is given the communicator, the method's name, a
-# function that makes the call on the next communicator inside, and the arguments by mpi4py's names for them.
+# What a wrapper does in place of a method of mpi4py: it gets the communicator, the method's name, a function
+# that makes the call on the next communicator inside, and the arguments by mpi4py's names for them.
 Around = Callable[[Any, str, Callable[[], Any], dict[str, Any]], Any]
 
 
@@ -154,25 +152,14 @@ def wrap(wrapper: type[CommWrapper], names: Iterable[str], around: Around) -> No
     add_methods(wrapper, names, via, by_name=True)
 
 
-def named(text: str) -> list[str]:
-    """Return the names that this version of mpi4py has."""
-    return [name for name in text.split() if hasattr(MPI.Intracomm, name)]
-
-
-SENDS = named(
-    "Send Bsend Ssend Rsend Isend Ibsend Issend Irsend Sendrecv Sendrecv_replace Isendrecv Isendrecv_replace"
-)
-OF_OBJECTS = named("send bsend ssend isend ibsend issend sendrecv")
-_BUFFERS = named(
-    "Allgather Allgatherv Allreduce Alltoall Alltoallv Alltoallw Barrier Bcast Exscan Gather Gatherv Reduce "
-    "Reduce_scatter Reduce_scatter_block Scan Scatter Scatterv"
-)
+EXCHANGES = "Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace", "sendrecv"
+SENDING = [*EXCHANGES, *(name for name in SENDS if not name.endswith("_init"))]
 # Calls whose messages the MPI library sends, and hides.
 LIBRARY = [
-    *_BUFFERS,
-    *named(" ".join(f"I{name.lower()} {name}_init" for name in _BUFFERS)),
-    *named("allgather allreduce alltoall barrier bcast exscan gather reduce scan scatter"),
-    *named("Send_init Bsend_init Ssend_init Rsend_init Psend_init"),
+    *OF_ARRAYS,
+    *OF_OBJECTS,
+    *NONBLOCKING_COLLECTIVES,
+    *(each for each in SENDS if each not in SENDING),
 ]
 
 
@@ -190,5 +177,5 @@ def _list(comm: CountingComm, name: str, call: Callable[[], Any], given: dict[st
     return call()
 
 
-wrap(CountingComm, SENDS + OF_OBJECTS, _count)
+wrap(CountingComm, SENDING, _count)
 wrap(CountingComm, LIBRARY, _list)

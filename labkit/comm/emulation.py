@@ -24,7 +24,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.clock import offset, one_machine
-from labkit.comm.counting import LIBRARY, SENDS, named, wrap
+from labkit.comm.counting import LIBRARY, SENDING, wrap
 from labkit.units import format_bandwidth, format_time, parse_bandwidth, parse_time
 from mpiwatch.waiting import raise_together, yield_core
 from mpiwatch.wrapper import CommWrapper, is_in_place, nbytes
@@ -135,6 +135,47 @@ class EmulatedComm(CommWrapper):
         while not request.Test():
             sleep(POLL_S)
 
+    def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
+        self._ports.catch_up()
+        return self._ports.send(super().Isend(buf, dest, tag), nbytes(buf), dest, tag)
+
+    def Issend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
+        self._ports.catch_up()
+        return self._ports.send(super().Issend(buf, dest, tag), nbytes(buf), dest, tag)
+
+    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+        self.Isend(buf, dest, tag).Wait()
+
+    def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        self.Issend(buf, dest, tag).Wait()
+
+    def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
+        self._ports.catch_up()
+        return self._ports.receive(super().Irecv(buf, source, tag), source, tag)
+
+    def Recv(
+        self,
+        buf: Any,
+        source: int = MPI.ANY_SOURCE,
+        tag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> None:
+        self.Irecv(buf, source, tag).Wait(status)
+
+    def Sendrecv(  # noqa: PLR0917
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> None:
+        receiving = self.Irecv(recvbuf, source, recvtag)
+        self.Send(sendbuf, dest, sendtag)
+        receiving.Wait(status)
+
     def _seconds(self, name: str, given: dict[str, Any]) -> float:
         """Return how long a collective with these arguments takes from when all ranks have called it."""
         p = self.size
@@ -155,19 +196,22 @@ class EmulatedComm(CommWrapper):
         new._ports = Ports(new, new.links)
 
     def Free(self) -> None:
-        self._ports.free()
+        self._ports.timestamps.Free()
         super().Free()
 
 
 class EmulatedRequest(MPI.Request):
-    """A message on an emulated link. It completes at `due` (seconds, on rank 0's clock), not before."""
+    """A message or collective on emulated links: it completes at `due` (seconds, on rank 0's clock).
+
+    While that time is not known, it is infinite.
+    """
 
     def __new__(cls, request: MPI.Request, ports: Ports, *envelope: Any) -> EmulatedRequest:
         """Take over the request of the message itself, which is sent without delay."""
         return super().__new__(cls, request)
 
     def __init__(
-        self, request: MPI.Request, ports: Ports, source: int = -1, tag: int = -1, due: float | None = None
+        self, request: MPI.Request, ports: Ports, source: int = -1, tag: int = -1, due: float = math.inf
     ) -> None:
         self.ports, self.source, self.tag, self.due = ports, source, tag, due
 
@@ -175,7 +219,6 @@ class EmulatedRequest(MPI.Request):
         """Wait, asleep, until the message completes."""
         while not self.has_due_time():
             sleep(POLL_S)
-        assert self.due is not None, f"{self!r} of rank {self.ports.rank} has a due time, and it is None"
         self.ports.sleep_until(self.due)
         while not super().Test(status):
             sleep(POLL_S)
@@ -183,17 +226,17 @@ class EmulatedRequest(MPI.Request):
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Return whether the message has completed."""
-        return self.has_due_time() and self.due <= self.ports.now() and super().Test(status)  # type: ignore[operator]
+        return self.has_due_time() and self.due <= self.ports.now() and super().Test(status)
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
         """Return whether the message has completed, and keep the request."""
-        return self.has_due_time() and self.due <= self.ports.now() and super().Get_status(status)  # type: ignore[operator]
+        return self.has_due_time() and self.due <= self.ports.now() and super().Get_status(status)
 
     def has_due_time(self) -> bool:
         """Return whether it is known when the message completes."""
-        if self.due is None:
+        if self.due == math.inf:
             self.ports.update()
-        return self.due is not None
+        return self.due < math.inf
 
     def has_arrived(self) -> bool:
         """Return whether the message itself, without its delay, has arrived."""
@@ -206,57 +249,26 @@ class EmulatedRequest(MPI.Request):
         return True
 
 
-class EmulatedCollective(EmulatedRequest):
-    """A non-blocking collective of the MPI library, which takes `seconds` from when all ranks have called it.
-
-    `called`: an Iallreduce of the latest time at which a rank called it, or could begin because its ports
-    were free. `before`: the collective that was started before this one, or None.
-    """
-
-    def __init__(
-        self,
-        request: MPI.Request,
-        ports: Ports,
-        called: tuple[MPI.Request, np.ndarray],
-        seconds: float,
-        before: EmulatedCollective | None,
-    ) -> None:
-        super().__init__(request, ports)
-        self.called, self.time = called
-        self.seconds, self.before = seconds, before
-
-    def has_due_time(self) -> bool:
-        """Return whether all ranks have called it."""
-        if self.due is not None:
-            return True
-        if self.before is not None and not self.before.has_due_time():
-            return False
-        if not self.called.Test():
-            return False
-        began = self.time[0] if self.before is None else max(self.time[0], self.before.due)
-        self.due, self.before = self.ports.occupy(float(began) + self.seconds), None
-        return True
-
-
 class Ports:
     """The two ports of a rank, one to send and one to receive. Making them is collective."""
 
     def __init__(self, comm: EmulatedComm, links: Sequence[Link]) -> None:
         self.rank, self.links = comm.rank, links
-        self._timestamps = MPI.Intracomm(comm).Dup()  # a plain one, which does not count timestamps
-        self._offset = 0.0 if one_machine(self._timestamps) else offset(self._timestamps)
+        self.timestamps = MPI.Intracomm(comm).Dup()  # a plain one, which does not count timestamps
+        self._offset = 0.0 if one_machine(self.timestamps) else offset(self.timestamps)
         self._sending_timestamps: list[tuple[MPI.Request, np.ndarray]] = []
         self._forget()
-        comm._renew_with(self._timestamps, self._forget)
+        comm._renew_with(self.timestamps, self._forget)
 
     def _forget(self) -> None:
         """Forget all messages: both ports are free, and the timestamps still to be received are lost."""
-        self._sending_until = self._receiving_until = -math.inf
-        self._unknown: list[EmulatedRequest] = []  # receives whose due time is not known yet
+        self._sending_until = self._receiving_until = self._collective_until = -math.inf
+        self._receives: list[EmulatedRequest] = []  # in the order of their calls, until they have completed
         # Source, tag and due time of messages that are not matched to a receive yet.
         self._due: list[tuple[int, int, float]] = []
-        self._arrived: list[EmulatedRequest] = []  # receives whose message has arrived, not waited for yet
-        self._last_collective: EmulatedCollective | None = None
+        # Of each collective that has begun: an Iallreduce of the latest time at which a rank called it, or
+        # could begin because its ports were free; that time; and how long the collective takes from then.
+        self._collectives: list[tuple[EmulatedRequest, MPI.Request, np.ndarray, float]] = []
 
     def send(self, request: MPI.Request, size: float, dest: int, tag: int) -> MPI.Request:
         """Start to send a message of `size` bytes; return the request that completes when it is sent."""
@@ -266,33 +278,25 @@ class Ports:
         self._sending_until = began + self._takes(dest, size)
         stamp = np.array([began, size])
         unsent = [pair for pair in self._sending_timestamps if not pair[0].Test()]
-        self._sending_timestamps = [*unsent, (self._timestamps.Isend(stamp, dest, tag), stamp)]
+        self._sending_timestamps = [*unsent, (self.timestamps.Isend(stamp, dest, tag), stamp)]
         return EmulatedRequest(request, self, dest, tag, self._sending_until)
 
     def receive(self, request: MPI.Request, source: int, tag: int) -> MPI.Request:
         """Return the request that completes when the message has arrived."""
         if source == MPI.PROC_NULL:
             return request
-        self._unknown.append(EmulatedRequest(request, self, source, tag))
-        return self._unknown[-1]
+        self._receives.append(EmulatedRequest(request, self, source, tag))
+        return self._receives[-1]
 
     def collective(self, request: MPI.Request, seconds: float) -> MPI.Request:
         """Return the request that completes `seconds` after all ranks have called this collective."""
         time = np.array([max(self.now(), self._sending_until, self._receiving_until)])
-        called = self._timestamps.Iallreduce(MPI.IN_PLACE, time, MPI.MAX), time
-        before = self._last_collective
-        self._last_collective = EmulatedCollective(request, self, called, seconds, before)
-        return self._last_collective
-
-    def occupy(self, until: float) -> float:
-        """Keep both ports busy until then."""
-        self._sending_until = max(self._sending_until, until)
-        self._receiving_until = max(self._receiving_until, until)
-        return until
-
-    def free(self) -> None:
-        """Free the communicator of the timestamps."""
-        self._timestamps.Free()
+        called, emulated = (
+            self.timestamps.Iallreduce(MPI.IN_PLACE, time, MPI.MAX),
+            EmulatedRequest(request, self),
+        )
+        self._collectives.append((emulated, called, time, seconds))
+        return emulated
 
     def now(self) -> float:
         """Return the time (s) on rank 0's clock."""
@@ -303,27 +307,30 @@ class Ports:
         while (left := due - self.now()) > 0:
             if left > YIELD_S:
                 sleep(min(left - YIELD_S / 2, PROGRESS_S))
-                self._timestamps.Iprobe()
+                self.timestamps.Iprobe()
             else:
                 yield_core()
 
     def update(self) -> None:
-        """Set the due times of the receives whose messages have arrived."""
+        """Set the due times of messages that have arrived, and of collectives that all ranks have called."""
+        while self._collectives and self._collectives[0][1].Test():
+            request, _, began, seconds = self._collectives.pop(0)
+            self._collective_until = request.due = max(began[0], self._collective_until) + seconds
+            self._sending_until = max(self._sending_until, request.due)
+            self._receiving_until = max(self._receiving_until, request.due)
         self._receive_timestamps()
-        arrived = [request for request in self._unknown if request.has_arrived()]
-        for request in arrived:
-            while (due := self._claim(request)) is None:  # it was sent right after the message
-                self._receive_timestamps()
-            request.due = due
-        self._unknown = [request for request in self._unknown if request.due is None]
-        self._arrived += arrived
+        for request in self._receives:
+            if request.due == math.inf and request.has_arrived():
+                while (due := self._claim(request)) is None:  # it was sent right after the message
+                    self._receive_timestamps()
+                request.due = due
 
     def _receive_timestamps(self) -> None:
         """Compute the due times of messages, also of those without a receive, in the order of sending."""
         status, sent = MPI.Status(), list[tuple[float, float, int, int]]()
-        while self._timestamps.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
+        while self.timestamps.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
             stamp, source, tag = np.empty(2), status.Get_source(), status.Get_tag()
-            self._timestamps.Recv(stamp, source, tag)
+            self.timestamps.Recv(stamp, source, tag)
             sent.append((float(stamp[0]), float(stamp[1]), source, tag))
         for began, size, source, tag in sorted(sent):
             self._receiving_until = max(began, self._receiving_until) + self._takes(source, size)
@@ -346,14 +353,12 @@ class Ports:
 
     def catch_up(self) -> None:
         """Wait until the messages have arrived that MPI.Request.Waitall and the like completed too early."""
-        if self._unknown:
+        if self._receives:
             self.update()
-        if self._arrived:
-            completed = [request for request in self._arrived if not request]
-            self._arrived = [request for request in self._arrived if request]
-            for request in completed:
-                assert request.due is not None, f"{request!r} of rank {self.rank} arrived without a due time"
+        for request in self._receives:
+            if not request:
                 self.sleep_until(request.due)
+        self._receives = [request for request in self._receives if request]
 
 
 def _through_a_port(name: str, p: int, given: dict[str, Any]) -> float:
@@ -374,73 +379,43 @@ def _through_a_port(name: str, p: int, given: dict[str, Any]) -> float:
     return others * nbytes(whole, p) if name.startswith("Reduce_scatter") else nbytes(whole)
 
 
-Call = Callable[[], Any]
-
-
-def _start_to_send(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> MPI.Request:
-    comm._ports.catch_up()
-    return comm._ports.send(call(), nbytes(given["buf"]), given["dest"], given.get("tag", 0))
-
-
-def _send(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> None:
-    getattr(comm, f"I{name.lower()}")(**given).Wait()
-
-
-def _start_to_receive(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> MPI.Request:
-    comm._ports.catch_up()
-    request, source, tag = call(), given.get("source", MPI.ANY_SOURCE), given.get("tag", MPI.ANY_TAG)
-    return comm._ports.receive(request, source, tag)
-
-
-def _receive(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> None:
-    status = given.pop("status", None)
-    comm.Irecv(**given).Wait(status)
-
-
-def _exchange(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> None:
-    source, tag = given.get("source", MPI.ANY_SOURCE), given.get("recvtag", MPI.ANY_TAG)
-    receiving = comm.Irecv(given.get("recvbuf"), source, tag)
-    sending = comm.Isend(given["sendbuf"], given["dest"], given.get("sendtag", 0))
-    receiving.Wait(given.get("status"))
-    sending.Wait()
-
-
-def _start(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> MPI.Request:
+def _start(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> MPI.Request:
     comm._ports.catch_up()
     return comm._ports.collective(call(), comm._seconds(name, given))
 
 
-def _delay(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> None:
+def _delay(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> None:
     comm.Barrier()
     due = comm._ports.now() + comm._seconds(name, given)
     call()
     comm._ports.sleep_until(due)
 
 
-def _refuse(comm: EmulatedComm, name: str, call: Call, given: dict[str, Any]) -> None:
+def _refuse(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> None:
     raise NotImplementedError(
         f"{name} cannot be delayed on an emulated link: expected {', '.join(sorted(DELAYED))}, "
         "or a schedule of the lab"
     )
 
 
-wrap(EmulatedComm, ("Isend", "Issend"), _start_to_send)
-wrap(EmulatedComm, ("Send", "Ssend"), _send)
-wrap(EmulatedComm, ("Irecv",), _start_to_receive)
-wrap(EmulatedComm, ("Recv",), _receive)
-wrap(EmulatedComm, ("Sendrecv",), _exchange)
-wrap(
-    EmulatedComm,
-    ("Iallreduce", "Iallgather", "Igather", "Iscatter", "Ireduce_scatter", "Iallgatherv"),
-    _start,
+_STARTED = "Iallreduce", "Iallgather", "Igather", "Iscatter", "Ireduce_scatter", "Iallgatherv"
+_BLOCKING = (
+    "Allreduce",
+    "Allgather",
+    "Alltoall",
+    "Reduce_scatter_block",
+    "Bcast",
+    "Reduce",
+    "Gather",
+    "Scatter",
 )
-wrap(EmulatedComm, ("Allreduce", "Allgather", "Alltoall", "Reduce_scatter_block"), _delay)
-wrap(EmulatedComm, ("Bcast", "Reduce", "Gather", "Scatter"), _delay)
+wrap(EmulatedComm, _STARTED, _start)
+wrap(EmulatedComm, _BLOCKING, _delay)
 DELAYED = [name for name in vars(EmulatedComm) if name[0].isupper() and name != "Free"]
 # All other methods that are not bookkeeping.
-_REFUSED = named(
-    "Mprobe Improbe Recv_init Precv_init Create_cart Create_graph Create_dist_graph "
-    "Create_dist_graph_adjacent Idup Dup_with_info Idup_with_info"
-)
-_REFUSED += [name for name in SENDS + LIBRARY if name[0].isupper() and "arrier" not in name]
+_REFUSED = [
+    *("Mprobe", "Improbe", "Recv_init", "Precv_init", "Create_cart", "Create_graph", "Create_dist_graph"),
+    *("Create_dist_graph_adjacent", "Idup", "Dup_with_info", "Idup_with_info"),
+    *(name for name in SENDING + LIBRARY if name[0].isupper() and "arrier" not in name),
+]
 wrap(EmulatedComm, [name for name in _REFUSED if name not in DELAYED], _refuse)

@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import ALGORITHMS, Averaging, CountingComm, EmulatedComm, Link, choose, timing
+from labkit.comm import ALGORITHMS, Averaging, CountingComm, EmulatedComm, Link, averaging, choose, timing
 from labkit.comm import auto as tuned
 from labkit.comm.algorithms import SLOWER, library_allreduce
 
@@ -61,9 +61,9 @@ def check_auto_uses_the_algorithm_with_the_lowest_cost_on_rank_0(comm: MPI.Intra
         called: list[str] = []
         fixed = {
             name: lambda *given, name=name, real=real: (called.append(name), real(*given))[1]  # type: ignore[misc]
-            for name, real in tuned.FIXED.items()
+            for name, real in averaging.FIXED.items()
         }
-        with mock.patch.object(tuned, "FIXED", fixed):
+        with mock.patch.object(averaging, "FIXED", fixed):
             for again in range(3):
                 for nbytes, expected in (SMALL, "ring"), (LARGE, "shared-memory"):
                     gradient = auto.allocate(comm, nbytes // 4, FLOAT)
