@@ -12,13 +12,10 @@ from typing import IO, Any
 
 import click
 
-from labkit.files import UNFINISHED
 from mpiwatch.launch import SettingError
 
 MOST = 1_000_000_000  # nothing that the lab counts is larger
 MOST_RANKS = 1024  # on one machine: a number with a digit too many must not exhaust its processes
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-NAMED = f"{__name__}.NAMED"  # the paths that the user has named, in a click context's `meta`
 
 
 class InputError(click.UsageError):
@@ -33,40 +30,16 @@ class InputError(click.UsageError):
 def one_line(*known: type[Exception]) -> Iterator[None]:
     """Turn known errors into an InputError with their text. Any other keeps its traceback.
 
-    Always known: SettingError, a full or read-only disk, and an OSError of a file that the user named.
+    Always known: SettingError, and an OSError that names a file.
     """
     try:
         yield
     except Exception as error:
         if isinstance(error, (SettingError, *known)):
             raise InputError(str(error) or type(error).__name__) from None
-        if isinstance(error, OSError) and error.errno != errno.EPIPE and _from_the_user(error):
-            raise InputError(f"{_short(str(error.filename))}: {error.strerror}") from None
+        if isinstance(error, OSError) and isinstance(error.filename, str) and error.errno != errno.EPIPE:
+            raise InputError(f"{error.filename}: {error.strerror}") from None
         raise
-
-
-def _from_the_user(error: OSError) -> bool:
-    """Return whether the disk has no room, or the error's file is in or above a path that the user named.
-
-    An error of any other file, such as one of the lab's own, is internal.
-    """
-    if not isinstance(error.filename, str):
-        return False
-    if error.errno in NO_ROOM:
-        return True
-    context = click.get_current_context(silent=True)
-    named = list(context.meta.get(NAMED, [])) if context else []
-    named += [value for name, value in os.environ.items() if name.startswith("LABKIT_") and os.sep in value]
-    file = Path(os.path.realpath(error.filename))
-    for path in map(Path, map(os.path.realpath, named)):
-        unfinished = UNFINISHED in file.name and file.parent == path.parent
-        if unfinished or file.is_relative_to(path) or path.is_relative_to(file):
-            return True
-    return False
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 300 else f"{text[:300]}…"
 
 
 class Whole(click.IntRange):
@@ -99,8 +72,6 @@ class Place(click.Path):
         if not os.fspath(value):
             self.fail("expected a path, got an empty string.", param, ctx)
         path = super().convert(value, param, ctx)
-        if ctx:
-            ctx.meta.setdefault(NAMED, []).append(path)
         folder = os.path.dirname(os.path.abspath(value))
         if self.writable_file and not os.path.isdir(folder):
             self.fail(f"there is no folder {folder!r}.", param, ctx)

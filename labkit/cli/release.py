@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from labkit.cli.inputs import InputError, Place, one_line
-from labkit.files import atomic_write
+
+Exercises = dict[str, Any]
 
 CONFIG = '''\
 """Settings of nbgrader for this course. Written by `labkit release --nbgrader`."""
@@ -39,15 +40,13 @@ def command(folder: Path, nbgrader: bool) -> None:
     """
     from labkit.cli.course import copies
 
-    def change(notebook: Any) -> None:
+    def change(notebook: Any, exercises: Exercises) -> None:
         copies.release(notebook, exercises)
         copies.add_nbgrader(notebook, exercises)
 
-    exercises = known_exercises()
-    with copies_in(folder / "source" if nbgrader else folder, change, of_their_own=nbgrader) as (_, names):
+    with copies_in(folder, change, nbgrader) as (part, names, _):
         if nbgrader:
-            with atomic_write(folder / "nbgrader_config.py") as file:
-                file.write(CONFIG.encode())
+            (part / "nbgrader_config.py").write_bytes(CONFIG.encode())
     if nbgrader:
         click.echo(f"{folder}: a course with {len(names)} assignments. Next, in this folder:")
         click.echo("".join(f"    nbgrader generate_assignment {name}\n" for name in names), nl=False)
@@ -64,35 +63,34 @@ def solutions(folder: Path) -> None:
     """
     from labkit.cli.course import copies
 
-    def change(notebook: Any) -> None:
-        copies.solve(notebook, exercises)
-
-    exercises = known_exercises()
-    with copies_in(folder, change) as (part, names):
+    with copies_in(folder, copies.solve) as (part, names, exercises):
         text = copies.markdown(exercises.values(), {name.partition("_")[0]: name for name in names})
-        with atomic_write(part / "exercises.md") as file:
-            file.write(text.encode())
+        (part / "exercises.md").write_bytes(text.encode())
     click.echo(f"{folder}: {len(names)} notebooks with solutions; do not hand them out")
 
 
-def known_exercises() -> dict[str, Any]:
-    """Return the exercises of the catalogue by name."""
-    from labkit.exercises import catalogue
-
-    return catalogue.exercises()
-
-
 @contextmanager
-def copies_in(folder: Path, change: Any, *, of_their_own: bool = False) -> Iterator[tuple[Path, list[str]]]:
+def copies_in(
+    folder: Path, change: Callable[[Any, Exercises], None], nbgrader: bool = False
+) -> Iterator[tuple[Path, list[str], Exercises]]:
     """Write a changed copy of each notebook to a new or empty folder, which is complete or stays as it was.
 
-    Yield the folder that holds the copies until the block ends, for further files, and the notebooks' names.
+    With `nbgrader`, write them to its folder `source`. Yield the folder that holds all until the block ends,
+    the notebooks' names, and the exercises by name.
     """
     from labkit.cli.course import copies, folders
+    from labkit.exercises import catalogue
 
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} exists and is not an empty folder; choose another one.")
-    originals = sorted(folders.ORIGINALS.glob("*.ipynb"))
+    target = folder / "source" if nbgrader else folder
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{target} exists and is not an empty folder; choose another one.")
+    originals, exercises = sorted(folders.ORIGINALS.glob("*.ipynb")), catalogue.exercises()
     with one_line(copies.CopyError), folders.whole(folder) as part:
-        folders.write(originals, part, change, of_their_own=of_their_own)
-        yield part, [path.stem for path in originals]
+        files = folders.contents(
+            originals, lambda notebook: change(notebook, exercises), of_their_own=nbgrader
+        )
+        for place, content in files.items():
+            path = part / target.relative_to(folder) / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        yield part, [path.stem for path in originals], exercises

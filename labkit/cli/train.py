@@ -102,8 +102,6 @@ class TrainCommand(click.Command):
 
 def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add all options to a command's function."""
-    # Nothing reads this, but older commands have it: lines are always ordered.
-    function = click.option("--ordered", hidden=True, expose_value=False, is_flag=True)(function)
     for _, option in reversed(HEADINGS):
         function = option(function)
     return function

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from click.testing import CliRunner
-
-from labkit import cli, data
+from labkit import data
 from labkit.cli.train import command
 from labkit.comm import AGGREGATES, ALGORITHMS
 from labkit.nn import MODELS
@@ -26,10 +24,5 @@ def test_the_choices_are_the_names_that_exist() -> None:
 
 
 def test_every_setting_has_an_option() -> None:
-    names = {parameter.name for parameter in command.params if not getattr(parameter, "hidden", False)}
+    names = {parameter.name for parameter in command.params}
     assert names == {*(each.name for each in fields(Settings)), "preset", "resume", "out", "hosts"}
-
-
-def test_a_command_of_an_older_record_is_still_understood() -> None:
-    answer = CliRunner().invoke(cli.main, ["train", "--optimizer", "sgd", "--ordered"])
-    assert "Missing option '--out'" in answer.output and "No such option" not in answer.output

@@ -13,10 +13,10 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
@@ -37,42 +37,13 @@ DOCUMENTS = ("docs", "examples", "labkit/reports/figures")  # beside the noteboo
 
 @contextmanager
 def whole(folder: Path) -> Iterator[Path]:
-    """Yield a new folder, whose contents are in `folder` when the block ends; nothing is left if it raises.
-
-    `folder` is absent or empty. Moving the contents needs no room on the disk.
-    """
-    folder = folder.resolve()
-    new = [path for path in (folder, *folder.parents) if not path.exists()]
-    (folder.parent if new else folder).mkdir(parents=True, exist_ok=True)
-    part = (folder.parent if new else folder) / f".labkit-part-{os.getpid()}"
-    try:
-        part.mkdir()
-        yield part
-        if new:
-            part.rename(folder)
-        else:
-            for path in part.iterdir():
-                path.rename(folder / path.name)
-            part.rmdir()
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        for path in new:
-            with suppress(OSError):
-                path.rmdir()
-        raise
-
-
-def write(
-    originals: list[Path], folder: Path, change: Callable[[Any], None], *, of_their_own: bool = False
-) -> None:
-    """Write each notebook to `folder`, after `change(notebook)`, and the documents it needs beside it.
-
-    With `of_their_own`, each notebook `01_x.ipynb` gets a folder `01_x` with its documents.
-    """
-    # All contents first: nothing is written if one notebook is not right.
-    for place, content in contents(originals, change, of_their_own=of_their_own).items():
-        (folder / place).parent.mkdir(parents=True, exist_ok=True)
-        (folder / place).write_bytes(content)
+    """Yield a new folder; its contents are in `folder` when the block ends, or nowhere if it raises."""
+    place = next(path for path in (folder, *folder.resolve().parents) if path.exists())  # on the same disk
+    with TemporaryDirectory(prefix=".labkit-part-", dir=place) as part:
+        yield Path(part)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in Path(part).iterdir():
+            path.rename(folder / path.name)
 
 
 def contents(
@@ -81,8 +52,9 @@ def contents(
     """Return the files of a folder of copies, by their path in it.
 
     These are the notebooks after `change(notebook)`, and the documents that they and other documents link
-    to. A notebook's metadata say which version of the lab made the copy. Links lead to the copies; links to
-    files that are not copied become plain text.
+    to. With `of_their_own`, each notebook `01_x.ipynb` gets a folder `01_x` with its documents. A notebook's
+    metadata say which version of the lab made the copy. Links lead to the copies; links to files that are not
+    copied become plain text.
     """
     root = originals[0].parent.resolve().parent
     notebooks = {
