@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
-import math
 import os
 import secrets
 import socket
@@ -49,7 +48,11 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and str(error.filename or UNFINISHED).endswith(UNFINISHED):
             error.filename = str(path)
         raise
-    _sync_directory(path.parent)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)  # and with it the new name
+    finally:
+        os.close(directory)
 
 
 def remove_unfinished(directory: Path, name: str = "") -> None:
@@ -69,21 +72,25 @@ def kept_beside(path: Path) -> str:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, wait_s: float = KILLED_S, waiting: str = "") -> Iterator[None]:
     """Hold a lock inside the block: the file `path`, which is there only meanwhile, or after a kill.
 
-    Raise BlockingIOError, which names the process that holds the lock. Where the file system has
-    no locks, nothing is locked.
+    A process that has to wait prints `waiting`, if given, on standard error. After `wait_s` seconds, raise
+    BlockingIOError, which names the process that holds the lock. Where the file system has no locks, nothing
+    is locked.
     """
-    deadline = time.monotonic() + KILLED_S
+    deadline = time.monotonic() + wait_s
     while True:
         with path.open("a+") as file:
             try:
                 if not _lock(file):
                     continue  # its former holder has just removed it
             except BlockingIOError:
-                file.seek(0)
+                if waiting:
+                    print(waiting, file=sys.stderr)
+                    waiting = ""
                 if time.monotonic() > deadline:
+                    file.seek(0)
                     holder = f"in use by {file.read() or 'another process'}"
                     raise BlockingIOError(errno.EAGAIN, holder, str(path)) from None
                 time.sleep(POLL_S)
@@ -96,35 +103,6 @@ def locked(path: Path) -> Iterator[None]:
             finally:
                 path.unlink(missing_ok=True)
             return
-
-
-@contextmanager
-def taking_turns(path: Path, wait_s: float = math.inf, waiting: str = "") -> Iterator[None]:
-    """Let one process at a time into blocks with this path: a folder, or a file that stays there.
-
-    A process that has to wait prints `waiting`, if given, on standard error. Raise OSError after `wait_s`
-    seconds. Where the file system has no locks, nobody waits.
-    """
-    lock = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
-    deadline = time.monotonic() + wait_s
-    try:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if waiting:
-                    print(waiting, file=sys.stderr)
-                    waiting = ""
-                if time.monotonic() > deadline:
-                    raise OSError(errno.EBUSY, "another process is updating it", str(path)) from None
-                time.sleep(POLL_S)
-                continue
-            except OSError:  # a file system without locks
-                pass
-            break
-        yield
-    finally:
-        os.close(lock)
 
 
 def _unfinished(path: Path) -> BinaryIO:
@@ -147,12 +125,3 @@ def _lock(file: IO) -> bool:
     except OSError:  # a file system without locks
         return True
     return os.fstat(file.fileno()).st_nlink > 0
-
-
-def _sync_directory(directory: Path) -> None:
-    """Flush the directory, and with it the new name, to the disk."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 from platformdirs import user_cache_path
 
-from labkit.files import atomic_write, taking_turns
+from labkit.files import atomic_write, locked
 
+FETCH_S = 3600.0  # for another process that downloads the same data set
 CACHE = "LABKIT_DATA"  # environment variable with the path of another cache folder
 SPLITS = "train", "test"
 Block = tuple[np.ndarray, np.ndarray]  # pixels (k, channels·height·width) and labels (k,), uint8
@@ -124,7 +125,7 @@ def fetch(name: str) -> Path:
         return place
     place.mkdir(parents=True, exist_ok=True)
     waiting = f"Another process is fetching {name}; waiting for it …"
-    with taking_turns(place / ".lock", waiting=waiting):
+    with locked(place / ".lock", FETCH_S, waiting):
         if not _is_unpacked(place, source):  # another process may have unpacked it meanwhile
             (place / RECORD).unlink(missing_ok=True)
             for file in source.files:

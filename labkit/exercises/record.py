@@ -21,10 +21,11 @@ from platformdirs import user_state_path
 
 from labkit.exercises import catalogue
 from labkit.exercises.exercise import Exercise
-from labkit.files import atomic_write, taking_turns
+from labkit.files import atomic_write, locked
 from mpiwatch.report import COLUMNS, counted, wrapped
 
 FILE = "LABKIT_PROGRESS"
+LOCK_S = 20.0  # for other notebooks that change the record, which takes milliseconds
 # By exercise: "state" ("tried" or "done"), "hints": how many are open, "cell": the text that has passed, and
 # "stub": that of the exercise then; by question: "answer"; by incident also "scores".
 Record = dict[str, dict[str, Any]]
@@ -114,7 +115,7 @@ def keep_answer(name: str, text: str, *, once: bool = False, **more: Any) -> boo
 def _changing() -> Iterator[Record]:
     """Change the record; other notebooks wait meanwhile."""
     path().parent.mkdir(parents=True, exist_ok=True)
-    with taking_turns(path().with_name(f".{path().name}.lock")):
+    with locked(path().with_name(f".{path().name}.lock"), LOCK_S):
         record = load()
         yield record
         with atomic_write(path()) as file:

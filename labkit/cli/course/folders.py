@@ -24,7 +24,7 @@ import nbformat
 import labkit
 from labkit.cli.course import RECORD
 from labkit.cli.course.copies import clear
-from labkit.files import atomic_write, kept_beside, taking_turns
+from labkit.files import atomic_write, kept_beside, locked
 
 # An image begins with an exclamation mark.
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
@@ -122,7 +122,7 @@ def update(originals: Path, copies: Path) -> list[str]:
     """
     copies.mkdir(exist_ok=True)
     files = contents(sorted(originals.glob("*.ipynb")), clear)
-    with taking_turns(copies, WAIT_S):
+    with locked(copies / ".lock", WAIT_S):
         return _update(files, copies)
 
 
