@@ -1,17 +1,14 @@
-"""mpiwatch.processes: which processes live, who started them, and that children end with their parents."""
+"""mpiwatch.processes: which processes live, what a supervisor imports, and what a launcher has read."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
 
-import pytest
-
 from mpiwatch import processes
-from mpiwatch.processes import LINUX, alive, descendants, wait_until_read
+from mpiwatch.processes import alive, wait_until_read
 from tests.cluster_fixtures import wait_until
 
 
@@ -24,44 +21,6 @@ def test_a_zombie_has_ended() -> None:
     os.kill(child.pid, 0)  # the system still knows it
     child.wait()
     assert not alive(child.pid)
-
-
-def test_a_process_of_another_user_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(pid: int, signum: int) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "kill", refuse)
-    assert alive(1)
-
-
-def test_descendants_include_grandchildren() -> None:
-    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=1); input()'])"
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdout and child.stdout.readline() == b"1\n"  # the grandchild runs
-        (grandchild,) = descendants(child.pid)
-        assert {child.pid, grandchild} <= descendants(os.getpid())
-        child.communicate(b"\n")
-
-
-@pytest.mark.skipif(not LINUX, reason="other kernels cannot tie a process to its parent")
-def test_a_child_ends_with_its_killed_parent() -> None:
-    program = (
-        "import os, signal\n"
-        "from mpiwatch.processes import die_with_parent\n"
-        "parent = os.getpid()\n"
-        "if os.fork() == 0:\n"
-        "    die_with_parent(signal.SIGKILL, parent)\n"
-        "    print(os.getpid(), flush=True)\n"
-        "signal.pause()\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout
-        child = int(parent.stdout.readline())
-        assert alive(child)
-        parent.send_signal(signal.SIGKILL)
-        wait_until(lambda: not alive(child), "the child has ended")
 
 
 def test_the_supervisor_imports_only_the_standard_library_and_mpiwatch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,15 +18,10 @@ RANKS, PROFILE = "LABKIT_RANKS", "LABKIT_PROFILE"
 
 def __getattr__(name: str) -> Any:
     """Import the functions when they are used: engines and new kernels do not need ipyparallel's client."""
-    if name == "connect":
-        from labkit.cluster.connection import connect  # noqa: PLC0415
-
-        return connect
-    if name == "last_hang":
-        from labkit.cluster.magics import last_hang  # noqa: PLC0415
-
-        return last_hang
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = {"connect": "connection", "last_hang": "magics"}.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"labkit.cluster.{module}"), name)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -13,7 +13,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +68,21 @@ class SupervisedControllerLauncher(LocalControllerLauncher):
 
 
 def find_or_start(n: int, profile: str, only_own: bool, hosts: str | None) -> tuple[ipp.Cluster, str, bool]:
-    """Return a cluster for n engines, a phrase that says where it comes from, and whether it is new."""
+    """Return a cluster for n engines, a phrase that says where it comes from, and whether it is new.
+
+    Of the clusters that run, one whose engines this notebook uses already comes first, then one with free
+    engines, then one that another notebook holds without running a cell on it, then a busy one.
+    """
     global own_cluster  # noqa: PLW0603
     ipython_profile = prepare_profile(profile, n)
-    found = list(running(profile))
+    found = [path for path, size in running(profile) if size == n]
     if profile == "ssh" and hosts:  # not a cluster on other machines
         wanted = ssh.hosts_of_ranks(ssh.host_file(hosts), n)
-        found = [each for each in found if ssh.hosts_of(each[0]) in ([], wanted)]
-    if own_cluster is not None and (Path(own_cluster.cluster_file), n) in found:
+        found = [path for path in found if ssh.hosts_of(path) in ([], wanted)]
+    if own_cluster is not None and Path(own_cluster.cluster_file) in found:
         return own_cluster, "this notebook's cluster", False
-    path = None if only_own else preferred(path for path, size in found if size == n)
-    if path is not None:
+    if found and not only_own:
+        path = min(found, key=lambda path: Claim(str(path.parent.parent), id_of(path)).preference())
         return attach(path), f"connected to the running cluster {path.stem.removesuffix('-')}", False
     stop_own_cluster()  # if there is one, it has another size, or its controller has died
     own_cluster = ipp.Cluster(n=n, cluster_id=OWN, profile=ipython_profile, parent=None, log=quiet)
@@ -116,15 +120,6 @@ def stop_own_cluster() -> None:
         own_cluster = None
 
 
-def is_controller_running(state: dict[str, Any]) -> bool:
-    """Return whether the controller in a cluster file runs, and its pid is not another program's by now."""
-    pid = private.controller_pid(state)
-    try:
-        return pid is not None and not CONTROLLERS.isdisjoint(psutil.Process(pid).cmdline())
-    except psutil.Error:
-        return False
-
-
 def is_running(process: psutil.Process) -> bool:
     """Return whether a process runs, and its pid is not another process's by now; a zombie does not run."""
     return process.is_running() and alive(process.pid)
@@ -134,13 +129,18 @@ def running(profile: str) -> Iterator[tuple[Path, int | None]]:
     """Yield the cluster file and the number of engines of each running cluster that this notebook may use."""
     paths = [path for folder in private.profile_dirs() for path in folder.glob("security/cluster-*.json")]
     for path in sorted(paths, key=lambda path: (id_of(path) != os.environ.get(CHOSEN), path)):
-        if profile_of(path) != profile or belongs_to_another(id_of(path)):
+        name = path.parent.parent.name.removeprefix("profile_")
+        if (name if name in profiles() else DEFAULT_PROFILE) != profile or belongs_to_another(id_of(path)):
             continue
         try:
             state = json.loads(path.read_text())
-        except (OSError, ValueError):  # just removed, or not written completely yet
+            controller = psutil.Process(private.controller_pid(state) or 0)
+            is_controller = not CONTROLLERS.isdisjoint(
+                controller.cmdline()
+            )  # its pid may be another's by now
+        except (OSError, ValueError, psutil.Error):  # just removed, not written completely yet, or ended
             continue
-        if is_controller_running(state):
+        if is_controller:
             yield path, private.size_of(state)
 
 
@@ -152,23 +152,21 @@ def belongs_to_another(cluster_id: str) -> bool:
     )
 
 
-def preferred(paths: Iterable[Path]) -> Path | None:
-    """Return the cluster file whose engines this notebook should use; None if there is none.
-
-    The engines that it uses already come first, then free ones, then those that another notebook holds
-    without running a cell on them, then busy ones. Of equals, the first is preferred.
-    """
-    return min(paths, key=lambda path: Claim(str(path.parent.parent), id_of(path)).preference(), default=None)
-
-
 def id_of(path: Path) -> str:
     """Return the id of the cluster that a cluster file describes; empty for a plain `ipcluster start`."""
     return path.stem.removeprefix("cluster-")
 
 
 def attach(path: Path) -> ipp.Cluster:
-    """Return the cluster that a cluster file describes, without taking charge of its end."""
-    return private.attach(path, parent=None, log=quiet)
+    """Return the cluster that a cluster file describes, without taking charge of its end.
+
+    The object does not rewrite or remove the file when the cluster ends, as ipyparallel's objects do in each
+    process that has one: by then the file may describe a new cluster of the same name.
+    """
+    cluster = ipp.Cluster.from_file(str(path), parent=None, log=quiet)
+    # A subclass would not do: from_file() makes an object of the class that the file names.
+    cluster.update_cluster_file = lambda: None
+    return cluster
 
 
 def profiles() -> list[str]:
@@ -213,9 +211,3 @@ def install_settings(folder: ProfileDir | None) -> None:
     settings = INSTALLED / Path(folder.location if folder else "").name.removeprefix("profile_") / SETTINGS
     if folder and settings.exists():
         Path(folder.location, SETTINGS).write_text(settings.read_text())
-
-
-def profile_of(cluster_file: Path) -> str:
-    """Return the lab's name for the profile that a cluster file belongs to."""
-    name = cluster_file.parent.parent.name.removeprefix("profile_")
-    return name if name in profiles() else DEFAULT_PROFILE

@@ -7,10 +7,10 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import uuid4
 
 import ipyparallel as ipp
-from ipyparallel.cluster.launcher import EngineLauncher
 from ipyparallel.error import NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 from IPython.display import publish_display_data
@@ -85,6 +85,7 @@ def connect(
     `labkit.cluster.errors.ClusterError` if the engines did not start, do not answer, do not form one world of
     `n` ranks, or run a cell of another notebook.
     """
+    global last_claim  # noqa: PLW0603
     before = clusters.own_cluster
     try:
         n, profile, chosen = chosen_by_environment(n, "ssh" if hosts else profile)
@@ -93,14 +94,21 @@ def connect(
         attempt = Attempt(n, profile, hosts, own=own, by_force=take_over, timeout_s=timeout)
         infos, recorder, cleared = attempt.finish(restart, deadline_s, strict)
     except BaseException:
-        cancel_pending_job()
-        if clusters.own_cluster is not before:
-            clusters.stop_own_cluster()  # a notebook may stay open for days
+        if (cluster := clusters.own_cluster) is not None:
+            job = slurm.Job(cluster).state()
+            if job.is_pending or cluster is not before:  # a notebook may stay open for days
+                clusters.stop_own_cluster()
+            if job.is_pending:
+                print(f"{job.name} has been cancelled.")
         if (shell := get_ipython()) is not None:
             errors.refuse_cells(shell, errors.NOT_CONNECTED)
         raise
     client, claim = attempt.client, attempt.claim
-    keep(claim, recorder)
+    claim.change(recorder=recorder)
+    atexit.register(claim.release)
+    if last_claim is not None and last_claim.file != claim.file:
+        last_claim.release()
+    last_claim = claim
     if text := take_over_text(claim.displaced, cleared, idle=not take_over):
         print(text)
     names = ", ".join(dict.fromkeys(info.host for info in infos))
@@ -109,21 +117,9 @@ def connect(
         f"{attempt.origin}){chosen}."
     )
     ranks = Ranks(client, attempt.cluster, infos, recorder, claim)
-    private.call_before_use(client, ranks.check, ranks.renew_if_due, ranks.note_sent)
+    private.call_before_use(client, ranks.check, ranks.renew_if_due, ranks.sent.append)
     activate(ranks, cleared=claim.is_first_use)
     return client
-
-
-def cancel_pending_job() -> None:
-    """Stop this kernel's cluster if its engines are a SLURM job that is still pending."""
-    cluster = clusters.own_cluster
-    if cluster is None or not (job := slurm.Job(cluster)).is_slurm:
-        return
-    state = job.state()
-    if state is None or state.is_pending:
-        clusters.stop_own_cluster()
-        job_name = f"SLURM job {state.job}" if state else "The SLURM job that was being submitted"
-        print(f"{job_name} has been cancelled.")
 
 
 def chosen_by_environment(n: int, profile: str) -> tuple[int, str, str]:
@@ -152,25 +148,23 @@ class Attempt:
         self.cluster, self.origin, self.is_new = find_or_start(n, profile, own, hosts)
         self.client = client_of(self.cluster)
         self.claim = Claim(self.cluster.profile_dir, self.cluster.cluster_id)
+        self.files = cluster_files(self.cluster.profile_dir, self.cluster.cluster_id)
 
     def finish(self, restart: bool, deadline_s: float, strict: bool) -> tuple[list[RankInfo], str, list[str]]:
         """Return what the ranks report, their flight recorder's path, and the names that were cleared."""
         try:
             if not self.claim.take(by_force=self.by_force):
                 raise in_use(self.claim.other(), self.n)
-            try:
-                if restart and not self.is_new:
-                    self.end_engines()
-                infos = self.answers()
-                if not self.is_new and has_other_ids(infos):
-                    self.end_engines()
-                    infos = self.wait_for_ranks(ANSWER_S)
-                check_world(infos, self.cluster)
-                return infos, *self.install(deadline_s, strict)
-            except BaseException:
-                self.claim.give_back()
-                raise
+            if restart and not self.is_new:
+                self.end_engines()
+            infos = self.answers()
+            if not self.is_new and has_other_ids(infos):
+                self.end_engines()
+                infos = self.wait_for_ranks(ANSWER_S)
+            check_world(infos, self.cluster)
+            return infos, *self.install(deadline_s, strict)
         except BaseException:
+            self.claim.release(self.claim.before and replace(self.claim.before, in_cell=False))
             self.client.close()
             raise
 
@@ -185,13 +179,11 @@ class Attempt:
                 raise
             if other and not self.by_force:
                 raise in_use(other, self.n) from None
-            notebook = str(other or "a notebook that has exited")
             ranks = Ranks(self.client, self.cluster, [], last.recorder)
-            infos = stop_cell_of(notebook, ranks, busy.result)
-        if infos is None:
-            self.end_engines()
-            infos = self.wait_for_ranks(ANSWER_S)
-        return infos
+            if stop_cell_of(str(other or "a notebook that has exited"), ranks, busy.result):
+                return busy.result.get()
+        self.end_engines()
+        return self.wait_for_ranks(ANSWER_S)
 
     def wait_for_ranks(self, answer_s: float) -> list[RankInfo]:
         """Wait until n ranks answer; return what they report, by engine id.
@@ -204,7 +196,7 @@ class Attempt:
         all n engines are up by the deadline.
         """
         n, revive = self.n, not self.is_new
-        queue = PendingLine(slurm.Job(self.cluster), silent=NONINTERACTIVE)
+        queue = PendingLine(slurm.Job(self.cluster))
         reconnect = time.monotonic() + RECONNECT_S
         wait, waited = min(RECONNECT_S, answer_s), 0.0
         is_announced = NONINTERACTIVE or get_ipython() is None
@@ -226,15 +218,17 @@ class Attempt:
                     waited += wait
                     if revive and waited >= answer_s and are_engines_running(self.cluster):
                         raise NoAnswer(n, waited, result) from None
-            if have_engines_ended(self.cluster) or not (self.client.ids or are_engines_running(self.cluster)):
+            if not are_engines_running(self.cluster) and (self.cluster.engines or not self.client.ids):
                 if not revive:
                     break
                 self.cluster.stop_engines_sync()
                 self.cluster.start_engines_sync(n)
+                self.cluster.write_cluster_file()
                 revive = False
                 reconnect = self.renew_client()  # the old one may know engines that ended while it connected
             elif len(self.client.ids) < n and time.monotonic() > reconnect:
-                if revive and has_lost_a_rank(self.cluster):
+                # MPI usually ends the others after a death, not always. Starting engines removes the file.
+                if revive and os.path.exists(self.files["exits"]):
                     self.end_engines()
                 reconnect = self.renew_client()
             time.sleep(POLL_S)
@@ -251,7 +245,13 @@ class Attempt:
         if why:
             return ClusterError(why)
         registered = len(self.client.ids)
-        output = "".join(map(last_output, private.engine_sets(self.cluster)))
+        lines = [
+            line
+            for engines in self.cluster.engines.values()
+            for line in engines.get_output().splitlines()
+            if line and "[IPEngine" not in line  # the engines' log
+        ]
+        output = "\n".join(["\nThe last lines that mpiexec wrote:", *lines[-20:]] if lines else [])
         if self.cluster is clusters.own_cluster and not 0 < registered < self.n:
             clusters.stop_own_cluster()  # its controller may be at fault: the next call starts another
         silent = ", but not all of them answered" if registered >= self.n else ""
@@ -291,26 +291,12 @@ class Attempt:
         return reports[0][0], list(dict.fromkeys(name for _, names in reports for name in names))
 
 
-def keep(claim: Claim, recorder: str) -> None:
-    """Keep the engines until this process ends, or connects to others."""
-    global last_claim  # noqa: PLW0603
-    claim.note_recorder(recorder)
-    atexit.register(claim.release)
-    if last_claim is not None and last_claim.file != claim.file:
-        last_claim.release()
-    last_claim = claim
-
-
 def in_use(other: Owner | None, n: int) -> ClusterError:
     """Return the error for engines that another notebook keeps."""
-    if get_ipython() is not None:
-        verb = "is running a cell on"
-        wait = "wait until its cell has ended and run this cell again; stop its cell and take its engines"
-    else:
-        verb = "has"
-        wait = "shut its kernel down and start this program again; take its engines"
+    verb = "has" if get_ipython() is None else "is running a cell on"
     return ClusterError(
-        f"{other or 'another notebook'} {verb} the {n} engines. Three ways on: {wait} with "
+        f"{other or 'another notebook'} {verb} the {n} engines. Three ways on: wait until its "
+        f"cell has ended and run this cell again; stop its cell and take its engines with "
         f"`rc = connect(n={n}, take_over=True)`; or start separate engines with "
         f"`rc = connect(n={n}, own=True)`."
     )
@@ -329,25 +315,24 @@ def take_over_text(other: Owner | None, cleared: Sequence[str], *, idle: bool) -
     return ""
 
 
-def stop_cell_of(notebook: str, ranks: Ranks, result: ipp.AsyncResult) -> list[RankInfo] | None:
-    """Stop the cell that ranks run for another notebook; return their answers to `result`, None if some miss.
+def stop_cell_of(notebook: str, ranks: Ranks, result: ipp.AsyncResult) -> bool:
+    """Stop the cell that ranks run for another notebook; return whether all of them then answer `result`.
 
     The flight recorder tells which ranks run a cell, without their help. If none does, they are only slow.
     """
     busy = f"The engines are running a cell of {notebook}"
     slots = ranks.recorder.slots if ranks.recorder is not None else ()
     if not any(slot.cell_state == CellState.RUNNING for slot in slots):
-        if result.wait(ANSWER_S):
-            return result.get()
-        print(f"{busy}; new engines replace them.")
-        return None
-    print(f"{busy}, which is stopped now.", *ranks.snapshot_lines(), sep="\n")
-    if ranks.interrupt(result):
-        print("The cell ended after an interrupt: the engines stay.")
-        return result.get()
-    stuck = ranks_phrase(pending(result)).capitalize()
-    print(f"{stuck} did not respond to an interrupt; new engines replace all.")
-    return None
+        if not result.wait(ANSWER_S):
+            print(f"{busy}; new engines replace them.")
+    else:
+        print(f"{busy}, which is stopped now.", *ranks.snapshot_lines(), sep="\n")
+        if ranks.interrupt(result):
+            print("The cell ended after an interrupt: the engines stay.")
+        else:
+            stuck = ranks_phrase(pending(result)).capitalize()
+            print(f"{stuck} did not respond to an interrupt; new engines replace all.")
+    return bool(result.done())
 
 
 class NoAnswer(ClusterError):
@@ -363,30 +348,13 @@ class NoAnswer(ClusterError):
 
 
 def are_engines_running(cluster: ipp.Cluster) -> bool:
-    """Return whether a set of engines is up or starting."""
-    for engines in private.engine_sets(cluster):
+    """Return whether a set of engines is up or starting, as far as this machine knows."""
+    for engines in cluster.engines.values():
         process = private.process_of(engines)
         # Without a process on this machine, trust what the launcher reports.
         if engines.running if process is None else clusters.is_running(process):
             return True
     return False
-
-
-def have_engines_ended(cluster: ipp.Cluster) -> bool:
-    """Return whether the processes of all sets of engines have ended, as far as this machine knows."""
-    return bool(private.engine_sets(cluster)) and not are_engines_running(cluster)
-
-
-def has_lost_a_rank(cluster: ipp.Cluster) -> bool:
-    """Return whether a rank of the running engines has died. MPI then usually ends the others, not always."""
-    # Starting engines removes the file (labkit.cluster.supervisor).
-    return os.path.exists(cluster_files(cluster.profile_dir, cluster.cluster_id)["exits"])
-
-
-def last_output(engines: EngineLauncher) -> str:
-    """Return the last lines that mpiexec wrote, without the engines' log."""
-    lines = [line for line in engines.get_output().splitlines() if line and "[IPEngine" not in line]
-    return "\nThe last lines that mpiexec wrote:\n" + "\n".join(lines[-20:]) if lines else ""
 
 
 def has_other_ids(infos: Sequence[RankInfo]) -> bool:
@@ -405,8 +373,8 @@ def check_world(infos: Sequence[RankInfo], cluster: ipp.Cluster) -> None:
     """
     n = len(infos)
     if n > 1 and all(info.size == 1 for info in infos):
-        found = [private.mpiexec_of(engines) for engines in private.engine_sets(cluster)]
-        launcher = next(filter(None, found), cluster.engine_launcher_class.__name__)
+        found = [getattr(engines, "mpi_cmd", None) for engines in cluster.engines.values()]
+        launcher = next((words[-1] for words in found if words), cluster.engine_launcher_class.__name__)
         raise ClusterError(
             f"the {n} engines are {n} MPI worlds of one rank each, not one world of {n}. {launcher} started "
             f"them and does not belong to {infos[0].library}, the MPI that mpi4py uses. Stop this cluster "
@@ -424,8 +392,8 @@ def check_world(infos: Sequence[RankInfo], cluster: ipp.Cluster) -> None:
 class PendingLine:
     """The line in a notebook that says that a job is pending, and for how long."""
 
-    def __init__(self, job: slurm.Job, *, silent: bool) -> None:
-        self.job, self.silent = job, silent
+    def __init__(self, job: slurm.Job) -> None:
+        self.job = job
         self.display_id = uuid4().hex
         self.shown = ""
         self.began = self.last = time.monotonic()
@@ -438,29 +406,26 @@ class PendingLine:
         """
         now = time.monotonic()
         passed, self.last = now - self.last, now
-        state = self.job.state()
-        if state is None or not state.is_pending:
-            if self.shown and self.is_pending and state is not None:
-                self.show(f"{state}; it was pending for {duration(now - self.began)}.")
-            self.is_pending = False
+        state, waited = self.job.state(), now - self.began
+        was_pending, self.is_pending = self.is_pending, state.is_pending
+        if not state.is_pending:
+            if was_pending and self.shown:
+                self.show(f"{state}; it was pending for {duration(waited)}.")
             return 0.0
-        self.is_pending = True
-        limit_s = 60 * float(slurm.load().pending)
-        never = state.never_starts and now - self.began > NEVER_S
-        if never or now - self.began > limit_s:
-            why = (
-                "It can never start: ask for fewer ranks or nodes, or less time"
-                if never
-                else f"The setting `pending` allows {limit_s / 60:g} minutes"
-            )
-            raise ClusterError(f"{state}, for {duration(now - self.began)}. {why}.")
-        if now - self.began > 1.0:
-            self.show(f"{state}; {duration(now - self.began)} so far. The stop button cancels the job.")
+        why = ""
+        if state.never_starts and waited > NEVER_S:
+            why = "It can never start: ask for fewer ranks or nodes, or less time"
+        elif waited > 60 * float(limit := slurm.load().pending):
+            why = f"The setting `pending` allows {float(limit):g} minutes"
+        if why:
+            raise ClusterError(f"{state}, for {duration(waited)}. {why}.")
+        if waited > 1.0:
+            self.show(f"{state}; {duration(waited)} so far. The stop button cancels the job.")
         return passed
 
     def show(self, line: str) -> None:
         """Replace the line shown."""
-        if self.silent or get_ipython() is None or line == self.shown:
+        if NONINTERACTIVE or get_ipython() is None or line == self.shown:
             return
         update, self.shown = bool(self.shown), line
         publish_display_data({"text/plain": line}, transient={"display_id": self.display_id}, update=update)

@@ -1,5 +1,7 @@
 """The functions that `connect()` runs on the engines."""
 
+# ruff: noqa: PLC0415 (imports inside functions: the notebook's kernel loads this module, and no MPI)
+
 from __future__ import annotations
 
 import gc
@@ -29,24 +31,15 @@ class RankInfo:
 
 
 def rank_info() -> RankInfo:
-    """Report this rank. Not collective."""
-    from IPython import get_ipython  # noqa: PLC0415
-    from mpi4py import MPI  # noqa: PLC0415
+    """Report this rank, and prepare its tracebacks. Not collective."""
+    from IPython import get_ipython
+    from mpi4py import MPI
 
-    comm = MPI.COMM_WORLD
-    prepare_tracebacks(get_ipython())
-    name, version = MPI.get_vendor()
-    library = f"{name} {'.'.join(map(str, version))}"
-    return RankInfo(comm.rank, comm.size, os.getpid(), node_name(socket.gethostname()), library)
+    from mpiwatch.snapshot import cell_number
 
-
-def prepare_tracebacks(shell: Any) -> None:
-    """Make tracebacks name a cell by its number in the notebook; this engine counts its own cells.
-
-    They have no colours: see cluster_profiles/mpi/ipython_kernel_config.py.
-    """
-    from mpiwatch.snapshot import cell_number  # noqa: PLC0415
-
+    comm, shell = MPI.COMM_WORLD, get_ipython()
+    # Tracebacks name a cell by its number in the notebook; this engine counts its own cells. They have no
+    # colours: see cluster_profiles/mpi/ipython_kernel_config.py.
     own_label = type(shell.compile).format_code_name
 
     def label(file: str) -> tuple[str, str] | None:
@@ -57,6 +50,9 @@ def prepare_tracebacks(shell: Any) -> None:
 
     shell.compile.format_code_name = label
     shell.colors = "nocolor"
+    name, version = MPI.get_vendor()
+    library = f"{name} {'.'.join(map(str, version))}"
+    return RankInfo(comm.rank, comm.size, os.getpid(), node_name(socket.gethostname()), library)
 
 
 def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[str, list[str]]:
@@ -67,19 +63,19 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     Return the path of the flight recorder, and with `clear` the names that cells had defined, which are
     cleared before. If the ranks cannot share a flight recorder, its path is empty and `comm` is not watched.
     """
-    import numpy as np  # noqa: PLC0415  (only on the engine, where BLAS finds its settings)
-    from IPython import get_ipython  # noqa: PLC0415
+    import numpy as np  # only on the engine, where BLAS finds its settings
+    from IPython import get_ipython
 
-    from labkit.cluster.supervisor import files_of_this_cluster  # noqa: PLC0415
-    from mpiwatch import communicators  # noqa: PLC0415
-    from mpiwatch.communicators import watch_world  # noqa: PLC0415
-    from mpiwatch.recorder import CellState  # noqa: PLC0415
-    from mpiwatch.waiting import Watch  # noqa: PLC0415
+    from labkit.cluster.supervisor import files_of_this_cluster
+    from mpiwatch import communicators
+    from mpiwatch.communicators import watch_world
+    from mpiwatch.recorder import CellState
+    from mpiwatch.waiting import Watch
 
     comm = watch_world(deadline_s=deadline_s, keep=True)
     communicators.prepare_renewal(comm)
     if strict:
-        from mpiwatch.strict import begin  # noqa: PLC0415
+        from mpiwatch.strict import begin
 
         comm = begin(comm)
     shell = get_ipython()
@@ -100,19 +96,19 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
 
 def renew_comm() -> None:
     """Let all communicators of this rank continue on fresh contexts. Collective."""
-    from IPython import get_ipython  # noqa: PLC0415
-    from mpi4py import MPI  # noqa: PLC0415
+    from IPython import get_ipython
+    from mpi4py import MPI
 
-    from mpiwatch import communicators  # noqa: PLC0415
+    from mpiwatch import communicators
 
     communicators.renew(MPI.COMM_WORLD, get_ipython().user_ns)
 
 
 def unreceived_messages() -> tuple[list[Any], list[Any]]:
     """Return the messages that wait to be received on this rank, and the last ones that it has sent."""
-    from mpi4py import MPI  # noqa: PLC0415
+    from mpi4py import MPI
 
-    from mpiwatch.messages import unreceived  # noqa: PLC0415
+    from mpiwatch.messages import unreceived
 
     return unreceived(MPI.COMM_WORLD.watch)  # type: ignore[attr-defined]
 
@@ -135,9 +131,9 @@ def clear_names(shell: Any) -> list[str]:
 
 def record_cells(shell: Any, watch: Any) -> None:
     """Record in the flight recorder when code that a client runs on this engine begins and ends."""
-    from mpiwatch import communicators, messages  # noqa: PLC0415
-    from mpiwatch.recorder import CellState  # noqa: PLC0415
-    from mpiwatch.snapshot import describe  # noqa: PLC0415
+    from mpiwatch import communicators, messages
+    from mpiwatch.recorder import CellState
+    from mpiwatch.snapshot import describe
 
     streams = {"stdout": sys.stdout, "stderr": sys.stderr}
     for stream in streams.values():
@@ -147,21 +143,20 @@ def record_cells(shell: Any, watch: Any) -> None:
         messages.balance[0] = 0
         watch.begin_cell()
 
-    def note_end(error: BaseException | None) -> None:
-        for name, stream in streams.items():
-            if getattr(getattr(sys, name), "closed", True):
-                setattr(sys, name, stream)  # without it, no later cell could run
-        strict = sys.modules.get("mpiwatch.strict")
-        if strict is not None and (left := strict.end_cell()):
-            print(left)
-        watch.slot.balance = 0 if strict is not None else messages.balance[0]  # it has findings of its own
-        communicators.renewal_is_due = communicators.renewal_is_due or error is not None
-        state = CellState.RETURNED if error is None else CellState.RAISED
-        watch.end_cell(state, describe(error) if error else "")
-
     def end(error: BaseException | None) -> None:
         with communicators.without_interrupts():  # else the cell would seem to run forever
-            note_end(error)
+            for name, stream in streams.items():
+                if getattr(getattr(sys, name), "closed", True):
+                    setattr(sys, name, stream)  # without it, no later cell could run
+            strict = sys.modules.get("mpiwatch.strict")
+            if strict is not None and (left := strict.end_cell()):
+                print(left)
+            watch.slot.balance = (
+                0 if strict is not None else messages.balance[0]
+            )  # it has findings of its own
+            communicators.renewal_is_due = communicators.renewal_is_due or error is not None
+            state = CellState.RETURNED if error is None else CellState.RAISED
+            watch.end_cell(state, describe(error) if error else "")
 
     def end_cell(result: Any) -> None:
         end(result.error_before_exec or result.error_in_exec)

@@ -44,7 +44,8 @@ def failures(result: ipp.AsyncResult) -> list[Failure]:
             with contextlib.suppress(Exception):  # a cancelled future has no result
                 error = future.result()  # ipyparallel returns a rank's exception as a result
                 if isinstance(error, RemoteError):
-                    found.append(_failure(rank, error.ename, str(error.evalue), error.traceback or ""))
+                    frames = split(error.ename, str(error.evalue), error.traceback or "")
+                    found.append(Failure(rank, error.ename, *frames))
                 elif isinstance(error, TaskAborted):
                     found.append(Failure(rank, "CellSkipped", SKIPPED, ""))
     return sorted(found)
@@ -54,17 +55,14 @@ def failures_in(error: RemoteError) -> list[Failure]:
     """Return what each rank raised, from the one error that ipyparallel makes of these."""
     parts = getattr(error, "elist", None) or [(error.ename, error.evalue, error.traceback, error.engine_info)]
     return sorted(
-        _failure((about or {}).get("engine_id", -1), str(name), str(message), traceback or "")
+        Failure((about or {}).get("engine_id", -1), name, *split(name, str(message), traceback or ""))
         for name, message, traceback, about in parts
     )
 
 
-def _failure(rank: int, name: str, message: str, traceback: str) -> Failure:
-    return Failure(rank, name, *split(name, message, _FIRST_LINE.sub(r"\1", traceback)))
-
-
 def split(name: str, message: str, traceback: str) -> tuple[str, str]:
     """Return an error's message and its frames, from IPython's traceback: header, frames, `name: message`."""
+    traceback = _FIRST_LINE.sub(r"\1", traceback)
     lines = traceback.splitlines()
     if not lines:
         return message, ""
@@ -83,21 +81,17 @@ def split(name: str, message: str, traceback: str) -> tuple[str, str]:
     return message, "\n\n".join(frame for frame in frames if not _IN_CYTHON.search(_COLOURS.sub("", frame)))
 
 
-def unreceived_line(found: Iterable[tuple[list[Any], list[Any]]]) -> str:
+def unreceived_line(found: Sequence[tuple[list[Any], list[Any]]]) -> str:
     """Return a line about messages that no rank has received; empty if there are none.
 
     `found`: what mpiwatch.messages.unreceived has returned on each rank.
     """
-    arrived: list[Any] = []
-    lines: dict[Any, str] = {}
-    for here, sent in found:
-        arrived += here
-        lines.update({message: line for *message_, line in sent if (message := tuple(message_))})
+    arrived = [tuple(message) for here, _ in found for *message, _ in here]
+    lines = {tuple(message): line for _, sent in found for *message, line in sent}
     if not arrived:
         return ""
-    *first, _ = arrived[0]
-    _, source, dest, tag = first
-    line = lines.get(tuple(first))
+    _, source, dest, tag = arrived[0]
+    line = lines.get(arrived[0])
     return (
         f"rank {dest} has not received a message from rank {source}, tag {tag}"
         + (f", sent at {line}" if line else "")

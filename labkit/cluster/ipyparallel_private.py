@@ -6,7 +6,6 @@ labkit.cluster.engine and labkit.cluster.controller replace parts of ipyparallel
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -17,7 +16,8 @@ import psutil
 from ipyparallel import util
 from ipyparallel.error import RemoteError
 
-USES = ("direct_view", "send_apply_request", "send_execute_request", "clear", "abort", "shutdown")
+SENDS = "send_apply_request", "send_execute_request"
+USES = ("direct_view", *SENDS, "clear", "abort", "shutdown")
 
 
 def profile_dirs() -> list[Path]:
@@ -66,46 +66,38 @@ def size_of(state: dict[str, Any]) -> int | None:
     return sum(engines["n"] for engines in sets.values()) or (state.get("cluster") or {}).get("n")
 
 
-def engine_sets(cluster: ipp.Cluster) -> list[Any]:
-    """Return the launchers of a cluster's sets of engines."""
-    return list(cluster.engines.values())
-
-
-def mpiexec_of(launcher: Any) -> str:
-    """Return the path of the mpiexec that an MPI launcher runs; empty for any other launcher."""
-    # MPILauncher.mpi_cmd is a documented setting; its last word is mpiexec (cluster_profiles/mpi).
-    command = getattr(launcher, "mpi_cmd", None)
-    return str(command[-1]) if command else ""
-
-
 def call_before_use(
     client: ipp.Client,
     check: Callable[[], None],
-    prepare: Callable[[], None] = lambda: None,
-    sent: Callable[[Any], None] = lambda future: None,
+    prepare: Callable[[], None],
+    sent: Callable[[Any], None],
 ) -> None:
     """Call `check` each time before a client sends the engines something to run, or clears or ends them.
 
     Call `prepare` before a view sends the first of the messages that make up a cell or a function's call, and
     `sent` with the future of each message.
     """
+
+    def checked(method: Callable[..., Any], before: Callable[[], None]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(*arguments: Any, **options: Any) -> Any:
+            before()
+            result = method(*arguments, **options)
+            if method.__name__ in SENDS:
+                sent(result)
+            if method.__name__ == "direct_view":
+                # `execute` is for cells; all that calls functions (apply, map, push, pull) uses the other.
+                for name in ("execute", "_really_apply"):
+                    setattr(result, name, checked(getattr(result, name), prepare))
+            return result
+
+        return call
+
     # All views of a client send code through its two public send methods. `direct_view`, which `rc[:]` calls,
     # is checked, too: without engines it fails before anything is sent. They are replaced in the object,
     # because Cluster.connect_client() always makes a Client, never a subclass.
     for name in USES:
-        after = sent if name.startswith("send_") else None
-        setattr(client, name, _checked(getattr(client, name), check, after))
-    direct_view = client.direct_view
-
-    @wraps(direct_view)
-    def prepared_view(*arguments: Any, **options: Any) -> Any:
-        view = direct_view(*arguments, **options)
-        # `execute` is for cells; all that calls functions (apply, map, push, pull) uses the other one.
-        for name in ("execute", "_really_apply"):
-            setattr(view, name, _checked(getattr(view, name), prepare))
-        return view
-
-    client.direct_view = prepared_view
+        setattr(client, name, checked(getattr(client, name), check))
 
 
 def has_failed(future: Any) -> bool:
@@ -116,48 +108,7 @@ def has_failed(future: Any) -> bool:
         return True
 
 
-def _checked(
-    method: Callable[..., Any], check: Callable[[], None], after: Callable[[Any], None] | None = None
-) -> Callable[..., Any]:
-    @wraps(method)
-    def checked(*arguments: Any, **options: Any) -> Any:
-        check()
-        result = method(*arguments, **options)
-        if after is not None:
-            after(result)
-        return result
-
-    return checked
-
-
 def render_errors_with(render: Callable[[RemoteError], list[str] | None]) -> None:
     """Let IPython show an error of engines as the text from `render`, or as before if that is None."""
     # IPython calls this method for an error's text. CompositeError inherits it from RemoteError.
     RemoteError._render_traceback_ = lambda error: render(error) or error.render_traceback()
-
-
-def attach(path: Path, **settings: Any) -> ipp.Cluster:
-    """Return the cluster that a cluster file describes.
-
-    When a cluster ends, ipyparallel's objects of it rewrite or remove its file, also in other processes than
-    the one that started it. By then the file may describe a new cluster of the same name; the returned object
-    leaves such a file alone.
-    """
-    cluster = ipp.Cluster.from_file(str(path), **settings)
-    attached, update = _controller_in(path), cluster.update_cluster_file
-
-    def update_own_file() -> None:
-        if _controller_in(path) == attached:
-            update()
-
-    # Cluster calls this method after every change, also when a launcher notices an end. A subclass would not
-    # do: from_file() makes an object of the class that the file names.
-    cluster.update_cluster_file = update_own_file
-    return cluster
-
-
-def _controller_in(path: Path) -> int | None:
-    try:
-        return controller_pid(json.loads(path.read_text()))
-    except (OSError, ValueError):
-        return None

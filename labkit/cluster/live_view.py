@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 from html import escape
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 import ipyparallel as ipp
@@ -16,7 +16,7 @@ from IPython.display import clear_output, publish_display_data
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.ranks import Ranks
 from labkit.units import duration
-from mpiwatch.report import Activity, CallRecord, RankState, counted, ranks_phrase
+from mpiwatch.report import Activity, RankState, counted, ranks_phrase
 
 # Set where outputs are compared (nbval). Then show nothing that depends on the load of the machine.
 NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")
@@ -25,7 +25,6 @@ UPDATE_S = 0.5
 SAMPLE_AFTER_S, SAMPLE_S = 1.0, 1.0  # sampling interrupts ranks, so short cells are not sampled
 SAMPLED_PART = 0.05  # the largest part of the time spent on samples, if there are many or slow ranks
 LOCK_TIMEOUT_S = 0.05  # a sample that cannot be taken now is taken later
-STANDS_STILL_S = 3.0  # after this time the view says how long a rank has been at the same place
 LINE_CHARACTERS = 120
 LOOK_BACK_CHARACTERS = 4000  # in what a rank has printed, for its last line
 MAX_ROWS = 12  # in each of the two tables
@@ -46,15 +45,7 @@ ELSEWHERE = (
     "The ranks are on other machines, so this view cannot show what they do. A hang is still reported."
 )
 
-Rows = list[tuple[list[int], str]]  # of a table: ranks, and what holds for them
-
-
-class Doing(NamedTuple):
-    """What a rank is doing, its last collective, and since when: a rank in a loop does not stand still."""
-
-    what: str
-    call: CallRecord | None
-    since: float
+PRINTED = "Last line printed:"
 
 
 class LiveView:
@@ -66,7 +57,7 @@ class LiveView:
         self.began = self.next_update = monotonic()
         self.next_sample = self.began + SAMPLE_AFTER_S
         self.is_shown = False
-        self.doing: dict[int, Doing] = {}  # by rank
+        self.doing: dict[int, str] = {}  # by rank
         self.tails: dict[tuple[int, str], str] = {}  # by rank and stream
         self.printed: dict[int, str] = {}  # by rank: the last line
 
@@ -95,43 +86,26 @@ class LiveView:
 
     def observe(self, now: float) -> None:
         """Note what each rank does and has printed last."""
-        have_printed = self.read_output()
-        seen = {
-            rank: Doing(ended(future), None, now) for rank, future in private.futures(self.result).items()
-        }
-        if now >= self.next_sample and not all(doing.what for doing in seen.values()):
-            with suppress(TimeoutError):  # a rank has locked the flight recorder
-                seen |= self.sample({rank for rank, doing in seen.items() if not doing.what}, now)
-            self.next_sample = now + max(SAMPLE_S, (monotonic() - now) / SAMPLED_PART)
-        for rank, doing in seen.items():
-            before = self.doing.get(rank, Doing("running", None, now))
-            has_moved = rank in have_printed or (doing.what and doing[:2] != before[:2])
-            after = doing if doing.what else before
-            self.doing[rank] = after._replace(since=now if has_moved else before.since)
-
-    def sample(self, ranks: set[int], now: float) -> dict[int, Doing]:
-        """Return what ranks are doing that have not ended the cell, from the flight recorder."""
-        report = self.ranks.take_snapshot(LOCK_TIMEOUT_S)
-        return {
-            state.rank: Doing(activity(state), state.calls[-1] if state.calls else None, now)
-            for state in (report.ranks if report is not None else ())
-            if state.rank in ranks
-        }
-
-    def read_output(self) -> set[int]:
-        """Note the last line of each rank; return the ranks that have printed since the last time."""
-        have_printed = set()
         for rank, output in private.outputs(self.result).items():
             for name in ("stdout", "stderr"):
                 tail = (output[name] or "")[-LOOK_BACK_CHARACTERS:]
                 if tail != self.tails.get((rank, name), ""):
                     self.tails[rank, name] = tail
                     self.printed[rank] = last_line(tail)
-                    have_printed.add(rank)
-        return have_printed
+        seen = {rank: ended(future) for rank, future in private.futures(self.result).items()}
+        if now >= self.next_sample and not all(seen.values()):
+            report = None
+            with suppress(TimeoutError):  # a rank has locked the flight recorder
+                report = self.ranks.take_snapshot(LOCK_TIMEOUT_S)
+            for state in report.ranks if report is not None else ():
+                if not seen.get(state.rank, "not in this cell"):
+                    seen[state.rank] = activity(state)
+            self.next_sample = now + max(SAMPLE_S, (monotonic() - now) / SAMPLED_PART)
+        for rank, what in seen.items():
+            self.doing[rank] = what or self.doing.get(rank, "running")
 
     def bundle(self, now: float) -> dict[str, str]:
-        """Return the view as HTML and as text."""
+        """Return the view as HTML, in the colours of the page around it, and as text."""
         done = sum(future.done() for future in private.futures(self.result).values())
         title = (
             f"{duration(now - self.began)}, {done} of {counted(len(self.doing), 'rank')} "
@@ -139,22 +113,24 @@ class LiveView:
         )
         if self.ranks.recorder is None:
             title += f" {ELSEWHERE}"
-        tables = [("", self.rows_of_activities(now))]
-        if self.printed:
-            tables.append(("Last line printed:", grouped(self.printed)))
-        return {"text/plain": as_text(title, *tables), "text/html": as_html(title, *tables)}
+        texts, parts = [title], [f"<div>{escape(title)}</div>"]
+        style = 'style="text-align: left; vertical-align: top; white-space: pre-wrap"'
+        for heading, rows in (("", grouped(self.doing)), (PRINTED, grouped(self.printed))):
+            if heading and rows:
+                texts.append(heading)
+                parts.append(f"<div>{escape(heading)}</div>")
+            shown = [(ranks_phrase(ranks), text) for ranks, text in rows[:MAX_ROWS]]
+            shown += [("…", f"and {len(rows) - MAX_ROWS} more")] * (len(rows) > MAX_ROWS)
+            parts.append('<table style="margin: 0 0 0.5em 0">')
+            for ranks, text in shown:
+                texts.append(f"  {ranks}: {text}")
+                marked = re.sub("`(.*)`", r"<code>\1</code>", escape(text, quote=False))
+                parts.append(f'<tr><th scope="row" {style}>{ranks}</th><td {style}>{marked}</td></tr>')
+            parts.append("</table>")
+        return {"text/plain": "\n".join(texts), "text/html": "".join([*parts, OLD])}
 
-    def rows_of_activities(self, now: float) -> Rows:
-        """Return what the ranks do; with a time if they have stood still for a while."""
-        rows: Rows = []
-        for ranks, what in grouped({rank: doing.what for rank, doing in self.doing.items()}):
-            seconds = now - max(self.doing[rank].since for rank in ranks)
-            stands_still = seconds >= STANDS_STILL_S and what.startswith(("at ", "in ", "waiting "))
-            rows.append((ranks, f"{what} for {duration(seconds)}" if stands_still else what))
-        return rows
 
-
-def grouped(texts: dict[int, str]) -> Rows:
+def grouped(texts: dict[int, str]) -> list[tuple[list[int], str]]:
     """Return each text once, with the ranks that it belongs to."""
     groups: dict[str, list[int]] = {}
     for rank in sorted(texts):
@@ -174,7 +150,7 @@ def ended(future: Any) -> str:
 
 
 def activity(state: RankState) -> str:
-    """Return what a rank is doing that has not ended the cell; nothing if that is unknown."""
+    """Return what a rank is doing; nothing if that is unknown."""
     at = f" at {state.place}" if state.place else ""
     if state.activity is Activity.WAITING_IN_COLLECTIVE:
         return f"waiting in {state.calls[-1].operation}{at}"
@@ -194,32 +170,6 @@ def last_line(text: str) -> str:
     lines = [line.rstrip() for line in re.split(r"[\r\n]", ANSI.sub("", text))]
     last = next((line for line in reversed(lines) if line), "")
     return last if len(last) <= LINE_CHARACTERS else last[: LINE_CHARACTERS - 1] + "…"
-
-
-def as_text(title: str, *tables: tuple[str, Rows]) -> str:
-    """Return a title and tables, each with a title of its own, as plain text."""
-    lines = [title]
-    for heading, rows in tables:
-        lines += [heading] * bool(heading)
-        lines += [f"  {ranks_phrase(ranks)}: {text}" for ranks, text in rows[:MAX_ROWS]]
-        lines += [f"  … and {len(rows) - MAX_ROWS} more"] * (len(rows) > MAX_ROWS)
-    return "\n".join(lines)
-
-
-def as_html(title: str, *tables: tuple[str, Rows]) -> str:
-    """Return the same as HTML, in the colours of the page around it: any theme is legible."""
-    parts = [f"<div>{escape(title)}</div>"]
-    cell = 'style="text-align: left; vertical-align: top; white-space: pre-wrap"'
-    for heading, rows in tables:
-        parts += [f"<div>{escape(heading)}</div>"] * bool(heading)
-        lines = [(ranks_phrase(ranks), text) for ranks, text in rows[:MAX_ROWS]]
-        lines += [("…", f"and {len(rows) - MAX_ROWS} more")] * (len(rows) > MAX_ROWS)
-        parts.append('<table style="margin: 0 0 0.5em 0">')
-        for ranks, text in lines:
-            marked = re.sub("`(.*)`", r"<code>\1</code>", escape(text, quote=False))
-            parts.append(f'<tr><th scope="row" {cell}>{ranks}</th><td {cell}>{marked}</td></tr>')
-        parts.append("</table>")
-    return "".join([*parts, OLD])
 
 
 def fills_its_cell(shell: Any) -> bool:

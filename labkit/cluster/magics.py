@@ -7,7 +7,7 @@ import contextlib
 import re
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial, wraps
 from itertools import takewhile
 from typing import Any
@@ -19,7 +19,7 @@ from IPython import get_ipython
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster import live_view, output
 from labkit.cluster.failures import error_of, failures, failures_in, hang_report
-from labkit.cluster.ranks import Ranks
+from labkit.cluster.ranks import Ranks, size
 from mpiwatch.report import Report, runs, wrapped
 
 POLL_S = 0.05  # between two looks at a cell that runs
@@ -34,7 +34,9 @@ class RankMagics(ParallelMagics):
     """
 
     ranks: Ranks
-    setup_cells: SetupCells
+    # The cells that have defined names on the ranks: their numbers as the notebook shows them now, by the
+    # cell's id, or by its text where cells have no id.
+    setup_cells: dict[str, int]
     progress_after_seconds = live_view.AFTER_S
 
     @wraps(ParallelMagics.cell_px)  # which keeps its parser of options
@@ -57,9 +59,12 @@ class RankMagics(ParallelMagics):
         block = self.view.block if block is None else block
         after_s = self.progress_after_seconds if progress_after is None else progress_after
         self.ranks.check()
-        self.ranks.begin_cell()
-        number, (key, deleted) = cell_number(self.shell), identity(self.shell, cell)
-        self.setup_cells.started(key, deleted)
+        self.ranks.cell_start = size(self.ranks.reports)
+        number = cell_number(self.shell)
+        metadata = parent(self.shell).get("metadata") or {}
+        key = str(metadata.get("cellId") or cell)
+        for gone in (key, *(metadata.get("deletedCells") or [])):
+            self.setup_cells.pop(gone, None)
         # Cache the cell under the name that it has on the engines, for reports that quote its lines.
         self.shell.compile.cache(self.shell.transform_cell(cell), 0, raw_code=cell)
         self.ranks.renew_if_due()
@@ -72,8 +77,8 @@ class RankMagics(ParallelMagics):
         result.display_outputs = partial(output.display_outputs, result)  # `%pxresult` calls it
 
         def remember(done: Any) -> None:
-            if done.successful():
-                self.setup_cells.succeeded(key, number, cell)
+            if done.successful() and defines_names(cell):
+                self.setup_cells[key] = number
 
         if not block:
             result.add_done_callback(remember)
@@ -144,12 +149,12 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
     old = shell.magics_manager.registry.get("RankMagics")
     magics = RankMagics(shell, view)
     magics.ranks = ranks
-    magics.setup_cells = SetupCells()
+    magics.setup_cells = {}
     if old is not None:
         is_new = old.ranks.pids != ranks.pids
         if not is_new and not cleared:
             magics.setup_cells = old.setup_cells
-        elif again := old.setup_cells.phrase():
+        elif again := cells_phrase(old.setup_cells.values()):
             print(f"The ranks are {'new' if is_new else 'cleared'}: run {again} again to define their names.")
     shell.magics_manager.register(magics)
     shell.set_custom_exc((NameError,), explain_name)
@@ -195,29 +200,13 @@ def last_hang() -> Report | None:
     return magics.ranks.last_report() if magics is not None else None
 
 
-class SetupCells:
-    """The cells that have defined names on the ranks, with their numbers as the notebook shows them now."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}  # by the cell's id, or by its text where cells have no id
-
-    def started(self, key: str, deleted: list[str]) -> None:
-        """Forget the number that a cell had before this run, and the cells that the user has deleted."""
-        for gone in (key, *deleted):
-            self.numbers.pop(gone, None)
-
-    def succeeded(self, key: str, number: int, text: str) -> None:
-        """Remember a cell that has ended without an error on all ranks, if it defines names."""
-        if defines_names(text):
-            self.numbers[key] = number
-
-    def phrase(self) -> str:
-        """Return the cells as text: `the %%px cells [3], [5] to [8]`; empty if there are none."""
-        found = runs(self.numbers.values())
-        if len(found) > RUNS_SHOWN:
-            return f"all %%px cells from [{found[0][0]}] to [{found[-1][-1]}], except those that failed,"
-        texts = [f"[{run[0]}]" + f" to [{run[-1]}]" * (len(run) > 1) for run in found]
-        return f"the %%px cell{'s' * (len(self.numbers) > 1)} {', '.join(texts)}" if texts else ""
+def cells_phrase(numbers: Collection[int]) -> str:
+    """Return cells as text: `the %%px cells [3], [5] to [8]`; empty if there are none."""
+    found = runs(numbers)
+    if len(found) > RUNS_SHOWN:
+        return f"all %%px cells from [{found[0][0]}] to [{found[-1][-1]}], except those that failed,"
+    texts = [f"[{run[0]}]" + f" to [{run[-1]}]" * (len(run) > 1) for run in found]
+    return f"the %%px cell{'s' * (len(numbers) > 1)} {', '.join(texts)}" if texts else ""
 
 
 def defines_names(text: str) -> bool:
@@ -232,11 +221,9 @@ def defines_names(text: str) -> bool:
     return any(isinstance(node, statements) for node in body)
 
 
-def identity(shell: Any, text: str) -> tuple[str, list[str]]:
-    """Return the id of the cell that runs, or its text if it has no id, and the ids of deleted cells."""
-    parent: dict[str, Any] = getattr(shell, "get_parent", dict)() or {}
-    metadata = parent.get("metadata") or {}
-    return str(metadata.get("cellId") or text), list(metadata.get("deletedCells") or [])
+def parent(shell: Any) -> dict[str, Any]:
+    """Return the message by which JupyterLab has asked the kernel to run the cell; empty if there is none."""
+    return getattr(shell, "get_parent", dict)() or {}
 
 
 def engine_text(shell: Any, options: str, body: str) -> str:
@@ -247,7 +234,9 @@ def engine_text(shell: Any, options: str, body: str) -> str:
     recorder all count as JupyterLab does.
     """
     comment = f"# cell [{cell_number(shell)}]: %%px {options}".rstrip()
-    return _below(comment, lines_above(shell, body), body)
+    whole = str((parent(shell).get("content") or {}).get("code", "")).rstrip()
+    above = whole.removesuffix(body.rstrip())
+    return _below(comment, max(1, above.count("\n")) if above != whole else 1, body)
 
 
 def _below(comment: str, above: int, body: str) -> str:
@@ -267,11 +256,3 @@ def _below(comment: str, above: int, body: str) -> str:
 def cell_number(shell: Any) -> int:
     """Return the number that the notebook shows for the cell that runs."""
     return len(shell.user_ns.get("In", ())) - 1
-
-
-def lines_above(shell: Any, body: str) -> int:
-    """Return the number of lines of the notebook's cell above the body of its `%%px`: at least 1."""
-    parent: dict[str, Any] = getattr(shell, "get_parent", dict)() or {}
-    whole = str((parent.get("content") or {}).get("code", "")).rstrip()
-    above = whole.removesuffix(body.rstrip())
-    return max(1, above.count("\n")) if above != whole else 1

@@ -71,19 +71,17 @@ def pieces(result: ipp.AsyncResult) -> list[Piece]:
     return found
 
 
-def display_outputs(result: ipp.AsyncResult, groupby: str = "type", result_only: bool = False) -> None:
+def display_outputs(result: ipp.AsyncResult, groupby: str = "type") -> None:
     """Wait for the output of a cell and show it, in place of the method of AsyncResult with this name."""
     wait_until_complete(result)
-    show(result, groupby, result_only)
+    show(result, groupby)
 
 
-def show(result: ipp.AsyncResult, groupby: str, result_only: bool = False) -> None:
+def show(result: ipp.AsyncResult, groupby: str) -> None:
     """Print and display the output of a cell as far as it has arrived."""
     has_tags = not private.is_single(result)
     previous = None  # the rank that the last tag of a display names, if only displays of that rank followed
     for piece in sorted(pieces(result), key=SORT_KEYS[groupby]):
-        if result_only and piece.kind is not Kind.RESULT:
-            continue
         if piece.kind in (Kind.STDOUT, Kind.STDERR):
             name = piece.kind.name.lower()
             text = tagged(f"[{name}:{piece.rank}]", piece.content) if has_tags else piece.content
@@ -122,11 +120,9 @@ def after_returns(text: str) -> str:
 
 def shortened(text: str) -> str:
     """Return a text without its middle part if it is too long for a notebook."""
-    if len(text) <= LONGEST_TEXT:
-        return text
-    half = LONGEST_TEXT // 2
     gap = (
-        f"\n… {len(text) - 2 * half:,} characters are left out here. "
+        f"\n… {len(text) - LONGEST_TEXT:,} characters are left out here. "
         "`%%px -o result` keeps all of them, in `result.stdout`. …\n"
     )
-    return text[:half] + gap + text[-half:]
+    half = LONGEST_TEXT // 2
+    return text if len(text) <= LONGEST_TEXT else text[:half] + gap + text[-half:]

@@ -67,14 +67,13 @@ class Owner:
         """Return whether a cell uses the engines; its kernel need not wait for it (`%%px --noblock`)."""
         if self.in_cell:
             return True
-        try:
+        with suppress(OSError):  # the recorder may be gone
             recorder = FlightRecorder(self.recorder) if self.recorder else None
-        except OSError:
-            return False
-        return recorder is not None and any(
-            slot.cell_state == CellState.RUNNING and slot.pid and recorder.is_alive(rank)
-            for rank, slot in enumerate(recorder.slots)
-        )
+            return recorder is not None and any(
+                slot.cell_state == CellState.RUNNING and slot.pid and recorder.is_alive(rank)
+                for rank, slot in enumerate(recorder.slots)
+            )
+        return False
 
 
 def this_notebook() -> str:
@@ -136,23 +135,19 @@ class Claim:
         """Return whether another notebook, whose names they may have, was the last to use the engines."""
         return get_ipython() is not None and not (self.before is not None and self.before.is_me)
 
-    def note_recorder(self, path: str) -> None:
-        """Note the path of the engines' flight recorder."""
-        self._change_own(lambda owner: replace(owner, recorder=path))
-
-    def give_back(self) -> None:
-        """Undo `take`: name the owner from before again."""
-        before = None if self.before is None else replace(self.before, in_cell=False)
-        self._change_own(lambda owner: before)
-
-    def release(self) -> None:
+    def release(self, successor: Owner | None = None) -> None:
         """Give the engines up if this process is their owner."""
-        self._change_own(lambda owner: None)
+        self._change(lambda owner: successor if owner is not None and owner.is_me else owner)
+
+    def change(self, **fields: Any) -> Owner | None:
+        """Change what the file says if this process is the owner; return the owner before."""
+        return self._change(
+            lambda owner: replace(owner, **fields) if owner is not None and owner.is_me else owner
+        )
 
     def hold(self) -> None:
         """Keep the engines until this notebook's cell ends; raise ClusterError if it no longer owns them."""
-        is_running = cell.is_running(self)
-        found = self._change_own(lambda owner: replace(owner, in_cell=is_running))
+        found = self.change(in_cell=cell.is_running(self))
         if found is not None and found.is_me:
             return
         if found is not None and found.alive:
@@ -162,13 +157,6 @@ class Claim:
         raise ClusterError(
             "another notebook has used the engines since, and has ended: run the cell with `connect()` again."
         )
-
-    def end_cell(self) -> None:
-        """Let other notebooks take the engines again."""
-        self._change_own(lambda owner: replace(owner, in_cell=False))
-
-    def _change_own(self, change: Callable[[Owner], Owner | None]) -> Owner | None:
-        return self._change(lambda owner: change(owner) if owner is not None and owner.is_me else owner)
 
     def _change(self, change: Callable[[Owner | None], Owner | None], create: bool = False) -> Owner | None:
         """Put what `change` returns for the present owner in its place; return the owner before."""
@@ -218,7 +206,7 @@ class Cell:
     def _end(self) -> None:
         self.runs = False
         while self.claims:
-            self.claims.pop().end_cell()
+            self.claims.pop().change(in_cell=False)
 
 
 cell = Cell()

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from labkit.cluster.errors import CellHung, CellStopped, ClusterError, RankDied
 from labkit.cluster.failures import failures, hang_report, tracebacks, unreceived_line
 from labkit.cluster.ownership import Claim
 from labkit.cluster.slurm import Job
-from labkit.cluster.supervisor import cluster_files
+from labkit.cluster.supervisor import cluster_files, exits_in
 from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.recorder import FlightRecorder
 from mpiwatch.report import Activity, Reason, Report, ranks_phrase, render
@@ -67,7 +67,6 @@ class Ranks:
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
         self.controller = private.process_of(cluster.controller)
         self.checked_in, self.checked_s = -1, 0.0  # the last successful check: in which cell, and when
-        self.lost_since: float | None = None  # when a rank on another machine was first missing
         self.ended_because = ""  # set when this notebook has ended the engines
         self.sent: list[Any] = []  # the futures of messages to the engines, until they are done
         self.is_renewal_due = False
@@ -77,10 +76,6 @@ class Ranks:
         """Return how many hangs there have been, as far as this notebook can see."""
         return self.recorder.head.epoch if self.recorder is not None else 0
 
-    def note_sent(self, future: Any) -> None:
-        """Remember a message to an engine until `renew_if_due` knows how it has ended."""
-        self.sent.append(future)
-
     def renew_if_due(self) -> None:
         """After a cell that failed on any rank, let all ranks continue on fresh communicators.
 
@@ -88,7 +83,7 @@ class Ranks:
         reaches the next cell. If a rank is still running something, it is done later.
         """
         done = [future for future in self.sent if future.done()]
-        self.sent = [future for future in self.sent if not future.done()]
+        self.sent[:] = [future for future in self.sent if not future.done()]
         if any(map(private.has_failed, done)) or self.epoch_now() != self.epoch:
             self.is_renewal_due = True
         if not self.is_renewal_due or self.sent:
@@ -101,11 +96,11 @@ class Ranks:
         except BaseException:  # an interrupt
             self.is_renewal_due = True
             raise
-        if (died := self.death()) is not None:
-            raise died
-        if not done_in_time or failures(result):
-            why = failures(result)[0].message if failures(result) else "did not respond"
-            ranks = ranks_phrase(pending(result) or [failures(result)[0].rank])
+        self.check_engines()
+        failed = failures(result)
+        if not done_in_time or failed:
+            why = failed[0].message if failed else "did not respond"
+            ranks = ranks_phrase(pending(result) or [failed[0].rank])
             self.end(f"{ranks} could not get fresh communicators ({why}): the engines were ended. {ADVICE}")
             raise RankDied(self.ended_because)
 
@@ -130,8 +125,7 @@ class Ranks:
 
     def check_engines(self) -> None:
         """Raise if the controller or a rank has ended."""
-        self.check_controller()
-        if (died := self.death()) is not None:  # MPI may still be ending the other ranks
+        if (died := self.death()) is not None:
             raise died
 
     def unreceived(self) -> str:
@@ -143,15 +137,6 @@ class Ranks:
             return ""
         asked = self.client[:].apply_async(unreceived_messages)
         return unreceived_line(asked.get()) if asked.wait(UNRECEIVED_S) and not failures(asked) else ""
-
-    def check_controller(self) -> None:
-        """Raise RankDied if the controller has ended: no answer would ever arrive."""
-        if self.controller is not None and not clusters.is_running(self.controller):
-            raise RankDied(f"the cluster's controller has ended, and the engines with it. {ADVICE}")
-
-    def begin_cell(self) -> None:
-        """Note that a cell starts: later reports are about this cell."""
-        self.cell_start = size(self.reports)
 
     def last_report(self, since: int = 0) -> Report | None:
         """Return the last hang report that a rank has appended to the cluster's file after this place in it.
@@ -165,35 +150,43 @@ class Ranks:
         return next((each for each in reversed(found) if each.reason is not Reason.INTERRUPTED), None)
 
     def death(self) -> RankDied | CellHung | None:
-        """Return the error to raise if a rank has ended, after waiting until all of them have."""
+        """Return the error to raise if the controller or a rank has ended, once MPI has ended all ranks.
+
+        If the ranks' SLURM job ends or a machine is lost, MPI may not end the others: then end them here.
+        """
         if self.ended_because:
             return RankDied(self.ended_because)
+        if self.controller is not None and not clusters.is_running(self.controller):
+            # No answer would ever arrive.
+            return RankDied(f"the cluster's controller has ended, and the engines with it. {ADVICE}")
         ranks = sorted(self.pids.values())
-        if set(self.client.ids) == set(ranks):
+        if set(self.client.ids) == set(ranks) and not self.job.state().is_ending:
             return None
-        wait_until(lambda: not self.client.ids, NOTICE_S)
-        first, code = first_exit(self.exits, self.pids)
+        on_several_machines = self.job.is_slurm or self.machines
+        wait_until(lambda: not self.client.ids, LOST_S if on_several_machines else NOTICE_S)
+        if on_several_machines and self.client.ids:
+            self.kill()
+        first = next(((pid, code) for pid, code in exits_in(self.exits) if pid in self.pids), None)
         report = self.last_report()
-        if code == HANG_EXIT_CODE and report is not None:
+        if first and first[1] == HANG_EXIT_CODE and report is not None:
             return CellHung(f"{render(report)}\n{stuck_text(report)}")
-        if cause := self.job.cause_of_end(self.hosts) or ssh.lost(self.machines):
-            return RankDied(f"{cause}. {ADVICE}")
-        if code is None:
-            gone = [rank for rank in ranks if rank not in self.client.ids]
-            return RankDied(f"{ranks_phrase(gone)} ended. {ADVICE}")
-        others = ", and MPI ended the other ranks with it" if len(ranks) > 1 else ""
-        how = f"ended with exit code {code}"
-        if code < 0:
-            how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
-        return RankDied(f"rank {first} {how}{others}. {ADVICE}")
+        cause = self.job.cause_of_end(self.hosts) or ssh.lost(self.machines)
+        if not cause and first:
+            pid, code = first
+            how = f"ended with exit code {code}"
+            if code < 0:
+                how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+            others = ", and MPI ended the other ranks with it" if len(ranks) > 1 else ""
+            cause = f"rank {self.pids[pid]} {how}{others}"
+        gone = [rank for rank in ranks if rank not in self.client.ids]
+        return RankDied(f"{cause or f'{ranks_phrase(gone)} ended'}. {ADVICE}")
 
     def end_if_hung(self, result: ipp.AsyncResult) -> None:
         """End a cell in which a rank has raised HangError, if it does not end by itself. Call it repeatedly.
 
-        Raise RankDied if the controller has ended, CellHung if the engines had to be ended.
+        Raise RankDied if the controller or a rank has ended, CellHung if the engines had to be ended.
         """
-        self.check_controller()
-        self.end_if_job_ends(time.monotonic())
+        self.check_engines()
         report = self.last_report(since=self.cell_start)
         text = hang_report(failures(result)) if report is None else render(report)
         if text is None or result.wait(HANG_GRACE_S):
@@ -207,34 +200,18 @@ class Ranks:
             self.end(f"{stuck} did not respond to an interrupt: the engines were ended. {ADVICE}")
         raise CellHung(f"{text}\n{self.ended_because}", tracebacks(failures(result)))
 
-    def end_if_job_ends(self, now: float) -> None:
-        """End the engines if their SLURM job ends, or if a machine is lost and MPI has not ended the others.
-
-        Raise RankDied in both cases. On one machine, MPI itself ends all ranks within milliseconds.
-        """
-        if not (self.job.is_slurm or self.machines):
-            return
-        if set(self.client.ids) == set(self.pids.values()) and not self.job.is_ending:
-            self.lost_since = None
-        elif self.lost_since is None:
-            self.lost_since = now
-        elif now - self.lost_since > LOST_S:
-            self.kill()
-            if (died := self.death()) is not None:
-                raise died
-
     def stop(self, result: ipp.AsyncResult) -> CellStopped:
         """End a cell because the user stopped it; return the error that says what its ranks were doing."""
-        doing = "".join(f"\n{line}" for line in self.snapshot_lines())
+        lines = ["the cell was stopped.", *self.snapshot_lines()]
         raised = tracebacks(failures(result))
-        if self.interrupt(result):
-            return CellStopped(f"the cell was stopped.{doing}", raised)
-        stuck = ranks_phrase(pending(result))
-        self.end(
-            f"{stuck} did not respond to the interrupt (an unwatched MPI call, or other compiled code): "
-            f"the engines were ended. {ADVICE}"
-        )
-        return CellStopped(f"the cell was stopped.{doing}\n{self.ended_because}", raised)
+        if not self.interrupt(result):
+            stuck = ranks_phrase(pending(result))
+            self.end(
+                f"{stuck} did not respond to the interrupt (an unwatched MPI call, or other compiled code): "
+                f"the engines were ended. {ADVICE}"
+            )
+            lines.append(self.ended_because)
+        return CellStopped("\n".join(lines), raised)
 
     def snapshot_lines(self) -> list[str]:
         """Return what the ranks are doing, in words. Never raise: stopping a cell must not fail."""
@@ -256,12 +233,10 @@ class Ranks:
         before = self.places()
         # Only once: a second interrupt could hit a rank while it handles the first, and its answer be lost.
         self.client.send_signal("SIGINT", targets=pending(result), block=False)
-        if result.wait(INTERRUPT_S):
-            return True
-        now = self.places()
-        stuck = [rank for rank in pending(result) if now.get(rank) == before.get(rank)]
-        if not stuck:  # all ranks have moved on since the interrupt: they are ending the cell
-            result.wait(SLOW_INTERRUPT_S)
+        if not result.wait(INTERRUPT_S):
+            now = self.places()
+            if all(now.get(rank) != before.get(rank) for rank in pending(result)):
+                result.wait(SLOW_INTERRUPT_S)  # all ranks have moved on since: they are ending the cell
         return bool(result.done())
 
     def places(self) -> dict[int, tuple[Activity, str]]:
@@ -313,15 +288,3 @@ def wait_until(condition: Callable[[], object], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(POLL_S)
-
-
-def first_exit(file: Path, ranks: Mapping[int, int]) -> tuple[int, int | None]:
-    """Return which rank ended first, and its exit code or minus the signal that killed it; None if none did.
-
-    `ranks` gives the rank of each process id. The exit recorders write the file (labkit.cluster.engine).
-    """
-    for line in file.read_text().splitlines() if file.exists() else []:
-        pid, code = map(int, line.split())
-        if pid in ranks:
-            return ranks[pid], code
-    return -1, None

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING
 from platformdirs import user_config_path
 
 from labkit.cluster.errors import ClusterError
-from labkit.cluster.supervisor import cluster_files, files_of_this_cluster
+from labkit.cluster.supervisor import cluster_files, exits_in, files_of_this_cluster
 from labkit.files import atomic_write
 from mpiwatch import launch
 from mpiwatch.report import ranks_phrase
@@ -39,7 +40,16 @@ FILE = "LABKIT_SLURM"  # environment variable with the path of the file with the
 SECTION = "slurm"
 EXAMPLE = "[slurm]\npartition = main\ntime = 2:00:00"
 ANSWER_S = 30.0  # for slurmctld, which may be busy
-NOT_STARTED = {"PENDING", "CONFIGURING", "REQUEUED", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD"}
+SUBMITTING = "SUBMITTING"  # the state of a job that SLURM does not know yet
+NOT_STARTED = {
+    SUBMITTING,
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "SPECIAL_EXIT",
+    "REQUEUE_HOLD",
+    "RESV_DEL_HOLD",
+}
 ACTIVE = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 # States that tell why a job ended; FAILED and COMPLETED only follow from what a rank did.
 CAUSES = {
@@ -94,12 +104,11 @@ def load() -> Settings:
     """Return the settings. Raise ClusterError if the file is wrong."""
     path = Path(os.environ.get(FILE) or user_config_path("allreduce-lab") / "slurm.ini")
     try:
-        text = path.read_text()
+        return parse_settings(path.read_text(), str(path))
     except FileNotFoundError:
-        text = ""
+        return Settings()
     except OSError as error:
         raise ClusterError(f"cannot read {path}: {error.strerror}") from None
-    return parse_settings(text, str(path))
 
 
 def parse_settings(text: str, path: str) -> Settings:
@@ -110,17 +119,17 @@ def parse_settings(text: str, path: str) -> Settings:
     except configparser.Error as error:
         raise ClusterError(f"{error}. Expected lines as in:\n{EXAMPLE}") from None
     known = [field.name for field in fields(Settings)]
-    wrong = [name for name in parser.sections() if name != SECTION]
     given = dict(parser[SECTION]) if parser.has_section(SECTION) else {}
+    wrong = [name for name in parser.sections() if name != SECTION]
     wrong += [name for name in given if name not in known]
     if wrong:
         raise ClusterError(
             f"{path} has {wrong[0]!r}, which the profile `slurm` does not know. Expected a section "
             f"[{SECTION}] with any of {', '.join(known)}."
         )
-    lines = [name for name, value in given.items() if "\n" in value]
-    if lines:
-        raise ClusterError(f"{path} has {lines[0]} on several lines; expected one line for each setting.")
+    for name, value in given.items():
+        if "\n" in value:
+            raise ClusterError(f"{path} has {name} on several lines; expected one line for each setting.")
     settings = Settings(**given)
     if not re.fullmatch(r"\d+(\.\d+)?", settings.pending):
         raise ClusterError(f"{path} has pending = {settings.pending}; expected a number of minutes")
@@ -132,29 +141,16 @@ def controller_address(settings: Settings) -> str:
 
     The default is this machine's address in the network of SLURM's own controller.
     """
-    return settings.controller or address_towards(slurm_controller()) or socket.gethostname()
-
-
-def slurm_controller() -> str:
-    """Return the address of the machine where slurmctld runs; empty if SLURM does not answer."""
-    try:
+    if settings.controller:
+        return settings.controller
+    with suppress(ClusterError, OSError):  # SLURM does not answer, or its host is unknown
         shown = run(["scontrol", "show", "config"], check=False).stdout
-    except ClusterError:
-        return ""
-    found = re.search(r"^SlurmctldHost\[0\]\s*=\s*([^\s(]+)(?:\(([^)]+)\))?", shown, re.MULTILINE)
-    return (found[2] or found[1]) if found else ""
-
-
-def address_towards(host: str) -> str:
-    """Return the address of this machine from which it reaches a host; empty if the host is unknown."""
-    if not host:
-        return ""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))  # sends nothing
-            return str(probe.getsockname()[0])
-    except OSError:
-        return ""
+        host = re.search(r"^SlurmctldHost\[0\]\s*=\s*([^\s(]+)(?:\(([^)]+)\))?", shown, re.MULTILINE)
+        if host:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((host[2] or host[1], 9))  # sends nothing
+                return str(probe.getsockname()[0])
+    return socket.gethostname()
 
 
 def batch_script(settings: Settings, n: int, program: Sequence[str], mpiexec: str, log: str) -> str:
@@ -204,6 +200,11 @@ class JobState:
     rank_ended: bool = False
 
     @property
+    def name(self) -> str:
+        """Return the job's name in a sentence."""
+        return f"SLURM job {self.job}" if self.job else "The SLURM job that was being submitted"
+
+    @property
     def is_pending(self) -> bool:
         """Return whether the job is waiting for its nodes."""
         return self.state in NOT_STARTED
@@ -219,11 +220,6 @@ class JobState:
         return self.state == "COMPLETING" or self.is_over
 
     @property
-    def has_failed(self) -> bool:
-        """Return whether the job's own program has failed."""
-        return self.state == "FAILED" or (self.state == "COMPLETING" and self.reason == "NonZeroExitCode")
-
-    @property
     def never_starts(self) -> bool:
         """Return whether the job is pending for a reason that will not go away."""
         return self.is_pending and self.reason.startswith(NEVER)
@@ -233,25 +229,24 @@ class JobState:
         """Return the sentence about the job's end if SLURM knows its cause; otherwise empty."""
         state = self.state
         if state == "COMPLETING":  # SLURM shows the final state only when all of the job's processes are gone
-            state = {"TimeLimit": "TIMEOUT"}.get(
-                self.reason, "CANCELLED" if self.signal == signal.SIGTERM else ""
-            )
+            state = "CANCELLED" if self.signal == signal.SIGTERM else ""
+            state = "TIMEOUT" if self.reason == "TimeLimit" else state
         known = "" if self.rank_ended else CAUSES.get(state, "")
-        return f"SLURM job {self.job} {known.format(limit=self.limit)}" if known else ""
+        return f"{self.name} {known.format(limit=self.limit)}" if known else ""
 
     def __str__(self) -> str:
         if self.is_pending:
             when = f"; expected start {self.start}" if self.start not in ("", "N/A", "Unknown") else ""
             reason = f": {self.reason}" if self.reason not in ("", "None") else ""
-            return f"SLURM job {self.job} is pending{reason}{when}"
+            return f"{self.name} is pending{reason}{when}"
         if not self.is_over:
-            return f"SLURM job {self.job} runs on {self.nodes}"
-        return self.cause or f"SLURM job {self.job} has ended ({self.state.lower() or 'unknown'})"
+            return f"{self.name} runs on {self.nodes}"
+        return self.cause or f"{self.name} has ended ({self.state.lower() or 'unknown'})"
 
 
 def parse_job(job: str, answer: str) -> JobState:
     """Return the state in the output of `scontrol show job`; an unknown job has ended."""
-    words = dict(word.partition("=")[::2] for word in answer.split())
+    words = words_of(answer)
     number = words.get("ExitCode", "").partition(":")[2]
     return JobState(
         job,
@@ -264,6 +259,11 @@ def parse_job(job: str, answer: str) -> JobState:
     )
 
 
+def words_of(answer: str) -> dict[str, str]:
+    """Return what scontrol says about a job or a node on one line, by SLURM's names."""
+    return dict(word.partition("=")[::2] for word in answer.split())
+
+
 def ask(job: str) -> JobState:
     """Return the state of a job. Raise ClusterError if SLURM does not answer."""
     # SLURM remembers an ended job for some minutes (MinJobAge), which is enough here; sacct may be absent.
@@ -271,17 +271,6 @@ def ask(job: str) -> JobState:
     if answer.returncode and "Invalid job id" not in answer.stderr:
         raise ClusterError(f"`scontrol show job` failed: {answer.stderr.strip()}")
     return parse_job(job, answer.stdout)
-
-
-def submit(script: str) -> str:
-    """Submit a batch script; return the job's id. Raise ClusterError with SLURM's message on refusal."""
-    answer = run(["sbatch", "--parsable"], script)
-    return answer.stdout.strip().partition(";")[0]
-
-
-def cancel(job: str, *options: str) -> None:
-    """Cancel a job, or send it a signal. Do nothing if the job has ended."""
-    run(["scancel", "--quiet", *options, job], check=False)
 
 
 def lost_nodes(nodes: Collection[str]) -> list[str]:
@@ -293,21 +282,16 @@ def lost_nodes(nodes: Collection[str]) -> list[str]:
     """
     answer = run(["scontrol", "--oneliner", "show", "node", ",".join(sorted(nodes))], check=False).stdout
     lost, silent = [], []
-    for line in answer.splitlines():
-        words = dict(word.partition("=")[::2] for word in line.split())
+    for words in map(words_of, answer.splitlines()):
         if any(word in words.get("State", "") for word in NODE_WORDS):
             lost.append(words["NodeName"])
-        elif not _answers(words.get("NodeAddr", ""), words.get("Port", SLURMD_PORT)):
+            continue
+        try:
+            port = int(words.get("Port", SLURMD_PORT))
+            socket.create_connection((words.get("NodeAddr", ""), port), timeout=CONNECT_S).close()
+        except (OSError, ValueError):
             silent.append(words["NodeName"])
     return lost + (silent if len(lost + silent) < len(nodes) else [])
-
-
-def _answers(host: str, port: str) -> bool:
-    try:
-        with socket.create_connection((host, int(port)), timeout=CONNECT_S):
-            return True
-    except (OSError, ValueError):
-        return False
 
 
 def run(command: list[str], given: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -330,38 +314,32 @@ def run(command: list[str], given: str = "", check: bool = True) -> subprocess.C
 
 
 class Job:
-    """The SLURM job of a cluster's engines; without a job, its properties are empty."""
+    """The SLURM job of a cluster's engines, if they are one."""
 
     def __init__(self, cluster: ipp.Cluster) -> None:
         self.file = Path(cluster_files(cluster.profile_dir, cluster.cluster_id)["job"])
         self.is_slurm = Path(cluster.profile_dir).name == "profile_slurm"
 
-    def state(self) -> JobState | None:
-        """Return the job's last state in the cluster's file `job`; None if there is none."""
+    def state(self) -> JobState:
+        """Return the job's last state in the cluster's file `job`; that of engines without a job is fine."""
         if not self.is_slurm:
-            return None
+            return JobState("", "RUNNING")
         try:
             return JobState(**json.loads(self.file.read_text()))
         except (OSError, ValueError, TypeError):
-            return None
+            return JobState("", SUBMITTING)
 
     def failure(self) -> str:
         """Return why there are no engines if SLURM refused the job or the job has ended; else empty."""
         state = self.state()
-        if state is None or not state.is_over:
-            return ""
-        return state.reason if state.state == REFUSED else f"{state}."
-
-    @property
-    def is_ending(self) -> bool:
-        """Return whether SLURM has begun to end the job."""
-        state = self.state()
-        return state is not None and state.is_ending
+        if state.state == REFUSED:
+            return state.reason
+        return f"{state}." if state.is_over else ""
 
     def cause_of_end(self, hosts: Mapping[int, str]) -> str:
         """Return why the ranks on these hosts have ended if SLURM knows it or a node is lost; else empty."""
         deadline = time.monotonic() + END_S
-        while (last := self.state()) is not None and not last.rank_ended:
+        while (last := self.state()).job and not last.rank_ended:
             try:
                 state = ask(last.job)
                 if state.cause:
@@ -372,11 +350,11 @@ class Job:
             if lost:
                 ranks = [rank for rank, host in hosts.items() if host in lost]
                 return (
-                    f"SLURM job {last.job} has lost node{'s' * (len(lost) > 1)} {', '.join(lost)} with "
+                    f"{state.name} has lost node{'s' * (len(lost) > 1)} {', '.join(lost)} with "
                     f"{ranks_phrase(ranks)}: SLURM's daemon there does not answer"
                 )
             if state.is_over or time.monotonic() > deadline:
-                return ""
+                break
             time.sleep(POLL_S)
         return ""
 
@@ -385,96 +363,78 @@ def main(arguments: list[str]) -> int:
     """Run the job to its end; return 0 if it ended without an error."""
     if arguments[:1] != ["-n"]:
         sys.exit(__doc__)
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, _stop)
+    stops = signal.SIGTERM, signal.SIGINT
+    for signum in stops:
+        signal.signal(signum, lambda signum, frame: sys.exit(128 + signum))
     if os.environ.get(launch.OVERSUBSCRIBE) == launch.OPEN_MPI[launch.OVERSUBSCRIBE]:
         # With this setting, Open MPI would put all ranks on the first node. SLURM has counted the cores.
         del os.environ[launch.OVERSUBSCRIBE]
     files = files_of_this_cluster()
-    log = f"{files['job']}-%j.out"
-    exits = Path(files["exits"])
+    file, exits, log = Path(files["job"]), Path(files["exits"]), f"{files['job']}-%j.out"
     job, last = "", None
     try:
-        # Block signals: one that arrives before sbatch answers would lose the job's id.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         script = batch_script(load(), int(arguments[1]), arguments[2:], launch.mpiexec(), log)
-        job = submit(script)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
-        last = watch(job, Path(files["job"]), exits)
-        print(tail(Path(log.replace("%j", job))), flush=True)
-        return int(last is None or last.state != "COMPLETED")
+        # Block signals: one that arrives before sbatch answers would lose the job's id.
+        signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+        job = run(["sbatch", "--parsable"], script).stdout.strip().partition(";")[0]
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
+        last = watch(job, file, exits)
+        with suppress(OSError):
+            lines = Path(log.replace("%j", job)).read_text(errors="replace").splitlines()
+            print("\n".join(lines[-LAST_LINES:]), flush=True)
+        return int(last.state != "COMPLETED")
     except ClusterError as error:
         print(error, flush=True)
-        write_state(Path(files["job"]), JobState(job, "REFUSED", str(error)))
+        write_state(file, JobState(job, REFUSED, str(error)))
         return 1
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for signum in stops:
+            signal.signal(signum, signal.SIG_IGN)
         if job:
             if last is None:
-                cancel(job)
-                watch(job, Path(files["job"]), exits, CANCEL_S)
+                run(["scancel", "--quiet", job], check=False)
+                watch(job, file, exits, CANCEL_S)
             Path(log.replace("%j", job)).unlink(missing_ok=True)
 
 
-def watch(job: str, file: Path, exits: Path, seconds: float = float("inf")) -> JobState | None:
+def watch(job: str, file: Path, exits: Path, seconds: float = float("inf")) -> JobState:
     """Write the job's state to a file whenever it changes, until the job ends; return the last state.
 
     End the job's ranks by SIGKILL soon after the first of them has ended, or SLURM has begun to end the job:
     SLURM itself takes half a minute.
     """
-    last: JobState | None = None
+    last = JobState(job, SUBMITTING)
     began = since = time.monotonic()
     next_question, kill_at = 0.0, float("inf")
-    while (last is None or not last.is_over) and time.monotonic() - began < seconds:
+    while not last.is_over and time.monotonic() - began < seconds:
         now = time.monotonic()
-        # When a rank ends, end the others too, whatever the launcher does.
-        had_ended = last is not None and last.rank_ended
-        is_first = not had_ended and has_rank_ended(exits)
+        # When a rank ends, end the others too, whatever the launcher does. It does not count if a rank has
+        # ended by SIGTERM: SLURM and launchers send it to end ranks.
+        is_first = not last.rank_ended and any(code != -signal.SIGTERM for _, code in exits_in(exits)[:1])
         if now >= next_question or is_first:
             state = ask(job)
-            rank_ended = had_ended or (is_first and (state.state == "RUNNING" or state.has_failed))
-            state = replace(state, rank_ended=rank_ended)
-            if is_first and rank_ended:
+            has_failed = state.state == "COMPLETING" and state.reason == "NonZeroExitCode"
+            if is_first and (has_failed or state.state in ("RUNNING", "FAILED")):
                 kill_at = now + MPI_GRACE_S
-            if state.is_ending and not (last is not None and last.is_ending):
+                state = replace(state, rank_ended=True)
+            state = replace(state, rank_ended=last.rank_ended or state.rank_ended)
+            if state.is_ending and not last.is_ending:
                 kill_at = min(kill_at, now + SOFT_S)
             if state != last:
                 write_state(file, state)
                 last, since = state, now
             next_question = now + (FAST_S if now - since < FAST_FOR_S else SLOW_S)
         if now > kill_at:
-            cancel(job, "--full", "--signal=KILL")
+            run(["scancel", "--quiet", "--full", "--signal=KILL", job], check=False)
             kill_at = now + SOFT_S
         time.sleep(POLL_S)
     return last
-
-
-def has_rank_ended(exits: Path) -> bool:
-    """Return whether a rank has ended, and not by SIGTERM: SLURM and launchers send it to end ranks."""
-    try:
-        first = exits.read_text().partition("\n")[0].split()
-    except OSError:
-        return False
-    return len(first) > 1 and int(first[1]) != -signal.SIGTERM
 
 
 def write_state(file: Path, state: JobState) -> None:
     """Write a state to the file that the notebook reads."""
     with atomic_write(file) as out:
         out.write(json.dumps(asdict(state)).encode())
-
-
-def tail(file: Path) -> str:
-    """Return the last lines of the job's output."""
-    try:
-        return "\n".join(file.read_text(errors="replace").splitlines()[-LAST_LINES:])
-    except OSError:
-        return ""
-
-
-def _stop(signum: int, frame: object) -> None:
-    raise SystemExit(128 + signum)
 
 
 if __name__ == "__main__":

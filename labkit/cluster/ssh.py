@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -134,24 +134,6 @@ def before_controller(cluster: ipp.Cluster) -> list[str]:
 
 def look(folder: str, *files: str) -> None:
     """Print what this machine has; read the other machines' addresses, and print which it cannot reach."""
-
-    def reaches(other: Sequence[Any]) -> bool:
-        with suppress(OSError):
-            socket.create_connection(tuple(other[1:]), timeout=REACH_S).close()
-            return True
-        return False
-
-    with socket.create_server(("", 0)) as listener:
-        print(json.dumps({**this_machine(folder, files), "port": listener.getsockname()[1]}), flush=True)
-        others = json.loads(sys.stdin.readline() or "[]")
-        with ThreadPoolExecutor(len(others) or 1) as pool:
-            reached = zip(others, pool.map(reaches, others), strict=True)
-            print(json.dumps([other[0] for other, reaches in reached if not reaches]), flush=True)
-        sys.stdin.read()  # the others may not have tried yet
-
-
-def this_machine(folder: str, files: Sequence[str]) -> dict[str, Any]:
-    """Return what must be equal on all machines, the paths that are missing, the time and the addresses."""
     import mpi4py  # noqa: PLC0415  (a notebook's kernel loads no MPI)
 
     mpi4py.rc.initialize = False
@@ -162,14 +144,28 @@ def this_machine(folder: str, files: Sequence[str]) -> dict[str, Any]:
     for path in sorted(path for top in ("labkit", "mpiwatch") for path in (ROOT / top).rglob("*.py")):
         code.update(path.read_bytes())
     client, _, address, _ = (os.environ.get("SSH_CONNECTION") or f"{LOCAL} - {LOCAL} -").split()
-    return {
+    found: dict[str, Any] = {
         "lab": f"the lab {__version__} ({code.hexdigest()[:7]})",
         "mpi": f"{name} {'.'.join(map(str, version))}",
         "missing": [path for path in (folder, *files) if not os.path.exists(path)],
-        "clock": time.time(),
         "client": client,  # this machine's look has been started from there
         **network_of(address),
     }
+
+    def reaches(other: Sequence[Any]) -> bool:
+        with suppress(OSError):
+            socket.create_connection(tuple(other[1:]), timeout=REACH_S).close()
+            return True
+        return False
+
+    with socket.create_server(("", 0)) as listener:
+        found |= {"port": listener.getsockname()[1], "clock": time.time()}
+        print(json.dumps(found), flush=True)
+        others = json.loads(sys.stdin.readline() or "[]")
+        with ThreadPoolExecutor(len(others) or 1) as pool:
+            reached = zip(others, pool.map(reaches, others), strict=True)
+            print(json.dumps([other[0] for other, reaches in reached if not reaches]), flush=True)
+        sys.stdin.read()  # the others may not have tried yet
 
 
 def network_of(address: str) -> dict[str, str]:
@@ -206,7 +202,7 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
             host: subprocess.Popen(line, env=own, text=True, **pipes)
             for host, line in {"": command, **lines}.items()
         }
-        deadline = threading.Timer(LOOK_S, _end_all, [looks.values()])
+        deadline = threading.Timer(LOOK_S, lambda: [*map(subprocess.Popen.kill, looks.values())])
         deadline.start()
         try:
             answers = dict(zip(looks, pool.map(_answer, looks.values()), strict=True))
@@ -214,7 +210,12 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
             if not any(faults.values()):
                 remote = next((answer for host, answer in answers.items() if host), None)
                 answers[""].update(network_of(remote["client"] if remote else LOCAL))
-                _tell_addresses(looks, answers)
+                for host, each in looks.items():
+                    others = [
+                        [name, it["address"], it["port"]] for name, it in answers.items() if name != host
+                    ]
+                    each.stdin.write(f"{json.dumps(others)}\n")  # type: ignore[union-attr]
+                    each.stdin.flush()  # type: ignore[union-attr]
                 for host, missed in zip(looks, pool.map(_answer, looks.values()), strict=True):
                     for other in missed if isinstance(missed, list) else [host]:
                         network = answers[other]["network"]
@@ -222,8 +223,8 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
                         faults[other].append(f"{host or THIS} cannot connect to its ports: `{mend}`")
         finally:
             deadline.cancel()
-            _end_all(looks.values())
             for each in looks.values():
+                each.kill()
                 each.communicate()
     if any(faults.values()):
         shown = {host: faults[host if host in looks else ""] for host in hosts}
@@ -233,11 +234,6 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
     return {**answers, **{host: answers[""] for host in here}}
 
 
-def _end_all(looks: Iterable[subprocess.Popen[str]]) -> None:
-    for each in looks:
-        each.kill()
-
-
 def _answer(process: subprocess.Popen[str]) -> Any:
     """Return the next line of JSON from a look; if there is none, its error messages, a text."""
     for line in process.stdout or ():
@@ -245,13 +241,6 @@ def _answer(process: subprocess.Popen[str]) -> Any:
             answer = json.loads(line)
             return {**answer, "late": time.time() - answer["clock"]} if isinstance(answer, dict) else answer
     return process.stderr.read().strip() if process.stderr else ""
-
-
-def _tell_addresses(looks: Mapping[str, Any], answers: Mapping[str, Any]) -> None:
-    for host, process in looks.items():
-        others = [[name, each["address"], each["port"]] for name, each in answers.items() if name != host]
-        process.stdin.write(json.dumps(others) + "\n")
-        process.stdin.flush()
 
 
 def _faults(host: str, theirs: Any, ours: Any) -> list[str]:
@@ -307,13 +296,12 @@ def last_look(environment: Mapping[str, str], ranks: int) -> dict[str, Any]:
 
 def on_others(hosts: Sequence[str], command: str, *options: str) -> dict[str, subprocess.Popen[bytes]]:
     """Start a shell's command on each of the hosts except this machine; return the processes of ssh."""
-    pipes: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.DEVNULL,
-    }
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
     others = [host for host in dict.fromkeys(hosts) if not is_here(host)]
-    return {host: subprocess.Popen([*SSH, *options, host, command], **pipes) for host in others}
+    return {
+        host: subprocess.Popen([*SSH, *options, host, command], stderr=subprocess.DEVNULL, **pipes)
+        for host in others
+    }
 
 
 def lost(hosts: Sequence[str]) -> str:
@@ -338,7 +326,8 @@ def watch(mpiexec: int, hosts: Sequence[str], ready: int) -> NoReturn:
     die_with_parent(signal.SIGKILL, mpiexec)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # mpiexec handles a Ctrl-C
     files, script = files_of_this_cluster(), "echo ready; exec cat"
-    if is_cluster := "IPP_PROFILE_DIR" in os.environ:
+    is_cluster = "IPP_PROFILE_DIR" in os.environ
+    if is_cluster:
         Path(files["hosts"]).write_text(json.dumps(hosts))
         folders = shlex.join(os.path.dirname(files[name]) for name in ("engine", "hosts"))
         mark, engine, part = map(shlex.quote, (files["hosts"], files["engine"], f"{files['engine']}.part"))
@@ -366,23 +355,6 @@ def watch(mpiexec: int, hosts: Sequence[str], ready: int) -> NoReturn:
     os._exit(0)
 
 
-def quoting_agent(mpiexec: str) -> str:
-    """Return the path of a program to use as ssh, if Open MPI's path needs quotes in a shell; else empty.
-
-    Open MPI writes its path into the command for ssh without quotes.
-    """
-    prefix = os.path.dirname(os.path.dirname(os.path.realpath(mpiexec)))
-    if (quoted := shlex.quote(prefix)) == prefix:
-        return ""
-    # This is Open MPI's own folder, which the supervisor of mpiexec removes.
-    agent = Path(tempfile.gettempdir(), f"ompi.{os.getpid()}", "agent")
-    agent.parent.mkdir(mode=0o700)
-    edit = shlex.quote(f"s|{prefix}|{quoted}|g")
-    agent.write_text(f'#!/bin/sh\nhost=$1; shift\nexec ssh "$host" "$(echo "$*" | sed {edit})"\n')
-    agent.chmod(0o700)
-    return str(agent)
-
-
 def main(arguments: Sequence[str]) -> None:
     """Become the mpiexec that starts a program on the hosts, or look at this machine."""
     if arguments[0] == "--look":
@@ -397,8 +369,16 @@ def main(arguments: Sequence[str]) -> None:
     passed = sorted(name for name in environment if name.startswith(PASSED) and name != MACHINES)
     slots = Counter(machines["hosts"])
     line, settings = command(mpiexec, slots, arguments[2:], **machines["where"], passed=passed)
-    if not is_mpich(mpiexec) and (agent := quoting_agent(mpiexec)):
-        settings["PRTE_MCA_plm_ssh_agent"] = agent
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(mpiexec)))
+    if not is_mpich(mpiexec) and (quoted := shlex.quote(prefix)) != prefix:
+        # Open MPI writes its path into the command for ssh without quotes. The supervisor of mpiexec removes
+        # this folder, which is Open MPI's own.
+        agent = Path(tempfile.gettempdir(), f"ompi.{os.getpid()}", "agent")
+        agent.parent.mkdir(mode=0o700)
+        edit = shlex.quote(f"s|{prefix}|{quoted}|g")
+        agent.write_text(f'#!/bin/sh\nhost=$1; shift\nexec ssh "$host" "$(echo "$*" | sed {edit})"\n')
+        agent.chmod(0o700)
+        settings["PRTE_MCA_plm_ssh_agent"] = str(agent)
     go, ready = os.pipe()
     if os.fork() == 0:
         watch(os.getppid(), machines["hosts"], ready)

@@ -66,29 +66,13 @@ def files_of_this_cluster() -> dict[str, str]:
     return cluster_files(os.environ.get("IPP_PROFILE_DIR", ""), os.environ.get("IPP_CLUSTER_ID", ""))
 
 
-def engine_logs_of_this_cluster() -> list[str]:
-    """Return the log files of engines of the cluster that this process belongs to, if it has an id.
+def exits_in(file: os.PathLike[str]) -> list[tuple[int, int]]:
+    """Return the process id of each rank that has ended, and its exit code or minus its signal, in order.
 
-    A kernel that was killed while it stopped its engines has left their log, and the controller ends last.
+    The exit recorders write the file (labkit.cluster.engine).
     """
-    folder, id_ = os.environ.get("IPP_PROFILE_DIR", ""), os.environ.get("IPP_CLUSTER_ID", "")
-    return glob.glob(f"{glob.escape(folder)}/log/ipengine-{id_}-*.log") if id_ else []
-
-
-def sockets_of(controller: int) -> list[str]:
-    """Return the sockets that a controller of engines on hosts has made (labkit.cluster.controller)."""
-    if os.path.basename(os.environ.get("IPP_PROFILE_DIR", "")) != "profile_hosts":
-        return []
-    from labkit.hosts.state import folder  # noqa: PLC0415  (it takes time to import, and few clusters need it)
-
-    return glob.glob(f"{folder()}/{controller}:*")
-
-
-def own_log() -> list[str]:
-    """Return the log file that this program writes its output to, if that is known."""
-    with contextlib.suppress(OSError):
-        path = os.readlink("/proc/self/fd/1")
-        return [path] if path.endswith(".log") else []
+    with contextlib.suppress(OSError, ValueError), open(file) as lines:
+        return [(int(pid), int(code)) for pid, code in map(str.split, lines)]
     return []
 
 
@@ -101,30 +85,29 @@ def controller_pid() -> int | None:
     return None
 
 
-def watched_pid(role: str, starter: int) -> int:
-    """Return the pid of the process to end with."""
-    if role != "controller":
-        # Engines without a controller of their own (`ipcluster engines`) end with their starter.
-        for _ in range(10):
-            if controller := controller_pid():
-                return controller
-            time.sleep(0.02)  # ipyparallel writes the file in place: it may be incomplete
-    return starter
-
-
-def files_to_remove(role: str, watched: int, command: int, *, stopped: bool = False) -> list[str]:
+def files_to_remove(role: str, watched: int, command: int, stopped: bool) -> list[str]:
     """Return the files to remove after the command, of this pid, has ended; `stopped` by a signal to us."""
+    folder, id_ = os.environ.get("IPP_PROFILE_DIR", ""), os.environ.get("IPP_CLUSTER_ID", "")
+    found = []
+    if os.path.basename(folder) == "profile_hosts":
+        from labkit.hosts import state  # noqa: PLC0415  (it takes time to import, and few clusters need it)
+
+        found += glob.glob(f"{state.folder()}/{command}:*")  # the sockets of labkit.cluster.controller
     # A starter that has ended cannot read our output or clean up. One that stops its controller needs
     # neither log, and waits for our end: remove them now, as Jupyter may kill it before it removes them.
     unread = not alive(watched) or (stopped and role == "controller")
-    found = sockets_of(command) + (own_log() if unread else [])
+    if unread:
+        with contextlib.suppress(OSError):
+            own_log = os.readlink("/proc/self/fd/1")
+            found += [own_log] * own_log.endswith(".log")
     successor = controller_pid()
     if successor not in (None, os.getpid(), watched) and alive(successor):
         return found  # a new cluster has taken the name, and the files are its own
     if unread or role == "controller":
         found += files_of_this_cluster().values()
-    if unread and role == "controller":
-        found += engine_logs_of_this_cluster()
+    if unread and role == "controller" and id_:
+        # A kernel that was killed while it stopped its engines has left their log. The controller ends last.
+        found += glob.glob(f"{glob.escape(folder)}/log/ipengine-{id_}-*.log")
     return found
 
 
@@ -142,11 +125,18 @@ def start_forks() -> None:
 def main(arguments: list[str]) -> int:
     """Run the command line; return its exit status."""
     role, starter, *command = arguments
-    watched = watched_pid(role, int(starter))
+    watched = int(starter)
+    # Engines without a controller of their own (`ipcluster engines`) end with their starter.
+    for _ in range(0 if role == "controller" else 10):
+        if controller := controller_pid():
+            watched = controller
+            break
+        time.sleep(0.02)  # ipyparallel writes the file in place: it may be incomplete
     files = files_of_this_cluster()
-    # Engines must not read the files of a controller that a power cut ended, and the exits of the engines
-    # before them are not theirs.
-    processes.remove([files["client"], files["engine"]] if role == "controller" else [files["exits"]])
+    # Engines must not read the files of a controller that a power cut ended, and what the engines before them
+    # have left is not theirs.
+    old = ("client", "engine") if role == "controller" else ("exits", "job")
+    processes.remove([files[name] for name in old])
     if role == "engines" and command[0] != sys.executable and LINUX:  # no launcher of other machines
         start_forks()
     return supervise(
@@ -154,7 +144,7 @@ def main(arguments: list[str]) -> int:
         watched,
         GRACE_S[role],
         signal.SIGTERM if role == "job" else processes.end_signal(command[0]),
-        lambda pid, stopped: files_to_remove(role, watched, pid, stopped=stopped),
+        lambda pid, stopped: files_to_remove(role, watched, pid, stopped),
     )
 
 

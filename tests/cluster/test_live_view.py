@@ -82,14 +82,14 @@ def test_a_long_cell_shows_what_the_ranks_do_and_leaves_only_their_output(
 ) -> None:
     cell = CELL.format(path=str(tmp_path / "go"))
     message = kernel.start(cell)
-    shown = kernel.finish(message, until="Barrier()` for ") + kernel.finish(message, until="(0.05)` for ")
+    shown = kernel.finish(message, until="Barrier()`") + kernel.finish(message, until="(0.05)`")
     (tmp_path / "go").touch()
     kernel.finish(message)
     assert "0 of 4 ranks done. The stop button ends the cell." in shown, shown
     assert re.search(
-        r"ranks 0–2: in Barrier at cell line \d+: `MPI.Intracomm\(comm\).Barrier\(\)` for \d+ s\n", shown
+        r"ranks 0–2: in Barrier at cell line \d+: `MPI.Intracomm\(comm\).Barrier\(\)`\n", shown
     ), shown
-    assert re.search(r"rank 3: at cell \[2\] line \d+: `time.sleep\(0.05\)` for \d+ s\n", shown), shown
+    assert re.search(r"rank 3: at cell \[2\] line \d+: `time.sleep\(0.05\)`\n", shown), shown
     assert "ranks 0, 1: 50 %" in shown
     assert "rank 2: careful" in shown
     assert "rank 3: second" in shown
@@ -174,13 +174,3 @@ def test_output_can_be_grouped_by_rank_instead_of_by_kind(kernel: Kernel) -> Non
     page = "<IPython.core.display.HTML object>\n"
     one = "[stdout:0] out 0\n[stderr:0] err 0\n[output:0]\n" + page + f"Out[0]: {page}"
     assert re.sub(r"\x1b\[[\d;]*m", "", without_counts(shown)) == one + one.replace("0", "1")
-
-
-def test_a_view_that_cannot_be_made_does_not_matter(kernel: Kernel) -> None:
-    kernel.run(
-        "import labkit.cluster.live_view as live_view\n"
-        "working, live_view.LiveView.bundle = live_view.LiveView.bundle, None"
-    )
-    said = kernel.run("%%px --progress-after 0.2\ntime.sleep(0.5)\nprint(rank)")
-    kernel.run("live_view.LiveView.bundle = working")
-    assert said == "".join(f"[stdout:{rank}] {rank}\n" for rank in range(4))

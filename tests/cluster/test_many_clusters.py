@@ -62,12 +62,6 @@ def wait_until_all_are_gone(kernels: Sequence[Kernel]) -> None:
 @pytest.mark.parametrize("count", [4, thorough(CLUSTERS)])
 def test_a_cluster_that_fails_affects_no_other(count: int, tmp_path: Path) -> None:
     with notebooks(tmp_path, count) as kernels:
-        # All hang at once, each at a line of its own.
-        cells = [kernel.start("%%px\n" + k * "\n" + MISSING_RANK) for k, kernel in enumerate(kernels)]
-        for k, (kernel, cell) in enumerate(zip(kernels, cells, strict=True)):
-            report = kernel.finish(cell)
-            assert f"line {k + 3}: `comm.Barrier()`" in report, report
-
         # One hangs, one loses its kernel and one a rank, while the others compute.
         stuck, killed, rank_killed, *others = kernels
         end = tmp_path / "end"
