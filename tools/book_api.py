@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any, get_origin
 
+from labkit import plots
+
 # The packages whose names notebooks and programs import, in the order of a training run, by the page of each.
 ROOMS = {
     room: f"labkit.{room}"
@@ -24,6 +26,10 @@ ROOMS = {
         "plots",
     )
 } | {"mpiwatch": "mpiwatch"}
+MODULES = {
+    "nn": ["lr_schedules"],
+    "plots": [found.name for found in pkgutil.iter_modules(plots.__path__)],
+}
 HEAD = """\
 # API
 
@@ -49,13 +55,9 @@ def of_room(room: str) -> Iterator[str]:
     yield _text(module)
     for name in public_names(module):
         value = getattr(module, name)
-        if inspect.ismodule(value):
-            yield from of_module(value)
-        else:
-            yield from entry(name, value, 2)
-    if room == "plots":  # notebooks import its modules
-        for found in pkgutil.iter_modules(module.__path__):
-            yield from of_module(importlib.import_module(f"labkit.plots.{found.name}"))
+        yield from entry(name, value, 2)
+    for found in MODULES.get(room, ()):  # notebooks import them
+        yield from of_module(importlib.import_module(f"labkit.{room}.{found}"))
     if room == "mpiwatch":  # which exports no name that loads MPI
         for part, name in (
             ("communicators", "watch"),

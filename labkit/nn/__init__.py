@@ -21,28 +21,3 @@ from labkit.nn.models import (
 )
 from labkit.nn.sgd import SGD, AdamW, sgd_step
 from labkit.nn.store import load_model, save_model
-
-__all__ = [
-    "MODELS",
-    "SGD",
-    "AdamW",
-    "Classifier",
-    "GradientCheck",
-    "Model",
-    "Regression",
-    "check_gradient",
-    "check_gradients",
-    "gradient_report",
-    "lenet5",
-    "linear_regression",
-    "load_model",
-    "lr_schedules",
-    "mlp",
-    "mnist_cnn",
-    "numerical_gradient",
-    "relative_error",
-    "save_model",
-    "sgd_step",
-    "softmax_regression",
-    "vgg11",
-]

@@ -40,7 +40,8 @@ class Conv2D(Layer):
         return (self.outputs, *size)
 
     def parameters(self) -> dict[str, Shape]:
-        return {"W": (*self.geometry.kernel_shape, self.input_shape[0], self.outputs), "b": (self.outputs,)}
+        k = self.geometry.k
+        return {"W": (k, k, self.input_shape[0], self.outputs), "b": (self.outputs,)}
 
     def initialise(self, rng: np.random.Generator) -> None:
         inputs = self.wb.shape[0] - 1

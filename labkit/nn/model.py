@@ -23,6 +23,9 @@ class Model(ABC):
     or broadcast `buffers` itself.
     """
 
+    _loss: Callable[[np.ndarray, np.ndarray], float]
+    _loss_backward: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
     def __init__(
         self,
         name: str,
@@ -79,16 +82,8 @@ class Model(ABC):
     def move_gradients(self, array: np.ndarray) -> None:
         """Keep the gradients in `array` from now on, such as memory that ranks share; copy them there.
 
-        Raise ValueError unless `array` is contiguous, writable, and has the shape and dtype of `grads`.
+        `array` is contiguous and has the shape and dtype of `grads`.
         """
-        fits = array.flags.c_contiguous and array.flags.writeable
-        if (array.shape, array.dtype) != (self.grads.shape, self.grads.dtype) or not fits:
-            raise ValueError(
-                f"expected a contiguous, writable array of shape {self.grads.shape} and {self.grads.dtype} "
-                f"for the gradients, got shape {array.shape} and {array.dtype}, "
-                f"{'contiguous' if array.flags.c_contiguous else 'not contiguous'}, "
-                f"{'writable' if array.flags.writeable else 'read-only'}"
-            )
         if array is self.grads:
             return
         array[...] = self.grads
@@ -196,12 +191,6 @@ class Model(ABC):
     @abstractmethod
     def _check_target(self, x: np.ndarray, y: np.ndarray) -> None: ...
 
-    @abstractmethod
-    def _loss(self, out: np.ndarray, y: np.ndarray) -> float: ...
-
-    @abstractmethod
-    def _loss_backward(self, out: np.ndarray, y: np.ndarray) -> np.ndarray: ...
-
     def _count_correct(self, out: np.ndarray, y: np.ndarray) -> int:
         """Return how many predictions are right. A regression has no right and wrong predictions: 0."""
         return 0
@@ -213,6 +202,9 @@ class Model(ABC):
 
 class Regression(Model):
     """A model with the mean squared error as its loss. Targets: (N, O), in the model's dtype."""
+
+    _loss = staticmethod(ops.mean_squared_error)
+    _loss_backward = staticmethod(ops.mean_squared_error_backward)
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the predicted values. Shapes: x (N, …); result (N, O)."""
@@ -226,15 +218,12 @@ class Regression(Model):
                 f"expected {(len(x), self.outputs)} and {self.params.dtype}"
             )
 
-    def _loss(self, out: np.ndarray, y: np.ndarray) -> float:
-        return ops.mean_squared_error(out, y)
-
-    def _loss_backward(self, out: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return ops.mean_squared_error_backward(out, y)
-
 
 class Classifier(Model):
     """A model with softmax and cross-entropy as its loss. Targets: labels (N,), integers in 0 … O-1."""
+
+    _loss = staticmethod(ops.softmax_cross_entropy)
+    _loss_backward = staticmethod(ops.softmax_cross_entropy_backward)
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the most probable class of each sample. Shapes: x (N, …); result (N,), int64."""
@@ -255,9 +244,3 @@ class Classifier(Model):
 
     def _count_correct(self, out: np.ndarray, y: np.ndarray) -> int:
         return int(np.count_nonzero(out.argmax(axis=1) == y))
-
-    def _loss(self, out: np.ndarray, y: np.ndarray) -> float:
-        return ops.softmax_cross_entropy(out, y)
-
-    def _loss_backward(self, out: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return ops.softmax_cross_entropy_backward(out, y)

@@ -19,11 +19,6 @@ class ConvGeometry:
     stride: int = 1
     pad: int = 0
 
-    @property
-    def kernel_shape(self) -> tuple[int, int]:
-        """Return the kernel's height and width."""
-        return self.k, self.k
-
     def output_size(self, image: tuple[int, ...]) -> tuple[int, int]:
         """Return the output's height and width, each (size + 2 pad - k) // stride + 1.
 
