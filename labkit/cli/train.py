@@ -142,7 +142,7 @@ def command(preset: str | None, resume: Path | None, out: Path | None, **options
     given = {name: value for name, value in options.items() if value not in (None, ())}
     with ending_together(comm, NAME):
         folder = out or resume or Path("runs", str(preset))
-        run(comm, given, folder, preset=preset, resume=resume, draw=draw)
+        run(comm, given, folder, preset=preset, resume=resume is not None, draw=draw)
 
 
 def draw(out: Path, rows: list[Epoch], steps: list[Step], run: dict[str, Any]) -> None:
@@ -185,14 +185,14 @@ def _is_run_of(folder: Path, preset: str) -> bool:
 def _as_report_c(runs: dict[str, Path]) -> Figure:
     """Return loss, time per iteration and its parts of all set-ups; of reports A, B and D, of all runs."""
     from labkit.plots import set_ups
-    from labkit.train.run_record import PARTS, fractions, load_iterations
+    from labkit.train.run_record import fractions, load_iterations
 
     tables = {name: load_iterations(folder / "iterations.csv") for name, folder in runs.items()}
     return set_ups(
-        {name: table[:, :, 1].mean(axis=0) for name, table in tables.items()},
-        {name: table[:, :, 2].mean(axis=0) for name, table in tables.items()},
+        {name: table["loss"].mean(axis=0) for name, table in tables.items()},
+        {name: table["time_s"].mean(axis=0) for name, table in tables.items()},
         {
-            name: dict(zip(PARTS, fractions(table).mean(axis=0).tolist(), strict=True))
+            name: {part: float(of_ranks.mean()) for part, of_ranks in fractions(table).items()}
             for name, table in tables.items()
         },
     )

@@ -50,6 +50,8 @@ def read_arrays(file: str | Path | BinaryIO) -> dict[str, np.ndarray]:
     """Return all arrays of an .npz file by name. Raise OSError or ValueError if there is none."""
     try:
         with np.load(file, allow_pickle=False) as stored:
+            if name := stored.zip.testzip():
+                raise ValueError(f"{name} has another checksum")
             return {name: stored[name] for name in stored.files}
     except OSError:
         raise

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from labkit.train.callbacks import Callback as Callback
     from labkit.train.callbacks import Contributions as Contributions
     from labkit.train.checkpoints import Checkpoints as Checkpoints
-    from labkit.train.checkpoints import stored_settings as stored_settings
-    from labkit.train.local import local_sgd as local_sgd
     from labkit.train.loop import gather as gather
+    from labkit.train.loop import local_sgd as local_sgd
     from labkit.train.loop import train as train
     from labkit.train.run_record import load_run as load_run
     from labkit.train.run_record import prepare as prepare
@@ -33,9 +32,8 @@ _NAMES = {
     "bottleneck": ["Bottleneck", "Straggler", "speeds"],
     "buckets": ["Buckets"],
     "callbacks": ["Callback", "Contributions"],
-    "checkpoints": ["Checkpoints", "stored_settings"],
-    "local": ["local_sgd"],
-    "loop": ["gather", "train"],
+    "checkpoints": ["Checkpoints"],
+    "loop": ["gather", "local_sgd", "train"],
     "run_record": ["load_run", "prepare"],
     "steps": ["Epoch", "Step"],
     "timeline": ["Timeline"],

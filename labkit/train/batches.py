@@ -44,10 +44,9 @@ class Batches:
 
     With neither `global_batch` nor `slices`, each epoch is one step with all samples. With a `global_batch`,
     a step takes that many samples of all ranks together and each rank takes its part of them
-    (`data.local_batches`).
-    Given `data.strided` or `data.shuffled` shards, the steps are then the same for any number of ranks. If
-    the shards have other sizes (`data.weighted`), `slices` cut this rank's shard into its local batches, one
-    for each step (`data.batches_by_index`).
+    (`data.local_batches`). Given `data.strided` or `data.shuffled` shards, the steps are then the same for
+    any number of ranks. If the shards have other sizes (`data.weighted`), `slices` cut this rank's shard into
+    its local batches, one for each step (`data.batches_by_index`).
 
     `reshard` returns this rank's shard for an epoch, given its number (from 2); it must be as large as the
     first. `Batches.of` makes all this from a data set and the name of a sharding scheme.
@@ -70,7 +69,6 @@ class Batches:
         reshard: Callable[[int], Samples] | None = None,
     ) -> None:
         self._comm, self._reshard = comm, reshard
-        self._end = 0, 0  # the last epoch and its number of steps, once `end_after` has set them
         self._augment: Callable[[int], Callable[[np.ndarray, slice], np.ndarray]] | None = None  # by epoch
         chosen = f"{len(slices)} slices" if slices is not None else f"a global batch of {global_batch}"
         expected = comm.bcast(chosen)
@@ -83,14 +81,22 @@ class Batches:
             fault = f"expected {expected} as on rank 0, got {chosen}"
         raise_together(comm, fault)
         n = comm.allreduce(len(x))
-        if slices is not None:
-            self._first = EpochBatches(x, y, list(slices), _global_sizes(comm, slices, len(x)))
-        elif global_batch is None:
-            raise_together(comm, None if n else "expected a sample on some rank, got none on any")
-            self._first = EpochBatches(x, y, [slice(0, len(x))], [n])
-        else:
-            self._first = _dealt(comm, x, y, n, global_batch)
-        sizes = self._first.global_sizes
+        if global_batch is not None:
+            slices = data.local_batches(n, global_batch, comm.rank, comm.size)
+        elif slices is None:
+            slices = [slice(0, len(x))]
+        ends = [0, *(part.stop for part in slices)]
+        if [part.start for part in slices] != ends[:-1] or ends[-1] != len(x) or ends != sorted(ends):
+            fault = f"expected slices that cut 0 … {len(x)} into pieces, got {slices}"
+            if global_batch is not None:
+                fault = (
+                    f"expected a shard of {ends[-1]} of the {n} samples to deal global batches of "
+                    f"{global_batch} from, got {len(x)}"
+                )
+        raise_together(comm, fault)
+        sizes: list[int] = np.sum(comm.allgather(np.diff(ends)), axis=0).tolist()
+        raise_together(comm, None if all(sizes) else f"expected a sample in each step, got steps of {sizes}")
+        self._first = EpochBatches(x, y, list(slices), sizes)
         self.about: dict[str, Any] = {"samples": n, "steps": len(sizes), "global batch": sizes[0]}
         self.for_any_ranks = len(sizes) == 1
 
@@ -128,8 +134,6 @@ class Batches:
         reshard = (lambda epoch: dataset.shard(shards(epoch))) if anew else None
         batches = cls(comm, x, y, cut, slices=slices, reshard=reshard)
         if augmentation:
-            flat = f"expected images (n, channels, height, width) to augment, got shape {x.shape}"
-            raise_together(comm, None if x.ndim == 4 else flat)
 
             def augment(epoch: int) -> Callable[[np.ndarray, slice], np.ndarray]:
                 own = indices(epoch)
@@ -151,41 +155,20 @@ class Batches:
         """Return the number of steps in an epoch."""
         return len(self._first.global_sizes)
 
-    def end_after(self, iterations: int) -> int:
-        """End the run after so many steps, counted over all epochs; return the number of its last epoch.
-
-        The last epoch may be shorter than the others. Collective. Raise CollectiveError on every rank if a
-        rank would have no sample in it.
-        """
-        epochs = -(-iterations // self.steps)
-        self._end = epochs, iterations - (epochs - 1) * self.steps
-        held = self._first.slices[self._end[1] - 1].stop
-        fault = f"no sample in the last epoch, which has {self._end[1]} of its {self.steps} steps"
-        raise_together(self._comm, None if held else fault)
-        self.about["iterations"] = iterations
-        return epochs
-
     def epoch(self, number: int) -> EpochBatches:
-        """Return the batches of an epoch, counted from 1, up to the end of the run. Collective.
+        """Return the batches of an epoch, counted from 1. Collective.
 
         Raise CollectiveError on every rank if the epoch's shard cannot be read or has another size.
         """
         batches = self._first
         if self._reshard and number > 1:
-            x, y = all_or_none(self._comm, lambda: self._resharded(number))
+            reshard = self._reshard
+            x, y = all_or_none(self._comm, lambda: reshard(number))
+            held = len(batches.x)
+            fault = f"expected a shard of {held} samples in epoch {number} as before, got {len(x)}"
+            raise_together(self._comm, None if len(x) == held else fault)
             batches = batches._replace(x=x, y=y)
-        if self._augment:
-            batches = batches._replace(augment=self._augment(number))
-        epoch, steps = self._end
-        if number != epoch or steps == self.steps:
-            return batches
-        held = batches.slices[steps - 1].stop
-        return batches._replace(
-            x=batches.x[:held],
-            y=batches.y[:held],
-            slices=batches.slices[:steps],
-            global_sizes=batches.global_sizes[:steps],
-        )
+        return batches._replace(augment=self._augment(number)) if self._augment else batches
 
     def fitting(self, model: Model, number: int) -> EpochBatches:
         """Return the batches of an epoch once the shards of all ranks fit the model. Collective.
@@ -196,40 +179,3 @@ class Batches:
         if number == 1 or batches is not self._first:
             all_or_none(self._comm, lambda: model.check(batches.x, batches.y))
         return batches
-
-    def _resharded(self, number: int) -> Samples:
-        """Return x and y of the shard of an epoch. Raise ValueError if it has another size than the first."""
-        assert self._reshard
-        x, y = self._reshard(number)
-        if len(x) != (held := len(self._first.x)):
-            raise ValueError(f"expected a shard of {held} samples in epoch {number} as before, got {len(x)}")
-        return x, y
-
-
-def _dealt(comm: MPI.Intracomm, x: np.ndarray, y: np.ndarray, n: int, global_batch: int) -> EpochBatches:
-    """Return global batches of n samples, dealt to the ranks one sample after the other. Collective.
-
-    Raise CollectiveError if a rank's shard has another size than the dealing gives it.
-    """
-    expected, fault = len(range(comm.rank, n, comm.size)), None
-    if len(x) != expected:
-        fault = (
-            f"expected a shard of {expected} of the {n} samples to deal global batches of {global_batch} "
-            f"from, got {len(x)}"
-        )
-    raise_together(comm, fault)
-    sizes = [min(global_batch, n - start) for start in range(0, n, global_batch)]
-    return EpochBatches(x, y, data.local_batches(n, global_batch, comm.rank, comm.size), sizes)
-
-
-def _global_sizes(comm: MPI.Intracomm, slices: Sequence[slice], held: int) -> list[int]:
-    """Return how many samples each step takes on all ranks together. Collective.
-
-    Raise CollectiveError if a rank's slices do not cut its shard into pieces, or a step has no sample.
-    """
-    ends = [0, *(part.stop for part in slices)]
-    whole = [part.start for part in slices] == ends[:-1] and ends[-1] == held and ends == sorted(ends)
-    raise_together(comm, None if whole else f"expected slices that cut 0 … {held} into pieces, got {slices}")
-    sizes: list[int] = np.sum(comm.allgather(np.diff(ends)), axis=0).tolist()
-    raise_together(comm, None if all(sizes) else f"expected a sample in each step, got steps of {sizes}")
-    return sizes

@@ -26,7 +26,7 @@ from mpi4py import MPI
 from labkit.comm import Link, parse_link
 from labkit.nn import Model
 from labkit.train.callbacks import Callback
-from labkit.units import format_time, parse_time
+from labkit.units import parse_time
 
 MOST = 1_000_000  # times slower: with a digit too many, a step would never end
 # Each kind, and the amount that it needs.
@@ -40,13 +40,12 @@ EXPECTED = (
     "expected RANK:KIND=AMOUNT such as 3:slow-processor=3, 3:slow-link=100mbit, 3:jitter=5ms or 3:pause=2s@10"
 )
 SPEED_REPEATS = 15
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What slows one rank down; `str` returns the text that `parse` reads.
+    """What slows one rank down.
 
     A slow processor has a `factor` ≥ 1. A slow link has a `factor` or a `link` of its own. Jitter and a pause
     have `seconds` (the most that jitter takes before a step), and a pause has a `step`.
@@ -59,15 +58,6 @@ class Bottleneck:
     seconds: float = 0.0
     step: int = 0
 
-    def __str__(self) -> str:
-        amount = {
-            "slow-processor": f"{self.factor:.10g}",
-            "slow-link": str(self.link or f"{self.factor:.10g}"),
-            "jitter": format_time(self.seconds),
-            "pause": f"{format_time(self.seconds)}@{self.step}",
-        }
-        return f"{self.rank}:{self.kind}={amount[self.kind]}"
-
 
 def parse(text: str) -> Bottleneck:
     """Return the bottleneck that a text such as "3:jitter=5ms" describes. Raise ValueError for other text."""
@@ -76,8 +66,7 @@ def parse(text: str) -> Bottleneck:
         raise ValueError(f"{EXPECTED}, got {text!r}")
     rank, kind, amount = int(parts[1]), parts[2], parts[3]
     number = float(amount) if re.fullmatch(r"\d+(\.\d+)?", amount) else 0.0
-    is_factor = 1 <= number <= MOST
-    if kind in ("slow-processor", "slow-link") and is_factor:
+    if kind in ("slow-processor", "slow-link") and 1 <= number <= MOST:
         return Bottleneck(rank, kind, factor=number)
     if kind == "slow-link":
         return Bottleneck(rank, kind, link=parse_link(amount))
@@ -90,31 +79,30 @@ def parse(text: str) -> Bottleneck:
     raise ValueError(f"expected {KINDS[kind]} for the {kind} of rank {rank}, got {amount!r}")
 
 
-def check(bottlenecks: Sequence[Bottleneck], size: int, default: Link | None = None) -> None:
-    """Raise ValueError if these bottlenecks are impossible on `size` ranks with this default link."""
-    beyond = [str(one) for one in bottlenecks if one.rank >= size]
-    if beyond:
+def links(bottlenecks: Sequence[Bottleneck], size: int, default: Link | None = None) -> list[Link] | None:
+    """Return each rank's emulated link, by rank, or None if there is nothing to emulate.
+
+    A rank without a slow link gets the `default`; if there is none, a link that takes no time. Raise
+    ValueError if these bottlenecks are impossible on `size` ranks with this default link.
+    """
+    named = [(f"{one.rank}:{one.kind}", one.step) for one in bottlenecks]
+    if beyond := [f"{one.rank}:{one.kind}" for one in bottlenecks if one.rank >= size]:
         raise ValueError(f"expected bottlenecks on ranks 0 … {size - 1}, got {', '.join(beyond)}")
-    named = [(one.rank, one.kind, one.step) for one in bottlenecks]
-    twice = sorted({f"{rank}:{kind}" for rank, kind, step in named if named.count((rank, kind, step)) > 1})
-    if twice:
+    if twice := sorted({name for name, step in named if named.count((name, step)) > 1}):
         raise ValueError(f"expected each kind of bottleneck once per rank, got {', '.join(twice)} twice")
-    relative = [str(one) for one in bottlenecks if one.kind == "slow-link" and not (one.link or default)]
-    if relative:
+    slow = {one.rank: one for one in bottlenecks if one.kind == "slow-link"}
+    if relative := [
+        f"{rank}:slow-link={one.factor:g}" for rank, one in slow.items() if not (one.link or default)
+    ]:
         raise ValueError(
             f"expected a bandwidth such as 100mbit for {', '.join(relative)}, or --link with the link that "
             "the factor applies to"
         )
-
-
-def links(bottlenecks: Sequence[Bottleneck], size: int, default: Link | None = None) -> list[Link] | None:
-    """Return each rank's emulated link, by rank, or None if there is nothing to emulate.
-
-    A rank without a slow link gets the `default`; if there is none, a link that takes no time.
-    """
     common = default or Link()
-    slow = {one.rank: one.link or common.slower(one.factor) for one in bottlenecks if one.kind == "slow-link"}
-    return [slow.get(rank, common) for rank in range(size)] if slow or default else None
+    found = [common] * size
+    for rank, one in slow.items():
+        found[rank] = one.link or common.slower(one.factor)
+    return found if slow or default else None
 
 
 class Straggler(Callback):
@@ -142,8 +130,23 @@ class Straggler(Callback):
         self._began = thread_time()
 
     def after_backward(self, model: Model, weight: float) -> None:
-        """Compute until `factor` times the processor time since `before_step` has been used."""
         self._stretch(self._began)
+
+    def compute(self, function: Callable[[], T]) -> T:
+        """Return what a function returns, after `factor` times the processor time that it took."""
+        began = thread_time()
+        result = function()
+        self._stretch(began)
+        return result
+
+    def _stretch(self, began: float) -> None:
+        """Use up processor time; the matrix products have memory of their own and change nothing else."""
+        if self.factor == 1:
+            return
+        until = began + self.factor * (thread_time() - began)
+        out = np.empty_like(self._block)
+        while thread_time() < until:
+            np.matmul(self._block, self._block, out=out)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return how many steps were begun, since the delays depend on it."""
@@ -158,22 +161,6 @@ class Straggler(Callback):
         """Return the time (s) to lose before the next step; each call counts as a step."""
         self._step += 1
         return self._pauses_s.get(self._step, 0.0) + self._random.uniform(0, self._jitter_s)
-
-    def compute(self, function: Callable[..., T], *arguments: np.ndarray) -> T:
-        """Return `function(*arguments)`, after `factor` times the processor time that it took."""
-        began = thread_time()
-        result = function(*arguments)
-        self._stretch(began)
-        return result
-
-    def _stretch(self, began: float) -> None:
-        """Use up processor time; the matrix products have memory of their own and change nothing else."""
-        if self.factor == 1:
-            return
-        until = began + self.factor * (thread_time() - began)
-        out = np.empty_like(self._block)
-        while thread_time() < until:
-            np.matmul(self._block, self._block, out=out)
 
 
 def speeds(
@@ -190,6 +177,6 @@ def speeds(
     for _ in range(SPEED_REPEATS):
         comm.Barrier()
         start = perf_counter()
-        straggler.compute(model.loss_and_gradient, x, y)
+        straggler.compute(lambda: model.loss_and_gradient(x, y))
         times.append(perf_counter() - start)
     return comm.allgather(len(x) / float(np.median(times)))

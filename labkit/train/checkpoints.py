@@ -1,7 +1,8 @@
 """Checkpoints: a killed run goes on to the weights that it would have had without the break.
 
-The file holds arrays by name in NumPy's .npz format, a description in JSON, and a checksum of both. It is
-written atomically: whatever happens, there is a whole checkpoint, the new one or the one before.
+The file holds arrays by name in NumPy's .npz format, whose checksums tell whether it is damaged, and a
+description in JSON. It is written atomically: whatever happens, there is a whole checkpoint, the new one or
+the one before.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, field
-from hashlib import blake2b
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,13 +26,13 @@ from labkit.nn import Model
 from labkit.nn.store import read_arrays
 from labkit.train.batches import Batches
 from labkit.train.callbacks import Callback, Optimizer
-from labkit.train.gradients import StepAveraging
+from labkit.train.overlap import StepAveraging
 from labkit.train.replicas import mean_buffers
 from labkit.train.sharding import Sharded
 from labkit.train.steps import Epoch, Position
 from mpiwatch.report import ranks_phrase
 
-FORMAT = "labkit checkpoint 4"
+FORMAT = "labkit checkpoint 5"
 Handler = Callable[[int, "FrameType | None"], Any] | int | None
 
 
@@ -40,12 +40,11 @@ Handler = Callable[[int, "FrameType | None"], Any] | int | None
 class Checkpoints:
     """Write checkpoints to a file during a run, and resume a run from it: give it to `train`.
 
-    One is written after every `every_steps` steps and `every_epochs` epochs (0: never), on SIGUSR1, and on
-    SIGTERM, which then ends the run with a CollectiveError on every rank. The ranks agree on signals once per
-    step, by an Allreduce of eight bytes. `file` ends in .npz; its previous content stays until the new one is
-    whole. Only rank 0 writes and reads it. If writing fails, for example because the disk is full, rank 0
-    says so and the run goes on: it has lost nothing yet. A run whose weights are no longer finite keeps its
-    last checkpoint.
+    One is written after every `every_steps` steps (0: never), on SIGUSR1, and on SIGTERM, which then ends the
+    run with a CollectiveError on every rank. The ranks agree on signals once per step, by an Allreduce of
+    eight bytes. The previous content of `file` stays until the new one is whole. Only rank 0 writes and reads
+    it. If writing fails, for example because the disk is full, rank 0 says so and the run goes on: it has
+    lost nothing yet. A run whose weights are no longer finite keeps its last checkpoint.
 
     With `resume`, the run goes on from the checkpoint in `file`. On the same number of ranks it ends with
     the same weights, bit for bit, as a run without a break; "weighted" shards need the same speeds for
@@ -53,15 +52,12 @@ class Checkpoints:
     up to rounding, if the sharding scheme is "strided", "shuffled" or "weighted" or each epoch is one step.
     With compression, other ranks compress otherwise: they take over what was not sent, in equal parts.
     Anything else is refused, and so are the checkpoints of other models, data or settings, and damaged
-    ones. `settings` (anything that JSON can hold) are stored for `stored_settings`. Callbacks go on with
-    their `state`, on the same number of ranks; `Contributions` has none, so it covers only the resumed part
-    of an epoch.
+    ones. `settings` (anything that JSON can hold) are stored, too. Callbacks go on with their `state`, on the
+    same number of ranks; `Contributions` has none, so it covers only the resumed part of an epoch.
     """
 
     file: Path
-    _: KW_ONLY
     every_steps: int = 0
-    every_epochs: int = 0
     resume: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may differ between ranks
 
@@ -74,6 +70,10 @@ class Saving:
     resumed on other ranks, and sharded in another way or not at all. `_about` describes the run: a checkpoint
     of a run with another description is refused. `batches` say whether another number of ranks would train on
     the same samples in each step.
+
+    A signal reaches the ranks at different moments, and perhaps only one of them. If each acted by itself,
+    they would write the states of different steps. So a rank only takes note of it, and all ranks agree after
+    each step. A second SIGTERM does what it did before, so it ends a rank that is stuck.
     """
 
     def __init__(  # noqa: PLR0917
@@ -89,13 +89,15 @@ class Saving:
     ) -> None:
         self._sharded = averaging if isinstance(averaging, Sharded) else None
         self._comm, self._checkpoints, self._buffers = comm, checkpoints, settings["buffers"]
-        self._samples, self._for_any_ranks = batches.held, batches.for_any_ranks
-        self._callbacks = by_name(callbacks)
+        self._samples, self._for_any_ranks = len(batches.epoch(1).x), batches.for_any_ranks
+        self._callbacks = {type(each).__name__: each for each in callbacks}
         self._last = "there is none yet"
-        self.position, self._signals = Position(), Signals()
+        self._received = np.zeros(2, np.int32)  # SIGUSR1, SIGTERM
+        self._handlers: dict[int, Handler] = {}  # those before
+        self.position = Position()
+        described = "model", "iterations", "accumulate", "buffers", "average_after_step", "compress"
         self._about = {
-            **{name: settings[name] for name in ("model", "accumulate", "buffers", "average_after_step")},
-            "compress": settings["compress"],
+            **{name: settings[name] for name in described},
             "parameters": {name: list(shape) for name, shape in model.shapes.items()},
             "dtype": str(model.params.dtype),
             "optimizer": repr(optimizer),
@@ -109,52 +111,47 @@ class Saving:
             self._replicated, self._own = {}, {**self._replicated, **self._own}
 
     def __enter__(self) -> Saving:
-        """Make the checkpoints' directory, resume the run if it is to be resumed, and listen to signals.
+        """Resume the run if it is to be resumed, and take note of signals from now on. Collective.
 
-        Collective. Raise CollectiveError on every rank if the directory cannot be made or the checkpoint does
-        not fit.
+        Only a process's main thread can listen to signals. Raise CollectiveError on every rank if the
+        checkpoint does not fit.
         """
-        wanted, fault = self._checkpoints, None
-        if min(wanted.every_steps, wanted.every_epochs) < 0 or wanted.file.suffix != ".npz":
-            fault = (
-                "expected checkpoints after every 0 or more steps and epochs in a file *.npz, got "
-                f"{wanted.every_steps}, {wanted.every_epochs} and {wanted.file}"
-            )
-        elif self._comm.rank == 0:
-            try:
-                wanted.file.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                fault = f"cannot make the directory of the checkpoint {wanted.file}: {error.strerror}"
-        if fault := self._comm.bcast(fault):
-            raise CollectiveError(fault)
-        if wanted.resume:
+        if self._checkpoints.resume:
             self._resume()
-        self._signals.listen()
+        if threading.current_thread() is threading.main_thread():
+            for number in signal.SIGUSR1, signal.SIGTERM:
+                self._handlers[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._signals.stop_listening()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     def after_step(self, position: Position) -> None:
         """Write a checkpoint if it is time for one, or if a rank has received a signal. Collective.
 
         Raise CollectiveError on every rank if a rank has received SIGTERM.
         """
-        wanted, ended = self._signals.agree(self._comm)
-        every_steps, every_epochs = self._checkpoints.every_steps, self._checkpoints.every_epochs
-        due = every_steps > 0 and position.done % every_steps == 0
-        if every_epochs and position.step == 0:
-            due = due or (position.epoch - 1) % every_epochs == 0
-        if not (due or wanted or ended):
+        comm, every = self._comm, self._checkpoints.every_steps
+        mine, some = self._received.copy(), np.empty_like(self._received)
+        comm.Allreduce(mine, some, MPI.MAX)
+        self._received[0] -= mine[0]  # not one that has come since
+        if not (some.any() or (every and position.done % every == 0)):
             return
         fault = self._write(position)
-        if ended:
+        if some[1]:
+            ended = [rank for rank, received in enumerate(comm.allgather(mine[1])) if received]
             raise CollectiveError(
-                f"{ranks_phrase(ended, self._comm.size)} received SIGTERM, so the run ends "
-                f"{position}; {fault or f'resume it from {self._checkpoints.file}'}"
+                f"{ranks_phrase(ended, comm.size)} received SIGTERM, so the run ends {position}; "
+                f"{fault or f'resume it from {self._checkpoints.file}'}"
             )
-        if fault and self._comm.rank == 0:
+        if fault and comm.rank == 0:
             print(f"{fault}; the run goes on", file=sys.stderr, flush=True)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._received[int(number == signal.SIGTERM)] = 1
+        if number == signal.SIGTERM:
+            signal.signal(number, self._handlers[number])
 
     def _resume(self) -> None:
         """Give every rank its part of the checkpoint; set `position` to where the run goes on. Collective.
@@ -168,7 +165,7 @@ class Saving:
             try:
                 about, arrays = read_checkpoint(self._checkpoints.file)
                 self._check(about)
-                parts = self._parts(about, arrays, samples)
+                parts = self._parts(about, arrays, len(samples))
             except ValueError as error:
                 fault = f"cannot resume: {error}"
         if fault := comm.bcast(fault):
@@ -221,7 +218,7 @@ class Saving:
 
     def _check(self, about: Mapping[str, Any]) -> None:
         """Raise ValueError if a checkpoint described by `about` does not fit the run."""
-        found = {"compress": "none", **about["run"]}
+        found = about["run"]
         for name, expected in self._about.items():
             if name not in found or found[name] != expected:
                 raise ValueError(
@@ -239,11 +236,13 @@ class Saving:
             )
 
     def _parts(
-        self, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray], samples: Sequence[int]
+        self, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray], p: int
     ) -> list[tuple[Position, dict[str, np.ndarray]]]:
-        """Return the position of each rank, its own arrays and the records of its callbacks.
+        """Return for each of p ranks its position, its own arrays and the records of its callbacks.
 
-        The ranks now hold so many samples each.
+        If the number of ranks has changed, each takes over the epochs and the samples so far of old ranks.
+        Then the epoch's global loss and accuracy are exact, while the local ones may mix those of several
+        ranks. Times are those of the slowest rank.
         """
         positions = [
             Position(**{**stored, "rows": [Epoch(**row) for row in stored["rows"]]})
@@ -254,100 +253,29 @@ class Saving:
             if name.startswith("rank "):
                 rank, _, inner = name.removeprefix("rank ").partition("/")
                 own[int(rank)][inner] = array
-        if len(positions) == len(samples):
+        if len(positions) == p:
             return list(zip(positions, own, strict=True))
         shared = {name: own[0][name] for name in self._own}
         if "buffers" in shared and self._buffers == "average":
             shared["buffers"] = mean_buffers(about["samples"], [each["buffers"] for each in own])
         if "residual" in shared:  # the ranks take equal parts of what all of them together have not sent
-            shared["residual"] = np.sum([each["residual"] for each in own], axis=0) / len(samples)
-        return [(position, shared) for position in _dealt(positions, samples)]
-
-
-def by_name(callbacks: Sequence[Callback]) -> dict[str, Callback]:
-    """Return each callback under a name that does not depend on callbacks of other classes."""
-    kinds = [type(each).__name__ for each in callbacks]
-    return {f"{kind}-{kinds[: i + 1].count(kind)}": callbacks[i] for i, kind in enumerate(kinds)}
-
-
-def stored_settings(file: Path) -> dict[str, Any]:
-    """Return the `settings` of the run that wrote this checkpoint, its number of `ranks`, and its `steps`.
-
-    Raise ValueError if the file is no checkpoint or damaged.
-    """
-    about, _ = read_checkpoint(file)
-    return {**about["settings"], "ranks": len(about["progress"]), "steps": about["progress"][0]["done"]}
-
-
-def _dealt(ranks: Sequence[Position], samples: Sequence[int]) -> list[Position]:
-    """Return the positions of other ranks, which take over from `ranks` and hold so many samples each.
-
-    The sums of the epoch so far are dealt in proportion to the samples, so the epoch's global loss and
-    accuracy are exact, while the local ones mix those of several ranks. Times are those of the slowest rank.
-    Rows keep the rank that measured them.
-    """
-    total, loss = sum(samples), sum(each.loss for each in ranks)
-    correct, before = sum(each.correct for each in ranks), 0
-    new = []
-    for rank, held in enumerate(samples):
-        until = before + held
-        one = Position(ranks[0].epoch, ranks[0].step, ranks[0].done, loss * held / total)
-        one.correct = correct * until // total - correct * before // total
-        for name in "wait_s", "transfer_s", "time_s":
-            setattr(one, name, max(getattr(each, name) for each in ranks))
-        one.rows = [row for old in ranks[rank :: len(samples)] for row in old.rows]
-        new.append(one)
-        before = until
-    return new
+            shared["residual"] = np.sum([each["residual"] for each in own], axis=0) / p
+        parts = []
+        for number in range(p):
+            old = positions[number::p]
+            new = Position(positions[0].epoch, positions[0].step, positions[0].done)
+            for name in "samples", "loss", "correct":
+                setattr(new, name, sum(getattr(each, name) for each in old))
+            for name in "wait_s", "transfer_s", "time_s":
+                setattr(new, name, max(getattr(each, name) for each in positions))
+            new.rows = [row for each in old for row in each.rows]
+            parts.append((new, shared))
+        return parts
 
 
 def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= 80 else f"{text[:77]}…"
-
-
-class Signals:
-    """Signals that ask for a checkpoint: SIGUSR1 for one, SIGTERM for one and the end of the run.
-
-    A signal reaches the ranks at different moments, and perhaps only one of them. If each acted by itself,
-    they would write the states of different steps. So a rank only takes note of it, and `agree` tells all.
-    """
-
-    def __init__(self) -> None:
-        self._received = np.zeros(2, np.int32)  # SIGUSR1, SIGTERM
-        self._before: dict[int, Handler] = {}
-
-    def listen(self) -> None:
-        """Take note of both signals, instead of what they did before.
-
-        A second SIGTERM does what it did before, so it ends a rank that is stuck. Only a process's main
-        thread can listen: in another thread, nothing changes.
-        """
-        if threading.current_thread() is threading.main_thread():
-            for number in signal.SIGUSR1, signal.SIGTERM:
-                self._before[number] = signal.signal(number, self._note)
-
-    def stop_listening(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def agree(self, comm: MPI.Intracomm) -> tuple[bool, list[int]]:
-        """Return whether any rank has received SIGUSR1 since the last call, and which received SIGTERM.
-
-        Collective; costs an Allreduce of eight bytes.
-        """
-        mine, some = self._received.copy(), np.empty_like(self._received)
-        comm.Allreduce(mine, some, MPI.MAX)
-        self._received[0] -= mine[0]  # not one that has come since
-        ended = comm.allgather(bool(mine[1])) if some[1] else []
-        return bool(some[0]), [rank for rank, received in enumerate(ended) if received]
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGTERM:
-            self._received[1] = 1
-            signal.signal(number, self._before[number])
-        else:
-            self._received[0] = 1
 
 
 def write_checkpoint(file: Path, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
@@ -356,9 +284,8 @@ def write_checkpoint(file: Path, about: Mapping[str, Any], arrays: Mapping[str, 
     An older checkpoint of that name stays intact until the new one is complete.
     """
     text = np.frombuffer(json.dumps({"format": FORMAT, **about}).encode(), np.uint8)
-    content = {**arrays, "about": text}
     with atomic_write(file) as out:
-        np.savez(out, **content, checksum=np.frombuffer(_checksum(content), np.uint8))  # type: ignore[arg-type]
+        np.savez(out, **arrays, about=text)  # type: ignore[arg-type]
 
 
 def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -376,25 +303,9 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         ) from None
     except ValueError as error:
         raise ValueError(f"expected a whole checkpoint, {error}") from None
-    if not {"about", "checksum"} <= content.keys():
+    if "about" not in content:
         raise ValueError(f"expected a checkpoint, found another kind of file: {file}")
-    expected, found = content.pop("checksum").tobytes(), _checksum(content)
-    if expected != found:
-        raise ValueError(
-            f"expected a whole checkpoint with the checksum {expected.hex()[:16]}, found {file} damaged: its "
-            f"content has {found.hex()[:16]}"
-        )
     about = json.loads(content.pop("about").tobytes())
     if (version := about.pop("format")) != FORMAT:
         raise ValueError(f"expected the format {FORMAT!r}, found {version!r} in {file}")
     return about, content
-
-
-def _checksum(content: Mapping[str, np.ndarray]) -> bytes:
-    """Return a hash of all arrays with their names, dtypes and shapes."""
-    total = blake2b(digest_size=16)
-    for name in sorted(content):
-        array = np.ascontiguousarray(content[name])
-        total.update(f"{name} {array.dtype.str} {content[name].shape}\n".encode())
-        total.update(array.data)
-    return total.digest()

@@ -13,7 +13,7 @@ import numpy as np
 
 from labkit import reports
 from labkit.train.presets import PRESETS
-from labkit.train.run_record import PARTS, fractions, seconds_per_iteration
+from labkit.train.run_record import fractions, without_first
 from labkit.train.settings import Settings
 from labkit.train.steps import Epoch
 from mpiwatch.report import counted
@@ -123,15 +123,15 @@ def compare(
 ) -> list[Row]:
     """Return what the report of a preset prints, from the measurements of all ranks, beside these figures.
 
-    `ended` is what each rank found at the end of the run. Shape: iterations (p, n, 6), see run_record.py.
+    `ended` is what each rank found at the end of the run, and `iterations` the table of run_record.py.
     """
     by_rank = [[row for row in rows if row.rank == one["rank"]] for one in ended]
     report = PRESETS[preset].report
     found: dict[str, Any] = {}
     if report == "C":
         for number in range(log_every or 1, iterations.shape[1] + 1, log_every or 1):
-            found[f"loss, iteration {number}"] = iterations[:, number - 1, 1]
-        found["average training loss"] = iterations[:, :, 1].mean(axis=1)
+            found[f"loss, iteration {number}"] = iterations["loss"][:, number - 1]
+        found["average training loss"] = iterations["loss"].mean(axis=1)
         found["training accuracy (%)"] = [_accuracy(own) for own in by_rank]
     for at in (0, -1) if report in "ABE" else ():
         epochs = [own[at] for own in by_rank]
@@ -151,9 +151,8 @@ def compare(
     if report in "CDE":
         found["test accuracy (%)"] = [100 * one["test_accuracy"] for one in ended]
     if report == "C":
-        found["time per iteration (s)"] = seconds_per_iteration(iterations)
-        for part, of_ranks in zip(PARTS, 100 * fractions(iterations).T, strict=True):
-            found[f"{part} (%)"] = of_ranks
+        found["time per iteration (s)"] = without_first(iterations)["time_s"].mean(axis=1)
+        found |= {f"{part} (%)": 100 * of_ranks for part, of_ranks in fractions(iterations).items()}
     else:
         found["training time (s)"] = [one["total_s"] for one in ended]
     return [
@@ -198,8 +197,8 @@ def curve(values: np.ndarray) -> str:
 
 def _accuracy(rows: Sequence[Epoch]) -> float:
     """Return a rank's training accuracy over some epochs (%)."""
-    return (
-        100 * sum(row.samples * (row.local_accuracy or 0) for row in rows) / sum(row.samples for row in rows)
+    return 100 * float(
+        np.average([row.local_accuracy for row in rows], weights=[row.samples for row in rows])
     )
 
 

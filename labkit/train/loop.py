@@ -9,38 +9,34 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import (
-    ALGORITHMS,
-    Averages,
-    Averaging,
-    check_before_averaging,
-    raise_together,
-)
+from labkit.comm import ALGORITHMS, Averages, Averaging, check_before_averaging, raise_together
+from labkit.comm.algorithms import IN_HALVES
 from labkit.nn import Model, sgd_step
 from labkit.train.batches import Batches
 from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback, Optimizer
 from labkit.train.checkpoints import Checkpoints, Saving
-from labkit.train.gradients import LocalGradient, StepAveraging
-from labkit.train.overlap import Overlapped, why_no_overlap
+from labkit.train.overlap import Overlapped, StepAveraging
 from labkit.train.replicas import broadcast_model, end_epoch
-from labkit.train.settings import BUFFERS, Buffers
-from labkit.train.sharding import Sharded, why_not_sharded
+from labkit.train.settings import BUFFERS, SHARD_STATES, Buffers
+from labkit.train.sharding import Sharded
 from labkit.train.steps import Epoch, Position, Step
 
 
-def train(  # noqa: PLR0912 (the path of a batch in one piece)
+def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
     comm: MPI.Intracomm,
     model: Model,
     batches: Batches,
     *,
     epochs: int,
+    iterations: int | None = None,
     lr: float | Callable[[int], float],
     optimizer: Optimizer | None = None,
     algorithm: Averages = ALGORITHMS["mpi"],
@@ -62,6 +58,7 @@ def train(  # noqa: PLR0912 (the path of a batch in one piece)
     own; with "shared-memory" the model's gradients lie in shared memory until `train` returns. `callbacks`
     measure contributions (`Contributions`), record a `Timeline` or make a rank slow (`Straggler`).
 
+    - iterations: end after so many steps, within the last epoch.
     - buckets: average the gradient bucket by bucket while the backward pass goes on (`bucket_cap_mb` of
       PyTorch's DDP). The algorithm must be a `labkit.comm.Averaging`.
     - shard_state: what each rank keeps only its own part of (`Sharded`): "none", "optimizer" (ZeRO-1),
@@ -86,6 +83,7 @@ def train(  # noqa: PLR0912 (the path of a batch in one piece)
     same = {
         "model": model.name,
         "epochs": epochs,
+        "iterations": iterations,
         "lr": lr(0) if callable(lr) else lr,
         "accumulate": accumulate,
         "buffers": buffers,
@@ -96,11 +94,10 @@ def train(  # noqa: PLR0912 (the path of a batch in one piece)
         "shard_state": shard_state,
         "compress": algorithm.compress if isinstance(algorithm, Averaging) else "none",
     }
-    fault = why_not_sharded(shard_state, algorithm, average_after_step, callbacks)
-    fault = fault or why_no_overlap(buckets, algorithm, average_after_step, callbacks)
+    fault = None if callable(lr) or lr else "expected a learning rate lr > 0, got 0.0"
     if optimizer and optimizer.params is not model.params:
         fault = f"expected an optimizer of the parameters of {model.name!r}, got one of another array"
-    _check(comm, same, fault, least_lr=0.0 if callable(lr) else 1e-300)
+    _check(comm, same, fault or _no_overlap(buckets, shard_state, algorithm, average_after_step, callbacks))
     shard = batches.fitting(model, 1)
     check_before_averaging(comm, model.grads, len(shard.x))
     broadcast_model(comm, model)
@@ -135,7 +132,10 @@ def train(  # noqa: PLR0912 (the path of a batch in one piece)
         for epoch in range(position.epoch, epochs + 1):
             epoch_began = perf_counter() - position.time_s
             shard = shard if epoch == 1 else batches.fitting(model, epoch)
-            while position.step < len(shard.global_sizes):
+            steps = len(shard.global_sizes)
+            if iterations:
+                steps = min(steps, position.step + iterations - position.done)
+            while position.step < steps:
                 for callback in callbacks:
                     callback.before_step()
                 step = Step(epoch, position.done + 1, comm.rank, begin=perf_counter())
@@ -161,12 +161,12 @@ def train(  # noqa: PLR0912 (the path of a batch in one piece)
                 for callback in callbacks:
                     callback.after_step(step)
                 position.time_s = perf_counter() - epoch_began
-                if saving and position.step < len(shard.global_sizes):
+                if saving and position.step < steps:
                     saving.after_step(position)
-            row = end_epoch(comm, model, len(shard.x), position, same)
+            row = end_epoch(comm, model, position, same)
             for callback in callbacks:
                 callback.after_epoch(model, row)
-            position.next_epoch(row)
+            position = position.next_epoch(row)
             if saving:
                 saving.after_step(position)
     return position.rows
@@ -211,7 +211,7 @@ def _averaging(
         model.move_gradients(before)
 
 
-def _check(comm: MPI.Intracomm, same: Mapping[str, Any], fault: str | None, least_lr: float) -> None:
+def _check(comm: MPI.Intracomm, same: Mapping[str, Any], fault: str | None) -> None:
     """Raise CollectiveError on every rank if there is a fault, or a setting is wrong or not the same on all.
 
     Collective.
@@ -219,7 +219,7 @@ def _check(comm: MPI.Intracomm, same: Mapping[str, Any], fault: str | None, leas
     expected = comm.bcast(same)
     if same["epochs"] < 1:
         fault = f"expected epochs ≥ 1, got {same['epochs']}"
-    elif not least_lr <= same["lr"] < math.inf:
+    elif not 0 <= same["lr"] < math.inf:
         fault = f"expected a learning rate lr > 0, got {same['lr']}"
     elif same["accumulate"] < 1:
         fault = f"expected accumulate ≥ 1 micro-batches, got {same['accumulate']}"
@@ -232,3 +232,144 @@ def _check(comm: MPI.Intracomm, same: Mapping[str, Any], fault: str | None, leas
             if value != expected[name]
         )
     raise_together(comm, fault)
+
+
+def _no_overlap(
+    buckets: Buckets | None,
+    shard_state: str,
+    algorithm: Averages,
+    average_after_step: bool,
+    callbacks: Sequence[Callback],
+) -> str | None:
+    """Return why a run with these settings cannot average during the backward pass; None if it can."""
+    if shard_state not in SHARD_STATES:
+        return f"expected shard_state to be one of {', '.join(SHARD_STATES)}, got {shard_state!r}"
+    if shard_state == "none" and buckets is None:
+        return None
+    without = "no buckets" if shard_state == "none" else "shard_state none"
+    if readers := sorted({type(each).__name__ for each in callbacks if each.reads_gradients}):
+        return (
+            f"expected {without} with {', '.join(readers)}, which reads each rank's own gradient: it is "
+            "averaged during the backward pass"
+        )
+    if average_after_step:
+        return f"expected {without} with average_after_step: the ranks average before each rank's own step"
+    if not isinstance(algorithm, Averaging):
+        return f"expected an algorithm of labkit.comm (a labkit.comm.Averaging) with buckets, got {algorithm}"
+    fault = None
+    if shard_state != "none" and (algorithm.algorithm not in IN_HALVES or algorithm.compress != "none"):
+        fault = (
+            f"expected the algorithm {' or '.join(IN_HALVES)} with shard_state {shard_state}, which calls "
+            "reduce-scatter and all-gather apart, and the compression none, got "
+            f"{algorithm.algorithm} and {algorithm.compress}"
+        )
+    return fault
+
+
+class LocalGradient:
+    """The gradient of a rank's local batch, accumulated over micro-batches (gradient accumulation).
+
+    The local batch is cut into `accumulate` micro-batches of equal size to within one sample, fewer if it has
+    fewer samples. So a rank needs memory for the activations of one micro-batch only. Each gradient is
+    weighted by the size of its micro-batch, so the result is that of the whole local batch, up to rounding;
+    only batch normalisation differs, because it takes its statistics from a micro-batch.
+
+    The sum lies beside `model.grads`. The last backward pass adds it to `grads`, layer by layer, before it
+    tells `finished` that these entries are complete. So the result is where the averaging wants it, without
+    a copy. In PyTorch's DDP, all micro-batches but the last run under `no_sync()`.
+    """
+
+    def __init__(self, model: Model, accumulate: int = 1) -> None:
+        self._model, self._accumulate = model, accumulate
+        self._sum = np.empty_like(model.grads) if accumulate > 1 else np.empty(0)
+
+    def __call__(self, x: np.ndarray, y: np.ndarray, finished: Callable[[int], None]) -> tuple[float, int]:
+        """Leave the local batch's mean gradient in `model.grads`.
+
+        Return the batch's mean loss, and how many of its predictions were right.
+        Shapes: x (n, …), y as the model's targets; n may be 0, then the gradient and both results are 0.
+        """
+        model, grads, n = self._model, self._model.grads, len(x)
+        if n == 0:  # the global batch is smaller than the number of ranks
+            grads[...] = 0
+            finished(0)
+            return 0.0, 0
+        bounds = np.linspace(0, n, min(n, self._accumulate) + 1).astype(int).tolist()
+        *others, (first, last) = pairwise(bounds)
+        loss, correct = 0.0, 0
+        for begin, end in others:
+            fraction = (end - begin) / n
+            loss += fraction * model.loss_and_gradient(x[begin:end], y[begin:end])
+            correct += model.correct
+            grads *= grads.dtype.type(fraction)
+            if begin == 0:
+                self._sum[...] = grads
+            else:
+                self._sum += grads
+        fraction, incomplete = (last - first) / n, grads.size
+
+        def add(start: int) -> None:
+            """Add the sum to the entries that have just been completed."""
+            nonlocal incomplete
+            own = grads[start:incomplete]
+            own *= grads.dtype.type(fraction)
+            own += self._sum[start:incomplete]
+            incomplete = start
+            finished(start)
+
+        loss += fraction * model.loss_and_gradient(x[first:], y[first:], add if others else finished)
+        return loss, correct + model.correct
+
+
+def local_sgd(
+    comm: MPI.Intracomm,
+    model: Model,
+    batches: Batches,
+    *,
+    epochs: int,
+    lr: float,
+    every: int,
+    algorithm: Averages = ALGORITHMS["mpi"],
+    callbacks: Sequence[Callback] = (),
+) -> list[float]:
+    """Train `model` on the ranks' shards, average its parameters `every` so many steps; return the losses.
+
+    The ranks communicate less often than in `train`, and wait less for a rank that is slow for a short time.
+    The result is not that of synchronous training, because between two averages each rank follows its own
+    shard. Source: S. U. Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019.
+
+    Arguments as for `train`; of the callbacks, only `before_step` and `after_backward` are called. Each rank
+    weighs in the average by the size of its shard; the last average is at the end of each epoch. The losses,
+    one per epoch, are means over the samples of all ranks; the loss of each batch is taken before its own
+    step. With `every` = 1 and shards of one size, the result is that of `train`, up to rounding.
+
+    Collective. Raise CollectiveError on every rank if the ranks' settings differ.
+    """
+    settings = epochs, lr, every, model.name
+    expected = comm.bcast(settings)
+    fault = None
+    if every < 1 or epochs < 1:
+        fault = f"expected every ≥ 1 and epochs ≥ 1, got {every} and {epochs}"
+    elif settings != expected:
+        fault = f"expected (epochs, lr, every, model) = {expected} as on rank 0, got {settings}"
+    raise_together(comm, fault)
+    held = len(batches.epoch(1).x)
+    n = check_before_averaging(comm, model.params, held)
+    broadcast_model(comm, model)
+    losses = []
+    for epoch in range(1, epochs + 1):
+        batch = batches.epoch(epoch)
+        loss_sum, steps = 0.0, len(batch.slices)
+        for number in range(steps):
+            for callback in callbacks:
+                callback.before_step()
+            x, y = batch.local(number)
+            if samples := len(x):
+                loss_sum += samples * model.loss_and_gradient(x, y)
+                for callback in callbacks:
+                    callback.after_backward(model, samples)
+                sgd_step(model.params, model.grads, lr)
+            if (number + 1) % every == 0 or number + 1 == steps:
+                algorithm(comm, model.params, held / n)
+        losses.append(comm.allreduce(loss_sum) / n)
+    return losses

@@ -1,4 +1,4 @@
-"""The memory of a run's state: predicted, measured in the first steps, and given back to the system."""
+"""The memory of a run's state: measured in the first steps, and given back to the system."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import ctypes
 import mmap
 import tracemalloc
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from time import perf_counter
 
 import numpy as np
 
-from labkit.nn import Model, flat
-from labkit.train.buckets import Buckets
-from labkit.train.callbacks import Callback, Optimizer
+from labkit.nn import Model
+from labkit.train.callbacks import Callback
 from labkit.train.steps import Step
 
-AHEAD = 2  # buckets of the gradient that may wait to be averaged: on a slow link, all of them would
 MEASURED = 3  # steps
 _LIBC = ctypes.CDLL(None)
 
@@ -56,44 +53,6 @@ class PeakNotes:
         tracemalloc.reset_peak()
 
 
-def buckets_of_layers(model: Model, plan: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Return which buckets hold parameters of each layer."""
-    stops = np.cumsum([flat.size(layer.parameters()) for layer in model.layers]).tolist()
-    return [
-        [number for number, (first, last) in enumerate(plan) if max(first, start) < min(last, stop)]
-        for start, stop in pairwise([0, *stops])
-    ]
-
-
-def predict(
-    model: Model, optimizer: Optimizer | None, ranks: int, shard_state: str, buckets: Buckets
-) -> dict[str, float]:
-    """Return the most bytes of parameters, gradient and optimizer state that a rank has in memory.
-
-    What is given back bucket by bucket is there in part: of the parameters, the buckets of two layers that
-    follow each other; of the gradient, that of a layer behind the buckets that wait to be averaged.
-    """
-    whole, plan = float(model.params.nbytes), buckets.plan(model.params.size, model.params.itemsize)
-    states = optimizer.state().values() if optimizer else ()
-    most = {"parameters": whole, "gradient": whole, "optimizer": sum(float(each.nbytes) for each in states)}
-    if shard_state == "none":
-        return most
-    layers = [each for each in buckets_of_layers(model, plan) if each]
-    most["optimizer"] /= ranks
-    if shard_state != "optimizer":
-        starts = np.cumsum([0, *(flat.size(layer.parameters()) for layer in model.layers)]).tolist()
-        waiting = [max(0, sum(first >= stop for first, _ in plan) - AHEAD) for stop in starts[1:]]
-        most["gradient"] = model.params.itemsize * max(
-            plan[bucket][1] - start for bucket, start in zip(waiting, starts, strict=False)
-        )
-    if shard_state == "parameters":
-        windows = [{*one, *other} for one, other in pairwise([*layers, []])]
-        sizes = [sum(plan[bucket][1] - plan[bucket][0] for bucket in each) for each in windows]
-        most["parameters"] = model.params.itemsize * max(sizes) + whole / ranks
-    most["gradient"] += whole / ranks  # this rank's part of the average has memory of its own
-    return most
-
-
 class Memory(Callback):
     """Measure the most bytes of this rank's state that are in memory in the first steps, by kind."""
 
@@ -113,12 +72,3 @@ class Memory(Callback):
     def after_step(self, step: Step) -> None:
         if step.number >= MEASURED:
             self._model.before_layer = self._before
-
-
-def memory_line(about: Mapping[str, Mapping[str, float]], parameters: int) -> str:
-    """Return a line with the measured and the predicted bytes for each parameter."""
-    found, predicted = about["measured"], about["predicted"]
-    words = [
-        f"{name} {found[name] / parameters:.3g} ({predicted[name] / parameters:.3g})" for name in predicted
-    ]
-    return f"rank 0, bytes/parameter (predicted): {', '.join(words)}"

@@ -1,9 +1,9 @@
-"""Averaging that overlaps with the backward pass: bucket by bucket, while the pass goes on.
+"""Averaging the gradient of each step: at once, or bucket by bucket while the backward pass goes on.
 
-The backward pass is the producer: it completes the gradient from its end to its start. A helper thread is the
-consumer: it takes one complete bucket after the other and drives its averaging, a little every few
-milliseconds. It runs while the main thread computes, because NumPy and BLAS hold no lock of Python's inside
-their functions.
+With buckets, the backward pass is the producer: it completes the gradient from its end to its start. A helper
+thread is the consumer: it takes one complete bucket after the other and drives its averaging, a little every
+few milliseconds. It runs while the main thread computes, because NumPy and BLAS hold no lock of Python's
+inside their functions.
 
 The lab uses a thread because going on only between layers measured worse. VGG-11, 4 hosts × 64 at 1 Gbit/s,
 on two cores: after the backward pass averaging takes 0.47 s. With the thread 0.02 to 0.12 s of it is exposed,
@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from time import perf_counter, sleep
@@ -28,9 +28,9 @@ from mpi4py import MPI
 
 from labkit.comm import Averages, Averaging
 from labkit.comm.running import Steps, Wait
+from labkit.nn import Model
 from labkit.train.buckets import Buckets
-from labkit.train.callbacks import Callback
-from labkit.train.gradients import StepAveraging
+from labkit.train.callbacks import Optimizer
 from labkit.train.steps import BucketTimes, Step
 from mpiwatch.messages import Pending, wait_for_pending
 
@@ -41,6 +41,61 @@ from mpiwatch.messages import Pending, wait_for_pending
 NAP_S, MOST_S, POLLS = 5e-4, 4e-3, 6
 # The main thread has nothing to compute: it begins to sleep only when a bucket takes long, and briefly.
 BURSTS_AWAKE, MAIN_NAP_S = 30, 1e-4
+
+
+class StepAveraging:
+    """Average the gradient of each step at once, when the backward pass is over; `Overlapped` begins earlier.
+
+    `train` makes one such object for a whole run. In each step, it calls `begin`, then the backward pass
+    calls `finished` again and again, then `train` calls `finish`. With gradient accumulation, only the step's
+    last micro-batch calls `finished`: each rank averages once per step. `train` calls `close` at the end of
+    the run.
+
+    `grads` is the same array for the whole run, in the memory that the algorithm prefers
+    (`labkit.comm.Averaging.allocate`), and is averaged in place. All ranks make the same calls, in the same
+    order, but a rank whose local batch is empty calls `finished` only once, with 0: its gradient is zero.
+
+    `residual` is what compression has not sent yet, in an array like `grads`; None without compression.
+    """
+
+    _step: Step
+    residual: np.ndarray | None = None
+
+    def __init__(self, comm: MPI.Intracomm, grads: np.ndarray, algorithm: Averages) -> None:
+        self._comm, self._grads, self._algorithm = comm, grads, algorithm
+        if isinstance(algorithm, Averaging):
+            if algorithm.compress != "none":
+                self.residual = np.zeros_like(grads)
+                algorithm = replace(algorithm, residual=self.residual)
+            self._algorithm = algorithm.bind(comm, grads.nbytes)
+
+    def begin(self, step: Step) -> None:
+        """Begin a step, whose batches are known. Send nothing yet."""
+        self._step = step
+
+    def finished(self, start: int) -> None:
+        """Learn that `grads[start:]` is complete; `start` falls from call to call until it is 0."""
+
+    def finish(self) -> None:
+        """Return when `grads` holds the average and the step its times. Collective.
+
+        A barrier parts the time of waiting for the last rank from the time of averaging.
+        """
+        step = self._step
+        step.ready = perf_counter()
+        self._comm.Barrier()
+        step.start = perf_counter()
+        self._algorithm(self._comm, self._grads, step.fraction)
+        step.end = perf_counter()
+
+    def held(self, model: Model, optimizer: Optimizer | None) -> dict[str, list[np.ndarray]]:
+        """Return the arrays that hold this rank's state, by kind."""
+        state = [*optimizer.state().values()] if optimizer else []
+        held = {"parameters": [model.params], "gradient": [model.grads], "optimizer": state}
+        return held if self.residual is None else {**held, "residual": [self.residual]}
+
+    def close(self, failed: bool) -> None:
+        """Release what the object holds, such as a thread. Collective, unless the run has `failed`."""
 
 
 class Overlapped(StepAveraging):
@@ -109,25 +164,6 @@ class Overlapped(StepAveraging):
         self._transfers.append(BucketTimes(bucket, complete, began, perf_counter()))
 
 
-def why_no_overlap(
-    buckets: Buckets | None, algorithm: Averages, average_after_step: bool, callbacks: Sequence[Callback]
-) -> str | None:
-    """Return why a run with these settings cannot average bucket by bucket; None if it can, or need not."""
-    if buckets is None:
-        return None
-    readers = sorted({type(each).__name__ for each in callbacks if each.reads_gradients})
-    if readers:
-        return (
-            f"expected no buckets with {', '.join(readers)}, which reads each rank's own gradient: with "
-            "buckets it is averaged during the backward pass"
-        )
-    if average_after_step:
-        return "expected no buckets with average_after_step: they average before each rank's own step"
-    if not isinstance(algorithm, Averaging):
-        return f"expected an algorithm of labkit.comm (a labkit.comm.Averaging) with buckets, got {algorithm}"
-    return None
-
-
 class BucketQueue:
     """Drive jobs that communicate for buckets, first in, first out: so all ranks do them in the same order.
 
@@ -142,10 +178,16 @@ class BucketQueue:
         self.added = 0  # how many jobs
         self._bursts = 0
         self._nap_s = NAP_S
-        self._helper = None
+        # Held while the helper goes on; a Lock would hide from mpiwatch that a thread waits for it.
+        self._lock = threading.Semaphore()
+        self._awake = threading.Event()
+        self._ended = False
+        self._error: BaseException | None = None  # of the helper
+        self._helper: threading.Thread | None = None
         if comm.size > 1:
             if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-                self._helper = Helper(self._go_on, self._nap)
+                self._helper = threading.Thread(target=self._help, name="labkit overlap", daemon=True)
+                self._helper.start()
             elif comm.rank == 0:
                 warnings.warn(
                     "The MPI library allows calls from one thread only, so averaging goes on only between "
@@ -163,7 +205,7 @@ class BucketQueue:
         if self._helper is None:
             self._go_on()
         else:
-            self._helper.wake()
+            self._awake.set()
         return self.added
 
     def is_done(self, number: int) -> bool:
@@ -172,12 +214,15 @@ class BucketQueue:
 
     def wait_for(self, number: int) -> None:
         """Return when the job with this number is done; raise the error of one that failed."""
-        if self._helper is not None:
-            self._helper.hand_over()
+        with self._lock:
+            self._awake.clear()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
         while not self.is_done(number) and self._go_on():
             wait_for_pending(self._over, self._pending)
-        if self._helper is not None and self._jobs:
-            self._helper.wake()
+        if self._jobs:
+            self._awake.set()
 
     def finish(self) -> None:
         """Return when all jobs are done; raise the error of one that failed."""
@@ -186,9 +231,28 @@ class BucketQueue:
     def close(self) -> None:
         """End the helper thread, and the jobs that are under way after an error."""
         if self._helper is not None:
-            self._helper.end()
+            self._ended = True
+            self._awake.set()
+            self._helper.join()
         for _, job in self._jobs:
             job.close()
+
+    def _help(self) -> None:
+        """Go on whenever this thread is woken, with naps while a job is under way."""
+        while self._awake.wait() and not self._ended:
+            busy = False
+            with self._lock:
+                if self._awake.is_set():
+                    self._awake.clear()  # first: what wakes this thread from now on is not lost
+                    try:
+                        busy = self._go_on()
+                    except BaseException as error:  # raised by `wait_for`
+                        self._error = error
+                    if busy:
+                        self._awake.set()
+            if busy:
+                sleep(self._nap_s)
+                self._nap_s = min(2 * self._nap_s, MOST_S)
 
     def _go_on(self) -> bool:
         """Go on as far as possible without waiting; tell if a job is under way."""
@@ -213,60 +277,8 @@ class BucketQueue:
             sleep(MAIN_NAP_S)
         return self._arrived()
 
-    def _nap(self) -> None:
-        sleep(self._nap_s)
-        self._nap_s = min(2 * self._nap_s, MOST_S)
-
     def _pending(self) -> Pending:
         """Return what the first job waits for."""
         assert self._waits_for is not None
         missing = self._waits_for[1]()
         return missing._replace(operation=f"{missing.operation} ({self._jobs[0][0]})")
-
-
-class Helper:
-    """A thread that, once woken, calls `go_on` while it returns True, and `nap` in between."""
-
-    def __init__(self, go_on: Callable[[], bool], nap: Callable[[], None]) -> None:
-        self._go_on, self._nap = go_on, nap
-        # Held while `go_on` runs. Of a thread that waits for a Lock, mpiwatch could not see that it waits.
-        self._lock = threading.Semaphore()
-        self._awake = threading.Event()
-        self._ended = False
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="labkit overlap", daemon=True)
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Begin to call `go_on`; local."""
-        self._awake.set()
-
-    def hand_over(self) -> None:
-        """Stop calling `go_on`, so that the caller can; raise the error that it has raised, if any."""
-        with self._lock:
-            self._awake.clear()
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-    def end(self) -> None:
-        """End the thread."""
-        self._ended = True
-        self._awake.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while self._awake.wait() and not self._ended:
-            busy = False
-            with self._lock:
-                if self._awake.is_set():
-                    # Cleared first: what wakes this thread from now on is not lost.
-                    self._awake.clear()
-                    try:
-                        busy = self._go_on()
-                    except BaseException as error:  # raised by `hand_over`
-                        self._error = error
-                    if busy:
-                        self._awake.set()
-            if busy:
-                self._nap()

@@ -29,14 +29,13 @@ def broadcast_model(comm: MPI.Intracomm, model: Model) -> None:
     comm.Bcast(model.buffers)
 
 
-def end_epoch(
-    comm: MPI.Intracomm, model: Model, n: int, sums: Position, settings: Mapping[str, Any]
-) -> Epoch:
-    """Return the record of an epoch in which this rank has trained on n samples; make replicas of the models.
+def end_epoch(comm: MPI.Intracomm, model: Model, sums: Position, settings: Mapping[str, Any]) -> Epoch:
+    """Return the record of an epoch with these sums on this rank; make replicas of the ranks' models.
 
     Collective. Raise CollectiveError on every rank if the loss is not finite or the ranks' weights differ.
     """
-    losses, correct, samples = np.array(comm.allgather((sums.loss, sums.correct, n))).T
+    n = sums.samples or math.nan  # a rank without samples has no loss
+    losses, correct, samples = np.array(comm.allgather((sums.loss, sums.correct, sums.samples))).T
     loss = float(losses.sum() / samples.sum())
     if not math.isfinite(loss):
         local = ", ".join(f"{each:.3g} on rank {rank}" for rank, each in enumerate(losses / samples))
@@ -45,11 +44,11 @@ def end_epoch(
             "diverges or the data are not finite; try a lower learning rate"
         )
     row = Epoch(sums.epoch, comm.rank, sums.loss / n, loss, sums.wait_s, sums.transfer_s)
-    row.samples, row.time_s = n, sums.time_s
+    row.samples, row.time_s = sums.samples, sums.time_s
     if isinstance(model, Classifier):
         row.local_accuracy = sums.correct / n
         row.global_accuracy = float(correct.sum() / samples.sum())
-    synchronise_buffers(comm, model, settings["buffers"], n)
+    synchronise_buffers(comm, model, settings["buffers"], sums.samples)
     if settings["average_after_step"]:
         row.drift = drift(comm, model)
     elif settings["check_weights"]:

@@ -26,25 +26,22 @@ import labkit
 from labkit.files import atomic_write, locked, remove_unfinished
 from labkit.nn import MODELS, Model, load_model, save_model
 from labkit.train.steps import Epoch, Step
+from labkit.train.timeline import save_trace
 from mpiwatch.launch import ONE_THREAD, node_name
 from mpiwatch.processes import cores
 
-# The columns of iterations.csv after the rank, and the parts of an iteration's time.
-COLUMNS = "iteration", "loss", "time_s", "compute_s", "wait_s", "communication_s"
-PARTS = "compute", "wait for the last rank", "exposed communication", "rest"
+# The columns of iterations.csv, and which of them are parts of an iteration's time.
+COLUMNS = np.dtype(
+    [("rank", int), ("iteration", int)]
+    + [(name, float) for name in ("loss", "time_s", "compute_s", "wait_s", "communication_s")]
+)
+PARTS = {
+    "compute": "compute_s",
+    "wait for the last rank": "wait_s",
+    "exposed communication": "communication_s",
+}
 
 BLAS_THREADS = (*ONE_THREAD, "VECLIB_MAXIMUM_THREADS")
-IN_RUN_JSON = (
-    "rank",
-    "epoch",
-    "local_loss",
-    "global_loss",
-    "local_accuracy",
-    "global_accuracy",
-    "samples",
-    "time_s",
-    "drift",
-)
 
 # From when to when each time (s) of the files is measured, on the rank's own clock.
 TIMES = {
@@ -124,13 +121,17 @@ def save_weights(directory: Path, model: Model) -> None:
                 np.savetxt(out, parameters[name], fmt="%.9g")  # nine digits tell any two float32 apart
 
 
-def save_measurements(directory: Path, model: Model, rows: Sequence[Epoch], run: Mapping[str, Any]) -> None:
-    """Write the record of a run to an existing directory.
+def save_measurements(
+    directory: Path, model: Model, rows: Sequence[Epoch], steps: Sequence[Step], run: Mapping[str, Any]
+) -> None:
+    """Write what all ranks measured to an existing directory.
 
     - run.json, see `save_record`.
     - sync_times.csv: rank, epoch, wait_s, transfer_s.
     - contributions.csv, if they were measured: rank, epoch, parameter, contribution, gradient_norm,
       gradient_mean.
+    - iterations.csv: see `iterations`.
+    - trace.json: see `save_trace`.
     """
     save_record(directory, model, rows, run)
     times = ((row.rank, row.epoch, row.wait_s, row.transfer_s) for row in rows)
@@ -143,6 +144,9 @@ def save_measurements(directory: Path, model: Model, rows: Sequence[Epoch], run:
     if parts:
         head = "rank", "epoch", "parameter", "contribution", "gradient_norm", "gradient_mean"
         write_csv(directory / "contributions.csv", head, parts)
+    table = iterations(steps, run["ranks"])
+    write_csv(directory / "iterations.csv", COLUMNS.names or (), table.ravel().tolist())
+    save_trace(directory / "trace.json", steps, run)
 
 
 def save_record(directory: Path, model: Model, rows: Sequence[Epoch], run: Mapping[str, Any]) -> None:
@@ -151,8 +155,20 @@ def save_record(directory: Path, model: Model, rows: Sequence[Epoch], run: Mappi
     Numbers that JSON does not have (NaN, infinity) are null.
     """
     made = {"name": model.name, "shape": list(model.input_shape), "outputs": model.outputs}
-    epochs = [{name: asdict(row)[name] for name in IN_RUN_JSON} for row in rows]
-    write_json(directory / "run.json", {**run, "model": made, "epochs": epochs})
+    found = json.dumps({**run, "model": made, "epochs": [asdict(row) for row in rows]})
+    strict = json.loads(found, parse_constant=lambda word: None)
+    with atomic_write(directory / "run.json") as out:
+        out.write(json.dumps(strict, indent=2, allow_nan=False).encode() + b"\n")
+
+
+def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table with a line of column names."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    with atomic_write(path) as out:
+        out.write(text.getvalue().encode())
 
 
 def iterations(steps: Sequence[Step], ranks: int) -> np.ndarray:
@@ -163,55 +179,46 @@ def iterations(steps: Sequence[Step], ranks: int) -> np.ndarray:
     update), waits for the last rank, and communicates where that is not hidden behind computation (exposed
     communication). The rest is what callbacks do, and the end of an epoch.
 
-    Shape: (p, iterations, 6), with the columns of COLUMNS.
+    Shape: (p, iterations), with the fields of COLUMNS.
     """
-    table = np.array(
-        [
-            (step.number, step.loss, step.done - step.begin, step.compute_s, step.wait_s, step.transfer_s)
-            for step in steps
-        ]
-    ).reshape(-1, ranks, len(COLUMNS))
-    begins = np.array([step.begin for step in steps]).reshape(-1, ranks)
-    table[:-1, :, 2] = np.diff(begins, axis=0)
-    return table.swapaxes(0, 1)
-
-
-def save_iterations(path: Path, table: np.ndarray) -> None:
-    """Write the gathered table as CSV, with the rank as the first column."""
     rows = [
-        (rank, int(number), *(f"{value:.9g}" for value in values))
-        for rank, own in enumerate(table)
-        for number, *values in own
+        (
+            each.rank,
+            each.number,
+            each.loss,
+            each.done - each.begin,
+            each.compute_s,
+            each.wait_s,
+            each.transfer_s,
+        )
+        for each in steps
     ]
-    write_csv(path, ("rank", *COLUMNS), rows)
+    table = np.array(rows, COLUMNS).reshape(-1, ranks).T
+    begins = np.array([step.begin for step in steps]).reshape(-1, ranks).T
+    table["time_s"][:, :-1] = np.diff(begins)
+    return table
 
 
 def load_iterations(path: Path) -> np.ndarray:
-    """Return the table that `save_iterations` wrote. Raise OSError or ValueError if there is none."""
-    with path.open(newline="") as file:
-        rows: Sequence[Sequence[str]] = list(csv.reader(file))[1:]
-    table = np.array(rows, float)
-    ranks = int(table[:, 0].max()) + 1
-    return table[:, 1:].reshape(ranks, -1, len(COLUMNS))
+    """Return the table of iterations.csv. Raise OSError or ValueError if there is none."""
+    table = np.loadtxt(path, COLUMNS, delimiter=",", skiprows=1)
+    return table.reshape(table["rank"].max() + 1, -1)
 
 
-def seconds_per_iteration(table: np.ndarray) -> np.ndarray:
-    """Return each rank's mean time (s) per iteration without the first. Shapes: (p, n, 6), (p,)."""
-    return np.asarray(_later(table)[:, :, 2].mean(axis=1))
-
-
-def fractions(table: np.ndarray) -> np.ndarray:
-    """Return the fraction of the time of each of PARTS, without the first iteration; they add up to 1.
-
-    Shapes: table (p, n, 6); result (p, 4).
-    """
-    total, *parts = _later(table)[:, :, 2:].sum(axis=1).T
-    return np.array([*parts, total - sum(parts)]).T / total[:, None]
-
-
-def _later(table: np.ndarray) -> np.ndarray:
+def without_first(table: np.ndarray) -> np.ndarray:
     """Return the iterations after the first, in which memory is allocated and connections are made."""
     return table[:, 1:] if table.shape[1] > 1 else table
+
+
+def fractions(table: np.ndarray) -> dict[str, np.ndarray]:
+    """Return each rank's fraction of time for each of PARTS and the rest, without the first iteration.
+
+    Shapes: table (p, iterations); results (p,), which add up to 1.
+    """
+    later = without_first(table)
+    whole = later["time_s"].sum(axis=1)
+    found = {part: later[column].sum(axis=1) / whole for part, column in PARTS.items()}
+    return {**found, "rest": 1 - sum(found.values())}
 
 
 def load_run(directory: str | Path) -> Model:
@@ -230,23 +237,6 @@ def load_run(directory: str | Path) -> Model:
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{directory / 'run.json'} describes no model: {error}") from None
     return model
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write strict JSON: NaN and infinity, for which JSON has no words, become null."""
-    strict = json.loads(json.dumps(value), parse_constant=lambda word: None)
-    with atomic_write(path) as out:
-        out.write(json.dumps(strict, indent=2, allow_nan=False).encode() + b"\n")
-
-
-def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table with a line of column names."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(rows)
-    with atomic_write(path) as out:
-        out.write(text.getvalue().encode())
 
 
 def _mpi_library() -> str:

@@ -16,26 +16,27 @@ Source: S. Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trilli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import pairwise
 from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import Averages, Averaging
-from labkit.comm.algorithms import IN_HALVES, allgather, reduce_scatter
+from labkit.comm import Averaging
+from labkit.comm.algorithms import allgather, reduce_scatter
 from labkit.comm.running import Steps
 from labkit.nn import Model, flat, sgd_step
 from labkit.schedules import chunk_bounds
 from labkit.train.buckets import Buckets
-from labkit.train.callbacks import Callback, Optimizer
-from labkit.train.gradients import Finished
-from labkit.train.memory import AHEAD, buckets_of_layers, release
+from labkit.train.callbacks import Optimizer
+from labkit.train.memory import release
 from labkit.train.overlap import Overlapped
-from labkit.train.settings import SHARD_STATES
 from labkit.train.steps import Step
+
+AHEAD = 2  # buckets of the gradient that may wait to be averaged: on a slow link, all of them would
 
 
 class Part(NamedTuple):
@@ -82,7 +83,15 @@ class Sharded(Overlapped):
         if not self._keeps_grads:
             release(model.grads)
         if not self._keeps_params:
-            self._needed = buckets_of_layers(model, self.plan)
+            stops = np.cumsum([flat.size(layer.parameters()) for layer in model.layers]).tolist()
+            self._needed = [  # which buckets hold parameters of each layer
+                [
+                    number
+                    for number, (first, last) in enumerate(self.plan)
+                    if max(first, start) < min(last, stop)
+                ]
+                for start, stop in pairwise([0, *stops])
+            ]
             release(model.params)
             model.before_layer = self._before_layer
 
@@ -171,7 +180,7 @@ class Sharded(Overlapped):
         else:
             self._pass_without_samples(super().finished)
 
-    def _pass_without_samples(self, finished: Finished = lambda start: None) -> None:
+    def _pass_without_samples(self, finished: Callable[[int], None] = lambda start: None) -> None:
         """Take part in what other ranks gather, and average, in a forward and a backward pass."""
         sizes = [flat.size(layer.parameters()) for layer in self._model.layers]
         for number in range(len(sizes)):
@@ -217,32 +226,3 @@ class Sharded(Overlapped):
                 part.state[name][...] = array[part.mine] if like.ndim else array
             if name == "parameters" and self._keeps_params:
                 self._model.params[...] = array
-
-
-def why_not_sharded(
-    shard_state: str,
-    algorithm: Averages,
-    average_after_step: bool,
-    callbacks: Sequence[Callback],
-) -> str | None:
-    """Return why a run with these settings cannot shard so; None if it can, or need not."""
-    if shard_state not in SHARD_STATES:
-        return f"expected shard_state to be one of {', '.join(SHARD_STATES)}, got {shard_state!r}"
-    if shard_state == "none":
-        return None
-    readers = sorted({type(each).__name__ for each in callbacks if each.reads_gradients})
-    if readers:
-        return (
-            f"expected shard_state none with {', '.join(readers)}, which reads the whole gradient: with "
-            f"{shard_state} each rank averages only its part"
-        )
-    if average_after_step:
-        return f"expected shard_state none with average_after_step, got {shard_state}"
-    compress = getattr(algorithm, "compress", "none")
-    if not isinstance(algorithm, Averaging) or algorithm.algorithm not in IN_HALVES or compress != "none":
-        return (
-            f"expected the algorithm {' or '.join(IN_HALVES)} with shard_state {shard_state}, which calls "
-            "reduce-scatter and all-gather apart, and the compression none, got "
-            f"{getattr(algorithm, 'algorithm', algorithm)} and {compress}"
-        )
-    return None

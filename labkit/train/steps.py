@@ -118,9 +118,9 @@ class Epoch:
     correctly; None for regressions. Loss and accuracy of each batch come from its forward pass in training,
     so before its own step.
 
-    `samples` is the size of this rank's shard, and `time_s` the time (s) of the epoch's steps, with what
-    callbacks do in them. `wait_s` and `transfer_s` are the sums of the steps' (`Step`); in epoch 1, `wait_s`
-    includes the wait at the start of `train` until the last rank has called it.
+    `samples` is how many samples this rank trained on, and `time_s` the time (s) of the epoch's steps, with
+    what callbacks do in them. `wait_s` and `transfer_s` are the sums of the steps' (`Step`); in epoch 1,
+    `wait_s` includes the wait at the start of `train` until the last rank has called it.
 
     `drift` is measured only if each rank steps before averaging: the largest ‖w_r - w_0‖ / ‖w_0‖ of all ranks
     r, where w_r are the parameters of rank r.
@@ -153,13 +153,14 @@ class Position:
     """How far a run has come: the next step, the sums of the epoch so far, the records of those before.
 
     `epoch` counts from 1; `step` is how many of its steps are done, and `done` how many of all steps. The
-    sums: the loss over this rank's samples, its correct predictions, and times (s) as in `Epoch`. A
-    checkpoint holds these fields under their names.
+    sums: this rank's samples, their loss and correct predictions, and times (s) as in `Epoch`. A checkpoint
+    holds these fields under their names.
     """
 
     epoch: int = 1
     step: int = 0
     done: int = 0
+    samples: int = 0
     loss: float = 0.0
     correct: int = 0
     wait_s: float = 0.0
@@ -171,16 +172,15 @@ class Position:
         """Count a step, and add it to the sums."""
         self.step += 1
         self.done += 1
+        self.samples += step.local_batch
         self.loss += step.local_batch * step.loss
         self.correct += step.correct
         self.wait_s += step.wait_s
         self.transfer_s += step.transfer_s
 
-    def next_epoch(self, row: Epoch) -> None:
-        """Keep the record of the epoch, and begin the next one."""
-        self.rows.append(row)
-        self.epoch, self.step = self.epoch + 1, 0
-        self.loss, self.correct, self.wait_s, self.transfer_s, self.time_s = 0.0, 0, 0.0, 0.0, 0.0
+    def next_epoch(self, row: Epoch) -> Position:
+        """Return the position at the start of the next epoch, with the record of this one."""
+        return Position(self.epoch + 1, done=self.done, rows=[*self.rows, row])
 
     def __str__(self) -> str:
         if self.step:

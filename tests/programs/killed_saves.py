@@ -10,18 +10,20 @@ import sys
 from itertools import count
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from labkit.nn import Model, softmax_regression
-from labkit.train import Epoch, prepare
+from labkit.train import Epoch, Step, prepare
 from labkit.train.run_record import save_measurements, save_weights
 
 OLD, NEW = softmax_regression(3, 2, seed=1), softmax_regression(3, 2, seed=2)
 
 
-def save(directory: Path, model: Model, epochs: list[Epoch], run: dict[str, str]) -> None:
+def save(directory: Path, model: Model, epochs: list[Epoch], run: dict[str, Any]) -> None:
     """Save as a run does."""
     save_weights(directory, model)
-    save_measurements(directory, model, epochs, run)
+    steps = [Step(1, 1, rank, done=1.0, loss=epochs[rank].local_loss) for rank in (0, 1)]
+    save_measurements(directory, model, epochs, steps, {"ranks": 2, **run})
 
 
 def rows(loss: float) -> list[Epoch]:

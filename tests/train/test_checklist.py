@@ -86,7 +86,7 @@ def test_presets_print_and_draw_what_their_reports_do(folders: dict[str, Path]) 
         assert all(len(row["measured"]) == 4 for row in run["comparison"])
         assert any(row["printed"] for row in run["comparison"]) == generated
     c = rows_of(found["report-c-2b"])
-    assert np.sum([c[f"{part} (%)"] for part in PARTS], axis=0) == pytest.approx([100] * 4)
+    assert np.sum([c[f"{part} (%)"] for part in (*PARTS, "rest")], axis=0) == pytest.approx([100] * 4)
     assert {"loss, iteration 3", "time per iteration (s)", "test accuracy (%)"} <= c.keys()
     losses = [c[f"loss, iteration {number}"] for number in (1, 2, 3)]
     assert c["average training loss"] == pytest.approx(np.mean(losses, axis=0))

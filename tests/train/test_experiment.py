@@ -22,7 +22,7 @@ from labkit.nn import mlp
 from labkit.train import load_run
 from labkit.train.comparison import Row, as_text, beside
 from labkit.train.presets import PRESETS
-from labkit.train.run_record import load_iterations, write_json
+from labkit.train.run_record import PARTS, load_iterations, save_record
 from labkit.train.settings import RECIPES, Settings
 from mpiwatch import launch
 from tests.conftest import PROGRAMS, run, run_commands
@@ -63,8 +63,9 @@ def test_a_run_leaves_its_model_and_the_command_that_repeats_it(
 def test_what_a_run_records(job: tuple[Path, str]) -> None:
     out, _ = job
     table = load_iterations(out / "iterations.csv")
-    assert table.shape == (3, 7, 6) and table[:, :, 0].tolist() == [[1, 2, 3, 4, 5, 6, 7]] * 3
-    assert (table[:, :, 2] >= table[:, :, 3:].sum(axis=2) - 1e-6).all()
+    assert table["iteration"].tolist() == [[1, 2, 3, 4, 5, 6, 7]] * 3
+    assert table["rank"].tolist() == [[0] * 7, [1] * 7, [2] * 7]
+    assert (table["time_s"] >= sum(table[column] for column in PARTS.values()) - 1e-6).all()
     found = record(out)
     assert found["settings"]["momentum"] == 0.5 and found["settings"]["epochs"] is None
     # The third epoch is cut after one of its three steps: ten samples of each rank.
@@ -81,13 +82,13 @@ def test_what_a_run_records(job: tuple[Path, str]) -> None:
 
 
 def test_json_holds_no_infinity(tmp_path: Path) -> None:
-    write_json(tmp_path / "run.json", {"loss": math.inf, "rows": [{"a": math.nan}, -math.inf], "n": 1})
+    save_record(tmp_path, mlp(), [], {"loss": math.inf, "rows": [{"a": math.nan}, -math.inf], "n": 1})
 
     def no_constant(word: str) -> None:
         raise AssertionError(word)
 
     found = json.loads((tmp_path / "run.json").read_text(), parse_constant=no_constant)
-    assert found == {"loss": None, "rows": [{"a": None}, None], "n": 1}
+    assert {"loss": None, "rows": [{"a": None}, None], "n": 1}.items() <= found.items()
 
 
 def test_a_folder_without_a_run_is_no_model(tmp_path: Path) -> None:
@@ -164,14 +165,14 @@ def test_errors_are_said_once_and_end_every_rank(job: tuple, tmp_path: Path) -> 
 
 
 def test_a_full_disk_keeps_what_cannot_be_made_again(tmp_path: Path) -> None:
-    done = run(2, PROGRAMS / "full_disk.py", *SMALL, "--epochs", "30", "--out", tmp_path)
+    done = run(2, PROGRAMS / "full_disk.py", *SMALL, "--epochs", "12", "--out", tmp_path)
     assert done.returncode == 2, done.stdout
     assert done.stdout.count("labkit train: ") == 1 and "Traceback" not in done.stdout
     assert f"cannot write to --out {tmp_path}: File too large (trace.json)" in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {
         "model.npz", "run.json", "sync_times.csv", "contributions.csv", "iterations.csv"
     }  # fmt: skip
-    assert load_run(tmp_path).name == "mlp" and len(record(tmp_path)["epochs"]) == 60
+    assert load_run(tmp_path).name == "mlp" and len(record(tmp_path)["epochs"]) == 24
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -184,7 +185,7 @@ def test_the_reports_figures_stand_beside_those_of_its_own_data_and_ranks_only(
         plain = {"ranks": 4, "comparison": [{"name": "loss, epoch 1", "measured": [0.25] * 4}]}
         assert beside(name, of_data[preset.data], 4, tmp_path / "run")[0] == {}
         tmp_path.joinpath(preset.against).mkdir()
-        write_json(tmp_path.joinpath(preset.against, "run.json"), plain)
+        tmp_path.joinpath(preset.against, "run.json").write_text(json.dumps(plain))
         assert beside(name, of_data[preset.data], 3, tmp_path / "run")[0] == {}
     figures, remarks = beside(name, of_data[preset.data], preset.ranks, tmp_path / "run")
     assert figures and not remarks

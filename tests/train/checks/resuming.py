@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import signal
 import tempfile
@@ -21,7 +20,7 @@ from mpi4py import MPI
 from labkit.comm import ALGORITHMS, Averaging, SharedSet
 from labkit.data import Augmentation
 from labkit.nn import SGD, AdamW, Model, lr_schedules, softmax_regression
-from labkit.train import Batches, Buckets, Callback, Checkpoints, Epoch, Step, stored_settings, train
+from labkit.train import Batches, Buckets, Callback, Checkpoints, Epoch, Step, train
 from labkit.train.checkpoints import read_checkpoint
 from tests.raising import error_on_every_rank
 from tests.train.models import convolutional, labelled, normalised
@@ -118,7 +117,7 @@ def check_a_resumed_run_gets_the_same_weights_bit_for_bit(comm: MPI.Intracomm) -
         for number, kind in enumerate(kinds):
             run = Run(comm, path / f"{number}.npz", **kind)
             unbroken = run()
-            for stop, every in (4, {"every_steps": 3}), (8, {"every_steps": 3}), (9, {"every_epochs": 1}):
+            for stop, every in (4, {"every_steps": 3}), (8, {"every_steps": 3}):
                 run.stopped(stop, **every)
                 assert_same(run(resume=True), unbroken)
 
@@ -131,7 +130,7 @@ def check_signals_write_a_checkpoint_and_sigterm_ends_the_run(comm: MPI.Intracom
 
     handlers = [signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)]
     with folder(comm) as path:
-        run = Run(comm, path / "run" / "checkpoint.npz")
+        run = Run(comm, path / "checkpoint.npz")
         unbroken = run()
         assert_same(run(stop=StopAfter(7, to_last_rank(signal.SIGUSR1)), every_steps=100), unbroken)
         assert_same(run(resume=True), unbroken)
@@ -156,7 +155,9 @@ def check_another_number_of_ranks_resumes_a_run_to_rounding(comm: MPI.Intracomm)
                 run.stopped(8, every_steps=7)
             comm.Barrier()
             if second is comm or comm.rank == 0:
-                assert stored_settings(path / "run.npz") == {"lr": "cosine", "ranks": first.size, "steps": 7}
+                about, _ = read_checkpoint(path / "run.npz")
+                assert about["settings"] == {"lr": "cosine"} and len(about["progress"]) == first.size
+                assert about["progress"][0]["done"] == 7
                 resumed, found = Run(second, path / "run.npz", make=convolutional)(resume=True)
             if comm.rank == 0:
                 scale = np.abs(unbroken.params).max()
@@ -233,7 +234,6 @@ def check_unfit_checkpoints_are_refused_before_training(comm: MPI.Intracomm) -> 
         assert "damaged" in error(lambda all: all[:-1])
         assert "damaged" in error(lambda all: all[:middle] + bytes([all[middle] ^ 1]) + all[middle + 1 :])
         assert "damaged" in error(lambda all: b"")
-        assert "damaged: its content has" in error(changed)
         assert "with accumulate 2, as in this run, found one with 1" in error(accumulate=2)
         assert "with optimizer None, as in this run, found one with SGD(" in error(plain=True)
         assert "with optimizer AdamW(" in error(adamw=True)
@@ -246,16 +246,6 @@ def check_unfit_checkpoints_are_refused_before_training(comm: MPI.Intracomm) -> 
         )
         missing = partial(Run(comm, path / "missing.npz"), resume=True)
         assert "found no such file" in error_on_every_rank(comm, missing)
-
-
-def changed(content: bytes) -> bytes:
-    """Return a checkpoint in which a weight has changed, and the checksums of the .npz format with it."""
-    with np.load(io.BytesIO(content)) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    arrays["parameters"][0] += 1
-    out = io.BytesIO()
-    np.savez(out, **arrays)
-    return out.getvalue()
 
 
 def trained(comm: MPI.Intracomm, model: Model, file: Path, resume: bool, **settings: Any) -> list[Epoch]:
