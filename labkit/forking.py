@@ -85,6 +85,8 @@ def serve() -> list[str]:
         if woken in ready:
             os.read(woken, 1 << 16)
             _pass_ends_on(stand_ins)
+            if not listening and not stand_ins:  # all ranks have ended
+                os._exit(0)
         for pid, file in list(stand_ins.items()):
             if file in ready:
                 _pass_signals_on(pid, file)

@@ -8,13 +8,13 @@ import linecache
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from html import escape
 from itertools import groupby
@@ -23,23 +23,21 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
-from labkit.children import ChildError, end, run_child, start_child
+from labkit import forking
+from labkit.children import ChildError, end, start_child
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise, Verdict, is_stub
-from labkit.exercises.launching import EXTRA_S, START_S, clean_environment, scratch_folder
-from labkit.exercises.transport import Unreadable, read_bytes
+from labkit.exercises.launching import EXTRA_S, FORKED, START_S, clean_environment, scratch_folder
 from mpiwatch.report import COLUMNS, counted, wrapped
 from mpiwatch.snapshot import is_cell
 
-JUDGE = sys.executable, "-m", "labkit.exercises.judge"
-READY_S = 5.0  # for a process that has given a verdict to end what has judged
+JUDGE = "labkit.exercises.judge"
 PRINTED_LINES = 10
 PRINTED_COLUMNS = COLUMNS - len("[stdout:0] ")  # with which `%%px` marks what rank 0 prints
 USE = "the notebook uses the reference"
 LEAST_WORDS = 5  # of an answer
 VERDICTS = "supported", "rejected", "undecided"
 REFERENCE = "<reference of "  # begins the name of the file of a reference that `check` returns
-PROGRESS_S, PROGRESS_BYTES = 0.3, 1 << 24  # between two looks at how far a check is; read of its records
 GREEN, RED = "#1a7f37", "#b3261e"  # white on them is legible (5 : 1), in light and dark themes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -80,29 +78,6 @@ class Display:
             self.publish(data)
         else:
             print(text, end=end, flush=True)
-
-    @contextmanager
-    def following(self, folder: Path) -> Iterator[None]:
-        """Show during the block that the check runs, and how many cases its job in this folder has tried."""
-        has_ended = threading.Event()
-
-        def follow() -> None:
-            shown, tried = "", 0
-            while self.in_notebook and not has_ended.wait(PROGRESS_S * bool(shown)):
-                with suppress(Unreadable):
-                    tried = read_bytes(folder / "job" / "rank-0-0", PROGRESS_BYTES).count(b'{"case": ')
-                text = f"checking {self.name} …" + f" {counted(tried, 'case')} tried" * (tried > 0)
-                if text != shown:
-                    self.show(text, end="\r")
-                shown = text
-
-        thread = threading.Thread(target=follow)
-        thread.start()
-        try:
-            yield
-        finally:
-            has_ended.set()
-            thread.join()
 
 
 def check(function: Function) -> Function:
@@ -196,87 +171,60 @@ def whose(*functions: Callable[..., Any]) -> str:
     return "the reference's" if any(file.startswith(REFERENCE) for file in files) else "your"
 
 
-def judge_text(
-    exercise: Exercise,
-    text: str,
-    *,
-    sandboxed: bool = False,
-    following: Callable[[Path], AbstractContextManager[Any]] = nullcontext,
-) -> Verdict:
+def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Verdict:
     """Return the verdict on a cell's text, from a process of its own that runs the job and judges it.
 
-    With `sandboxed`, the job runs in a sandbox (`labkit.exercises.sandbox`). `following` is entered with the
-    judge's folder while it runs.
+    With `sandboxed`, the job runs in a sandbox (`labkit.exercises.sandbox`).
     """
-    limit = 2 * START_S + exercise.deadline_s + EXTRA_S
-    with scratch_folder() as folder, following(folder):
-        request = {"name": exercise.name, "text": text, "sandboxed": sandboxed}
-        (folder / "request.json").write_text(json.dumps(request))
+    limit_s = 2 * START_S + exercise.deadline_s + EXTRA_S
+    with scratch_folder() as folder:
         try:
-            if sandboxed or sys.platform != "linux":
-                done = run_child([*JUDGE, str(folder)], deadline_s=limit, environment=clean_environment())
-                return Verdict(**json.loads(done.stdout))
-            return Verdict(**json.loads(_asked(folder, limit)))
+            request = {"name": exercise.name, "text": text, "sandboxed": sandboxed, "forks": _forks()}
+            (folder / "request.json").write_text(json.dumps(request))
+            return Verdict(**json.loads(_answered(folder, request["forks"], limit_s)))
         except (ChildError, OSError, ValueError, TypeError) as error:
             return Verdict(False, str(error), check_failed=True)
 
 
-class Judges:
-    """A process that has imported what a check needs, and forks a judge for each request."""
+_forking: list[tuple[subprocess.Popen[bytes], str]] = []  # the processes that fork judges; the last one lives
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        self.environment, self.is_ready = environment, True
-        pipe = subprocess.PIPE
-        self.process = start_child(JUDGE, bufsize=0, env=environment, stdin=pipe, stdout=pipe)
 
-    def ask(self, folder: Path, limit_s: float) -> str:
-        """Return the verdict on the request in a folder, as JSON.
+def _forks() -> str:
+    """Return the address of a process that forks judges and jobs; empty where the system cannot have one."""
+    if sys.platform != "linux":
+        return ""
+    if _forking and _forking[-1][0].poll() is None:
+        os.killpg(_forking[-1][0].pid, signal.SIGCONT)  # a student's code may have stopped it
+    else:
+        with forking.listen() as listener:
+            command = [sys.executable, "-m", FORKED, forking.SERVE]
+            process = start_child(command, stdin=listener.fileno(), env=clean_environment())
+            _forking.append((process, os.environ.pop(forking.ADDRESS)))
+    return _forking[-1][1]
 
-        Raise ChildError if there is none in time.
-        """
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{folder}\n".encode())
-        self.is_ready = False
-        return self._line(limit_s)
 
-    def can_take_another(self) -> bool:
-        """Return whether the process is as it was before the last request: it has ended that judge."""
-        with suppress(ChildError):
-            self.is_ready = self.is_ready or self._line(READY_S) == "\n"
-        return self.is_ready and self.process.poll() is None
-
-    def _line(self, limit_s: float) -> str:
-        assert self.process.stdout is not None
-        end_at, line = time.monotonic() + limit_s, b""
-        while not line.endswith(b"\n"):
-            left_s = end_at - time.monotonic()
-            if left_s <= 0 or not select.select([self.process.stdout], [], [], left_s)[0]:
+def _answered(folder: Path, forks: str, limit_s: float) -> bytes:
+    """Return what a judge prints of the request in a folder. Raise ChildError if that is nothing."""
+    process: Any = subprocess.Popen(
+        [*forking.stand_in(), JUDGE, str(folder)],
+        env={**clean_environment(), forking.ADDRESS: forks},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    end_at, answer = time.monotonic() + limit_s, b""
+    try:
+        while not answer.endswith(b"\n"):
+            if not select.select([process.stdout], [], [], max(0, end_at - time.monotonic()))[0]:
                 raise ChildError(f"the judge did not answer within {limit_s:g} s")
-            byte = os.read(self.process.stdout.fileno(), 1)  # at most one line: the next is not asked for yet
-            if not byte:
+            if not (part := os.read(process.stdout.fileno(), 1 << 16)):
                 raise ChildError("the judge has ended without a verdict")
-            line += byte
-        return line.decode()
-
-
-_idle: list[Judges] = []  # `check` may run in several threads
-os.register_at_fork(after_in_child=_idle.clear)
-
-
-def _asked(folder: Path, limit_s: float) -> str:
-    """Return the verdict on the request in a folder, as JSON."""
-    environment = clean_environment()
-    while True:
-        judges = _idle.pop() if _idle else Judges(environment)
-        try:
-            if judges.environment == environment and judges.can_take_another():
-                answer = judges.ask(folder, limit_s)
-                _idle.append(judges)
-                return answer
-        except BaseException:
-            end(judges.process)
-            raise
-        end(judges.process)
+            answer += part
+        process.kill()  # the judge has ended its job, and ends now
+    finally:
+        end(process)
+        process.stdout.close()
+    return answer
 
 
 def grade_text(exercise: Exercise, text: str, *, sandboxed: bool) -> Verdict:
@@ -372,7 +320,9 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
     if is_stub(text, name):
         return Answer(f"{name}: not written yet; {USE}.", False)
     called = helpers(function, exercise)
-    found = judge_text(exercise, "\n\n".join([text, *called.values()]), following=display.following)
+    if display.in_notebook:
+        display.show(f"checking {name} …", end="\r")
+    found = judge_text(exercise, "\n\n".join([text, *called.values()]))
     if found.check_failed:
         return Answer(_not_checked(name, found.finding), False)
     # The program that `collect` writes has the functions of other exercises at places of their own.

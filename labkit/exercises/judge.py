@@ -1,23 +1,20 @@
 """The judge: run a student's function in a job, and say what is wrong with it, in one finding.
 
-    python -m labkit.exercises.judge [FOLDER]
+    python -m labkit.exercises.judge FOLDER
 
 is a process that neither the notebook nor the job can change. The folder holds `request.json`: an exercise's
-name, the text of the student's cell, and whether the job is to run in a sandbox. The program prints the
-verdict, as a line of JSON. No process of the job has its standard output.
-
-Without an argument, it reads the paths of folders, one on a line, and forks a judge for each: the next check
-does not wait for imports. It prints an empty line when it can take another.
+name, the text of the student's cell, whether the job is to run in a sandbox, and the address of the process
+that forks the job's. The program prints the verdict, a line of JSON. No process of the job has its standard
+output.
 """
 
 from __future__ import annotations
 
-import gc
-import importlib
 import inspect
 import json
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -32,45 +29,20 @@ import numpy as np
 from labkit.exercises import catalogue, failures, sandbox
 from labkit.exercises.compare import ROUNDINGS, difference, names_of_parts
 from labkit.exercises.exercise import Case, Exercise, Outcome, Verdict
-from labkit.exercises.launching import Job, Run, Supervisor
+from labkit.exercises.launching import Job, Run
 from labkit.exercises.transport import Foreign, Unreadable, pack, unpack
 from mpiwatch.report import ranks_phrase
 
 MEMORY_BYTES = 4 << 30  # of address space, for the judge: a student's results can be large
 MOST_WORDS = 2000  # characters of a finding
 RECOGNITION_S = 4.0  # for all known mistakes to run; they take a second on emulated links, else far less
-IMPORTED = (  # by a job; nothing that holds a reference
-    *("labkit.comm", "labkit.exercises.job", "labkit.exercises.recording", "labkit.exercises.wraps"),
-    *("mpiwatch.communicators", "mpiwatch.program"),
-)
-
 Results = list[list[Outcome]]  # of each case, of each rank
 Wrong = dict[int, tuple[list[Any], list[str | None]]]  # expected results and differences, by case
 
 
-def serve() -> None:
-    """Fork a judge for each folder that this process reads the path of."""
-    import mpi4py  # noqa: PLC0415
-
-    mpi4py.rc.finalize = True  # by each rank that initialises MPI
-    do_not_be_an_mpi_process()
-    for module in IMPORTED:
-        importlib.import_module(module)
-    gc.freeze()
-    with open(0, "rb", buffering=0) as requests:
-        for line in requests:
-            pid = os.fork()
-            if pid == 0:
-                supervisor = Supervisor()
-                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                main(Path(os.fsdecode(line.rstrip(b"\n"))), supervisor)
-                os._exit(0)
-            os.waitpid(pid, 0)
-            os.write(1, b"\n")
-
-
-def main(folder: Path, supervisor: Supervisor | None = None) -> None:
+def main(folder: Path) -> None:
     """Judge the request in the folder."""
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(1))  # end the job first
     answer = os.dup(sys.stdout.fileno())  # no process that this one starts inherits the new descriptor
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     request: dict[str, Any] = json.loads((folder / "request.json").read_text())
@@ -81,12 +53,13 @@ def main(folder: Path, supervisor: Supervisor | None = None) -> None:
         do_not_be_an_mpi_process()
         exercise = catalogue.find(request["name"])
         cases = list(exercise.cases())
-        with Job(folder, exercise, cases, supervisor=supervisor) as job:
+        with Job(folder, exercise, cases, request["forks"]) as job:
             found = Judge(job, exercise, cases).verdict(request["text"])
     except Exception as error:
         found = failed(error)
     with open(answer, "w", encoding="utf-8") as file:
         file.write(json.dumps(asdict(found)) + "\n")
+    os._exit(0)  # at once: a check waits for it
 
 
 def do_not_be_an_mpi_process() -> None:
@@ -327,4 +300,4 @@ def _parts(got: Any, mistaken: Any, expected: Any) -> list[tuple[Any, Any, Any]]
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1])) if sys.argv[1:] else serve()
+    main(Path(sys.argv[1]))

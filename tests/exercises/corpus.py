@@ -111,7 +111,7 @@ def submit(name: str, *texts: str, deadline_s: float | None = None) -> list[Verd
     exercise = replace(exercise, deadline_s=deadline_s or exercise.deadline_s)
     cases, made = list(exercise.cases()), list[Verdict]()
     while left := texts[len(made) :][: MOST_TEXTS if exercise.on_ranks else None]:
-        with scratch_folder() as folder, Job(folder, exercise, cases, len(left)) as job:
+        with scratch_folder() as folder, Job(folder, exercise, cases) as job:
             judge = Judge(job, exercise, cases)
             for text in left:
                 made.append(judge.verdict(text))

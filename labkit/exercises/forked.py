@@ -1,0 +1,60 @@
+"""The processes of a check are forked from one that has imported what they need: none waits for imports.
+
+    python -m labkit.exercises.forked --serve
+
+forks judges and supervisors; its standard input is the listener (`labkit/forking.py`).
+
+    python -m labkit.exercises.forked STARTER COMMAND …
+
+is the supervisor of a job: it ends the job when the process STARTER ends, and forks the job's ranks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+import signal
+import sys
+from typing import NoReturn
+
+import mpi4py
+
+from labkit import forking
+from mpiwatch.processes import GRACE_S, die_with_parent, end_signal, supervise
+
+IMPORTED = (  # by judges and ranks; nothing that holds a reference
+    *("labkit.comm", "labkit.exercises.failures", "labkit.exercises.job", "labkit.exercises.recording"),
+    *("labkit.exercises.wraps", "mpiwatch.communicators", "mpiwatch.program"),
+)
+
+
+def main(words: list[str]) -> None:
+    """Fork judges and supervisors, or supervise a job."""
+    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # a rank initialises MPI itself
+    for module in IMPORTED:
+        importlib.import_module(module)
+    if words == [forking.SERVE]:
+        _serve()
+    starter, *command = words
+    if sys.platform == "linux":
+        supervisor, listener = os.getpid(), forking.listen()
+        if os.fork() == 0:
+            die_with_parent(signal.SIGKILL, supervisor)
+            os.dup2(listener.fileno(), 0)
+            listener.close()
+            _serve()
+        listener.close()
+    os._exit(supervise(command, int(starter), GRACE_S, end_signal(command[0]), lambda pid, stopped: []))
+
+
+def _serve() -> NoReturn:
+    """Fork a process for each stand-in; in the process, run its module."""
+    sys.argv[:] = forking.serve()
+    sys.path[0] = os.getcwd()
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
