@@ -13,12 +13,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-import time
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
-
-import psutil
 
 from labkit.children import end, start_child
 from labkit.exercises import sandbox
@@ -39,14 +34,23 @@ exit "$CODE"
 """
 # For sleep, so that a script that kills mpiexec after a minute does so before mpiexec comes to its end.
 SHORT_SLEEP = '#!/bin/bash\nexec "$SLEEP" 0.01\n'
-# Runs the script, notes its end, and waits up to three seconds for mpiexec's end.
-RUN = """trap : USR1
-bash "$@"
+# Runs the script, notes its end, and waits up to three seconds for mpiexec's end. If $WARNED is set, sends the
+# script SIGUSR1 when mpiexec runs and the script catches the signal, or three seconds after mpiexec's start.
+RUN = """bash "$@" &
+script=$!
+catches() { while read -r name mask; do [ "$name" = SigCgt: ] && return $((!(0x$mask & 512))); done < "$1"; }
+if [ "$WARNED" ]; then
+    until [ -e "$RECORD" ] || ! kill -0 $script; do "$SLEEP" 0.02; done
+    for tick in {1..60}; do catches /proc/$script/status && break; "$SLEEP" 0.05; done
+    kill -USR1 $script
+fi
+wait $script
 code=$?
 echo script >> "$RECORD.events"
-for tick in {1..60}; do grep -q mpiexec "$RECORD.events" && break; "$SLEEP" 0.05; done
+for tick in {1..60}; do [ $code = 138 ] || grep -q mpiexec "$RECORD.events" && break; "$SLEEP" 0.05; done
 exit $code
 """
+KILLED = 128 + signal.SIGUSR1  # the exit code of a script that does not catch the signal
 SHORT = {"N": "nodes", "c": "cpus-per-task", "t": "time", "J": "job-name", "o": "output", "p": "partition"}
 
 
@@ -143,7 +147,9 @@ def call_faults(where, tasks, run_folder, recorded):
 
 def end_faults(where, warned, events, code, code_of_script):
     """Yield what is wrong with the end of a script, from what has happened, in this order, and exit codes."""
-    if "mpiexec" not in events:
+    if warned and code_of_script == KILLED:
+        yield "the script does not catch SIGUSR1 while mpiexec runs: set a trap, do not block it"
+    elif "mpiexec" not in events:
         yield "the script killed mpiexec. Pass SIGUSR1 on and kill nothing: the ranks train until the limit"
     elif events.index("script") < events.index("mpiexec"):
         why = ", after SIGUSR1, which interrupts `wait`: wait again" if warned else ": wait for it"
@@ -157,93 +163,50 @@ def end_faults(where, warned, events, code, code_of_script):
 
 def run_faults(script):
     """Yield what is wrong with the commands, found by running them with a stand-in for mpiexec."""
-    with scratch_folder() as folder:
-        yield from _faults_of_runs(script, folder.resolve())
+    # So that the script cannot know them. The first is one that an interrupted `wait` could return, too.
+    codes = random.choice([*range(129, KILLED), *range(KILLED + 1, 160)]), random.randrange(10, 100)
+    for checkpoint, tasks, code in zip((False, True), ("4", "3"), codes, strict=True):
+        with scratch_folder() as folder:
+            faults = [*_faults_of_a_run(script, folder.resolve(), checkpoint, tasks, code)]
+        yield from faults
+        if faults:
+            return
 
 
-def _faults_of_runs(script, trial):
-    for sub in ("bin", "new", "old"):
-        (trial / sub).mkdir(parents=True)
-    (trial / "old" / "checkpoint.npz").touch()
+def _faults_of_a_run(script, trial, warned, tasks, code):
+    record, run_folder = trial / "record", trial / "run"
+    for folder in trial / "bin", run_folder:
+        folder.mkdir()
+    if warned:
+        (run_folder / "checkpoint.npz").touch()
     (trial / "job.sh").write_text(script)
-    record, events = trial / "record", trial / "record.events"
     for name, text in {"mpiexec": STAND_IN, "sleep": SHORT_SLEEP}.items():
         (trial / "bin" / name).write_text(text)
         (trial / "bin" / name).chmod(0o755)
-    common = {**os.environ, "PATH": f"{trial / 'bin'}:{os.environ['PATH']}", "RECORD": str(record)}
-    common |= {"SLEEP": str(shutil.which("sleep")), "OMP_NUM_THREADS": "", "OPENBLAS_NUM_THREADS": ""}
-    # So that the script cannot know them. The first is one that an interrupted `wait` could return, too.
-    codes = random.choice([*range(129, 138), *range(139, 160)]), random.randrange(10, 100)
-    for run_folder, tasks, code in zip(("new", "old"), ("4", "3"), codes, strict=True):
-        record.unlink(missing_ok=True)
-        events.unlink(missing_ok=True)
-        warned = run_folder == "old"
-        script_and_folder = [str(trial / "job.sh"), str(trial / run_folder)]
-        command = ["bash", "-c", RUN, "bash", *script_and_folder]
-        job = start_child(
-            sandbox.command(command, trial),
-            env={**common, "SLURM_NTASKS": tasks, "CODE": str(code), "TICKS": "100" if warned else "4"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            preexec_fn=partial(limit, CPU_S, PROCESSES if sandbox.in_use else processes()),
-        )
-        try:
-            where = f"with {'a' if warned else 'no'} checkpoint in the folder and {tasks} tasks"
-            until(lambda job=job: record.exists() or job.poll() is not None)
-            if not record.exists():
-                yield f"{where}: the script ended without calling mpiexec"
-                return
-            yield from call_faults(where, tasks, trial / run_folder, recorded(record))
-            if warned and job.poll() is None:
-                shell = process_of(job, ["bash", *script_and_folder])
-                if shell is None:
-                    yield f"{where}: the script did not wait for mpiexec"
-                    return
-                if not catches_usr1(shell.pid):
-                    yield "the script does not catch SIGUSR1 while mpiexec runs: set a trap, do not block it"
-                    return
-                shell.send_signal(signal.SIGUSR1)
-            job.wait(timeout=20)
-            yield from end_faults(where, warned, recorded(events), code, job.returncode)
-        except (TimeoutError, subprocess.TimeoutExpired):
-            yield f"{where}: the script still runs, although no mpiexec has to be waited for"
-            return
-        finally:
-            end(job)
-
-
-def recorded(record):
-    """Return the lines that the stand-in for mpiexec has recorded."""
-    return read_bytes(record, 1 << 16).decode(errors="replace").splitlines()
-
-
-def process_of(job, command):
-    """Return the first descendant that runs the command."""
-    for each in psutil.Process(job.pid).children(recursive=True):
-        with suppress(psutil.Error):  # it has just ended
-            if each.cmdline() == command:
-                return each
-    return None
-
-
-def catches_usr1(pid, deadline_s=3):
-    """Return whether a process handles SIGUSR1 by the deadline, as far as the system tells."""
-    status = Path(f"/proc/{pid}/status")
-    if not status.exists():  # not Linux
-        time.sleep(1)
-        return True
-    for _ in range(round(deadline_s / 0.05)):
-        handled = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt"))
-        if int(handled.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1:
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def until(condition, deadline_s=30):
-    """Wait until the condition holds; raise TimeoutError at the deadline."""
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the condition did not hold within {deadline_s} s")
-        time.sleep(0.02)
+    settings = {"PATH": f"{trial / 'bin'}:{os.environ['PATH']}", "RECORD": str(record), "CODE": str(code)}
+    settings |= {"SLEEP": str(shutil.which("sleep")), "OMP_NUM_THREADS": "", "OPENBLAS_NUM_THREADS": ""}
+    settings |= {"SLURM_NTASKS": tasks, "TICKS": "100" if warned else "4", "WARNED": "1" * warned}
+    job = start_child(
+        sandbox.command(["bash", "-c", RUN, "bash", str(trial / "job.sh"), str(run_folder)], trial),
+        env={**os.environ, **settings},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=partial(limit, CPU_S, PROCESSES if sandbox.in_use else processes()),
+    )
+    where = f"with {'a' if warned else 'no'} checkpoint in the folder and {tasks} tasks"
+    try:
+        job.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        yield f"{where}: the script still runs, although no mpiexec has to be waited for"
+        return
+    finally:
+        end(job)
+    words, events = (
+        read_bytes(path, 1 << 16).decode(errors="replace").splitlines()
+        for path in (record, trial / "record.events")
+    )
+    if not words:
+        yield f"{where}: the script ended without calling mpiexec"
+        return
+    yield from call_faults(where, tasks, run_folder, words)
+    yield from end_faults(where, warned, events, code, job.returncode)

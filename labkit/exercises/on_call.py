@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -35,6 +35,8 @@ JOB = "job"  # its name on the ranks
 POINTS = {"cause": 15, "rank": 15, "proof": 20, "reading": 20, "prediction": 10, "cost": 20}
 WORST_RMS = 0.2  # distance of the probabilities from the right ones, for which there are no points
 
+Rows = Sequence[Mapping[str, Any]]  # what an experiment has measured, one row a rank
+
 
 class Finding(NamedTuple):
     """What stands out in an experiment: a word, and the rank, None if no single rank stands out."""
@@ -46,82 +48,176 @@ class Finding(NamedTuple):
         return self.word if self.rank is None else f"{self.word} {self.rank}"
 
 
-@dataclass(frozen=True)
-class Experiment:
+class TooBusy(Exception):
+    """Other programs change the times so much that an experiment can neither accuse a rank nor clear it."""
+
+
+def stand_out(ratios: Mapping[int, float], noise: float, limit: float) -> list[int]:
+    """Return the ranks whose time is more than `limit` times what it should be.
+
+    `noise`: how many times as long a repetition can take by chance. Raise TooBusy if it could change this.
+    """
+    unsure = [rank for rank, ratio in ratios.items() if limit / noise < ratio <= limit * noise]
+    if unsure:
+        raise TooBusy(
+            f"too busy: repetitions differ by a factor of {noise:.1f}, so the times of "
+            f"{ranks_phrase(unsure)} decide nothing; end other programs and repeat the experiment"
+        )
+    return [rank for rank, ratio in ratios.items() if ratio > limit]
+
+
+def _by_rank(word: str, stands_out: Callable[[Mapping[str, Any]], bool]) -> Callable[[Rows], set[Finding]]:
+    """Return a reader that looks at each rank's row alone."""
+    return lambda rows: {Finding(word, rank) for rank, row in enumerate(rows) if stands_out(row)}
+
+
+def _read_phases(rows: Rows) -> set[Finding]:
+    found = set()
+    for word, column, least in (("load", "load ms", LEAST_MS), ("compute", "compute / fixed", 0.0)):
+        times = [max(float(row[column]), least) for row in rows]
+        ratios = {rank: time / min(times) for rank, time in enumerate(times)}
+        noise = max(float(row[f"{word} noise"]) for row in rows)
+        found |= {Finding(word, rank) for rank in stand_out(ratios, noise, LIMIT)}
+    return found
+
+
+def _read_links(rows: Rows) -> set[Finding]:
+    p = len(rows)
+    ratios = {
+        rank: min(rows[rank][f"to {other}"] for other in range(p) if other != rank) for rank in range(p)
+    }
+    slow = stand_out(ratios, max(float(row["noise"]) for row in rows), LINK_LIMIT)
+    return {Finding("link", rank if p > 2 else None) for rank in slow}
+
+
+def _read_weights(rows: Rows) -> set[Finding]:
+    found = {Finding("start", rank) for rank, row in enumerate(rows) if row["start"] != row["of the seed"]}
+    return found | ({Finding("differ")} if len({row["after 2 steps"] for row in rows}) > 1 else set())
+
+
+def _read_buckets(rows: Rows) -> set[Finding]:
+    found = {Finding("incomplete", rank) for rank, row in enumerate(rows) if row["incomplete"]}
+    return found | ({Finding("last")} if all(row["last bucket %"] > LARGE_PERCENT for row in rows) else set())
+
+
+def hang_rows(report: Report, p: int) -> list[dict[str, Any]]:
+    """Return what a hang report says as rows of `run`, one a rank."""
+    word, odd = "hang", report.missing()
+    if report.mismatch is not None:
+        largest, *others = (ranks for _, ranks in groups(report))
+        word, odd = "mismatch", [rank for ranks in others for rank in ranks if len(largest) > 1]
+    return [{"word": word, "odd": rank in odd} for rank in range(p)]
+
+
+def _read_run(rows: Rows) -> set[Finding]:
+    if "word" in rows[0]:  # from a hang report; a rank, if exactly one is odd
+        odd = [rank for rank, row in enumerate(rows) if row["odd"]]
+        return {Finding(rows[0]["word"], odd[0] if len(odd) == 1 else None)}
+    if not all(math.isfinite(row["loss"]) for row in rows):
+        return {Finding("loss")}
+    return {Finding("state")} if any(row["states"] != "equal" for row in rows) else set()
+
+
+class Experiment(NamedTuple):
     """What an experiment measures, its price (s of machine time), and its findings' words with their meaning.
 
-    The prices are set, not measured, so that they are the same on every machine. An experiment that tests for
-    several causes is cheap beside those that test for one: the budget buys a proof of every cause, "none"
-    included, if each experiment is chosen by what is still possible, and often none if they are not.
+    `read` returns the findings in what the ranks have measured, or raises TooBusy. A notebook's own cells pay
+    the price if they use `parts` of the job. The prices are set, not measured, so that they are the same on
+    every machine. An experiment that tests for several causes is cheap beside those that test for one: the
+    budget buys a proof of every cause, "none" included, if each experiment is chosen by what is still
+    possible, and often none if they are not.
     """
 
     price_s: float
+    parts: tuple[str, ...]
     what: str
     words: Mapping[str, str]
+    read: Callable[[Rows], set[Finding]]
 
 
 EXPERIMENTS = {
     "phases": Experiment(
         8,
+        ("load", "compute"),
         "time to read and to compute, on equal batches",
         {
             "load": f"the rank reads for more than {LEAST_MS:g} ms, and {LIMIT:g} times as long as another",
             "compute": f"the rank's compute / fixed is more than {LIMIT:g} times that of another",
         },
+        _read_phases,
     ),
     "links": Experiment(
         7,
+        ("comm", "world"),
         "ping-pong between each two ranks, as a multiple of what the link should need",
         {"link": f"all times of the rank, to every other one, are more than {LINK_LIMIT:g}"},
+        _read_links,
     ),
     "threads": Experiment(
         4,
+        (),
         "processor time of all threads, and of the one that computes",
         {"threads": f"the rank's all / one is more than {THREADS_LIMIT:g}"},
+        _by_rank("threads", lambda row: row["all / one"] > THREADS_LIMIT),
     ),
     "samples": Experiment(
         4,
+        ("ids", "planned", "labels", "file"),
         "the numbers of the samples that each rank reads, compared with the plan",
         {"samples": "the rank reads samples that the plan gives to another rank"},
+        _by_rank("samples", lambda row: row["of others"] > 0),
     ),
     "weights": Experiment(
         4,
+        ("model", "update"),
         "checksums of the weights before the first step and after the second",
         {
             "start": "the rank does not start with the weights of the seed",
             "differ": "after two steps, the ranks' weights differ",
         },
+        _read_weights,
     ),
     "gradients": Experiment(
         7,
+        (),
         "norms of each rank's own gradient in eight batches, not averaged",
         {"nan": "a gradient of the rank is not finite"},
+        _by_rank("nan", lambda row: row["not finite"] > 0),
     ),
     "mean": Experiment(
         6,
+        ("average", "used"),
         "the gradient that the update uses, compared with the weighted mean of the ranks' own gradients",
         {"mean": f"the relative difference is more than {MEAN_LIMIT:g}"},
+        lambda rows: {Finding("mean") for row in rows if row["relative difference"] > MEAN_LIMIT},
     ),
     "messages": Experiment(
         6,
+        ("exchange",),
         "the two numbers that arrive from each rank, compared with what it means to send",
         {"messages": "other numbers arrive than the rank means to send, or in another order"},
+        _by_rank("messages", lambda row: row["meant to send"] != row["arrived"]),
     ),
     "buckets": Experiment(
         6,
+        ("buckets", "complete", "complete_from"),
         "the buckets, and how many are incomplete after eight backward passes",
         {
             "incomplete": "the backward pass of the rank does not complete all buckets",
             "last": f"more than {LARGE_PERCENT} % of the gradient is in the last bucket",
         },
+        _read_buckets,
     ),
     "buffers": Experiment(
         5,
+        (),
         "checksums of the buffers before the first step and after the second",
         {"buffers": "the rank's buffers did not change"},
+        _by_rank("buffers", lambda row: row["before"] == row["after 2 steps"]),
     ),
     "run": Experiment(
         10,
+        ("step", "run", "loss"),
         "eight steps of the job, the loss, and whether weights and buffers are then equal on all ranks",
         {
             "hang": "the job hangs; the rank is missing in the hang report",
@@ -129,20 +225,11 @@ EXPERIMENTS = {
             "loss": "the loss is not finite",
             "state": "weights or buffers differ between ranks (not if the loss is not finite)",
         },
+        _read_run,
     ),
 }
 JOINT = frozenset({"differ", "mean", "last", "loss", "state"})  # words that name no rank
-# What a notebook's own cells can use of the job, and the experiment that they pay for it.
-PARTS = {
-    **dict.fromkeys(("load", "compute"), "phases"),
-    **dict.fromkeys(("comm", "world"), "links"),
-    **dict.fromkeys(("ids", "planned", "labels", "file"), "samples"),
-    **dict.fromkeys(("model", "update"), "weights"),
-    **dict.fromkeys(("average", "used"), "mean"),
-    "exchange": "messages",
-    **dict.fromkeys(("buckets", "complete", "complete_from"), "buckets"),
-    **dict.fromkeys(("step", "run", "loss"), "run"),
-}
+PARTS = {part: name for name, experiment in EXPERIMENTS.items() for part in experiment.parts}
 
 
 class Cause(NamedTuple):
@@ -188,18 +275,13 @@ class Fault(NamedTuple):
         return self.cause if self.rank is None else f"{self.cause} on rank {self.rank}"
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """What a seed decides: the faults, each rank's local batch, and the width of the hidden layers."""
 
     seed: int
     faults: tuple[Fault, ...]
     batches: tuple[int, ...]
     hidden: int
-
-    def has(self, cause: str, rank: int) -> bool:
-        """Tell whether this fault is on this rank, or on all ranks."""
-        return any(fault.cause == cause and fault.rank in (rank, None) for fault in self.faults)
 
 
 def drawn(seed: int, p: int, faults: int = 1) -> Setting:
@@ -215,49 +297,21 @@ def drawn(seed: int, p: int, faults: int = 1) -> Setting:
     possible = explanations(faults)
     masses = np.array(list(possible.values()))
     causes = list(possible)[rng.choice(len(possible), p=masses / masses.sum())]
-    ranks = rng.permutation(p)
     placed = [
         # With two ranks there is one link, which is slow for both.
-        Fault(
-            cause, None if not CAUSES[cause].is_on_a_rank or (cause == "slow link" and p == 2) else int(rank)
-        )
-        for cause, rank in zip(causes, ranks, strict=False)
+        Fault(cause, int(rank) if CAUSES[cause].is_on_a_rank and (cause, p) != ("slow link", 2) else None)
+        for cause, rank in zip(causes, rng.permutation(p), strict=False)
     ]
     batches = np.rint(rng.permutation(np.linspace(0.6, 1.4, p)) * min(32, 160 // p)).astype(int)
     hidden = int(rng.choice([48, 64, 80]))
     return Setting(seed, tuple(placed), tuple(np.maximum(batches, 2).tolist()), hidden)
 
 
-def _hides(one: str, other: str) -> bool:
-    """Tell whether a fault makes all findings of the other one, too."""
-    return CAUSES[other].makes <= CAUSES[one].makes | CAUSES[one].may_make
-
-
-def can_be_told(pair: tuple[str, str]) -> bool:
-    """Tell whether neither fault hides the other, and no third cause makes some findings of each of both.
-
-    `run` reports one word, so two faults that show different words in it are never combined.
-    """
-    one, other = (CAUSES[cause].makes for cause in pair)
-    mixed = [
-        name
-        for name, cause in CAUSES.items()
-        if cause.makes <= one | other and not cause.makes <= one and not cause.makes <= other
-    ]
-    return not (_hides(*pair) or _hides(*pair[::-1]) or mixed) and len(made_by(pair, "run")[0]) < 2
-
-
-def makes(cause: str, experiment: str) -> tuple[set[str], set[str]]:
-    """Return the words that a cause makes in an experiment, and those that it makes or may make."""
-    words, sure = set(EXPERIMENTS[experiment].words), CAUSES[cause].makes
-    return words & sure, words & (sure | CAUSES[cause].may_make)
-
-
 def made_by(causes: Iterable[str], experiment: str) -> tuple[set[str], set[str]]:
-    """Return what `makes` does, of all these causes together."""
-    pairs = [makes(cause, experiment) for cause in causes]
-    sure, possible = (set().union(*each) for each in zip(*pairs, strict=True))
-    return sure, possible
+    """Return the words that causes make together in an experiment, and those that they make or may make."""
+    words, found = set(EXPERIMENTS[experiment].words), [CAUSES[cause] for cause in causes]
+    sure = words & set().union(*(each.makes for each in found))
+    return sure, sure | (words & set().union(*(each.may_make for each in found)))
 
 
 def table() -> str:
@@ -272,107 +326,12 @@ def table() -> str:
     for cause, (_, weight, *_) in CAUSES.items():
         line = f"{cause:13} {weight:5}"
         for name in EXPERIMENTS:
-            sure, possible = makes(cause, name)
+            sure, possible = made_by([cause], name)
             letters = "".join(sorted(word[0] for word in sure)).upper()
             letters += "".join(f"({word[0]})".upper() for word in sorted(possible - sure))
             line += f" {letters or '·':>{len(name)}}"
         lines.append(line)
     return "\n".join(lines)
-
-
-# How to read an experiment: from what each rank has measured, to its findings.
-Rows = Sequence[Mapping[str, Any]]
-TOO_BUSY = "too busy"
-
-
-class TooBusy(Exception):
-    """Other programs change the times so much that an experiment can neither accuse a rank nor clear it."""
-
-
-def stand_out(ratios: Mapping[int, float], noise: float, limit: float) -> list[int]:
-    """Return the ranks whose time is more than `limit` times what it should be.
-
-    `noise`: how many times as long a repetition can take by chance. Raise TooBusy if it could change this.
-    """
-    unsure = [rank for rank, ratio in ratios.items() if limit / noise < ratio <= limit * noise]
-    if unsure:
-        raise TooBusy(
-            f"too busy: repetitions differ by a factor of {noise:.1f}, so the times of "
-            f"{ranks_phrase(unsure)} decide nothing; end other programs and repeat the experiment"
-        )
-    return [rank for rank, ratio in ratios.items() if ratio > limit]
-
-
-def read(experiment: str, rows: Rows) -> set[Finding]:
-    """Return the findings in what the ranks have measured, one row a rank. Raise TooBusy."""
-    return _READERS[experiment](rows)
-
-
-def _by_rank(word: str, stands_out: Callable[[Mapping[str, Any]], bool]) -> Callable[[Rows], set[Finding]]:
-    """Return a reader that looks at each rank's row alone."""
-    return lambda rows: {Finding(word, rank) for rank, row in enumerate(rows) if stands_out(row)}
-
-
-def _read_phases(rows: Rows) -> set[Finding]:
-    found = set()
-    for word, column, least in (("load", "load ms", LEAST_MS), ("compute", "compute / fixed", 0.0)):
-        times = [max(float(row[column]), least) for row in rows]
-        ratios = {rank: time / min(times) for rank, time in enumerate(times)}
-        noise = max(float(row[f"{word} noise"]) for row in rows)
-        found |= {Finding(word, rank) for rank in stand_out(ratios, noise, LIMIT)}
-    return found
-
-
-def _read_links(rows: Rows) -> set[Finding]:
-    p = len(rows)
-    ratios = {
-        rank: min(rows[rank][f"to {other}"] for other in range(p) if other != rank) for rank in range(p)
-    }
-    slow = stand_out(ratios, max(float(row["noise"]) for row in rows), LINK_LIMIT)
-    return {Finding("link", rank) for rank in slow} if p > 2 else {Finding("link") for _ in slow}
-
-
-def _read_weights(rows: Rows) -> set[Finding]:
-    found = {Finding("start", rank) for rank, row in enumerate(rows) if row["start"] != row["of the seed"]}
-    return found | ({Finding("differ")} if len({row["after 2 steps"] for row in rows}) > 1 else set())
-
-
-def _read_buckets(rows: Rows) -> set[Finding]:
-    found = {Finding("incomplete", rank) for rank, row in enumerate(rows) if row["incomplete"]}
-    return found | ({Finding("last")} if all(row["last bucket %"] > LARGE_PERCENT for row in rows) else set())
-
-
-def hang_rows(report: Report, p: int) -> list[dict[str, Any]]:
-    """Return what a hang report says as rows of `run`, one a rank."""
-    word, odd = "hang", report.missing()
-    if report.mismatch is not None:
-        largest, *others = (ranks for _, ranks in groups(report))
-        word, odd = "mismatch", [rank for ranks in others for rank in ranks if len(largest) > 1]
-    return [{"word": word, "odd": rank in odd} for rank in range(p)]
-
-
-def _read_run(rows: Rows) -> set[Finding]:
-    if "word" in rows[0]:  # from a hang report; a rank, if exactly one is odd
-        odd = [rank for rank, row in enumerate(rows) if row["odd"]]
-        return {Finding(rows[0]["word"], odd[0] if len(odd) == 1 else None)}
-    if not all(math.isfinite(row["loss"]) for row in rows):
-        return {Finding("loss")}
-    return {Finding("state")} if any(row["states"] != "equal" for row in rows) else set()
-
-
-_READERS: dict[str, Callable[[Rows], set[Finding]]] = {
-    "phases": _read_phases,
-    "links": _read_links,
-    "threads": _by_rank("threads", lambda row: row["all / one"] > THREADS_LIMIT),
-    "samples": _by_rank("samples", lambda row: row["of others"] > 0),
-    "weights": _read_weights,
-    "gradients": _by_rank("nan", lambda row: row["not finite"] > 0),
-    "mean": lambda rows: {Finding("mean") for row in rows if row["relative difference"] > MEAN_LIMIT},
-    "messages": _by_rank("messages", lambda row: row["meant to send"] != row["arrived"]),
-    "buckets": _read_buckets,
-    "buffers": _by_rank("buffers", lambda row: row["before"] == row["after 2 steps"]),
-    "run": _read_run,
-}
 
 
 # What is still possible, and which experiment to buy next.
@@ -385,8 +344,20 @@ def _priors(faults: int) -> Mapping[tuple[str, ...], int]:
     return {
         causes: math.prod(CAUSES[cause].weight for cause in causes)
         for causes in combinations(CAUSES, faults)
-        if faults == 1 or can_be_told((causes[0], causes[1]))
+        if faults == 1 or _can_be_told(*(CAUSES[cause] for cause in causes))
     }
+
+
+def _can_be_told(one: Cause, other: Cause) -> bool:
+    """Tell whether neither fault hides the other, and no third cause makes some findings of each of both.
+
+    `run` reports one word, so two faults that show different words in it are never combined.
+    """
+    both = one.makes | other.makes
+    is_hidden = other.makes <= one.makes | one.may_make or one.makes <= other.makes | other.may_make
+    makers = [each.makes for each in CAUSES.values() if each.makes <= both]
+    is_mixed = any(not made <= one.makes and not made <= other.makes for made in makers)
+    return not is_hidden and not is_mixed and len(both & set(EXPERIMENTS["run"].words)) < 2
 
 
 def explanations(faults: int, evidence: Sequence[Words] = ()) -> dict[tuple[str, ...], float]:
@@ -408,10 +379,8 @@ def explanations(faults: int, evidence: Sequence[Words] = ()) -> dict[tuple[str,
 
 def probability_of_a_word(experiment: str, left: Mapping[tuple[str, ...], float]) -> float:
     """Return how probable it is that an experiment reports something, given what is still possible."""
-    silent = 0.0
-    for causes, mass in left.items():
-        sure, possible = made_by(causes, experiment)
-        silent += mass * (not sure) / 2 ** len(possible)
+    made = [(mass, *made_by(causes, experiment)) for causes, mass in left.items()]
+    silent = sum(mass / 2 ** len(possible) for mass, sure, possible in made if not sure)
     return 1 - silent / sum(left.values())
 
 
@@ -427,19 +396,21 @@ def diagnosed(experiment: Callable[[str], set[Finding]], faults: int = 1) -> tup
 
     def excluded(name: str) -> float:
         """Return how much of the probability an experiment excludes at least, for a second of its price."""
-        outcomes: Counter[Any] = Counter()
+        outcomes: dict[Any, float] = defaultdict(float)
         for causes, mass in left.items():
-            outcomes[tuple(map(frozenset, made_by(causes, name)))] += mass  # type: ignore[assignment]
+            outcomes[tuple(map(frozenset, made_by(causes, name)))] += mass
         mass = sum(left.values()) - max(outcomes.values())
         if len(left) == 1:  # one explanation is left, but a rank of it may be unknown
             (causes,) = left
-            mass = sum(bool(makes(cause, name)[0] - JOINT) for cause in causes if _lacks_a_rank(cause, found))
+            unknown = [
+                cause for cause in causes if CAUSES[cause].is_on_a_rank and rank_of(cause, found) is None
+            ]
+            mass = sum(bool(made_by([cause], name)[0] - JOINT) for cause in unknown)
         return mass / EXPERIMENTS[name].price_s
 
     while left:
-        ran = {name for name, _ in evidence}
-        able = [name for name in EXPERIMENTS if name not in ran and EXPERIMENTS[name].price_s <= left_s]
-        name = max(sorted(able), key=excluded, default="")
+        able = [name for name in sorted(EXPERIMENTS) if EXPERIMENTS[name].price_s <= left_s]
+        name = max((each for each in able if each not in dict(evidence)), key=excluded, default="")
         if not name or not excluded(name):
             break
         read_now = experiment(name)
@@ -453,10 +424,6 @@ def diagnosed(experiment: Callable[[str], set[Finding]], faults: int = 1) -> tup
     return tuple(Fault(cause, rank_of(cause, found)) for cause in causes)
 
 
-def _lacks_a_rank(cause: str, found: Iterable[Finding]) -> bool:
-    return CAUSES[cause].is_on_a_rank and rank_of(cause, found) is None
-
-
 def rank_of(cause: str, found: Iterable[Finding]) -> int | None:
     """Return the rank that findings name for a cause; None if they name none."""
     if not CAUSES[cause].is_on_a_rank:
@@ -465,29 +432,35 @@ def rank_of(cause: str, found: Iterable[Finding]) -> int | None:
     return ranks.pop() if len(ranks) == 1 else None
 
 
+def ideal(causes: Sequence[str], bought: list[str]) -> Callable[[str], set[Finding]]:
+    """Return what measures as the table says, cause k on rank k, and notes what is bought."""
+
+    def measured(name: str) -> set[Finding]:
+        bought.append(name)
+        made = [(rank, word) for rank, cause in enumerate(causes) for word in made_by([cause], name)[0]]
+        return {Finding(word, None if word in JOINT else rank) for rank, word in made}
+
+    return measured
+
+
+def price_s(names: Iterable[str]) -> float:
+    """Return the price of these experiments."""
+    return sum(EXPERIMENTS[name].price_s for name in names)
+
+
 @cache
 def best_order_s(causes: tuple[str, ...]) -> float:
     """Return what the reference diagnosis spends on these causes."""
-    spent = list[float]()
-
-    def ideal(name: str) -> set[Finding]:
-        spent.append(EXPERIMENTS[name].price_s)
-        return {
-            Finding(word, None if word in JOINT else rank)
-            for rank, cause in enumerate(causes)
-            for word in makes(cause, name)[0]
-        }
-
-    diagnosed(ideal, len(causes))
-    return sum(spent)
+    bought = list[str]()
+    diagnosed(ideal(causes, bought), len(causes))
+    return price_s(bought)
 
 
 @cache
 def mean_best_order_s(faults: int) -> float:
     """Return what the reference diagnosis spends on average."""
-    priors = _priors(faults)
-    spent = sum(mass * best_order_s(causes) for causes, mass in priors.items())
-    return spent / sum(priors.values())
+    masses = _priors(faults)
+    return float(np.average([best_order_s(causes) for causes in masses], weights=list(masses.values())))
 
 
 # The student's side.
@@ -521,7 +494,7 @@ class Evidence:
 
     @property
     def findings(self) -> set[Finding]:
-        return read(self.experiment, self.rows)
+        return EXPERIMENTS[self.experiment].read(self.rows)
 
     @property
     def measured(self) -> Words:
@@ -603,19 +576,15 @@ class Incident:
         self.used_s = 0.0  # of machine time: prices of experiments, and of what the student's own cells used
         self._faults, self._on_ranks = faults, on_ranks
         self._entry = f"11-incident-{seed}-{faults}"
-        self._go_on()
-        self._on_ranks(JOB, f"start(comm, {seed}, {faults})")
-
-    def _go_on(self) -> None:
-        """Continue with what the record has of this seed; it has cost that on any number of ranks."""
         kept = self._kept()
         if "faults" in kept:
             print("You have filed the diagnosis of this seed: from here on you practise.")
-        elif kept:
+        elif kept:  # the seed has cost that on any number of ranks
             self.used_s = float(kept["used_s"])
             if kept["ranks"] == self.p:
                 self.evidence = [Evidence(**each) for each in kept["evidence"]]
             print(f"This incident continues: {self._bill}.")
+        self._on_ranks(JOB, f"start(comm, {seed}, {faults})")
 
     def _kept(self) -> Mapping[str, Any]:
         """Return what the record has of this seed: the first diagnosis, or what was spent so far."""
@@ -648,9 +617,9 @@ class Incident:
             self.used_s = max(self.used_s, kept.get("used_s", 0.0))
         parts = set().union(*self._on_ranks("_on_call_used", "used()"))
         if parts:
-            paid = {PARTS[part] for part in parts}
-            self.used_s += sum(EXPERIMENTS[name].price_s for name in paid)
-            print(f"Your own cells have used parts of the job: they cost {' + '.join(sorted(paid))}.")
+            paid = sorted({PARTS[part] for part in parts})
+            self.used_s += price_s(paid)
+            print(f"Your own cells have used parts of the job: they cost {' + '.join(paid)}.")
             self._keep()
 
     def experiment(self, name: str, probability: float | None = None) -> None:
@@ -660,16 +629,16 @@ class Incident:
         before has no reading, the budget is too small, or the machine too busy to tell.
         """
         self.charge()
-        price_s = EXPERIMENTS[name].price_s if name in EXPERIMENTS else 0.0
         refusal = ""
-        if not price_s:
+        if name not in EXPERIMENTS:
             refusal = f"expected an experiment, one of {', '.join(EXPERIMENTS)}, got {name!r}."
         elif probability is None or not 0 <= probability <= 1:
             refusal = f"Predict first: how probable is it that {name} reports a word, from 0 to 1?"
         elif self.evidence and not self.evidence[-1].reading:
             refusal = f"Read {self.evidence[-1].experiment} first: case.read(words, left=…)."
-        elif self.used_s + price_s > BUDGET_S[self._faults]:
-            refusal = f"{name} costs {price_s:g} s of machine time, but {self._bill}: choose another or file."
+        elif self.used_s + price_s([name]) > BUDGET_S[self._faults]:
+            cost = f"{name} costs {price_s([name]):g} s of machine time"
+            refusal = f"{cost}, but {self._bill}: choose another or file."
         if refusal or probability is None:
             print(wrapped(refusal, COLUMNS))
             return
@@ -682,11 +651,11 @@ class Incident:
                 raise
             rows = hang_rows(report, self.p)
         try:
-            read(name, rows)
+            EXPERIMENTS[name].read(rows)
         except TooBusy as busy:
             print(f"{wrapped(str(busy), COLUMNS)} (It cost nothing.)")
             return
-        self.used_s += price_s
+        self.used_s += price_s([name])
         self.evidence.append(Evidence(name, rows, float(probability)))
         self._keep()
         print(render(report) if report else table_of([{"rank": k, **row} for k, row in enumerate(rows)]))
@@ -788,8 +757,8 @@ def hand_in(entry: Mapping[str, Any], seed: int) -> dict[str, Any]:
         return {"points": dict.fromkeys(POINTS, 0), "note": f"no diagnosis of seed {seed}"}
     evidence, p = [Evidence(**each) for each in entry["evidence"]], min(int(entry["ranks"]), 1024)
     (fault,) = truth = drawn(seed, p).faults
-    prices_s = sum(EXPERIMENTS[each.experiment].price_s for each in evidence)
-    score = judged(truth, entry["faults"], evidence, max(prices_s, float(entry["used_s"])))
+    used_s = max(price_s(each.experiment for each in evidence), float(entry["used_s"]))
+    score = judged(truth, entry["faults"], evidence, used_s)
     notes = [
         f"evidence {number} is not what the job of seed {seed} measures"
         for number, each in enumerate(evidence, 1)

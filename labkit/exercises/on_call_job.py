@@ -87,7 +87,8 @@ class Job:
 
     def _has(self, cause: str, rank: int | None = None) -> bool:
         """Tell whether a fault is on this rank, or on another. Not collective."""
-        return self._setting.has(cause, self.rank if rank is None else rank)
+        ranks = (self.rank if rank is None else rank), None
+        return any(fault.cause == cause and fault.rank in ranks for fault in self._setting.faults)
 
     def _shard(self, rank: int) -> np.ndarray:
         """Return the samples that the plan gives to a rank. Shape: (STEPS · local batch,)."""

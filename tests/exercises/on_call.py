@@ -15,13 +15,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
 from labkit.exercises.on_call import (
     CAUSES,
-    TOO_BUSY,
+    EXPERIMENTS,
     Fault,
     Finding,
     Setting,
@@ -29,9 +28,9 @@ from labkit.exercises.on_call import (
     diagnosed,
     drawn,
     hang_rows,
-    read,
 )
 
+TOO_BUSY = "too busy"
 ATTEMPTS = 4  # of an experiment that is too busy
 DEADLINE_S = 2.0  # of a watched call
 
@@ -63,7 +62,7 @@ def session():  # type: ignore[no-untyped-def]
             communicators.renew(MPI.COMM_WORLD, {"job": on_call_job._job})
         outcomes = MPI.Intracomm(MPI.COMM_WORLD).allgather(outcome)
         reports = [each for each in outcomes if isinstance(each, Report)]
-        return read(name, hang_rows(reports[0], world.size) if reports else outcomes)
+        return EXPERIMENTS[name].read(hang_rows(reports[0], world.size) if reports else outcomes)
 
     def start(setting: Setting) -> None:
         on_call_job.start_setting(world, setting)
@@ -80,7 +79,7 @@ def settings(options: argparse.Namespace, p: int) -> Iterator[tuple[int, Setting
             continue
         for number, (name, cause) in enumerate(CAUSES.items()):
             on_a_rank = cause.is_on_a_rank and (name != "slow link" or p > 2)
-            yield seed, replace(setting, faults=(Fault(name, number % p if on_a_rank else None),))
+            yield seed, setting._replace(faults=(Fault(name, number % p if on_a_rank else None),))
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,21 @@ from click.testing import CliRunner
 
 from labkit import cli
 from labkit.exercises import on_call, record
-from labkit.exercises.on_call import BUDGET_S, CAUSES, EXPERIMENTS, PARTS, POINTS, Evidence, Fault, Finding
+from labkit.exercises.on_call import (
+    BUDGET_S,
+    CAUSES,
+    EXPERIMENTS,
+    PARTS,
+    POINTS,
+    Evidence,
+    Fault,
+    Finding,
+    ideal,
+    price_s,
+)
 from tests.cluster_fixtures import Kernel, World
 from tests.conftest import thorough
+from tests.exercises.on_call import TOO_BUSY
 
 
 @pytest.mark.parametrize("case", [(3, 1), thorough((2, 1)), thorough((5, 1)), thorough((4, 2))])
@@ -31,25 +43,7 @@ def test_measuring_alone_finds_each_cause_and_its_rank(
     done = run(p, "-m", "tests.exercises.on_call", number, "--on-a-rank", *causes)
     counts = json.loads(done.stdout.splitlines()[-1].split("}")[0] + "}")
     assert counts.get("wrong", 0) == 0 and done.returncode == 0, done.stdout
-    assert counts["right"] >= counts.get(on_call.TOO_BUSY, 0), done.stdout  # else it has tested little
-
-
-def ideal(causes: Sequence[str], bought: list[str]) -> Callable[[str], set[Finding]]:
-    """Return what measures as the table says, cause k on rank k, and notes what is bought."""
-
-    def measured(name: str) -> set[Finding]:
-        bought.append(name)
-        return {
-            Finding(word, None if word in on_call.JOINT else rank)
-            for rank, cause in enumerate(causes)
-            for word in on_call.makes(cause, name)[0]
-        }
-
-    return measured
-
-
-def price_s(names: Iterable[str]) -> float:
-    return sum(EXPERIMENTS[name].price_s for name in names)
+    assert counts["right"] >= counts.get(TOO_BUSY, 0), done.stdout  # else it has tested little
 
 
 def test_each_cause_is_told_from_each_other_by_some_experiment() -> None:
@@ -57,7 +51,7 @@ def test_each_cause_is_told_from_each_other_by_some_experiment() -> None:
         apart = [
             name
             for name in EXPERIMENTS
-            if (other,) not in on_call.explanations(1, [(name, on_call.makes(one, name)[0])])
+            if (other,) not in on_call.explanations(1, [(name, on_call.made_by([one], name)[0])])
         ]
         assert min(map(price_s, zip(apart, strict=True)), default=99) <= BUDGET_S[1], (one, other)
 
@@ -82,7 +76,7 @@ def test_a_thoughtless_order_runs_out_of_the_budget_in_a_quarter_of_the_incident
         for each in order:
             if EXPERIMENTS[each].price_s <= left_s and len(on_call.explanations(1, shown)) > 1:
                 left_s -= EXPERIMENTS[each].price_s
-                shown.append((each, on_call.makes(name, each)[0]))
+                shown.append((each, on_call.made_by([name], each)[0]))
         proven += CAUSES[name].weight * (len(on_call.explanations(1, shown)) == 1)
     assert proven / len(orders) / sum(cause.weight for cause in CAUSES.values()) < 3 / 4
 
