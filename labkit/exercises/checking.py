@@ -58,14 +58,14 @@ class Display:
     replaces, which the live view shows. Terminals, programs and tests get the answer as text.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self) -> None:
         ipython: Any = sys.modules.get("IPython")
         kernel = getattr(ipython.get_ipython(), "kernel", None) if ipython else None
         is_compared = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")  # with saved outputs
         self.in_notebook = kernel is not None and not is_compared
         self.in_kernel = self.in_notebook and not type(kernel).__module__.startswith("ipyparallel.")
         self.publish: Any = ipython.display.publish_display_data if self.in_notebook else None
-        self.name, self.id, self.began = name, uuid4().hex, False
+        self.id, self.began = uuid4().hex, False
 
     def show(self, text: str, html: str = "", end: str = "\n") -> None:
         r"""Show a text, in a notebook as HTML if there is any, in place of a text that ended with \r."""
@@ -86,19 +86,16 @@ def check(function: Function) -> Function:
     That is the student's own if it is correct, otherwise the reference. On several ranks, all call it, and
     rank 0 does the work.
     """
-    name = getattr(function, "__name__", repr(function))
-    try:
-        exercise: Exercise | None = catalogue.find(name)
-        problem = ""
-    except Exception as error:
-        why = (
-            str(error) if isinstance(error, catalogue.UnknownExercise) else f"{type(error).__name__}: {error}"
-        )
-        exercise, problem = None, f"{name}: NOT CHECKED, because the check itself failed: {why}."
-    display = Display(name)
+    name, display = getattr(function, "__name__", repr(function)), Display()
 
     def make() -> Answer:
-        return Answer(problem, True) if exercise is None else _answer(function, exercise, display)
+        try:
+            exercise = catalogue.find(name)
+        except Exception as error:
+            is_unknown = isinstance(error, catalogue.UnknownExercise)
+            why = str(error) if is_unknown else f"{type(error).__name__}: {error}"
+            return Answer(f"{name}: NOT CHECKED, because the check itself failed: {why}.", True)
+        return _answer(function, exercise, display)
 
     try:
         use_own = _on_rank_0(display, make)
@@ -109,16 +106,17 @@ def check(function: Function) -> Function:
         stopped: Any = KeyboardInterrupt("the check was stopped.")
         stopped._render_traceback_ = lambda: [f"KeyboardInterrupt: {stopped}"]  # IPython shows this alone
         raise stopped from None
-    if use_own or exercise is None:
+    if use_own:
         return function
-    reference: Any = reference_function(exercise, getattr(function, "__globals__", None))
+    reference: Any = reference_function(catalogue.find(name), getattr(function, "__globals__", None))
     return reference
 
 
 def hint(function: Callable[..., Any] | str) -> None:
     """Print the next hint for an exercise; each call opens one more."""
     name = function if isinstance(function, str) else getattr(function, "__name__", repr(function))
-    if _rank() != 0:
+    world = _world()
+    if world is not None and world.rank != 0:
         return
     try:
         hints = catalogue.find(name).hints
@@ -179,9 +177,10 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
     limit_s = 2 * START_S + exercise.deadline_s + EXTRA_S
     with scratch_folder() as folder:
         try:
-            request = {"name": exercise.name, "text": text, "sandboxed": sandboxed, "forks": _forks()}
+            forks = _forks()
+            request = {"name": exercise.name, "text": text, "sandboxed": sandboxed, "forks": forks}
             (folder / "request.json").write_text(json.dumps(request))
-            return Verdict(**json.loads(_answered(folder, request["forks"], limit_s)))
+            return Verdict(**json.loads(_answered(folder, forks, limit_s)))
         except (ChildError, OSError, ValueError, TypeError) as error:
             return Verdict(False, str(error), check_failed=True)
 
@@ -256,10 +255,15 @@ def helpers(function: Callable[..., Any], exercise: Exercise) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     known = compile(exercise.prelude, "<prelude>", "exec").co_names
-    own, left = function.__code__.co_filename, [function]
+    own, left = function.__code__.co_filename, list[Any]([function])
     while left:
-        for name, other in names_used(left.pop()).items():
-            file = other.__code__.co_filename
+        function = left.pop()
+        codes = [function.__code__]
+        for code in codes:  # also those of functions inside
+            codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        for name in dict.fromkeys(name for code in codes for name in code.co_names):
+            other: Any = function.__globals__.get(name)
+            file = other.__code__.co_filename if isinstance(other, FunctionType) else own
             if file == own or name in found or name in known:
                 continue
             if file.startswith(REFERENCE):
@@ -270,16 +274,6 @@ def helpers(function: Callable[..., Any], exercise: Exercise) -> dict[str, str]:
                     found[name] = textwrap.dedent(inspect.getsource(other))
                     left.append(other)
     return found
-
-
-def names_used(function: Callable[..., Any]) -> dict[str, FunctionType]:
-    """Return the functions among the global variables whose names stand in a function's code."""
-    codes = [function.__code__]
-    for code in codes:
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    names = dict.fromkeys(name for code in codes for name in code.co_names)
-    known = {name: function.__globals__.get(name) for name in names}
-    return {name: value for name, value in known.items() if isinstance(value, FunctionType)}
 
 
 def reference_function(exercise: Exercise, names: dict[str, Any] | None = None) -> Callable[..., Any]:
@@ -389,15 +383,12 @@ def _not_checked(name: str, why: str) -> str:
 
 
 def _printed(output: str) -> str:
-    lines = [line for line in output.splitlines() if line.strip()]
-    lines_and_counts = [(line, len(list(same))) for line, same in groupby(lines)]
-    shown = [
-        f"  {line}{f'  ({count} times)' if count > 1 else ''}"
-        for line, count in lines_and_counts[:PRINTED_LINES]
-    ]
-    left = len(lines_and_counts) - len(shown)
-    more = [f"  … and {counted(left, 'more line')}"] if left else []
-    return "\n".join([*shown, *more])
+    grouped = groupby(line for line in output.splitlines() if line.strip())
+    counts = [(line, len(list(same))) for line, same in grouped]
+    shown = [f"  {line}" + f"  ({count} times)" * (count > 1) for line, count in counts]
+    left = len(shown) - PRINTED_LINES
+    more = [f"  … and {counted(left, 'more line')}"] if left > 0 else []
+    return "\n".join([*shown[:PRINTED_LINES], *more])
 
 
 def _world() -> Any:
@@ -407,11 +398,6 @@ def _world() -> Any:
         return None
     world = module.Intracomm(module.COMM_WORLD)  # not watched: rank 0 may take longer than a deadline
     return world if world.size > 1 else None
-
-
-def _rank() -> int:
-    world = _world()
-    return 0 if world is None else int(world.rank)
 
 
 def _on_rank_0(display: Display, make: Callable[[], Answer]) -> bool:

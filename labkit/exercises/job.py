@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import faulthandler
-import io
 import itertools
 import json
 import linecache
@@ -39,21 +38,18 @@ LEAST_POLL_S, POLL_S = 0.0005, 0.005  # pauses while waiting for the next reques
 def main(folder: Path) -> None:
     """Run the job that the folder describes, as one of its ranks."""
     task = pickle.loads((folder / "task").read_bytes())  # the judge wrote it
-    ranks = _Ranks() if task["on_ranks"] else _OneProcess()
-    writer = Writer(folder, ranks.rank)
+    ranks = _Ranks(folder, task["cases"]) if task["on_ranks"] else _OneProcess(folder, 0)
     try:
-        _run(folder, task, ranks, writer)
+        _run(folder, task, ranks)
     except Exception as error:  # an error of the check, not of the student's code
-        writer.write(check=_describe(error))
+        ranks.writer.write(check=_describe(error))
         os._exit(1)
     if not task["on_ranks"]:
         os._exit(0)  # at once: the check waits for it
 
 
-def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess, writer: Writer) -> None:
-    cases: list[Case] = pickle.loads(task["cases"])
-    call = _Call(task, writer, ranks)
-    ranks.prepare(case.ranks if task["on_ranks"] else 1 for case in cases)
+def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> None:
+    writer = ranks.writer
     stacks = (folder / f"rank-{ranks.rank}.stack").open("wb")
     for signum in (signal.SIGALRM, signal.SIGPROF):
         faulthandler.register(signum, file=stacks, all_threads=True)
@@ -70,7 +66,7 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess, writer: Writer)
         # In the rank's own time: on a busy server, a correct function takes many times as long.
         signal.setitimer(signal.ITIMER_PROF, task["deadline_s"])
         signal.setitimer(signal.ITIMER_REAL, task["deadline_s"] + task["extra_s"])
-        _try(request, task, call, dict(namespace))
+        _try(request, task, ranks, dict(namespace))
         for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
             signal.setitimer(timer, 0)
         (folder / f"rank-{ranks.rank}-{number}.done").touch()
@@ -86,21 +82,16 @@ def _wait_for(path: Path) -> dict[str, Any]:
     return request
 
 
-def _try(request: dict[str, Any], task: dict[str, Any], call: _Call, namespace: dict[str, Any]) -> None:
+def _try(request: dict[str, Any], task: dict[str, Any], ranks: _OneProcess, names: dict[str, Any]) -> None:
     """Define the function and call it on the request's cases, until it raises an error."""
-    ranks = call.ranks
-    ranks.used.clear()
-    cases = pickle.loads(task["cases"])
-    call.error = None
-    function = _define(request["text"], task["name"], namespace, call.writer)
+    function, error = _define(request["text"], task["name"], names, ranks.writer), None
     for number in request["cases"]:
-        if ranks.any_failed(function is None or call.error is not None):
-            return
-        if ranks.begin(cases[number]) and function is not None:
-            call(function, number, cases[number])
-        ranks.end(call.error)
-    if not ranks.any_failed(call.error is not None) and request["free"]:
-        ranks.free()
+        if ranks.any_failed(function is None or error is not None):
+            break
+        if ranks.begin(task["cases"][number]) and function is not None:
+            error = _call(function, number, task, ranks)
+        ranks.end(error)
+    ranks.leave(free=not ranks.any_failed(function is None or error is not None) and request["free"])
 
 
 def _define(text: str, name: str, namespace: dict[str, Any], writer: Writer) -> Callable[..., Any] | None:
@@ -134,7 +125,7 @@ def _describe(error: BaseException, what: str = "") -> dict[str, Any]:
     }
 
 
-class _Printed(io.TextIOBase):
+class _Printed:
     """A stream that also records what a student's code prints, up to MAX_PRINTED characters."""
 
     def __init__(self, stream: TextIO, writer: Writer) -> None:
@@ -146,56 +137,40 @@ class _Printed(io.TextIOBase):
         self.left -= len(text)
         return self.stream.write(text)
 
-    def flush(self) -> None:
-        self.stream.flush()
-
-    def fileno(self) -> int:
-        return self.stream.fileno()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
-class _Call:
-    """Calls the student's function, and writes what it did."""
-
-    def __init__(self, task: dict[str, Any], writer: Writer, ranks: _OneProcess) -> None:
-        self.wrap, self.digest = task["wrap"], task["digest"]
-        self.writer, self.ranks = writer, ranks
-        self.error: dict[str, Any] | None = None
-
-    def __call__(self, function: Callable[..., Any], number: int, case: Case) -> None:
-        arguments = copy.deepcopy(case.arguments[self.ranks.rank])
-        first = self.ranks.communicator(case, self.wrap)
-        self.writer.write(begin=number)
-        what = ""
-        try:
-            result = function(*first, *arguments)
-            if isinstance(result, Iterator):
-                result = list(result)
-            if self.digest is not None:
-                what = type(result).__name__
-                result = self.digest(result)
-        except BaseException as error:
-            self.error = _describe(error, what)
-            self.writer.write(case=number, error=self.error)
-            return
-        traffic = self.ranks.traffic(case.ranks)
-        self.writer.write(case=number, result=pack(result), arguments=pack_each(arguments), **traffic)
-
-
-def pack_each(arguments: tuple[Any, ...]) -> list[Any]:
-    """Return each argument as JSON can hold it; an argument that cannot be sent affects no other."""
-    return [pack(argument.as_data() if hasattr(argument, "as_data") else argument) for argument in arguments]
+def _call(
+    function: Callable[..., Any], number: int, task: dict[str, Any], ranks: _OneProcess
+) -> dict[str, Any] | None:
+    """Call the student's function and write what it did; return the error that it has raised."""
+    case, writer = task["cases"][number], ranks.writer
+    arguments = copy.deepcopy(case.arguments[ranks.rank])
+    first = ranks.communicator(case, task["wrap"])
+    writer.write(begin=number)
+    what = ""
+    try:
+        result = function(*first, *arguments)
+        if isinstance(result, Iterator):
+            result = list(result)
+        if task["digest"] is not None:
+            what = type(result).__name__
+            result = task["digest"](result)
+    except BaseException as raised:
+        error = _describe(raised, what)
+        writer.write(case=number, error=error)
+        return error
+    packed = [pack(each.as_data() if hasattr(each, "as_data") else each) for each in arguments]
+    writer.write(case=number, result=pack(result), arguments=packed, **ranks.traffic(case.ranks))
+    return None
 
 
 class _OneProcess:
     """The rank of a job without MPI."""
 
-    rank = 0
-
-    def __init__(self) -> None:
-        self.used: list[Any] = []  # communicators of the present text
-
-    def prepare(self, sizes: Iterator[int] | Any) -> None:
-        """Make the communicators of the cases."""
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.rank, self.writer = rank, Writer(folder, rank)
 
     def any_failed(self, failed: bool) -> bool:
         """Return whether any rank has failed, when all ranks have called this."""
@@ -216,16 +191,14 @@ class _OneProcess:
     def end(self, error: dict[str, Any] | None = None) -> None:
         """Let ranks that wait for this one know that it has ended the case, with an error or without."""
 
-    def free(self) -> None:
-        """Free the communicators of a text that has left nothing behind: only so many can be watched."""
-        for comm in self.used:
-            comm.Free()
+    def leave(self, free: bool) -> None:
+        """Leave a text, and free its communicators if it has left nothing behind: few can be watched."""
 
 
 class _Ranks(_OneProcess):
     """A rank of a job on MPI ranks, which `mpiwatch` watches."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path, cases: list[Case]) -> None:
         from mpi4py import MPI
 
         if not MPI.Is_initialized():  # the process that has forked this one has loaded it only
@@ -233,22 +206,17 @@ class _Ranks(_OneProcess):
         from labkit.comm import CountingComm
         from labkit.exercises.recording import METHODS, observing
 
-        super().__init__()
-        self.world: Any = MPI.COMM_WORLD
-        self.watch = getattr(self.world, "watch", None)
-        self.rank = self.world.rank
-        self.own = MPI.Intracomm.Dup(MPI.Intracomm(self.world))  # not watched, not counted
-        self.counted = CountingComm(self.world)
-        self.comms: dict[int, Any] = {}
+        super().__init__(folder, MPI.COMM_WORLD.rank)
+        self.watch = getattr(MPI.COMM_WORLD, "watch", None)
+        self.own = MPI.Intracomm.Dup(MPI.Intracomm(MPI.COMM_WORLD))  # not watched, not counted
+        self.counted = CountingComm(MPI.COMM_WORLD)
+        self.comms: dict[int, Any] = {}  # by the number of ranks
+        self.used: list[Any] = []  # communicators of the present text
         self.calls: dict[str, None] = {}  # the methods that the function has called, in order, each once
         self.recording = observing(METHODS, lambda name, arguments: self.calls.setdefault(name))
         setattr(MPI, "COMM_WORLD", self.recording(self.counted))  # noqa: B010
-
-    def prepare(self, sizes: Iterator[int] | Any) -> None:
-        for size in sorted(set(sizes)):
-            comm = self.counted.Split(0 if self.rank < size else 1, self.rank)
-            if self.rank < size:
-                self.comms[size] = comm
+        for size in sorted({case.ranks for case in cases}):
+            self.comms[size] = self.counted.Split(0 if self.rank < size else 1, self.rank)
         self.end()
 
     def any_failed(self, failed: bool) -> bool:
@@ -286,12 +254,16 @@ class _Ranks(_OneProcess):
         return {"sent": nbytes, "messages": messages, "calls": list(self.calls)}
 
     def end(self, error: dict[str, Any] | None = None) -> None:
-        if self.watch is None:
-            return
-        from mpiwatch.recorder import CellState
+        if self.watch is not None:
+            from mpiwatch.recorder import CellState
 
-        state = CellState.RAISED if error else CellState.RETURNED
-        self.watch.end_cell(state, error["type"] if error else "")
+            state = CellState.RAISED if error else CellState.RETURNED
+            self.watch.end_cell(state, error["type"] if error else "")
+
+    def leave(self, free: bool) -> None:
+        for comm in self.used if free else ():
+            comm.Free()
+        self.used.clear()
 
 
 if __name__ == "__main__":

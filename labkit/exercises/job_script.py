@@ -34,8 +34,8 @@ exit "$CODE"
 """
 # For sleep, so that a script that kills mpiexec after a minute does so before mpiexec comes to its end.
 SHORT_SLEEP = '#!/bin/bash\nexec "$SLEEP" 0.01\n'
-# Runs the script, notes its end, and waits up to three seconds for mpiexec's end. If $WARNED is set, sends the
-# script SIGUSR1 when mpiexec runs and the script catches the signal, or three seconds after mpiexec's start.
+# Runs the script, notes its end, and waits up to three seconds for mpiexec's end. If $WARNED is set, sends it
+# SIGUSR1 when mpiexec runs and the script catches the signal, or three seconds after mpiexec's start.
 RUN = """bash "$@" &
 script=$!
 catches() { while read -r name mask; do [ "$name" = SigCgt: ] && return $((!(0x$mask & 512))); done < "$1"; }
