@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["answer", "check", "collect", "contest", "hint", "incident", "own", "progress", "whose"]
 
-_HOMES = dict.fromkeys(["answer", "check", "hint", "whose"], "checking")
-_HOMES |= {"contest": "allreduce_contest", "incident": "on_call", "progress": "record"}
-_HOMES |= dict.fromkeys(["collect", "own"], "collecting")
+_HOMES = {"contest": "allreduce_contest", "incident": "on_call", "progress": "record"}
+_HOMES |= {"collect": "collecting", "own": "collecting"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'checking')}"), name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -16,14 +15,8 @@ class UnknownExercise(LookupError):
 
 @cache
 def exercises() -> dict[str, Exercise]:
-    """Return all exercises by name, in the notebooks' order. Raise ValueError if a name is used twice."""
-    found: dict[str, Exercise] = {}
-    for file in _files():
-        for exercise in _of(file):
-            if exercise.name in found:
-                raise ValueError(f"two exercises are called {exercise.name}")
-            found[exercise.name] = exercise
-    return found
+    """Return all exercises by name, in the notebooks' order."""
+    return {exercise.name: exercise for file in _files() for exercise in _of(file)}
 
 
 @cache
@@ -32,20 +25,11 @@ def find(name: str) -> Exercise:
 
     Raise UnknownExercise if there is none.
     """
-    for file in _files():
-        if f"\ndef {name}(" in file.read_text(encoding="utf-8"):
-            for exercise in _of(file):
-                if exercise.name == name:
-                    return exercise
-    raise UnknownExercise(f"there is no exercise called {name}")
-
-
-def is_exercise(name: str) -> bool:
-    """Return whether an exercise has this name."""
-    with suppress(UnknownExercise):
-        find(name)
-        return True
-    return False
+    files = [file for file in _files() if f"\ndef {name}(" in file.read_text(encoding="utf-8")]
+    found = [exercise for file in files for exercise in _of(file) if exercise.name == name]
+    if not found:
+        raise UnknownExercise(f"there is no exercise called {name}")
+    return found[0]
 
 
 @cache

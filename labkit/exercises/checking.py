@@ -320,7 +320,7 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
     if found.check_failed:
         return Answer(_not_checked(name, found.finding), False)
     # The program that `collect` writes has the functions of other exercises at places of their own.
-    kept = [text, *(each for other, each in called.items() if not catalogue.is_exercise(other))]
+    kept = [text, *(each for other, each in called.items() if other not in catalogue.exercises())]
     record.note(name, found.passed, "\n\n".join(kept))
     if found.passed:
         points = counted(exercise.points, "point")

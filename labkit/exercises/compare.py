@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Number
 from typing import Any
 
@@ -36,13 +36,9 @@ def difference(got: Any, expected: Any, tolerance: float | None, name: str = "th
 
 def names_of_parts(docstring: str | None, count: int) -> list[str]:
     """Return the names of a tuple's parts, as "Return (dx, dw, db)" lists them; numbers if it does not."""
-    for found in re.findall(
-        r"\(([A-Za-z_]\w*(?:, [A-Za-z_]\w*)+)\)", (docstring or "").partition("Shape")[0]
-    ):
-        names = found.split(", ")
-        if len(names) == count:
-            return list(names)
-    return []
+    text = (docstring or "").partition("Shape")[0]
+    found = [each.split(", ") for each in re.findall(r"\(([A-Za-z_]\w*(?:, [A-Za-z_]\w*)+)\)", text)]
+    return next((names for names in found if len(names) == count), [])
 
 
 def kind(value: Any) -> str:
@@ -68,17 +64,14 @@ def show(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
-def _are(name: str, got: Any, expected: Any) -> str:
-    if got is None:
-        return f"{name} is None, expected {kind(expected)}{_hint_at_return(got)}"
-    if isinstance(got, (np.ndarray, list, tuple, dict)):
-        return f"{name} is {kind(got)}, expected {show(expected)}"
-    return f"{name} is {show(got)}, expected {show(expected)}"
+def _is_of_kind(name: str, got: Any, expected: Any) -> str:
+    """Return that a value is of another kind than the expected one."""
+    return f"{name} is {kind(got)}, expected {kind(expected)}" + ". Is a `return` missing?" * (got is None)
 
 
 def _arrays(got: Any, expected: np.ndarray, tolerance: float | None, name: str) -> str | None:
     if not isinstance(got, np.ndarray):
-        return f"{name} is {kind(got)}, expected {kind(expected)}{_hint_at_return(got)}"
+        return _is_of_kind(name, got, expected)
     if got.shape != expected.shape:
         return f"{name} has shape {got.shape}, expected {expected.shape}"
     if expected.dtype.kind in NUMBERS and got.dtype.kind in NUMBERS:
@@ -94,10 +87,6 @@ def _arrays(got: Any, expected: np.ndarray, tolerance: float | None, name: str) 
     if got.dtype != expected.dtype and not are_integers:
         return f"{name} has dtype {got.dtype}, expected {expected.dtype}"
     return None
-
-
-def _hint_at_return(got: Any) -> str:
-    return ". Is a `return` missing?" if got is None else ""
 
 
 def _wrong(got: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:
@@ -121,9 +110,7 @@ def _tolerance(given: float | None, *dtypes: np.dtype) -> float:
 def _numbers(got: Any, expected: Any, tolerance: float | None, name: str) -> str | None:
     left, right = np.asarray(got), np.asarray(expected)
     if got is None or left.dtype.kind not in NUMBERS or left.size != 1 or left.ndim > right.ndim:
-        if got is None:
-            return _are(name, got, expected)
-        return f"{name} is {kind(got)}, expected {kind(expected)}"
+        return _is_of_kind(name, got, expected)
     if _wrong(left.reshape(()), right.reshape(()), _tolerance(tolerance, left.dtype, right.dtype)).any():
         return f"{name} is {show(left.item())}, expected {show(right.item())}"
     whole = right.dtype.kind in "iu" and isinstance(expected, (Integral, np.integer))
@@ -135,47 +122,43 @@ def _numbers(got: Any, expected: Any, tolerance: float | None, name: str) -> str
 
 
 def _others(got: Any, expected: Any, tolerance: float | None, name: str) -> str | None:
-    return None if type(got) is type(expected) and got == expected else _are(name, got, expected)
+    if type(got) is type(expected) and got == expected:
+        return None
+    if got is None:
+        return _is_of_kind(name, got, expected)
+    is_large = isinstance(got, (np.ndarray, list, tuple, dict))
+    return f"{name} is {kind(got) if is_large else show(got)}, expected {show(expected)}"
 
 
 def _dicts(got: Any, expected: dict[Any, Any], tolerance: float | None, name: str) -> str | None:
     if not isinstance(got, dict):
         return f"{name} is {kind(got)}, expected {kind(expected)}"
-    missing = [key for key in expected if key not in got]
-    extra = [key for key in got if key not in expected]
-    if missing:
-        return f"{name} has no key {show(missing[0])}"
-    if extra:
-        return f"{name} has the key {show(extra[0])}, which is not expected"
-    return _first(
-        lambda key: difference(got[key], expected[key], tolerance, f"{_path(name)}[{show(key)}]"), expected
-    )
+    for key in expected:
+        if key not in got:
+            return f"{name} has no key {show(key)}"
+    for key in got:
+        if key not in expected:
+            return f"{name} has the key {show(key)}, which is not expected"
+    path = _path(name)
+    return _first(difference(got[key], expected[key], tolerance, f"{path}[{show(key)}]") for key in expected)
 
 
 def _sequences(got: Any, expected: Any, tolerance: float | None, name: str) -> str | None:
     if hasattr(expected, "_fields") and type(got) is not type(expected):
         return f"{name} is {kind(got)}, expected {kind(expected)}"
     if not isinstance(got, (list, tuple)):
-        return f"{name} is {kind(got)}, expected {kind(expected)}{_hint_at_return(got)}"
+        return _is_of_kind(name, got, expected)
     if len(got) != len(expected):
-        place = next(
-            (
-                index
-                for index, (left, right) in enumerate(zip(got, expected, strict=False))
-                if difference(left, right, tolerance)
-            ),
-            None,
-        )
+        pairs = enumerate(zip(got, expected, strict=False))
+        place = next((index for index, pair in pairs if difference(*pair, tolerance)), None)
         where = "" if place is None else f"; the first that differs is number {place}"
         return f"{name} has {counted(len(got), 'value')}, expected {len(expected)}{where}"
-    return _first(
-        lambda index: difference(got[index], expected[index], tolerance, f"{_path(name)}[{index}]"),
-        range(len(expected)),
-    )
+    parts = enumerate(zip(got, expected, strict=True))
+    return _first(difference(*pair, tolerance, f"{_path(name)}[{index}]") for index, pair in parts)
 
 
-def _first(compare: Callable[[Any], str | None], keys: Any) -> str | None:
-    return next((found for found in map(compare, keys) if found), None)
+def _first(differences: Iterable[str | None]) -> str | None:
+    return next(filter(None, differences), None)
 
 
 def _path(name: str) -> str:

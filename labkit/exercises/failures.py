@@ -22,37 +22,39 @@ class CheckFailed(Exception):
 
 def finding(run: Run, text: str, exercise: Exercise, cases: Sequence[Case]) -> str | None:
     """Return why the job did not come to its end; None if it did. Raise CheckFailed if it is not known."""
-    on_ranks = exercise.on_ranks
     if run.unreadable:
         raise CheckFailed(f"the job's results were changed or damaged ({run.unreadable})")
+
+    def where(number: int, rank: int | None = None) -> str:
+        on_rank = f", on rank {rank}" if exercise.on_ranks and rank is not None else ""
+        return f"with {cases[number].label}{on_rank}: " if 0 <= number < len(cases) else ""
+
     records = [(rank, record) for rank, found in enumerate(run.records) for record in found]
-    for _, record in records:
+    lines, failed = text.splitlines(), list[tuple[int, int, Any]]()
+    for rank, record in records:
         if "check" in record:
-            error = record["check"]
-            raise CheckFailed(f"{error['type']}: {error['text']}")
-    lines = text.splitlines()
-    errors = [
-        (record.get("case", -1), rank, record["error"]) for rank, record in records if "error" in record
-    ]
-    if errors:
-        number, rank, error = min(errors, key=lambda each: each[:2])
-        return _where(cases, number, rank, on_ranks) + _error(error, lines)
+            raise CheckFailed(f"{record['check']['type']}: {record['check']['text']}")
+        if "error" in record:
+            failed.append((record.get("case", -1), rank, record["error"]))
+    if failed:
+        number, rank, error = min(failed, key=lambda each: each[:2])
+        return where(number, rank) + _error(error, lines)
     if run.excess:
         much = "1 MB" if run.excess == "prints" else "64 MB, or more than 1,000 files"
         return f"it {run.excess} without end: more than {much}. Look for a loop that does not end"
     if run.is_complete:
         return None
     begun = max((record["begin"] for _, record in records if "begin" in record), default=-1)
-    where = f"with {cases[begun].label}: " if 0 <= begun < len(cases) else ""
     if run.report is not None:
-        return where + _hang(run.report, cases[begun].ranks if where else len(run.records), lines)
+        return where(begun) + _hang(run.report, cases[begun].ranks if where(begun) else len(run.records))
     if any(run.stacks):
-        return where + _endless(run.stacks, lines, exercise.deadline_s, on_ranks)
-    started = [rank for rank, record in records if "cell" in record]
-    if run.status is not None and started:
+        return where(begun) + _endless(run.stacks, lines, exercise)
+    if run.status is not None and any("cell" in record for _, record in records):
         how = f"signal {run.status - 128}" if run.status > 128 else f"exit code {run.status}"
-        return f"{where}it ends its process with {how}. A function returns: it does not exit"
-    raise CheckFailed(_last_lines(run))
+        return f"{where(begun)}it ends its process with {how}. A function returns: it does not exit"
+    printed = [line.strip() for line in run.output.splitlines() if line.strip()]
+    how = "the job was too slow" if run.status is None else f"the job ended with exit code {run.status}"
+    raise CheckFailed(f"{how}{': ' * bool(printed)}{' / '.join(printed[-3:])[:400]}")
 
 
 def below(run: Run, text: str) -> str:
@@ -62,12 +64,6 @@ def below(run: Run, text: str) -> str:
         return ""
     at = _line(found[0]["line"], text.splitlines())
     return f"below the function, your cell raises {found[0]['type']}: {found[0]['text']}{at}"
-
-
-def _where(cases: Sequence[Case], number: int, rank: int, on_ranks: bool) -> str:
-    if not 0 <= number < len(cases):
-        return ""
-    return f"with {cases[number].label}" + (f", on rank {rank}: " if on_ranks else ": ")
 
 
 def _error(error: dict[str, Any], lines: list[str]) -> str:
@@ -92,7 +88,7 @@ def _line(number: int, lines: list[str]) -> str:
     return f" at line {number}: `{lines[number - 1].strip()}`"
 
 
-def _hang(found: dict[str, Any], size: int, lines: list[str]) -> str:
+def _hang(found: dict[str, Any], size: int) -> str:
     try:
         report = Report.from_json(json.dumps(found).encode())
         states = tuple(rank for rank in report.ranks if rank.rank < size)
@@ -102,10 +98,8 @@ def _hang(found: dict[str, Any], size: int, lines: list[str]) -> str:
             at = f" at {dead.place}" if dead.place else ""
             how = (dead.error or "died").partition(" in the middle")[0]
             if how.startswith("ended "):
-                how, at = (
-                    f"ended its process{how.removeprefix('ended')}",
-                    f"{at}. A function returns: it does not exit",
-                )
+                how = how.replace("ended", "ended its process", 1)
+                at += ". A function returns: it does not exit"
             return f"rank {dead.rank} {how}{at}".replace("cell line", "line")
         groups = [line.strip() for line in rank_lines(report)[:SHOWN_GROUPS]]
         waits = any(rank.activity is not Activity.RUNNING for rank in report.ranks)
@@ -119,18 +113,10 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
 
 
-def _endless(stacks: list[str], lines: list[str], deadline_s: float, on_ranks: bool) -> str:
+def _endless(stacks: list[str], lines: list[str], exercise: Exercise) -> str:
     places = []
     for rank, stack in enumerate(stacks):
-        found = re.search(rf'File "{re.escape(CELL)}", line (\d+)', stack)
-        if found:
-            number = int(found[1])
-            places.append((f"rank {rank} is" if on_ranks else "it is") + _line(number, lines))
-    at = "; ".join(places[:2])
-    return f"it does not end within {deadline_s:g} s{': ' * bool(at)}{at}. Look for a loop that does not end"
-
-
-def _last_lines(run: Run) -> str:
-    printed = [line.strip() for line in run.output.splitlines() if line.strip()]
-    how = "the job was too slow" if run.status is None else f"the job ended with exit code {run.status}"
-    return f"{how}{': ' * bool(printed)}{' / '.join(printed[-3:])[:400]}"
+        if found := re.search(rf'File "{re.escape(CELL)}", line (\d+)', stack):
+            places.append((f"rank {rank} is" if exercise.on_ranks else "it is") + _line(int(found[1]), lines))
+    at = ": " * bool(places) + "; ".join(places[:2])
+    return f"it does not end within {exercise.deadline_s:g} s{at}. Look for a loop that does not end"

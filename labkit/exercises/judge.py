@@ -24,6 +24,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import mpi4py
 import numpy as np
 
 from labkit.exercises import catalogue, failures, sandbox
@@ -50,7 +51,7 @@ def main(folder: Path) -> None:
     with suppress(ValueError, OSError):  # a lower limit holds already, or the system has none
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     try:
-        do_not_be_an_mpi_process()
+        mpi4py.rc.initialize = False  # only the job's ranks are MPI processes
         exercise = catalogue.find(request["name"])
         cases = list(exercise.cases())
         with Job(folder, exercise, cases, request["forks"]) as job:
@@ -60,13 +61,6 @@ def main(folder: Path) -> None:
     with open(answer, "w", encoding="utf-8") as file:
         file.write(json.dumps(asdict(found)) + "\n")
     os._exit(0)  # at once: a check waits for it
-
-
-def do_not_be_an_mpi_process() -> None:
-    """Let exercises import mpi4py without initialising MPI: only the job's ranks are MPI processes."""
-    import mpi4py  # noqa: PLC0415
-
-    mpi4py.rc.initialize = False
 
 
 def failed(error: Exception) -> Verdict:
@@ -81,7 +75,6 @@ class Judge:
 
     def __init__(self, job: Job, exercise: Exercise, cases: Sequence[Case]) -> None:
         self.job, self.exercise, self.cases = job, exercise, cases
-        self._mistaken: dict[tuple[int, str], list[Outcome]] = {}  # by case and sentence
 
     def verdict(self, text: str) -> Verdict:
         """Run the function that a cell defines on all cases, and judge it. Never raise an exception."""
@@ -113,10 +106,8 @@ class Judge:
             for rank, outcome in enumerate(by_rank):
                 if found := sorted(set(outcome.calls) & set(exercise.forbidden)):
                     where = f"on rank {rank}, " if exercise.on_ranks else ""
-                    return (
-                        f"{where}it calls `comm.{found[0]}`, which does the exercise by itself. "
-                        "Write it without this call"
-                    )
+                    what = f"{where}it calls `comm.{found[0]}`, which does the exercise by itself"
+                    return f"{what}. Write it without this call"
         if wrong := self._wrong(outcomes):
             return self._explain(outcomes, wrong)
         for case, by_rank in zip(self.cases, outcomes, strict=True):
@@ -158,14 +149,12 @@ class Judge:
             name = parameters[place]
             return difference(got, expected, tolerance, name if hasattr(expected, "shape") else f"`{name}`")
         if isinstance(expected, tuple) and isinstance(got, (tuple, list)) and len(got) == len(expected):
-            if place is None:
-                names = names_of_parts(self.exercise.reference.__doc__, len(expected))
-            else:
+            names = names_of_parts(self.exercise.reference.__doc__, len(expected))
+            if place is not None:
                 names = ["the result" if each is None else parameters[each] for each in place]
-            parts = zip(names, got, expected, strict=True) if names else ()
-            for name, left, right in parts:
+            for name, left, right in zip(names, got, expected, strict=False):
                 if found := difference(left, right, tolerance, name):
-                    return _in_another_order(names or [], got, expected, tolerance) or found
+                    return _in_another_order(names, got, expected, tolerance) or found
         return difference(got, expected, tolerance)
 
     def _parameters(self) -> list[str]:
@@ -208,15 +197,14 @@ class Judge:
             left_s = end_at - time.monotonic()
             if not left or (explained and len(left) == 1) or left_s <= 0:
                 break
-            explains = {
-                sentence: self._explains(self.cases[number], outcomes[number], by_rank, wrong[number][0])
-                for sentence, by_rank in zip(left, self.mistaken(number, left, left_s), strict=True)
-            }
-            explaining = [sentence for sentence in left if explains[sentence]]
-            if explaining:
-                left, explained = explaining, explained or f"with {self.cases[number].label}: "
+            case, results, right = self.cases[number], outcomes[number], wrong[number][0]
+            made = zip(left, self.mistaken(number, left, left_s), strict=True)
+            explains = {sentence: self._explains(case, results, by_rank, right) for sentence, by_rank in made}
+            if any(explains.values()):
+                left = [each for each in left if explains[each]]
+                explained = explained or f"with {case.label}: "
             elif not explained:
-                left = [sentence for sentence in left if explains[sentence] is None]
+                left = [each for each in left if explains[each] is None]
         return explained and explained + left[0]
 
     def mistaken(self, number: int, sentences: Sequence[str], limit_s: float) -> Results:
@@ -224,17 +212,15 @@ class Judge:
 
         The job that has run the student's code runs them.
         """
-        new = [each for each in sentences if (number, each) not in self._mistaken]
-        self._mistaken |= {(number, each): [] for each in new}
-        if new and self.job.is_running:
-            with suppress(OSError, Unreadable):  # then none of them is recognised
-                runs = self.job.run([self.exercise.mistaken(each) for each in new], [number], limit_s)
-                for sentence, run in zip(new, runs, strict=False):
+        made: Results = [[] for _ in sentences]
+        if self.job.is_running:
+            with suppress(OSError, Unreadable):  # then none of the rest is recognised
+                texts = [self.exercise.mistaken(each) for each in sentences]
+                for place, run in enumerate(self.job.run(texts, [number], limit_s)):
                     found = _by_case_and_rank(run)
-                    ranks = [(number, rank) for rank in range(self.cases[number].ranks)]
-                    if all(key in found for key in ranks):
-                        self._mistaken[number, sentence] = [found[key] for key in ranks]
-        return [self._mistaken[number, each] for each in sentences]
+                    if len(found) == self.cases[number].ranks:
+                        made[place] = [found[key] for key in sorted(found)]
+        return made
 
     def _explains(
         self, case: Case, by_rank: list[Outcome], mistaken: list[Outcome], right: list[Any]
@@ -245,7 +231,11 @@ class Judge:
         """
         seen, tolerance = False, self._tolerance(case)
         for outcome, other, expected in zip(by_rank, mistaken, right, strict=False):
-            for left, middle, goal in _parts(self._result(outcome), self._result(other), expected):
+            values = self._result(outcome), self._result(other), expected
+            kinds = (tuple, list) if isinstance(expected, tuple) else ()
+            is_tuple = all(isinstance(each, kinds) and len(each) == len(expected) for each in values)
+            parts = zip(*values, strict=True) if is_tuple else [values]
+            for left, middle, goal in parts:
                 if difference(middle, goal, tolerance):
                     seen = True
                     if difference(left, middle, tolerance):
@@ -287,16 +277,6 @@ def _by_case_and_rank(run: Run) -> dict[tuple[int, int], Outcome]:
                 counts = (tuple(record[name]) for name in ("sent", "messages", "calls"))
                 found[record["case"], rank] = Outcome(unpack(record["result"]), arguments, *counts)
     return found
-
-
-def _parts(got: Any, mistaken: Any, expected: Any) -> list[tuple[Any, Any, Any]]:
-    """Return the parts of tuples of one length; otherwise the values as they are."""
-    values = got, mistaken, expected
-    if isinstance(expected, tuple) and all(
-        isinstance(value, (tuple, list)) and len(value) == len(expected) for value in values
-    ):
-        return list(zip(*values, strict=True))
-    return [values]
 
 
 if __name__ == "__main__":

@@ -29,8 +29,7 @@ LOCK_S = 20.0  # for other notebooks that change the record, which takes millise
 # By exercise: "state" ("tried" or "done"), "hints": how many are open, "cell": the text that has passed, and
 # "stub": that of the exercise then; by question: "answer"; by incident also "scores".
 Record = dict[str, dict[str, Any]]
-STATES = {"done": "done", "tried": "tried", "": "not yet"}
-MARKS = {"done": "✔", "tried": "…", "": " "}
+STATES = {"done": "✔ done", "tried": "… tried", "": "  not yet"}
 
 
 def path() -> Path:
@@ -51,21 +50,14 @@ def load() -> Record:
     except OSError:
         return {}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        _set_aside()
+        names = (path().with_name(f"{path().name}.damaged-{number}") for number in itertools.count(1))
+        new = next(name for name in names if not os.path.lexists(name))
+        with suppress(OSError):  # another process has done it, or the folder cannot be written to
+            path().rename(new)
+            text = f"{path()} is damaged: it is now {new.name}, and all exercises count as not done."
+            print(text, file=sys.stderr)
         return {}
     return record
-
-
-def _set_aside() -> None:
-    """Give the damaged file a name that no other file has."""
-    names = (path().with_name(f"{path().name}.damaged-{number}") for number in itertools.count(1))
-    new = next(name for name in names if not os.path.lexists(name))
-    with suppress(OSError):  # another process has done it, or the folder cannot be written to
-        path().rename(new)
-        print(
-            f"{path()} is damaged: it is now {new.name}, and all exercises count as not done.",
-            file=sys.stderr,
-        )
 
 
 def note(name: str, passed: bool, cell: str = "") -> None:
@@ -141,32 +133,26 @@ class Progress:
         points = sum(each.points for each in self.exercises)
         return f"{done} of {len(self.exercises)} exercises, {self.points} of {points} points"
 
-    def __str__(self) -> str:
-        lines = []
-        width = max((len(each.name) for each in self.exercises), default=0)
+    def _rows(self) -> Iterator[tuple[Exercise, list[str]]]:
+        """Yield each exercise with its stars, points and state."""
         for each in self.exercises:
-            state = self.states.get(each.name, "")
             stars = "★" * each.difficulty + "☆" * (5 - each.difficulty)
-            points = counted(each.points, "point")
-            lines.append(
-                f"{MARKS[state]} {each.notebook:<3} {each.name:<{width}}  {stars}  {points:<8}  "
-                f"{STATES[state]}"
-            )
+            yield each, [stars, counted(each.points, "point"), STATES[self.states.get(each.name, "")]]
+
+    def __str__(self) -> str:
+        width = max((len(each.name) for each in self.exercises), default=0)
+        lines = [
+            f"{state[0]} {each.notebook:<3} {each.name:<{width}}  {stars}  {points:<8}  {state[2:]}"
+            for each, (stars, points, state) in self._rows()
+        ]
         answers = [wrapped(f"Question {name}: {text}", COLUMNS) for name, text in self.answers.items()]
         return "\n".join([*lines, self.summary(), *answers])
 
     def _repr_html_(self) -> str:
         rows = []
-        for each in self.exercises:
-            state = self.states.get(each.name, "")
-            cells = (
-                each.notebook,
-                f"{escape(each.title)} (<code>{each.name}</code>)",
-                "★" * each.difficulty + "☆" * (5 - each.difficulty),
-                f"{each.minutes} min",
-                str(each.points),
-                f"{MARKS[state]} {STATES[state]}",
-            )
+        for each, (stars, points, state) in self._rows():
+            title = f"{escape(each.title)} (<code>{each.name}</code>)"
+            cells = each.notebook, title, stars, f"{each.minutes} min", points.split()[0], state
             rows.append("<tr>" + "".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells))
         names = "notebook", "exercise", "difficulty", "time", "points", "state"
         head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
@@ -180,11 +166,10 @@ class Progress:
 def progress(notebook: str = "") -> Progress:
     """Return what is done of all exercises, or of those of a notebook: "05". A cell's last line shows it."""
     known = load()
-    states = {name: entry.get("state", "") for name, entry in known.items()}
-    answers = {name: known[name]["answer"] for name in sorted(known) if "answer" in known[name]}
-    answers = {name: text for name, text in answers.items() if name.startswith(notebook)}
+    states = {name: entry["state"] for name, entry in known.items() if entry.get("state") in STATES}
+    answers = {name: entry["answer"] for name, entry in sorted(known.items()) if "answer" in entry}
     return Progress(
         [each for each in catalogue.exercises().values() if notebook in ("", each.notebook)],
-        {name: s for name, s in states.items() if s in STATES},
-        answers,
+        states,
+        {name: text for name, text in answers.items() if name.startswith(notebook)},
     )

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import wraps
 from typing import Any
 
 from mpi4py import MPI
 
 from mpiwatch.wrapper import CommWrapper
 
-_LEFT_OUT = {
-    "f2py",
-    "py2f",
-    "fromhandle",
-    "fromint",
-    "toint",
-    "free",
-    "Create_from_group",
-    "Get_parent",
-    "Join",
-}
+LEFT_OUT = "f2py", "py2f", "fromhandle", "fromint", "toint", "free", "Create_from_group", "Get_parent", "Join"
 METHODS = [
     name
-    for name in dir(MPI.Intracomm)
-    if callable(getattr(MPI.Intracomm, name)) and not name.startswith("_") and name not in _LEFT_OUT
+    for name, value in inspect.getmembers(MPI.Intracomm, callable)
+    if not name.startswith("_") and name not in LEFT_OUT
 ]
 
 
@@ -51,9 +42,8 @@ def observing(names: Iterable[str], observe: Callable[[str, list[Any]], object])
             finally:
                 inside.is_inside = False
 
-        call.__name__, call.__doc__ = name, getattr(MPI.Intracomm, name).__doc__
-        return call
+        return wraps(getattr(MPI.Intracomm, name))(call)
 
-    for name in filter(partial(hasattr, MPI.Intracomm), names):  # an old mpi4py has fewer
+    for name in set(names) & set(METHODS):  # an old mpi4py has fewer
         setattr(Observing, name, observed(name))
     return Observing

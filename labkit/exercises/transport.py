@@ -27,7 +27,7 @@ ARRAYS = "biufcSUmM"  # kinds of dtype whose values are bytes
 
 
 class Unreadable(Exception):
-    """Records that are damaged, or values that `pack` did not make."""
+    """Records that are damaged, or values that cannot be packed or that `pack` did not make."""
 
 
 class Foreign(NamedTuple):
@@ -36,17 +36,13 @@ class Foreign(NamedTuple):
     type_name: str
 
 
-class _Unsendable(Exception):
-    """The name of a type whose values cannot be sent."""
-
-
 def pack(value: Any) -> Any:
-    """Return a value as JSON can hold it; if it cannot be sent, the name of its type."""
+    """Return a value as JSON can hold it; if it cannot be sent, the name of its type or of one inside it."""
     try:
         packed = _pack(value)
         json.dumps(packed)
         return packed
-    except _Unsendable as error:
+    except Unreadable as error:
         return {"foreign": str(error)}
     except Exception:  # code of the value's own, or a list that contains itself
         return {"foreign": type(value).__name__}
@@ -56,23 +52,19 @@ def _pack(value: Any) -> Any:
     kind = type(value)
     name = kind.__name__
     if value is None or kind in (bool, int, float, str):
-        packed: Any = value
-    elif kind is list:
-        packed = [_pack(each) for each in value]
-    elif kind is tuple:
-        packed = {"tuple": [_pack(each) for each in value]}
-    elif kind is dict:
-        packed = {"dict": [[_pack(key), _pack(each)] for key, each in value.items()]}
-    elif kind in (range, slice):
-        packed = {name: [_pack(each) for each in (value.start, value.stop, value.step)]}
-    elif (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in ARRAYS:
+        return value
+    if kind is list:
+        return [_pack(each) for each in value]
+    if kind in (tuple, dict):
+        return {name: [_pack(each) for each in (value.items() if kind is dict else value)]}
+    if kind in (range, slice):
+        return {name: [_pack(each) for each in (value.start, value.stop, value.step)]}
+    if (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in ARRAYS:
         shape = list(value.shape) if kind is np.ndarray else None
-        packed = {"array": [value.dtype.str, shape, base64.b64encode(value.tobytes()).decode()]}
-    elif kind.__module__.startswith(SCHEDULES) and (parts := _parts(kind)):
-        packed = {"record": [kind.__module__, name, [_pack(getattr(value, part)) for part in parts]]}
-    else:
-        raise _Unsendable(f"{name} of {value.dtype}" if kind is np.ndarray else name)
-    return packed
+        return {"array": [value.dtype.str, shape, base64.b64encode(value.tobytes()).decode()]}
+    if kind.__module__.startswith(SCHEDULES) and (parts := _parts(kind)):
+        return {"record": [kind.__module__, name, [_pack(getattr(value, part)) for part in parts]]}
+    raise Unreadable(f"{name} of {value.dtype}" if kind is np.ndarray else name)
 
 
 def unpack(packed: Any) -> Any:
@@ -114,7 +106,7 @@ def _record(content: Any) -> Any:
 _MAKERS: dict[str, Callable[[Any], Any]] = {
     "foreign": lambda content: Foreign(str(content)[:80]),
     "tuple": lambda content: tuple(map(_unpack, content)),
-    "dict": lambda content: {_unpack(key): _unpack(each) for key, each in content},
+    "dict": lambda content: dict(map(_unpack, content)),
     "range": lambda content: range(*content),
     "slice": lambda content: slice(*map(_unpack, content)),
     "array": _array,
