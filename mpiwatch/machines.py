@@ -17,6 +17,7 @@ import ctypes
 import hmac
 import json
 import math
+import pickle
 import re
 import secrets
 import select
@@ -24,21 +25,21 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 from struct import Struct
 from time import monotonic, sleep
+from typing import Any
 
 from mpiwatch.processes import alive
 from mpiwatch.recorder import CellState, Death, FlightRecorder, ReportRequest, Slot, read_request
-from mpiwatch.report import Mismatch, Reason, Report
+from mpiwatch.report import Mismatch, Reason
 from mpiwatch.snapshot import Suspicion, is_in_mpi_call, observe, stuck_ranks, take_snapshot, waits
 
-HEADER = Struct("!IBd")  # length of what follows, a Kind, the sender's clock
+HEADER = Struct("!Id")  # length of what follows, the sender's clock
 RECEIVED_BYTES = 1 << 16
-MOST_BYTES = 1 << 30  # of a frame; a larger length means that the bytes are not a frame
 MOST_WAITING_BYTES = 1 << 20  # if more is waiting to be sent, only frames that must arrive are added
 HANDSHAKE_S = 5.0
 DRIFT = 1e-4  # how fast clocks may drift apart, in seconds per second
@@ -50,18 +51,14 @@ USER_TIMEOUT_MS = 20_000
 
 START_S = 30.0  # until all machines have connected
 CONNECT_S = 2.0  # for one address, which may lead nowhere and never answer
-PART = Struct("!IIH")  # rank, offset in its slot, length of the bytes that follow
-BLOCK_BYTES = 128
+BLOCK_BYTES = 128  # of a slot: the parts that are sent if they have changed
 SLOT_BYTES = ctypes.sizeof(Slot)
 STATE_BYTES = Slot.host.offset  # of a slot: the part that waits read, without names, lines and calls
-TIMES = [
-    getattr(Slot, name).offset for name, *_ in Slot._fields_ if name.endswith(("_since_s", "sampled_s"))
-]  # on the writer's clock; 0 for never
-_TIME = Struct("=d")
+# On the writer's clock; 0 for never.
+TIMES = [name for name, *_ in Slot._fields_ if name.endswith(("_since_s", "sampled_s"))]
 TICK_S = 0.1  # between two samples of the slots
 STOP_S = 2.0
 DEATHS_S = 0.5  # between two checks of the processes
-FIRST_NUMBER = Struct("!q")
 STATES_S = 0.25  # between two STATES frames
 ANSWER_S = 3.0  # how long to wait for a machine's observations, or for it to publish a report
 MOST_FILES = 250  # limit of the system for one message to another process
@@ -70,14 +67,18 @@ POLL_S = 0.01
 
 
 class Kind(IntEnum):
-    """What a frame holds."""
+    """What a frame holds: this and a value, pickled."""
 
     SLOTS = 1  # relay to hub: changes in slots
     STATES = 2  # hub to relay: what the ranks of other machines are doing
     OBSERVE = 3  # hub to relay: tell me what your ranks are doing
-    OBSERVED = 4  # relay to hub: the answer
-    REPORT = 5  # hub to relay: publish this
+    OBSERVED = 4  # relay to hub: the answer, with the highest number of a call
+    REPORT = 5  # hub to relay: publish this, and count calls on from this number
     PUBLISHED = 6  # relay to hub: the answer
+
+
+# Parts of slots: the rank, the offset in its slot, and the bytes.
+Changes = list[tuple[int, int, bytes]]
 
 
 class Connection:
@@ -99,9 +100,10 @@ class Connection:
         """Return the socket's file descriptor, for `select`."""
         return self.socket.fileno()
 
-    def send(self, kind: Kind, payload: bytes = b"") -> None:
+    def send(self, kind: Kind, value: Any = None) -> None:
         """Send a frame, or keep it until the other end takes it. Raise OSError if the connection is lost."""
-        self.leaving += HEADER.pack(len(payload), kind, monotonic()) + payload
+        frame = pickle.dumps((kind, value))
+        self.leaving += HEADER.pack(len(frame), monotonic()) + frame
         self.flush()
 
     @property
@@ -115,7 +117,7 @@ class Connection:
             while self.leaving:
                 del self.leaving[: self.socket.send(self.leaving)]
 
-    def receive(self) -> Iterator[tuple[Kind, bytes]]:
+    def receive(self) -> Iterator[tuple[Kind, Any]]:
         """Yield the frames that have arrived. Raise OSError if the connection has ended."""
         has_ended = False
         with suppress(BlockingIOError):
@@ -124,16 +126,14 @@ class Connection:
                 self.arrived += part
                 has_ended = not part
         while len(self.arrived) >= HEADER.size:
-            length, kind, sent = HEADER.unpack_from(self.arrived)
-            if length > MOST_BYTES:
-                raise ConnectionError(f"a frame of {length} bytes")
+            length, sent = HEADER.unpack_from(self.arrived)
             end = HEADER.size + length
             if len(self.arrived) < end:
                 break
-            payload = bytes(self.arrived[HEADER.size : end])
+            frame = bytes(self.arrived[HEADER.size : end])
             del self.arrived[:end]
             self._compare_clocks(sent)
-            yield Kind(kind), payload
+            yield pickle.loads(frame)
         if has_ended:
             raise ConnectionError("the other end has closed the connection")
 
@@ -155,27 +155,26 @@ def shake_hands(sock: socket.socket, key: bytes, mine: int) -> int:
 
     Both ends do the same. Raise OSError if there is no proof. `mine`: the number of this machine.
     """
+
+    def receive(size: int) -> bytes:
+        received = b""
+        while len(received) < size:
+            if not (part := sock.recv(size - len(received))):
+                raise ConnectionError("the connection was refused")
+            received += part
+        return received
+
     sock.settimeout(HANDSHAKE_S)
     sent = secrets.token_bytes(NONCE_BYTES) + mine.to_bytes(4, "big")
     sock.sendall(sent)
-    received = _receive_exactly(sock, len(sent))
+    received = receive(len(sent))
     sock.sendall(hmac.digest(key, sent + received, "sha256"))
     proof = hmac.digest(key, received + sent, "sha256")
     theirs = int.from_bytes(received[NONCE_BYTES:], "big")
     # A program that returns what another connection of this machine has sent would have its number.
-    if not hmac.compare_digest(_receive_exactly(sock, len(proof)), proof) or theirs == mine:
+    if not hmac.compare_digest(receive(len(proof)), proof) or theirs == mine:
         raise ConnectionError("another program answered in place of the hub")
     return theirs
-
-
-def _receive_exactly(sock: socket.socket, size: int) -> bytes:
-    received = b""
-    while len(received) < size:
-        part = sock.recv(size - len(received))
-        if not part:
-            raise ConnectionError("the connection was refused")
-        received += part
-    return received
 
 
 class Listener:
@@ -183,11 +182,11 @@ class Listener:
 
     def __init__(self) -> None:
         self.key = secrets.token_bytes(KEY_BYTES)
-        dual = socket.has_dualstack_ipv6()
         try:
-            self.socket = _listen(dual)
-        except OSError:
-            self.socket = _listen(False)
+            family = socket.AF_INET6
+            self.socket = socket.create_server(("", 0), family=family, backlog=1024, dualstack_ipv6=True)
+        except (OSError, ValueError):  # without IPv6
+            self.socket = socket.create_server(("", 0), backlog=1024)
         self.port: int = self.socket.getsockname()[1]
         self.admitted: dict[int, Connection] = {}
         threading.Thread(target=self._admit_all, name="mpiwatch-hub-listener", daemon=True).start()
@@ -214,11 +213,6 @@ class Listener:
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)  # otherwise `accept` keeps waiting in its thread
         self.socket.close()
-
-
-def _listen(dual: bool) -> socket.socket:
-    family = socket.AF_INET6 if dual else socket.AF_INET
-    return socket.create_server(("", 0), family=family, backlog=1024, dualstack_ipv6=dual)
 
 
 def addresses() -> list[str]:
@@ -260,62 +254,34 @@ def find_hub(where: tuple[list[str], int, bytes], machine: int) -> tuple[Connect
     return None, "; ".join(faults)
 
 
-def states_of(recorder: FlightRecorder, ranks: Iterable[int], now_s: float) -> bytes:
-    """Return the states of ranks for another machine, which takes them to be up to date."""
-    parts = []
-    for rank in ranks:
-        state = Slot.from_buffer_copy(raw_slot(recorder, rank))
-        if not is_in_mpi_call(state, now_s):  # its watchdog may only not have sampled it lately
-            state.mpi_call_since_s = 0.0
-        parts.append(PART.pack(rank, 0, STATE_BYTES) + bytes(state)[:STATE_BYTES])
-    return b"".join(parts)
-
-
-def raw_slot(recorder: FlightRecorder, rank: int) -> bytes:
-    """Return a slot's bytes."""
-    start = recorder.slot_offset(rank)
-    return recorder.memory[start : start + SLOT_BYTES]
-
-
-def write_slot(recorder: FlightRecorder, rank: int, state: bytes) -> None:
-    """Write a slot, or the beginning of one."""
-    start = recorder.slot_offset(rank)
-    recorder.memory[start : start + len(state)] = state
-
-
-def with_times_moved(slot: bytearray, offset_s: float) -> bytes:
-    """Return a slot, or the beginning of one, with its times moved by `offset_s`."""
-    moved = bytearray(slot)
-    for at in TIMES:
-        if at < len(moved) and (time := _TIME.unpack_from(moved, at)[0]):
-            _TIME.pack_into(moved, at, time + offset_s)
-    return bytes(moved)
-
-
-def numbered(number: int, report: Report) -> bytes:
-    """Return what a frame holds of a report and the highest number of a call that its machines know."""
-    return FIRST_NUMBER.pack(number) + report.to_json()
-
-
-def read_numbered(payload: bytes) -> tuple[int, Report]:
-    """Return what `numbered` was given."""
-    (number,) = FIRST_NUMBER.unpack_from(payload)
-    return number, Report.from_json(payload[FIRST_NUMBER.size :])
+def with_times_moved(slot: bytes | bytearray, offset_s: float) -> Slot:
+    """Return a slot with its times moved by `offset_s`."""
+    moved = Slot.from_buffer_copy(slot)
+    for name in TIMES:
+        if time_s := getattr(moved, name):
+            setattr(moved, name, time_s + offset_s)
+    return moved
 
 
 class Server(threading.Thread):
     """Serves the connections to other machines until `stop`.
 
     `connections`: by the number of the machine at the other end. `reached`: the ranks that each one leads to.
+    `ranks`: those that this thread serves; the hub serves all.
     """
 
-    def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection], name: str) -> None:
-        super().__init__(name=f"mpiwatch-{name}", daemon=True)
+    def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection]) -> None:
+        super().__init__(name=f"mpiwatch-{type(self).__name__.lower()}", daemon=True)
         self.recorder, self.connections = recorder, connections
-        self.reached: dict[int, list[int]] = {}
-        self.ranks: list[int] = []  # that this thread serves
+        mine, machines = recorder.head.machine, [slot.machine for slot in recorder.slots]
+        self.ranks = [rank for rank, its in enumerate(machines) if not mine or its == mine]
+        self.reached = {
+            other: [rank for rank, its in enumerate(machines) if its != mine and (mine or its == other)]
+            for other in connections
+        }
         # The slots of other machines' ranks, with times on those machines' clocks.
-        self.raw = {rank: bytearray(raw_slot(recorder, rank)) for rank in range(recorder.size)}
+        self.raw = [bytearray(slot) for slot in recorder.slots]
+        self.sent = [b""] * recorder.size  # the slots, or what the other machines see of them, as last sent
         self.is_over = False
 
     def run(self) -> None:
@@ -339,7 +305,7 @@ class Server(threading.Thread):
         """Send what has changed since the last time."""
         raise NotImplementedError
 
-    def handle(self, machine: int, kind: Kind, payload: bytes) -> None:
+    def handle(self, machine: int, kind: Kind, value: Any) -> None:
         """Handle a frame."""
         raise NotImplementedError
 
@@ -363,17 +329,17 @@ class Server(threading.Thread):
             connection = self.connections[machine]
             try:
                 connection.flush()
-                for kind, payload in connection.receive():
+                for frame in connection.receive():
                     if machine in self.connections:
-                        self.handle(machine, kind, payload)
+                        self.handle(machine, *frame)
             except OSError:
                 self.lose(machine)
 
-    def send(self, machine: int, kind: Kind, payload: bytes = b"") -> None:
+    def send(self, machine: int, kind: Kind, value: Any = None) -> None:
         """Send a frame to a machine, unless it is lost; note if it is lost now."""
         try:
             if machine in self.connections:
-                self.connections[machine].send(kind, payload)
+                self.connections[machine].send(kind, value)
         except OSError:
             self.lose(machine)
 
@@ -385,30 +351,19 @@ class Server(threading.Thread):
             if slot.cell_state != CellState.EXITED and not slot.has_died:
                 slot.has_died = Death.UNREACHABLE
 
-    def write(self, machine: int, parts: bytes) -> None:
-        """Write changed parts of a machine's slots to this machine's recorder, with times on our clock."""
-        at, touched = 0, set()
-        while at < len(parts):
-            rank, start, length = PART.unpack_from(parts, at)
-            at += PART.size
-            self.raw[rank][start : start + length] = parts[at : at + length]
-            at += length
-            touched.add(rank)
-        for rank in touched:
+    def write(self, machine: int, changes: Changes) -> None:
+        """Write changes in a machine's slots to this machine's recorder, with times on our clock."""
+        for rank, start, part in changes:
+            self.raw[rank][start : start + len(part)] = part
+        for rank in {rank for rank, _, _ in changes}:
             moved = with_times_moved(self.raw[rank], self.connections[machine].offset_s)
-            write_slot(self.recorder, rank, moved)
+            ctypes.memmove(ctypes.byref(self.recorder.slots[rank]), ctypes.byref(moved), SLOT_BYTES)
 
 
 class Relay(Server):
     """Sends the hub the slots of this machine's ranks, and publishes the hub's reports."""
 
-    def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection]) -> None:
-        super().__init__(recorder, connections, "relay")
-        machine = recorder.head.machine
-        self.ranks = [rank for rank, slot in enumerate(recorder.slots) if slot.machine == machine]
-        self.reached = {0: sorted(set(range(recorder.size)) - set(self.ranks))}
-        self.sent = {rank: bytes(SLOT_BYTES) for rank in self.ranks}
-        self.next_check_s = 0.0
+    next_check_s = 0.0
 
     def run(self) -> None:
         super().run()
@@ -427,37 +382,32 @@ class Relay(Server):
             self.send_last()
 
     def send_last(self) -> None:
-        if parts := self.changes():
-            self.send(0, Kind.SLOTS, parts)
+        changes = Changes()
+        for rank in self.ranks:
+            now, before = bytes(self.recorder.slots[rank]), self.sent[rank]
+            for start in range(0, SLOT_BYTES, BLOCK_BYTES) if now != before else ():
+                end = start + BLOCK_BYTES
+                if now[start:end] != before[start:end]:
+                    changes.append((rank, start, now[start:end]))
+            self.sent[rank] = now
+        if changes:
+            self.send(0, Kind.SLOTS, changes)
 
-    def handle(self, machine: int, kind: Kind, payload: bytes) -> None:
+    def handle(self, machine: int, kind: Kind, value: Any) -> None:
         if kind is Kind.STATES:
-            self.write(machine, payload)
+            self.write(machine, value)
             for rank in self.reached[machine]:
                 self.recorder.slots[rank].sampled_s = monotonic()
         elif kind is Kind.OBSERVE:
             self.send_last()
             with self.recorder.locked():
-                states = tuple(observe(self.recorder, rank) for rank in self.ranks)
+                states = [observe(self.recorder, rank) for rank in self.ranks]
                 number = self.recorder.highest_number()
-            self.send(0, Kind.OBSERVED, numbered(number, Report(Reason.STOPPED, 0.0, states)))
+            self.send(0, Kind.OBSERVED, (number, states))
         elif kind is Kind.REPORT:
-            number, report = read_numbered(payload)
             with self.recorder.locked():
-                self.recorder.publish(report, number)
+                self.recorder.publish(*value)
             self.send(0, Kind.PUBLISHED)
-
-    def changes(self) -> bytes:
-        """Return the parts of this machine's slots that have changed since the last call."""
-        parts = []
-        for rank, before in self.sent.items():
-            now = raw_slot(self.recorder, rank)
-            for start in range(0, SLOT_BYTES, BLOCK_BYTES) if now != before else ():
-                block = now[start : start + BLOCK_BYTES]
-                if block != before[start : start + BLOCK_BYTES]:
-                    parts.append(PART.pack(rank, start, len(block)) + block)
-            self.sent[rank] = now
-        return b"".join(parts)
 
     def note_deaths(self) -> None:
         """Note which ranks of this machine have died, which only this machine can see."""
@@ -471,14 +421,8 @@ class Hub(Server):
     """Gathers the slots of all machines' ranks, makes the reports, and lets the relays publish them."""
 
     def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection]) -> None:
-        super().__init__(recorder, connections, "hub")
-        self.ranks = list(range(recorder.size))
-        self.reached = {
-            machine: [rank for rank, slot in enumerate(recorder.slots) if slot.machine == machine]
-            for machine in connections
-        }
-        self.answers: dict[int, bytes] = {}  # by machine
-        self.told: dict[int, tuple[float, ...]] = {}  # by rank
+        super().__init__(recorder, connections)
+        self.answers: dict[int, Any] = {}  # by machine
         self.suspicion = Suspicion(recorder)
         self.deadline_s: Callable[[], float] = lambda: math.inf  # before a deadlock is reported
         self.tell_at = 0.0
@@ -492,25 +436,28 @@ class Hub(Server):
         if (request := self.next_request()) is not None:
             self.report(request)
 
-    def handle(self, machine: int, kind: Kind, payload: bytes) -> None:
+    def handle(self, machine: int, kind: Kind, value: Any) -> None:
         if kind is Kind.SLOTS:
-            self.write(machine, payload)
+            self.write(machine, value)
         else:
-            self.answers[machine] = payload
+            self.answers[machine] = value
 
     def send_last(self) -> None:
         """Send each machine what has changed in the states of other machines' ranks."""
-        now, changed = monotonic(), []
+        now, changes = monotonic(), Changes()
         for rank, slot in enumerate(self.recorder.slots):
-            of_cell = slot.cell_state, slot.cells_started, slot.has_died, slot.has_exited
-            of_waits = slot.waiting_in, slot.message_number, slot.waiting_since_s, is_in_mpi_call(slot, now)
-            if self.told.get(rank) != (*of_cell, *of_waits):
-                self.told[rank] = *of_cell, *of_waits
-                changed.append(rank)
+            state = Slot.from_buffer_copy(slot)
+            if not is_in_mpi_call(state, now):  # its watchdog may only not have sampled it lately
+                state.mpi_call_since_s = 0.0
+            state.sampled_s = 0.0  # the other machines take what they get to be up to date
+            content = bytes(state)[:STATE_BYTES]
+            if self.sent[rank] != content:
+                self.sent[rank] = content
+                changes.append((rank, 0, content))
         for machine, connection in tuple(self.connections.items()):
             if not connection.is_behind:
-                others = [rank for rank in changed if rank not in self.reached[machine]]
-                self.send(machine, Kind.STATES, states_of(self.recorder, others, now))
+                others = [change for change in changes if change[0] not in self.reached[machine]]
+                self.send(machine, Kind.STATES, others)
 
     def next_request(self) -> ReportRequest | None:
         """Return a report that a rank wants."""
@@ -522,11 +469,11 @@ class Hub(Server):
         """Publish a report on all other machines, then on this one."""
         recorder = self.recorder
         with recorder.locked():
-            observed = [read_numbered(answer) for answer in self.ask(Kind.OBSERVE).values()]
-            others = {state.rank: state for _, report in observed for state in report.ranks}
+            observed = self.ask(Kind.OBSERVE).values()
+            others = {state.rank: state for _, states in observed for state in states}
             made = take_snapshot(recorder, *request._replace(why=self.reason(request)), observed=others)
             number = max([recorder.highest_number(), *(number for number, _ in observed)])
-            self.ask(Kind.REPORT, numbered(number, made))
+            self.ask(Kind.REPORT, (made, number))
             recorder.publish(made, number)
         self.tell_at = 0.0
 
@@ -538,11 +485,11 @@ class Hub(Server):
         )
         return Reason.CIRCLE if request.why is Reason.TIMED_OUT and in_circle else request.why
 
-    def ask(self, kind: Kind, payload: bytes = b"") -> dict[int, bytes]:
+    def ask(self, kind: Kind, value: Any = None) -> dict[int, Any]:
         """Send a frame to all machines; return the answers that arrive in time."""
         self.answers.clear()
         for machine in tuple(self.connections):
-            self.send(machine, kind, payload)
+            self.send(machine, kind, value)
         deadline = monotonic() + ANSWER_S
         while set(self.connections) - set(self.answers) and monotonic() < deadline:
             self.exchange(TICK_S)
@@ -559,20 +506,18 @@ def serve_here(server: Server, progress: Callable[[], object]) -> None:
 
     `progress` lets MPI move messages.
     """
-    atexit.register(_stay, server, progress)
-    server.start()
-
-
-def _stay(server: Server, progress: Callable[[], object]) -> None:
-    recorder = server.recorder
 
     def is_needed(rank: int) -> bool:
-        return recorder.slots[rank].cell_state != CellState.EXITED and recorder.is_alive(rank)
+        return server.recorder.slots[rank].cell_state != CellState.EXITED and server.recorder.is_alive(rank)
 
-    while server.is_alive() and any(map(is_needed, server.ranks)):
-        progress()
-        sleep(POLL_S)
-    server.stop()
+    def stay() -> None:
+        while server.is_alive() and any(map(is_needed, server.ranks)):
+            progress()
+            sleep(POLL_S)
+        server.stop()
+
+    atexit.register(stay)
+    server.start()
 
 
 def hand_over(rank: int, recorder: FlightRecorder, server: Server | None, to: socket.socket) -> None:

@@ -35,7 +35,6 @@ import os
 import select
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -175,7 +174,6 @@ NAMES = (
 IN_CREATE = 0x100  # from <sys/inotify.h>
 LOOK_S = 0.2
 SWEEP = "--sweep"  # PID …: the program that sweeps when these processes have ended
-Inode = tuple[int, int]  # the device and the number of a file on it
 
 
 def remove(paths: list[str]) -> None:
@@ -195,39 +193,31 @@ def is_own(path: str) -> bool:
         return False
 
 
-def files_of_mpi(folders: Iterable[str] = SHARED) -> dict[str, Inode]:
-    """Return this user's files that are named as MPI names segments and files of mpiexec, by path."""
-    found = {}
-    for folder in folders:
+def files_of_mpi(folders: Iterable[str] = SHARED) -> set[str]:
+    """Return this user's files that are named as MPI names segments and files of mpiexec."""
+    found = set()
+    for folder in map(os.path.realpath, folders):  # as the system shows files in use
         with contextlib.suppress(OSError):
-            for path in (f"{folder}/{name}" for name in os.listdir(folder) if name.startswith(NAMES)):
-                with contextlib.suppress(OSError):
-                    status = os.lstat(path)
-                    if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
-                        found[path] = (status.st_dev, status.st_ino)
-    return found
+            found |= {f"{folder}/{name}" for name in os.listdir(folder) if name.startswith(NAMES)}
+    return {path for path in found if is_own(path)}
 
 
-def in_use(files: Set[Inode], processes: Iterable[int]) -> set[Inode]:
+def in_use(files: Set[str], processes: Iterable[int]) -> set[str]:
     """Return which of these files processes have open or mapped. Linux only."""
     # Each new file on a busy machine makes each supervisor look: search the text, and parse no line of it.
-    shown = {
-        (device, inode): f" {os.major(device):02x}:{os.minor(device):02x} {inode} ".encode()
-        for device, inode in files
-    }
-    used: set[Inode] = set()
+    lines = {f" {path}\n".encode(): path for path in files}
+    used: set[str] = set()
     for pid in processes:
-        if len(used) == len(shown):
+        if len(used) == len(files):
             break
         # Open files first: a segment is open until it is mapped.
         with contextlib.suppress(OSError):
             for file in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
-                    status = os.stat(f"/proc/{pid}/fd/{file}")
-                    used |= {(status.st_dev, status.st_ino)} & files
+                    used |= {os.readlink(f"/proc/{pid}/fd/{file}")} & files
         with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
             content = maps.read()
-            used |= {each for each, text in shown.items() if text in content}
+            used |= {path for line, path in lines.items() if line in content}
     return used
 
 
@@ -240,26 +230,27 @@ class JobFiles:
 
     def __init__(self, *, has_begun: bool = False) -> None:
         self.created = _creations(SHM) if LINUX else None
-        self.decided = set() if has_begun else set(files_of_mpi().items())  # with paths: inodes are reused
-        self.used: dict[str, Inode] = {}
+        self.decided = set() if has_begun else files_of_mpi()
+        self.used: set[str] = set()
 
     def look(self, processes: Callable[[], Iterable[int]]) -> None:
         """Note which of the files that have appeared since the last call `processes` have open or mapped."""
         if self.created is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self.created, 1 << 16)
-        new = dict(files_of_mpi().items() - self.decided)
+        new = files_of_mpi() - self.decided
         if new and LINUX:
-            used = in_use(set(new.values()), processes())
-            self.used |= {path: inode for path, inode in new.items() if inode in used}
-            self.decided |= new.items()
+            self.used |= in_use(new, processes())
+            self.decided |= new
 
     def left(self) -> list[str]:
         """Return the job's files that still exist and that no process uses."""
-        found = files_of_mpi() if self.used else {}
-        left = {path: inode for path, inode in self.used.items() if found.get(path) == inode}
-        used = in_use(set(left.values()), parents()) if left else set()
-        return [path for path, inode in left.items() if inode not in used]
+        return _unused(self.used & files_of_mpi()) if self.used else []
+
+
+def _unused(files: set[str]) -> list[str]:
+    # Read after the list is made: a segment created since then is open in the process that created it.
+    return sorted(files - in_use(files, parents())) if files else []
 
 
 def _creations(folder: str) -> int | None:
@@ -274,10 +265,7 @@ def _creations(folder: str) -> int | None:
 
 def forgotten_segments(folder: str = SHM) -> list[str]:
     """Return this user's MPI shared-memory segments that no process uses, whichever job made them."""
-    found = files_of_mpi([folder])
-    # Read after the list is made: a segment created since then is open in the process that created it.
-    used = in_use(set(found.values()), parents()) if found else set()
-    return [path for path, inode in found.items() if inode not in used]
+    return _unused(files_of_mpi([folder]))
 
 
 def forgotten_flight_recorders() -> list[str]:
@@ -405,7 +393,7 @@ def end_tree(command: subprocess.Popen[bytes], known: set[int], files: JobFiles,
         reap_orphans(command.pid)
 
 
-def _child_ends() -> int:
+def child_ends() -> int:
     """Return a file that becomes readable when a child of this process ends, or when it gets a signal."""
     readable, wake = os.pipe()
     for file in readable, wake:
@@ -421,35 +409,23 @@ def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: JobFiles)
     Return the command's descendants as last seen; an empty set where the kernel keeps track of them.
     """
     known: set[int] = set()
-
-    def using() -> set[int]:
-        return own_descendants() | {pid}  # a notebook's kernel may load MPI, too
-
-    if LINUX and hasattr(os, "pidfd_open"):
-        poll = select.poll()
-        try:
-            for watched in (pid, command.pid):
-                poll.register(os.pidfd_open(watched), select.POLLIN)
-        except ProcessLookupError:
-            return known  # the watched process has ended already
-        except OSError:
-            pass  # a kernel before 5.3, or a sandbox: poll as elsewhere
-        else:
-            child_ends, wait_s = _child_ends(), POLL_S
-            poll.register(child_ends, select.POLLIN)
-            if files.created is not None:
-                poll.register(files.created, select.POLLIN)
-                wait_s = QUIET_S
-            while not {file for file, _ in poll.poll(1000 * wait_s)} - {child_ends, files.created}:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(child_ends, 1 << 16)
-                files.look(using)
-                reap_orphans(command.pid)
-            return known
+    woken, wait_s = child_ends(), POLL_S
+    poll = select.poll()
+    poll.register(woken, select.POLLIN)
+    # Elsewhere, with a kernel before 5.3 or in a sandbox, only a look shows that the process has ended.
+    with contextlib.suppress(AttributeError, OSError):
+        poll.register(os.pidfd_open(pid), select.POLLIN)
+        if files.created is not None:
+            poll.register(files.created, select.POLLIN)
+            wait_s = QUIET_S
     while command.poll() is None and alive(pid):
-        known = own_descendants() or known
-        files.look(using)
-        time.sleep(POLL_S)
+        if not LINUX:
+            known = own_descendants() or known
+        files.look(lambda: own_descendants() | {pid})  # a notebook's kernel may load MPI, too
+        poll.poll(1000 * wait_s)
+        with contextlib.suppress(BlockingIOError):
+            os.read(woken, 1 << 16)
+        reap_orphans(command.pid)
     return known
 
 

@@ -36,7 +36,13 @@ from typing import Any, BinaryIO, NoReturn
 from mpiwatch import HANG_EXIT_CODE, STRICT_EXIT_CODE
 from mpiwatch.launch import Options, findings_file, first_on_its_node, refuse_world_of_one
 from mpiwatch.machines import MOST_FILES, Hub, Server, hand_over, serve_here, take_over
-from mpiwatch.processes import die_with_parent, die_with_proxy, sweep_after_this_job, wait_until_read
+from mpiwatch.processes import (
+    child_ends,
+    die_with_parent,
+    die_with_proxy,
+    sweep_after_this_job,
+    wait_until_read,
+)
 from mpiwatch.recorder import ERROR_BYTES, PLACE_BYTES, CellState, Death, FlightRecorder, ReportRequest, fit
 from mpiwatch.report import Reason, Report, render
 from mpiwatch.snapshot import describe, frames_in, own_folders, publish, student_line
@@ -435,11 +441,7 @@ class Parent:
 
     def run(self) -> NoReturn:
         """Wait until the child ends or there is a report; exit with the job's code."""
-        woken, wake = os.pipe()
-        for file in woken, wake:
-            os.set_blocking(file, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+        woken = child_ends()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for signum in FORWARDED:
             signal.signal(signum, self._forward)

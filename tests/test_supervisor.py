@@ -118,21 +118,6 @@ def test_files_of_other_programs_survive_a_job_although_they_are_named_like_mpis
 
 
 @pytest.mark.skipif(not LINUX, reason="elsewhere, no directory lists the segments")
-def test_a_new_file_that_got_the_inode_of_a_removed_one_is_the_jobs() -> None:
-    """A file system gives the number of a removed file to the next one that is made."""
-    before, after = (Path("/tmp", f"hydra_hwloc_xmlfile_{os.getpid()}{when}") for when in ("before", "after"))
-    try:
-        before.touch()
-        files = processes.JobFiles()
-        before.rename(after)
-        with after.open():
-            files.look(lambda: [os.getpid()])
-        assert files.left() == [str(after)]
-    finally:
-        processes.remove([str(before), str(after)])
-
-
-@pytest.mark.skipif(not LINUX, reason="elsewhere, no directory lists the segments")
 def test_ranks_that_are_killed_as_soon_as_mpi_has_begun_leave_no_segment() -> None:
     """A rank that has ended does not tell which segments it had mapped.
 
@@ -176,11 +161,7 @@ def test_a_killed_starter_that_has_loaded_mpi_leaves_no_segment() -> None:
         )
         # A segment made milliseconds ago may be newer than the supervisor's last look, which then follows.
         wait_until(lambda: supervisor.status() == psutil.STATUS_SLEEPING, "the supervisor has looked")
-        made = [
-            path
-            for path, inode in processes.files_of_mpi().items()
-            if processes.in_use({inode}, [starter.pid])
-        ]
+        made = processes.in_use(processes.files_of_mpi(), [starter.pid])
     finally:
         starter.kill()
         starter.communicate()

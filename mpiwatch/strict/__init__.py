@@ -20,58 +20,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from time import sleep
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from mpiwatch import communicators, messages, wrapper
 from mpiwatch.communicators import RawWin, WatchedComm, check_access
-from mpiwatch.messages import STARTED_BY, polled
 from mpiwatch.recorder import CellState
 from mpiwatch.report import UNKNOWN, CallRecord
 from mpiwatch.strict import calls, findings
-from mpiwatch.strict.calls import (
-    BothOperation,
-    CollectiveOperation,
-    Exchange,
-    Operation,
-    ReceiveOperation,
-    SendOperation,
-    StrictPrequest,
-    StrictRequest,
-    clock,
-    lock,
-)
-from mpiwatch.strict.findings import (
-    Category,
-    Finding,
-    Parts,
-    Region,
-    Signature,
-    StrictError,
-    add,
-    check_dtype,
-    forget,
-    free_types,
-    here,
-    of_each,
-    of_message,
-    overlap,
-    parts_of,
-    track,
-    with_own_types,
-)
-from mpiwatch.wrapper import (
-    TO_ROOT,
-    LikeMpi4py,
-    add_methods,
-    check_message,
-    is_in_place,
-    like,
-    parse,
-    plain_name,
-)
+from mpiwatch.strict.calls import Exchange, Operation, StrictPrequest, StrictRequest, clock
+from mpiwatch.strict.findings import Category, Finding, Parts, Region, Signature, StrictError, add, here
+from mpiwatch.wrapper import TO_ROOT, LikeMpi4py, add_methods, is_in_place, like, plain_name
 
 FROM_ROOT = ("bcast", *wrapper.FROM_ROOT)
 REDUCING = "reduce", "allreduce", "scan", "exscan"
@@ -115,11 +76,11 @@ class StrictComm(WatchedComm):
         super()._derived(new, is_ready)
         if is_ready:
             new.begin()
-        track(new, "communicator")
+        findings.track(new, "communicator")
 
     def _end(self, name: str) -> None:
         super()._end(name)
-        forget(self)
+        findings.forget(self)
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None
@@ -150,9 +111,9 @@ class StrictComm(WatchedComm):
         self._check(peer, tag, receives)
         if self._exchange is None or peer == MPI.PROC_NULL:
             plain = name.removesuffix("_init")
-            plain = STARTED_BY.get(plain, plain)
+            plain = messages.STARTED_BY.get(plain, plain)
             return Operation(name, here(), getattr(MPI.Intracomm, plain)(self, buf, peer, tag))
-        kind = ReceiveOperation if receives else SendOperation
+        kind = calls.ReceiveOperation if receives else calls.SendOperation
         return kind(self._exchange, name, buf, peer, tag, here())
 
     def _receive_object(self, name: str, source: int, tag: int, status: Any, sends_too: bool = False) -> Any:
@@ -167,7 +128,7 @@ class StrictComm(WatchedComm):
         self._check(source, tag, receives=True)
         if exchange is None or source == MPI.PROC_NULL:
             return super()._probe(name, source, tag, status)
-        with lock:
+        with calls.lock:
             exchange.progress()
             header = exchange.find(source, tag)
             if header is not None and status is not None:
@@ -188,8 +149,8 @@ class StrictComm(WatchedComm):
     ) -> Any:
         receive = self._operation("Irecv", recvbuf, source, recvtag)
         send = self._operation("Isend", sendbuf, dest, sendtag)
-        call = BothOperation(send, receive, f"{name} to rank {dest} and from rank {source}")
-        return polled(StrictRequest(None, call), name, self, source, recvtag, sys._getframe(2))
+        call = calls.BothOperation(send, receive, f"{name} to rank {dest} and from rank {source}")
+        return messages.polled(StrictRequest(None, call), name, self, source, recvtag, sys._getframe(2))
 
     def _announce(self, name: str, sendbuf: Any, recvbuf: Any, root: int) -> None:
         """Note what this rank sends and expects; other collectives are compared on all communicators."""
@@ -201,9 +162,9 @@ class StrictComm(WatchedComm):
             if is_in_place(buffer) or (has_counts and not is_root):
                 amounts.append({})
             elif has_counts:
-                amounts.append(of_each(buffer, self.size))
+                amounts.append(findings.of_each(buffer, self.size))
             else:
-                amounts.append(dict.fromkeys(peers, of_message(buffer)))
+                amounts.append(dict.fromkeys(peers, findings.of_message(buffer)))
         self._exchange.amounts = amounts[0], amounts[1]
 
     def _start_collective(self, name: str, given: dict[str, Any]) -> MPI.Request:
@@ -221,7 +182,7 @@ class StrictComm(WatchedComm):
                 Region(name, here(), buffer, is_written)
                 for buffer, is_written in _buffers(plain, given, self.rank == given.get("root", 0))
             ]
-            return CollectiveOperation(self._exchange, _described(name, plain, given), request, regions)
+            return calls.CollectiveOperation(self._exchange, _described(name, plain, given), request, regions)
 
         if name.endswith("_init"):
             return StrictPrequest(None, begin, name, here())
@@ -273,7 +234,7 @@ def _described(name: str, plain: str, given: dict[str, Any]) -> CallRecord:
     """Return what the ranks compare of a non-blocking collective."""
     root = given.get("root", 0) if plain in (*FROM_ROOT, *TO_ROOT) else None
     compared = given.get(COMPARED.get(plain, ""))
-    signature = None if is_in_place(compared) else of_message(compared)
+    signature = None if is_in_place(compared) else findings.of_message(compared)
     count, dtype = (None, None) if signature is None else (signature.elements, signature.dtype or None)
     reduction = wrapper.REDUCTIONS.get(id(given["op"])) if plain.startswith(REDUCING) else None
     return CallRecord(0, 0, name, root, count, dtype, reduction, here(), 0)
@@ -307,7 +268,7 @@ class Access:
         writes = self.operation in WRITES or other.operation in WRITES
         both_atomic = self.operation in ATOMIC and other.operation in ATOMIC
         may_conflict = self.target == other.target and writes and not both_atomic
-        return may_conflict and overlap(self.parts, other.parts) and self._may_be_at_once(other)
+        return may_conflict and findings.overlap(self.parts, other.parts) and self._may_be_at_once(other)
 
     def _may_be_at_once(self, other: Access) -> bool:
         if self.epoch == other.epoch == "fence":
@@ -338,13 +299,15 @@ def report_conflicts(accesses: Sequence[Access]) -> None:
             add(Category.GLOBAL_CONCURRENCY, text, one.place)
 
 
-class Pending(NamedTuple):
+@dataclass(eq=False)
+class UnderWay:
     """An access whose epoch has not ended: the origin's memory, and the call that issues it."""
 
     access: Access
     region: Region
     issue: Callable[[], None]
     types: list[MPI.Datatype]  # freed when the access has been issued
+    is_issued: bool = False
 
 
 class StrictWin(RawWin, metaclass=LikeMpi4py):
@@ -373,13 +336,12 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         mine = disp_unit, 0 if held is None else held.nbytes
         self.units, self.sizes = zip(*self.exchange.shadow.allgather(mine), strict=True)  # in bytes, by rank
         _open.append(self)
-        self.pending: list[Pending] = []  # not issued
-        self.issued: list[Pending] = []  # their epoch has not ended
+        self.under_way: list[UnderWay] = []
         self.accesses: list[Access] = []
         self.locks: dict[int, tuple[str, str]] = {}  # kind, line; by rank, or -1 for all
         self.in_fence = self.in_start = False
         self.seen = b""
-        return track(self, "window")
+        return findings.track(self, "window")
 
     def _memory(self) -> bytes:
         memory = self.tomemory()
@@ -390,7 +352,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
             return
         if MPI.OP_NULL in op:
             raise MPI.Exception(MPI.ERR_OP)
-        check_message(self.comm, name, origin, target)
+        wrapper.check_message(self.comm, name, origin, target)
         if not 0 <= target < self.comm.size:
             raise MPI.Exception(MPI.ERR_RANK)
         lock = self.locks.get(target) or self.locks.get(-1)
@@ -402,9 +364,9 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         access = Access(name, target, parts, here(), self.comm.rank, epoch, began)
         self.accesses.append(access)
         region = Region(name, access.place, origin, is_written=name == "Get")
-        spec, types = with_own_types(spec)
+        spec, types = findings.with_own_types(spec)
         issue = functools.partial(getattr(RawWin, name), self, region.message, target, spec, *op)
-        self.pending.append(Pending(access, region, issue, types))
+        self.under_way.append(UnderWay(access, region, issue, types))
 
     def _checked_parts(self, name: str, origin: Any, target: int, spec: Any) -> Parts:
         """Return the bytes of the target's window that an access touches; an error if it has fewer."""
@@ -420,40 +382,32 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
     def _parts(self, origin: Any, target: int, spec: Any) -> Parts:
         place, *counted = spec if isinstance(spec, (list, tuple)) else (spec or 0,)
         first = place * self.units[target]
-        if counted and isinstance(counted[0], int):
-            count = counted[0]
-            datatype = (
-                counted[1] if len(counted) > 1 else parse(origin).datatype if origin is not None else None
-            )
-            if isinstance(datatype, str):
-                datatype = MPI.Datatype.fromcode(datatype)
-            if datatype is not None:
-                return parts_of(datatype, count, first)
-            return ((first, first + count * parse(origin).buffer.itemsize),)
-        held = of_message(origin).nbytes if origin is not None else self.units[target]
-        return ((first, first + held),)
+        if not counted or not isinstance(counted[0], int):
+            held = self.units[target] if origin is None else findings.of_message(origin).nbytes
+            return ((first, first + held),)
+        count, given = counted[0], wrapper.parse(origin)
+        datatype = counted[1] if len(counted) > 1 else given.datatype
+        if isinstance(datatype, str):
+            datatype = MPI.Datatype.fromcode(datatype)
+        if datatype is None:
+            return ((first, first + count * given.buffer.itemsize),)
+        return findings.parts_of(datatype, count, first)
 
     def _issue(self, target: int = -1) -> None:
         """Issue the accesses to a rank, or to all ranks."""
-        now = [each for each in self.pending if target in (-1, each.access.target)]
-        self.pending = [each for each in self.pending if each not in now]
-        for each in now:
-            each.region.check()
-            each.issue()
-            free_types(each.types)
-        self.issued += now
+        for each in self.under_way:
+            if target in (-1, each.access.target) and not each.is_issued:
+                each.is_issued = True
+                each.region.check()
+                each.issue()
+                findings.free_types(each.types)
 
     def _release(self, target: int = -1) -> None:
         """End the use of the origins' memory by accesses to a rank, or to all ranks."""
-        for each in self.issued:
+        for each in self.under_way:
             if target in (-1, each.access.target):
                 each.region.end(check=False)
-        self.issued = [each for each in self.issued if target not in (-1, each.access.target)]
-
-    def _flush(self, name: str, rank: int = -1) -> None:
-        self._issue(rank)
-        getattr(RawWin, name)(self, *(() if name.endswith("all") else (rank,)))
-        self._completed(rank, only_here="local" in name)
+        self.under_way = [each for each in self.under_way if target not in (-1, each.access.target)]
 
     def _access_at_once(self, name: str, given: dict[str, Any]) -> Any:
         """Make an access whose result is available before the epoch ends."""
@@ -488,38 +442,24 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         everyone = self.exchange.shadow.allgather(mine)
         report_conflicts([each for theirs in everyone for each in theirs if each.target == self.comm.rank])
 
-    def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
-        super().Lock(rank, lock_type, assertion)
-        self.locks[rank] = "exclusive" if lock_type == MPI.LOCK_EXCLUSIVE else "shared", here()
+    def _lock(self, name: str, given: dict[str, Any]) -> None:
+        getattr(RawWin, name)(self, **given)
+        kind = "exclusive" if given.get("lock_type") == MPI.LOCK_EXCLUSIVE else "shared"
+        self.locks[given.get("rank", -1)] = kind, here()
 
-    def Lock_all(self, assertion: int = 0) -> None:
-        super().Lock_all(assertion)
-        self.locks[-1] = "shared", here()
-
-    def Unlock(self, rank: int) -> None:
+    def _complete(self, name: str, rank: int = -1) -> None:
+        """Do a Flush or Unlock: accesses to a rank or to all (-1) complete, perhaps only at their origin."""
         self._issue(rank)
-        super().Unlock(rank)
-        self._completed(rank)
-        self.locks.pop(rank, None)
-
-    def Unlock_all(self) -> None:
-        self._issue()
-        super().Unlock_all()
-        self._completed(-1)
-        self.locks.pop(-1, None)
-
-    def _completed(self, rank: int, only_here: bool = False) -> None:
-        """Note that accesses to a rank, or to all (-1), have completed; `only_here`: at their origin."""
+        getattr(RawWin, name)(self, *(() if name.endswith("all") else (rank,)))
         self._release(rank)
         ended = clock.tick()
         for access in self.accesses:
-            if (
-                access.epoch in ("exclusive", "shared")
-                and not access.ended
-                and rank in (-1, access.target)
-                and (access.operation == "Get" or not only_here)
-            ):
+            is_complete = access.operation == "Get" or "local" not in name
+            is_of_lock = access.epoch in ("exclusive", "shared") and not access.ended
+            if is_of_lock and is_complete and rank in (-1, access.target):
                 access.ended = ended
+        if name.startswith("Unlock"):
+            self.locks.pop(rank, None)
 
     def Start(self, group: MPI.Group, assertion: int = 0) -> None:
         super().Start(group, assertion)
@@ -535,17 +475,14 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
     def Free(self) -> None:
         _join(self.comm, "Free")
         self._end_locks()
-        if self.pending:
-            last = self.pending[-1].access
+        if pending := [each.access for each in self.under_way if not each.is_issued]:
+            last = pending[-1]
             text = f"the window was freed before the epoch of its last {last.operation} ended"
             add(Category.EPOCH_LIFECYCLE, text, last.place)
         self._compare([each for each in self.accesses if each.epoch != "fence"])
-        for each in self.pending:
-            each.region.end(check=False)
         self._release()
-        self.pending = []
         _open[:] = [each for each in _open if each is not self]
-        forget(self)
+        findings.forget(self)
         super().Free()
 
     def _end_locks(self) -> None:
@@ -582,7 +519,9 @@ _free_mem = MPI.Free_mem
 
 add_methods(StrictWin, ("Create", "Allocate", "Allocate_shared"), "_make", RawWin, by_name=True)
 add_methods(StrictWin, ("Put", "Get", "Accumulate"), "_access", RawWin)
-add_methods(StrictWin, ("Flush", "Flush_all", "Flush_local", "Flush_local_all"), "_flush", RawWin)
+add_methods(StrictWin, ("Lock", "Lock_all"), "_lock", RawWin, by_name=True)
+_FLUSHES = "Flush", "Flush_all", "Flush_local", "Flush_local_all"
+add_methods(StrictWin, (*_FLUSHES, "Unlock", "Unlock_all"), "_complete", RawWin)
 _AT_ONCE = "Rput", "Rget", "Raccumulate", "Get_accumulate", "Fetch_and_op", "Compare_and_swap"
 add_methods(StrictWin, _AT_ONCE, "_access_at_once", RawWin, by_name=True)
 like(StrictWin, RawWin)
@@ -610,7 +549,7 @@ def begin(world: WatchedComm) -> StrictComm:
     messages.replace_requests(calls.StrictRequest, calls.StrictPrequest)
     messages.on_request = calls.add_request
     findings.replace_classes()
-    wrapper.on_list = check_dtype
+    wrapper.on_list = findings.check_dtype
     MPI.Free_mem = free_mem
     setattr(MPI, "Win", StrictWin)  # noqa: B010  (mpi4py's stubs declare it final)
     return _world

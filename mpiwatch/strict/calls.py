@@ -19,29 +19,12 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch.messages import (
-    PolledRequest,
-    RawPrequest,
-    RawRequest,
-    collectives,
-    poll_in_python,
-    receives,
-    sends,
-    track_started,
-)
+from mpiwatch import messages
+from mpiwatch.messages import PolledRequest, RawPrequest, RawRequest
 from mpiwatch.report import CallRecord, call_details
 from mpiwatch.snapshot import mismatch
-from mpiwatch.strict.findings import (
-    Category,
-    Region,
-    Signature,
-    StrictError,
-    add,
-    is_own_call,
-    misfit,
-    of_message,
-    of_object,
-)
+from mpiwatch.strict import findings
+from mpiwatch.strict.findings import Category, Region, Signature, StrictError, add, of_message
 from mpiwatch.wrapper import like
 
 HEADER_TAG = 0
@@ -301,7 +284,7 @@ class SendOperation(Operation):
     ) -> None:
         is_object = operation[0].islower()
         self.data = MPI.pickle.dumps(message) if is_object else message  # kept until it is sent
-        signature = of_object(self.data) if is_object else of_message(message)
+        signature = findings.of_object(self.data) if is_object else of_message(message)
         # Not Irsend either: the message itself is received after the receive was posted.
         mode = "Ibsend" if "bsend" in operation.lower() else "Issend"
         with lock:
@@ -370,7 +353,7 @@ class ReceiveOperation(Operation):
                 return
             for region in self.regions:
                 region.check()
-            if wrong := misfit(header.signature, self.signature):
+            if wrong := findings.misfit(header.signature, self.signature):
                 self.release(check=False)
                 scratch = bytearray(header.signature.nbytes)
                 self.exchange.shadow.Recv([scratch, MPI.BYTE], header.source, header.number)
@@ -505,28 +488,19 @@ class StrictRequest(PolledRequest):
 
     __hash__ = None  # type: ignore[assignment]  # like mpi4py's
 
-    def _end(self, status: MPI.Status | None) -> Any:
-        call, self.call = self.call, None
-        if call is not None:
-            call.finish(status)
-            return call.received
-        RawRequest.Test(self, status)
-        return None
-
     # A program may call these methods, as in `MPI.Request.Free(request)`, with a request of mpi4py's own.
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        if (call := _call_of(self)) is None:
-            return bool(RawRequest.Test(self, status))
-        if not call.advance():
-            return False
-        self._end(status)
-        return True
+        return StrictRequest.test(self, status)[0]
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any | None]:
         if (call := _call_of(self)) is None:
             return RawRequest.test(self, status)
-        return (True, self._end(status)) if call.advance() else (False, None)
+        if not call.advance():
+            return False, None
+        self.call = None
+        call.finish(status)
+        return True, call.received
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
         if (call := _call_of(self)) is None:
@@ -615,14 +589,13 @@ def _call_of(request: Any) -> Operation | None:
 
 def _ended(requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None) -> list[Any]:
     """End complete requests; fill in their statuses, if they are wanted, and return their objects."""
-    if statuses is None:
-        return [request.test()[1] for request in requests]
-    statuses += [MPI.Status() for _ in range(len(requests) - len(statuses))]
-    return [request.test(status)[1] for request, status in zip(requests, statuses, strict=False)]
+    wanted: list[Any] = [None] * len(requests) if statuses is None else statuses
+    wanted += [MPI.Status() for _ in range(len(requests) - len(wanted))]
+    return [request.test(status)[1] for request, status in zip(requests, wanted, strict=False)]
 
 
 class StrictPrequest(StrictRequest, RawPrequest):
-    """A persistent request: each start makes a new call."""
+    """A persistent request: each start makes a new call. Without one, its handle is MPI.REQUEST_NULL's."""
 
     __slots__ = ("is_freed", "operation", "place", "start", "was_started")
 
@@ -640,15 +613,6 @@ class StrictPrequest(StrictRequest, RawPrequest):
     def __bool__(self) -> bool:
         return not self.is_freed
 
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        return self.call is None or super().Test(status)  # without a call, it is inactive
-
-    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any | None]:
-        return super().test(status) if self.call is not None else (True, None)
-
-    def Get_status(self, status: MPI.Status | None = None) -> bool:
-        return self.call is None or self.call.advance()
-
     def Start(self) -> None:
         if self.call is not None:
             text = f"the request of {self.operation} was started again before it was complete"
@@ -657,7 +621,7 @@ class StrictPrequest(StrictRequest, RawPrequest):
             raise MPI.Exception(MPI.ERR_REQUEST)
         assert self.start is not None
         self.call, self.was_started = self.start(), True
-        track_started(self)
+        messages.track_started(self)
 
     @classmethod
     def Startall(cls, requests: list[MPI.Prequest]) -> None:
@@ -671,7 +635,7 @@ class StrictPrequest(StrictRequest, RawPrequest):
     free = Free
 
 
-poll_in_python(StrictRequest, RawRequest)
+messages.poll_in_python(StrictRequest, RawRequest)
 like(StrictPrequest, RawPrequest)
 
 _made: list[StrictRequest] = []  # by the program
@@ -681,7 +645,7 @@ def add_request(request: Any) -> None:
     """Note a request of the program."""
     if len(_made) > REQUESTS_KEPT:
         _made[:] = [each for each in _made if each]
-    if isinstance(request, StrictRequest) and is_own_call():
+    if isinstance(request, StrictRequest) and findings.is_own_call():
         _made.append(request)
 
 
@@ -711,7 +675,8 @@ def _references(requests: list[StrictRequest]) -> list[int]:
 
 
 def _kept_under_way(request: Any) -> int:
-    return sum(each is request for kind in (sends, receives, collectives) for each in kind.requests)
+    kinds = messages.sends, messages.receives, messages.collectives
+    return sum(each is request for kind in kinds for each in kind.requests)
 
 
 # Python's count for a request that only `_made` refers to; it differs between versions of Python.

@@ -21,10 +21,8 @@ from mpiwatch.machines import (
     Relay,
     addresses,
     find_hub,
-    raw_slot,
     shake_hands,
     with_times_moved,
-    write_slot,
 )
 from mpiwatch.recorder import (
     Call,
@@ -106,9 +104,9 @@ def test_times_are_converted_to_the_receivers_clock(two: Two) -> None:
 def test_only_times_that_were_noted_are_converted(recorder: FlightRecorder) -> None:
     recorder.set_cell_state(1, CellState.RAISED)
     before = recorder.slots[1].cell_state_since_s
-    write_slot(recorder, 1, with_times_moved(bytearray(raw_slot(recorder, 1)), -3.0))
-    assert recorder.slots[1].cell_state_since_s == before - 3.0
-    assert recorder.slots[1].mpi_call_since_s == recorder.slots[1].waiting_since_s == 0.0  # still never
+    moved = with_times_moved(bytes(recorder.slots[1]), -3.0)
+    assert moved.cell_state_since_s == before - 3.0
+    assert moved.mpi_call_since_s == moved.waiting_since_s == 0.0  # still never
 
 
 def test_a_report_is_made_of_all_machines_and_published_on_all(two: Two) -> None:
