@@ -8,17 +8,9 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
-from typing import Any
 
 from mpiwatch.launch import mpiexec, parse, run
 from mpiwatch.program import begin_watching, run_script, show_error
-
-
-def load_strict_mode() -> Any:
-    """Return the module that begins and ends strict mode. It loads MPI."""
-    from mpiwatch import strict  # noqa: PLC0415
-
-    return strict
 
 
 def main() -> None:
@@ -32,7 +24,7 @@ def main() -> None:
             print("mpiwatch: there is no mpiexec to start ranks with: install MPI", file=sys.stderr)
             sys.exit(2)
         sys.exit(run([mpiexec(), "-n", str(options.ranks)], options))
-    link = begin_watching(options, load_strict_mode)
+    link = begin_watching(options)
     try:
         run_script(options.words, options.is_module)
     except SystemExit:

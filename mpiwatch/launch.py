@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -118,10 +118,7 @@ def node_name(host: str) -> str:
 
 
 def started(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
-    """Return the launcher that started this process and its number of ranks; `("", 1)` without a launcher.
-
-    Raise SettingError if the launcher's variable is not a number.
-    """
+    """Return the launcher that started this process and its number of ranks; `("", 1)` without a launcher."""
     count, launcher = next(
         ((environment[name], launcher) for name, launcher in COUNTS.items() if name in environment), ("1", "")
     )
@@ -196,8 +193,8 @@ class Options:
     """A program and how to watch it.
 
     `words`: the program's path or module, and its own arguments. `command`: the command that runs it, for
-    messages. `ranks`: how many to start; 0 if a launcher has started this one. `launched`: `run` has started
-    this rank, and prints the report below the last words of the launcher.
+    messages. `ranks`: how many to start; None in a rank. `launched`: `run` has started this rank, and prints
+    the report below the last words of the launcher.
     """
 
     words: tuple[str, ...]
@@ -206,7 +203,7 @@ class Options:
     strict: bool = False
     json: str | None = None
     command: str = NAME
-    ranks: int = 0
+    ranks: int | None = None
     launched: bool = False
 
 
@@ -232,11 +229,9 @@ def parse(arguments: Sequence[str]) -> Options:
         "those that mpiexec or srun has started. A hang is reported on standard error, "
         f"and the job ends with exit code {HANG_EXIT_CODE}.",
     )
+    parser.add_argument("-n", dest="ranks", type=int, help="the number of ranks to start")
     parser.add_argument(
-        "-n", dest="ranks", type=_positive(int), default=0, help="the number of ranks to start"
-    )
-    parser.add_argument(
-        "--deadline", type=_positive(float), default=DEADLINE_S, metavar="S", help="seconds [60]"
+        "--deadline", dest="deadline_s", type=float, default=DEADLINE_S, metavar="S", help="seconds [60]"
     )
     parser.add_argument("--strict", action="store_true", help="let sends wait for their receives")
     parser.add_argument("--json", metavar="FILE", help="write the report and the exit codes to a file")
@@ -244,23 +239,13 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module")
     parser.add_argument("program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    found = parser.parse_args(arguments)
-    words = found.program, *found.arguments
-    options = Options(words, found.is_module, found.deadline, found.strict, found.json)
-    options = replace(options, ranks=found.ranks, launched=found.launched)
+    found = vars(parser.parse_args(arguments))
+    options = Options((found.pop("program"), *found.pop("arguments")), **found)
+    if not options.deadline_s > 0 or (options.ranks is not None and options.ranks < 1):
+        parser.error("-n and --deadline take numbers above 0")
     if options.ranks and (launcher := launcher_of_ranks()):
         parser.error(f"-n starts ranks, but {launcher} has already started this process as a rank")
     return options
-
-
-def _positive(kind: type[float]) -> Callable[[str], float]:
-    def positive(text: str) -> float:  # argparse names it in its message
-        value = kind(text)
-        if not value > 0:
-            raise ValueError
-        return value
-
-    return positive
 
 
 def launcher_of_ranks() -> str:

@@ -30,7 +30,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, BinaryIO, NoReturn
 
 from mpiwatch import HANG_EXIT_CODE, STRICT_EXIT_CODE
@@ -40,10 +40,20 @@ from mpiwatch.processes import (
     child_ends,
     die_with_parent,
     die_with_proxy,
+    print_error,
     sweep_after_this_job,
     wait_until_read,
 )
-from mpiwatch.recorder import ERROR_BYTES, PLACE_BYTES, CellState, Death, FlightRecorder, ReportRequest, fit
+from mpiwatch.recorder import (
+    ERROR_BYTES,
+    PLACE_BYTES,
+    CellState,
+    Death,
+    FlightRecorder,
+    ReportRequest,
+    Slot,
+    fit,
+)
 from mpiwatch.report import Reason, Report, render
 from mpiwatch.snapshot import describe, frames_in, own_folders, publish, student_line
 
@@ -86,16 +96,17 @@ class _Finder(MetaPathFinder):
 
     def wait_for_init(self, module: Any) -> None:
         """Call the function after MPI_Init."""
-        for name in "Init", "Init_thread":
-            setattr(module, name, self._then_calling(getattr(module, name)))
 
-    def _then_calling(self, init: Callable[..., Any]) -> Callable[..., Any]:
-        def init_and_watch(*arguments: Any, **named: Any) -> Any:
-            result = init(*arguments, **named)
-            self.function()
-            return result
+        def then_calling(init: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(init)
+            def init_and_watch(*arguments: Any, **named: Any) -> Any:
+                result = init(*arguments, **named)
+                self.function()
+                return result
 
-        return functools.update_wrapper(init_and_watch, init, ("__name__", "__doc__"), ())
+            return init_and_watch
+
+        module.Init, module.Init_thread = then_calling(module.Init), then_calling(module.Init_thread)
 
 
 def run_script(words: tuple[str, ...], is_module: bool) -> None:
@@ -131,34 +142,29 @@ def show_error(error: BaseException) -> None:
     """
     own = *own_folders(), "<frozen runpy", runpy.__file__
     seen: set[int] = set()
-    left = [error]
+    left: list[BaseException | None] = [error]
     while left:
         each = left.pop()
+        if each is None or id(each) in seen:
+            continue
         seen.add(id(each))
+        left += [each.__cause__, each.__context__]
         foreign, at = [], each.__traceback__
         while at is not None:
             if not at.tb_frame.f_code.co_filename.startswith(own):
                 foreign.append(at)
             at = at.tb_next
-        rest = None
-        for at in reversed(foreign):
-            rest = TracebackType(rest, at.tb_frame, at.tb_lasti, at.tb_lineno)
-        each.__traceback__ = rest
-        left += [why for why in (each.__cause__, each.__context__) if why is not None and id(why) not in seen]
+        for at, following in zip(foreign, [*foreign[1:], None], strict=True):
+            at.tb_next = following
+        each.__traceback__ = foreign[0] if foreign else None
     sys.excepthook(type(error), error, error.__traceback__)
 
 
 class Link:
     """The connection from this process, the program, to its parent."""
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        stack: BinaryIO,
-        options: Options,
-        load_strict: Callable[[], Any] | None = None,
-    ) -> None:
-        self.connection, self.options, self.load_strict = connection, options, load_strict
+    def __init__(self, connection: socket.socket, stack: BinaryIO, options: Options) -> None:
+        self.connection, self.options = connection, options
         self.watch: Any = None  # of class Watch, whose module loads MPI
         self.server: Server | None = None  # run by the parent
         self.has_ended = False  # and its findings have been printed
@@ -197,20 +203,23 @@ class Link:
         machine = recorder.head.machine
         if rank == min(each for each, slot in enumerate(recorder.slots) if slot.machine == machine):
             recorder.remove()  # the memory exists as long as a process uses it
-        if self.options.strict and self.load_strict is not None:
-            strict = self.load_strict()
+        if self.options.strict:
+            from mpiwatch import strict  # noqa: PLC0415
+
             strict.begin(watched)
-            atexit.register(self._end_strictly, strict)
+            atexit.register(self._end_strictly)
             finalize = MPI.Finalize
 
             def end_and_finalize() -> None:
-                self._end_strictly(strict)
+                self._end_strictly()
                 finalize()
 
             setattr(MPI, "Finalize", functools.wraps(finalize)(end_and_finalize))  # noqa: B010
 
-    def _end_strictly(self, strict: Any) -> None:
+    def _end_strictly(self) -> None:
         """Print strict mode's findings; if one is an error, let the parent exit with STRICT_EXIT_CODE."""
+        from mpiwatch import findings, strict  # noqa: PLC0415
+
         if self.has_ended or os.getpid() != self.pid:
             return
         self.has_ended = True
@@ -218,11 +227,11 @@ class Link:
         if not all(each.is_remark for each in found):
             self.watch.slot.exit_code = STRICT_EXIT_CODE
         # If the findings are complete, rank 0 has those of all ranks.
-        if found and (not is_complete or (self.watch and self.watch.rank == 0)):
-            print(strict.findings.render(found), file=sys.stderr, flush=True)
+        if found and (not is_complete or self.watch.rank == 0):
+            print(findings.render(found), file=sys.stderr, flush=True)
             if self.options.json:
                 with contextlib.suppress(OSError):
-                    Path(findings_file(self.options.json)).write_text(strict.findings.to_json(found))
+                    Path(findings_file(self.options.json)).write_text(findings.to_json(found))
 
     def _serve(self, server: Server, progress: Callable[[], object]) -> None:
         """Let the parent, which outlives this process, connect this machine with the others."""
@@ -255,7 +264,7 @@ def stay() -> NoReturn:
 ELSEWHERE = {"SSH_CONNECTION", "SLURM_JOB_ID"}
 
 
-def begin_watching(options: Options, load_strict: Callable[[], Any] | None = None) -> Link:
+def begin_watching(options: Options) -> Link:
     """Fork: return in the child, whose MPI will be watched; the parent exits when the child has ended.
 
     Call it before MPI is loaded and before there are threads.
@@ -272,7 +281,7 @@ def begin_watching(options: Options, load_strict: Callable[[], Any] | None = Non
         Parent(child, to_child, stack, options).run()  # does not return
     to_child.close()
     die_with_parent(signal.SIGKILL, parent)
-    return Link(to_parent, stack, options, load_strict)
+    return Link(to_parent, stack, options)
 
 
 # The parent
@@ -289,130 +298,6 @@ FORWARDED = signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signa
 POLL_S = 0.25
 FLUSH_S = 1.0
 MESSAGE_BYTES = 1 << 16
-
-
-class Job:
-    """The job, as the parent of one rank sees it."""
-
-    def __init__(
-        self, recorder: FlightRecorder, rank: int, options: Options, server: Server | None = None
-    ) -> None:
-        self.recorder, self.rank, self.options, self.server = recorder, rank, options, server
-        if isinstance(server, Hub):
-            server.deadline_s = lambda: options.deadline_s
-        if server is not None:
-            server.start()
-        self.slot = recorder.slots[rank]
-        if rank == 0 and options.json:
-            Path(options.json).unlink(missing_ok=True)  # from an earlier run
-
-    def report(self) -> Report | None:
-        """Return the report that ends the job, if there is one."""
-        report = self.recorder.last_report() if self.recorder.head.epoch else None
-        return None if report is None or report.reason is Reason.INTERRUPTED else report
-
-    def note_exit(self, code: int) -> int:
-        """Note the exit code of the rank's program; a negative one is the number of a signal.
-
-        Return it, or the one that strict mode has noted. The program itself ends as usual: MPICH's mpiexec
-        kills all ranks when one exits early, as os._exit does, even after MPI_Finalize.
-        """
-        if code >= 0:
-            code = self.slot.exit_code or code
-        self.slot.exit_code = code if code >= 0 else 128 - code
-        self.slot.has_exited = 1
-        return code
-
-    def report_death(self, code: int, place: str) -> None:
-        """Publish that the rank has died at `place`, unless there is another report."""
-        if code >= 0:
-            _wait(lambda: self.report() is not None, CAUSE_S)
-        epoch = self.recorder.head.epoch
-        self.slot.error = fit(_cause(code), ERROR_BYTES)
-        self.slot.place = fit(place, PLACE_BYTES)
-        self.slot.has_died = Death.DIED
-        if self.report() is not None:
-            return
-        everyone = list(range(self.recorder.size))
-        request = ReportRequest(Reason.RANK_DIED, self.options.deadline_s, everyone, self.rank)
-        publish(self.recorder, self.rank, epoch, request, int, PUBLISH_S)
-
-    def show(self, report: Report) -> None:
-        """Print the report and write the file, or wait until another rank's parent has done so."""
-        head = self.recorder.head
-        with self.recorder.locked():
-            is_first = not head.shown_by and self.slot.machine == self.recorder.slots[0].machine
-            if is_first:
-                head.shown_by = 1 + self.rank
-        if is_first:
-            is_written = self._write_json(report)
-            if not (is_written and self.options.launched):  # `run` prints what it finds in the file
-                text = f"\n{render(report, in_program=True)}\n".encode(errors="replace")
-                while text:
-                    text = text[os.write(sys.stderr.fileno(), text) :]
-                wait_until_read(sys.stderr.fileno())
-            head.is_shown = 1
-        else:
-            _wait(lambda: bool(head.is_shown), SHOWN_S)
-
-    def stop_serving(self) -> None:
-        """Send the last states of this machine's ranks to the other machines."""
-        if self.server is not None:
-            self.server.stop()
-
-    def leave(self) -> None:
-        """Wait until all ranks of this machine are ready to end; when one ends, the launcher kills all."""
-        self.slot.has_left = 1
-        here = [slot for slot in self.recorder.slots if slot.machine == self.slot.machine]
-        _wait(lambda: all(slot.has_left for slot in here), LEAVE_S)
-
-    def exit_code(self, report: Report) -> int:
-        """Return the exit code of the job after a report."""
-        if report.reason is Reason.RANK_DIED and report.reporter is not None:
-            return self.recorder.slots[report.reporter].exit_code or HANG_EXIT_CODE
-        return HANG_EXIT_CODE
-
-    def finish(self, code: int) -> None:
-        """Wait for the other ranks to end if their exit codes matter; write the file if one is asked for."""
-        slots = self.recorder.slots
-        if code or (self.rank == 0 and self.options.json):
-            _wait(lambda: all(slot.has_exited for slot in slots) or self.report() is not None, OTHERS_S)
-        if self.rank == 0:
-            if self.report() is None:
-                self._write_json(None)
-            self.slot.has_left = 1
-        elif code and self.options.json:  # when one rank fails, the launcher kills the others
-            _wait(lambda: bool(slots[0].has_left) or self.report() is not None, SHOWN_S)
-
-    def _write_json(self, report: Report | None) -> bool:
-        """Write the file, if one is asked for; return whether it is there."""
-        if not self.options.json:
-            return False
-        codes = [slot.exit_code if slot.has_exited else None for slot in self.recorder.slots]
-        content = {
-            "exit_code": self.exit_code(report) if report else max(code or 0 for code in codes),
-            "exit_codes": codes,
-            "report": json.loads(report.to_json()) if report else None,
-            "findings": _findings(self.options.json),
-        }
-        path = Path(self.options.json)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")  # whoever sees the file sees all of it
-        try:
-            part.write_text(json.dumps(content, indent=1) + "\n")
-            part.replace(path)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            print(f"mpiwatch: the report could not be written: {error}", file=sys.stderr, flush=True)
-            return False
-        return True
-
-
-def _findings(path: str) -> list[dict[str, object]]:
-    """Return strict mode's findings from the file that the program has left."""
-    file = Path(findings_file(path))
-    found: list[dict[str, object]] = json.loads(file.read_text()) if file.exists() else []
-    file.unlink(missing_ok=True)
-    return found
 
 
 def _cause(code: int) -> str:
@@ -434,9 +319,13 @@ def _wait(is_done: Callable[[], bool], deadline_s: float) -> None:
 class Parent:
     """Waits for the program, which runs in the process `child`; 0 when that has ended."""
 
+    rank = -1  # until the program has MPI; from then on, there is a flight recorder
+    recorder: FlightRecorder
+    slot: Slot
+    server: Server | None = None
+
     def __init__(self, child: int, connection: socket.socket, stack: BinaryIO, options: Options) -> None:
         self.child, self.connection, self.stack, self.options = child, connection, stack, options
-        self.job: Job | None = None  # once the program has MPI
         self.was_told_to_end = False
 
     def run(self) -> NoReturn:
@@ -446,17 +335,32 @@ class Parent:
         for signum in FORWARDED:
             signal.signal(signum, self._forward)
         while (code := self._ended()) is None:
-            files: list[int | socket.socket] = [woken] if self.job else [woken, self.connection]
-            ready, _, _ = select.select(files, [], [], POLL_S if self.job else None)
+            files: list[int | socket.socket] = [woken] if self.rank >= 0 else [woken, self.connection]
+            ready, _, _ = select.select(files, [], [], POLL_S if self.rank >= 0 else None)
             with contextlib.suppress(BlockingIOError):
                 os.read(woken, MESSAGE_BYTES)
             if self.connection in ready and (told := take_over(self.connection)):
-                rank, recorder, server = told
-                self.job = Job(recorder, rank, self.options, server)
-                self.connection.sendall(b"\n")
-            if self.job and (report := self.job.report()):
-                self._end(self.job, report)
+                self._begin(*told)
+            if report := self._report():
+                self._end(report)
         self._after(code)
+
+    def _begin(self, rank: int, recorder: FlightRecorder, server: Server | None) -> None:
+        """Watch the program, whose rank has joined the flight recorder."""
+        self.rank, self.recorder, self.server = rank, recorder, server
+        self.slot = recorder.slots[rank]
+        if isinstance(server, Hub):
+            server.deadline_s = lambda: self.options.deadline_s
+        if server is not None:
+            server.start()
+        if rank == 0 and self.options.json:
+            Path(self.options.json).unlink(missing_ok=True)  # from an earlier run
+        self.connection.sendall(b"\n")
+
+    def _report(self) -> Report | None:
+        """Return the report that ends the job, if there is one."""
+        report = self.recorder.last_report() if self.rank >= 0 and self.recorder.head.epoch else None
+        return None if report is None or report.reason is Reason.INTERRUPTED else report
 
     def _ended(self) -> int | None:
         """Return the child's exit code, once it has ended. From then on, its pid may be another process's."""
@@ -477,33 +381,105 @@ class Parent:
 
     def _after(self, code: int) -> NoReturn:
         """Exit with the child's code; if the child has died, report that first."""
-        if self.job is None:
-            _exit(code)
-        job = self.job
-        code = job.note_exit(code)
-        if self.was_told_to_end and code < 0 and not job.report():
-            _exit(code)  # the launcher or the user has ended it, and needs no report
-        if (code < 0 or job.slot.cell_state == CellState.RUNNING) and not job.report():
-            job.report_death(code, student_line(frames_in(self.stack)))
-        if report := job.report():
-            self._end(job, report)
-        job.finish(code)
-        job.stop_serving()
-        _exit(code)
+        if self.rank < 0:
+            self._exit(code)
+        if code >= 0:
+            # Strict mode may have noted another one. The program itself ends as usual: MPICH's mpiexec kills
+            # all ranks when one exits early, as os._exit does, even after MPI_Finalize.
+            code = self.slot.exit_code or code
+        self.slot.exit_code = code if code >= 0 else 128 - code
+        self.slot.has_exited = 1
+        if self.was_told_to_end and code < 0 and not self._report():
+            self._exit(code)  # the launcher or the user has ended it, and needs no report
+        if (code < 0 or self.slot.cell_state == CellState.RUNNING) and not self._report():
+            self._report_death(code)
+        if report := self._report():
+            self._end(report)
+        slots, json_file = self.recorder.slots, self.options.json
+        if code or (self.rank == 0 and json_file):  # the other ranks' exit codes matter
+            _wait(lambda: all(slot.has_exited for slot in slots) or self._report() is not None, OTHERS_S)
+        if self.rank == 0:
+            if self._report() is None:
+                self._write_json(None)
+            self.slot.has_left = 1
+        elif code and json_file:  # when one rank fails, the launcher kills the others
+            _wait(lambda: bool(slots[0].has_left) or self._report() is not None, SHOWN_S)
+        self._exit(code)
 
-    def _end(self, job: Job, report: Report) -> NoReturn:
+    def _report_death(self, code: int) -> None:
+        """Publish that the rank has died, unless there is another report."""
+        if code >= 0:
+            _wait(lambda: self._report() is not None, CAUSE_S)
+        epoch = self.recorder.head.epoch
+        self.slot.error = fit(_cause(code), ERROR_BYTES)
+        self.slot.place = fit(student_line(frames_in(self.stack)), PLACE_BYTES)
+        self.slot.has_died = Death.DIED
+        if self._report() is None:
+            everyone = list(range(self.recorder.size))
+            request = ReportRequest(Reason.RANK_DIED, self.options.deadline_s, everyone, self.rank)
+            publish(self.recorder, self.rank, epoch, request, int, PUBLISH_S)
+
+    def _end(self, report: Report) -> NoReturn:
         """End this rank after a report; first let it flush its output."""
         with contextlib.suppress(OSError):
             self.connection.sendall(b"\n")
             select.select([self.connection], [], [], FLUSH_S)
-        job.show(report)
+        self._show(report)
         self._signal(signal.SIGKILL)
         for file in sys.stdout, sys.stderr:
             wait_until_read(file.fileno())
-        job.leave()
-        job.stop_serving()
-        _exit(job.exit_code(report))
+        # When one rank ends, the launcher kills all: first, all ranks of this machine must be ready for it.
+        self.slot.has_left = 1
+        here = [slot for slot in self.recorder.slots if slot.machine == self.slot.machine]
+        _wait(lambda: all(slot.has_left for slot in here), LEAVE_S)
+        self._exit(self._exit_code(report))
 
+    def _show(self, report: Report) -> None:
+        """Print the report and write the file, or wait until another rank's parent has done so."""
+        head = self.recorder.head
+        with self.recorder.locked():
+            is_first = not head.shown_by and self.slot.machine == self.recorder.slots[0].machine
+            if is_first:
+                head.shown_by = 1 + self.rank
+        if not is_first:
+            _wait(lambda: bool(head.is_shown), SHOWN_S)
+            return
+        is_written = self._write_json(report)
+        if not (is_written and self.options.launched):  # `run` prints what it finds in the file
+            print_error(f"\n{render(report, in_program=True)}\n")
+        head.is_shown = 1
 
-def _exit(code: int) -> NoReturn:
-    os._exit(code if code >= 0 else 128 - code)
+    def _exit_code(self, report: Report) -> int:
+        """Return the exit code of the job after a report."""
+        if report.reason is Reason.RANK_DIED and report.reporter is not None:
+            return self.recorder.slots[report.reporter].exit_code or HANG_EXIT_CODE
+        return HANG_EXIT_CODE
+
+    def _write_json(self, report: Report | None) -> bool:
+        """Write the file, if one is asked for; return whether it is there."""
+        if not self.options.json:
+            return False
+        codes = [slot.exit_code if slot.has_exited else None for slot in self.recorder.slots]
+        findings = Path(findings_file(self.options.json))
+        content = {
+            "exit_code": self._exit_code(report) if report else max(code or 0 for code in codes),
+            "exit_codes": codes,
+            "report": json.loads(report.to_json()) if report else None,
+            "findings": json.loads(findings.read_text()) if findings.exists() else [],
+        }
+        findings.unlink(missing_ok=True)
+        path = Path(self.options.json)
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")  # whoever sees the file sees all of it
+        try:
+            part.write_text(json.dumps(content, indent=1) + "\n")
+            part.replace(path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            print(f"mpiwatch: the report could not be written: {error}", file=sys.stderr, flush=True)
+            return False
+        return True
+
+    def _exit(self, code: int) -> NoReturn:
+        if self.server is not None:
+            self.server.stop()  # it sends the last states of this machine's ranks
+        os._exit(code if code >= 0 else 128 - code)

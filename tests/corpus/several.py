@@ -17,11 +17,11 @@ from time import sleep
 
 from mpi4py import MPI
 
-from mpiwatch import messages, strict
+from mpiwatch import findings, messages, operations, strict
 from mpiwatch.communicators import resume, watch_world
 from mpiwatch.processes import sweep_after_this_job
 from mpiwatch.recorder import CellState
-from mpiwatch.strict import StrictComm, calls, findings
+from mpiwatch.strict import StrictComm
 from mpiwatch.waiting import HangError
 
 if MPI.COMM_WORLD.rank == 0:
@@ -55,24 +55,24 @@ def meet() -> None:
     """Wait until all ranks have reached the end of the program; meanwhile, drive messages."""
     arrived = meeting.Ibarrier()
     while not arrived.Test():
-        calls.progress()
+        operations.progress()
         sleep(0.001)
 
 
 def forget_all() -> None:
     """Clear what strict mode has found and noted of a program."""
-    calls.report_never_completed(only_lost=False)
+    operations.report_never_completed(only_lost=False)
     findings.report_never_freed(only_lost=False)
     findings.take()
     findings.active.clear()
     left_behind.extend(messages._unfinished)  # they would look like messages of the next program
     messages._unfinished.clear()
-    calls.headers_sent.clear()
-    calls.headers_received.clear()
+    operations.headers_sent.clear()
+    operations.headers_received.clear()
 
 
 for path in sys.argv[4:]:
-    kept = len(calls.exchanges)
+    kept = len(operations.exchanges)
     comm = world.Dup()
     findings.forget(comm)
     setattr(MPI, "COMM_WORLD", comm)  # noqa: B010
@@ -83,7 +83,7 @@ for path in sys.argv[4:]:
     has_failed = any(each["how"] for each in everyone)
     found = strict.collect(world) if isinstance(world, StrictComm) and not has_failed else []
     forget_all()
-    del calls.exchanges[kept:]
+    del operations.exchanges[kept:]
     messages.sends.requests, messages.receives.requests = [], []
     if world.rank == 0:
         row = {"path": path, "ranks": everyone, "findings": json.loads(findings.to_json(found))}

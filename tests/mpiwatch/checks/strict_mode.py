@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
+from mpiwatch import findings, operations
+from mpiwatch.operations import CollectiveOperation, Exchange, Operation, StrictRequest
 from mpiwatch.report import CallRecord
-from mpiwatch.strict import calls, findings
-from mpiwatch.strict.calls import CollectiveOperation, Exchange, Operation, StrictRequest
 
 
 def check_a_request_counts_as_lost_when_no_variable_refers_to_it(comm: MPI.Intracomm) -> None:
     def made() -> StrictRequest:
         call = Operation("Irecv", "line 1", MPI.COMM_SELF.Irecv(bytearray(1), MPI.PROC_NULL))
         request = StrictRequest(None, call)
-        calls.add_request(request)
+        operations.add_request(request)
         return request
 
     kept = made()
-    calls.report_never_completed(only_lost=True)
+    operations.report_never_completed(only_lost=True)
     assert findings.take() == []
     made()
-    calls.report_never_completed(only_lost=True)
+    operations.report_never_completed(only_lost=True)
     (found,) = findings.take()
     assert found.text == "the request of Irecv was never waited for" and not found.is_remark
-    calls.report_never_completed(only_lost=False)
+    operations.report_never_completed(only_lost=False)
     (found,) = findings.take()
     assert kept.call is not None
 
 
 def check_a_non_blocking_collective_compares_calls_of_a_world_of_any_size(comm: MPI.Intracomm) -> None:
-    before = calls.clock.rank, calls.clock.times
-    calls.clock.begin(comm.rank, 3000)
-    calls.clock.times = [10**6] * 3000
+    before = operations.clock.rank, operations.clock.times
+    operations.clock.begin(comm.rank, 3000)
+    operations.clock.times = [10**6] * 3000
     exchange = Exchange(comm, list(range(comm.size)))
     call = CallRecord(0, 0, "Ibarrier", None, None, None, None, "line 1: `" + "…" * 80, 0)
     ibarrier = CollectiveOperation(exchange, call, comm.Ibarrier(), [])
@@ -39,4 +39,4 @@ def check_a_non_blocking_collective_compares_calls_of_a_world_of_any_size(comm: 
         pass
     ibarrier.finish(None)
     exchange.close()
-    calls.clock.rank, calls.clock.times = before
+    operations.clock.rank, operations.clock.times = before

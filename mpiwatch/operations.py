@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch import messages
+from mpiwatch import findings, messages
+from mpiwatch.findings import Category, Region, Signature, StrictError, add, of_message
 from mpiwatch.messages import PolledRequest, RawPrequest, RawRequest
 from mpiwatch.report import CallRecord, call_details
 from mpiwatch.snapshot import mismatch
-from mpiwatch.strict import findings
-from mpiwatch.strict.findings import Category, Region, Signature, StrictError, add, of_message
 from mpiwatch.wrapper import like
 
 HEADER_TAG = 0

@@ -3,7 +3,7 @@
 `begin` puts `mpi4py.MPI` into strict mode; `end_cell` and `end_program` list the findings.
 
 Its communicator is a watched one above another way for messages to travel (see `Exchange`): sends wait for
-their receives, and the ranks compare their calls.
+their receives, and the ranks compare their operations.
 
 The accesses of its windows are compared in the call that ends their epoch. MPI lets a Put or Get take place
 at any time before its epoch ends, so strict mode issues all of them at the end. Therefore, the rank itself
@@ -25,13 +25,12 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch import communicators, messages, wrapper
+from mpiwatch import communicators, findings, messages, operations, wrapper
 from mpiwatch.communicators import RawWin, WatchedComm, check_access
+from mpiwatch.findings import Category, Finding, Parts, Region, Signature, StrictError, add, here
+from mpiwatch.operations import Exchange, Operation, StrictPrequest, StrictRequest, clock
 from mpiwatch.recorder import CellState
 from mpiwatch.report import UNKNOWN, CallRecord
-from mpiwatch.strict import calls, findings
-from mpiwatch.strict.calls import Exchange, Operation, StrictPrequest, StrictRequest, clock
-from mpiwatch.strict.findings import Category, Finding, Parts, Region, Signature, StrictError, add, here
 from mpiwatch.wrapper import TO_ROOT, LikeMpi4py, add_methods, is_in_place, like, plain_name
 
 FROM_ROOT = ("bcast", *wrapper.FROM_ROOT)
@@ -113,7 +112,7 @@ class StrictComm(WatchedComm):
             plain = name.removesuffix("_init")
             plain = messages.STARTED_BY.get(plain, plain)
             return Operation(name, here(), getattr(MPI.Intracomm, plain)(self, buf, peer, tag))
-        kind = calls.ReceiveOperation if receives else calls.SendOperation
+        kind = operations.ReceiveOperation if receives else operations.SendOperation
         return kind(self._exchange, name, buf, peer, tag, here())
 
     def _receive_object(self, name: str, source: int, tag: int, status: Any, sends_too: bool = False) -> Any:
@@ -128,7 +127,7 @@ class StrictComm(WatchedComm):
         self._check(source, tag, receives=True)
         if exchange is None or source == MPI.PROC_NULL:
             return super()._probe(name, source, tag, status)
-        with calls.lock:
+        with operations.lock:
             exchange.progress()
             header = exchange.find(source, tag)
             if header is not None and status is not None:
@@ -149,7 +148,7 @@ class StrictComm(WatchedComm):
     ) -> Any:
         receive = self._operation("Irecv", recvbuf, source, recvtag)
         send = self._operation("Isend", sendbuf, dest, sendtag)
-        call = calls.BothOperation(send, receive, f"{name} to rank {dest} and from rank {source}")
+        call = operations.BothOperation(send, receive, f"{name} to rank {dest} and from rank {source}")
         return messages.polled(StrictRequest(None, call), name, self, source, recvtag, sys._getframe(2))
 
     def _announce(self, name: str, sendbuf: Any, recvbuf: Any, root: int) -> None:
@@ -168,7 +167,7 @@ class StrictComm(WatchedComm):
         self._exchange.amounts = amounts[0], amounts[1]
 
     def _start_collective(self, name: str, given: dict[str, Any]) -> MPI.Request:
-        """Start a collective; the ranks compare their calls."""
+        """Start a collective; the ranks compare their operations."""
         if "eighbor" in name:
             return super()._start_collective(name, given)
         plain = plain_name(name)
@@ -182,7 +181,8 @@ class StrictComm(WatchedComm):
                 Region(name, here(), buffer, is_written)
                 for buffer, is_written in _buffers(plain, given, self.rank == given.get("root", 0))
             ]
-            return calls.CollectiveOperation(self._exchange, _described(name, plain, given), request, regions)
+            call = _described(name, plain, given)
+            return operations.CollectiveOperation(self._exchange, call, request, regions)
 
         if name.endswith("_init"):
             return StrictPrequest(None, begin, name, here())
@@ -540,14 +540,14 @@ def begin(world: WatchedComm) -> StrictComm:
     if _world is not None or world.watch is None:
         return _world or StrictComm(world)
     watch = world.watch
-    calls.clock.begin(world.rank, world.size)
+    operations.clock.begin(world.rank, world.size)
     _world = StrictComm(world)
     _world.begin()
     inner = watch.progress
-    watch.progress = lambda: calls.progress(inner())
+    watch.progress = lambda: operations.progress(inner())
     communicators.replace_world(_world)
-    messages.replace_requests(calls.StrictRequest, calls.StrictPrequest)
-    messages.on_request = calls.add_request
+    messages.replace_requests(operations.StrictRequest, operations.StrictPrequest)
+    messages.on_request = operations.add_request
     findings.replace_classes()
     wrapper.on_list = findings.check_dtype
     MPI.Free_mem = free_mem
@@ -579,7 +579,7 @@ def end_program() -> tuple[list[Finding], bool]:
     _world.watch.end_program()  # ranks that wait for this one learn that it has ended
     if _poll(_world, MPI.Intracomm.Ibarrier(_world._exchange.shadow).Test):
         return collect(_world), True
-    calls.report_never_completed(only_lost=False)
+    operations.report_never_completed(only_lost=False)
     return findings.take(), False
 
 
@@ -587,12 +587,13 @@ def collect(world: StrictComm) -> list[Finding]:
     """Return the findings of all ranks on rank 0, and clear them. All ranks have reached their ends."""
     assert world._exchange is not None
     shadow = world._exchange.shadow
-    sent = np.array([calls.headers_sent[rank] for rank in range(world.size)])
+    sent = np.array([operations.headers_sent[rank] for rank in range(world.size)])
     coming = np.empty_like(sent)
     MPI.Intracomm.Alltoall(shadow, sent, coming)
-    _poll(world, lambda: all(calls.headers_received[rank] >= number for rank, number in enumerate(coming)))
+    arrived = operations.headers_received
+    _poll(world, lambda: all(arrived[rank] >= number for rank, number in enumerate(coming)))
     _report_leftovers(only_lost=False)
-    for exchange in list(calls.exchanges):
+    for exchange in list(operations.exchanges):
         exchange.discard()
     found = findings.take()
     everyone = MPI.Intracomm.gather(shadow, found)
@@ -600,9 +601,9 @@ def collect(world: StrictComm) -> list[Finding]:
 
 
 def _report_leftovers(only_lost: bool) -> None:
-    for exchange in list(calls.exchanges):
+    for exchange in list(operations.exchanges):
         exchange.report_leftovers()
-    calls.report_never_completed(only_lost)
+    operations.report_never_completed(only_lost)
     findings.report_never_freed(only_lost)
 
 
@@ -611,7 +612,7 @@ def _poll(world: StrictComm, is_done: Callable[[], bool]) -> bool:
     watch = world.watch
     assert watch is not None
     while not is_done():
-        calls.progress()
+        operations.progress()
         failed = any(slot.cell_state == CellState.RAISED for slot in watch.recorder.slots)
         if failed or watch.recorder.head.epoch != watch.epoch:
             return False
