@@ -51,7 +51,7 @@ SAMPLE_S = 0.25
 SUSPICIOUS_SAMPLE_S = 0.05  # once this rank has been stuck for the deadline
 GAP_S = 1.0  # after a longer gap between two samples, the time between them is unknown
 GRACE_S = 0.5  # for a rank to leave an MPI call after a report, because the other ranks go on
-STOP_S = PUBLISH_S = 2.0
+STOP_S = 2.0
 
 
 class Named(NamedTuple):
@@ -82,9 +82,13 @@ def _called_expression(code: CodeType, instruction: int) -> ast.expr | None:
     if instruction < 0 or dis.opname[code.co_code[instruction]] not in _CALLS:
         return None
     _, line, _, column = list(code.co_positions())[instruction // 2]  # type: ignore[attr-defined,unused-ignore]
-    source = _source(code.co_filename)
-    if not source.body:
+    text = "".join(linecache.getlines(code.co_filename))
+    if not text:
         return _without_source(code, instruction)
+    try:
+        source = ast.parse(text)
+    except SyntaxError:  # the file has been edited since
+        return None
     for node in ast.walk(source):
         if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) == (line, column):
             return node.func
@@ -92,33 +96,23 @@ def _called_expression(code: CodeType, instruction: int) -> ast.expr | None:
 
 
 def _without_source(code: CodeType, instruction: int) -> ast.expr | None:
-    """Return what `_called_expression` does for names and attributes, such as `MPI.Win.Allocate`.
+    """Return what `_called_expression` does, of which only the last name is known: `….Allocate`.
 
-    A rank has no source of a function that a notebook has sent to it (`apply`, `map`). All parts of such an
-    expression begin where the call begins.
+    A rank has no source of a function that a notebook has sent to it (`apply`, `map`). All parts of the
+    expression begin where the call begins. A method counts as one of mpi4py's if it has a name of theirs in
+    capitals.
     """
     found: ast.expr | None = None
     positions = list(code.co_positions())
-    line, last_line, column, last_column = positions[instruction // 2]
+    call = positions[instruction // 2]
     for each in dis.get_instructions(code):
         at = positions[each.offset // 2]
-        if each.offset >= instruction or (at[0], at[2]) != (line, column):
-            continue
-        if (at[1], at[3]) == (last_line, last_column):
-            continue  # a part of the call itself
-        if each.opname.startswith("LOAD_") and isinstance(each.argval, str):
-            is_attribute = found is not None and each.opname in ("LOAD_ATTR", "LOAD_METHOD")
-            found = ast.Attribute(found, each.argval) if found and is_attribute else ast.Name(each.argval)
-        elif each.opname in _CALLS and found is not None and not isinstance(found, ast.Call):
-            found = ast.Call(found, [], [])
+        is_before = each.offset < instruction and at[::2] == call[::2] and at != call
+        if is_before and each.opname.startswith("LOAD_") and isinstance(each.argval, str):
+            owner = ast.Constant(_ANY_OBJECT if each.argval[0].isupper() else None)
+            is_attribute = each.opname in ("LOAD_ATTR", "LOAD_METHOD")
+            found = ast.Attribute(owner, each.argval) if is_attribute else ast.Name(each.argval)
     return found
-
-
-def _source(file: str) -> ast.Module:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:  # the file has been edited since
-        return ast.Module([], [])
 
 
 def _evaluate(node: ast.expr, frame: FrameType) -> object:
@@ -322,11 +316,10 @@ class Watchdog(threading.Thread):
         """
         row = self.recorder.last_calls(self.watch.rank)[-1].row
         members: list[int] = next((each.members for each in self.watch.channels if each.row == row), [])
-        for rank in members:
-            slot = self.recorder.slots[rank]
+        for slot in (self.recorder.slots[rank] for rank in members if rank != self.watch.rank):
             has_ended = slot.cell_state != CellState.RUNNING
             since_s = slot.cell_state_since_s if has_ended else slot.waiting_since_s
-            if rank != self.watch.rank and since_s and now - since_s > self.deadline_s():
+            if since_s and now - since_s > self.deadline_s():
                 return True
         return False
 
@@ -343,8 +336,12 @@ class Watchdog(threading.Thread):
             elif now - self.reported_s > GRACE_S:
                 self.watch.before_error()
                 os._exit(HANG_EXIT_CODE)  # the main thread cannot be interrupted inside MPI
-        elif self.is_certain(now):
-            self.publish()
+        elif self.recorder.head.hub or not self.is_late(now):  # on several machines, the hub looks for one
+            return
+        elif self.suspicion.is_certain(now, self.deadline_s()):
+            everyone = list(range(self.recorder.size))
+            request = ReportRequest(Reason.DEADLOCK, self.deadline_s(), everyone, self.watch.rank)
+            publish(self.recorder, self.watch.rank, self.epoch, request, int)
 
     def heed_report(self, now: float) -> None:
         """Note a report after which this rank must leave MPI; after any other, begin to wait anew."""
@@ -354,15 +351,3 @@ class Watchdog(threading.Thread):
             self.reported_s = now
         else:
             self.since_s, self.epoch = now, self.recorder.head.epoch
-
-    def is_certain(self, now: float) -> bool:
-        """Return whether all ranks are in a deadlock; on several machines, only the hub looks for one."""
-        if self.recorder.head.hub or not self.is_late(now):
-            return False
-        return self.suspicion.is_certain(now, self.deadline_s())
-
-    def publish(self) -> None:
-        """Publish the report, unless another rank has done so."""
-        ranks = list(range(self.recorder.size))
-        request = ReportRequest(Reason.DEADLOCK, self.deadline_s(), ranks, self.watch.rank)
-        publish(self.recorder, self.watch.rank, self.epoch, request, int, PUBLISH_S)
