@@ -15,7 +15,7 @@ from labkit.comm.averaging import (
     check_before_averaging,
 )
 from labkit.comm.counting import CountedTraffic, CountingComm
-from labkit.comm.datasets import SharedSet, all_or_none, fetch, once_per_node, scatter
+from labkit.comm.datasets import SharedSet, all_or_none, fetch
 from labkit.comm.emulation import EmulatedComm, Link, parse_link
 from labkit.comm.running import run
 from labkit.comm.scheduled import RingComm, ScheduledComm

@@ -1,6 +1,6 @@
 """How much memory each rank needs for its share of 60,000 images: mpiexec -n p python … CACHE HOW …
 
-HOW is a scheme, whose share each rank reads itself, or "scatter": all of it through rank 0. Rank 0 prints, as
+HOW is a scheme, or "whole": each rank reads all images. Rank 0 prints, as
 JSON, for each HOW, by rank: the bytes of the share, and by how much the rank's memory grew at its peak. CACHE
 holds the original files, made by the test. Linux only: elsewhere a process cannot ask for its peak afresh.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit import data
-from labkit.comm import SharedSet, fetch, scatter
+from labkit.comm import SharedSet
 
 
 def memory(kind: str) -> int:
@@ -27,13 +27,9 @@ def memory(kind: str) -> int:
 
 def shard(comm: MPI.Intracomm, how: str) -> tuple[np.ndarray, np.ndarray]:
     """Return this rank's share of the training samples."""
-    if how == "scatter":
-        fetch(comm, "mnist")
-        whole = data.load("mnist") if comm.rank == 0 else None
-        return (
-            scatter(comm, whole.x_train if whole else None, data.strided),
-            scatter(comm, whole.y_train if whole else None, data.strided),
-        )
+    if how == "whole":
+        whole = data.load("mnist")
+        return whole.x_train[comm.rank :: comm.size], whole.y_train[comm.rank :: comm.size]
     shared = SharedSet(comm, "mnist")
     return shared.shard(data.scheme(how, targets=shared.targets, speeds=[1.0] * comm.size))
 
@@ -45,7 +41,6 @@ folder = Path(cache) / "mnist"
 sums = json.loads((folder / "sums.json").read_text())
 data.SOURCES["mnist"] = replace(data.SOURCES["mnist"], files=sums)
 # What any such program has in memory before it begins: the libraries, and MPI's buffers of a first message.
-scatter(comm, np.zeros((comm.size, 1 << 18), np.float32) if comm.rank == 0 else None)
 comm.alltoall([b"x"] * comm.size)
 told = {}
 for how in hows:

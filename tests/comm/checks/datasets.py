@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from unittest import mock
@@ -13,8 +12,8 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit import data
-from labkit.comm import SharedSet, fetch, once_per_node, scatter
-from labkit.data import by_label, contiguous, fetching, strided
+from labkit.comm import SharedSet, fetch
+from labkit.data import fetching
 from tests.made_sets_on_ranks import N, made_set
 from tests.raising import error_on_every_rank
 
@@ -38,7 +37,7 @@ def check_without_a_connection_every_rank_raises_what_to_do(comm: MPI.Intracomm)
             assert "use the embedded data set" in said
 
 
-def check_each_rank_reads_what_rank_0_would_have_scattered(comm: MPI.Intracomm) -> None:
+def check_each_rank_gets_its_shard_of_the_set(comm: MPI.Intracomm) -> None:
     """From files and from an embedded set."""
     sets = ("mnist", None), ("mnist", (1, 32, 32)), ("cifar10", (3, 32, 32)), ("digits", (1, 28, 28))
     for name, shape in (*sets, ("digits", None), ("linear", None)):
@@ -56,9 +55,9 @@ def check_each_rank_reads_what_rank_0_would_have_scattered(comm: MPI.Intracomm) 
                     speeds=range(1, comm.size + 1),
                 )
                 x, y = shared_set.shard(scheme)
-                rank_0 = comm.rank == 0
-                np.testing.assert_array_equal(x, scatter(comm, whole.x_train if rank_0 else None, scheme))
-                np.testing.assert_array_equal(y, scatter(comm, whole.y_train if rank_0 else None, scheme))
+                mine = scheme(len(whole.y_train), comm.rank, comm.size)
+                np.testing.assert_array_equal(x, whole.x_train[mine])
+                np.testing.assert_array_equal(y, whole.y_train[mine])
             assert_same_test_set(shared_set, whole)
 
 
@@ -101,36 +100,6 @@ def check_an_impossible_set_or_scheme_is_an_error_on_every_rank(comm: MPI.Intrac
             assert f"{comm.size - 1} samples for {comm.size} ranks" in said, said
 
 
-def check_scatter_gives_each_rank_its_shard(comm: MPI.Intracomm) -> None:
-    for n in (comm.size, 2 * comm.size, 13, 101):
-        labels = np.arange(n) * 7 % 5
-        for whole in (
-            np.arange(3 * n, dtype=np.float32).reshape(n, 3),
-            np.arange(8 * n, dtype=np.uint8).reshape(n, 2, 2, 2),
-            np.arange(n, dtype=np.int64),
-            np.asfortranarray(np.arange(4.0 * n).reshape(n, 4)),
-        ):
-            for scheme in (contiguous, strided, lambda n, r, p, labels=labels: by_label(labels, r, p)):
-                mine = scatter(comm, whole if comm.rank == 0 else None, scheme)
-                expected = whole[scheme(n, comm.rank, comm.size)]
-                np.testing.assert_array_equal(mine, expected)
-                assert mine.dtype == whole.dtype and mine.flags.c_contiguous and mine.flags.writeable
-
-
-def check_scatter_refuses_fewer_samples_than_ranks_on_every_rank(comm: MPI.Intracomm) -> None:
-    few = np.ones((comm.size - 1, 2), np.float32)
-    for bad, words in (
-        (few, f"{comm.size - 1} samples for {comm.size} ranks"),
-        (None, "NoneType"),
-        (np.float32(1), "float32"),
-        (np.array([None] * 9), "array"),
-    ):
-        for scheme in (contiguous, strided, partial(strided)):
-            given = bad if comm.rank == 0 else None
-            said = error_on_every_rank(comm, lambda given=given, scheme=scheme: scatter(comm, given, scheme))
-            assert words in said, said
-
-
 class TwoNodes(MPI.Intracomm):
     """A communicator that pretends that its even and its odd ranks are on two nodes."""
 
@@ -142,7 +111,7 @@ def check_one_rank_of_each_node_does_the_work_before_any_rank_returns(comm: MPI.
     for nodes, workers in (comm, [0]), (TwoNodes(comm), [0, 1][: comm.size]):
         folder = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))
 
-        def work(folder=folder) -> None:
+        def work(name: str, folder=folder) -> None:
             # Rank 0 works alone, since its node may share a disk with the others.
             end = monotonic() + (0.3 if comm.rank == 0 else 0)
             while monotonic() < end:
@@ -150,7 +119,8 @@ def check_one_rank_of_each_node_does_the_work_before_any_rank_returns(comm: MPI.
             assert (comm.rank == 0) != (folder / "0").exists()
             (folder / str(comm.rank)).touch()
 
-        once_per_node(nodes, work)
+        with mock.patch.object(data, "fetch", work):
+            fetch(nodes, "mnist")
         done = sorted(int(path.name) for path in folder.iterdir())
         assert done == workers, f"rank {comm.rank} sees the work of {done}, expected {workers}"
         comm.Barrier()
@@ -165,9 +135,10 @@ def check_a_fault_on_one_node_is_raised_on_all_ranks(comm: MPI.Intracomm) -> Non
         (KeyError("k"), "KeyError: 'k'"),
     ):
 
-        def work(error=error) -> None:
+        def work(name: str, error=error) -> None:
             if comm.rank == last:
                 raise error
 
-        said = error_on_every_rank(comm, lambda work=work: once_per_node(TwoNodes(comm), work))
+        with mock.patch.object(data, "fetch", work):
+            said = error_on_every_rank(comm, lambda: fetch(TwoNodes(comm), "mnist"))
         assert said == f"rank {last}: {words}", said
