@@ -36,7 +36,7 @@ from labkit.comm.emulation import EmulatedComm
 from labkit.comm.running import complete
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
 from labkit.comm.shared_memory import shared_array
-from labkit.comm.timing import Times
+from labkit.comm.timing import Times, count_hosts
 from labkit.files import atomic_write
 from labkit.hosts import HostsError, running
 from labkit.hosts.namespaces import TOKEN
@@ -97,14 +97,14 @@ def chosen_array(comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | N
 
     If there is too little shared memory, decide for the next best algorithm.
     """
-    nbytes, array = n * np.dtype(dtype).itemsize, None
-    name, *others = [name for name, _ in choose(comm, nbytes).ranked]
-    if name == SHARED_MEMORY:
+    nbytes = n * np.dtype(dtype).itemsize
+    ranked, array = choose(comm, nbytes).ranked, None
+    if ranked[0][0] == SHARED_MEMORY:
         try:
             array = shared_array(comm, n, dtype)
         except CollectiveError:
-            name = others[0]
-    _decisions(comm)[nbytes] = name
+            del ranked[0]
+    _decisions(comm)[nbytes] = ranked[0][0]
     return array
 
 
@@ -121,13 +121,16 @@ def choose(comm: MPI.Intracomm, nbytes: int) -> Choice:
     plain, place = MPI.Intracomm(comm), place_of(comm)
     times, measured = plain.bcast(load(place) if plain.rank == 0 else None)
     for needed in sorted({min(size, ALL_UP_TO), size} - times.keys()):
-        names = close(times[ALL_UP_TO]) if needed > ALL_UP_TO else list(FIXED)
+        names = list(FIXED)
+        if needed > ALL_UP_TO:
+            limit = CLOSE * min(times[ALL_UP_TO].values())
+            names = [name for name, seconds in times[ALL_UP_TO].items() if seconds <= limit]
         times = {**times, needed: _measure(comm, needed, names)}
         measured = f"{datetime.now():%Y-%m-%d %H:%M}"
         if (load_now := os.getloadavg()[0]) > 2 * (os.cpu_count() or 1):  # a refit may choose better
             measured += f" on a busy machine (load {load_now:.1f})"
-        if plain.rank == 0 and (why_not := save(place, times, measured)):
-            measured += f", {why_not}"
+        if plain.rank == 0:
+            save(place, times, measured)
     return plain.bcast(Choice(nbytes, size, rank(times[size]), f"measured {measured}"))
 
 
@@ -145,11 +148,6 @@ def rank(times: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(times.items(), key=lambda entry: entry[1] * (1 - MARGIN * (entry[0] == LIBRARY)))
 
 
-def close(times: Mapping[str, float]) -> list[str]:
-    """Return the algorithms that take at most CLOSE times as long as the fastest one."""
-    return [name for name, time in times.items() if time <= CLOSE * min(times.values())]
-
-
 def size_near(nbytes: int) -> int:
     """Return the power of 2 next to a size, on a logarithmic scale: where to measure for it."""
     return 1 << round(math.log2(min(max(nbytes, SMALLEST), LARGEST)))
@@ -158,14 +156,13 @@ def size_near(nbytes: int) -> int:
 def _measure(comm: MPI.Intracomm, size: int, names: list[str]) -> dict[str, float]:
     """Return the median times (s) of these algorithms at a size (bytes), if `auto` uses them. Collective."""
     own: MPI.Intracomm = MPI.Intracomm(comm).Dup()
+    left_out = set(SLOWER)
+    if isinstance(comm, EmulatedComm) or count_hosts(own) == own.size:
+        left_out.add(SHARED_MEMORY)  # no emulated link would delay it; or it would be a ring with detours
     if isinstance(comm, EmulatedComm):
         own = EmulatedComm(own, comm.links)
-    arrays = {SHARED_MEMORY: shared_array}
-    left_out = set(SLOWER)
-    if isinstance(comm, EmulatedComm) or timing.count_hosts(own) == own.size:
-        left_out.add(SHARED_MEMORY)  # no emulated link would delay it; or it would be a ring with detours
     candidates = {
-        name: timing.Allreduce(partial(_sum, name), arrays.get(name))
+        name: timing.Allreduce(partial(_sum, name), shared_array if name == SHARED_MEMORY else None)
         for name in names
         if name not in left_out
     }
@@ -229,13 +226,13 @@ def file_of_costs() -> Path:
 
 def _kept() -> dict[str, tuple[Times, str]]:
     """Return the costs in the file by place, and when they were measured. A damaged file counts as empty."""
-    found: dict[str, tuple[Times, str]] = {}
-    with suppress(OSError, ValueError, TypeError, AttributeError):
-        for place, (by_size, measured) in json.loads(file_of_costs().read_bytes()).items():
-            times = {int(size): dict(by_name) for size, by_name in by_size.items()}
-            if all(size > 0 and min(by_name.values()) > 0 for size, by_name in times.items()):
-                found[place] = times, measured
-    return found
+    try:
+        return {
+            place: ({int(size): dict(by_name) for size, by_name in by_size.items()}, measured)
+            for place, (by_size, measured) in json.loads(file_of_costs().read_bytes()).items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def load(place: str) -> tuple[Times, str]:
@@ -245,14 +242,10 @@ def load(place: str) -> tuple[Times, str]:
     return _known[place]
 
 
-def save(place: str, times: Times, measured: str) -> str:
-    """Keep the costs of a place; return why they cannot be kept on the disk, or an empty text."""
+def save(place: str, times: Times, measured: str) -> None:
+    """Keep the costs of a place: on the disk, if its file can be written to."""
     _known[place] = times, measured
-    path = file_of_costs()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as file:
+    with suppress(OSError):
+        file_of_costs().parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(file_of_costs()) as file:
             file.write(json.dumps(_kept() | {place: (times, measured)}, indent=1).encode())
-    except OSError as error:
-        return f"not kept: cannot write to {path}: {error.strerror}"
-    return ""

@@ -19,14 +19,6 @@ from labkit.comm import tags
 ROUND_TRIPS = 20
 
 
-def one_machine(comm: MPI.Intracomm) -> bool:
-    """Return whether all ranks run on one machine. Collective."""
-    node = MPI.Intracomm(comm).Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
-    alone = node.size == comm.size
-    node.Free()
-    return bool(comm.allreduce(alone, MPI.LAND))
-
-
 def offset(comm: MPI.Intracomm, clock: Callable[[], float] = perf_counter) -> float:
     """Return the seconds to add to this rank's clock to get rank 0's. Collective.
 

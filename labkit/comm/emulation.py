@@ -23,8 +23,9 @@ from typing import Any, Literal
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.clock import offset, one_machine
+from labkit.comm.clock import offset
 from labkit.comm.counting import LIBRARY, SENDING, wrap
+from labkit.comm.timing import count_hosts
 from labkit.units import format_bandwidth, format_time, parse_bandwidth, parse_time
 from mpiwatch.waiting import raise_together, yield_core
 from mpiwatch.wrapper import CommWrapper, is_in_place, nbytes
@@ -255,7 +256,7 @@ class Ports:
     def __init__(self, comm: EmulatedComm, links: Sequence[Link]) -> None:
         self.rank, self.links = comm.rank, links
         self.timestamps = MPI.Intracomm(comm).Dup()  # a plain one, which does not count timestamps
-        self._offset = 0.0 if one_machine(self.timestamps) else offset(self.timestamps)
+        self._offset = 0.0 if count_hosts(self.timestamps) == 1 else offset(self.timestamps)
         self._sending_timestamps: list[tuple[MPI.Request, np.ndarray]] = []
         self._forget()
         comm._renew_with(self.timestamps, self._forget)

@@ -19,6 +19,7 @@ import random
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from time import monotonic, perf_counter
 from typing import NamedTuple
 
@@ -66,19 +67,14 @@ def measure(
     about the progress, often. Raise CollectiveError on every rank if an algorithm leaves a wrong sum.
     """
     taken: dict[int, dict[str, list[float]]] = {size: {} for size in sizes}
-    for number in range(PASSES):
-        for size in sizes:
-            where = f"pass {number + 1} of {PASSES}, {format_size(size)}"
-            times = one_pass(
-                comm,
-                algorithms,
-                size,
-                seconds / PASSES,
-                lambda text, where=where: report(f"{where}: {text}"),  # type: ignore[misc]
-                check=number == 0,
-            )
-            for name, found in times.items():
-                taken[size].setdefault(name, []).extend(found)
+    for number, size in product(range(PASSES), sizes):
+
+        def say(text: str, where: str = f"pass {number + 1} of {PASSES}, {format_size(size)}") -> None:
+            report(f"{where}: {text}")
+
+        times = one_pass(comm, algorithms, size, seconds / PASSES, say, check=number == 0)
+        for name, found in times.items():
+            taken[size].setdefault(name, []).extend(found)
     return {
         size: {name: statistics.median(times) for name, times in by_name.items()}
         for size, by_name in taken.items()
@@ -88,8 +84,7 @@ def measure(
 def print_progress(comm: MPI.Intracomm, text: str) -> None:
     """Write a line to rank 0's standard error."""
     if comm.rank == 0:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        print(text, file=sys.stderr, flush=True)
 
 
 def progress(comm: MPI.Intracomm, before: str = "") -> Report:
@@ -134,45 +129,34 @@ def one_pass(
             report(f"checking the sum of {name}")
             _check(comm, name, add, array)
         ready[name] = bind(comm, size) if bind else add, array
-    report("warming up")
-    start = perf_counter()
     calls = 1 if count_hosts(comm) == 1 else 2  # of each algorithm in a round; the last one is timed
-    _one_round(comm, ready, np.empty(len(ready)), calls, 0)
+
+    def one_round(number: int) -> list[float]:
+        """Call every algorithm, in an order that the number decides, the same on all ranks."""
+        report(f"round {number}")
+        times = dict.fromkeys(ready, 0.0)
+        for name in random.Random(number).sample(list(ready), len(ready)):
+            add, array = ready[name]
+            for _ in range(calls):
+                array.fill(0)
+                comm.Barrier()
+                start = perf_counter()
+                add(comm, array, 1.0)
+                times[name] = perf_counter() - start
+        return list(times.values())
+
+    start = perf_counter()
+    one_round(0)  # to warm up
     affordable = int(seconds / (perf_counter() - start))
     rounds = comm.bcast(min(max(affordable, fewest), MAX_ROUNDS))
-    times = np.empty((len(ready), rounds))
-    for number in range(rounds):
-        report(f"round {number + 1} of {rounds}")
-        _one_round(comm, ready, times[:, number], calls, number + 1)
+    times = np.array([one_round(number) for number in range(1, rounds + 1)])
     comm.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
-    return dict(zip(ready, times.tolist(), strict=True))
+    return dict(zip(ready, times.T.tolist(), strict=True))
 
 
 def count_hosts(comm: MPI.Intracomm) -> int:
     """Return on how many hosts the ranks run. Collective."""
     return len(set(comm.allgather(MPI.Get_processor_name())))
-
-
-def _one_round(
-    comm: MPI.Intracomm,
-    ready: Mapping[str, tuple[Sum, np.ndarray]],
-    times: np.ndarray,
-    calls: int,
-    number: int,
-) -> None:
-    """Call every algorithm `calls` times; put the time of the last call into `times`, (algorithms,).
-
-    The number of the round decides the order, so it is the same on all ranks.
-    """
-    turns = list(enumerate(ready.values()))
-    random.Random(number).shuffle(turns)
-    for place, (add, array) in turns:
-        for _ in range(calls):
-            array.fill(0)
-            comm.Barrier()
-            start = perf_counter()
-            add(comm, array, 1.0)
-            times[place] = perf_counter() - start
 
 
 def _check(comm: MPI.Intracomm, name: str, add: Sum, array: np.ndarray) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.clock import offset, one_machine
+from labkit.comm.clock import offset
+from labkit.comm.timing import count_hosts
 from labkit.files import atomic_write
 from labkit.train.callbacks import Callback
 from labkit.train.steps import Step
@@ -37,7 +38,7 @@ class Timeline(Callback):
         self._earlier: list[Step] = []  # on the one clock of all ranks
         self._before_s = 0.0  # the total time before a break
         self._ahead = 0.0  # how far the clock before a break is ahead of rank 0's
-        self._same_clock = clock is perf_counter and one_machine(comm)
+        self._same_clock = clock is perf_counter and count_hosts(comm) == 1
         self._began = self._compare()
 
     @property

