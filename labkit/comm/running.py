@@ -13,9 +13,9 @@ plan waits for the first of them.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
@@ -36,21 +36,13 @@ SEGMENT_BYTES = 768 << 10  # several fit in a core's cache; shorter segments cos
 AHEAD = 2  # receives posted at a time, so that one segment is added while the next is on its way
 
 
-class Do(Enum):
-    """What an instruction does with its segment, the values start … stop-1 of the array."""
-
-    SEND = auto()  # start to send the segment to rank `peer`
-    RECEIVE = auto()  # start to receive it from rank `peer`, into the array
-    RECEIVE_TEMPORARY = auto()  # start to receive it from rank `peer`, into the temporary from `slot` on
-    WAIT = auto()  # wait for message number `number`
-    REDUCE = auto()  # add the values in the temporary to the segment
-    COPY = auto()  # replace the segment by the values in the temporary
-
-
-Instruction = tuple[Do, int, int, int, int, int]  # what to do, start, stop, peer, slot, number of the message
-
-
-SEND, RECEIVE, RECEIVE_TEMPORARY, WAIT, REDUCE, COPY = Do
+# What an instruction does: start to send the segment, the values start … stop-1 of the array, to rank `peer`;
+# start to receive it from rank `peer`, or to receive it into the temporary from `slot` on; wait for message
+# number `number`; add the values in the temporary to the segment; replace the segment by them.
+SEND, RECEIVE, RECEIVE_TEMPORARY, WAIT, REDUCE, COPY = range(6)
+Instruction = tuple[
+    int, int, int, int, int, int
+]  # what to do, start, stop, peer, slot, number of the message
 
 
 class Plan(NamedTuple):
@@ -74,16 +66,6 @@ class _Message:
     post: int = -1  # how many messages have to be processed before this one is started
     blockers: list[int] = field(default_factory=list)  # the sends of values that this receive changes
     blocked_in_turn: bool = False  # one of the blockers belongs to the same turn
-
-
-def plan(schedule: Schedule, rank: int, n: int, segment: int) -> Plan:
-    """Return the instructions by which `rank` carries out the schedule on n values.
-
-    A segment has at most `segment` values, except that a message always has at least one.
-    """
-    sends, receives = _messages(schedule, rank, n, segment)
-    _order(sends, receives)
-    return _instructions(sends, receives)
 
 
 def _messages(schedule: Schedule, rank: int, n: int, segment: int) -> tuple[list[_Message], list[_Message]]:
@@ -130,6 +112,52 @@ class _Spans:
         return np.flatnonzero((self.start[:end] < message.stop) & (self.stop[:end] > message.start))
 
 
+def plan(schedule: Schedule, rank: int, n: int, segment: int) -> Plan:
+    """Return the instructions by which `rank` carries out the schedule on n values.
+
+    A segment has at most `segment` values, except that a message always has at least one.
+    """
+    sends, receives = _messages(schedule, rank, n, segment)
+    _order(sends, receives)
+    instructions: list[Instruction] = []
+    numbers = slots = 0
+    finished: set[int] = set()
+    free: list[int] = []
+    width = max((r.stop - r.start for r in receives if r.in_temporary), default=0)
+    to_send, to_receive = deque(sends), deque(receives)
+
+    def wait_for_blockers(message: _Message) -> None:
+        for blocker in message.blockers:
+            if blocker not in finished:
+                finished.add(blocker)
+                instructions.append((WAIT, 0, 0, 0, 0, sends[blocker].number))
+
+    for processed in range(len(receives) + 1):
+        while to_send and to_send[0].post <= processed:
+            send = to_send.popleft()
+            instructions.append((SEND, send.start, send.stop, send.peer, 0, numbers))
+            send.number, numbers = numbers, numbers + 1
+        while to_receive and to_receive[0].post <= processed:
+            receive = to_receive.popleft()
+            do = RECEIVE_TEMPORARY if receive.in_temporary else RECEIVE
+            if not receive.in_temporary:
+                wait_for_blockers(receive)
+            elif free:
+                receive.slot = free.pop()
+            else:
+                receive.slot, slots = slots * width, slots + 1
+            instructions.append((do, receive.start, receive.stop, receive.peer, receive.slot, numbers))
+            receive.number, numbers = numbers, numbers + 1
+        if processed < len(receives):
+            now = receives[processed]
+            instructions.append((WAIT, 0, 0, 0, 0, now.number))
+            if now.in_temporary:
+                wait_for_blockers(now)
+                instructions.append((REDUCE if now.reduce else COPY, now.start, now.stop, 0, now.slot, 0))
+                free.append(now.slot)
+    return Plan(instructions, numbers, slots * width)
+
+
 def _order(sends: list[_Message], receives: list[_Message]) -> None:
     """Set after how many processed messages each message is started, and which sends block each receive."""
     sent, received = _Spans(sends), _Spans(receives)
@@ -154,51 +182,6 @@ def _order(sends: list[_Message], receives: list[_Message]) -> None:
             if receive.blockers:
                 post = max(post, int(np.searchsorted(received.turn, sends[receive.blockers[-1]].turn + 1)))
         receive.post = ready = max(ready, post)
-
-
-def _instructions(sends: list[_Message], receives: list[_Message]) -> Plan:
-    """Return the instructions in their order."""
-    instructions: list[Instruction] = []
-    numbers = 0
-    finished: set[int] = set()
-    free: list[int] = []
-    slots = 0
-    width = max((r.stop - r.start for r in receives if r.in_temporary), default=0)
-    to_send, to_receive = iter(sends), iter(receives)
-    send, receive = next(to_send, None), next(to_receive, None)
-
-    def wait_for_blockers(message: _Message) -> None:
-        for blocker in message.blockers:
-            if blocker not in finished:
-                finished.add(blocker)
-                instructions.append((WAIT, 0, 0, 0, 0, sends[blocker].number))
-
-    for processed in range(len(receives) + 1):
-        while send and send.post <= processed:
-            instructions.append((SEND, send.start, send.stop, send.peer, 0, numbers))
-            send.number, numbers = numbers, numbers + 1
-            send = next(to_send, None)
-        while receive and receive.post <= processed:
-            if receive.in_temporary:
-                if not free:
-                    free.append(slots * width)
-                    slots += 1
-                receive.slot = free.pop()
-                do = RECEIVE_TEMPORARY
-            else:
-                wait_for_blockers(receive)
-                do = RECEIVE
-            instructions.append((do, receive.start, receive.stop, receive.peer, receive.slot, numbers))
-            receive.number, numbers = numbers, numbers + 1
-            receive = next(to_receive, None)
-        if processed < len(receives):
-            now = receives[processed]
-            instructions.append((WAIT, 0, 0, 0, 0, now.number))
-            if now.in_temporary:
-                wait_for_blockers(now)
-                instructions.append((REDUCE if now.reduce else COPY, now.start, now.stop, 0, now.slot, 0))
-                free.append(now.slot)
-    return Plan(instructions, numbers, slots * width)
 
 
 # What a generator yields where it would wait for other ranks: a test whether the wait is over, and a function
@@ -261,24 +244,26 @@ def steps(
     todo, messages, values = _plan(schedule, comm.rank, array.size, max(1, segment_bytes // array.itemsize))
     if not messages:
         return
-    store = _store(values * array.itemsize)
-    temporary = store[: values * array.itemsize].view(array.dtype)
+    size = values * array.itemsize
+    spare = _spare.pop() if _spare else np.empty(0, np.uint8)
+    store = spare if spare.size >= size else np.empty(size, np.uint8)
+    temporary = store[:size].view(array.dtype)
     requests = [MPI.REQUEST_NULL] * messages
     tag = (tags.SCHEDULE if blocking else tags.STARTED) + waiting.attempt() % 1000
     plain = op == MPI.SUM and array.dtype.kind in "iufc"
     try:
         for do, start, stop, peer, slot, number in todo:
-            if do is SEND:
+            if do == SEND:
                 requests[number] = send(array[start:stop], peer, tag)
-            elif do is WAIT:
+            elif do == WAIT:
                 arrived = requests[number].Test
                 if not arrived():
                     yield arrived, partial(_pending, comm, schedule, todo, number)
-            elif do is REDUCE:
+            elif do == REDUCE:
                 _add(array[start:stop], temporary[slot : slot + stop - start], op, plain)
-            elif do is RECEIVE:
+            elif do == RECEIVE:
                 requests[number] = receive(array[start:stop], peer, tag)
-            elif do is RECEIVE_TEMPORARY:
+            elif do == RECEIVE_TEMPORARY:
                 requests[number] = receive(temporary[slot : slot + stop - start], peer, tag)
             else:
                 array[start:stop] = temporary[slot : slot + stop - start]
@@ -303,10 +288,19 @@ def _messages_of(
     return (comm.counts.of_schedule(schedule.name, send) if isinstance(comm, CountingComm) else send), receive
 
 
-def _store(size: int) -> np.ndarray:
-    """Return memory for a temporary: at least so many bytes."""
-    store = _spare.pop() if _spare else np.empty(0, np.uint8)
-    return store if store.size >= size else np.empty(size, np.uint8)
+def _add(own: np.ndarray, received: np.ndarray, op: MPI.Op, plain: bool) -> None:
+    if plain:
+        np.add(own, received, own)  # up to four times as fast as MPI libraries are
+    else:
+        op.Reduce_local(received, own)
+
+
+def _cancel(requests: list[MPI.Request]) -> None:
+    if MPI.Is_finalized():  # a generator that was never finished is closed when the interpreter ends
+        return
+    for request in requests:
+        if request != MPI.REQUEST_NULL:
+            request.Cancel()
 
 
 def _plan(schedule: Schedule, rank: int, n: int, segment: int) -> Plan:
@@ -321,13 +315,6 @@ def _plan(schedule: Schedule, rank: int, n: int, segment: int) -> Plan:
     return known[1]
 
 
-def _add(own: np.ndarray, received: np.ndarray, op: MPI.Op, plain: bool) -> None:
-    if plain:
-        np.add(own, received, own)  # up to four times as fast as MPI libraries are
-    else:
-        op.Reduce_local(received, own)
-
-
 def _pending(comm: MPI.Intracomm, schedule: Schedule, todo: list[Instruction], message: int) -> Pending:
     """Return which peer this message comes from or goes to."""
     do, peer = next(
@@ -335,13 +322,5 @@ def _pending(comm: MPI.Intracomm, schedule: Schedule, todo: list[Instruction], m
         for do, _, _, peer, _, number in todo
         if number == message and do in (SEND, RECEIVE, RECEIVE_TEMPORARY)
     )
-    receives, sends = ([], [peer]) if do is SEND else ([peer], [])
+    receives, sends = ([], [peer]) if do == SEND else ([peer], [])
     return Pending(comm, schedule.name, receives, sends)
-
-
-def _cancel(requests: list[MPI.Request]) -> None:
-    if MPI.Is_finalized():  # a generator that was never finished is closed when the interpreter ends
-        return
-    for request in requests:
-        if request != MPI.REQUEST_NULL:
-            request.Cancel()

@@ -167,14 +167,14 @@ def walk(schedule: Schedule, n: int, segment: int, early: bool) -> list[np.ndarr
             return all([go(end) for end in ends[rank]]) and "over"
         do, start_, stop, peer, slot, number = plans[rank].instructions[at[rank]]
         own, other = arrays[rank][start_:stop], temporaries[rank][slot : slot + stop - start_]
-        if do is SEND:
+        if do == SEND:
             start(rank, number, "send", peer, own)
         elif do in (RECEIVE, RECEIVE_TEMPORARY):
-            start(rank, number, "recv", peer, own if do is RECEIVE else other)
-        elif do is WAIT:
+            start(rank, number, "recv", peer, own if do == RECEIVE else other)
+        elif do == WAIT:
             if not go(ends[rank][number]):
                 return False
-        elif do is REDUCE:
+        elif do == REDUCE:
             own += other
         else:
             own[:] = other
