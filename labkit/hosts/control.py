@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-import selectors
+import select
 import shlex
 import shutil
 import subprocess
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.hosts import links
-from labkit.hosts.namespaces import FOLDER, TOKEN
+from labkit.hosts.namespaces import FOLDER, PREFIX, TOKEN
 from labkit.hosts.state import Host, HostsError, State, folder, load, sweep
 from mpiwatch.processes import start_time
 
@@ -95,6 +95,7 @@ def write_agent() -> None:
     command = shlex.join([sys.executable, "-I", "-S", str(program), str(folder())])
     agent.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     agent.chmod(0o700)
+    (folder() / PREFIX).symlink_to(os.path.realpath(sys.prefix))
 
 
 def start_holder(token: str, owner: int, bandwidths: list[int]) -> None:
@@ -114,9 +115,9 @@ def start_holder(token: str, owner: int, bandwidths: list[int]) -> None:
     )
     answer = ""
     try:
-        with holder.stdout as output, selectors.DefaultSelector() as selector:  # type: ignore[union-attr]
-            selector.register(output, selectors.EVENT_READ)
-            answer = output.readline().strip() if selector.select(START_S) else "it took too long"
+        with holder.stdout as output:  # type: ignore[union-attr]
+            ready, _, _ = select.select([output], [], [], START_S)
+            answer = output.readline().strip() if ready else "it took too long"
     finally:
         if answer != "up":
             holder.kill()

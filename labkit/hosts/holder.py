@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from labkit.hosts import links, state
 from labkit.hosts import namespaces as kernel
@@ -75,16 +75,12 @@ def run_host(index: int, bandwidth: int, go: int, answer: int) -> NoReturn:
         signal.pause()
 
 
-def expect(answer: int, word: str) -> None:
-    """Read a host's next line; raise OSError if it is not the expected word."""
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(answer, 1)
-        if not byte:
-            raise OSError("a host ended while it was starting")
-        line += byte
-    if line.decode().strip() != word:
-        raise OSError(line.decode().strip())
+def expect(answers: list[TextIO], word: str) -> None:
+    """Read each host's next line; raise OSError if one is not the expected word."""
+    for answer in answers:
+        line = answer.readline().strip()
+        if line != word:
+            raise OSError(line or "a host ended while it was starting")
 
 
 def build(bandwidths: list[int]) -> tuple[Host, ...]:
@@ -93,24 +89,24 @@ def build(bandwidths: list[int]) -> tuple[Host, ...]:
     seclude()
     die_with_parent(signal.SIGKILL, parent)
     name_hosts(len(bandwidths))
-    hosts, pipes = [], []
+    hosts: list[Host] = []
+    go, answers = list[int](), list[TextIO]()
     holder = os.getpid()
     for index, bandwidth in enumerate(bandwidths):
-        (go, send_go), (answer, send_answer) = os.pipe(), os.pipe()
+        (wait_for_go, send_go), (answer, send_answer) = os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
             die_with_parent(signal.SIGKILL, holder)
-            run_host(index, bandwidth, go, send_answer)
+            run_host(index, bandwidth, wait_for_go, send_answer)
         os.close(send_answer)
         hosts.append(Host(f"lab{index}", links.address(index), bandwidth, pid))
-        pipes.append((send_go, answer))
-    for _, answer in pipes:
-        expect(answer, "apart")
+        go.append(send_go)
+        answers.append(os.fdopen(answer))
+    expect(answers, "apart")
     links.lay_cables(hosts)
-    for send_go, _ in pipes:
-        os.write(send_go, b"!")
-    for _, answer in pipes:
-        expect(answer, "up")
+    for each in go:
+        os.write(each, b"!")
+    expect(answers, "up")
     return tuple(hosts)
 
 

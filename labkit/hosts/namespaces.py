@@ -6,8 +6,8 @@ Run as a file, it replaces ssh, with which MPI starts programs on other machines
 
 runs COMMAND, words that a shell reads, on the host of that name. FOLDER describes the hosts.
 
-Open MPI writes its own path into COMMAND without quotes. So where that path has a space, FOLDER has a link to
-it, PREFIX, and COMMAND gets the link's path instead.
+Open MPI writes its own path into COMMAND without quotes. Where it needs them, COMMAND gets instead the path of
+the link PREFIX in FOLDER.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shlex
 import sys
 
 # From <linux/sched.h>, <sys/mount.h> and <sys/prctl.h>.
@@ -72,8 +73,8 @@ def main(folder: str, *arguments: str) -> None:
     if name not in hosts:
         sys.exit(f"there is no host {name}; the hosts are {', '.join(hosts)}")
     line, link = " ".join(command), os.path.join(folder, PREFIX)
-    if os.path.islink(link):
-        line = line.replace(os.readlink(link), link)
+    if shlex.quote(prefix := os.readlink(link)) != prefix:
+        line = line.replace(prefix, link)
     enter(hosts[name])
     os.execv("/bin/sh", ["sh", "-c", line])
 

@@ -74,21 +74,11 @@ def load() -> State | None:
         if {path.name for path in folder().iterdir()} <= {"state.new"}:  # `up` was killed
             return None
         state = json.loads((folder() / "state.json").read_text())
-        hosts = tuple(Host(**host) for host in state["hosts"])
-        found = State(state["token"], state["holder"], state["holder_start"], hosts)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise HostsError(f"{folder()}/state.json does not describe hosts. {other}") from None
-    except FileNotFoundError:
-        if folder().is_dir():
-            raise HostsError(f"{folder()} is not a folder of hosts: it has no state.json. {other}") from None
-        return None
-    except OSError as error:
-        raise HostsError(f"{folder()}: {error.strerror}. {other}") from None
-    numbers = [found.holder, *(number for host in hosts for number in (host.pid, host.bandwidth))]
-    words = [found.token, found.holder_start, *(word for host in hosts for word in (host.name, host.address))]
-    if not all(type(n) is int and 1 < n < 1 << 62 for n in numbers) or not all(type(w) is str for w in words):
-        raise HostsError(f"{folder()}/state.json does not describe hosts. {other}")
-    return found
+        return State(**{**state, "hosts": tuple(Host(**host) for host in state["hosts"])})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, FileNotFoundError) and not folder().is_dir():
+            return None
+        raise HostsError(f"{folder()} is not a folder of hosts: {error}. {other}") from None
 
 
 def processes_on(state: State) -> set[int]:
@@ -96,19 +86,16 @@ def processes_on(state: State) -> set[int]:
     keepers = {state.holder, os.getpid(), *(host.pid for host in state.hosts)}
     networks = set()
     if state.alive():  # else the numbers of its namespaces may be other namespaces' by now
-        for pid in keepers - {os.getpid()}:
-            with suppress(OSError):
-                networks.add(inode(pid, "net"))
-
-    def is_on_host(pid: int) -> bool:
-        if has_token(pid, state):
-            return True
-        with suppress(OSError):
-            return bool(networks) and inode(pid, "net") in networks
-        return False
-
+        networks = {network_of(pid) for pid in keepers - {os.getpid()}} - {0}
     everything = {int(entry) for entry in os.listdir("/proc") if entry.isdigit()}
-    return {pid for pid in everything - keepers if is_on_host(pid)}
+    return {pid for pid in everything - keepers if has_token(pid, state) or network_of(pid) in networks}
+
+
+def network_of(pid: int) -> int:
+    """Return the number of a process's network namespace; 0 if it is not to be seen."""
+    with suppress(OSError):
+        return inode(pid, "net")
+    return 0
 
 
 def sweep(state: State, seconds: float = 10.0) -> None:
