@@ -6,8 +6,8 @@ Run as a file, it replaces ssh, with which MPI starts programs on other machines
 
 runs COMMAND, words that a shell reads, on the host of that name. FOLDER describes the hosts.
 
-Open MPI writes its own path into COMMAND without quotes. Where it needs them, COMMAND gets instead the path of
-the link PREFIX in FOLDER.
+Open MPI writes its own path into COMMAND without quotes. Where it needs them, COMMAND gets the path of a link
+instead: PREFIX in FOLDER.
 """
 
 from __future__ import annotations

@@ -14,17 +14,24 @@ schedule computes the collective that it names.
 
 from collections.abc import Callable
 
-from labkit.schedules.cost_model import CostModel, cost, cost_terms
-from labkit.schedules.doubling import halving_doubling, recursive_doubling
-from labkit.schedules.fitting import FittedModel, Measurement, fit_cost_model
-from labkit.schedules.hierarchy import hierarchical
-from labkit.schedules.ring import (
+from labkit.schedules.collectives import (
+    halving_doubling,
+    hierarchical,
+    recursive_doubling,
     ring_allgather,
     ring_allreduce,
     ring_reduce,
     ring_reduce_broadcast,
     ring_reduce_scatter,
+    root_allreduce,
+    root_broadcast,
+    root_reduce,
+    tree_allreduce,
+    tree_broadcast,
+    tree_reduce,
 )
+from labkit.schedules.cost_model import CostModel, Traffic, cost, cost_terms, count_traffic
+from labkit.schedules.fitting import FittedModel, Measurement, fit_cost_model
 from labkit.schedules.schedule import (
     Round,
     Schedule,
@@ -43,15 +50,6 @@ from labkit.schedules.simulator import (
     longest_wait,
     lower_bound,
     simulate,
-)
-from labkit.schedules.traffic import Traffic, count_traffic
-from labkit.schedules.tree import (
-    root_allreduce,
-    root_broadcast,
-    root_reduce,
-    tree_allreduce,
-    tree_broadcast,
-    tree_reduce,
 )
 from labkit.schedules.verifier import ScheduleError, contents_by_round, verify
 

@@ -164,16 +164,6 @@ def collective(
     return decorate
 
 
-def one_chunk(p: int) -> int:
-    """Return 1: the number of chunks for a collective that never cuts the array."""
-    return 1
-
-
-def powers_of_two_below(p: int) -> list[int]:
-    """Return the powers of two below p: 1, 2, 4, …"""
-    return [1 << k for k in range((p - 1).bit_length())]
-
-
 def chunk_bounds(n: int, chunks: int) -> np.ndarray:
     """Return the bounds of n values cut into chunks that are as equal as possible.
 

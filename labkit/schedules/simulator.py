@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from labkit.schedules.cost_model import CostModel
+from labkit.schedules.cost_model import CostModel, rounds_with_sizes
 from labkit.schedules.schedule import IntOrArray, Round, Schedule, Transfer
-from labkit.schedules.traffic import rounds_with_sizes
 
 
 @dataclass(frozen=True, eq=False)
