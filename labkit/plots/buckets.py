@@ -10,14 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from labkit.plots.style import (
-    COLOURS,
-    INK,
-    Curve,
-    one_panel,
-    plain_numbers,
-    text_colour,
-)
+from labkit.plots.style import COLOURS, INK, Curve, centred, one_panel, panels, plain_numbers, text_colour
 
 # Shades of grey: a colour would stand for a rank. Only exposed communication stands out.
 FORWARD_STYLE: dict[str, Any] = {"facecolor": "white"}
@@ -48,8 +41,7 @@ def gradients_over_time(layers: Sequence[str], seconds: Curve, nbytes: Curve) ->
     complete, from the start of the backward pass; nbytes (layers,), the size of its gradient.
     """
     times, sizes = 1e3 * np.asarray(seconds), np.asarray(nbytes) / 1024
-    figure = Figure(figsize=(9.5, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = panels((9.5, 3.8), columns=2)
     done = np.cumsum(sizes)
     left.step([0, *times], [0, *done], where="post", color=COLOURS[0], linewidth=2)
     left.plot(times, done, "o", color=COLOURS[0], markersize=5)
@@ -80,8 +72,6 @@ def gradients_over_time(layers: Sequence[str], seconds: Curve, nbytes: Curve) ->
     right.set_xlabel("Fraction (%)")
     right.margins(x=0.1)  # room for the numbers
     right.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False, fontsize=9)
-    for axes in left, right:
-        axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
@@ -91,15 +81,14 @@ def step_timelines(steps: Mapping[str, DrawnStep], names: Sequence[str] = ()) ->
     Time 0 is the start of the backward pass. `names` are written on the layers, where they fit; an empty name
     is left out.
     """
-    figure = Figure(figsize=(9.5, 1.75 * len(steps) + 0.9), layout="constrained")
-    panels = figure.subplots(len(steps), 1, sharex=True, squeeze=False)[:, 0]
+    figure, each = panels((9.5, 1.75 * len(steps) + 0.9), rows=len(steps), sharex=True)
     before = max(1e3 * (_start(step) - step.forward[0]) for step in steps.values())
     after = max(1e3 * (_end(step) - _start(step)) for step in steps.values())
-    for axes, (title, step) in zip(panels, steps.items(), strict=True):
+    for axes, (title, step) in zip(each, steps.items(), strict=True):
         _draw_step(axes, step, names, before + after)
         axes.set_title(title, fontsize=11, loc="left")
-    panels[-1].set_xlim(-before, after + 0.17 * (before + after))
-    panels[-1].set_xlabel("Time since the backward pass began (ms)")
+    each[-1].set_xlim(-before, after + 0.17 * (before + after))
+    each[-1].set_xlabel("Time since the backward pass began (ms)")
     any_hidden = any(begin < step.layers[-1][1] for step in steps.values() for begin, _ in step.transfers)
     styles = {
         "forward pass": FORWARD_STYLE,
@@ -131,7 +120,7 @@ def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float
             box = (
                 {"facecolor": style["facecolor"], "edgecolor": "none", "pad": 1} if "hatch" in style else None
             )
-            axes.text(left + width / 2, row, text, ha="center", va="center", color=ink, fontsize=9, bbox=box)
+            centred(axes, left + width / 2, row, text, 9, color=ink, bbox=box)
 
     bar(*step.forward, 0, "forward", FORWARD_STYLE)
     for number, (begin, end) in enumerate(step.layers):
@@ -144,15 +133,8 @@ def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float
                 bar(left, right, 1, str(number) if style is longer else "", style)
     axes.set_yticks([0, 1], [f"rank {step.rank}", "its link"])
     axes.set_ylim(1.6, -0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.annotate(
-        f"exposed: {1e3 * step.exposed_s:.0f} ms",
-        (1e3 * (_end(step) - zero), 1),
-        (6, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=9,
-    )
+    place: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
+    axes.annotate(f"exposed: {1e3 * step.exposed_s:.0f} ms", (1e3 * (_end(step) - zero), 1), **place)
 
 
 def memory_over_step(steps: Mapping[str, tuple[Curve, Curve, float, float]]) -> Figure:
@@ -161,11 +143,9 @@ def memory_over_step(steps: Mapping[str, tuple[Curve, Curve, float, float]]) -> 
     Each has two arrays (n,), times since the step began (s) and the most bytes per parameter since the time
     before, and when its forward pass and its backward pass ended. The backward pass is shaded.
     """
-    figure = Figure(figsize=(9.5, 3.2), layout="constrained")
-    panels = figure.subplots(1, len(steps), sharey=True, squeeze=False)[0]
-    for k, (axes, (name, (seconds, nbytes, forward_s, backward_s))) in enumerate(
-        zip(panels, steps.items(), strict=True)
-    ):
+    figure, each = panels((9.5, 3.2), columns=len(steps), sharey=True)
+    for k, (axes, name) in enumerate(zip(each, steps, strict=True)):
+        seconds, nbytes, forward_s, backward_s = steps[name]
         times = 1e3 * np.asarray(seconds)
         axes.fill_between(times, nbytes, step="pre", color=COLOURS[k], alpha=0.35, linewidth=0)
         axes.plot(times, nbytes, color=COLOURS[k], drawstyle="steps-pre")
@@ -173,8 +153,7 @@ def memory_over_step(steps: Mapping[str, tuple[Curve, Curve, float, float]]) -> 
         axes.axhline(max(nbytes), color=INK, linewidth=1, linestyle=":")
         axes.set_title(f"{name}\npeak {max(nbytes):.1f}", fontsize=10)
         axes.set_xlabel("Time (ms)")
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set(ylabel="Memory (bytes per parameter)", ylim=(0, None))
+    each[0].set(ylabel="Memory (bytes per parameter)", ylim=(0, None))
     return figure
 
 
@@ -210,11 +189,8 @@ def hidden_by_ratio(ratios: Curve, hidden: Curve) -> Figure:
 
     Shapes: ratios, hidden (n,), as fractions. A line shows the bound min(1, 1 / ratio).
     """
-    ratio, fraction = (
-        "Communication time / time of the backward pass",
-        "Hidden fraction of the\ncommunication time (%)",
-    )
-    figure, axes = one_panel((7.5, 3.9), ratio, fraction)
+    ratio = "Communication time / time of the backward pass"
+    figure, axes = one_panel((7.5, 3.9), ratio, "Hidden fraction of the\ncommunication time (%)")
     x = np.geomspace(min(ratios) / 1.3, max(ratios) * 1.3, 200)
     bound = 100 * np.minimum(1, 1 / x)
     axes.plot(x, bound, color=INK, linestyle="--", label="bound: the time of the backward pass")

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from labkit.plots.style import COLOURS, INK, colour, text_colour
+from labkit.plots.style import INK, colour, text_colour
 
 Held = Sequence[float] | np.ndarray | None  # a rank's values, or None if it has no buffer
 
@@ -86,7 +86,7 @@ def before_after(
     )
     _text(axes, (tail + tip) / 2, middle - 0.14, call, 8.5 * scale, family="monospace")
     _text(axes, total / 2, 0.22, title, 11 * scale, weight="bold")
-    _legend(axes, sorted(notes), total / 2, height - 0.18, 8 * scale)
+    _text(axes, total / 2, height - 0.18, "     ".join(sorted(notes)), 8 * scale, color=INK)
     return figure
 
 
@@ -156,30 +156,16 @@ def _cell(
     middle = left + width / 2, top + height / 2
     if ranks is None:
         _text(axes, *middle, f"{_label(value)} ?", font)
-        return {"neither a rank's value nor a sum of ranks' values"}
+        return {"grey, ?  neither a rank's value nor a sum of ranks' values"}
     if not ranks:
         _text(axes, *middle, _label(value), font, color="#767676")
         return {"0  nothing there yet"}
     if len(ranks) > 1:
         box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
         _text(axes, *middle, _label(value), font, bbox=box)
-        return {"sum of these ranks' values"}
+        return {"stripes  sum of these ranks' values"}
     _text(axes, *middle, _label(value), font, color=text_colour(fills[0]))
     return set()
-
-
-def _legend(axes: Axes, notes: Sequence[str], middle: float, y: float, font: float) -> None:
-    """Draw the notes in a row, each with a swatch if it explains a filling."""
-    swatches = {"sum": COLOURS[:3], "nei": (UNKNOWN,)}
-    widths = [0.55 + 0.062 * len(note) for note in notes]  # in inches, about
-    left = middle - sum(widths) / 2
-    for note, width in zip(notes, widths, strict=True):
-        fills = swatches.get(note[:3], ())
-        for stripe, fill in enumerate(fills):
-            stripes = left + 0.24 * stripe / len(fills), y - 0.08
-            axes.add_patch(Rectangle(stripes, 0.24 / len(fills), 0.16, facecolor=fill, lw=0))
-        _text(axes, left + (0.3 if fills else 0), y, note, font, ha="left", color=INK)
-        left += width
 
 
 def _text(axes: Axes, x: float, y: float, text: str, size: float, **style: object) -> None:

@@ -10,6 +10,7 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,7 +20,18 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from labkit.plots.style import COLOURS, INK, MARKERS, Curve, colour, curve_style, one_panel, text_colour
+from labkit.plots.style import (
+    COLOURS,
+    INK,
+    MARKERS,
+    Curve,
+    centred,
+    colour,
+    curve_style,
+    one_panel,
+    panels,
+    text_colour,
+)
 from labkit.schedules import (
     Round,
     Schedule,
@@ -40,29 +52,20 @@ def traffic_by_rank(traffic: Mapping[str, Traffic], unit: str) -> Figure:
 
     `unit` says what was counted, for instance "values".
     """
-    figure = Figure(figsize=(max(4.0, min(9.5, 2.4 * len(traffic) + 1)), 3.4), layout="constrained")
-    panels = figure.subplots(1, len(traffic), sharey=True, squeeze=False)[0]
-    for axes, (name, counted) in zip(panels, traffic.items(), strict=True):
+    width = max(4.0, min(9.5, 2.4 * len(traffic) + 1))
+    figure, each = panels((width, 3.4), columns=len(traffic), sharey=True)
+    for axes, (name, counted) in zip(each, traffic.items(), strict=True):
         ranks, style = np.arange(len(counted.sent)), {"edgecolor": INK, "linewidth": 0.5}
         # Two greys: the colours are those of ranks.
         axes.bar(ranks, counted.sent, color=SENT, label="sent", **style)
-        axes.bar(
-            ranks,
-            counted.received,
-            bottom=counted.sent,
-            color=RECEIVED,
-            hatch="///",
-            label="received",
-            **style,
-        )
+        received = {"color": RECEIVED, "hatch": "///", "label": "received", **style}
+        axes.bar(ranks, counted.received, bottom=counted.sent, **received)
         axes.set_title(f"{name}\nbusiest rank: {counted.busiest} {unit}", fontsize="medium")
         axes.set_xlabel("Rank")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel(f"Traffic: sent + received ({unit})")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+    each[0].set_ylabel(f"Traffic: sent + received ({unit})")
+    figure.legend(*each[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
@@ -102,9 +105,8 @@ def timelines(networks: Mapping[str, Sequence[TimedTransfer]]) -> Figure:
     A bar has the colour of the rank that sends. A frame marks the longest wait.
     """
     p = 1 + max((max(timed.transfer[:2]) for timeline in networks.values() for timed in timeline), default=0)
-    figure = Figure(figsize=(9.5, (0.36 * p + 0.8) * len(networks) + 0.3), layout="constrained")
-    panels = figure.subplots(len(networks), 1, squeeze=False)[:, 0]
-    for axes, (name, timeline) in zip(panels, networks.items(), strict=True):
+    figure, each = panels((9.5, (0.36 * p + 0.8) * len(networks) + 0.3), rows=len(networks))
+    for axes, (name, timeline) in zip(each, networks.items(), strict=True):
         last = 1e3 * max((timed.end for timed in timeline), default=1.0)
         for _, (source, dest, *_), start, end in timeline:
             left, width = 1e3 * start, 1e3 * (end - start)
@@ -112,15 +114,8 @@ def timelines(networks: Mapping[str, Sequence[TimedTransfer]]) -> Figure:
                 fill, style = colour(source), {"edgecolor": INK, "linewidth": 0.5}
                 axes.barh(rank + lane, width, 0.36, left, color=fill, hatch="///" * (lane > 0), **style)
                 if width > 0.028 * last and lane < 0:
-                    axes.text(
-                        left + width / 2,
-                        rank + lane,
-                        peer,
-                        ha="center",
-                        va="center_baseline",
-                        fontsize=8,
-                        color=text_colour(fill),
-                    )
+                    style = {"va": "center_baseline", "color": text_colour(fill)}
+                    centred(axes, left + width / 2, rank + lane, peer, 8, **style)
         if wait := longest_wait(timeline):
             corner, width = (1e3 * wait.start, wait.rank - 0.45), 1e3 * (wait.end - wait.start)
             axes.add_patch(Rectangle(corner, width, 0.9, fill=False, edgecolor=WRONG, linewidth=2.5))
@@ -128,8 +123,7 @@ def timelines(networks: Mapping[str, Sequence[TimedTransfer]]) -> Figure:
         axes.set_yticks(range(p), [f"rank {rank}" for rank in range(p)])
         axes.set_ylim(p - 0.4, -0.6)
         axes.set(xlim=(0, last), xlabel="Time (ms)")
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[-1].set_xlabel("Time since the start (ms); full: sent, hatched: received, in the sender's colour")
+    each[-1].set_xlabel("Time since the start (ms); full: sent, hatched: received, in the sender's colour")
     return figure
 
 
@@ -196,38 +190,20 @@ def _circle(schedule: Schedule, number: int, round_: Round | None, held: np.ndar
                 Rectangle((at, top - high), cell, high, fill=False, edgecolor=INK, lw=3.2 if thick else 0.8)
             )
             if chunks > 1:
-                size = min(10.5, 36 * cell)
                 place = at + cell / 2, top - high - (0.05 if crowded else 0.075)
-                axes.text(*place, str(chunk), ha="center", va="center", fontsize=size)
-        axes.plot(
-            x[rank], y[rank], "o", markersize=20 if crowded else 25, color=colour(rank), markeredgecolor=INK
-        )
-        ink = text_colour(colour(rank))
-        axes.text(
-            x[rank], y[rank], str(rank), ha="center", va="center", fontsize=13, weight="bold", color=ink
-        )
+                centred(axes, *place, chunk, min(10.5, 36 * cell))
+        fill, wide_mark = colour(rank), 20 if crowded else 25
+        axes.plot(x[rank], y[rank], "o", markersize=wide_mark, color=fill, markeredgecolor=INK)
+        centred(axes, x[rank], y[rank], rank, 13, weight="bold", color=text_colour(fill))
     for transfer in round_ or ():
         _arrow(axes, transfer, (x, y))
     axes.set_xlim(-2.6, 2.6)
     axes.set_ylim(*(-1.7, 1.5) if crowded else (-1.45, 1.35))
     low = axes.get_ylim()[0] + 0.05
-    axes.text(
-        -2.55,
-        low,
-        "circle: rank\ncells: its chunks\n+ reduced\n= copied",
-        fontsize=10,
-        color=INK,
-        va="bottom",
-    )
-    axes.text(
-        2.55,
-        low,
-        "stripes: the ranks whose\ninputs are in the sum\nthick: written in this round",
-        fontsize=10,
-        color=INK,
-        va="bottom",
-        ha="right",
-    )
+    style: dict[str, Any] = {"fontsize": 10, "color": INK, "va": "bottom"}
+    axes.text(-2.55, low, "circle: rank\ncells: its chunks\n+ reduced\n= copied", **style)
+    stripes = "stripes: the ranks whose\ninputs are in the sum\nthick: written in this round"
+    axes.text(2.55, low, stripes, ha="right", **style)
     return figure
 
 
@@ -254,15 +230,8 @@ def _arrow(axes: Axes, transfer: Transfer, centres: tuple[np.ndarray, np.ndarray
     # A quadratic curve; its middle control point is `bend` times its length beside the straight line.
     t, control = 0.27, (tail + tip) / 2 + bend * np.array([along[1], -along[0]])
     where = (1 - t) ** 2 * tail + 2 * t * (1 - t) * control + t**2 * tip
-    axes.text(
-        where[0],
-        where[1],
-        str(transfer).split()[1],
-        ha="center",
-        va="center",
-        fontsize=12,
-        bbox={"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.9},
-    )
+    box = {"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
+    centred(axes, where[0], where[1], str(transfer).split()[1], 12, bbox=box)
 
 
 # Turns the pictures before it, which all stand there, into one picture with a slider and buttons. JupyterLab

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_rgb
@@ -67,15 +66,17 @@ def plain_numbers(axis: Axis) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def legend_above(figure: Figure, panels: Sequence[Axes]) -> None:
-    """Put one legend for all panels above them."""
-    by_label: dict[str, Artist] = {}
-    for axes in panels:
-        by_label |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        list(by_label.values()),
-        list(by_label),
-        loc="outside upper center",
-        ncols=min(len(by_label), 6),
-        frameon=False,
-    )
+def panels(
+    size: tuple[float, float], rows: int = 1, columns: int = 1, **options: Any
+) -> tuple[Figure, list[Any]]:
+    """Return a figure of this size in inches with panels that have no frame above and to the right."""
+    figure = Figure(figsize=size, layout="constrained")
+    every = figure.subplots(rows, columns, squeeze=False, **options).ravel().tolist()
+    for axes in every:
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, every
+
+
+def centred(axes: Axes, x: float, y: float, text: object, size: float, **style: Any) -> None:
+    """Write a text around a point."""
+    axes.text(x, y, str(text), fontsize=size, **{"ha": "center", "va": "center", **style})

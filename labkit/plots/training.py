@@ -16,8 +16,8 @@ from labkit.plots.style import (
     INK,
     Curve,
     curve_style,
-    legend_above,
     one_panel,
+    panels,
     plain_numbers,
     rank_style,
     text_colour,
@@ -62,7 +62,11 @@ def losses_by_step(panels: Mapping[str, Mapping[str, Curve]], x_label: str = "St
         axes.yaxis.set_major_locator(LogLocator(subs=ticks))
         plain_numbers(axes.yaxis)
     sides[0].set_ylabel("Loss (mean over samples)")
-    legend_above(figure, sides)
+    by_label: dict[str, Any] = {}
+    for axes in sides:
+        by_label |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    style: dict[str, Any] = {"loc": "outside upper center", "ncols": min(len(by_label), 6), "frameon": False}
+    figure.legend(list(by_label.values()), list(by_label), **style)
     return figure
 
 
@@ -86,13 +90,12 @@ def set_ups(
     """
     figure = Figure(figsize=(12, 4), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
-    for axes, curves, label in (
-        (left, loss, "Loss (mean of the ranks)"),
-        (middle, seconds, "Time per iteration (s)"),
-    ):
+    for axes, curves in (left, loss), (middle, seconds):
         _curves(axes, curves)
-        axes.set(xlabel="Iteration", ylabel=label)
+        axes.set_xlabel("Iteration")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    left.set_ylabel("Loss (mean of the ranks)")
+    middle.set_ylabel("Time per iteration (s)")
     middle.set_ylim(bottom=0)
     left.legend()
     parts = list(next(iter(fractions.values())))
@@ -103,12 +106,8 @@ def set_ups(
             list(fractions), [100 * v for v in values], left=[100 * v for v in before], label=part,
             color=COLOURS[k], edgecolor=INK, height=0.6,
         )  # fmt: skip
-        right.bar_label(
-            bars,
-            [f"{100 * value:.0f}" if value >= 0.06 else "" for value in values],
-            label_type="center",
-            color=text_colour(COLOURS[k]),
-        )
+        numbers = [f"{100 * value:.0f}" if value >= 0.06 else "" for value in values]
+        right.bar_label(bars, numbers, label_type="center", color=text_colour(COLOURS[k]))
     right.set_xlabel("Share of the time per iteration (%)")
     right.set_xlim(0, 100)
     right.invert_yaxis()
@@ -160,8 +159,7 @@ def timeline(steps: Sequence[Step], title: str = "", first: int = 1, last: int |
     ranks = sorted({step.rank for step in shown})
     zero, end = min(step.begin for step in shown), max(step.done for step in shown)
     scale, unit = (1.0, "s") if end - zero >= 2 else (1e3, "ms")
-    figure = Figure(figsize=(9, 0.42 * len(ranks) + 1.5), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels((9, 0.42 * len(ranks) + 1.5))
     for activity, style in STYLES.items():
         for rank in ranks:
             spans = [
@@ -181,12 +179,6 @@ def timeline(steps: Sequence[Step], title: str = "", first: int = 1, last: int |
     axes.set_xlabel(f"Time ({unit}); dotted: a step starts; empty: idle")
     numbers = sorted({step.number for step in shown})
     axes.set_title(f"{title + ', ' if title else ''}steps {numbers[0]}–{numbers[-1]}", fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(
-        handles=[Patch(edgecolor=INK, **style) for style in STYLES.values()],
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        frameon=False,
-        fontsize=9,
-    )
+    handles = [Patch(edgecolor=INK, **style) for style in STYLES.values()]
+    axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
     return figure
