@@ -80,11 +80,8 @@ class World:
     def processes(self) -> list[psutil.Process]:
         found = []
         for process in psutil.process_iter():
-            try:
-                if process.environ().get("IPYTHONDIR") == str(self.folder):
-                    found.append(process)
-            except psutil.Error:
-                pass
+            with suppress(psutil.Error):
+                found += [process] * (process.environ().get("IPYTHONDIR") == str(self.folder))
         return found
 
     def commands(self) -> list[list[str]]:
@@ -127,12 +124,11 @@ class World:
         left = self.cluster_files() + glob.glob(f"{self.folder}/profile_*/log/*")
         assert left == [], f"left behind: {left}"
         # Another test's job, just killed, may leave something there until its supervisor has removed it.
-        deadline = time.monotonic() + SWEPT_S
-        while (
-            left := {*self.files.left(), *processes.forgotten_flight_recorders()} - self.others
-        ) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not left, f"left behind: {left}"
+        wait_until(
+            lambda: {*self.files.left(), *processes.forgotten_flight_recorders()} <= self.others,
+            "no segment left behind",
+            SWEPT_S,
+        )
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -17,6 +17,8 @@ from mpiwatch import launch, processes
 from mpiwatch.processes import LINUX, supervised
 from tests.cluster_fixtures import wait_until
 
+NEEDS_SHM = pytest.mark.skipif(not LINUX, reason="elsewhere, no directory lists the segments")
+
 
 @pytest.mark.parametrize("successor", [False, True], ids=["alone", "with a successor"])
 def test_files_of_a_new_cluster_of_the_same_name_are_kept(tmp_path: Path, successor: bool) -> None:
@@ -87,21 +89,21 @@ def test_an_orphan_that_ends_is_no_zombie_while_the_command_runs() -> None:
     assert job.returncode == 0
 
 
-@pytest.mark.skipif(not LINUX, reason="elsewhere, no directory lists the segments")
-@pytest.mark.parametrize("when", ["before", "during"])
-def test_files_of_other_programs_survive_a_job_although_they_are_named_like_mpis(when: str) -> None:
+@NEEDS_SHM
+def test_files_of_other_programs_survive_a_job_although_they_are_named_like_mpis() -> None:
     """Python's SharedMemory begins with `psm_`, and anyone may call a file `ucx_results`."""
     names = ("psm_", "ucx_shm_posix_", "mpich_shm_", "sm_segment.", "ofi_", "../../tmp/hydra_hwloc_xmlfile_")
-    files = [Path(processes.SHM, f"{name}{os.getpid()}{when}") for name in names]
+    before, during = (
+        [Path(processes.SHM, f"{name}{os.getpid()}{when}") for name in names] for when in ("before", "during")
+    )
 
-    def write() -> None:
+    def write(files: list[Path]) -> None:
         for file in files:
             file.write_text("kept")
 
     script = "from mpi4py import MPI; print('begun', flush=True); input() if MPI.COMM_WORLD.rank == 0 else 0"
     try:
-        if when == "before":
-            write()
+        write(before)
         job = subprocess.Popen(
             [*supervised(), launch.mpiexec(), "-n", "2", sys.executable, "-c", script],
             env={**os.environ, **launch.settings()},
@@ -109,15 +111,14 @@ def test_files_of_other_programs_survive_a_job_although_they_are_named_like_mpis
             stdout=subprocess.PIPE,
         )
         assert job.stdout and job.stdin and b"begun" in job.stdout.readline()
-        if when == "during":
-            write()
+        write(during)
         job.communicate(b"\n", timeout=60)
-        assert [file.read_text() for file in files] == ["kept"] * len(files)
+        assert {file.read_text() for file in before + during} == {"kept"}
     finally:
-        processes.remove(list(map(str, files)))
+        processes.remove(list(map(str, before + during)))
 
 
-@pytest.mark.skipif(not LINUX, reason="elsewhere, no directory lists the segments")
+@NEEDS_SHM
 def test_ranks_that_are_killed_as_soon_as_mpi_has_begun_leave_no_segment() -> None:
     """A rank that has ended does not tell which segments it had mapped.
 
@@ -140,7 +141,7 @@ def test_ranks_that_are_killed_as_soon_as_mpi_has_begun_leave_no_segment() -> No
     assert done.stdout.split() and not any(map(os.path.exists, done.stdout.split())), done
 
 
-@pytest.mark.skipif(not LINUX, reason="elsewhere, no directory lists the segments")
+@NEEDS_SHM
 def test_a_killed_starter_that_has_loaded_mpi_leaves_no_segment() -> None:
     """As a notebook's kernel that has imported mpi4py after `connect()`."""
     script = (

@@ -49,10 +49,10 @@ def main() -> None:
         page.set_default_timeout(150_000)
         notebook = open_notebook(lab, page, str(lab.first.parent / NOTEBOOK))
         for cell in BEFORE:
-            notebook.run_cell(cell)
+            notebook.run(cell)
         notebook.write("ring-reduce-scatter", ANSWER)
-        notebook.run_cell("ring-reduce-scatter")
-        print(notebook.run_cell("ring-reduce-scatter-check"))
+        notebook.run("ring-reduce-scatter")
+        print(notebook.run("ring-reduce-scatter-check"))
         page.locator("[title^='Table of Contents']").first.click()
         heading = page.locator(".jp-tocItem-content", has_text="Exercise 5.1")
         heading.first.click()

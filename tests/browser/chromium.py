@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-NO_PLAYWRIGHT = "Playwright is not installed: `make test-browser` installs it"
 NO_CHROMIUM = (
     f"no browser: none of {', '.join(NAMES)} is on PATH, and Playwright has none of its own. "
     "Install one: `apt-get install chromium`, or `python -m playwright install chromium`"
@@ -20,18 +19,16 @@ def find() -> str | None:
     """Return the path of the browser; None if there is none."""
     from playwright.sync_api import sync_playwright  # noqa: PLC0415  (it may not be installed)
 
-    for name in NAMES:
-        if (path := shutil.which(name)) is not None:
-            return path
     with sync_playwright() as playwright:
         own = playwright.chromium.executable_path
-    return own if Path(own).exists() else None
+    paths = [*map(shutil.which, NAMES), own if Path(own).exists() else None]
+    return next(filter(None, paths), None)
 
 
 def missing() -> str | None:
     """Return what is missing to run the browser tests, and how to get it; None if nothing is."""
     if importlib.util.find_spec("playwright") is None:
-        return NO_PLAYWRIGHT
+        return "Playwright is not installed: `make test-browser` installs it"
     return None if find() else NO_CHROMIUM
 
 

@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 import nbformat
 import psutil
-import pytest
 
 from labkit.children import start_child
 from tests.cluster.lab_session import Server
@@ -34,19 +33,14 @@ class Lab:
 
     def __init__(self, folder: Path, process: subprocess.Popen[bytes], output: Path) -> None:
         self.folder = folder
-        self.process = process
-        self.output = output
-        line = wait_until(self.announced, f"`labkit lab` says where JupyterLab is: {output}")
+        # The last line is printed once the engines are there, too.
+        has_ended = lambda: "Ctrl-C ends" in output.read_text() or process.poll() is not None  # noqa: E731
+        wait_until(has_ended, f"`labkit lab` says where JupyterLab is: {output}")
+        line = re.search(r"JupyterLab: (\S+)\?token=(\w+)", output.read_text())
+        assert line and process.poll() is None, output.read_text()
         address, self.token = line.groups()
         self.url, _, first = address.partition("lab/tree/")
         self.first = PurePosixPath(first)
-
-    def announced(self) -> re.Match[str] | None:
-        """Return the line with the address, once the engines are there, too."""
-        printed = self.output.read_text()
-        if self.process.poll() is not None:
-            pytest.fail(f"`labkit lab` has ended:\n{printed}", pytrace=False)
-        return re.search(r"JupyterLab: (\S+)\?token=(\w+)", printed) if "Ctrl-C ends" in printed else None
 
     def ask(self, path: str, method: str = "GET") -> Any:
         """Return what the server's interface answers, as data; None while it cannot answer."""
@@ -135,18 +129,66 @@ ASK_LAST = """
 """
 
 
+# The contrast of text, by the formula of the Web Content Accessibility Guidelines.
+# For each element with text of its own: the text, its colour, and the colours of the backgrounds from the
+# element outwards, up to the first that is opaque.
+COLOURS = """
+box => [box, ...box.querySelectorAll("*")].flatMap(element => {
+    const text = [...element.childNodes].filter(n => n.nodeType == 3).map(n => n.data.trim()).join("");
+    if (!text || !element.checkVisibility() || element.closest("script, style")) return [];
+    const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
+    const behind = [];
+    for (let at = element; at; at = at.parentElement) {
+        const colour = numbers(getComputedStyle(at).backgroundColor);
+        behind.push(colour);
+        if (colour.length == 3 || colour[3] == 1) break;
+    }
+    return [{text, ink: numbers(getComputedStyle(element).color), behind}];
+})
+"""
+
+
+def over(colour: list[float], below: list[float]) -> list[float]:
+    """Return the colour that is seen where a colour, perhaps translucent, lies over an opaque one."""
+    alpha = colour[3] if len(colour) > 3 else 1.0
+    return [alpha * c + (1 - alpha) * b for c, b in zip(colour[:3], below[:3], strict=True)]
+
+
+def luminance(colour: list[float]) -> float:
+    """Return the relative luminance of an sRGB colour with components from 0 to 255."""
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in colour[:3])
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: dict[str, Any]) -> float:
+    """Return the contrast of a text: 1 is invisible, 21 is black on white."""
+    ground = [255.0, 255.0, 255.0]
+    for colour in reversed(one["behind"]):
+        ground = over(colour, ground)
+    dark, light = sorted((luminance(over(one["ink"], ground)), luminance(ground)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def lowest_contrast(box: Locator) -> float:
+    """Return the lowest contrast of all texts in an element; fail if there is no text."""
+    texts = box.evaluate(COLOURS)
+    assert texts, "no text to look at"
+    return min(contrast(one) for one in texts)
+
+
 class Notebook:
-    """A notebook that is open in a page."""
+    """A notebook that is open in a page. A code cell is given by its number among them, or by its id."""
 
     def __init__(self, lab: Lab, page: Page, path: str) -> None:
         self.lab, self.page, self.path = lab, page, path
         self.panel = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
-        self.code = self.panel.locator(".jp-CodeCell")
 
     def wait_until_ready(self) -> None:
         """Wait until the notebook is shown and its kernel is idle and connected."""
         self.page.locator(".jp-mod-current[role=tab]", has_text=Path(self.path).name).wait_for()
-        self.code.first.wait_for()
+        self.panel.locator(".jp-CodeCell").first.wait_for()
         wait_until(self.is_idle, f"the kernel of {self.path} is idle")
         self.page.locator(".jp-StatusBar-Widget :text('| Idle')").first.wait_for()
         self.page.evaluate(WATCH_RUNS)
@@ -155,18 +197,27 @@ class Notebook:
         kernel = self.lab.kernel(self.path)
         return kernel is not None and kernel["execution_state"] == "idle" and kernel["connections"] > 0
 
+    def code(self, cell: int | str) -> Locator:
+        """Return a code cell."""
+        if isinstance(cell, str):
+            cell = [one.id for one in self.content().cells if one.cell_type == "code"].index(cell)
+        return self.panel.locator(".jp-CodeCell").nth(cell)
+
+    def output(self, cell: int | str) -> Locator:
+        return self.code(cell).locator(".jp-OutputArea-output")
+
+    def text(self, cell: int | str) -> str:
+        """Return a code cell's output as the page shows it."""
+        return "\n".join(self.output(cell).all_text_contents())
+
     def menu(self, menu: str, entry: str) -> None:
         """Click an entry of JupyterLab's menus."""
         self.page.locator(f".lm-MenuBar-item:has-text('{menu}')").first.click()
         self.page.locator(".lm-Menu-item", has_text=re.compile(f"^{re.escape(entry)}")).first.click()
 
-    def start_all(self) -> None:
-        """Click Run > Run All Cells."""
-        self.begin(lambda: self.menu("Run", "Run All Cells"))
-
-    def start(self, cell: int) -> None:
+    def start(self, cell: int | str) -> None:
         """Run a code cell as Shift+Enter does."""
-        self.code.nth(cell).locator(".jp-InputPrompt").click()
+        self.code(cell).locator(".jp-InputPrompt").click()
         self.begin(lambda: self.page.keyboard.press("Shift+Enter"))
 
     def begin(self, act: Callable[[], None]) -> None:
@@ -182,25 +233,14 @@ class Notebook:
         self.page.wait_for_function("answered", timeout=1000 * seconds)
 
     def run_all(self, seconds: float = DEADLINE_S) -> None:
-        self.start_all()
+        self.begin(lambda: self.menu("Run", "Run All Cells"))
         self.wait(seconds)
 
-    def run(self, cell: int, seconds: float = DEADLINE_S) -> str:
+    def run(self, cell: int | str) -> str:
         """Run a code cell to its end; return the text of its output."""
         self.start(cell)
-        self.wait(seconds)
+        self.wait()
         return self.text(cell)
-
-    def is_active(self, cell: int) -> bool:
-        """Return whether a code cell is the one that JupyterLab's commands act on."""
-        return "jp-mod-active" in (self.code.nth(cell).get_attribute("class") or "")
-
-    def output(self, cell: int) -> Locator:
-        return self.code.nth(cell).locator(".jp-OutputArea-output")
-
-    def text(self, cell: int) -> str:
-        """Return a code cell's output as the page shows it."""
-        return "\n".join(self.output(cell).all_text_contents())
 
     def theme(self, name: str) -> None:
         """Choose a theme: `JupyterLab Light` or `JupyterLab Dark`."""
@@ -208,6 +248,12 @@ class Notebook:
         self.page.locator(f"body[data-jp-theme-name='{name}']").wait_for(state="attached")
         # JupyterLab fails to remove its splash screen if another theme is chosen while this one fades.
         self.page.locator("#jupyterlab-splash").wait_for(state="detached")
+
+    def assert_legible(self, box: Locator) -> None:
+        """Check the contrast of an element in both themes."""
+        for theme in "JupyterLab Dark", "JupyterLab Light":
+            self.theme(theme)
+            assert lowest_contrast(box) >= 4.5, theme
 
     def content(self) -> Any:
         """Return the notebook as it would be saved now."""
@@ -222,30 +268,17 @@ class Notebook:
             if one.output_type == "error"
         }
 
-    def index(self, cell_id: str) -> int:
-        """Return the number of a code cell, as `run` and others take it, from its id."""
-        ids = [cell.id for cell in self.content().cells if cell.cell_type == "code"]
-        return ids.index(cell_id)
-
-    def run_cell(self, cell_id: str) -> str:
-        return self.run(self.index(cell_id))
-
-    def write(self, cell_id: str, text: str) -> None:
+    def write(self, cell: str, text: str) -> None:
         """Replace the text of a code cell as a student does: click in it, select all, type."""
-        self.code.nth(self.index(cell_id)).locator(".cm-content").click()
+        self.code(cell).locator(".cm-content").click()
         self.page.keyboard.press("ControlOrMeta+a")
         self.page.keyboard.insert_text(text)
 
-    def output_of(self, cell_id: str) -> Locator:
-        return self.output(self.index(cell_id))
-
     def show(self) -> None:
         """Click the notebook's tab."""
-        self.tab().click()
-        self.page.locator(".jp-mod-current[role=tab]", has_text=Path(self.path).name).wait_for()
-
-    def tab(self) -> Locator:
-        return self.page.locator("#jp-main-dock-panel [role=tab]", has_text=Path(self.path).name)
+        name = Path(self.path).name
+        self.page.locator("#jp-main-dock-panel [role=tab]", has_text=name).click()
+        self.page.locator(".jp-mod-current[role=tab]", has_text=name).wait_for()
 
     def stop(self) -> None:
         """Click the stop button of the notebook's toolbar."""

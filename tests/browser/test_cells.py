@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.contrast import lowest_contrast
 from tests.browser.jupyterlab import CONNECT, Lab, Notebook, a_page, open_notebook
 from tests.cluster_fixtures import wait_until
 
@@ -68,9 +67,7 @@ def test_a_long_cell_shows_what_the_ranks_do_and_leaves_only_their_output(
     view.wait_for()
     line = view.locator("tr", has_text="ranks 0–3").filter(has_text="0.75")
     line.wait_for()  # the last line that they have printed
-    for theme in "JupyterLab Dark", "JupyterLab Light":
-        connected.theme(theme)
-        assert lowest_contrast(view) >= 4.5, theme
+    connected.assert_legible(view)
     end.touch()
     connected.wait()
     connected.run(QUICK)
@@ -85,8 +82,8 @@ def test_an_error_of_all_ranks_is_shown_once_with_jupyterlabs_line(connected: No
     said = connected.run(FAILING)
     assert said.startswith("ZeroDivisionError on ranks 0–3: division by zero\n")
     connected.menu("View", "Show Line Numbers")
-    lines = connected.code.nth(FAILING).locator(".cm-line").all_inner_texts()
-    numbers = connected.code.nth(FAILING).locator(".cm-lineNumbers .cm-gutterElement:visible")
+    lines = connected.code(FAILING).locator(".cm-line").all_inner_texts()
+    numbers = connected.code(FAILING).locator(".cm-lineNumbers .cm-gutterElement:visible")
     shown = dict(zip(lines, [n for n in numbers.all_inner_texts() if n][-len(lines) :], strict=True))
     connected.menu("View", "Show Line Numbers")
     for line in "inverse(0)", "    return 1 / x":
@@ -96,9 +93,7 @@ def test_an_error_of_all_ranks_is_shown_once_with_jupyterlabs_line(connected: No
 @pytest.mark.parametrize("cell", [FAILING, FAILING_HERE])
 def test_tracebacks_are_legible_in_both_themes(connected: Notebook, cell: int) -> None:
     assert "---->" in connected.run(cell)
-    for theme in "JupyterLab Dark", "JupyterLab Light":
-        connected.theme(theme)
-        assert lowest_contrast(connected.output(cell)) >= 4.5, theme
+    connected.assert_legible(connected.output(cell))
 
 
 # The end of a page shuts all kernels down, also those of the notebook above: the last test.

@@ -9,11 +9,10 @@ import nbformat
 import pytest
 
 from labkit.exercises import catalogue
-from tests.browser.contrast import lowest_contrast
 from tests.browser.jupyterlab import ROOT, Lab, Notebook, a_page, open_notebook
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
 
@@ -60,7 +59,7 @@ def test_notebook_00_runs_to_its_end(first: Notebook) -> None:
     assert [cell.id for cell in cells if cell.source and not cell.execution_count] == []
     meant = {cell.id for cell in cells if "raises-exception" in cell.metadata.get("tags", [])}
     assert {cell: error for cell, error in first.errors().items() if cell not in meant} == {}
-    figure = first.output_of("allreduce-picture").locator("img")
+    figure = first.output("allreduce-picture").locator("img")
     figure.scroll_into_view_if_needed()
     assert figure.evaluate("image => image.complete && image.naturalWidth > 200 && image.checkVisibility()")
 
@@ -77,9 +76,9 @@ def test_saved_outputs_have_the_form_of_the_committed_ones(first: Notebook) -> N
 def test_a_students_function_is_checked_and_used_from_then_on(first: Notebook) -> None:
     right = catalogue.find("my_items").text
     first.write("my-items-yours", f"%%px\n{right.replace('range(rank,', 'range(0,')}")
-    first.run_cell("my-items-yours")
-    assert "✗ not correct yet my_items: with 5 items, " in first.run_cell("my-items-check")
-    verdict = first.output_of("my-items-check").last
+    first.run("my-items-yours")
+    assert "✗ not correct yet my_items: with 5 items, " in first.run("my-items-check")
+    verdict = first.output("my-items-check").last
     buttons = verdict.locator("summary:visible")
     assert buttons.all_inner_texts() == ["Hint 1 of 2"]
     buttons.first.focus()
@@ -87,26 +86,19 @@ def test_a_students_function_is_checked_and_used_from_then_on(first: Notebook) -
         first.page.keyboard.press(key)
     assert buttons.all_inner_texts() == ["Hint 1 of 2", "Hint 2 of 2 (the last)"]
     verdict.get_by_text("takes a first item").wait_for()
-    legible(first, verdict)
+    first.assert_legible(verdict)
 
     first.write("my-items-yours", f"%%px\n{right}")
-    first.run_cell("my-items-yours")
-    assert "✓ correct my_items: 24 cases. 1 point." in first.run_cell("my-items-check")
+    first.run("my-items-yours")
+    assert "✓ correct my_items: 24 cases. 1 point." in first.run("my-items-check")
     assert not verdict.get_by_text("The reference:").is_visible()
     verdict.locator("summary").click()
     rectangles = "pres => pres.map(pre => pre.getBoundingClientRect().toJSON())"
     yours, reference = verdict.locator("pre").evaluate_all(rectangles)
     assert yours["y"] == reference["y"] and yours["x"] + yours["width"] <= reference["x"]
     assert verdict.locator("pre").first.evaluate("pre => getComputedStyle(pre).wordBreak") == "normal"
-    legible(first, verdict)
-    assert first.run_cell("pi").count("3.14159") == 4
-
-
-def legible(notebook: Notebook, box: Locator) -> None:
-    """Check the contrast of an element in both themes."""
-    for theme in "JupyterLab Dark", "JupyterLab Light":
-        notebook.theme(theme)
-        assert lowest_contrast(box) >= 4.5, theme
+    first.assert_legible(verdict)
+    assert first.run("pi").count("3.14159") == 4
 
 
 def test_the_next_notebook_takes_the_engines_over_and_the_first_says_so(first: Notebook) -> None:
@@ -118,11 +110,11 @@ def test_the_next_notebook_takes_the_engines_over_and_the_first_says_so(first: N
     assert f"has taken the engines over from {FIRST}" in second.text(0)
 
     first.show()
-    assert f"{NEXT} " in first.run_cell("engine-id-is-rank")
+    assert f"{NEXT} " in first.run("engine-id-is-rank")
     (error,) = [error for cell, error in first.errors().items() if cell == "engine-id-is-rank"]
     assert "has the engines" in error and "connect()" in error
-    assert f"has taken the engines over from {NEXT}" in first.run_cell("connect")
-    assert "are the ranks [0, 1, 2, 3]" in first.run_cell("engine-id-is-rank")
+    assert f"has taken the engines over from {NEXT}" in first.run("connect")
+    assert "are the ranks [0, 1, 2, 3]" in first.run("engine-id-is-rank")
 
 
 # The end of a page shuts all kernels down, also those of the notebook above: the last test.

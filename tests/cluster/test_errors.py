@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
 from labkit.cluster.failures import split
 from labkit.cluster.magics import engine_text
-from tests.cluster_fixtures import Kernel, World
+from tests.cluster.shared import kernel, world
+from tests.cluster_fixtures import Kernel
 
 pytestmark = pytest.mark.clusters
 
+__all__ = ["kernel", "world"]
 CONNECT = "from labkit.cluster import connect\nrc = connect(4, deadline_s=2{})"
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+def shared(kernel: Kernel) -> Kernel:
     """A kernel with four ranks, and with a function that divides by zero in its cell [2]."""
-    world = World(tmp_path_factory.mktemp("errors") / "ipython")
-    kernel = Kernel(world)
     kernel.run(CONNECT.format(""))
     kernel.run("%%px\ndef inverse(x):\n    return 1 / x")
-    yield kernel
-    kernel.end()
-    world.wait_until_empty()
+    return kernel
 
 
 def error_lines(kernel: Kernel, cell: str) -> list[str]:
@@ -139,20 +136,23 @@ def test_cells_to_run_again_are_those_that_last_succeeded_by_their_number_now(sh
     assert f"The ranks are new: run the %%px cells [2], [{number}] again to define their names." in said
 
 
-def test_a_message_is_taken_from_where_it_is_complete() -> None:
-    """A SyntaxError's own message names a temporary file; a traceback may be shorter than the message."""
-    for message, traceback, expected in [
+@pytest.mark.parametrize(
+    ("message", "traceback", "expected"),
+    [
         ("bad (123.py, line 2)", "  Cell\n\x1b[31mError\x1b[39m\x1b[31m:\x1b[39m bad", ("bad", "  Cell")),
-        ("bad\nEnd", "----\nError  Traceback\nCell\nError: bad\nEnd", ("bad\nEnd", "Cell")),
         ("bad", "----\nError  Traceback\nCell\n\nError: bad\na note", ("bad\na note", "Cell")),
         (
             "bad",
-            "Cell\n\n\x1b[36mFile \x1b[39mMPI.pyx:170, in recv\n\nFile a.py:3\nError: bad",
-            ("bad", "Cell\n\nFile a.py:3"),
+            "C\n\n\x1b[36mFile \x1b[39mMPI.pyx:170, in recv\n\nFile a.py:3\nError: bad",
+            ("bad", "C\n\nFile a.py:3"),
         ),
         ("", "----\nError  Traceback\nCell\n\nError: ", ("", "Cell")),
         ("first\nsecond", "Error: first", ("first\nsecond", "")),
-        ("bad", "", ("bad", "")),
         ("bad\nworse", "Check: bad\nworse", ("bad\nworse", "")),
-    ]:
-        assert split("Error", message, traceback) == expected
+    ],
+)
+def test_a_message_is_taken_from_where_it_is_complete(
+    message: str, traceback: str, expected: tuple[str, str]
+) -> None:
+    """A SyntaxError's own message names a temporary file; a traceback may be shorter than the message."""
+    assert split("Error", message, traceback) == expected

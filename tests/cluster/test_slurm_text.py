@@ -44,14 +44,9 @@ def test_settings_have_defaults_and_unknown_names_are_refused() -> None:
             parse_settings(wrong, "file")
 
 
-def test_a_missing_file_means_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("LABKIT_SLURM", str(tmp_path / "slurm.ini"))
-    assert load() == Settings()
-    (tmp_path / "slurm.ini").write_text("[slurm]\nnodes = 2\n")
-    assert load().nodes == "2"
-
-
 def test_without_slurm_connect_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LABKIT_SLURM", str(tmp_path / "missing"))
+    assert load() == Settings()
     monkeypatch.setattr(clusters, "profiles", lambda: ["hosts", "slurm"])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError, match="this machine has no `sbatch`"):

@@ -74,25 +74,21 @@ def test_a_notebook_takes_the_engines_of_an_idle_one(first: Kernel, second: Kern
     assert "[1, 1]" in second.run("%px total = comm.allreduce(rank)\nprint(rc[:]['total'])")
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
+def test_the_notebook_that_lost_its_engines_says_so_at_each_use(first: Kernel, second: Kernel) -> None:
+    second.run(CONNECT.format(""))
+    second.run("%px mark = 'of the second notebook'")
+    for use in (
         "%%px\nprint(rank)",
-        "%px print(rank)",
         "rc[:]['rank']",
         "rc[0].apply_sync(lambda: 1)",
         "rc.load_balanced_view().apply_sync(lambda: 1)",
         "rc[:].push({'mark': 'of the first notebook'})",
         "rc.clear()",
-    ],
-)
-def test_the_notebook_that_lost_its_engines_says_so_at_each_use(
-    first: Kernel, second: Kernel, use: str
-) -> None:
-    second.run(CONNECT.format(""))
-    second.run("%px mark = 'of the second notebook'")
-    said = first.run(use)
-    assert is_one_line(said, f"{SECOND} (kernel process {second.pid}) has the engines", "`connect()`"), said
+    ):
+        said = first.run(use)
+        assert is_one_line(said, f"{SECOND} (kernel process {second.pid}) has the engines", "`connect()`"), (
+            said
+        )
     assert "['of the second notebook', 'of the second notebook']" in second.run("print(rc[:]['mark'])")
 
 

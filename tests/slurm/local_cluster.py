@@ -31,7 +31,6 @@ from labkit.children import start_child
 from mpiwatch.processes import alive
 
 PACKAGES = "slurm-wlm munge libpmi2-0 libpmix-dev"  # as in .ci/run
-PREFIX = "allreducelab-slurm-"  # of the folder's name, before the pid of the process that made it
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 START_S, STOP_S, JOBS_S, DAEMONS_S, POLL_S = 60.0, 40.0, 10.0, 5.0, 0.05
 # The folders of the daemons may be missing in a user's PATH.
@@ -92,17 +91,11 @@ class LocalCluster:
         """Return the environment variables by which SLURM's commands find this cluster."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
-    def command(self, *words: str, check: bool = True) -> str:
+    def command(self, *words: str) -> str:
         """Return what one of SLURM's commands prints."""
-        done = subprocess.run(
-            words,
-            env={**os.environ, "PATH": PATH, **self.environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        if check and done.returncode:
+        env = environment_of(self.folder)
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode:
             raise RuntimeError(f"{' '.join(words)} failed: {done.stderr or done.stdout}")
         return done.stdout
 
@@ -112,14 +105,15 @@ class LocalCluster:
 
     def lose_node(self, name: str) -> None:
         """Kill all processes of a node at once, as if its power had failed."""
-        log = f"{self.folder}/log/slurmd.{name}.log"
-        daemons = {process for process in psutil.process_iter() if _writes_to(process, log)}
-        doomed = daemons | {
-            task
-            for daemon in daemons
-            if daemon.name() == "slurmstepd"
-            for task in daemon.children(recursive=True)
-        }
+        log = f"{self.folder}/log/slurmd.{name}.log"  # slurmd and slurmstepd share it
+        doomed = set()
+        for process in psutil.process_iter():
+            with contextlib.suppress(OSError, psutil.Error):
+                if process.name() in ("slurmd", "slurmstepd") and log in [
+                    f.path for f in process.open_files()
+                ]:
+                    is_step = process.name() == "slurmstepd"
+                    doomed |= {process, *(process.children(recursive=True) if is_step else ())}
         for how in (signal.SIGSTOP, signal.SIGKILL):  # no process may see another one end
             for process in doomed:
                 with contextlib.suppress(psutil.Error):
@@ -139,15 +133,6 @@ class LocalCluster:
             time.sleep(POLL_S)
 
 
-def _writes_to(process: psutil.Process, log: str) -> bool:
-    """Return whether a process is one of SLURM's and has this log open; slurmd and slurmstepd share it."""
-    try:
-        files = process.open_files() if process.name() in ("slurmd", "slurmstepd") else []
-        return log in [file.path for file in files]
-    except (OSError, psutil.Error):
-        return False
-
-
 def missing() -> str:
     """Return why SLURM cannot run here; empty if it can."""
     lacking = [program for program in PROGRAMS if not shutil.which(program, path=PATH)]
@@ -159,13 +144,13 @@ def missing() -> str:
 @contextmanager
 def running(nodes: int = 4) -> Iterator[LocalCluster]:
     """Run a cluster inside the block."""
-    remove_folders_of_killed_clusters()
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+    folder = Path(tempfile.mkdtemp(prefix="allreducelab-slurm-"))
     keeper = start_child(
         [sys.executable, "-m", "tests.slurm.local_cluster", "keep", str(folder), str(nodes)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],
+        remove=str(folder),
     )
     try:
         assert keeper.stdout is not None
@@ -192,8 +177,7 @@ def keep(folder: Path, nodes: int) -> None:
         raise
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        end_jobs(LocalCluster(folder, ()))
-        stop_daemons(folder)
+        stop(LocalCluster(folder, ()))
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -237,9 +221,14 @@ def start_daemons(folder: Path, nodes: int) -> None:
         run(["slurmd", "-N", name])
 
 
-def stop_daemons(folder: Path) -> None:
-    """End the daemons. The supervisor kills those that are left after DAEMONS_S."""
-    files = [*folder.glob("run/*.pid"), folder / "munge" / "pid"]
+def stop(cluster: LocalCluster) -> None:
+    """Cancel all jobs, and end the daemons. The supervisor kills those that are left after DAEMONS_S."""
+    with contextlib.suppress(RuntimeError, OSError, subprocess.TimeoutExpired):
+        end = time.monotonic() + JOBS_S
+        while (jobs := cluster.jobs()) and time.monotonic() < end:
+            cluster.command("scancel", *jobs)
+            time.sleep(5 * POLL_S)
+    files = [*cluster.folder.glob("run/*.pid"), cluster.folder / "munge" / "pid"]
     pids = [int(text) for file in files if file.exists() and (text := file.read_text().strip())]
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -273,23 +262,6 @@ def logs(folder: Path) -> str:
         f"{log.name}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-5:])
         for log in [*folder.glob("log/*"), *folder.glob("munge/log")]
     )
-
-
-def end_jobs(cluster: LocalCluster) -> None:
-    """Cancel all jobs, and wait until they have left the queue."""
-    with contextlib.suppress(RuntimeError, OSError, subprocess.TimeoutExpired):
-        end = time.monotonic() + JOBS_S
-        while (jobs := cluster.jobs()) and time.monotonic() < end:
-            cluster.command("scancel", *jobs)
-            time.sleep(5 * POLL_S)
-
-
-def remove_folders_of_killed_clusters() -> None:
-    """Remove the folders of clusters whose owner was killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
-        if owner.isdigit() and not alive(int(owner)):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def up(nodes: int) -> None:
