@@ -75,59 +75,51 @@ def serve() -> list[str]:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher
-    stand_ins: dict[int, int] = {}  # the connection to each, by the pid of its rank
-    listening, left = [os.dup(0)], 0
+    stand_ins: dict[int, socket.socket] = {}  # the connection to each, by the pid of its rank
+    listening, left = [socket.socket(fileno=os.dup(0))], 0
     devnull = os.open(os.devnull, os.O_RDWR)
     os.dup2(devnull, 0)  # what is closed below is the last copy of the listener
     os.close(devnull)
     while True:
-        ready, _, _ = select.select([woken, *listening, *stand_ins.values()], [], [])
+        watched: list[Any] = [woken, *listening, *stand_ins.values()]
+        ready, _, _ = select.select(watched, [], [])
         if woken in ready:
             os.read(woken, 1 << 16)
             _pass_ends_on(stand_ins)
             if not listening and not stand_ins:  # all ranks have ended
                 os._exit(0)
-        for pid, file in list(stand_ins.items()):
-            if file in ready:
-                _pass_signals_on(pid, file)
+        for pid, connection in stand_ins.items():
+            if connection in ready:  # it has got signals, or has ended
+                signals = b""
+                with suppress(OSError):
+                    signals = connection.recv(64)
+                for signum in signals or [signal.SIGKILL]:
+                    os.kill(pid, signum)  # its pid is its own until waitpid
         if not set(listening) & set(ready):
             continue
-        with socket.socket(fileno=os.dup(listening[0])) as accepting:
-            connection, _ = accepting.accept()
-        if _user_of(connection) != os.getuid():
+        connection, _ = listening[0].accept()
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        if struct.unpack("3i", credentials)[1] != os.getuid():
             connection.close()
             continue
-        request, files = _receive(connection)
+        head, files, _, _ = socket.recv_fds(connection, LENGTH.size, MOST_FILES)
+        request = marshal.loads(connection.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
         left = (left or request["ranks"]) - 1
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            own = [woken, wake, *listening, *stand_ins.values(), connection.detach()]
+            own = [each.detach() for each in (*listening, *stand_ins.values(), connection)]
             die_with_parent(signal.SIGKILL, me)
             os.setsid()  # as mpiexec's own children: Linux shares a busy machine's cores among sessions
-            return _become_rank(request, files, own)
+            return _become_rank(request, files, [woken, wake, *own])
         connection.sendall(STATUS.pack(pid))
-        stand_ins[pid] = connection.detach()
+        stand_ins[pid] = connection
         for file in files:
             os.close(file)
         if left == 0 and request["ranks"]:
-            os.close(listening.pop())
-
-
-def _user_of(connection: socket.socket) -> int:
-    """Return the id of the user whose process has connected."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", credentials)[1])
-
-
-def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Return a stand-in's request and copies of its files."""
-    head, files, _, _ = socket.recv_fds(connection, LENGTH.size, MOST_FILES)
-    content = connection.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL)
-    request: dict[str, Any] = marshal.loads(content)
-    return request, files
+            listening.pop().close()
 
 
 def _become_rank(request: dict[str, Any], files: list[int], own: list[int]) -> list[str]:
@@ -147,7 +139,7 @@ def _become_rank(request: dict[str, Any], files: list[int], own: list[int]) -> l
     return words
 
 
-def _pass_ends_on(stand_ins: dict[int, int]) -> None:
+def _pass_ends_on(stand_ins: dict[int, socket.socket]) -> None:
     """Tell the stand-ins of ranks that have ended."""
     while stand_ins:
         try:
@@ -157,19 +149,8 @@ def _pass_ends_on(stand_ins: dict[int, int]) -> None:
         if pid == 0:
             return
         if pid in stand_ins:
-            # The stand-in may have ended.
-            with socket.socket(fileno=stand_ins.pop(pid)) as connection, suppress(OSError):
+            with stand_ins.pop(pid) as connection, suppress(OSError):  # the stand-in may have ended
                 connection.sendall(STATUS.pack(os.waitstatus_to_exitcode(status)))
-
-
-def _pass_signals_on(pid: int, file: int) -> None:
-    """Send a rank the signals that its stand-in has got; SIGKILL if the stand-in has ended."""
-    try:
-        signals = os.read(file, 64)
-    except OSError:
-        signals = b""
-    for signum in signals or [signal.SIGKILL]:
-        os.kill(pid, signum)  # its pid is its own until waitpid
 
 
 # The stand-in
@@ -184,8 +165,10 @@ def main(arguments: list[str]) -> NoReturn:
         connection.connect(f"\0{os.environ.pop(ADDRESS)}")
     except (OSError, KeyError):
         os.execv(sys.executable, alone)
-    own = {connection.fileno()}
-    files = [file for file in map(int, os.listdir("/proc/self/fd")) if file not in own and _is_open(file)]
+    files = []
+    for file in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # the folder that was listed
+            files += [file] * (os.get_inheritable(file) and file != connection.fileno())
     request = {
         "ranks": int(ranks),
         "files": files,
@@ -218,13 +201,6 @@ def main(arguments: list[str]) -> NoReturn:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
-
-
-def _is_open(file: int) -> bool:
-    try:
-        return os.get_inheritable(file)
-    except OSError:  # the folder that was listed
-        return False
 
 
 if __name__ == "__main__":

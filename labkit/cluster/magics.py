@@ -93,7 +93,14 @@ class RankMagics(ParallelMagics):
         finally:
             view.remove(output_follows=bool(output.pieces(result)))
             output.show(result, groupby)
-        self.raise_errors(result)
+        error: Exception | None = error_of(failures(result))
+        try:
+            result.get()
+        except (RemoteError, NoEnginesRegistered) as raised:
+            # The end of an engine is known here some milliseconds before or after its last message.
+            error = self.ranks.death() or error or raised
+        if error is not None:
+            raise error from None
         remember(result)
         if left := self.ranks.unreceived():
             print(left)
@@ -109,17 +116,6 @@ class RankMagics(ParallelMagics):
                 view.update()
         except KeyboardInterrupt:
             raise self.ranks.stop(result) from None
-
-    def raise_errors(self, result: Any) -> None:
-        """Raise one error for what the ranks raised."""
-        error: Exception | None = error_of(failures(result))
-        try:
-            result.get()
-        except (RemoteError, NoEnginesRegistered) as raised:
-            # The end of an engine is known here some milliseconds before or after its last message.
-            error = self.ranks.death() or error or raised
-        if error is not None:
-            raise error from None
 
 
 @contextlib.contextmanager

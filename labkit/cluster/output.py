@@ -88,21 +88,18 @@ def show(result: ipp.AsyncResult, groupby: str) -> None:
             print(text, end="", file=getattr(sys, name))
             previous = None
             continue
-        data = labelled(piece) if piece.kind is Kind.RESULT else piece.content["data"]
+        data = piece.content["data"]
+        if piece.kind is Kind.RESULT:
+            text = data.get("text/plain", "")
+            break_ = "\n" if "\n" in text and not text.startswith("\n") else ""
+            label = f"{RED}Out[{piece.rank}:{piece.content['execution_count']}]: {NORMAL}"
+            data = {**data, "text/plain": f"{label}{break_}{text}"}
         # JupyterLab shows the richest form of a result alone, without the label that its text has.
         needs_tag = has_tags and (piece.kind is Kind.DISPLAY or set(data) != {"text/plain"})
         if needs_tag and piece.rank != previous:
             publish_display_data({"text/plain": f"[output:{piece.rank}]"})
         publish_display_data(data, piece.content.get("metadata"))
         previous = piece.rank if needs_tag else None
-
-
-def labelled(result: Piece) -> dict[str, Any]:
-    """Return the data of a result, with `Out[rank:number]` in its text."""
-    text = result.content["data"].get("text/plain", "")
-    label = f"{RED}Out[{result.rank}:{result.content['execution_count']}]: {NORMAL}"
-    break_ = "\n" if "\n" in text and not text.startswith("\n") else ""
-    return {**result.content["data"], "text/plain": f"{label}{break_}{text}"}
 
 
 def tagged(tag: str, text: str) -> str:

@@ -111,17 +111,6 @@ def files_to_remove(role: str, watched: int, command: int, stopped: bool) -> lis
     return found
 
 
-def start_forks() -> None:
-    """Start the process that forks this machine's engines."""
-    me = os.getpid()
-    with forking.listen() as listener:
-        subprocess.Popen(
-            [sys.executable, "-m", "labkit.cluster.engine", forking.SERVE],
-            stdin=listener.fileno(),
-            preexec_fn=lambda: die_with_parent(signal.SIGKILL, me),  # noqa: PLW1509
-        )
-
-
 def main(arguments: list[str]) -> int:
     """Run the command line; return its exit status."""
     role, starter, *command = arguments
@@ -138,7 +127,13 @@ def main(arguments: list[str]) -> int:
     old = ("client", "engine") if role == "controller" else ("exits", "job")
     processes.remove([files[name] for name in old])
     if role == "engines" and command[0] != sys.executable and LINUX:  # no launcher of other machines
-        start_forks()
+        me = os.getpid()
+        with forking.listen() as listener:
+            subprocess.Popen(
+                [sys.executable, "-m", "labkit.cluster.engine", forking.SERVE],
+                stdin=listener.fileno(),
+                preexec_fn=lambda: die_with_parent(signal.SIGKILL, me),  # noqa: PLW1509
+            )
     return supervise(
         command,
         watched,
