@@ -175,7 +175,6 @@ def profiles() -> list[str]:
 
 
 def check_profile(profile: str) -> None:
-    """Raise ClusterError unless the profile exists."""
     if profile not in profiles():
         raise ClusterError(
             f"there is no profile {profile!r}; the profiles are {', '.join(profiles())}. "

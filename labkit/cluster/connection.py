@@ -424,7 +424,6 @@ class PendingLine:
         return passed
 
     def show(self, line: str) -> None:
-        """Replace the line shown."""
         if NONINTERACTIVE or get_ipython() is None or line == self.shown:
             return
         update, self.shown = bool(self.shown), line

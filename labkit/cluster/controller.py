@@ -92,7 +92,6 @@ class HeartMonitor(heartmonitor.HeartMonitor):
     changed = 0.0  # in seconds of its lifetime
 
     def beat(self) -> None:
-        """Ping the engines."""
         before = set(self.hearts)
         super().beat()
         misses = max(self.on_probation.values(), default=0)

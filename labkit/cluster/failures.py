@@ -139,7 +139,6 @@ def headings(found: Iterable[Failure]) -> list[str]:
 
 
 def ranks_of(found: Iterable[Failure]) -> str:
-    """Return the ranks that failed, as text."""
     return ranks_phrase([failure.rank for failure in found])
 
 

@@ -85,7 +85,6 @@ class LiveView:
             clear_output(wait=output_follows)
 
     def observe(self, now: float) -> None:
-        """Note what each rank does and has printed last."""
         for rank, output in private.outputs(self.result).items():
             for name in ("stdout", "stderr"):
                 tail = (output[name] or "")[-LOOK_BACK_CHARACTERS:]
@@ -131,7 +130,6 @@ class LiveView:
 
 
 def grouped(texts: dict[int, str]) -> list[tuple[list[int], str]]:
-    """Return each text once, with the ranks that it belongs to."""
     groups: dict[str, list[int]] = {}
     for rank in sorted(texts):
         groups.setdefault(texts[rank], []).append(rank)
@@ -150,7 +148,6 @@ def ended(future: Any) -> str:
 
 
 def activity(state: RankState) -> str:
-    """Return what a rank is doing; nothing if that is unknown."""
     at = f" at {state.place}" if state.place else ""
     if state.activity is Activity.WAITING_IN_COLLECTIVE:
         return f"waiting in {state.calls[-1].operation}{at}"

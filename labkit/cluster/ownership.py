@@ -49,12 +49,10 @@ class Owner:
 
     @property
     def alive(self) -> bool:
-        """Return whether the kernel runs."""
         return start_time(self.pid) == self.started != ""
 
     @property
     def is_me(self) -> bool:
-        """Return whether this process is the owner."""
         return self.pid == os.getpid() and self.started == started(self.pid)
 
     @property

@@ -124,7 +124,6 @@ class Ranks:
         self.checked_in, self.checked_s = number, time.monotonic()
 
     def check_engines(self) -> None:
-        """Raise if the controller or a rank has ended."""
         if (died := self.death()) is not None:
             raise died
 
@@ -279,12 +278,10 @@ def pending(result: ipp.AsyncResult) -> list[int]:
 
 
 def size(file: Path) -> int:
-    """Return a file's size in bytes; 0 if there is no such file."""
     return file.stat().st_size if file.exists() else 0
 
 
 def wait_until(condition: Callable[[], object], seconds: float) -> None:
-    """Wait until a condition holds, for at most so many seconds."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(POLL_S)

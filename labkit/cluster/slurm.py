@@ -42,14 +42,8 @@ EXAMPLE = "[slurm]\npartition = main\ntime = 2:00:00"
 ANSWER_S = 30.0  # for slurmctld, which may be busy
 SUBMITTING = "SUBMITTING"  # the state of a job that SLURM does not know yet
 NOT_STARTED = {
-    SUBMITTING,
-    "PENDING",
-    "CONFIGURING",
-    "REQUEUED",
-    "SPECIAL_EXIT",
-    "REQUEUE_HOLD",
-    "RESV_DEL_HOLD",
-}
+    SUBMITTING, "PENDING", "CONFIGURING", "REQUEUED", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD",
+}  # fmt: skip
 ACTIVE = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 # States that tell why a job ended; FAILED and COMPLETED only follow from what a rank did.
 CAUSES = {
@@ -112,7 +106,6 @@ def load() -> Settings:
 
 
 def parse_settings(text: str, path: str) -> Settings:
-    """Return the settings in the text of a file. Raise ClusterError if it is wrong."""
     parser = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#",))
     try:
         parser.read_string(text, path)
@@ -201,7 +194,6 @@ class JobState:
 
     @property
     def name(self) -> str:
-        """Return the job's name in a sentence."""
         return f"SLURM job {self.job}" if self.job else "The SLURM job that was being submitted"
 
     @property
@@ -432,7 +424,6 @@ def watch(job: str, file: Path, exits: Path, seconds: float = float("inf")) -> J
 
 
 def write_state(file: Path, state: JobState) -> None:
-    """Write a state to the file that the notebook reads."""
     with atomic_write(file) as out:
         out.write(json.dumps(asdict(state)).encode())
 

@@ -179,7 +179,6 @@ def network_of(address: str) -> dict[str, str]:
 
 
 def is_here(host: str) -> bool:
-    """Return whether a host's name is this machine's."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind((host, 0))
         return True

@@ -112,7 +112,6 @@ def files_to_remove(role: str, watched: int, command: int, stopped: bool) -> lis
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command line; return its exit status."""
     role, starter, *command = arguments
     watched = int(starter)
     # Engines without a controller of their own (`ipcluster engines`) end with their starter.
