@@ -163,13 +163,16 @@ class Ranks:
             return None
         on_several_machines = self.job.is_slurm or self.machines
         wait_until(lambda: not self.client.ids, LOST_S if on_several_machines else NOTICE_S)
+        gone = [rank for rank in ranks if rank not in self.client.ids]
+        first = next(((pid, code) for pid, code in exits_in(self.exits) if pid in self.pids), None)
+        report = self.last_report() if first and first[1] == HANG_EXIT_CODE else None
+        cause = ""
+        if report is None:  # ask before the engines are ended here: that is no cause
+            cause = self.job.cause_of_end(self.hosts) or ssh.lost(self.machines)
         if on_several_machines and self.client.ids:
             self.kill()
-        first = next(((pid, code) for pid, code in exits_in(self.exits) if pid in self.pids), None)
-        report = self.last_report()
-        if first and first[1] == HANG_EXIT_CODE and report is not None:
+        if report is not None:
             return CellHung(f"{render(report)}\n{stuck_text(report)}")
-        cause = self.job.cause_of_end(self.hosts) or ssh.lost(self.machines)
         if not cause and first:
             pid, code = first
             how = f"ended with exit code {code}"
@@ -177,8 +180,7 @@ class Ranks:
                 how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
             others = ", and MPI ended the other ranks with it" if len(ranks) > 1 else ""
             cause = f"rank {self.pids[pid]} {how}{others}"
-        gone = [rank for rank in ranks if rank not in self.client.ids]
-        return RankDied(f"{cause or f'{ranks_phrase(gone)} ended'}. {ADVICE}")
+        return RankDied(f"{cause or f'{ranks_phrase(gone or ranks)} ended'}. {ADVICE}")
 
     def end_if_hung(self, result: ipp.AsyncResult) -> None:
         """End a cell in which a rank has raised HangError, if it does not end by itself. Call it repeatedly.
