@@ -1,4 +1,4 @@
-"""The supervisor removes the files of its own cluster and of no other, and leaves no zombies."""
+"""Processes: the supervisor removes the files of its own cluster and of no other, and leaves no zombies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,7 @@ import pytest
 
 from labkit.cluster import supervisor as cluster_supervisor
 from mpiwatch import launch, processes
-from mpiwatch.processes import LINUX, supervised
+from mpiwatch.processes import LINUX, alive, supervised, wait_until_read
 from tests.cluster_fixtures import wait_until
 
 NEEDS_SHM = pytest.mark.skipif(not LINUX, reason="elsewhere, no directory lists the segments")
@@ -184,3 +185,40 @@ def test_a_folder_of_another_user_with_the_name_of_open_mpis_is_kept(tmp_path: P
         assert not folder.exists()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_zombie_has_ended() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert alive(os.getpid()) and alive(child.pid)
+    assert child.stdin
+    child.stdin.close()
+    wait_until(lambda: not alive(child.pid), "the child has ended and is a zombie")
+    os.kill(child.pid, 0)  # the system still knows it
+    child.wait()
+    assert not alive(child.pid)
+
+
+def test_the_supervisor_imports_only_the_standard_library_and_mpiwatch() -> None:
+    command = [*processes.supervised(), "true"]
+    done = subprocess.run(
+        [command[0], "-X", "importtime", *command[1:]], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()[1:]]
+    others = {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names)
+    assert others == {"mpiwatch"}
+
+
+def test_wait_until_read_waits_for_the_reader_of_a_pipe_until_the_deadline() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"an error")
+    wait_until_read(writer, deadline_s=0.01)  # nobody reads
+    waiting = threading.Thread(target=wait_until_read, args=(writer, 600.0))
+    waiting.start()
+    assert os.read(reader, 100) == b"an error"
+    waiting.join(60)
+    assert not waiting.is_alive()
+    os.close(reader)
+    os.close(writer)
+    with open(os.devnull, "w") as no_pipe:
+        wait_until_read(no_pipe.fileno(), deadline_s=600.0)

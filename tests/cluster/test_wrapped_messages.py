@@ -17,9 +17,8 @@ LINE = "`comm.Allreduce(MPI.IN_PLACE,  gradients[rank])  # all ranks, each with 
 @pytest.mark.parametrize("indent", ["", "  "])
 @pytest.mark.parametrize("text", [LONG.strip(), f"rank 3 is waiting in Allreduce (#2, 10 float32) at {LINE}"])
 def test_a_long_line_is_broken_between_words_and_keeps_its_indentation(indent: str, text: str) -> None:
-    lines = wrapped(f"title\n{indent}{text}\nend").splitlines()
-    assert (lines[0], lines[-1]) == ("title", "end") and len(lines) > 3
-    broken = lines[1:-1]
+    first, *broken, last = wrapped(f"title\n{indent}{text}\nend").splitlines()
+    assert (first, last) == ("title", "end") and len(broken) > 1
     assert all(len(line) <= COLUMNS for line in broken)
     assert all(line.startswith(indent) and line[len(indent)] != " " for line in broken)
     assert " ".join(line.strip() for line in broken) == text
@@ -28,17 +27,11 @@ def test_a_long_line_is_broken_between_words_and_keeps_its_indentation(indent: s
         assert len(line) + 1 + len(word) > COLUMNS
 
 
-def test_a_text_in_backticks_is_broken_only_if_it_fits_no_line() -> None:
-    assert wrapped(f"rank 3 is at cell line 7: and waits there {LINE}").splitlines()[1] == LINE
-    quoted = f"`{LONG.strip()}`"
-    lines = wrapped(quoted).splitlines()
-    assert " ".join(lines) == quoted and all(len(line) <= COLUMNS for line in lines)
-
-
 @pytest.mark.parametrize("text", ["", "\n", "short  \n", "x" * 3 * COLUMNS, TABLE, "trailing\n\n"])
 def test_other_lines_stay_as_they_are(text: str) -> None:
     assert wrapped(text) == text
-    assert wrapped(f"{'a' * 60} {'b' * 30}`{'c' * 30} d") == f"{'a' * 60}\n{'b' * 30}`{'c' * 30} d"
+    quoted = f"`{LONG.strip()}`"  # is broken only if it fits no line
+    assert " ".join(wrapped(quoted).splitlines()) == quoted
 
 
 def test_a_message_is_wrapped_and_tracebacks_are_not() -> None:
