@@ -77,9 +77,8 @@ def serve() -> list[str]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher
     stand_ins: dict[int, socket.socket] = {}  # the connection to each, by the pid of its rank
     listening, left = [socket.socket(fileno=os.dup(0))], 0
-    devnull = os.open(os.devnull, os.O_RDWR)
-    os.dup2(devnull, 0)  # what is closed below is the last copy of the listener
-    os.close(devnull)
+    with open(os.devnull, "rb") as devnull:
+        os.dup2(devnull.fileno(), 0)  # what is closed below is the last copy of the listener
     while True:
         watched: list[Any] = [woken, *listening, *stand_ins.values()]
         ready, _, _ = select.select(watched, [], [])
