@@ -189,7 +189,7 @@ def plan_cases() -> Sequence[Case]:
 
 def look_at_plan(case: Case, outcomes: Sequence[Outcome]) -> str | None:
     """Return the first fault of a plan, from its buckets' bounds to their sizes."""
-    from labkit.train.buckets import Buckets  # noqa: PLC0415 (loads MPI, which a notebook's kernel must not)
+    from labkit.train.overlap import Buckets  # noqa: PLC0415 (loads MPI, which a notebook's kernel must not)
 
     ((n, bucket_bytes, small_bytes),), plan = case.arguments, outcomes[0].result
     pairs = (list, tuple)  # either is right

@@ -25,7 +25,7 @@ from labkit.nn.image_layers import BatchNorm, Conv2D
 from labkit.nn.layers import Dense, Flatten, ReLU
 from labkit.nn.model import Classifier
 from labkit.train.bottleneck import Bottleneck, Straggler
-from labkit.train.buckets import Buckets
+from labkit.train.overlap import Buckets
 
 STEPS, LR = 8, 0.1
 IMAGE, PIXELS = (1, 8, 8), 64

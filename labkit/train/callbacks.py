@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from time import perf_counter
+from typing import Any, Protocol
 
 import numpy as np
+from mpi4py import MPI
 
+from labkit.comm.clock import offset
+from labkit.comm.timing import count_hosts
 from labkit.nn import Model
 from labkit.train.steps import Epoch, Step
 
 MOST_NAMES = 2  # W and b; each has a line of output in each epoch
+MOST = 100_000  # steps that are kept, of each rank
+TRACED = 500  # of these, how many have the times of layers and buckets, and are in the trace
+WITHOUT_SPANS: dict[str, Any] = {"layers": (), "transfers": (), "gathers": ()}
 ALL = "all"  # the name under which the whole gradient of a model with more parameters is measured
 
 
@@ -119,3 +127,73 @@ def contribution(part: np.ndarray, total: np.ndarray) -> float:
     """
     length = float(np.linalg.norm(total))
     return float(np.linalg.norm(part)) / length if length else math.nan
+
+
+class Timeline(Callback):
+    """Record a run's steps, the first MOST of them: give it to `train` as a callback, then `gather` it.
+
+    The first TRACED steps keep the times of their layers and buckets, too. `total_s` is the time (s) since
+    this object was made. Making, saving and gathering a timeline are collective: all compare the ranks'
+    clocks, which drift apart. In the timeline of a resumed run, the steps after the break follow at once on
+    those before it, which have no times of layers and buckets.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, clock: Callable[[], float] = perf_counter) -> None:
+        self._comm, self._clock = comm, clock
+        self.steps: list[Step] = []  # since the ranks compared their clocks
+        self._earlier: list[Step] = []  # on the one clock of all ranks
+        self._before_s = 0.0  # the total time before a break
+        self._ahead = 0.0  # how far the clock before a break is ahead of rank 0's
+        self._same_clock = clock is perf_counter and count_hosts(comm) == 1
+        self._began = self._compare()
+
+    @property
+    def total_s(self) -> float:
+        return self._before_s + self._clock() - self._began[0]
+
+    def after_step(self, step: Step) -> None:
+        if step.number <= MOST:
+            self.steps.append(step if step.number <= TRACED else replace(step, **WITHOUT_SPANS))
+
+    def gather(self) -> list[Step]:
+        """Return the steps of all ranks, by step and rank, on rank 0; an empty list elsewhere. Collective.
+
+        Their times are on the clock of rank 0 and count from the first `begin`.
+        """
+        steps = [step for steps in self._comm.gather(self._own()) or [] for step in steps]
+        zero = min((step.begin for step in steps), default=0.0)
+        steps.sort(key=lambda step: (step.number, step.rank))
+        return [step.shifted(lambda time: time - zero) for step in steps]
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return this rank's steps so far, an array for each field."""
+        names = [each.name for each in fields(Step) if each.name not in WITHOUT_SPANS]
+        steps = self._own()
+        columns = {name: np.array([getattr(step, name) for step in steps]) for name in names}
+        return {**columns, "total_s": np.array(self.total_s)}
+
+    def resume(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on after these steps."""
+        columns = {name: array.tolist() for name, array in state.items()}
+        self._before_s = columns.pop("total_s")
+        self._earlier = [
+            Step(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
+        ]
+        end = self._comm.allreduce(max((step.done for step in self._earlier), default=0.0), MPI.MAX)
+        self._ahead = end - self._comm.bcast(self._clock())
+
+    def _own(self) -> list[Step]:
+        """Return this rank's steps on one clock: that of all ranks, and of the steps before a break."""
+        (began, first), (now, last) = self._began, self._compare()
+        drift = (last - first) / (now - began)
+        self._earlier += [
+            step.shifted(lambda time: time + (first + drift * (time - began) + self._ahead))
+            for step in self.steps
+        ]
+        self.steps.clear()
+        return self._earlier
+
+    def _compare(self) -> tuple[float, float]:
+        """Return the time on this rank's clock, and by how much rank 0's clock is ahead of it."""
+        ahead = 0.0 if self._same_clock else offset(self._comm, self._clock)
+        return self._clock(), ahead

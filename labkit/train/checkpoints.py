@@ -27,8 +27,6 @@ from labkit.nn.store import read_arrays
 from labkit.train.batches import Batches
 from labkit.train.callbacks import Callback, Optimizer
 from labkit.train.overlap import StepAveraging
-from labkit.train.replicas import mean_buffers
-from labkit.train.sharding import Sharded
 from labkit.train.steps import Epoch, Position
 from mpiwatch.report import ranks_phrase
 
@@ -65,11 +63,11 @@ class Checkpoints:
 class Saving:
     """The checkpoints of one run on one rank: enter it before the run, which begins at `position`.
 
-    A checkpoint holds arrays that a resumed run overwrites in place: `_replicated` ones are equal on all
-    ranks, a rank's `_own` are not. Of a sharded run it holds the whole arrays, as of any other: so it can be
-    resumed on other ranks, and sharded in another way or not at all. `_about` describes the run: a checkpoint
-    of a run with another description is refused. `batches` say whether another number of ranks would train on
-    the same samples in each step.
+    A checkpoint holds arrays that a resumed run overwrites in place: parameters and optimiser state are equal
+    on all ranks unless they average after the step, a rank's `_own` are not. Of a sharded run it holds the
+    whole arrays, as of any other: so it can be resumed on other ranks, and sharded in another way or not at
+    all. `_about` describes the run: a checkpoint of a run with another description is refused. `batches` say
+    whether another number of ranks would train on the same samples in each step.
 
     A signal reaches the ranks at different moments, and perhaps only one of them. If each acted by itself,
     they would write the states of different steps. So a rank only takes note of it, and all ranks agree after
@@ -87,7 +85,7 @@ class Saving:
         settings: Mapping[str, Any],
         averaging: StepAveraging,
     ) -> None:
-        self._sharded = averaging if isinstance(averaging, Sharded) else None
+        self._averaging, self._all_equal = averaging, not settings["average_after_step"]
         self._comm, self._checkpoints, self._buffers = comm, checkpoints, settings["buffers"]
         self._samples, self._for_any_ranks = len(batches.epoch(1).x), batches.for_any_ranks
         self._callbacks = {type(each).__name__: each for each in callbacks}
@@ -103,12 +101,11 @@ class Saving:
             "optimizer": repr(optimizer),
             **batches.about,
         }
-        self._replicated = {"parameters": model.params, **(optimizer.state() if optimizer else {})}
         self._own = {"buffers": model.buffers} if model.buffers.size else {}
         if averaging.residual is not None:
             self._own["residual"] = averaging.residual
-        if settings["average_after_step"]:  # each rank has weights of its own
-            self._replicated, self._own = {}, {**self._replicated, **self._own}
+        if not self._all_equal:
+            self._own |= averaging.whole_state()
 
     def __enter__(self) -> Saving:
         """Resume the run if it is to be resumed, and take note of signals from now on. Collective.
@@ -170,13 +167,8 @@ class Saving:
                 fault = f"cannot resume: {error}"
         if fault := comm.bcast(fault):
             raise CollectiveError(fault)
-        if self._sharded:
-            self._sharded.restore(comm, arrays)
-        else:
-            for name, array in self._replicated.items():
-                if comm.rank == 0:
-                    array[...] = arrays[name]
-                comm.Bcast(array)
+        if self._all_equal:
+            self._averaging.restore(arrays)
         self.position, own = comm.scatter(parts)
         for name, array in self._own.items():
             array[...] = own[name]
@@ -194,7 +186,7 @@ class Saving:
             for name, callback in self._callbacks.items()
             for key, array in callback.state().items()
         }
-        replicated = self._sharded.whole_state(comm) if self._sharded else self._replicated
+        replicated = self._averaging.whole_state() if self._all_equal else {}
         gathered = comm.gather((self._samples, asdict(position), {**records, **self._own}))
         fault = None
         if gathered:
@@ -257,7 +249,8 @@ class Saving:
             return list(zip(positions, own, strict=True))
         shared = {name: own[0][name] for name in self._own}
         if "buffers" in shared and self._buffers == "average":
-            shared["buffers"] = mean_buffers(about["samples"], [each["buffers"] for each in own])
+            buffers = [each["buffers"] for each in own]
+            shared["buffers"] = np.average(buffers, axis=0, weights=about["samples"])
         if "residual" in shared:  # the ranks take equal parts of what all of them together have not sent
             shared["residual"] = np.sum([each["residual"] for each in own], axis=0) / p
         parts = []

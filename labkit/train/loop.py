@@ -6,9 +6,10 @@ One function does this for a notebook's `%%px` cell, for `mpiexec -n 4 labkit tr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from hashlib import blake2b
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
@@ -16,18 +17,24 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import ALGORITHMS, Averages, Averaging, check_before_averaging, raise_together
+from labkit.comm import (
+    ALGORITHMS,
+    Averages,
+    Averaging,
+    CollectiveError,
+    check_before_averaging,
+    raise_together,
+)
 from labkit.comm.algorithms import IN_HALVES
-from labkit.nn import Model, sgd_step
+from labkit.nn import Classifier, Model, sgd_step
 from labkit.train.batches import Batches
-from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Callback, Optimizer
 from labkit.train.checkpoints import Checkpoints, Saving
-from labkit.train.overlap import Overlapped, StepAveraging
-from labkit.train.replicas import broadcast_model, end_epoch
+from labkit.train.overlap import Buckets, Overlapped, StepAveraging
 from labkit.train.settings import BUFFERS, SHARD_STATES, Buffers
 from labkit.train.sharding import Sharded
 from labkit.train.steps import Epoch, Position, Step
+from mpiwatch.report import ranks_phrase
 
 
 def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
@@ -100,32 +107,30 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
     _check(comm, same, fault or _no_overlap(buckets, shard_state, algorithm, average_after_step, callbacks))
     shard = batches.fitting(model, 1)
     check_before_averaging(comm, model.grads, len(shard.x))
-    broadcast_model(comm, model)
+    comm.Bcast(model.params)
+    comm.Bcast(model.buffers)
     # What this rank's gradient is multiplied by: its weight, unless the algorithm says otherwise.
     factor = algorithm.factor if isinstance(algorithm, Averaging) else lambda weight, p: weight
     # A diverging run overflows. The check of its loss reports that once; NumPy would warn each time.
     quiet = np.errstate(over="ignore", invalid="ignore")
+    averaging: StepAveraging
+    if not isinstance(algorithm, Averaging) or (buckets is None and shard_state == "none"):
+        averaging = StepAveraging(comm, model, algorithm, optimizer)
+    elif shard_state == "none":
+        averaging = Overlapped(comm, model, algorithm, buckets or Buckets(), optimizer)
+    else:
+        averaging = Sharded(comm, model, algorithm, buckets or Buckets(), optimizer, shard_state, accumulate)
     with (
         quiet,
-        _averaging(
-            comm,
-            model,
-            algorithm,
-            buckets,
-            optimizer=optimizer,
-            shard_state=shard_state,
-            accumulate=accumulate,
-        ) as averaging,
+        averaging,
         (
             Saving(comm, checkpoints, model, optimizer, batches, callbacks, same, averaging)
             if checkpoints
             else nullcontext()
         ) as saving,
     ):
-        update = optimizer.step if optimizer else partial(sgd_step, model.params)
-        update = averaging.update if isinstance(averaging, Sharded) else update
         for callback in callbacks:
-            callback.begin(model, averaging.held(model, optimizer))
+            callback.begin(model, averaging.held())
         gradient = LocalGradient(model, accumulate)
         position = saving.position if saving else Position()
         position.wait_s += perf_counter() - entered
@@ -149,12 +154,12 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
                 for callback in callbacks:
                     callback.after_backward(model, weight)
                 if average_after_step:
-                    update(model.grads, step.lr)
+                    averaging.update(step.lr)
                 averaging.finish()
                 for callback in callbacks:
                     callback.after_average(model, step.global_batch)
                 if not average_after_step:
-                    update(model.grads, step.lr)
+                    averaging.update(step.lr)
 
                 step.done = perf_counter()
                 position.add(step)
@@ -176,39 +181,6 @@ def gather(comm: MPI.Intracomm, rows: list[Epoch]) -> list[Epoch]:
     """Return the epochs of all ranks, by epoch and rank, on rank 0; an empty list elsewhere. Collective."""
     gathered = comm.gather(rows) or []
     return sorted((row for rows in gathered for row in rows), key=lambda row: (row.epoch, row.rank))
-
-
-@contextmanager
-def _averaging(
-    comm: MPI.Intracomm,
-    model: Model,
-    algorithm: Averages,
-    buckets: Buckets | None,
-    *,
-    optimizer: Optimizer | None,
-    shard_state: str,
-    accumulate: int,
-) -> Iterator[StepAveraging]:
-    """Return what averages the gradients of the steps, with the gradients where the algorithm works fastest.
-
-    Collective.
-    """
-    before = model.grads
-    place = algorithm.allocate(comm, before.size, before.dtype) if isinstance(algorithm, Averaging) else None
-    if place is not None:
-        model.move_gradients(place)
-    averaging = StepAveraging(comm, model.grads, algorithm)
-    if shard_state != "none" and isinstance(algorithm, Averaging):
-        averaging = Sharded(comm, model, algorithm, buckets or Buckets(), optimizer, shard_state, accumulate)
-    elif buckets is not None and isinstance(algorithm, Averaging):
-        averaging = Overlapped(comm, model.grads, algorithm, buckets)
-    failed = True
-    try:
-        yield averaging
-        failed = False
-    finally:
-        averaging.close(failed)
-        model.move_gradients(before)
 
 
 def _check(comm: MPI.Intracomm, same: Mapping[str, Any], fault: str | None) -> None:
@@ -264,6 +236,105 @@ def _no_overlap(
             f"{algorithm.algorithm} and {algorithm.compress}"
         )
     return fault
+
+
+def end_epoch(comm: MPI.Intracomm, model: Model, sums: Position, settings: Mapping[str, Any]) -> Epoch:
+    """Return the record of an epoch with these sums on this rank; make replicas of the ranks' models.
+
+    Collective. Raise CollectiveError on every rank if the loss is not finite or the ranks' weights differ.
+    """
+    n = sums.samples or math.nan  # a rank without samples has no loss
+    losses, correct, samples = np.array(comm.allgather((sums.loss, sums.correct, sums.samples))).T
+    loss = float(losses.sum() / samples.sum())
+    if not math.isfinite(loss):
+        local = ", ".join(f"{each:.3g} on rank {rank}" for rank, each in enumerate(losses / samples))
+        raise CollectiveError(
+            f"the loss is {loss} in epoch {sums.epoch} ({local}), expected a finite one: the training "
+            "diverges or the data are not finite; try a lower learning rate"
+        )
+    row = Epoch(sums.epoch, comm.rank, sums.loss / n, loss, sums.wait_s, sums.transfer_s)
+    row.samples, row.time_s = sums.samples, sums.time_s
+    if isinstance(model, Classifier):
+        row.local_accuracy = sums.correct / n
+        row.global_accuracy = float(correct.sum() / samples.sum())
+    synchronise_buffers(comm, model, settings["buffers"], sums.samples)
+    if settings["average_after_step"]:
+        row.drift = drift(comm, model)
+    elif settings["check_weights"]:
+        with_buffers = settings["buffers"] != "leave"
+        sharded = settings["shard_state"] == "parameters"  # then there are no two copies
+        check_replicas(
+            comm, model, params=not sharded, buffers=with_buffers, when=f"after epoch {sums.epoch}"
+        )
+    return row
+
+
+def synchronise_buffers(comm: MPI.Intracomm, model: Model, how: Buffers, samples: int) -> None:
+    """Make the ranks' buffers equal, unless `how` is "leave". Collective.
+
+    Parameters stay equal because every rank applies the same averaged gradient. Buffers do not: each rank
+    computes the running statistics of batch normalisation from its own local batches. Two ranks then have
+    equal weights and unequal test accuracies, as in report C.
+
+    - "average": their mean, each rank weighted by its number of samples, as in a gradient's mean. Every rank
+      computes it in the same order, so all get the same bits.
+    - "broadcast": those of rank 0. PyTorch's DDP copies them before each forward pass (`broadcast_buffers`).
+    - "leave": each rank keeps its own, so its model predicts a little differently.
+
+    Training itself never reads running statistics, so it is enough to do this before somebody reads them: at
+    the end of an epoch. The result is the same as after every step. A rank's statistics do not depend on
+    those of other ranks, so rank 0 would have the same; and they are linear in those of the batches, so the
+    mean of the ranks' running statistics is the running mean of the ranks' statistics (up to rounding, and
+    except that a shorter last batch counts by the ranks' parts of the epoch, not by those of that batch).
+    """
+    if how == "leave" or not model.buffers.size or comm.size == 1:
+        return
+    if how == "broadcast":
+        comm.Bcast(model.buffers)
+        return
+    weights, buffers = zip(*comm.allgather((samples, model.buffers)), strict=True)
+    model.buffers[...] = np.average(buffers, axis=0, weights=weights)
+
+
+def check_replicas(
+    comm: MPI.Intracomm, model: Model, *, params: bool = True, buffers: bool, when: str
+) -> None:
+    """Check that all ranks have the same parameters, buffers or both, bit for bit.
+
+    Each rank hashes its bytes (about 1 GB/s), and one small allgather compares the hashes. Collective. Raise
+    CollectiveError on every rank if they differ: the message says `when` and names the ranks that differ from
+    the majority, or from rank 0 if there is none.
+    """
+    arrays = {"parameters": model.params} if params else {}
+    arrays |= {"buffers": model.buffers} if buffers else {}
+    hashes = comm.allgather([hash_of(array) for array in arrays.values()])
+    for what, found in zip(arrays, zip(*hashes, strict=True), strict=True):
+        common = Counter(found).most_common(1)[0][0]  # the first in the order of ranks, if there is a tie
+        others = [rank for rank, each in enumerate(found) if each != common]
+        if others:
+            equal = [rank for rank, each in enumerate(found) if each == common]
+            raise CollectiveError(
+                f"{when}, {ranks_phrase(others, comm.size)}: the {what} of {model.name!r} have the hash "
+                f"{', '.join(found[rank][:8] for rank in others)}, expected {common[:8]} as on "
+                f"{ranks_phrase(equal, comm.size)}. A rank has changed its own model, or "
+                "averaging gave the ranks different results; to go on regardless, set check_weights=False"
+            )
+
+
+def hash_of(array: np.ndarray) -> str:
+    """Return a hash of an array's bytes: equal arrays have equal hashes."""
+    return blake2b(array.data, digest_size=16).hexdigest()
+
+
+def drift(comm: MPI.Intracomm, model: Model) -> float:
+    """Return the largest ‖w_r - w_0‖ / ‖w_0‖ of all ranks r, where w_r are the parameters of rank r.
+
+    Collective; costs one broadcast of the parameters. All ranks get the same number.
+    """
+    first = model.params.copy()
+    comm.Bcast(first)
+    apart = np.linalg.norm(model.params - first) / np.linalg.norm(first)
+    return float(comm.allreduce(float(apart), MPI.MAX))
 
 
 class LocalGradient:
@@ -355,7 +426,8 @@ def local_sgd(
     raise_together(comm, fault)
     held = len(batches.epoch(1).x)
     n = check_before_averaging(comm, model.params, held)
-    broadcast_model(comm, model)
+    comm.Bcast(model.params)
+    comm.Bcast(model.buffers)
     losses = []
     for epoch in range(1, epochs + 1):
         batch = batches.epoch(epoch)

@@ -15,12 +15,14 @@ shared memory when each core has more than one rank: averaging is then processor
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from time import perf_counter, sleep
 
 import numpy as np
@@ -28,10 +30,10 @@ from mpi4py import MPI
 
 from labkit.comm import Averages, Averaging
 from labkit.comm.running import Steps, Wait
-from labkit.nn import Model
-from labkit.train.buckets import Buckets
+from labkit.nn import Model, sgd_step
 from labkit.train.callbacks import Optimizer
 from labkit.train.steps import BucketTimes, Step
+from labkit.units import MIB
 from mpiwatch.messages import Pending, wait_for_pending
 
 # A thread that waits sleeps between bursts of polls. In one poll, MPICH takes about 64 KiB from a connection,
@@ -43,31 +45,82 @@ NAP_S, MOST_S, POLLS = 5e-4, 4e-3, 6
 BURSTS_AWAKE, MAIN_NAP_S = 30, 1e-4
 
 
+@dataclass(frozen=True)
+class Buckets:
+    """How to cut a gradient: into buckets of at most `bytes` bytes, the first and the last of `first_bytes`.
+
+    A small first bucket lets communication start early, a small last one leaves little to communicate after
+    the backward pass. In PyTorch's DDP, `bytes` is `bucket_cap_mb` (25 MiB); its first bucket has 1 MiB.
+
+    The backward pass fills the flat gradient from its end to its start, so the buckets are cut from its end.
+    They may cut a layer in two. (PyTorch's DDP does not cut a parameter. A large layer then becomes one large
+    bucket: nothing of it arrives before all of it does, and one of the first layers is exposed as a whole.)
+    """
+
+    bytes: float = 4 * MIB
+    first_bytes: float = MIB // 2
+
+    def __post_init__(self) -> None:
+        if not (0 < self.first_bytes < math.inf and 0 < self.bytes < math.inf):
+            raise ValueError(
+                f"expected buckets of more than 0 bytes, got bytes={self.bytes:g}, "
+                f"first_bytes={self.first_bytes:g}"
+            )
+
+    def plan(self, n: int, itemsize: int = 4) -> list[tuple[int, int]]:
+        """Return start and stop of each bucket of a gradient of n values, in the order of averaging.
+
+        The first bucket ends at the gradient's end, the last one starts at 0.
+        """
+        most = max(1, int(self.bytes) // itemsize)
+        small = min(most, max(1, int(self.first_bytes) // itemsize))
+        stops = [n]
+        while stops[-1] > 0:
+            left = stops[-1]
+            values = small if left == n or left <= small else min(most, left - small)
+            stops.append(max(0, left - values))
+        return [(start, stop) for stop, start in pairwise(stops)]
+
+
 class StepAveraging:
-    """Average the gradient of each step at once, when the backward pass is over; `Overlapped` begins earlier.
+    """Average the gradient of each step, then update: at once, when the backward pass is over.
 
-    `train` makes one such object for a whole run. In each step, it calls `begin`, then the backward pass
-    calls `finished` again and again, then `train` calls `finish`. With gradient accumulation, only the step's
-    last micro-batch calls `finished`: each rank averages once per step. `train` calls `close` at the end of
-    the run.
+    `train` enters one such object for a whole run. In each step, it calls `begin`, then the backward pass
+    calls `finished` again and again, then `train` calls `finish` and `update`. With gradient accumulation,
+    only the step's last micro-batch calls `finished`: each rank averages once per step.
 
-    `grads` is the same array for the whole run, in the memory that the algorithm prefers
-    (`labkit.comm.Averaging.allocate`), and is averaged in place. All ranks make the same calls, in the same
-    order, but a rank whose local batch is empty calls `finished` only once, with 0: its gradient is zero.
+    The gradients lie in the memory that the algorithm prefers (`labkit.comm.Averaging.allocate`), and are
+    averaged in place. All ranks make the same calls, in the same order, but a rank whose local batch is empty
+    calls `finished` only once, with 0: its gradient is zero.
 
-    `residual` is what compression has not sent yet, in an array like `grads`; None without compression.
+    `residual` is what compression has not sent yet, in an array like the gradient; None without compression.
     """
 
     _step: Step
     residual: np.ndarray | None = None
 
-    def __init__(self, comm: MPI.Intracomm, grads: np.ndarray, algorithm: Averages) -> None:
-        self._comm, self._grads, self._algorithm = comm, grads, algorithm
+    def __init__(
+        self, comm: MPI.Intracomm, model: Model, algorithm: Averages, optimizer: Optimizer | None = None
+    ) -> None:
+        self._comm, self._model, self._algorithm, self._optimizer = comm, model, algorithm, optimizer
+        self._update = optimizer.step if optimizer else partial(sgd_step, model.params)
+        self._grads = self._grads_before = model.grads
         if isinstance(algorithm, Averaging):
+            place = algorithm.allocate(comm, model.grads.size, model.grads.dtype)
+            if place is not None:
+                model.move_gradients(place)
+                self._grads = place
             if algorithm.compress != "none":
-                self.residual = np.zeros_like(grads)
+                self.residual = np.zeros_like(self._grads)
                 algorithm = replace(algorithm, residual=self.residual)
-            self._algorithm = algorithm.bind(comm, grads.nbytes)
+            self._algorithm = algorithm.bind(comm, self._grads.nbytes)
+
+    def __enter__(self) -> StepAveraging:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        self.close(failed=kind is not None)
+        self._model.move_gradients(self._grads_before)
 
     def begin(self, step: Step) -> None:
         """Begin a step, whose batches are known. Send nothing yet."""
@@ -88,11 +141,26 @@ class StepAveraging:
         self._algorithm(self._comm, self._grads, step.fraction)
         step.end = perf_counter()
 
-    def held(self, model: Model, optimizer: Optimizer | None) -> dict[str, list[np.ndarray]]:
+    def update(self, lr: float) -> None:
+        """Update the parameters with the gradient."""
+        self._update(self._grads, lr)
+
+    def held(self) -> dict[str, list[np.ndarray]]:
         """Return the arrays that hold this rank's state, by kind."""
-        state = [*optimizer.state().values()] if optimizer else []
-        held = {"parameters": [model.params], "gradient": [model.grads], "optimizer": state}
+        state = [*self._optimizer.state().values()] if self._optimizer else []
+        held = {"parameters": [self._model.params], "gradient": [self._grads], "optimizer": state}
         return held if self.residual is None else {**held, "residual": [self.residual]}
+
+    def whole_state(self) -> dict[str, np.ndarray]:
+        """Return parameters and optimiser state, by name, at least on rank 0. Collective."""
+        return {"parameters": self._model.params, **(self._optimizer.state() if self._optimizer else {})}
+
+    def restore(self, whole: Mapping[str, np.ndarray]) -> None:
+        """Take from rank 0's `whole` what `whole_state` returned, perhaps on other ranks. Collective."""
+        for name, array in self.whole_state().items():
+            if self._comm.rank == 0:
+                array[...] = whole[name]
+            self._comm.Bcast(array)
 
     def close(self, failed: bool) -> None:
         """Release what the object holds, such as a thread. Collective, unless the run has `failed`."""
@@ -103,17 +171,21 @@ class Overlapped(StepAveraging):
 
     The buckets are averaged on a communicator of their own, so that no message of the caller's own is taken
     for one of theirs. Before the main thread waits, the helper thread hands over to it (see `BucketQueue`).
-
-    Shapes: grads (n,), which is averaged in place. Making one is collective.
+    Making one is collective.
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, grads: np.ndarray, averaging: Averaging, buckets: Buckets
+        self,
+        comm: MPI.Intracomm,
+        model: Model,
+        averaging: Averaging,
+        buckets: Buckets,
+        optimizer: Optimizer | None = None,
     ) -> None:
-        super().__init__(comm, grads, averaging)
-        self.plan = buckets.plan(grads.size, grads.itemsize)
+        super().__init__(comm, model, averaging, optimizer)
+        self.plan = buckets.plan(self._grads.size, self._grads.itemsize)
         largest = max((stop - start for start, stop in self.plan), default=0)
-        self._averaging = averaging.for_size(comm, largest * grads.itemsize)
+        self._averaging = averaging.for_size(comm, largest * self._grads.itemsize)
         # Between the ranks of a node, shared memory needs no messages, and between nodes it has communicators
         # of its own; and its buffers belong to the communicator that they were made with.
         needs_none = comm.size == 1 or self._averaging.algorithm == "shared-memory"

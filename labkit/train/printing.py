@@ -1,15 +1,14 @@
-"""The lines that a run prints: on its start, for each epoch and iteration, and on its end.
+"""The lines that a run prints.
 
 Lines have at most 100 columns for up to 10 ranks and 999 epochs.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -24,7 +23,8 @@ from labkit.train.steps import Epoch, Step
 from mpiwatch.report import ranks_phrase
 
 LAUNCHERS = "mpiexec", "mpirun", "prterun", "orterun", "srun"
-WIDEST = 100
+TERMINALS = "/dev/pts/", "/dev/tty"
+BAR = 80  # columns of the progress bar
 OVER_100 = (
     "A contribution over 100 %: the ranks' gradients point in different directions, so their sum is\n"
     "shorter than that rank's part of it."
@@ -42,14 +42,9 @@ class Printer(Callback):
     def __init__(self, comm: MPI.Intracomm, steps: int, log_every: int | None = None) -> None:
         self._comm, self._log_every = comm, log_every
         self._explained = False
-        columns = terminal_columns() if comm.rank == 0 else None
+        shown = comm.rank == 0 and on_terminal()
         self._bar = tqdm(
-            total=steps,
-            unit=" steps",
-            file=sys.stderr,
-            disable=columns is None,
-            ncols=min(columns or WIDEST, WIDEST),
-            leave=False,
+            total=steps, unit=" steps", file=sys.stderr, disable=not shown, ncols=BAR, leave=False
         )
 
     def __enter__(self) -> Printer:
@@ -67,7 +62,21 @@ class Printer(Callback):
             self.say(f"iteration {step.number}: loss {step.loss:.4f}, lr {step.lr:.4g}")
 
     def after_epoch(self, model: Model, epoch: Epoch) -> None:
-        self.say(epoch_line(epoch), *gradient_lines(epoch))
+        head = f"epoch {epoch.epoch}: "
+        words = [f"{head}loss {epoch.local_loss:.4f} (all {epoch.global_loss:.4f})"]
+        if epoch.local_accuracy is not None:
+            words.append(f"accuracy {100 * epoch.local_accuracy:.1f} %")
+        scale, unit = (1, "s") if epoch.time_s >= 1 else (1e3, "ms")
+        parts = f"wait {scale * epoch.wait_s:.3g}, transfer {scale * epoch.transfer_s:.3g}"
+        lines = [", ".join([*words, f"{scale * epoch.time_s:.3g} {unit} ({parts})"])]
+        lines += [
+            f"{head}gradient{'' if name == ALL else f' of {name}'}: mean {epoch.gradient_mean[name]:.4g}, "
+            f"norm {epoch.gradient_norm[name]:.4g}, contribution {100 * contribution:.4g} %"
+            for name, contribution in epoch.contribution.items()
+        ]
+        if epoch.drift is not None:
+            lines.append(f"{head}weights {100 * epoch.drift:.3g} % apart")
+        self.say(*lines)
         if epoch.contribution and not self._explained:
             largest = self._comm.allreduce(max(epoch.contribution.values()), MPI.MAX)
             self._explained = largest > 1
@@ -84,24 +93,15 @@ class Printer(Callback):
         if comm.rank:
             comm.send(text, 0, tags.PRINT)
             return
-        with self._hidden_bar():
-            for rank in range(comm.size):
-                print(comm.recv(source=rank, tag=tags.PRINT) if rank else text, end="", flush=True)
+        for rank in range(comm.size):
+            tqdm.write(comm.recv(source=rank, tag=tags.PRINT) if rank else text, end="")
+            sys.stdout.flush()
 
     def note(self, text: str) -> None:
         """Print what concerns the whole run, on rank 0; the other ranks do nothing."""
         if self._comm.rank == 0:
-            with self._hidden_bar():
-                print(text, flush=True)
-
-    @contextmanager
-    def _hidden_bar(self) -> Iterator[None]:
-        """Remove the bar from the terminal while the block prints."""
-        if not self._bar.disable:
-            self._bar.clear()
-        yield
-        if not self._bar.disable:
-            self._bar.refresh()
+            tqdm.write(text)
+            sys.stdout.flush()
 
 
 def start_lines(settings: Settings, about: Mapping[str, Any], parameters: int, steps: int) -> str:
@@ -123,58 +123,15 @@ def start_lines(settings: Settings, about: Mapping[str, Any], parameters: int, s
     return "\n".join(lines)
 
 
-def epoch_line(row: Epoch) -> str:
-    """Return a line such as "epoch 3: loss 0.2341 (all 0.2401), accuracy 93.1 %, 120 ms (wait …)"."""
-    words = [f"epoch {row.epoch}: loss {row.local_loss:.4f} (all {row.global_loss:.4f})"]
-    if row.local_accuracy is not None:
-        words.append(f"accuracy {100 * row.local_accuracy:.1f} %")
-    scale, unit = (1, "s") if row.time_s >= 1 else (1e3, "ms")
-    parts = f"wait {scale * row.wait_s:.3g}, transfer {scale * row.transfer_s:.3g}"
-    words.append(f"{scale * row.time_s:.3g} {unit} ({parts})")
-    return ", ".join(words)
-
-
-def gradient_lines(row: Epoch) -> list[str]:
-    """Return a line about the gradient of each parameter, and one about the drift; none if unknown."""
-    lines = [
-        f"epoch {row.epoch}: gradient{'' if name == ALL else f' of {name}'}: "
-        f"mean {row.gradient_mean[name]:.4g}, norm {row.gradient_norm[name]:.4g}, "
-        f"contribution {100 * contribution:.4g} %"
-        for name, contribution in row.contribution.items()
-    ]
-    if row.drift is not None:
-        lines.append(f"epoch {row.epoch}: weights {100 * row.drift:.3g} % apart")
-    return lines
-
-
-def end_line(loss: float, accuracy: float | None, total_s: float, samples: int) -> str:
-    """Return a line with what a rank's own model is worth on the test set, and how fast it was trained."""
-    found = f"test loss {loss:.4f}"
-    if accuracy is not None:
-        found += f", test accuracy {100 * accuracy:.2f} %"
-    rate = samples / total_s if total_s else math.nan
-    return f"{found}; trained for {total_s:.3g} s, {rate:,.0f} samples/s"
-
-
-def terminal_columns() -> int | None:
-    """Return the width of the terminal that shows this process's standard error; None if there is none.
+def on_terminal() -> bool:
+    """Return whether a terminal shows this process's standard error.
 
     A launcher gives its ranks a pipe, and writes what it reads from it to its own standard error. Where the
-    system does not tell where that leads (macOS), the answer is None.
+    system does not tell where that leads (macOS), the answer is no.
     """
-    with suppress(OSError, ValueError):
-        if sys.stderr.isatty():
-            return os.get_terminal_size(sys.stderr.fileno()).columns
-    launchers = []
-    with suppress(psutil.Error):
-        launchers = [
-            parent.pid for parent in psutil.Process().parents() if parent.name().startswith(LAUNCHERS)
-        ]
-    with suppress(OSError):
-        if launchers and os.readlink(f"/proc/{launchers[-1]}/fd/2").startswith(("/dev/pts/", "/dev/tty")):
-            terminal = os.open(f"/proc/{launchers[-1]}/fd/2", os.O_WRONLY | os.O_NOCTTY)
-            try:
-                return os.get_terminal_size(terminal).columns
-            finally:
-                os.close(terminal)
-    return None
+    if sys.stderr.isatty():
+        return True
+    with suppress(OSError, psutil.Error):
+        launchers = [each.pid for each in psutil.Process().parents() if each.name().startswith(LAUNCHERS)]
+        return os.readlink(f"/proc/{launchers[-1]}/fd/2").startswith(TERMINALS) if launchers else False
+    return False

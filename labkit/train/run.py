@@ -30,16 +30,15 @@ from labkit.nn import MODELS, SGD, AdamW, Classifier, Model
 from labkit.nn.lr_schedules import LRSchedule, constant, cosine, linear_scaling, step_decay
 from labkit.train import bottleneck
 from labkit.train.batches import Batches
-from labkit.train.buckets import Buckets
-from labkit.train.callbacks import Contributions
+from labkit.train.callbacks import Contributions, Timeline
 from labkit.train.checklist import RAW
 from labkit.train.checkpoints import Checkpoints, read_checkpoint
 from labkit.train.comparison import as_text, beside, compare
-from labkit.train.loop import gather, train
+from labkit.train.loop import gather, hash_of, train
 from labkit.train.memory import Memory
+from labkit.train.overlap import Buckets
 from labkit.train.presets import PRESETS
-from labkit.train.printing import Printer, end_line, start_lines
-from labkit.train.replicas import hash_of
+from labkit.train.printing import Printer, start_lines
 from labkit.train.run_record import (
     iterations,
     prepare,
@@ -50,7 +49,6 @@ from labkit.train.run_record import (
 )
 from labkit.train.settings import Settings
 from labkit.train.steps import Epoch, Step
-from labkit.train.timeline import Timeline
 from labkit.units import MIB
 
 # What --augment does to the images of a data set: digits must not be mirrored.
@@ -189,7 +187,10 @@ def run(  # noqa: PLR0915 (a run from its beginning to its end)
 
         tested = evaluate(model, dataset)
         samples = sum(row.samples for row in rows)
-        printer.say(end_line(tested["test_loss"], tested["test_accuracy"], total_s, samples))
+        found = f"test loss {tested['test_loss']:.4f}"
+        if tested["test_accuracy"] is not None:
+            found += f", test accuracy {100 * tested['test_accuracy']:.2f} %"
+        printer.say(f"{found}; trained for {total_s:.3g} s, {samples / total_s:,.0f} samples/s")
         about["ended"] = comm.gather(
             {
                 "rank": comm.rank,

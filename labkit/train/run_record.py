@@ -25,8 +25,8 @@ from mpi4py import MPI
 import labkit
 from labkit.files import atomic_write, locked, remove_unfinished
 from labkit.nn import MODELS, Model, load_model, save_model
+from labkit.train.callbacks import TRACED
 from labkit.train.steps import Epoch, Step
-from labkit.train.timeline import save_trace
 from mpiwatch.launch import ONE_THREAD, node_name
 from mpiwatch.processes import cores
 
@@ -197,6 +197,43 @@ def iterations(steps: Sequence[Step], ranks: int) -> np.ndarray:
     begins = np.array([step.begin for step in steps]).reshape(-1, ranks).T
     table["time_s"][:, :-1] = np.diff(begins)
     return table
+
+
+def save_trace(path: Path, steps: Sequence[Step], about: Mapping[str, Any]) -> None:
+    """Write the steps of all ranks (`Timeline.gather`) as a trace that Perfetto opens (ui.perfetto.dev).
+
+    The file has the Trace Event Format: the first TRACED steps, with a row for each rank and one for its
+    buckets, and `about` as metadata. Times are in µs. Call this on one rank.
+    """
+    ranks = sorted({step.rank for step in steps})
+    rows = {rank + 1: (2 * rank, f"rank {rank}") for rank in ranks}  # some viewers hide thread 0
+    if any(step.transfers for step in steps):
+        rows |= {rank + 1 + len(ranks): (2 * rank + 1, f"rank {rank}, buckets") for rank in ranks}
+    events = [{"ph": "M", "name": "process_name", "pid": 1, "tid": 1, "args": {"name": "labkit train"}}]
+    for row, (position, name) in rows.items():
+        common = {"ph": "M", "pid": 1, "tid": row}
+        events += [
+            {**common, "name": "thread_name", "args": {"name": name}},
+            {**common, "name": "thread_sort_index", "args": {"sort_index": position}},
+        ]
+    last = dict.fromkeys(ranks, 0.0)
+    for step in (step for step in steps if step.number <= TRACED):
+        spans = [
+            (step.rank + 1, name, name, begin, end)
+            for name, begin, end in [("idle", last[step.rank], step.begin), *step.spans()]
+        ]
+        spans += [
+            (step.rank + 1 + len(ranks), f"bucket {each.bucket + 1}", "bucket", each.begin, each.end)
+            for each in step.transfers
+        ]
+        for row, name, category, begin, end in spans:
+            event = {"ph": "X", "name": name, "cat": category, "pid": 1, "tid": row}
+            event |= {"ts": round(1e6 * begin, 3), "dur": round(1e6 * max(0.0, end - begin), 3)}
+            events.append({**event, "args": {"epoch": step.epoch, "step": step.number}})
+        last[step.rank] = step.done
+    content = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(about)}
+    with atomic_write(path) as out:
+        out.write(json.dumps(content).encode())
 
 
 def load_iterations(path: Path) -> np.ndarray:

@@ -30,10 +30,9 @@ from labkit.comm.algorithms import allgather, reduce_scatter
 from labkit.comm.running import Steps
 from labkit.nn import Model, flat, sgd_step
 from labkit.schedules import chunk_bounds
-from labkit.train.buckets import Buckets
 from labkit.train.callbacks import Optimizer
 from labkit.train.memory import release
-from labkit.train.overlap import Overlapped
+from labkit.train.overlap import Buckets, Overlapped
 from labkit.train.steps import Step
 
 AHEAD = 2  # buckets of the gradient that may wait to be averaged: on a slow link, all of them would
@@ -73,11 +72,11 @@ class Sharded(Overlapped):
         shard_state: str,
         accumulate: int,
     ) -> None:
-        super().__init__(comm, model.grads, averaging, buckets)
-        self._model, self._keeps_grads = model, shard_state == "optimizer"
+        super().__init__(comm, model, averaging, buckets, optimizer)
+        self._keeps_grads = shard_state == "optimizer"
         self._keeps_params, self._accumulate = shard_state != "parameters", accumulate
         self._gathered: dict[int, int] = {}  # the buckets of parameters with content: by which job
-        self._parts = [self._part(*bucket, optimizer) for bucket in self.plan]
+        self._parts = [self._part(*bucket) for bucket in self.plan]
         for array in optimizer.state().values() if optimizer else ():
             release(array)
         if not self._keeps_grads:
@@ -95,24 +94,24 @@ class Sharded(Overlapped):
             release(model.params)
             model.before_layer = self._before_layer
 
-    def _part(self, start: int, stop: int, optimizer: Optimizer | None) -> Part:
+    def _part(self, start: int, stop: int) -> Part:
         first, last = (start + chunk_bounds(stop - start, self._comm.size)[self._comm.rank :][:2]).tolist()
         mine = slice(first, last)
         params = self._model.params[mine] if self._keeps_params else self._model.params[mine].copy()
-        own = optimizer.on(params) if optimizer else None
+        own = self._optimizer.on(params) if self._optimizer else None
         update, state = (own.step, own.state()) if own else (partial(sgd_step, params), {})
         state = {"parameters": params, **state}
         return Part(slice(start, stop), mine, params, np.zeros_like(params), update, state)
 
-    def held(self, model: Model, optimizer: Optimizer | None) -> dict[str, list[np.ndarray]]:
-        held = super().held(model, optimizer)
+    def held(self) -> dict[str, list[np.ndarray]]:
+        held = super().held()
         for part in self._parts:
             held["parameters"] += [] if self._keeps_params else [part.params]
             held["gradient"].append(part.grads)
             held["optimizer"] += [array for name, array in part.state.items() if name != "parameters"]
         return held
 
-    def update(self, grads: np.ndarray, lr: float) -> None:
+    def update(self, lr: float) -> None:
         """Update this rank's parts with their averaged gradients, and gather all others. Collective."""
         for part in self._parts:
             part.update(part.grads, lr)
@@ -196,32 +195,25 @@ class Sharded(Overlapped):
             self._gather_all()
         super().close(failed)
 
-    def whole_state(self, comm: MPI.Intracomm) -> dict[str, np.ndarray]:
-        """Return parameters and optimiser state of all ranks, by name, on rank 0; nothing elsewhere.
+    def whole_state(self) -> dict[str, np.ndarray]:
+        """Return the parts of all ranks together on rank 0; nothing elsewhere. Collective.
 
-        Arrays without axes, such as the number of steps, are the same on all ranks. Collective.
+        Arrays without axes, such as the number of steps, are the same on all ranks.
         """
-        gathered = comm.gather([part.state for part in self._parts])
         whole: dict[str, np.ndarray] = {}
-        for states in zip(*gathered or [], strict=True):
-            for name, own in states[0].items():
-                whole.setdefault(name, np.empty(self._grads.shape if own.ndim else (), own.dtype))
-        for rank, states in enumerate(gathered or []):
-            for (start, stop), state in zip(self.plan, states, strict=True):
-                first, last = start + chunk_bounds(stop - start, comm.size)[rank:][:2]
+        for parts in self._comm.gather([(part.mine, part.state) for part in self._parts]) or []:
+            for mine, state in parts:
                 for name, own in state.items():
-                    whole[name][slice(first, last) if own.ndim else ()] = own
+                    shape = self._grads.shape if own.ndim else ()
+                    whole.setdefault(name, np.empty(shape, own.dtype))[mine if own.ndim else ()] = own
         return whole
 
-    def restore(self, comm: MPI.Intracomm, whole: Mapping[str, np.ndarray]) -> None:
-        """Take from rank 0's `whole` what `whole_state` returned, perhaps on other ranks. Collective."""
+    def restore(self, whole: Mapping[str, np.ndarray]) -> None:
         for name, like in self._parts[0].state.items():
-            array = (
-                whole[name]
-                if comm.rank == 0
-                else np.empty(self._grads.shape if like.ndim else (), like.dtype)
-            )
-            comm.Bcast(array)
+            array = np.empty(self._grads.shape if like.ndim else (), like.dtype)
+            if self._comm.rank == 0:
+                array[...] = whole[name]
+            self._comm.Bcast(array)
             for part in self._parts:
                 part.state[name][...] = array[part.mine] if like.ndim else array
             if name == "parameters" and self._keeps_params:

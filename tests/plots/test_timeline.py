@@ -14,8 +14,8 @@ from matplotlib.colors import to_hex
 
 from labkit.plots import timeline
 from labkit.plots.style import COLOURS
+from labkit.train.run_record import save_trace
 from labkit.train.steps import BucketTimes, Step
-from labkit.train.timeline import save_trace
 
 P = 3
 
