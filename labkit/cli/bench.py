@@ -17,7 +17,7 @@ import click
 
 from labkit import units
 from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
-from labkit.cli.ranks import hosts_option, on_ranks, world
+from labkit.cli.ranks import ending_together, hosts_option, on_ranks
 from mpiwatch import launch
 
 if TYPE_CHECKING:
@@ -60,15 +60,22 @@ def _print(rows: list[Row], as_json: bool, text: str = "") -> None:
 
 @contextmanager
 def _ranks(name: str, ranks: int | None) -> Iterator[MPI.Intracomm]:
-    """Yield the communicator of all ranks. The command starts them, unless a launcher has.
+    """Yield the communicator of all ranks, each with one BLAS thread; end all if the block raises on any.
 
-    At the end, they wait asleep for rank 0, which prints.
+    The command starts them, unless a launcher has. Raise CollectiveError on every rank unless there are as
+    many as --ranks asks for. At the end, they wait asleep for rank 0, which prints.
     """
     on_ranks(ranks, DEADLINE_S)
-    with world(f"labkit bench {name}", ranks) as comm:
-        yield comm
-        from labkit.comm import sleeping_barrier
+    os.environ.update(launch.ONE_THREAD)
+    from mpi4py import MPI
 
+    from labkit.comm import raise_together, sleeping_barrier
+
+    comm = MPI.COMM_WORLD
+    with ending_together(comm, f"labkit bench {name}"):
+        fault = f"expected {ranks} ranks (--ranks), got {comm.size} from mpiexec"
+        raise_together(comm, None if ranks in (None, comm.size) else fault)
+        yield comm
         sleeping_barrier(comm)
 
 
@@ -130,34 +137,6 @@ def watching(ranks: int | None, as_json: bool) -> None:
         rows = measure()
         if comm.rank == 0:
             _print(rows, as_json)
-
-
-@command.command
-@click.option(
-    "--factor",
-    type=Finite(min=1),
-    default=3.0,
-    show_default=True,
-    help="How many times longer the last rank takes to compute.",
-)
-@click.option("--epochs", type=Whole(2), default=9, show_default=True)
-@json_option
-def bottleneck(factor: float, epochs: int, as_json: bool) -> None:
-    """Time an epoch with one slow rank: shards weighted by speed against equal shards and the ideal.
-
-    Start it on ranks that each have a core: mpiexec -n 2 labkit bench bottleneck. The ideal is the time of
-    the same run with no slow rank, multiplied by p / Σ (1 / factor), the loss of speed.
-    """
-    with world("labkit bench bottleneck") as comm:
-        from labkit.bench.bottleneck import measure
-        from labkit.bench.rows import table
-        from labkit.comm import raise_together
-
-        alone = "expected at least two ranks, got one: mpiexec -n 2 labkit bench bottleneck"
-        raise_together(comm, alone if comm.size == 1 else None)
-        rows, figures = measure(comm, factor, epochs)
-        if comm.rank == 0:
-            _print(rows, as_json, f"{table(rows)}\n{figures}")
 
 
 class Bandwidth(click.ParamType):

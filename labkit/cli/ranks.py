@@ -159,21 +159,3 @@ def ending_together(comm: MPI.Intracomm, command: str) -> Iterator[None]:
             f"{where}{command}: rank {comm.rank} of {comm.size} failed: {type(error).__name__}: {error}\n"
         )
         comm.Abort(1)
-
-
-@contextmanager
-def world(command: str, ranks: int | None = None) -> Iterator[MPI.Intracomm]:
-    """Yield the communicator of all ranks, each with one BLAS thread; end all if the block raises on any.
-
-    Raise CollectiveError on every rank unless there are as many as --ranks asks for.
-    """
-    os.environ.update(launch.ONE_THREAD)
-    from mpi4py import MPI
-
-    from labkit.comm import raise_together
-
-    comm = MPI.COMM_WORLD
-    with ending_together(comm, command):
-        fault = f"expected {ranks} ranks (--ranks), got {comm.size} from mpiexec"
-        raise_together(comm, None if ranks in (None, comm.size) else fault)
-        yield comm

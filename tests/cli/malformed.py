@@ -44,7 +44,6 @@ OPTIONS: list[tuple[str, Sequence[str]]] = [
     ("bench watching --ranks", COUNTS),
     *[(f"bench step --{name}", COUNTS) for name in ("batch", "threads")],
     *[(f"bench training --{name}", COUNTS) for name in ("ranks", "batch", "rounds")],
-    *[(f"bench bottleneck --{name}", values) for name, values in (("epochs", COUNTS), ("factor", NUMBERS))],
     *[(f"{TRAIN} --{name}", COUNTS) for name in ("samples", "epochs", "batch", "accumulate")],
     *[(f"{TRAIN} --{name}-every", COUNTS) for name in ("log", "checkpoint")],
     *[(f"{TRAIN} --{name}", NUMBERS) for name in ("lr", "momentum", "weight-decay", "bucket-mb")],

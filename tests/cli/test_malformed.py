@@ -31,7 +31,6 @@ KNOWN = [
     Case(("bench", "collectives", "--sizes", LONG)),
     Case(("bench", "collectives", "--sizes", f"{LONG}MiB")),
     Case(("bench", "collectives", "--seconds", "nan")),
-    Case(("bench", "bottleneck", "--factor", "nan")),
     Case(("checklist", "run"), (2,), {}, {"run/run.json": b'{"a":' * 100_000}),
     Case(("release", "x" * 300)),
     Case(("train", "--out", "")),

@@ -1,4 +1,4 @@
-"""Operations and models agree with PyTorch's autograd, where PyTorch is installed."""
+"""Models agree with PyTorch's autograd, where PyTorch is installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from labkit.nn import Model, lenet5, mlp, mnist_cnn, ops, vgg11
-from tests.nn.test_ops import PAIRS
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -39,37 +38,14 @@ def kernel(w: Any) -> Any:
     return w.permute(3, 2, 0, 1)
 
 
-# PyTorch's function for each pair of ours; for convolutions, it is found by name.
+# PyTorch's function for each type of layer but Dense, Conv2D and BatchNorm.
 THEIRS: dict[str, Callable[..., Any]] = {
-    "linear": lambda x, w, b: x @ w + b,
-    "relu": torch.relu,
-    "tanh": torch.tanh,
-    "flatten": lambda x: x.flatten(1),
-    "avgpool": lambda x: F.avg_pool2d(x, 2),
-    "maxpool": lambda x: F.max_pool2d(x, 2),
-    "batch_norm": lambda x, gamma, beta: F.batch_norm(x, None, None, gamma, beta, training=True),
+    "ReLU": torch.relu,
+    "Tanh": torch.tanh,
+    "Flatten": lambda x: x.flatten(1),
+    "AvgPool": lambda x: F.avg_pool2d(x, 2),
+    "MaxPool": lambda x: F.max_pool2d(x, 2),
 }
-
-
-def theirs_of_pair(name: str) -> Callable[..., Any]:
-    if name in THEIRS:
-        return THEIRS[name]
-    stride, pad = (int(word[1:]) for word in name.split()[2:])
-    return lambda x, w, b: F.conv2d(x, kernel(w), b, stride, pad)
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_an_operation_agrees_with_autograd(name: str, dtype: type[np.floating]) -> None:
-    (forward, backward, shapes), theirs = PAIRS[name], theirs_of_pair(name)
-    rng = np.random.default_rng(5)
-    arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
-    tensors = [tensor(array) for array in arrays]
-    y, their_y = forward(*arrays), theirs(*tensors)
-    assert_close(y, their_y, "y")
-    dy = rng.normal(size=y.shape).astype(dtype)
-    their_y.backward(torch.tensor(dy))
-    for position, (ours, input_) in enumerate(zip(backward(dy, *arrays), tensors, strict=True)):
-        assert_close(ours, input_.grad, f"gradient of input {position}")
 
 
 def test_ties_in_max_pooling_are_broken_as_in_pytorch(dtype: type[np.floating]) -> None:
@@ -79,21 +55,6 @@ def test_ties_in_max_pooling_are_broken_as_in_pytorch(dtype: type[np.floating]) 
     theirs = tensor(x)
     F.max_pool2d(theirs, 2).backward(torch.tensor(dy))
     assert_close(ops.maxpool_backward(dy, x, y, 2), theirs.grad, "dx")
-
-
-def test_losses_agree_with_autograd(dtype: type[np.floating]) -> None:
-    rng = np.random.default_rng(6)
-    logits, labels = (20 * rng.normal(size=(6, 4))).astype(dtype), rng.integers(0, 4, 6)
-    theirs = tensor(logits)
-    loss = F.cross_entropy(theirs, torch.tensor(labels))
-    loss.backward()
-    assert ops.softmax_cross_entropy(logits, labels) == pytest.approx(loss.item(), rel=LIMITS[dtype])
-    assert_close(ops.softmax_cross_entropy_backward(logits, labels), theirs.grad, "dlogits")
-    target, theirs = rng.normal(size=(6, 4)).astype(dtype), tensor(logits)
-    loss = F.mse_loss(theirs, torch.tensor(target))
-    loss.backward()
-    assert ops.mean_squared_error(logits, target) == pytest.approx(loss.item(), rel=LIMITS[dtype])
-    assert_close(ops.mean_squared_error_backward(logits, target), theirs.grad, "dpred")
 
 
 def theirs_of(model: Model) -> Callable[[Any, dict[str, Any]], Any]:
@@ -110,7 +71,7 @@ def theirs_of(model: Model) -> Callable[[Any, dict[str, Any]], Any]:
                 x = F.batch_norm(x, None, None, views["gamma"], views["beta"], training=True)
                 x = torch.relu(x)  # before pooling; our ReLU after pooling then changes nothing
             else:
-                x = THEIRS[layer_type.lower()](x)
+                x = THEIRS[layer_type](x)
         return x
 
     return forward
