@@ -49,17 +49,6 @@ def test_indistinguishable_parameters_are_fitted_as_one():
     assert str(fitted).splitlines()[2] == "gamma: contained in the others" and "alpha = 30 ±" in str(fitted)
 
 
-def test_beta_takes_what_it_shares_with_gamma_whatever_the_noise():
-    for seed in range(20):
-        random = np.random.default_rng(seed)
-        noisy = [
-            Measurement(schedule, n, seconds * np.exp(0.2 * random.normal()))
-            for schedule, n, seconds in measurements(schedules=[ALLREDUCE["ring"](4)])
-        ]
-        fitted = fit_cost_model(noisy)
-        assert fitted.model.gamma == 0 < fitted.model.beta and "nan" not in str(fitted), seed
-
-
 def test_a_parameter_that_would_be_negative_is_0_with_a_standard_error():
     # Times that grow with the bytes reduced, a little less with the bytes sent than not at all.
     seconds = [cost(schedule, n, CostModel(3e-5, 0, 1e-9)) for schedule in SCHEDULES for n in SIZES]
@@ -77,19 +66,10 @@ def test_without_more_measurements_than_parameters_there_is_no_error():
     assert np.isnan(fitted.standard_errors).all() and "nan" not in str(fitted) and "±" not in str(fitted)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [([], "at least one measurement"), ([(SCHEDULES[0], 4, 0.0)], "times above 0 seconds")],
-)
-def test_wrong_measurements_are_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        fit_cost_model(wrong)
-
-
-def test_every_size_has_the_same_weight():
-    doubling = [ALLREDUCE["recursive-doubling"](4)]
-    fitted = fit_cost_model(measurements(noise=0.1, schedules=doubling))
-    ratio = [
-        fitted.predict(schedule, n) / seconds for schedule, n, seconds in measurements(schedules=doubling)
-    ]
-    assert np.abs(np.log(ratio)).max() < 0.1
+def test_wrong_measurements_are_refused():
+    for wrong, message in (
+        ([], "at least one measurement"),
+        ([(SCHEDULES[0], 4, 0.0)], "times above 0 seconds"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit_cost_model(wrong)

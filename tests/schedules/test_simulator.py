@@ -68,11 +68,6 @@ def test_unequal_networks_agree_with_a_plain_simulation(make, p, n, random):
     np.testing.assert_allclose(simulate(schedule, 4 * n, network).finish, clock, rtol=1e-12)
 
 
-def test_messages_queue_up_at_both_ends():
-    # 0→1 and 1→0 start at once; 0→2 waits for its sender, 2→0 for its receiver, 1→2 and 2→1 for both.
-    assert simulate(all_at_once(3), 12, Network.uniform(3, CostModel(1, 0))).finish.tolist() == [2, 3, 3]
-
-
 def test_the_timeline_holds_every_transfer_with_its_times():
     network = Network.uniform(5, MODEL)
     simulation = simulate(ALLREDUCE["ring"](5), 500, network, timeline=True)
@@ -107,14 +102,11 @@ def test_no_schedule_beats_the_lower_bound(name, p):
     assert lower_bound(uniform, 1000) == pytest.approx(1e-4 + 2 * (p - 1) / p * 1e-5)
 
 
-def test_a_network_with_another_number_of_ranks_is_refused():
-    with pytest.raises(ValueError, match="the schedule is for 3 ranks, but the network has 4"):
-        simulate(ALLREDUCE["ring"](3), 12, Network.uniform(4, MODEL))
-
-
 def test_thousands_of_ranks():
     p = 4096
     simulation = simulate(ALLREDUCE["ring"](p), 4 * p * 16, Network.uniform(p, MODEL))
     assert simulation.seconds == pytest.approx(
         2 * (p - 1) * (MODEL.alpha + 64 * MODEL.beta) + (p - 1) * 64 * MODEL.gamma
     )
+    with pytest.raises(ValueError, match="the schedule is for 3 ranks, but the network has 4"):
+        simulate(ALLREDUCE["ring"](3), 12, Network.uniform(4, MODEL))

@@ -12,7 +12,6 @@ from labkit.schedules import (
     Round,
     Schedule,
     ScheduleError,
-    collective,
     contents_by_round,
     copy_round,
     reduce_round,
@@ -47,30 +46,6 @@ def test_hierarchical_works_with_nodes_of_any_size_in_any_order(nodes):
     verify(schedules.hierarchical(len(nodes), tuple(nodes)))
 
 
-def test_hierarchical_needs_the_node_of_every_rank():
-    with pytest.raises(ValueError, match="node of each of 3 ranks, got 2"):
-        schedules.hierarchical(3, (0, 0))
-
-
-def error_after_running(schedule: Schedule, n: int) -> np.ndarray:
-    """Run the schedule on random values and return the difference from their sum, (p, n)."""
-    arrays = np.random.default_rng(0).integers(-99, 99, (schedule.p, n))
-    total, bounds = arrays.sum(axis=0), schedules.chunk_bounds(n, schedule.chunks)
-    for round_ in schedule:
-        sent = arrays.copy()
-        for source, dest, first, stop, reduce in round_:
-            values = slice(bounds[first], bounds[stop])
-            arrays[dest, values] = reduce * arrays[dest, values] + sent[source, values]
-    return arrays - total
-
-
-@pytest.mark.parametrize("make", schedules.ALLREDUCE.values())
-def test_verified_schedules_compute_the_sum_of_real_values(make):
-    for p in (1, 2, 3, 4, 5, 8, 13):
-        for n in (0, 1, p - 1, p, 3 * p + 1):
-            assert not error_after_running(make(p), n).any()
-
-
 @pytest.mark.parametrize("p", [4, 5])
 def test_contents_by_round_of_the_ring(p):
     contents = list(contents_by_round(schedules.ring_allreduce(p)))
@@ -98,66 +73,31 @@ def with_mistake(schedule: Schedule, where: int, mistake: str) -> Schedule:
     return replace(schedule, rounds=lambda: iter(rounds))
 
 
-@pytest.mark.parametrize("make", ALL)
+NODES = (0, 1, 0, 2, 1)
+
+
+@pytest.mark.parametrize("make", [*ALL, lambda p: schedules.hierarchical(p, NODES[:p])])
 @pytest.mark.parametrize("mistake", ["drop", "repeat", "flip"])
 def test_a_dropped_repeated_or_flipped_transfer_is_found(make, mistake):
-    for p in (2, 3, 4, 5, 7):
+    for p in (2, 3, 4, 5):
         for where in range(sum(map(len, make(p)))):
             with pytest.raises(ScheduleError):
                 verify(with_mistake(make(p), where, mistake))
 
 
-@settings(max_examples=60)
-@given(st.lists(st.integers(0, 2), min_size=2, max_size=7), st.data())
-def test_a_mistake_in_the_hierarchical_schedule_is_found(nodes, data):
-    schedule = schedules.hierarchical(len(nodes), tuple(nodes))
-    where = data.draw(st.integers(0, sum(map(len, schedule)) - 1))
-    for mistake in "drop", "repeat", "flip":
-        with pytest.raises(ScheduleError):
-            verify(with_mistake(schedule, where, mistake))
-
-
-def student_ring(gather=copy_round, start=0, to=1, missing=0):
-    """Return a ring all-reduce as a student may write it; the defaults make it right."""
-
-    @collective("allreduce")
-    def ours(p):
-        rank = np.arange(p)
-        for k in range(1, p):
-            yield reduce_round(rank, (rank + 1) % p, (rank - k) % p)
-        for k in range(p - 1 - missing):
-            yield gather(rank, (rank + to) % p, (rank - k + start) % p)
-
-    return ours
-
-
-@pytest.mark.parametrize(
-    ("ours", "message"),
-    [
-        (
-            student_ring(gather=reduce_round),
-            r"round 3: 0→1 \+0: rank 1 adds rank 1's input to chunk 0 a second time",
-        ),
-        (
-            student_ring(start=1),
-            "round 3: 0→1 =1: rank 1 overwrites chunk 1, the last copy of rank 1's input",
-        ),
-        (student_ring(to=2), "should hold the inputs of rank 0, rank 1, rank 2 but holds"),
-        (
-            student_ring(missing=1),
-            "rank 0's chunk 1 .* rank 1, rank 2 but holds .* of rank 0, rank 2$",
-        ),
-    ],
-)
-def test_typical_mistakes_in_a_ring_are_explained(ours, message):
-    verify(student_ring()(3))
-    with pytest.raises(ScheduleError, match=message):
-        verify(ours(3))
-
-
 @pytest.mark.parametrize(
     ("rounds", "name", "message"),
     [
+        (
+            [reduce_round(0, 1, 0)] * 2,
+            "allreduce",
+            r"round 2: 0→1 \+0: rank 1 adds rank 0's input .* a second time",
+        ),
+        (
+            [reduce_round(1, 0, 0, 3)],
+            "reduce",
+            "chunk 0 should hold the inputs of rank 0, rank 1, rank 2 but holds .* of rank 0, rank 1$",
+        ),
         ([reduce_round(1, 1, 0)], "allreduce", "round 1: 1→1 .*rank 1 sends to itself"),
         ([reduce_round(0, 3, 0)], "allreduce", "round 1: 0→3 .*no rank 3, expected 0 … 2"),
         ([reduce_round(-1, 0, 0)], "allreduce", "no rank -1"),
@@ -189,6 +129,8 @@ def test_impossible_transfers_are_explained(rounds, name, message):
         verify(schedule_of(*rounds, name=name))
 
 
-def test_allgather_needs_one_chunk_per_rank():
+def test_allgather_needs_one_chunk_per_rank_and_a_hierarchy_each_ranks_node():
     with pytest.raises(ScheduleError, match="needs one chunk per rank, got 2 chunks"):
         verify(schedule_of(name="allgather", chunks=2))
+    with pytest.raises(ValueError, match="node of each of 3 ranks, got 2"):
+        schedules.hierarchical(3, (0, 0))
