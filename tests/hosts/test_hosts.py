@@ -15,7 +15,7 @@ import pytest
 from labkit import hosts
 from labkit.hosts import control
 from labkit.hosts.namespaces import FOLDER, TOKEN
-from labkit.hosts.state import State, load
+from labkit.hosts.state import load
 from mpiwatch.processes import start_time
 from tests.cluster_fixtures import wait_until
 from tests.conftest import thorough
@@ -149,35 +149,23 @@ def test_hosts_end_with_their_owner(folder: Path) -> None:
     wait_until(lambda: not folder.exists() and not networks(folder), "no hosts, no folder")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_invalid_arguments_are_errors_and_create_nothing(folder: Path) -> None:
+    for arguments, message in (
         ({"n": 0}, "between 1 and 250; n is 0"),
         ({"bandwidth": "fast"}, "expected a bandwidth such as 100mbit or 1gbit, got 'fast'"),
         ({"bandwidth": "1kbit"}, "at least 100kbit"),
         ({"n": 2, "slow": {2: "1mbit"}}, "slow names host 2; the 2 hosts are 0 to 1"),
-    ],
-)
-def test_invalid_arguments_are_errors_and_create_nothing(folder: Path, arguments: dict, message: str) -> None:
-    with pytest.raises(hosts.HostsError, match=message):
-        hosts.up(**arguments)
+    ):
+        with pytest.raises(hosts.HostsError, match=message):
+            hosts.up(**arguments)  # type: ignore[arg-type]
     assert not folder.exists()
 
 
 def test_missing_rights_are_an_error_that_names_the_alternative(labkit_hosts: Run, folder: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("only root can give up its rights")
-    done = labkit_hosts(
-        "up",
-        before=(
-            "unshare",
-            "--user",
-            "sh",
-            "-c",
-            'echo 0 > /proc/sys/user/max_net_namespaces; exec "$@"',
-            "sh",
-        ),
-    )
+    no_more = 'echo 0 > /proc/sys/user/max_net_namespaces; exec "$@"'
+    done = labkit_hosts("up", before=("unshare", "--user", "sh", "-c", no_more, "sh"))
     assert done.returncode == 2
     assert "does not let" in done.stderr and "emulated link" in done.stderr
     assert not folder.exists()
@@ -201,37 +189,25 @@ def test_programs_run_from_an_environment_whose_path_has_a_space(labkit_hosts: R
     assert ran.stdout.splitlines() == [f"2|{spaced.parent}/mpiexec|{spaced.parents[1]}"] * 2
 
 
-@pytest.mark.parametrize("name", ["it's", "a folder"])
-def test_a_folder_whose_path_needs_quotes_is_refused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(FOLDER, str(tmp_path / name))
+def test_a_folder_whose_path_needs_quotes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "it's"))
     monkeypatch.setattr(control, "check_system", lambda: None)
     with pytest.raises(hosts.HostsError, match="has a character that shells interpret; set LABKIT_HOSTS"):
         hosts.up(2)
-    assert not (tmp_path / name).exists()
+    assert not (tmp_path / "it's").exists()
 
 
-def test_the_agent_works_with_a_python_whose_path_has_an_apostrophe(
+def test_another_folder_or_a_link_in_place_of_the_hosts_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "hosts"
-    folder.mkdir()
-    monkeypatch.setenv(FOLDER, str(folder))
-    (tmp_path / "it's").mkdir()
-    python = tmp_path / "it's" / "python"
-    python.symlink_to(sys.executable)
-    monkeypatch.setattr(sys, "executable", str(python))
-    State("token", os.getpid(), "").save()
-    control.write_agent()
-    done = subprocess.run([folder / "agent", "lab7", "true"], capture_output=True, text=True, check=False)
-    assert done.stderr.startswith("there is no host lab7; the hosts are ")
-
-
-def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user may have planted it in /tmp, before there were any hosts."""
-    (tmp_path / "victim").mkdir()
-    (tmp_path / "hosts").symlink_to(tmp_path / "victim")
-    monkeypatch.setenv(FOLDER, str(tmp_path / "hosts"))
-    with pytest.raises(hosts.HostsError, match="belongs to another user or is a link; remove it"):
-        load()
+    """Another user may have planted the link in /tmp, before there were any hosts."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "state.json").write_text('{"hosts": [1]}')
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    for name, words in (
+        ("link", "belongs to another user or is a link; remove"),
+        ("other", "not a folder of hosts"),
+    ):
+        monkeypatch.setenv(FOLDER, str(tmp_path / name))
+        with pytest.raises(hosts.HostsError, match=words):
+            load()

@@ -224,25 +224,18 @@ def test_a_firewall_between_two_machines(machines: Machines) -> None:
         machines.on("lab1", f"ip route del prohibit {address}")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_host_files_and_the_hosts_of_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.txt"
+    for text, message in (
         ("lab0 max_slots=2", "line 1: expected a host such as `lab1 slots=2` or `lab1:2`, got 'lab0 max_sl"),
         ("lab0\n\n-oProxyCommand=x", "line 3: expected a host"),
-        ("# none\n", "has 0 slots for 4 ranks"),
         ("lab0:1\nlab1 slots=2", "has 3 slots for 4 ranks. Add lines such as"),
-    ],
-)
-def test_host_files_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "hosts.txt").write_text(text)
-    with pytest.raises(ClusterError, match=message):
-        ssh.hosts_of_ranks(tmp_path / "hosts.txt", 4)
+    ):
+        path.write_text(text)
+        with pytest.raises(ClusterError, match=message):
+            ssh.hosts_of_ranks(path, 4)
     with pytest.raises(ClusterError, match="cannot read the host file"):
         ssh.hosts_of_ranks(tmp_path / "none.txt", None)
-
-
-def test_hosts_of_ranks_follow_the_slots(tmp_path: Path) -> None:
-    path = tmp_path / "hosts.txt"
     path.write_text("lab0 slots = 2\nlab1:1 # a comment\nlab0\n")
     assert ssh.hosts_of_ranks(path, None) == ["lab0", "lab0", "lab0", "lab1"]
     assert ssh.hosts_of_ranks(path, 2) == ["lab0", "lab0"]
@@ -250,10 +243,8 @@ def test_hosts_of_ranks_follow_the_slots(tmp_path: Path) -> None:
 
 def test_a_clock_that_is_wrong_is_named() -> None:
     ours = {"lab": "a", "mpi": "b", "missing": [], "late": 0.1}
-    theirs = {**ours, "late": 90.0}
-    assert ssh._faults("lab1", theirs, ours) == [
-        "its clock is 90 s behind: `ssh lab1 sudo timedatectl set-ntp true`"
-    ]
+    behind = "its clock is 90 s behind: `ssh lab1 sudo timedatectl set-ntp true`"
+    assert ssh._faults("lab1", {**ours, "late": 90.0}, ours) == [behind]
     assert ssh._faults("lab1", {**ours, "late": 1.0}, ours) == []
 
 

@@ -54,7 +54,7 @@ def assert_equal(name: str, got: np.ndarray, expected: np.ndarray) -> None:
 def check_a_driven_generator_gives_what_the_blocking_call_gives(comm: MPI.Intracomm) -> None:
     own, weight = comm.Dup(), (1 + comm.rank) / sum(range(1, comm.size + 1))
     robust = [Averaging("allgather", "median"), Averaging("mpi-allgather", "trimmed-mean")]
-    for averaging in [*map(Averaging, FIXED), *(Averaging(name, "mean") for name in FIXED), *robust]:
+    for averaging in [*map(Averaging, FIXED), Averaging("ring", "mean"), *robust]:
         for n in SIZES:
             for dtype in np.float32, np.float64:
                 expected = gradients(comm, n, dtype)
