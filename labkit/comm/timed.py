@@ -31,7 +31,6 @@ POLL_S = 5e-4
 LATE_S = 5e-3  # longer than a time slice of the operating system
 START_S = 2e-3  # from the agreement on a time until the schedule starts
 DEADLINE_S = 30.0  # for one call
-READY, BOOKED, VALUES = range(3)  # kinds of messages; the tag of transfer i in its round is 3i + kind
 
 
 class Ports:
@@ -79,38 +78,36 @@ def run_timed(
     reached, timeline = 0.0, list[TimedTransfer]()
     for number, round_ in enumerate(schedule, start=1):
         reached = max(reached, now() - LATE_S)
-        before = array.copy()
-        to_send: list[tuple[int, Transfer, slice, np.ndarray, MPI.Request]] = []
-        received: list[tuple[Transfer, slice, np.ndarray, np.ndarray]] = []
+        before, ends = array.copy(), [reached]
+        to_send: list[tuple[int, MPI.Request, np.ndarray, Transfer, np.ndarray]] = []
+        received: list[tuple[Transfer, np.ndarray, np.ndarray]] = []
         requests: list[MPI.Request] = []
-        ends = [reached]
-        for i, transfer in enumerate(round_):
+        for i, transfer in enumerate(round_):  # its messages have the tags 2i and 2i + 1
             span = slice(*bounds[[transfer.first, transfer.stop]].tolist())
             if comm.rank == transfer.source and span.start < span.stop:
                 ready = np.empty(1)
-                to_send.append((i, transfer, span, ready, comm.Irecv(ready, transfer.dest, 3 * i + READY)))
+                request = comm.Irecv(ready, transfer.dest, 2 * i)
+                to_send.append((i, request, ready, transfer, before[span]))
             if comm.rank == transfer.dest and span.start < span.stop:
-                values, booked = np.empty_like(array[span]), np.empty(2)
-                received.append((transfer, span, values, booked))
-                requests += [
-                    comm.Irecv(values, transfer.source, 3 * i + VALUES),
-                    comm.Irecv(booked, transfer.source, 3 * i + BOOKED),
-                    comm.Isend(np.array([reached]), transfer.source, 3 * i + READY),
-                ]
+                message = np.empty(16 + array[span].nbytes, np.uint8)  # start and end, then the values
+                received.append((transfer, array[span], message))
+                requests.append(comm.Irecv(message, transfer.source, 2 * i + 1))
+                requests.append(comm.Isend(np.array([reached]), transfer.source, 2 * i))
         while to_send or not MPI.Request.Testall(requests):
-            for sending in [sending for sending in to_send if sending[-1].Test()]:
+            for sending in [sending for sending in to_send if sending[1].Test()]:
                 to_send.remove(sending)
-                i, transfer, span, ready, _ = sending
-                start, end = ports.book(transfer, before[span].nbytes, max(reached, ready[0]))
-                requests.append(comm.Isend(np.array([start, end]), transfer.dest, 3 * i + BOOKED))
-                requests.append(comm.Isend(before[span], transfer.dest, 3 * i + VALUES))
+                i, _, ready, transfer, values = sending
+                start, end = ports.book(transfer, values.nbytes, max(reached, ready[0]))
+                message = np.concatenate([np.array([start, end]).view(np.uint8), values.view(np.uint8)])
+                requests.append(comm.Isend(message, transfer.dest, 2 * i + 1))
                 timeline.append(TimedTransfer(number, transfer, start, end))
                 ends.append(end)
             pause()
-        reached = max(ends + [float(booked[1]) for *_, booked in received])
+        reached = max(ends + [float(message[8:16].view(np.float64)[0]) for *_, message in received])
         pause(reached - now())
-        for transfer, span, values, _ in received:
-            array[span] = array[span] + values if transfer.reduce else values
+        for transfer, own, message in received:
+            values = message[16:].view(array.dtype)
+            own[:] = own + values if transfer.reduce else values
     gathered = comm.gather((now(), timeline))
     if gathered is None:  # not on rank 0
         return None
