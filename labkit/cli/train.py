@@ -7,11 +7,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,6 @@ from mpiwatch.launch import Options, refuse_world_of_one
 from mpiwatch.program import begin_watching
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.figure import Figure
 
     from labkit.train.steps import Epoch, Step
@@ -146,7 +144,7 @@ def command(preset: str | None, resume: Path | None, out: Path | None, **options
 
 
 def draw(out: Path, rows: list[Epoch], steps: list[Step], run: dict[str, Any]) -> None:
-    """Draw the losses, the last steps of the timeline and, of a preset, what its report draws."""
+    """Draw the losses, and the last steps of the timeline."""
     from labkit.plots import losses, timeline
 
     local = [[row.local_loss for row in rows if row.rank == rank] for rank in range(run["ranks"])]
@@ -154,67 +152,6 @@ def draw(out: Path, rows: list[Epoch], steps: list[Step], run: dict[str, Any]) -
     slowed = [*([run["links"]] if "links" in run else []), *run["settings"]["bottleneck"]]
     first = max(1, steps[-1].number - STEPS_DRAWN + 1)
     _write(out / "timeline.png", timeline(steps, ", ".join(slowed), first))
-    if "preset" in run:
-        report = PRESETS[run["preset"]].report
-        figure = _as_report_e if report == "E" else _as_report_c
-        _write(out / f"report-{report.lower()}.png", figure(_runs(out, run["preset"])))
-
-
-def _runs(out: Path, preset: str) -> dict[str, Path]:
-    """Return the folders of this run and of the report's other runs that lie beside it, by short name."""
-    report = PRESETS[preset].report
-    found = {}
-    for name in PRESETS:
-        folder = out if name == preset else out.parent / name
-        of_report = PRESETS[name].report == report or name == PRESETS[preset].against
-        if of_report and (name == preset or _is_run_of(folder, name)):
-            settings = json.loads((folder / "run.json").read_text())["settings"]
-            label = name.removeprefix(f"report-{report.lower()}-")
-            found[f"{label}, after stepping" if settings["average_after_step"] else label] = folder
-    return found
-
-
-def _is_run_of(folder: Path, preset: str) -> bool:
-    try:
-        run = json.loads((folder / "run.json").read_text())
-        return run["preset"] == preset and (folder / "iterations.csv").exists()
-    except (OSError, ValueError, KeyError):
-        return False
-
-
-def _as_report_c(runs: dict[str, Path]) -> Figure:
-    """Return loss, time per iteration and its parts of all set-ups; of reports A, B and D, of all runs."""
-    from labkit.plots import set_ups
-    from labkit.train.run_record import fractions, load_iterations
-
-    tables = {name: load_iterations(folder / "iterations.csv") for name, folder in runs.items()}
-    return set_ups(
-        {name: table["loss"].mean(axis=0) for name, table in tables.items()},
-        {name: table["time_s"].mean(axis=0) for name, table in tables.items()},
-        {
-            name: {part: float(of_ranks.mean()) for part, of_ranks in fractions(table).items()}
-            for name, table in tables.items()
-        },
-    )
-
-
-def _as_report_e(runs: dict[str, Path]) -> Figure:
-    """Return accuracy and loss by epoch and process, and the drift of runs that average after stepping."""
-    import numpy as np
-
-    from labkit.plots import processes
-
-    epochs = {name: json.loads((folder / "run.json").read_text())["epochs"] for name, folder in runs.items()}
-
-    def curves(rows: Sequence[dict[str, Any]], of: str) -> np.ndarray:
-        ranks = sorted({row["rank"] for row in rows})
-        return np.array([[row[of] for row in rows if row["rank"] == rank] for rank in ranks], float)
-
-    return processes(
-        {name: curves(rows, "local_accuracy") for name, rows in epochs.items()},
-        {name: curves(rows, "local_loss") for name, rows in epochs.items()},
-        {name: curves(rows, "drift")[0] for name, rows in epochs.items() if rows[0]["drift"] is not None},
-    )
 
 
 def _write(path: Path, figure: Figure) -> None:

@@ -1,5 +1,3 @@
 """Figures: each function takes data and returns a matplotlib Figure."""
 
-from labkit.plots.training import losses, processes, set_ups, timeline
-
-__all__ = ["losses", "processes", "set_ups", "timeline"]
+from labkit.plots.training import losses, timeline

@@ -1,4 +1,4 @@
-"""Figures of training runs: losses and accuracies by step and by epoch, times per iteration, a timeline."""
+"""Figures of training runs: losses by step and by epoch, a timeline."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from labkit.plots.style import (
-    COLOURS,
     INK,
     Curve,
     curve_style,
@@ -20,7 +18,6 @@ from labkit.plots.style import (
     panels,
     plain_numbers,
     rank_style,
-    text_colour,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +48,10 @@ def losses_by_step(panels: Mapping[str, Mapping[str, Curve]], x_label: str = "St
     figure = Figure(figsize=(max(6.0, 3.2 * len(panels) + 0.6), 3.7), layout="constrained")
     sides = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, runs) in zip(sides, panels.items(), strict=True):
-        _curves(axes, runs)
+        for k, (name, values) in enumerate(runs.items()):
+            marks = k, max(1, len(values) // 6)  # apart from those of other curves
+            axes.plot(np.arange(1, len(values) + 1), values, label=name, markevery=marks, **curve_style(k))
+        axes.grid(alpha=0.3)
         axes.set_yscale("log")
         axes.set_xlabel(x_label)
         if len(panels) > 1:
@@ -67,75 +67,6 @@ def losses_by_step(panels: Mapping[str, Mapping[str, Curve]], x_label: str = "St
         by_label |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     style: dict[str, Any] = {"loc": "outside upper center", "ncols": min(len(by_label), 6), "frameon": False}
     figure.legend(list(by_label.values()), list(by_label), **style)
-    return figure
-
-
-def _curves(axes: Axes, curves: Mapping[str, Curve]) -> None:
-    """Draw curves over their numbers of values, counted from 1, with marks that are apart."""
-    for k, (name, values) in enumerate(curves.items()):
-        marks = k, max(1, len(values) // 6)
-        axes.plot(np.arange(1, len(values) + 1), values, label=name, markevery=marks, **curve_style(k))
-    axes.grid(alpha=0.3)
-
-
-def set_ups(
-    loss: Mapping[str, Sequence[float]],
-    seconds: Mapping[str, Sequence[float]],
-    fractions: Mapping[str, Mapping[str, float]],
-) -> Figure:
-    """Return the runs of several set-ups by iteration: their loss, their time per iteration, and its parts.
-
-    `loss` and `seconds` have a curve, one value for each iteration, under the name of each run; `fractions`
-    has the fraction of the time that each part takes; they add up to 1.
-    """
-    figure = Figure(figsize=(12, 4), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
-    for axes, curves in (left, loss), (middle, seconds):
-        _curves(axes, curves)
-        axes.set_xlabel("Iteration")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    left.set_ylabel("Loss (mean of the ranks)")
-    middle.set_ylabel("Time per iteration (s)")
-    middle.set_ylim(bottom=0)
-    left.legend()
-    parts = list(next(iter(fractions.values())))
-    for k, part in enumerate(parts):
-        before = [sum(run[other] for other in parts[:k]) for run in fractions.values()]
-        values = [run[part] for run in fractions.values()]
-        bars = right.barh(
-            list(fractions), [100 * v for v in values], left=[100 * v for v in before], label=part,
-            color=COLOURS[k], edgecolor=INK, height=0.6,
-        )  # fmt: skip
-        numbers = [f"{100 * value:.0f}" if value >= 0.06 else "" for value in values]
-        right.bar_label(bars, numbers, label_type="center", color=text_colour(COLOURS[k]))
-    right.set_xlabel("Share of the time per iteration (%)")
-    right.set_xlim(0, 100)
-    right.invert_yaxis()
-    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=9)
-    return figure
-
-
-def processes(
-    accuracy: Mapping[str, np.ndarray], loss: Mapping[str, np.ndarray], drift: Mapping[str, np.ndarray]
-) -> Figure:
-    """Return training accuracy and loss by epoch: thick for the mean of a run's ranks, thin for each rank.
-
-    Shapes: accuracy (as fractions) and loss (ranks, epochs), under the name of each run. A third panel shows
-    how far the ranks' weights are apart in the runs that have a `drift` (epochs,), as fractions.
-    """
-    panels = [("Training accuracy (%)", accuracy, 100), ("Training loss", loss, 1)]
-    if drift:
-        apart = {name: np.atleast_2d(curve) for name, curve in drift.items()}
-        panels.append(("Distance between the ranks' weights (%)", apart, 100))
-    figure = Figure(figsize=(4.5 * len(panels), 4), layout="constrained")
-    for axes, (label, runs, factor) in zip(figure.subplots(1, len(panels)), panels, strict=True):
-        axes.set(xlabel="Epoch", ylabel=label)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        for k, by_rank in enumerate(runs.values()):
-            epochs, thin = np.arange(1, by_rank.shape[1] + 1), {"linewidth": 0.7, "alpha": 0.6}
-            axes.plot(epochs, factor * by_rank.T, color=curve_style(k)["color"], **thin)
-        _curves(axes, {name: factor * by_rank.mean(axis=0) for name, by_rank in runs.items()})
-        axes.legend()
     return figure
 
 
