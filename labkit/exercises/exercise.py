@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-import numpy as np
-
 
 class Case(NamedTuple):
     """One call of the student's function, on one rank or on several.
@@ -34,26 +32,17 @@ class Case(NamedTuple):
         return len(self.arguments)
 
 
-def both_dtypes(label: str, *arguments: Any) -> list[Case]:
-    """Return a case of a function without ranks in float64 and one in float32.
+class Call(NamedTuple):
+    """A call of a communicator's method: the bytes of its smallest and largest array, or of its object.
 
-    Arrays of floating-point numbers are cast; all other arguments stay as they are.
+    `peer` is the first number among the arguments: of a message, the other rank. `at_s` is a time.
     """
-    cases = []
-    for dtype in np.float64, np.float32:
-        cast = [
-            each.astype(dtype) if isinstance(each, np.ndarray) and each.dtype.kind == "f" else each
-            for each in arguments
-        ]
-        cases.append(Case(f"{label}, {dtype.__name__}", (tuple(cast),)))
-    return cases
 
-
-def weighted_mean(case: Case, pairs: Iterable[tuple[np.ndarray, float]] = ()) -> list[np.ndarray]:
-    """Return on each rank the mean of pairs of an array (n,) and its weight; by default, of the arguments."""
-    arrays, weights = zip(*(pairs or case.arguments), strict=True)
-    mean = np.average(np.array(arrays, float), axis=0, weights=weights)
-    return [mean.astype(arrays[0].dtype)] * case.ranks
+    name: str
+    least: int = 0
+    most: int = 0
+    peer: int = -1
+    at_s: float = 0.0
 
 
 class Outcome(NamedTuple):
@@ -61,14 +50,14 @@ class Outcome(NamedTuple):
 
     `result` is what it returned. `arguments` holds the arguments as they were after the call. The rest is
     empty for a function that gets no communicator: `sent` and `messages`, the bytes and messages that this
-    rank sent to each rank, shape (p,), and `calls`, the names of the communicator's methods it called.
+    rank sent to each rank, shape (p,), and `calls`, its calls of the communicator's methods.
     """
 
     result: Any
     arguments: tuple[Any, ...]
     sent: tuple[int, ...] = ()
     messages: tuple[int, ...] = ()
-    calls: tuple[str, ...] = ()
+    calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +72,6 @@ class Verdict:
 
 
 MPI: Any = None  # stands for mpi4py's, which a prelude imports: a notebook's kernel must not load it
-WITH_MPI = "import numpy as np\nfrom mpi4py import MPI"  # the prelude of many exercises on ranks
 Code = str | Mapping[str, str]  # the text of a cell, or what is replaced in the reference's text, and by what
 CAUGHT = "…"  # stands before words of a finding that the check makes without knowing the mistake
 
@@ -130,10 +118,10 @@ class Exercise:
 
     reference: Callable[..., Any]
     title: str
-    difficulty: int  # 1 (a formula to type) … 5 (an idea to find)
-    minutes: int
     cases: Callable[[], Iterable[Case]]
     hints: tuple[str, ...]
+    difficulty: int = 2  # 1 (a formula to type) … 5 (an idea to find)
+    minutes: int = 10
     expected: Callable[[Case], Sequence[Any]] | None = None
     many_are_right: bool = False
     mistakes: Mapping[str, Code] = field(default_factory=dict)
@@ -144,8 +132,12 @@ class Exercise:
     wrap: Callable[[Any, Case], Any] | None = None
     digest: Callable[[Any], Any] | None = None
     tolerance: float | None = None
-    prelude: str = "import numpy as np"
+    prelude: str = ""  # by default, NumPy and, for a function on ranks, mpi4py
     deadline_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        imports = "import numpy as np" + "\nfrom mpi4py import MPI" * self.on_ranks
+        object.__setattr__(self, "prelude", self.prelude or imports)
 
     @property
     def name(self) -> str:
@@ -179,10 +171,18 @@ class Exercise:
         text = f"{inspect.signature(self.reference)}\n{inspect.getdoc(self.reference)}"
         return sha256(text.encode()).hexdigest()[:8]
 
+    def result(self, outcome: Outcome) -> Any:
+        """Return what is judged: the function's result, or what it left in its arguments, or both."""
+        place = self.result_in
+        if isinstance(place, tuple):
+            return tuple(outcome.result if each is None else outcome.arguments[each] for each in place)
+        return outcome.result if place is None else outcome.arguments[place]
+
     def right_results(self, case: Case) -> list[Any]:
         """Return the right result of each rank. Raise ValueError if there are more or fewer."""
         if self.expected is None:
-            return [self.reference(*copy.deepcopy(arguments)) for arguments in case.arguments]
+            of_ranks = copy.deepcopy(case.arguments)
+            return [self.result(Outcome(self.reference(*each), each)) for each in of_ranks]
         found = list(self.expected(case))
         if len(found) != case.ranks:
             raise ValueError(f"{self.name}: expected({case.label}) has {len(found)} results")

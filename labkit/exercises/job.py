@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, TextIO
 
-from labkit.exercises.exercise import Case
+from labkit.exercises.exercise import Call, Case
 from labkit.exercises.limits import limit
 from labkit.exercises.transport import CELL, MAX_PRINTED, Writer, pack
 
@@ -161,7 +161,7 @@ def _call(
         error = _describe(raised, what)
         writer.write(case=number, error=error)
         return error
-    packed = [pack(each.as_data() if hasattr(each, "as_data") else each) for each in arguments]
+    packed = [pack(each) for each in arguments]
     writer.write(case=number, result=pack(result), arguments=packed, **ranks.traffic(case.ranks))
     return None
 
@@ -204,7 +204,7 @@ class _Ranks(_OneProcess):
         if not MPI.Is_initialized():  # the process that has forked this one has loaded it only
             MPI.Init_thread()
         from labkit.comm import CountingComm
-        from labkit.exercises.recording import METHODS, observing
+        from labkit.exercises.recording import recording
 
         super().__init__(folder, MPI.COMM_WORLD.rank)
         self.watch = getattr(MPI.COMM_WORLD, "watch", None)
@@ -212,8 +212,8 @@ class _Ranks(_OneProcess):
         self.counted = CountingComm(MPI.COMM_WORLD)
         self.comms: dict[int, Any] = {}  # by the number of ranks
         self.used: list[Any] = []  # communicators of the present text
-        self.calls: dict[str, None] = {}  # the methods that the function has called, in order, each once
-        self.recording = observing(METHODS, lambda name, arguments: self.calls.setdefault(name))
+        self.calls: list[Call] = []  # of the present case
+        self.recording = recording(self.calls)
         setattr(MPI, "COMM_WORLD", self.recording(self.counted))  # noqa: B010
         for size in sorted({case.ranks for case in cases}):
             self.comms[size] = self.counted.Split(0 if self.rank < size else 1, self.rank)

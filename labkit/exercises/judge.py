@@ -29,7 +29,7 @@ import numpy as np
 
 from labkit.exercises import catalogue, failures, sandbox
 from labkit.exercises.compare import ROUNDINGS, difference, names_of_parts
-from labkit.exercises.exercise import Case, Exercise, Outcome, Verdict
+from labkit.exercises.exercise import Call, Case, Exercise, Outcome, Verdict
 from labkit.exercises.launching import Job, Run
 from labkit.exercises.transport import Foreign, Unreadable, pack, unpack
 from mpiwatch.report import ranks_phrase
@@ -104,7 +104,7 @@ class Judge:
         exercise = self.exercise
         for by_rank in outcomes:
             for rank, outcome in enumerate(by_rank):
-                if found := sorted(set(outcome.calls) & set(exercise.forbidden)):
+                if found := sorted({call.name for call in outcome.calls} & set(exercise.forbidden)):
                     where = f"on rank {rank}, " if exercise.on_ranks else ""
                     what = f"{where}it calls `comm.{found[0]}`, which does the exercise by itself"
                     return f"{what}. Write it without this call"
@@ -129,19 +129,12 @@ class Judge:
         for number, (case, by_rank) in enumerate(zip(self.cases, outcomes, strict=True)):
             expected = self.exercise.right_results(case)
             found = [
-                self._difference(case, self._result(outcome), right)
+                self._difference(case, self.exercise.result(outcome), right)
                 for outcome, right in zip(by_rank, expected, strict=True)
             ]
             if any(found):
                 wrong[number] = expected, found
         return wrong
-
-    def _result(self, outcome: Outcome) -> Any:
-        """Return what is judged: the function's result, or what it left in its arguments, or both."""
-        place = self.exercise.result_in
-        if isinstance(place, tuple):
-            return tuple(outcome.result if each is None else outcome.arguments[each] for each in place)
-        return outcome.result if place is None else outcome.arguments[place]
 
     def _difference(self, case: Case, got: Any, expected: Any) -> str | None:
         tolerance, place, parameters = self._tolerance(case), self.exercise.result_in, self._parameters()
@@ -231,7 +224,7 @@ class Judge:
         """
         seen, tolerance = False, self._tolerance(case)
         for outcome, other, expected in zip(by_rank, mistaken, right, strict=False):
-            values = self._result(outcome), self._result(other), expected
+            values = self.exercise.result(outcome), self.exercise.result(other), expected
             kinds = (tuple, list) if isinstance(expected, tuple) else ()
             is_tuple = all(isinstance(each, kinds) and len(each) == len(expected) for each in values)
             parts = zip(*values, strict=True) if is_tuple else [values]
@@ -274,8 +267,11 @@ def _by_case_and_rank(run: Run) -> dict[tuple[int, int], Outcome]:
         for record in records:
             if "result" in record:
                 arguments = tuple(map(unpack, record["arguments"]))
-                counts = (tuple(record[name]) for name in ("sent", "messages", "calls"))
-                found[record["case"], rank] = Outcome(unpack(record["result"]), arguments, *counts)
+                sent, messages = (tuple(record[name]) for name in ("sent", "messages"))
+                calls = tuple(Call(*each) for each in record["calls"])
+                found[record["case"], rank] = Outcome(
+                    unpack(record["result"]), arguments, sent, messages, calls
+                )
     return found
 
 

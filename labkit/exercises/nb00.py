@@ -6,26 +6,25 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import MPI, WITH_MPI, Case, Exercise, Outcome
-from labkit.exercises.wraps import COLLECTIVES, collectives_with
+from labkit.exercises.cases import COLLECTIVES, calls_by_rank, collectives_with, normal, on_ranks
+from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from mpiwatch.report import Activity, CallRecord, MessageRecord, RankState, Reason, Report, counted
 
 LARGE = 2**18  # float32 values; no MPI library keeps a message of 1 MiB until it is received
+SIZES = (2, 3, "float64"), (3, 1, "float32"), (4, 5, "int64"), (3, LARGE, "float32"), (1, 3, "float64")
 
 
-def _row(rank: int, n: int, dtype: Any) -> np.ndarray:
+def _row(rank: int, n: int) -> np.ndarray:
     """Return values that name the rank: 1, 2, 3 … on rank 0, 10, 20, 30 … on rank 1, and so on."""
-    return ((np.arange(n) % 9 + 1) * 10**rank).astype(dtype)
+    return (np.arange(n) % 9 + 1) * 10.0**rank
 
 
 # Exercise 0.1
-
-
 def my_items(n, rank, size):
     """Return the items of range(n) that this rank works on, as a list.
 
@@ -34,20 +33,12 @@ def my_items(n, rank, size):
     return list(range(rank, n, size))
 
 
-def _item_cases() -> Sequence[Case]:
-    return [
-        Case(f"{n} items, rank {rank} of {size}", ((n, rank, size),))
-        for n, size in ((5, 1), (5, 2), (8, 3), (10, 4), (2, 4), (0, 3), (30, 7))
-        for rank in reversed(range(size))
-    ]
-
-
 MY_ITEMS = Exercise(
     reference=my_items,
     title="Which items are mine?",
     difficulty=1,
     minutes=5,
-    cases=_item_cases,
+    cases=calls_by_rank(my_items, (5, 1), (5, 2), (8, 3), (10, 4), (2, 4), (0, 3), (30, 7)),
     mistakes={
         "the step is 4 for any number of ranks; use `size`": {
             "list(range(rank, n, size))": "[k for k in range(n) if k % 4 == rank]"
@@ -74,8 +65,6 @@ def my_items(n, rank, size):
 
 
 # Exercise 0.2
-
-
 def shift_right(comm, x):
     """Send x to the right-hand neighbour and return what the left-hand neighbour sends, as a new array.
 
@@ -86,18 +75,6 @@ def shift_right(comm, x):
     incoming = np.empty_like(x)
     comm.Sendrecv(x, dest=right, recvbuf=incoming, source=left)
     return incoming
-
-
-def _shift_cases() -> Sequence[Case]:
-    sizes = (2, 3, "float64"), (3, 1, "float32"), (4, 5, "int64"), (3, LARGE, "float32"), (1, 3, "float64")
-    return [
-        Case(f"p = {p}, {counted(n, f'{dtype} value')}", tuple((_row(rank, n, dtype),) for rank in range(p)))
-        for p, n, dtype in sizes
-    ]
-
-
-def _from_left(case: Case) -> Sequence[Any]:
-    return [_row((rank - 1) % case.ranks, len(x), x.dtype) for rank, (x,) in enumerate(case.arguments)]
 
 
 def _shift_traffic(case: Case, outcomes: Sequence[Outcome]) -> str | None:
@@ -115,10 +92,8 @@ def _shift_traffic(case: Case, outcomes: Sequence[Outcome]) -> str | None:
 SHIFT_RIGHT = Exercise(
     reference=shift_right,
     title="A neighbour exchange that cannot deadlock",
-    difficulty=2,
-    minutes=10,
-    cases=_shift_cases,
-    expected=_from_left,
+    cases=on_ranks(SIZES, lambda rank, p, n: (_row(rank, n),)),
+    expected=lambda case: [case.arguments[rank - 1][0] for rank in range(case.ranks)],
     mistakes={
         "each rank has the array of its right-hand neighbour: the arrays went to the left": {
             "dest=right": "dest=left",
@@ -132,22 +107,10 @@ SHIFT_RIGHT = Exercise(
                 "comm.Recv(incoming, source=left)\n    comm.Send(x, dest=right)"
             )
         },
-        "… each waits in Send": {
-            "comm.Sendrecv(x, dest=right, recvbuf=incoming, source=left)": (
-                "comm.Send(x, dest=right)\n    comm.Recv(incoming, source=left)"
-            )
+        "… each waits in Send": {"Sendrecv(x, dest=right, recvbuf=": "Send(x, dest=right)\n    comm.Recv("},
+        "… one message to rank": {
+            "    return": "    comm.Sendrecv(x, dest=left, recvbuf=x.copy(), source=right)\n    return"
         },
-        "… nvalid rank": {" % comm.size": ""},
-        "… which does the exercise by itself": {"return incoming": "return comm.allgather(x)[comm.rank - 1]"},
-        "… one message to rank": """
-def shift_right(comm, x):
-    inboxes = [np.empty_like(x) for _ in range(comm.size)]
-    requests = [comm.Irecv(inboxes[other], source=other) for other in range(comm.size)]
-    requests += [comm.Isend(x, dest=other) for other in range(comm.size)]
-    for request in requests:
-        request.Wait()
-    return inboxes[comm.rank - 1]
-""",
     },
     look=_shift_traffic,
     forbidden=COLLECTIVES,
@@ -161,8 +124,6 @@ def shift_right(comm, x):
 
 
 # Exercise 0.3
-
-
 def broadcast(comm, x, root):
     """Copy the x of rank `root` into x on every rank, by Send and Recv. Every rank makes this call.
 
@@ -174,17 +135,6 @@ def broadcast(comm, x, root):
                 comm.Send(x, dest=other)
     else:
         comm.Recv(x, source=root)
-
-
-def _broadcast_cases() -> Sequence[Case]:
-    sizes = (2, 3, "float64", 0), (1, 3, "float64", 0), (3, 4, "float32", 2), (4, 5, "int64", 1)
-    return [
-        Case(
-            f"p = {p}, root {root}, {counted(n, f'{dtype} value')}",
-            tuple((_row(r, n, dtype), root) for r in range(p)),
-        )
-        for p, n, dtype, root in (*sizes, (3, LARGE, "float32", 1))
-    ]
 
 
 def _broadcast_traffic(case: Case, outcomes: Sequence[Outcome]) -> str | None:
@@ -200,9 +150,7 @@ def _broadcast_traffic(case: Case, outcomes: Sequence[Outcome]) -> str | None:
 BROADCAST = Exercise(
     reference=broadcast,
     title="Broadcast by hand",
-    difficulty=2,
-    minutes=10,
-    cases=_broadcast_cases,
+    cases=on_ranks(SIZES, lambda rank, p, n: (_row(rank, n), max(0, p - 2))),
     expected=lambda case: [case.arguments[root][0] for _, root in case.arguments],
     result_in=0,
     mistakes={
@@ -213,22 +161,11 @@ BROADCAST = Exercise(
             "!= root": "!= 0",
             "source=root": "source=0",
         },
-        "… which does the exercise by itself": {
-            "    if comm.rank ==": "    comm.Bcast(x, root)\n    if comm.rank =="
+        "… sends to itself": {
+            "    if comm.rank == root:": (
+                "    if comm.rank == root:\n        comm.Sendrecv(x, root, recvbuf=x.copy(), source=root)"
+            )
         },
-        "… sends to itself": """
-def broadcast(comm, x, root):
-    requests = []
-    if comm.rank == root:
-        requests = [comm.Isend(x.copy(), dest=other) for other in range(comm.size)]
-    if comm.rank != root:
-        comm.Recv(x, source=root)
-    else:
-        comm.Recv(x.copy(), source=root)
-    for request in requests:
-        request.Wait()
-""",
-        "… is waiting in Recv": {"comm.size": "comm.size - 1"},
         "… messages; one to each rank": {
             "comm.Send(x, dest=other)": "comm.Send(x, dest=other)\n                comm.Send(x, dest=other)",
             "comm.Recv(x, source=root)": "comm.Recv(x, source=root)\n        comm.Recv(x, source=root)",
@@ -245,8 +182,6 @@ def broadcast(comm, x, root):
 
 
 # Exercise 0.4
-
-
 def gradient_sum(line, inputs, targets):
     """Return the sum over the samples of the gradient of (a x + b - y)². Shapes: line (2,), result (2,)."""
     error = line[0] * inputs + line[1] - targets
@@ -266,14 +201,10 @@ def fit_line(comm, inputs, targets, steps, lr):
     return line
 
 
-def _line_cases() -> Sequence[Case]:
-    cases = []
+def _line_cases() -> Iterator[Case]:
     for counts, steps in ((1, 2), 1), ((3,), 2), ((2, 0, 2), 3), ((1, 2, 3, 1), 2):
-        rng = np.random.default_rng(len(counts))
-        arguments = [(rng.normal(size=k), rng.normal(size=k), steps, 0.1) for k in counts]
-        label = f"p = {len(counts)}, samples by rank {counts}, {steps} step{'s' * (steps > 1)}"
-        cases.append(Case(label, tuple(arguments)))
-    return cases
+        arguments = tuple((*normal(rank + 1, k, k), steps, 0.1) for rank, k in enumerate(counts))
+        yield Case(f"samples by rank {counts}, {counted(steps, 'step')}", arguments)
 
 
 def _line(case: Case) -> Sequence[Any]:
@@ -288,9 +219,7 @@ def _line(case: Case) -> Sequence[Any]:
 FIT_LINE = Exercise(
     reference=fit_line,
     title="The training loop",
-    difficulty=2,
-    minutes=10,
-    prelude=f"{WITH_MPI}\n\n\n{inspect.getsource(gradient_sum)}",
+    prelude=f"import numpy as np\nfrom mpi4py import MPI\n\n\n{inspect.getsource(gradient_sum)}",
     cases=_line_cases,
     expected=_line,
     forbidden=collectives_with("gather"),
@@ -309,10 +238,6 @@ FIT_LINE = Exercise(
         "the line moves along the gradient, which raises the loss; subtract": {"-=": "+="},
         "the step is the gradient itself; multiply it by lr": {"lr * ": ""},
         "this is one step; take `steps` of them": {"range(steps)": "range(1)"},
-        "… never joined": {
-            "        total =": "        if len(inputs) == 0:\n            break\n        total ="
-        },
-        "… which does the exercise by itself": {"    for _ in": "    comm.allgather(inputs)\n    for _ in"},
     },
     hints=(
         "In each step, compute the gradient sum of this rank's samples, add up the sums of all ranks, and "
@@ -325,8 +250,6 @@ FIT_LINE = Exercise(
 
 
 # Exercise 0.5
-
-
 def missing_ranks(report):
     """Return (missing, operation): the ranks that never joined a collective, and the collective's name.
 
@@ -344,47 +267,31 @@ def missing_ranks(report):
     return missing, next(iter(joined.values()))["operation"]
 
 
-def _calls(*operations: str, communicator: int = 0) -> tuple[CallRecord, ...]:
-    return tuple(
+def _rank(rank: int, activity: Activity, operations: Sequence[str], communicator: int = 0) -> RankState:
+    calls = tuple(
         CallRecord(communicator, number, name, None, 10, "float32", None, "cell", number + 3)
         for number, name in enumerate(operations, 1)
     )
+    message = MessageRecord("Recv", 0, 7) if activity == Activity.WAITING_FOR_MESSAGE else None
+    return RankState(rank, activity, message=message, calls=calls)
 
 
-def _report_cases() -> Sequence[Case]:
-    def waits(rank: int, *operations: str, communicator: int = 0) -> RankState:
-        calls = _calls(*operations, communicator=communicator)
-        return RankState(rank, Activity.WAITING_IN_COLLECTIVE, calls=calls)
-
-    def does(rank: int, activity: Activity, *operations: str, **fields: Any) -> RankState:
-        return RankState(rank, activity, calls=_calls(*operations), **fields)
-
-    message = MessageRecord("Recv", 0, 7)
+def _report_cases() -> Iterator[Case]:
     long, short = ("Bcast", "Barrier", "Allreduce"), ("Bcast", "Barrier")
-    reports = {
-        "4 ranks, one has returned from the cell": [
-            *(waits(rank, "Barrier", "Allreduce") for rank in range(3)),
-            does(3, Activity.RETURNED, "Barrier"),
-        ],
-        "4 ranks, two are missing": [
-            does(0, Activity.RAISED, *short, error="ZeroDivisionError: division by zero"),
-            waits(1, *long),
-            does(2, Activity.WAITING_FOR_MESSAGE, *short, message=message),
-            waits(3, *long),
-        ],
-        "3 ranks, one waits in an earlier collective": [waits(0, *long), waits(1, *short), waits(2, *long)],
-        "4 ranks, one waits on another communicator": [
-            does(0, Activity.RETURNED, *short),
-            waits(1, *long),
-            waits(2, *long, "Gather", communicator=1),
-            waits(3, *long),
-        ],
-    }
-    cases = []
-    for label, states in reports.items():
-        report = Report(Reason.TIMED_OUT, 5.0, tuple(states), communicator=0, reporter=1)
-        cases.append(Case(label, ((json.loads(report.to_json()),),)))
-    return cases
+    joined, left = (Activity.WAITING_IN_COLLECTIVE, long), (Activity.RETURNED, short)
+    earlier, elsewhere = (joined[0], short), (joined[0], (*long, "Gather"), 1)
+    for label, states in {
+        "4 ranks, one has returned from the cell": (joined, joined, joined, left),
+        "4 ranks, two are missing": (
+            *((Activity.RAISED, short), joined),
+            *((Activity.WAITING_FOR_MESSAGE, short), joined),
+        ),
+        "3 ranks, one waits in an earlier collective": (joined, earlier, joined),
+        "4 ranks, one waits on another communicator": (left, joined, elsewhere, joined),
+    }.items():
+        ranks = tuple(_rank(rank, *state) for rank, state in enumerate(states))
+        report = Report(Reason.TIMED_OUT, 5.0, ranks, communicator=0, reporter=1)
+        yield Case(label, ((json.loads(report.to_json()),),))
 
 
 def _missing(case: Case) -> Sequence[Any]:

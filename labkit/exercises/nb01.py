@@ -6,37 +6,36 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from labkit import nn
 from labkit.exercises import wraps
-from labkit.exercises.exercise import Case, Exercise, both_dtypes, weighted_mean
+from labkit.exercises.cases import both_dtypes, calls, normal, weighted_mean
+from labkit.exercises.exercise import Case, Exercise
 from labkit.nn import flat as nn_flat
 from labkit.nn import ops
 from labkit.nn.ops import linear, relu
+from mpiwatch.report import counted
 
 
-def _softmax_cases() -> Sequence[Case]:
-    rng = np.random.default_rng(5)
+def _softmax_cases() -> Iterator[Case]:
     small, large, far = np.array([[0.0, 1, 2]]), np.array([[1000.0, 1001, 1002]]), np.array([[0.0, 1000, 5]])
-    batches = {
+    for label, (z, labels) in {
         "1 sample, 3 classes": (small, [1]),
-        "3 samples, 3 classes": (rng.normal(size=(3, 3)), [2, 0, 1]),
-        "5 samples, 10 classes": (rng.normal(size=(5, 10)), [9, 0, 0, 3, 5]),
+        "3 samples, 3 classes": (*normal(5, (3, 3)), [2, 0, 1]),
+        "5 samples, 10 classes": (*normal(5, (5, 10)), [9, 0, 0, 3, 5]),
         "logits near 1000": (large, [1]),
         "a logit 1000 below the largest": (far, [0]),
         "a row of logits near 0, another near 1000": (np.concatenate([small, large]), [2, 0]),
         "a row of logits near 0, another near -1000": (np.concatenate([small, -large]), [2, 0]),
-    }
-    return [case for name, (z, y) in batches.items() for case in both_dtypes(name, z, np.array(y))]
+    }.items():
+        yield from both_dtypes(label, (z, np.array(labels)))
 
 
 # Exercise 1.1
-
-
 def linear_backward(dy, x, w):
     """Return the gradients (dx, dw, db). Shapes: dy (N, O), x (N, I), w (I, O)."""
     dx = dy @ w.T
@@ -45,20 +44,14 @@ def linear_backward(dy, x, w):
     return dx, dw, db
 
 
-def _linear_cases() -> Sequence[Case]:
-    cases = []
+def _linear_cases() -> Iterator[Case]:
     for n, i, o in (1, 1, 1), (3, 3, 3), (5, 4, 3):
-        rng = np.random.default_rng(n)
-        arrays = [rng.normal(size=shape) for shape in ((n, o), (n, i), (i, o))]
-        cases += both_dtypes(f"N = {n}, I = {i}, O = {o}", *arrays)
-    return cases
+        yield from both_dtypes(f"N = {n}, I = {i}, O = {o}", tuple(normal(n, (n, o), (n, i), (i, o))))
 
 
 LINEAR_BACKWARD = Exercise(
     reference=linear_backward,
     title="Through a linear layer",
-    difficulty=2,
-    minutes=10,
     cases=_linear_cases,
     expected=lambda case: [ops.linear_backward(*case.arguments[0])],
     mistakes={
@@ -73,7 +66,6 @@ LINEAR_BACKWARD = Exercise(
         "all three gradients are N·O times too large: dy holds the factor of the mean already": {
             "return dx, dw, db": "return dx * dy.size, dw * dy.size, db * dy.size"
         },
-        "… ValueError: matmul": {"dy @ w.T": "dy @ w"},
         "… dtype": {"dy.sum(axis=0)": "dy.sum(axis=0, dtype=np.float64)"},
     },
     hints=(
@@ -86,8 +78,6 @@ LINEAR_BACKWARD = Exercise(
 
 
 # Exercise 1.2
-
-
 def fit_linear(x, y, steps, lr):
     """Train a linear layer by gradient descent on the mean squared error; return its (w, b).
 
@@ -103,29 +93,22 @@ def fit_linear(x, y, steps, lr):
     return w, b
 
 
-def _fit_cases() -> Sequence[Case]:
-    cases = []
+def _fit_cases() -> Iterator[Case]:
     for n, i, o, steps in (3, 2, 1, 1), (4, 2, 3, 1), (5, 3, 2, 4):
-        rng = np.random.default_rng(n)
-        label = f"N = {n}, I = {i}, O = {o}, {steps} step{'s' * (steps > 1)}"
-        cases += both_dtypes(label, rng.normal(size=(n, i)), rng.normal(size=(n, o)), steps, 0.1)
-    return cases
+        label = f"N = {n}, I = {i}, O = {o}, {counted(steps, 'step')}"
+        yield from both_dtypes(label, (*normal(n, (n, i), (n, o)), steps, 0.1))
 
 
 ERROR = "(x @ w + b - y) * (2 / y.size)"
 FIT_LINEAR = Exercise(
     reference=fit_linear,
     title="The first training loop",
-    difficulty=2,
-    minutes=10,
     prelude="import numpy as np\nfrom labkit.nn.ops import linear_backward",
     cases=_fit_cases,
     mistakes={
         "the mean is forgotten: divide by the number of entries, y.size": {"(2 / y.size)": "2"},
         "this divides by the samples only; the mean is over all entries, y.size": {"y.size)": "len(y))"},
-        "the loss rises, a sign is wrong: take predicted minus true, and subtract the step": {
-            "-= lr": "+= lr"
-        },
+        "the loss rises, a sign is wrong: take predicted minus true, and subtract the step": {"-=": "+="},
         "the factor 2 of the derivative of a square is missing": {"(2 / y.size)": "(1 / y.size)"},
         "the step is the gradient itself; multiply it by lr": {"lr * ": ""},
         "b does not move; it has a gradient, too": {"        b -= lr * db\n": ""},
@@ -135,8 +118,6 @@ FIT_LINEAR = Exercise(
                 f"    dy = {ERROR}\n    for _ in range(steps):"
             )
         },
-        "… ValueError: matmul": {ERROR: "np.mean(2 * (x @ w + b - y))"},
-        "… dtype float64, expected float32": {", x.dtype)": ")"},
     },
     hints=(
         "Four things in each step: predict, differentiate the loss, call linear_backward, move w and b.",
@@ -148,8 +129,6 @@ FIT_LINEAR = Exercise(
 
 
 # Exercise 1.3
-
-
 def softmax_cross_entropy(z, labels):
     """Return (loss, dz): the mean of -log softmax(z)[label], one number, and its gradient.
 
@@ -161,12 +140,6 @@ def softmax_cross_entropy(z, labels):
     dz = np.exp(log_p)
     dz[at_label] -= 1
     return float(-np.mean(log_p[at_label])), dz / len(labels)
-
-
-def _cross_entropy(case: Case) -> Sequence[Any]:
-    ((z, labels),) = case.arguments
-    each = [np.logaddexp.reduce(row) - row[label] for row, label in zip(z.astype(float), labels, strict=True)]
-    return [(float(np.mean(each)), ops.softmax_cross_entropy_backward(z, labels))]
 
 
 FROM_P = """
@@ -184,7 +157,10 @@ SOFTMAX_CROSS_ENTROPY = Exercise(
     difficulty=3,
     minutes=20,
     cases=_softmax_cases,
-    expected=_cross_entropy,
+    expected=lambda case: [
+        (ops.softmax_cross_entropy(*each), ops.softmax_cross_entropy_backward(*each))
+        for each in case.arguments
+    ],
     tolerance=1e-5,  # float32 logits
     mistakes={
         "loss is the sum over the samples; take the mean": {"-np.mean": "-np.sum"},
@@ -239,8 +215,6 @@ SHAPES = {str(SHAPES).replace("'", '"')}
 
 
 # Exercise 1.4
-
-
 def views(flat, shapes):
     """Return the parts of `flat` (n,) by name, in the order of `shapes`, as views of the given shapes.
 
@@ -254,28 +228,17 @@ def views(flat, shapes):
     return parts
 
 
-def _view_cases() -> Sequence[Case]:
-    shapes = [{"W": (3, 4), "b": (4,)}, {"W": (2, 2), "scale": (), "K": (2, 1, 3)}]
-    return [
-        Case(f"shapes {of}", ((np.arange(sum(map(math.prod, of.values())), dtype=float), of),))
-        for of in shapes
-    ]
-
-
-def _parts(case: Case) -> Sequence[Any]:
-    ((flat, shapes),) = case.arguments
-    return [{name: [part.copy(), "view"] for name, part in nn_flat.views(flat, shapes).items()}]
-
-
 VIEWS = Exercise(
     reference=views,
     title="Views into one flat array",
-    difficulty=2,
-    minutes=10,
     prelude="import math\nimport numpy as np",
-    cases=_view_cases,
+    cases=calls(
+        views,
+        (np.arange(16.0), {"W": (3, 4), "b": (4,)}),
+        (np.arange(11.0), {"W": (2, 2), "scale": (), "K": (2, 1, 3)}),
+    ),
     digest=wraps.with_memory,
-    expected=_parts,
+    expected=lambda case: [wraps.with_memory(nn_flat.views(*case.arguments[0]))],
     mistakes={
         "the parts are copies, so writing to them does not reach flat: slices and reshape make views": {
             "flat[start:stop]": "np.array(flat[start:stop])"
@@ -294,8 +257,6 @@ VIEWS = Exercise(
 
 
 # Exercise 1.5
-
-
 def mlp_gradient(params, x, labels):
     """Return (loss, grads) of a network linear → relu → linear with the softmax cross-entropy.
 
@@ -314,16 +275,12 @@ def mlp_gradient(params, x, labels):
     return loss, grads
 
 
-def _mlp_cases() -> Sequence[Case]:
-    cases = []
+def _mlp_cases() -> Iterator[Case]:
     for n, zero, what in (1, 0, ""), (6, 0, ""), (3, 9, ", nine hidden units at 0"):
-        for dtype in np.float64, np.float32:
-            rng = np.random.default_rng(n)
-            params = (0.3 * rng.normal(size=sum(map(math.prod, SHAPES.values())))).astype(dtype)
-            params[: 65 * 64].reshape(65, 64)[:, :zero] = 0  # in W1 and b1
-            x, labels = rng.normal(size=(n, 64)).astype(dtype), rng.integers(10, size=n)
-            cases.append(Case(f"N = {n}, {dtype.__name__}{what}", ((params, x, labels),)))
-    return cases
+        params, x = normal(n, nn_flat.size(SHAPES), (n, 64))
+        params *= 0.3
+        params[: 65 * 64].reshape(65, 64)[:, :zero] = 0  # in W1 and b1
+        yield from both_dtypes(f"N = {n}{what}", (params, x, np.arange(n) * 7 % 10))
 
 
 def _mlp(case: Case) -> Sequence[Any]:
@@ -382,8 +339,6 @@ MLP_GRADIENT = Exercise(
 
 
 # Exercise 1.6
-
-
 def average_gradients(comm, grads, samples):
     """Leave in grads, on every rank, the mean gradient over the samples of all ranks.
 
@@ -395,25 +350,16 @@ def average_gradients(comm, grads, samples):
     comm.Allreduce(weighted, grads)
 
 
-def _average_cases() -> Sequence[Case]:
-    """Return cases with unequal numbers of samples; a rank without samples has a gradient of zeros."""
-    cases = []
-    for dtype in np.float32, np.float64:
-        for counts in (1, 3), (4,), (5, 2, 0), (1, 2, 3, 4), (2, 2, 2):
-            each = [
-                np.multiply(np.random.default_rng((rank, n)).normal(size=7), n > 0).astype(dtype)
-                for rank, n in enumerate(counts)
-            ]
-            label = f"p = {len(counts)}, samples by rank {counts}, {dtype.__name__}"
-            cases.append(Case(label, tuple(zip(each, counts, strict=True))))
-    return cases
+def _average_cases() -> Iterator[Case]:
+    for counts in (1, 3), (4,), (5, 2, 0), (1, 2, 3, 4), (2, 2, 2):
+        arguments = ((normal(rank, 7)[0] * (n > 0), n) for rank, n in enumerate(counts))
+        yield from both_dtypes(f"samples by rank {counts}", *arguments)
 
 
 AVERAGE_GRADIENTS = Exercise(
     reference=average_gradients,
     title="The mean over the samples of all ranks",
     difficulty=3,
-    minutes=10,
     cases=_average_cases,
     expected=weighted_mean,
     result_in=0,
@@ -428,7 +374,6 @@ AVERAGE_GRADIENTS = Exercise(
         "each rank has its own weighted gradient; the sum over the ranks is missing": {
             "comm.Allreduce(weighted, grads)": "grads[...] = weighted"
         },
-        "… never joined": {"    weighted": "    if samples == 0:\n        return\n    weighted"},
     },
     hints=(
         "Multiply by this rank's weight, samples / all samples; then add up over the ranks.",
@@ -439,8 +384,6 @@ AVERAGE_GRADIENTS = Exercise(
 
 
 # Exercise 1.7
-
-
 def train_epoch(comm, params, batches, gradient, average, update):  # noqa: PLR0917
     """Take a step with each batch; return the mean loss over the samples of all ranks.
 
@@ -460,20 +403,12 @@ def train_epoch(comm, params, batches, gradient, average, update):  # noqa: PLR0
     return comm.allreduce(total) / comm.allreduce(seen)
 
 
-def _epoch_cases() -> Sequence[Case]:
-    """Return cases with local batches of these sizes, by rank and step."""
-    cases = []
-    for dtype in np.float64, np.float32:
-        for sizes in ((2,), (5,)), ((4, 2),), ((3, 1), (0, 2), (1, 0)), ((1, 2), (2, 2), (3, 1), (4, 1)):
-            arguments = []
-            for rank, own in enumerate(sizes):
-                rng = np.random.default_rng((rank, *own))
-                batches = [tuple(rng.normal(size=each).astype(dtype) for each in ((n, 3), n)) for n in own]
-                parts = wraps.loss_and_gradient, wraps.average, wraps.descend
-                arguments.append((np.arange(3, dtype=dtype), batches, *parts))
-            label = f"p = {len(sizes)}, local batches by rank {sizes}, {dtype.__name__}"
-            cases.append(Case(label, tuple(arguments)))
-    return cases
+def _epoch_cases() -> Iterator[Case]:
+    functions = wraps.loss_and_gradient, wraps.average, wraps.descend
+    for sizes in ((2,), (5,)), ((4, 2),), ((3, 1), (0, 2), (1, 0)), ((1, 2), (2, 2), (3, 1), (4, 1)):
+        batches = [[tuple(normal((rank, n), (n, 3), n)) for n in own] for rank, own in enumerate(sizes)]
+        arguments = ((np.arange(3.0), own, *functions) for own in batches)
+        yield from both_dtypes(f"local batches by rank {sizes}", *arguments)
 
 
 def _epoch(case: Case) -> tuple[float, np.ndarray]:
@@ -522,9 +457,7 @@ TRAIN_EPOCH = Exercise(
                 "        update(params, grads)\n        average(comm, grads, samples)"
             ),
         },
-        "the step is the mean of the ranks' means; weight each by its samples": {
-            "grads, samples)": "grads, 1)"
-        },
+        "the step is the mean of the ranks' means; weight each by its samples": {"samples)": "1)"},
         "the parameters never move: call update(params, grads) in each step": {
             "        update(params, grads)\n": ""
         },
@@ -534,8 +467,6 @@ TRAIN_EPOCH = Exercise(
         "… the ranks hang": {
             "        loss, grads": "        if samples == 0:\n            continue\n        loss, grads"
         },
-        "… nan": {" if samples else (0.0, np.zeros_like(params))": ""},
-        "… different dtypes": {"np.zeros_like(params)": "np.zeros(len(params))"},
     },
     hints=(
         "In each step, compute the loss and the gradient of this rank's part, average the gradients over the "

@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import WITH_MPI, Case, Exercise, both_dtypes
-from labkit.exercises.wraps import all_of, at_most
+from labkit.exercises.cases import COLLECTIVES, Cases, both_dtypes, cast, normal
+from labkit.exercises.exercise import Case, Exercise, Outcome
 from labkit.nn import ops
 
 # Samples, channels, height, width, kernel, outputs, stride, padding: the first ones hide the fewest mistakes.
@@ -25,52 +24,38 @@ SIZES = (
 )
 
 
-def _conv_cases(names: str) -> Callable[[], Sequence[Case]]:
-    """Return the cases of a function with these arguments, with digit-coded or random values."""
+def _conv_cases(names: str) -> Cases:
+    """Return the cases of a function with these arguments, before the stride and the padding."""
 
-    def cases() -> Sequence[Case]:
-        made = []
+    def cases() -> Iterator[Case]:
         for shape, k, outputs, stride, pad in SIZES:
             height, width = ((size + 2 * pad - k) // stride + 1 for size in shape[2:])
-            rng = np.random.default_rng(k)
-            arguments = {
-                "k": k,
-                "x": rng.normal(size=shape),
-                "w": rng.normal(size=(k, k, shape[1], outputs)),
-                "b": rng.normal(size=outputs),
-                "dy": rng.normal(size=(shape[0], outputs, height, width)),
-            }
+            shapes = shape, (k, k, shape[1], outputs), outputs, (shape[0], outputs, height, width)
+            arguments = {"k": k, **dict(zip(("x", "w", "b", "dy"), normal(k, *shapes), strict=True))}
             label = f"x of shape {shape}, {k} × {k} kernel, stride {stride}, padding {pad}"
-            made += both_dtypes(label, *(arguments[name] for name in names.split()), stride, pad)
-        return made
+            yield from both_dtypes(label, (*(arguments[name] for name in names.split()), stride, pad))
 
     return cases
 
 
-def _norm_cases(with_dy: bool) -> Callable[[], Sequence[Case]]:
-    def cases() -> Sequence[Case]:
-        made = []
+def _norm_cases(with_dy: bool) -> Cases:
+    def cases() -> Iterator[Case]:
         for shape in (3, 2, 1, 2), (2, 2, 2, 3), (4, 3, 5, 5):
-            rng = np.random.default_rng(sum(shape))
-            x = rng.normal(2, 3, size=shape)
-            gamma, beta = rng.normal(1, 1, size=(2, shape[1]))
-            dy = rng.normal(1, 1, size=shape)
-            running = rng.uniform(1, 2, size=(2, shape[1]))
-            arguments = (dy, x, gamma) if with_dy else (x, gamma, beta, *running)
-            made += both_dtypes(f"x of shape {shape}", *arguments)
+            x, dy, *of_channels = normal(sum(shape), shape, shape, *[shape[1]] * 4)
+            x, gamma, beta, *running = 2 + 3 * x, *np.abs(of_channels)
+            yield from both_dtypes(
+                f"x of shape {shape}", (dy, x, gamma) if with_dy else (x, gamma, beta, *running)
+            )
         if not with_dy:
             x = np.full((2, 2, 2, 2), 0.5)
             x[:, 1] = 0.5 + 0.001 * np.arange(8).reshape(2, 2, 2)
             label = "a channel of equal entries, and one of nearly equal ones, float64"
-            made.append(Case(label, ((x, np.ones(2), np.zeros(2), np.zeros(2), np.ones(2)),)))
-        return made
+            yield Case(label, ((x, np.ones(2), np.zeros(2), np.zeros(2), np.ones(2)),))
 
     return cases
 
 
-def _images() -> Sequence[Case]:
-    """Return the cases of max_pool: also negative numbers, odd sizes, equal entries."""
-    made = []
+def _images() -> Iterator[Case]:
     for shape, k, what in (
         ((1, 1, 2, 2), 2, "one window"),
         ((1, 1, 2, 4), 2, "two windows"),
@@ -80,19 +65,12 @@ def _images() -> Sequence[Case]:
         ((1, 2, 7, 5), 2, "a last row and column outside of the windows"),
         ((2, 1, 9, 6), 3, "windows of 3 × 3"),
     ):
-        rng = np.random.default_rng(sum(shape))
-        x = rng.normal(size=shape)
-        if what == "negative numbers":
-            x = -np.abs(x) - 1
-        if what == "equal entries":
-            x = np.maximum(x.round(), 0)
-        made += both_dtypes(f"{what}, x of shape {shape}", x, k)
-    return made
+        (x,) = normal(sum(shape), shape)
+        x = {"negative numbers": -np.abs(x) - 1, "equal entries": np.maximum(x.round(), 0)}.get(what, x)
+        yield from both_dtypes(f"{what}, x of shape {shape}", (x, k))
 
 
 # Exercise 2.1
-
-
 def im2col(x, k, stride, pad):
     """Return one row for each position. Shapes: x (N, C, H, W); result (N·H'·W', k·k·C)."""
     x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
@@ -131,15 +109,11 @@ IM2COL = Exercise(
             "i + stride * height : stride": "i + height",
             "j + stride * width : stride": "j + width",
         },
-        "the last windows are missing: there are (H + 2 pad - k) // stride + 1 rows of them": {
-            " // stride + 1": " // stride"
-        },
+        "the last windows are missing: there are (H + 2 pad - k) // stride + 1 rows of them": {" + 1": ""},
         "the windows come column after column: go through each row of the image first": {
             "return rows.": "return rows.transpose(0, 2, 1, 3, 4, 5)."
         },
-        "kernel row and kernel column are exchanged within each window": {
-            "[:, :, :, i, j]": "[:, :, :, j, i]"
-        },
+        "kernel row and kernel column are exchanged within each window": {"i, j": "j, i"},
         "… float64, expected float32": {", x.dtype)": ")"},
     },
     hints=(
@@ -155,8 +129,6 @@ WITH_IM2COL = "import numpy as np\n\n\n" + inspect.getsource(im2col)
 
 
 # Exercise 2.2
-
-
 def conv_forward(x, w, b, stride, pad):
     """Return the convolution. Shapes: x (N, C, H, W), w (K, K, C, O), b (O,); result (N, O, H', W')."""
     k, outputs = len(w), len(b)
@@ -169,8 +141,6 @@ def conv_forward(x, w, b, stride, pad):
 CONV_FORWARD = Exercise(
     reference=conv_forward,
     title="Convolution as one matrix product",
-    difficulty=2,
-    minutes=10,
     cases=_conv_cases("x w b"),
     expected=lambda case: [ops.conv2d(*case.arguments[0])],
     mistakes={
@@ -190,7 +160,6 @@ CONV_FORWARD = Exercise(
         "the kernel is rotated by 180°. In deep learning, and in the formula above, it is not": {
             "w.reshape": "w[::-1, ::-1].reshape"
         },
-        "… `nn_unfold` is not defined": {"y = im2col": "y = nn_unfold"},
     },
     hints=(
         "im2col gives the inputs of a linear layer. Which shape must w have to be its weights?",
@@ -202,8 +171,6 @@ CONV_FORWARD = Exercise(
 
 
 # Exercise 2.3
-
-
 def conv_backward(dy, x, w, stride, pad):
     """Return (dx, dw, db). Shapes: dy (N, O, H', W'), x (N, C, H, W), w (K, K, C, O)."""
     n, c, h, width = x.shape
@@ -234,15 +201,11 @@ CONV_BACKWARD = Exercise(
         "dx: the padding is cut off at the wrong place; the image begins at [pad, pad]": {
             "pad : pad + h, pad : pad + width": ":h, :width"
         },
-        "dx is computed with the kernel rotated by 180°": {
-            "stride, pad), w.reshape(": "stride, pad), w[::-1, ::-1].reshape("
-        },
+        "dx is computed with the kernel rotated by 180°": {"pad), w": "pad), w[::-1, ::-1]"},
         "dy.reshape(-1, O) mixes channels and positions: transpose to (N, H', W', O) first": {
             "dy.transpose(0, 2, 3, 1).reshape": "dy.reshape"
         },
-        "dw is divided by the number of samples; dw is a sum": {
-            "rows.T @ dy_matrix": "rows.T @ dy_matrix / n"
-        },
+        "dw is divided by the number of samples; dw is a sum": {"@ dy_matrix": "@ dy_matrix / n"},
         "db is a mean; the bias acts at each position, so sum": {"dy_matrix.sum": "dy_matrix.mean"},
         "db sums over the samples only; the bias acts at each position: sum over these, too": {
             "dy_matrix.sum": "dy.sum"
@@ -263,8 +226,6 @@ CONV_BACKWARD = Exercise(
 
 
 # Exercise 2.4
-
-
 def max_pool(x, k):
     """Return (y, slope): the largest entry of each window, and the slope of y with respect to each entry.
 
@@ -332,7 +293,6 @@ MAX_POOL = Exercise(
             "np.zeros_like(x)": "np.zeros_like(x[:, :, : height * k, : width * k])"
         },
         "… dtype float64, expected float32": {"np.zeros_like(x)": "np.zeros(x.shape)"},
-        "… changes its argument `x`": {"    return": "    x[...] = slope\n    return"},
     },
     hints=(
         "Rows and columns that do not fill a window are left out: cut x first. A loop over all windows is "
@@ -346,8 +306,6 @@ MAX_POOL = Exercise(
 
 
 # Exercise 2.5
-
-
 def batch_norm(x, gamma, beta, running_mean, running_var):
     """Return gamma · x̂ + beta, and move the running statistics by 0.1 of the way to those of the batch.
 
@@ -372,8 +330,6 @@ OVER = "mean, var = x.mean(axis={0}, keepdims=True), x.var(axis={0}, keepdims=Tr
 BATCH_NORM = Exercise(
     reference=batch_norm,
     title="Batch norm",
-    difficulty=2,
-    minutes=10,
     cases=_norm_cases(with_dy=False),
     expected=_normalised,
     result_in=(None, 3, 4),
@@ -390,9 +346,7 @@ BATCH_NORM = Exercise(
         },
         "the variance is divided by M - 1: here it is divided by M": {"x.var(": "x.var(ddof=1, "},
         "ε is missing: a channel of equal entries divides by 0": {"var + 1e-5": "var"},
-        "ε is added to σ: it belongs under the root, to the variance": {
-            "np.sqrt(var + 1e-5)": "(np.sqrt(var) + 1e-5)"
-        },
+        "ε is added to σ: it belongs under the root, to the variance": {"np.sqrt(var": "(np.sqrt(var)"},
         "x - mean is divided by the variance: divide by σ, its root": {"np.sqrt(var + 1e-5)": "(var + 1e-5)"},
         "the mean is not subtracted": {"(x - mean)": "x"},
         "running_mean is unchanged: `running_mean = …` makes a new array; use `running_mean += …`": {
@@ -409,8 +363,6 @@ BATCH_NORM = Exercise(
 
 
 # Exercise 2.6
-
-
 def batch_norm_backward(dy, x, gamma):
     """Return (dx, dgamma, dbeta). Shapes: dy and x (N, C, H, W), gamma (C,)."""
     mean = x.mean(axis=(0, 2, 3), keepdims=True)
@@ -438,9 +390,7 @@ BATCH_NORM_BACKWARD = Exercise(
         "dx: the path through the variance is missing, x̂ dgamma / M": {
             "m - x_hat * dgamma[:, None, None] / m": "m"
         },
-        "dx: the factor gamma is missing": {
-            "return gamma[:, None, None] / sigma * inner": "return inner / sigma"
-        },
+        "dx: the factor gamma is missing": {"gamma[:, None, None] / sigma * inner": "inner / sigma"},
         "dx: the sums dbeta and dgamma are not divided by M": {" / m": ""},
         "dx: M is the number of samples. A channel has N·H·W entries": {"x.size // x.shape[1]": "len(x)"},
         "dgamma is made with x: it needs the normalised x̂": {
@@ -459,8 +409,6 @@ BATCH_NORM_BACKWARD = Exercise(
 
 
 # Exercise 2.7
-
-
 def global_statistics(comm, x):
     """Return (mean, var) of each channel over all ranks. Shapes: x (N, C, H, W); result (C,), (C,)."""
     channels = x.shape[1]
@@ -476,19 +424,13 @@ def global_statistics(comm, x):
 
 def _statistics_cases() -> Iterator[Case]:
     for samples, offset, dtype in (
-        ((2,), 0, np.float64),
-        ((1, 3), 0, np.float64),
-        ((2, 2), 0, np.float32),
-        ((3, 1, 2), 0, np.float32),
-        ((2, 0, 3, 1), 0, np.float64),
-        ((4, 1, 2, 3), 300, np.float32),
+        *(((2,), 0, "float64"), ((1, 3), 0, "float64"), ((2, 2), 0, "float32"), ((3, 1, 2), 0, "float32")),
+        *(((2, 0, 3, 1), 0, "float64"), ((4, 1, 2, 3), 300, "float32")),
     ):
-        rng, x = np.random.default_rng(len(samples)), []
-        for rank, n in enumerate(samples):
-            x.append((rng.normal(2 * rank, 1 + rank, size=(n, 3, 2, 4)) + offset).astype(dtype))
-        label = f"{' + '.join(map(str, samples))} samples, {dtype.__name__}"
-        label += f", values near {offset}" * (offset > 0)
-        yield Case(label, tuple((each,) for each in x))
+        x = normal(len(samples), *((n, 3, 2, 4) for n in samples))
+        label = f"{' + '.join(map(str, samples))} samples, {dtype}"
+        arguments = ((offset + 2 * rank + (1 + rank) * each,) for rank, each in enumerate(x))
+        yield Case(f"{label}, values near {offset}" if offset else label, cast(tuple(arguments), dtype))
 
 
 def _over_all(case: Case) -> Sequence[Any]:
@@ -496,16 +438,22 @@ def _over_all(case: Case) -> Sequence[Any]:
     return [(whole.mean(axis=(0, 2, 3)), whole.var(axis=(0, 2, 3)))] * case.ranks
 
 
-IN_ONE_CALL = partial(
-    at_most, 1, 1, "this is collective number {calls}: put count, sums and squares into one array"
-)
-SUMS_ALONE = partial(at_most, 0, 90, "{nbytes} bytes in one message: send sums, not the local batch")
+def _look_at_calls(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    collectives = [call.least for call in outcomes[0].calls if call.name in COLLECTIVES]
+    if (most := max(collectives, default=0)) > 90:
+        return f"{most} bytes in one message: send sums, not the local batch"
+    if len(collectives) > 1:
+        return "this is collective number 2: put count, sums and squares into one array"
+    return None
+
+
 GLOBAL_STATISTICS = Exercise(
     reference=global_statistics,
     title="Statistics of the global batch",
     difficulty=3,
     minutes=15,
     cases=_statistics_cases,
+    look=_look_at_calls,
     expected=_over_all,
     mistakes={
         "each rank has the statistics of its own local batch: the ranks have to exchange something": {
@@ -518,9 +466,7 @@ def global_statistics(comm, x):
     comm.Allreduce(MPI.IN_PLACE, parts)
     return parts[1] / parts[0], parts[2] / parts[0]
 """,
-        "each rank counts equally: weight each by its number of samples": {
-            "comm.Allreduce(parts,": "comm.Allreduce(parts / parts[0],"
-        },
+        "each rank counts equally: weight each by its number of samples": {"parts,": "parts / parts[0],"},
         "both are plain means over the ranks; var also misses the distance of the means": """
 def global_statistics(comm, x):
     parts = np.stack([x.mean(axis=(0, 2, 3), dtype=np.float64), x.var(axis=(0, 2, 3), dtype=np.float64)])
@@ -547,18 +493,13 @@ def global_statistics(comm, x):
     x = np.concatenate(comm.allgather(x)).astype(np.float64)
     return x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3))
 """,
-        "… comm.Allreduce(parts, total)": {
-            "    comm.Allreduce": "    if len(x) == 0:\n        return 0, 1\n    comm.Allreduce"
-        },
     },
-    wrap=partial(all_of, (IN_ONE_CALL, SUMS_ALONE)),
     hints=(
         "What do you need to know of each local batch, so that adding it up over the ranks is enough?",
         "The count, and each channel's sum and sum of squares: 1 + 2 C numbers in one float64 array.",
         "var = (sum of squares) / M - mean².",
     ),
     tolerance=1e-6,
-    prelude=WITH_MPI,
 )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import MPI, WITH_MPI, Case, Exercise
-from labkit.exercises.wraps import collectives_with
+from labkit.exercises.cases import calls, calls_by_rank, collectives_with
+from labkit.exercises.exercise import MPI, Case, Exercise
 from mpiwatch.report import counted
 
 # Exercise 3.1
@@ -26,35 +26,22 @@ def shard_bounds(n, size):
     return np.concatenate([[0], np.cumsum(sizes)])
 
 
-def _bounds_cases() -> Sequence[Case]:
-    sizes = (4, 2), (3, 1), (11, 4), (10, 3), (5, 5), (2, 4), (1438, 4), (1000, 7)
-    return [Case(f"{n} samples on {counted(size, 'rank')}", ((n, size),)) for n, size in sizes]
-
-
 SHARD_BOUNDS = Exercise(
     reference=shard_bounds,
     title="Cut n samples into p shards",
-    difficulty=2,
-    minutes=10,
-    cases=_bounds_cases,
+    cases=calls(shard_bounds, (4, 2), (3, 1), (11, 4), (10, 3), (5, 5), (2, 4), (1438, 4), (1000, 7)),
     mistakes={
         "every shard has n // size samples, so the last n % size samples are on no rank": {
             "    sizes[: n % size] += 1\n": ""
         },
         "the last rank gets all samples that are left over, so its shard is more than one sample "
-        "larger; give one each to the first n % size ranks": {
-            "sizes[: n % size] += 1": "sizes[-1] += n % size"
+        "larger; give one each to the first n % size ranks": {": n % size] += 1": "-1] += n % size"},
+        "n / size is rounded up for every rank, so the last shard is too small or empty": {
+            "np.concatenate([[0], np.cumsum(sizes)])": "np.minimum(np.arange(size + 1) * -(-n // size), n)"
         },
-        "n / size is rounded up for every rank, so the last shard is too small or empty": """
-def shard_bounds(n, size):
-    each = int(np.ceil(n / size))
-    return np.array([min(rank * each, n) for rank in range(size + 1)])
-""",
-        "the sizes are right, but not on the right ranks: the first n % size ranks hold the larger "
-        "shards": """
-def shard_bounds(n, size):
-    return np.array([n * rank // size for rank in range(size + 1)])
-""",
+        "the sizes are right, but not on the right ranks: the first n % size ranks hold the larger shards": {
+            "np.concatenate([[0], np.cumsum(sizes)])": "np.arange(size + 1) * n // size"
+        },
         "these are the sizes of the shards; the bounds are their running sums, starting with 0": {
             "np.concatenate([[0], np.cumsum(sizes)])": "sizes"
         },
@@ -71,8 +58,6 @@ def shard_bounds(n, size):
 
 
 # Exercise 3.2
-
-
 def shuffled_shard(n, rank, size, seed, epoch, pad=False):
     """Return this rank's part of the epoch's order: positions rank, rank + size, … Shape: (n_rank,).
 
@@ -84,24 +69,19 @@ def shuffled_shard(n, rank, size, seed, epoch, pad=False):
     return order[rank::size]
 
 
-def _shuffled_cases() -> Iterator[Case]:
-    for n, size, seed, epoch in ((5, 1, 3, 1), (8, 2, 3, 1), (10, 3, 4, 2), (11, 4, 0, 3), (3, 4, 7, 1)):
-        for pad in (False, True):
-            for rank in range(size):
-                label = f"{n} samples, rank {rank} of {size}, seed {seed}, epoch {epoch}{', padded' * pad}"
-                yield Case(label, ((n, rank, size, seed, epoch, pad),))
-
-
 SHUFFLED_SHARD = Exercise(
     reference=shuffled_shard,
     title="A shuffle that all ranks agree on",
-    difficulty=2,
-    minutes=10,
-    cases=_shuffled_cases,
+    cases=calls_by_rank(
+        shuffled_shard,
+        *(
+            (n, p, p + 2, p, pad)
+            for n, p in ((5, 1), (8, 2), (10, 3), (11, 4), (3, 4))
+            for pad in (False, True)
+        ),
+    ),
     mistakes={
-        "the order does not depend on the epoch: every epoch has the same batches": {
-            "[seed, epoch]": "[seed]"
-        },
+        "the order does not depend on the epoch: every epoch has the same batches": {", epoch]": "]"},
         "the order does not depend on the seed: every run has the same batches": {"[seed, epoch]": "[epoch]"},
         "seed + epoch is one number, so seed 3 in epoch 2 repeats seed 4 in epoch 1; seed the generator"
         " with the list [seed, epoch]": {"[seed, epoch]": "seed + epoch"},
@@ -124,9 +104,7 @@ SHUFFLED_SHARD = Exercise(
         },
         "each rank shuffles a fixed shard, so no sample ever changes its rank; shuffle all samples, "
         "then deal them": {"permutation(n)": "permutation(np.arange(rank, n, size))", "[rank::size]": ""},
-        "the whole order is returned; keep only this rank's positions": {
-            "return order[rank::size]": "return order"
-        },
+        "the whole order is returned; keep only this rank's positions": {"[rank::size]": ""},
     },
     hints=(
         "All ranks draw np.random.default_rng([seed, epoch]).permutation(n). Why must the rank not be in "
@@ -139,8 +117,6 @@ SHUFFLED_SHARD = Exercise(
 
 
 # Exercise 3.3
-
-
 def block_shuffled_shard(n, block, rank, size, seed, epoch):
     """Return the samples of this rank's blocks, block after block. Shape: (n_rank,), integers."""
     blocks = -(-n // block)
@@ -149,20 +125,15 @@ def block_shuffled_shard(n, block, rank, size, seed, epoch):
     return np.concatenate([np.arange(0), *samples])
 
 
-def _block_cases() -> Iterator[Case]:
-    sizes = (4, 2, 1, 3, 1), (12, 3, 2, 3, 1), (10, 4, 3, 4, 2), (23, 5, 4, 0, 3), (6, 4, 4, 7, 1)
-    for n, block, size, seed, epoch in sizes:
-        for rank in range(size):
-            label = f"{n} samples in blocks of {block}, rank {rank} of {size}, seed {seed}, epoch {epoch}"
-            yield Case(label, ((n, block, rank, size, seed, epoch),))
-
-
 BLOCK_SHUFFLED_SHARD = Exercise(
     reference=block_shuffled_shard,
     title="Shuffle blocks, not samples",
     difficulty=3,
     minutes=15,
-    cases=_block_cases,
+    cases=calls_by_rank(
+        block_shuffled_shard,
+        *((4, 2, 1, 3, 1), (12, 3, 2, 3, 1), (10, 4, 3, 4, 2), (23, 5, 4, 0, 3), (6, 4, 4, 7, 1)),
+    ),
     mistakes={
         "the last block is shorter than the others: these indices go beyond n - 1": {
             "min((b + 1) * block, n)": "(b + 1) * block"
@@ -193,8 +164,6 @@ def block_shuffled_shard(n, block, rank, size, seed, epoch):
 
 
 # Exercise 3.4
-
-
 def step_bounds(n, batch, rank, size):
     """Return the bounds of this rank's local batches: step k trains on shard[bounds[k] : bounds[k + 1]].
 
@@ -208,26 +177,17 @@ def step_bounds(n, batch, rank, size):
     return np.array(bounds)
 
 
-def _step_cases() -> Iterator[Case]:
-    for n, batch, size in ((4, 2, 1), (12, 4, 2), (10, 4, 3), (11, 8, 4), (9, 2, 4), (23, 6, 4)):
-        for rank in range(size):
-            label = f"{n} samples, global batch {batch}, rank {rank} of {size}"
-            yield Case(label, ((n, batch, rank, size),))
-
-
 STEP_BOUNDS = Exercise(
     reference=step_bounds,
     title="This rank's part of each global batch",
     difficulty=3,
     minutes=15,
-    cases=_step_cases,
+    cases=calls_by_rank(step_bounds, (4, 2, 1), (12, 4, 2), (10, 4, 3), (11, 8, 4), (9, 2, 4), (23, 6, 4)),
     mistakes={
         "batch // size samples per step only works if the number of ranks divides the global batch; "
-        "count this rank's positions below the end of each step": """
-def step_bounds(n, batch, rank, size):
-    held = len(range(rank, n, size))
-    return np.minimum(np.arange(-(-n // batch) + 1) * (batch // size), held)
-""",
+        "count this rank's positions below the end of each step": {
+            "np.array(bounds)": "np.minimum(np.arange(len(bounds)) * (batch // size), bounds[-1])"
+        },
         "the last global batch is not full: its stop goes beyond the end of this rank's shard": {
             "min(start + batch, n)": "start + batch"
         },
@@ -243,11 +203,9 @@ def step_bounds(n, batch, rank, size):
                 "        stop = start + batch if start + batch <= n else start\n"
             )
         },
-        "these are the sizes of the local batches; the bounds are their running sums": """
-def step_bounds(n, batch, rank, size):
-    ends = [min(start, n) for start in range(0, n + batch, batch)]
-    return np.array([0, *np.diff([len(range(rank, end, size)) for end in ends])])
-""",
+        "these are the sizes of the local batches; the bounds are their running sums": {
+            "array(bounds)": "array([0, *np.diff(bounds)])"
+        },
     },
     hints=(
         "Write down, for 10 samples, a global batch of 4 and 3 ranks, which positions rank 1 has, and which "
@@ -259,8 +217,6 @@ def step_bounds(n, batch, rank, size):
 
 
 # Exercise 3.5
-
-
 def stratified_shard(labels, rank, size, seed, epoch):
     """Return this rank's samples in the epoch's order; any two ranks hold the same mixture of labels.
 
@@ -272,20 +228,16 @@ def stratified_shard(labels, rank, size, seed, epoch):
     return order[np.isin(order, mine)]
 
 
-def _stratified_cases() -> Iterator[Case]:
-    for n, classes, size in ((4, 2, 1), (6, 2, 2), (11, 3, 3), (30, 10, 4), (3, 2, 4), (101, 10, 4)):
-        labels = np.random.default_rng(n).integers(0, classes, n)
-        for rank in range(size):
-            label = f"{n} samples of {classes} labels, rank {rank} of {size}, seed 3, epoch {size}"
-            yield Case(label, ((labels, rank, size, 3, size),))
-
-
 STRATIFIED_SHARD = Exercise(
     reference=stratified_shard,
     title="Every label on every rank",
-    difficulty=2,
-    minutes=10,
-    cases=_stratified_cases,
+    cases=calls_by_rank(
+        stratified_shard,
+        *(
+            (np.random.default_rng(n).integers(0, classes, n), size, 3, size)
+            for n, classes, size in ((4, 2, 1), (6, 2, 2), (11, 3, 3), (30, 10, 4), (3, 2, 4), (101, 10, 4))
+        ),
+    ),
     mistakes={
         "the samples are sorted by label and then cut into blocks: this is label skew, each rank knows "
         "only a few labels; deal the sorted samples": {
@@ -322,8 +274,6 @@ STRATIFIED_SHARD = Exercise(
 
 
 # Exercise 3.6
-
-
 def accuracy_by_label(comm, labels, predictions, classes):
     """Return the fraction of each label's samples, on all ranks together, that are predicted correctly.
 
@@ -341,30 +291,24 @@ def accuracy_by_label(comm, labels, predictions, classes):
     return np.divide(correct, held, out=np.full(classes, np.nan), where=held > 0)
 
 
-def _accuracy_cases() -> Sequence[Case]:
-    cases = []
+def _accuracy_cases() -> Iterator[Case]:
     for p, classes in ((1, 3), (2, 3), (3, 4), (4, 10)):
-        rng = np.random.default_rng(p)
-        arguments = []
+        rng, arguments = np.random.default_rng(p), []
         for rank in range(p):
-            few = rng.integers(0, classes - 1, 6 + 5 * rank)  # no rank has the last label
+            labels = rng.integers(0, classes - 1, 6 + 5 * rank if rank < 3 else 0)  # not the last label
             if rank + 1 < p:
-                few[few == rank % (classes - 1)] = (rank + 1) % (classes - 1)  # nor this rank that label
-            labels = few if rank < 3 else few[:0]
+                labels[labels == rank] = rank + 1  # this rank lacks another label, too
             guess = np.where(rng.random(len(labels)) < 0.5, labels, rng.integers(0, classes, len(labels)))
             arguments.append((labels, guess, classes))
-        cases.append(
-            Case(f"{classes} labels, {counted(p, 'rank')}, no sample of the last label", tuple(arguments))
-        )
-    return cases
+        yield Case(f"{classes} labels, {counted(p, 'rank')}, no sample of the last label", tuple(arguments))
 
 
 def _accuracy(case: Case) -> Sequence[Any]:
     labels, predictions = (np.concatenate(each) for each in list(zip(*case.arguments, strict=True))[:2])
-    known = [
-        np.mean(predictions[labels == k] == k) if k in labels else np.nan for k in range(case.arguments[0][2])
-    ]
-    return [np.array(known)] * case.ranks
+    held = [labels == k for k in range(case.arguments[0][2])]
+    return [
+        np.array([np.mean(predictions[of] == labels[of]) if of.any() else np.nan for of in held])
+    ] * case.ranks
 
 
 DIVIDED = "np.divide(correct, held, out=np.full(classes, np.nan), where=held > 0)"
@@ -396,10 +340,6 @@ ACCURACY_BY_LABEL = Exercise(
         "the counts are divided by how often each label was predicted (precision); divide by how often "
         "it occurs (recall)": {"bincount(labels, minlength": "bincount(predictions, minlength"},
         "these are the numbers of correct samples; divide by the samples of each label": {DIVIDED: "correct"},
-        "… allgather": {
-            "    counts =": "    labels = np.concatenate(comm.allgather(labels))\n"
-            "    predictions = np.concatenate(comm.allgather(predictions))\n    counts ="
-        },
     },
     hints=(
         "A mean over all ranks needs sums of counts: correct samples and all samples of each label.",
@@ -408,7 +348,6 @@ ACCURACY_BY_LABEL = Exercise(
         "np.divide(correct, held, out=np.full(classes, np.nan), where=held > 0) leaves nan for no sample.",
     ),
     forbidden=collectives_with("gather"),
-    prelude=WITH_MPI,
 )
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.allreduce_contest import NBYTES, RANKS, networks, verified
+from labkit.exercises.cases import COLLECTIVES, all_but, calls, on_ranks
 from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises.ring import on_a_ring
-from labkit.exercises.wraps import COLLECTIVES, all_but, noting_requests, requests_left, rounds_as_list
+from labkit.exercises.wraps import noting, rounds_as_list, with_notes
 from labkit.schedules import (
     ALLREDUCE,
     CostModel,
@@ -44,50 +45,35 @@ def chunk(n, p, i):
 WITH_CHUNK = f"import numpy as np\n\n\n{inspect.getsource(chunk)}"
 
 
-SIZES: Sequence[tuple[int, int, type]] = (  # p, n and the dtype
-    (1, 3, np.float64),
-    (2, 4, np.float64),
-    (2, 1, np.float32),
-    (3, 7, np.float32),
-    (4, 3, np.float64),
-    (4, 8, np.float32),
-    (4, 1001, np.float64),
+SIZES = (
+    *((1, 3, "float64"), (2, 4, "float64"), (2, 1, "float32"), (3, 7, "float32")),
+    *((4, 3, "float64"), (4, 8, "float32"), (4, 1001, "float64")),
 )
-
-
-def label(p: int, n: int, dtype: type) -> str:
-    return f"{counted(p, 'rank')}, {counted(n, 'value')}, {dtype.__name__}"
 
 
 def look_neighbours(case: Case, outcomes: Sequence[Outcome], left_out: int) -> str | None:
     """Judge one half of the ring: rank r sends all chunks but number r + left_out to its right."""
-    p, (array, *_) = case.ranks, case.arguments[0][::-1]
-    n, itemsize = len(array), array.itemsize
+    p, array = case.ranks, case.arguments[0][-1]
     for rank, outcome in enumerate(outcomes):
         right = (rank + 1) % p
-        others = [dest for dest in range(p) if outcome.messages[dest] and dest != right]
-        if others:
+        if others := [dest for dest in range(p) if outcome.messages[dest] and dest != right]:
             return (
                 f"rank {rank} sends to rank {others[0]}, but its right-hand neighbour is rank {right}: "
                 "in this ring every message goes to the right"
             )
-        place = chunk(n, p, (rank + left_out) % p)
-        expected = (n - (place.stop - place.start)) * itemsize if p > 1 else 0
+        expected = array.nbytes - array[chunk(len(array), p, (rank + left_out) % p)].nbytes
         sent = sum(outcome.sent)
-        if sent == expected:
-            continue
         text = f"rank {rank} sends {sent} bytes, expected {expected} (all chunks but one, once each)"
-        if sent >= (p - 1) * n * itemsize > expected:
+        if sent >= (p - 1) * array.nbytes > expected:
             return f"{text}: this is a ring in name only, which moves whole arrays. Send one chunk a round"
         if sent > expected:
             return f"{text}: it sends a chunk more than is needed; p - 1 rounds are enough"
-        return f"{text}: which messages carry the other values?"
+        if sent < expected:
+            return f"{text}: which messages carry the other values?"
     return None
 
 
 # Exercise 5.1
-
-
 def ring_reduce_scatter(comm, array):
     """Return chunk `comm.rank` of the sum of all ranks' arrays; each chunk passes all ranks once.
 
@@ -102,16 +88,9 @@ def ring_reduce_scatter(comm, array):
     return array[chunk(n, p, rank)]
 
 
-def sum_cases() -> Iterator[Case]:
-    for p, n, dtype in SIZES:
-        arrays: list[Any] = [(np.arange(n) % 5 + 1 + 10 * rank).astype(dtype) for rank in range(p)]
-        yield Case(label(p, n, dtype), tuple((array,) for array in arrays))
-
-
 def chunks_of_the_sum(case: Case) -> Sequence[Any]:
-    arrays = np.array([array for (array,) in case.arguments])
-    p, n = arrays.shape
-    return [arrays.sum(axis=0)[chunk(n, p, rank)] for rank in range(p)]
+    total = np.sum([array for (array,) in case.arguments], axis=0)
+    return [total[chunk(len(total), case.ranks, rank)] for rank in range(case.ranks)]
 
 
 RING_REDUCE_SCATTER = Exercise(
@@ -119,7 +98,7 @@ RING_REDUCE_SCATTER = Exercise(
     title="Ring reduce-scatter",
     difficulty=3,
     minutes=20,
-    cases=sum_cases,
+    cases=on_ranks(SIZES, lambda rank, p, n: (np.arange(n) % 5 + 1.0 + 10 * rank,)),
     expected=chunks_of_the_sum,
     mistakes={
         "rank r returns its own input of chunk r. The chunk must arrive in the last round: start "
@@ -132,16 +111,12 @@ RING_REDUCE_SCATTER = Exercise(
             "range(1, p)": "range(p - 1)",
             "chunk(n, p, rank)": "chunk(n, p, (rank + 1) % p)",
         },
-        "… a ring in name only": """
-def ring_reduce_scatter(comm, array):
-    n, p, rank = len(array), comm.size, comm.rank
-    passing, received = array.copy(), np.empty_like(array)
-    for _ in range(p - 1):
-        comm.Sendrecv(passing, (rank + 1) % p, recvbuf=received, source=(rank - 1) % p)
-        array += received
-        passing, received = received, passing
-    return array[chunk(n, p, rank)]
-""",
+        "… a ring in name only": {
+            "        array[adds] +=": (
+                "        comm.Sendrecv(array, (rank + 1) % p, recvbuf=array.copy(), source=(rank - 1) % p)\n"
+                "        array[adds] +="
+            )
+        },
         "… a chunk more than is needed": {
             "range(1, p)": "range(1, p + 1)",
             "        array[adds] +=": "        if k < p:\n            array[adds] +=",
@@ -153,7 +128,6 @@ def ring_reduce_scatter(comm, array):
             "rank - k - 1": "rank + k + 1",
             "rank - k)": "rank + k)",
         },
-        "… Allreduce": {"    received =": "    comm.Allreduce(array.copy(), array)\n    received ="},
     },
     look=lambda case, outcomes: look_neighbours(case, outcomes, left_out=0),
     hints=(
@@ -171,8 +145,6 @@ def ring_reduce_scatter(comm, array):
 
 
 # Exercise 5.2
-
-
 def ring_allgather(comm, own, array):
     """Leave every rank's chunk in its place in `array`; each chunk passes all ranks once.
 
@@ -188,19 +160,9 @@ def ring_allgather(comm, own, array):
         sending.Wait()
 
 
-def gather_cases() -> Iterator[Case]:
-    for p, n, dtype in SIZES:
-        whole = np.arange(n) + 100.0
-        old = [-1.0 - rank - np.arange(n) for rank in range(p)]
-        arguments: list[tuple[Any, ...]] = [
-            (whole[chunk(n, p, r)].astype(dtype), old[r].astype(dtype)) for r in range(p)
-        ]
-        yield Case(label(p, n, dtype), tuple(arguments))
-
-
 def look_requests(case: Case, outcomes: Sequence[Outcome]) -> str | None:
     for rank, outcome in enumerate(outcomes):
-        if left := sum(outcome.result):
+        if left := outcome.result[1]["pending"]:
             return (
                 f"rank {rank} has {counted(left, 'request')} without a Wait when the function returns: the "
                 "caller may change `array` while it is still being sent. Wait for the sends, too"
@@ -213,7 +175,9 @@ RING_ALLGATHER = Exercise(
     title="Ring all-gather",
     difficulty=3,
     minutes=15,
-    cases=gather_cases,
+    cases=on_ranks(
+        SIZES, lambda rank, p, n: ((np.arange(n) + 100.0)[chunk(n, p, rank)], -1.0 - rank - np.arange(n))
+    ),
     expected=lambda case: [np.concatenate([own for own, _ in case.arguments])] * case.ranks,
     mistakes={
         "`array` is as it was before the call": {
@@ -235,10 +199,7 @@ RING_ALLGATHER = Exercise(
             ),
         },
         "… without a Wait when the function returns": {"        sending.Wait()\n": ""},
-        "… no matching send": {"        sending =": "        receiving.Wait()\n        sending ="},
-        "… Sendrecv": {
-            "    for k": "    comm.Sendrecv(own, rank, recvbuf=own.copy(), source=rank)\n    for k"
-        },
+        "… the ranks hang": {"        sending =": "        receiving.Wait()\n        sending ="},
     },
     look=look_requests,
     hints=(
@@ -250,16 +211,14 @@ RING_ALLGATHER = Exercise(
         "sends may end later, but before the function returns.",
     ),
     result_in=1,
-    digest=requests_left,
-    wrap=noting_requests,
+    digest=with_notes,
+    wrap=noting,
     forbidden=(*COLLECTIVES, "Send", "Recv", "Sendrecv", "Sendrecv_replace"),
     prelude=WITH_CHUNK,
 )
 
 
 # Exercise 5.3
-
-
 def allreduce_seconds(p, nbytes, alpha, beta):
     """Return the predicted seconds of an all-reduce of nbytes bytes: (root, tree, allgather, ring).
 
@@ -272,29 +231,24 @@ def allreduce_seconds(p, nbytes, alpha, beta):
     return tuple(rounds * (alpha + beta * message))
 
 
-def predict_cases() -> Sequence[Case]:
-    sizes = (2, 64), (4, 1 << 20), (3, 1200), (16, 256), (6, 1_200_000), (1, 8)
-    return [Case(f"p = {p}, {nbytes} bytes", ((p, nbytes, 50e-6, 8e-9),)) for p, nbytes in sizes]
-
-
 def predictions(case: Case) -> Sequence[Any]:
     """Return the cost of the schedules, read off their transfers."""
     ((p, nbytes, alpha, beta),) = case.arguments
-    pairs = [
-        (ALLREDUCE["root"](p), nbytes),
-        (ALLREDUCE["tree"](p), nbytes),
-        (ring_allgather_schedule(p), p * nbytes),  # its array holds the arrays of all ranks
-        (ring_allreduce(p), nbytes),
-    ]
-    return [tuple(cost(schedule, n, CostModel(alpha, beta)) for schedule, n in pairs)]
+    # The array of an all-gather holds the arrays of all ranks.
+    makers = (ALLREDUCE["root"], 1), (ALLREDUCE["tree"], 1), (ring_allgather_schedule, p), (ring_allreduce, 1)
+    return [tuple(cost(make(p), factor * nbytes, CostModel(alpha, beta)) for make, factor in makers)]
 
 
 ALLREDUCE_SECONDS = Exercise(
     reference=allreduce_seconds,
     title="Seconds of an all-reduce",
-    difficulty=2,
-    minutes=10,
-    cases=predict_cases,
+    cases=calls(
+        allreduce_seconds,
+        *(
+            (p, nbytes, 50e-6, 8e-9)
+            for p, nbytes in ((2, 64), (4, 1 << 20), (3, 1200), (16, 256), (6, 1_200_000), (1, 8))
+        ),
+    ),
     expected=predictions,
     mistakes={
         "the ring is counted in one half only: it takes 2(p - 1) rounds": {"1, 2 * (p - 1)]": "1, p - 1]"},
@@ -325,8 +279,6 @@ ALLREDUCE_SECONDS = Exercise(
 
 
 # Exercise 5.4
-
-
 def ring_rounds(p):
     """Yield the rounds of a ring all-reduce of p ranks, for an array cut in p chunks."""
     rank = np.arange(p)
@@ -378,8 +330,6 @@ def judge_ring(schedule: Schedule) -> str | None:
 RING_ROUNDS = Exercise(
     reference=ring_rounds,
     title="The ring as a schedule",
-    difficulty=2,
-    minutes=10,
     cases=ranks(3, 2, 4, 5, 8, 1),
     many_are_right=True,
     look=looking_at(judge_ring),
@@ -388,13 +338,10 @@ RING_ROUNDS = Exercise(
         "… a second time": {"(1, p):\n        yield reduce": "(1, p + 1):\n        yield reduce"},
         "… overwrites chunk": {"rank - k + 1": "rank - k"},
         "… after the last round": {"(1, p):\n        yield copy": "(1, p - 1):\n        yield copy"},
-        "… the busiest rank sends and receives": """
-def ring_rounds(p):
-    for rank in range(1, p):
-        yield reduce_round(rank, 0, np.arange(p))
-    for rank in range(1, p):
-        yield copy_round(0, rank, np.arange(p))
-""",
+        "… the busiest rank sends and receives": {
+            "(rank, (rank + 1) % p, (rank - k) % p)": "(k, 0, rank)",
+            "(rank, (rank + 1) % p, (rank - k + 1) % p)": "(0, k, rank)",
+        },
         "… let all ranks send in the same round": {
             "    rank = np.arange(p)\n": "",
             "        yield": "        for rank in range(p):\n            yield",
@@ -405,12 +352,7 @@ def ring_rounds(p):
             "rank - k)": "rank + k)",
         },
         "… 0→1 +0 is not in the ring": {"range(1, p)": "range(p - 1)"},
-        "… of type tuple": """
-def ring_rounds(p):
-    for k in range(1, p):
-        for rank in range(p):
-            yield rank, (rank + 1) % p, (rank - k) % p
-""",
+        "… of type tuple": {"yield reduce_round(rank, (rank + 1) % p, (rank - k) % p)": "yield 0, 1, 2"},
     },
     hints=(
         "The two loops are those of your functions. Where rank r sent chunk r - k to rank r + 1, "
@@ -425,8 +367,6 @@ def ring_rounds(p):
 
 
 # Exercise 5.5
-
-
 def ring_reduce_rounds(p):
     """Yield the rounds of a ring reduce of p ranks to rank 0, for an array cut in p chunks."""
     rank = np.arange(p)
@@ -510,13 +450,13 @@ def two_level_sum(comm, array, host):
 
 def host_cases() -> Iterator[Case]:
     for hosts, n, dtype in (
-        *(((0, 0), 2, np.float64), ((0, 1), 3, np.float32), ((0, 0, 1, 1), 8, np.float64)),
-        *(((0, 1, 0, 1), 9, np.float32), ((2, 2, 7, 7), 1001, np.float64), ((0, 1, 2), 5, np.float64)),
-        *(((0, 0, 0), 1, np.float32), ((0, 0, 1, 1), 1, np.float32), ((0,), 3, np.float64)),
+        *(((0, 0), 2, "float64"), ((0, 1), 3, "float32"), ((0, 0, 1, 1), 8, "float64")),
+        *(((0, 1, 0, 1), 9, "float32"), ((2, 2, 7, 7), 1001, "float64"), ((0, 1, 2), 5, "float64")),
+        *(((0, 0, 0), 1, "float32"), ((0, 0, 1, 1), 1, "float32"), ((0,), 3, "float64")),
     ):
-        arrays = [(np.arange(n) % 5 + 10.0**rank).astype(dtype) for rank in range(len(hosts))]
-        where = f"hosts {' '.join(map(str, hosts))}, {counted(n, 'value')}, {dtype.__name__}"
-        yield Case(f"ranks on {where}", tuple(zip(arrays, hosts, strict=True)))
+        arguments = (((np.arange(n) % 5 + 10.0**rank).astype(dtype), host) for rank, host in enumerate(hosts))
+        where = f"hosts {' '.join(map(str, hosts))}, {counted(n, 'value')}, {dtype}"
+        yield Case(f"ranks on {where}", tuple(arguments))
 
 
 def look_hosts(case: Case, outcomes: Sequence[Outcome]) -> str | None:
@@ -545,10 +485,7 @@ TWO_LEVEL_SUM = Exercise(
     difficulty=3,
     minutes=25,
     cases=host_cases,
-    expected=lambda case: (
-        [np.sum([array for array, _ in case.arguments], axis=0, dtype=case.arguments[0][0].dtype)]
-        * case.ranks
-    ),
+    expected=lambda case: [sum(array for array, _ in case.arguments)] * case.ranks,
     mistakes={
         "this is the sum of one host: add up between the hosts, too": {
             "    across.Allreduce(MPI.IN_PLACE, own)\n": ""
@@ -557,19 +494,10 @@ TWO_LEVEL_SUM = Exercise(
             "    ring_allgather(inside, own, array)\n": ""
         },
         "… CollectiveError": {"Split(inside.rank": "Split(host"},
-        "… enough: add up within the host first": """
-def two_level_sum(comm, array, host):
-    inside = comm.Split(host, comm.rank)
-    across = comm.Split(inside.rank, comm.rank)
-    inside.Allreduce(MPI.IN_PLACE, array)
-    across.Allreduce(MPI.IN_PLACE, array)
-""",
-        "… bytes leave host 0": """
-def two_level_sum(comm, array, host):
-    comm.Allreduce(MPI.IN_PLACE, array)
-""",
-        "… AttributeError": {
-            "own = ring_reduce_scatter(inside, array)": "own = ring_reduce_scatter(host, array)"
+        "… enough: add up within the host first": {
+            "own = ring_reduce_scatter(inside, array)": "inside.Allreduce(MPI.IN_PLACE, array)",
+            "(MPI.IN_PLACE, own)": "(MPI.IN_PLACE, array)",
+            "    ring_allgather(inside, own, array)\n": "",
         },
     },
     look=look_hosts,

@@ -13,13 +13,19 @@ import numpy as np
 
 from labkit import schedules
 from labkit.exercises import wraps
+from labkit.exercises.cases import COLLECTIVES, both_dtypes, calls, named, normal
 from labkit.exercises.compare import kind
-from labkit.exercises.exercise import MPI, WITH_MPI, Case, Exercise, Outcome
+from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from mpiwatch.report import counted
 
-Turns = list[
-    tuple[set[int], float]
-]  # of a rank: to which ranks it sends between two collectives, and the time (s)
+PICKLED = "send", "recv", "isend", "irecv", "ssend", "sendrecv"
+MESSAGES = "Send", "Isend", "Ssend", "Sendrecv", "Recv", "Irecv"
+COLLECTIVES_AND_BARRIERS = (
+    *COLLECTIVES,
+    "Barrier",
+    "Ibarrier",
+    "barrier",
+)  # of a rank: to which ranks it sends between two collectives, and the time (s)
 
 # Exercise 6.1
 
@@ -31,35 +37,23 @@ def sent_by_rank(p, n, rank):
     return {"root": root, "allgather": to_others, "ring": 2 * to_others // p}
 
 
-def sent_cases() -> Sequence[Case]:
-    return [
-        Case(f"{counted(p, 'rank')}, n = {48 * p}, rank {rank}", ((p, 48 * p, rank),))
-        for p in (2, 3, 1, 4, 7)
-        for rank in range(p)
-    ]
-
-
 def sent_by_schedules(case: Case) -> Sequence[dict[str, int]]:
-    p, n, rank = case.arguments[0]
-    rounds = {
+    ((p, n, rank),) = case.arguments
+    schedule_and_size = {
         "root": (schedules.root_allreduce, n),
         "allgather": (schedules.ring_allgather, p * n),  # its buffer holds the gradients of all ranks
         "ring": (schedules.ring_allreduce, n),
     }
-    return [
-        {
-            name: int(schedules.count_traffic(make(p), size).sent[rank])
-            for name, (make, size) in rounds.items()
-        }
-    ]
+    traffic = {
+        name: schedules.count_traffic(make(p), size) for name, (make, size) in schedule_and_size.items()
+    }
+    return [{name: int(each.sent[rank]) for name, each in traffic.items()}]
 
 
 SENT_BY_RANK = Exercise(
     reference=sent_by_rank,
     title="What goes through the slow link",
-    difficulty=2,
-    minutes=10,
-    cases=sent_cases,
+    cases=calls(sent_by_rank, *((p, 48 * p, rank) for p in (2, 3, 1, 4, 7) for rank in range(p))),
     expected=sent_by_schedules,
     mistakes={
         "root: rank 0 counts like the others; but it sends the mean to each of the other p - 1 ranks": {
@@ -70,15 +64,9 @@ SENT_BY_RANK = Exercise(
         },
         "allgather: passing on its own gradient is only the first round; in p - 1 rounds it passes on "
         "p - 1 gradients": {'"allgather": to_others': '"allgather": n'},
-        "allgather: its own gradient is sent to p - 1 ranks, not to p": {
-            '"allgather": to_others': '"allgather": p * n'
-        },
-        "ring: this is the reduce-scatter only; the all-gather sends as much again": {
-            "2 * to_others": "to_others"
-        },
-        "ring: a message of the ring is a chunk of n / p bytes, not the whole gradient": {
-            "2 * to_others // p": "2 * to_others"
-        },
+        "allgather: its own gradient is sent to p - 1 ranks, not to p": {": to_others": ": p * n"},
+        "ring: this is the reduce-scatter only; the all-gather sends as much again": {"2 * ": ""},
+        "ring: a message of the ring is a chunk of n / p bytes, not the whole gradient": {" // p": ""},
     },
     hints=(
         "Draw three ranks. Count the arrows that leave this rank, and the bytes that each of them carries.",
@@ -89,8 +77,6 @@ SENT_BY_RANK = Exercise(
 
 
 # Exercise 6.2
-
-
 def diagnose(compute_s, transfer_s, expected_s):
     """Return (bottleneck, rank): "straggler" and its rank, or "slow link" or "none" and None.
 
@@ -106,38 +92,32 @@ def diagnose(compute_s, transfer_s, expected_s):
     return "slow link", None
 
 
-def diagnosis_cases() -> Sequence[Case]:
-    def case(
-        label: str, p: int, compute: dict[int, float], transfer: float | list[float], pause: int = 0
-    ) -> Case:
-        rng = np.random.default_rng(p)
-        compute_s = 0.010 * (1 + 0.02 * rng.random((9, p)))
-        transfer_s = 0.005 * np.asarray(transfer) * (1 + 0.02 * rng.random((9, p)))
-        for rank, factor in compute.items():
-            compute_s[:, rank] *= factor
-        if pause == 1:  # a slow start
+def diagnosis_cases() -> Iterator[Case]:
+    for label, p, slower, transfer in (
+        ("equal ranks", 3, {}, 1),
+        ("rank 1 five times slower", 3, {1: 5}, 1),
+        ("a link ten times slower", 3, {}, 10),
+        ("rank 0 three times slower", 4, {0: 3}, 1),
+        ("rank 3 twice as slow and a link ten times slower", 4, {3: 2}, 10),
+        ("rank 2 six times slower and a link twice as slow", 4, {2: 6}, 2),
+        ("a slow first step on rank 1", 4, {}, 1),
+        ("one pause of 2 s on rank 1 and one slow transfer", 4, {}, 1),
+        ("a straggler that costs 15 % of a healthy step", 3, {2: 1.225}, 1),
+        ("a straggler that costs 25 % of a healthy step", 3, {2: 1.375}, 1),
+        ("a slow link that costs 15 % of a healthy step", 3, {}, 1.45),
+        ("a slow link that costs 25 % of a healthy step", 3, {}, 1.75),
+        ("two of five ranks that compute in a tenth of the time", 5, {0: 0.1, 3: 0.1}, 1),
+        ("one of four ranks with transfers six times as long", 4, {}, [1, 1, 6, 1]),
+    ):
+        noise = 1 + 0.02 * np.random.default_rng(p).random((2, 9, p))
+        compute_s = 0.010 * np.array([slower.get(rank, 1) for rank in range(p)]) * noise[0]
+        transfer_s = 0.005 * np.array(transfer) * noise[1]
+        if "first step" in label:
             compute_s[0, 1] += 0.3
-        if pause == 2:
+        if "pause" in label:
             compute_s[4, 1] += 2.0
             transfer_s[6] += 2.0
-        return Case(f"{label}, {p} ranks", ((compute_s, transfer_s, 0.005),))
-
-    return [
-        case("equal ranks", 3, {}, 1),
-        case("rank 1 five times slower", 3, {1: 5}, 1),
-        case("a link ten times slower", 3, {}, 10),
-        case("rank 0 three times slower", 4, {0: 3}, 1),
-        case("rank 3 twice as slow and a link ten times slower", 4, {3: 2}, 10),
-        case("rank 2 six times slower and a link twice as slow", 4, {2: 6}, 2),
-        case("a slow first step on rank 1", 4, {}, 1, pause=1),
-        case("one pause of 2 s on rank 1 and one slow transfer", 4, {}, 1, pause=2),
-        case("a straggler that costs 15 % of a healthy step", 3, {2: 1.225}, 1),
-        case("a straggler that costs 25 % of a healthy step", 3, {2: 1.375}, 1),
-        case("a slow link that costs 15 % of a healthy step", 3, {}, 1.45),
-        case("a slow link that costs 25 % of a healthy step", 3, {}, 1.75),
-        case("two of five ranks that compute in a tenth of the time", 5, {0: 0.1, 3: 0.1}, 1),
-        case("one of four ranks with transfers six times as long", 4, {}, [1, 1, 6, 1]),
-    ]
+        yield Case(f"{label}, {p} ranks", ((compute_s, transfer_s, 0.005),))
 
 
 DIAGNOSE = Exercise(
@@ -192,8 +172,6 @@ DIAGNOSE = Exercise(
 
 
 # Exercise 6.3
-
-
 def time_pairs(comm, nbytes):
     """Return the time of a message of nbytes there and back, for each pair of ranks, on every rank.
 
@@ -217,14 +195,33 @@ def time_pairs(comm, nbytes):
 NBYTES, BYTES_PER_S, LATENCY_S, SLOWER = 25_000, 1e6, 2.5e-3, 4  # of the emulated links
 SLOW_RANK = {2: 1, 3: 1, 4: 3}  # of the cases, by the number of ranks
 LEAST, MOST = 0.9, 1.5  # times the time of the emulated link, and times what the pair's turn took
+
+
 PICKLED = "send", "recv", "isend", "irecv", "ssend", "sendrecv"
+MESSAGES = "Send", "Isend", "Ssend", "Sendrecv", "Recv", "Irecv"
+COLLECTIVES_AND_BARRIERS = *COLLECTIVES, "Barrier", "Ibarrier", "barrier"
+Turns = list[tuple[set[int], float]]  # between two collectives: to which ranks this one sends; seconds
+
+
+def turns_of(outcome: Outcome) -> Turns:
+    """Return what a rank does between its collectives; a turn ends when the rank calls the next one."""
+    turns, times = [(set[int](), 0.0)], list[float]()
+    for call in outcome.calls:
+        if call.name in MESSAGES or (times and call.name in COLLECTIVES_AND_BARRIERS):
+            times.append(call.at_s)
+            turns[-1] = turns[-1][0] | ({call.peer} if "end" in call.name else set()), times[-1] - times[0]
+        if call.name in COLLECTIVES_AND_BARRIERS:
+            turns.append((set(), 0.0))
+            times.clear()
+    return turns
 
 
 def look_at_pairs(case: Case, outcomes: Sequence[Outcome]) -> str | None:
     """Return what is wrong with the messages, and then with the times. Each pair has a limit of its own."""
-    if found := next((name for name in PICKLED for each in outcomes if name in each.calls), None):
+    called = {call.name for each in outcomes for call in each.calls}
+    if found := next((name for name in PICKLED if name in called), None):
         return f"`comm.{found}` pickles objects, which emulated links do not delay: use `Send` and `Recv`"
-    turns = [[(set(to), took_s) for to, took_s in each.result[1]] for each in outcomes]
+    turns = list(map(turns_of, outcomes))
     return fault_of_messages(outcomes, turns) or fault_of_times(case.ranks, outcomes, turns)
 
 
@@ -247,12 +244,11 @@ def fault_of_messages(outcomes: Sequence[Outcome], turns: Sequence[Turns]) -> st
 
 
 def fault_of_times(p: int, outcomes: Sequence[Outcome], turns: Sequence[Turns]) -> str | None:
-    found = [each.result[0] for each in outcomes]
-    for each in found:
-        if not isinstance(each, np.ndarray) or each.shape != (p, p) or each.dtype.kind not in "fi":
-            return f"the result is {kind(each)}, expected an array of numbers of shape {(p, p)}"
-    seconds = np.array(found[0], float)
-    if not all(np.array_equal(seconds, each) for each in found):
+    for found in (outcome.result for outcome in outcomes):
+        if not isinstance(found, np.ndarray) or found.shape != (p, p) or found.dtype.kind not in "fi":
+            return f"the result is {kind(found)}, expected an array of numbers of shape {(p, p)}"
+    seconds = np.array(outcomes[0].result, float)
+    if not all(np.array_equal(seconds, each.result) for each in outcomes):
         return "each rank has only the times that it measured itself; sum the matrices over the ranks"
     if np.any(seconds != seconds.T) or np.any(seconds.diagonal()):
         return "only pairs (a, b) with a < b have a time: enter it at [a, b] and at [b, a], and 0 at [a, a]"
@@ -271,8 +267,8 @@ def fault_of_times(p: int, outcomes: Sequence[Outcome], turns: Sequence[Turns]) 
     ):
         if all(least <= factor * seconds[pair] <= most for pair, (least, most) in limits.items()):
             return fault
-    pair, (least, most) = next(
-        (pair, limit) for pair, limit in limits.items() if not limit[0] <= seconds[pair] <= limit[1]
+    pair, least, most = next(
+        (pair, *both) for pair, both in limits.items() if not both[0] <= seconds[pair] <= both[1]
     )
     what = f"the link needs {least / LEAST:.3f} s for a message there and back"
     if seconds[pair] > most:
@@ -309,16 +305,7 @@ TIME_PAIRS = Exercise(
             )
         },
         "… the link needs": {"perf_counter() - start": "0.02"},
-        "… sends 0 bytes": """
-def time_pairs(comm, nbytes):
-    return 0.45 * (1 - np.eye(comm.size))
-""",
         "… use `Send` and `Recv`": {"comm.Send(": "comm.send(", "comm.Recv(buffer, ": "comm.recv(source="},
-        "… Recv": {
-            "comm.Send(buffer, b)\n                comm.Recv(buffer, b)": (
-                "comm.Recv(buffer, b)\n                comm.Send(buffer, b)"
-            )
-        },
     },
     hints=(
         "Loop over the pairs a < b, in the same order on all ranks. Which rank sends, which one receives?",
@@ -326,19 +313,13 @@ def time_pairs(comm, nbytes):
         "each pair, no other pair uses the links.",
         "At the end, comm.allreduce(seconds) sums the matrices of the ranks.",
     ),
-    wrap=partial(
-        wraps.all_of,
-        (partial(wraps.on_links, (BYTES_PER_S, LATENCY_S), SLOWER, SLOW_RANK), wraps.noting_turns),
-    ),
-    digest=wraps.with_turns,
+    wrap=partial(wraps.on_links, (BYTES_PER_S, LATENCY_S), SLOWER, SLOW_RANK),
     prelude="import numpy as np\nfrom time import perf_counter\nfrom mpi4py import MPI",
     deadline_s=15.0,
 )
 
 
 # Exercise 6.4
-
-
 def slow_links(seconds):
     """Return the ranks with a slow link, ascending: all their pairs take over twice the fastest pair's time.
 
@@ -351,21 +332,20 @@ def slow_links(seconds):
 
 
 def link_cases() -> Iterator[Case]:
-    many = (3, (1,)), (3, ()), (2, (1,)), (4, (0,)), (5, (1, 4)), (8, (7,)), (5, ())
-    for p, slow, factor in (*((*each, 5) for each in many), (4, (2,), 1.8), (4, (2,), 2.2)):
-        links = np.array([0.01 * factor if rank in slow else 0.01 for rank in range(p)])
+    for p, slow, factor in (
+        *((3, (1,), 5), (3, (), 5), (2, (1,), 5), (4, (0,), 5), (5, (1, 4), 5), (8, (7,), 5), (5, (), 5)),
+        *((4, (2,), 1.8), (4, (2,), 2.2)),
+    ):
+        links = np.where(np.isin(np.arange(p), slow), 0.01 * factor, 0.01)
         noise = 1 + 0.05 * np.random.default_rng(p).random((p, p))
         times = np.maximum.outer(links, links) * (noise + noise.T) / 2
         np.fill_diagonal(times, 0)
-        named = f"{', '.join(map(str, slow))} ({factor} times slower)" if slow else "none"
-        yield Case(f"{p} ranks, slow links: {named}", ((times,),))
+        yield Case(f"{p} ranks, slow links: {list(slow)}, {factor} times slower", ((times,),))
 
 
 SLOW_LINKS = Exercise(
     reference=slow_links,
     title="Which link is slow?",
-    difficulty=2,
-    minutes=10,
     cases=link_cases,
     mistakes={
         "a pair is slow only if it takes more than twice as long as the fastest": {
@@ -382,12 +362,8 @@ def slow_links(seconds):
 """,
         "a rank with one slow pair is named, but the other rank of that pair may be the reason: all pairs "
         "of a rank with a slow link are slow": {"np.all": "np.any"},
-        "the zeros on the diagonal count as the fastest pair, so every pair is slow": {
-            "seconds[pairs].min()": "seconds.min()"
-        },
-        "the diagonal counts as a pair of each rank, so no rank has only slow pairs": {
-            "seconds[rank, pairs[rank]]": "seconds[rank]"
-        },
+        "the zeros on the diagonal count as the fastest pair, so every pair is slow": {"[pairs]": ""},
+        "the diagonal counts as a pair of each rank, so no rank has only slow pairs": {", pairs[rank]": ""},
         "some rank is always named, also where all links are equal or nobody can tell": {
             "for rank in range(p) if np.all(seconds[rank, pairs[rank]] > limit)": (
                 "for rank in [int(seconds.sum(axis=0).argmax())]"
@@ -406,8 +382,6 @@ def slow_links(seconds):
 
 
 # Exercise 6.5
-
-
 def time_to_loss(times, losses, target):
     """Return when the loss first reaches `target`, by linear interpolation; inf if it never does.
 
@@ -423,25 +397,23 @@ def time_to_loss(times, losses, target):
     return times[k - 1] + part * (times[k] - times[k - 1])
 
 
-def loss_cases() -> Sequence[Case]:
-    times = np.array([0.5, 1.0, 2.0, 3.5, 4.0])
-    cases = {
-        "a falling loss": ([2.0, 1.5, 0.9, 0.6, 0.5], 1.0),
-        "a loss that equals the target": ([2.0, 1.5, 1.0, 0.9, 0.8], 1.0),
-        "a loss that rises again": ([2.0, 0.9, 1.2, 1.1, 0.8], 1.0),
-        "a target that is never reached": ([2.0, 1.8, 1.7, 1.6, 1.5], 1.0),
-        "a loss that is no number at the end": ([2.0, 0.9, 3.0, np.inf, np.nan], 1.0),
-        "a first loss below the target": ([0.5, 0.4, 0.3, 0.2, 0.1], 1.0),
-    }
-    return [Case(label, ((times, np.array(losses), target),)) for label, (losses, target) in cases.items()]
-
-
 TIME_TO_LOSS = Exercise(
     reference=time_to_loss,
     title="The time to a loss",
-    difficulty=2,
     minutes=5,
-    cases=loss_cases,
+    cases=named(
+        {
+            label: (np.array([0.5, 1.0, 2.0, 3.5, 4.0]), np.array(losses), 1.0)
+            for label, losses in {
+                "a falling loss": [2.0, 1.5, 0.9, 0.6, 0.5],
+                "a loss that equals the target": [2.0, 1.5, 1.0, 0.9, 0.8],
+                "a loss that rises again": [2.0, 0.9, 1.2, 1.1, 0.8],
+                "a target that is never reached": [2.0, 1.8, 1.7, 1.6, 1.5],
+                "a loss that is no number at the end": [2.0, 0.9, 3.0, np.inf, np.nan],
+                "a first loss below the target": [0.5, 0.4, 0.3, 0.2, 0.1],
+            }.items()
+        }
+    ),
     mistakes={
         "this is the time of the first loss at the target; interpolate between it and the one before": {
             "    if k == 0:\n        return times[0]\n": "    return times[k]\n"
@@ -473,8 +445,6 @@ TIME_TO_LOSS = Exercise(
 
 
 # Exercise 6.6
-
-
 def sizes_by_speed(n, speeds):
     """Return each rank's number of samples, in proportion to its speed: an array of integers.
 
@@ -487,19 +457,24 @@ def sizes_by_speed(n, speeds):
     return sizes
 
 
-def speed_cases() -> Sequence[Case]:
-    cases = (7, [1, 1, 2]), (12, [1, 1, 2]), (10, [1, 1, 1, 1]), (10, [3.0]), (101, [4, 4, 4, 1.5])
-    more = (9, [0.25, 8, 8, 8]), (1438, [400.0, 390.0, 410.0, 65.0])
-    return [Case(f"{n} samples, speeds {speeds}", ((n, np.array(speeds)),)) for n, speeds in (*cases, *more)]
-
-
 GIVE_THE_REST = '    sizes[np.argsort(sizes - exact, kind="stable")[:rest]] += 1\n'
 SIZES_BY_SPEED = Exercise(
     reference=sizes_by_speed,
     title="Shards by speed",
-    difficulty=2,
-    minutes=10,
-    cases=speed_cases,
+    cases=calls(
+        sizes_by_speed,
+        *(
+            (7, np.array([1, 1, 2])),
+            (12, np.array([1, 1, 2])),
+            (10, np.array([1, 1, 1, 1])),
+            (10, np.array([3.0])),
+        ),
+        *(
+            (101, np.array([4, 4, 4, 1.5])),
+            (9, np.array([0.25, 8, 8, 8])),
+            (1438, np.array([400.0, 390, 410, 65])),
+        ),
+    ),
     mistakes={
         "the sizes are rounded down, so the samples that are left over are on no rank": {GIVE_THE_REST: ""},
         "each size is rounded for itself, so the sum is not n": {
@@ -518,9 +493,7 @@ SIZES_BY_SPEED = Exercise(
         "the slowest rank gets most: these are speeds, in samples per second, not times": {
             "np.asarray(speeds) / np.sum(speeds)": "(1 / speeds) / np.sum(1 / speeds)"
         },
-        "the speeds are not used: equal shards": {
-            "np.asarray(speeds) / np.sum(speeds)": "np.ones(len(speeds)) / len(speeds)"
-        },
+        "the speeds are not used: equal shards": {"asarray(speeds) / np.sum": "ones(len(speeds)) / len"},
         "sizes are whole numbers: round them so that the sum stays n": {"return sizes": "return exact"},
         "… dtype float64": {"return sizes": "return sizes.astype(float)"},
     },
@@ -533,8 +506,6 @@ SIZES_BY_SPEED = Exercise(
 
 
 # Exercise 6.7
-
-
 def local_sgd_epoch(comm, gradient, params, batches, lr, every):  # noqa: PLR0917
     """Step with each of this rank's batches; average the parameters after `every` steps and at the end.
 
@@ -550,28 +521,17 @@ def local_sgd_epoch(comm, gradient, params, batches, lr, every):  # noqa: PLR091
 
 def epoch_cases() -> Iterator[Case]:
     for p, steps, every in ((2, 2, 2), (3, 3, 1), (1, 3, 2), (2, 5, 2), (4, 7, 3), (3, 2, 5)):
-        for dtype in (np.float64, np.float32):
-            rng = np.random.default_rng(p)
-            params = rng.normal(size=4).astype(dtype)
-            batches = [
-                [
-                    (rng.normal(size=(3, 4)).astype(dtype), rng.normal(size=3).astype(dtype))
-                    for _ in range(steps)
-                ]
-                for _ in range(p)
-            ]
-            label = f"{counted(p, 'rank')}, {steps} steps, every {every}, {dtype.__name__}"
-            arguments = tuple((wraps.gradient, params, batches[r], 0.1, every) for r in range(p))
-            yield Case(label, arguments)
+        batches = [[tuple(normal([rank, step], (3, 4), 3)) for step in range(steps)] for rank in range(p)]
+        arguments = ((wraps.gradient, *normal(p, 4), batches[rank], 0.1, every) for rank in range(p))
+        yield from both_dtypes(f"{counted(p, 'rank')}, {steps} steps, every {every}", *arguments)
 
 
 def epoch_in_one_process(case: Case) -> Sequence[np.ndarray]:
     gradient, start, first, lr, every = case.arguments[0]
-    models = [start.astype(np.float64) for _ in case.arguments]
+    models = [start.astype(float)] * case.ranks
     for step in range(1, len(first) + 1):
-        models = [
-            w - lr * gradient(w, *given[2][step - 1]) for w, given in zip(models, case.arguments, strict=True)
-        ]
+        batches = [arguments[2][step - 1] for arguments in case.arguments]
+        models = [w - lr * gradient(w, *batch) for w, batch in zip(models, batches, strict=True)]
         if step % every == 0 or step == len(first):
             models = [np.mean(models, axis=0)] * case.ranks
     return [w.astype(start.dtype) for w in models]
@@ -603,15 +563,11 @@ LOCAL_SGD_EPOCH = Exercise(
             "            params /= comm.size\n": ""
         },
         "the gradients are averaged, not the parameters; between averages the models drift apart, and an "
-        "average of gradients does not bring them back together": """
-def local_sgd_epoch(comm, gradient, params, batches, lr, every):
-    for step, (x, y) in enumerate(batches, start=1):
-        step_gradient = gradient(params, x, y)
-        if step % every == 0 or step == len(batches):
-            comm.Allreduce(MPI.IN_PLACE, step_gradient)
-            step_gradient /= comm.size
-        params -= lr * step_gradient
-""",
+        "average of gradients does not bring them back together": {
+            "params -= lr * gradient(params, x, y)": "own = gradient(params, x, y)",
+            "comm.Allreduce(MPI.IN_PLACE, params)": "comm.Allreduce(MPI.IN_PLACE, own)",
+            "            params /= comm.size\n": "            own /= comm.size\n        params -= lr * own\n",
+        },
         "the step goes uphill: subtract the gradient": {"params -= lr": "params += lr"},
         "… params[": {"params -= lr": "params = params - lr"},
     },
@@ -621,7 +577,6 @@ def local_sgd_epoch(comm, gradient, params, batches, lr, every):
         "comm.Allreduce(MPI.IN_PLACE, params) sums them over the ranks; then divide in place.",
     ),
     result_in=1,
-    prelude=WITH_MPI,
 )
 
 

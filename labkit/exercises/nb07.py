@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from labkit.exercises import wraps
-from labkit.exercises.exercise import MPI, WITH_MPI, Case, Exercise, Outcome
-from mpiwatch.report import counted
+from labkit.exercises.cases import SMALL_OBJECTS, calls, moved, named, normal, on_ranks
+from labkit.exercises.compare import difference
+from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 
 # Exercise 7.1
 
@@ -33,34 +33,25 @@ def completed(sizes, seconds):
     return pairs
 
 
-def layer_cases() -> Sequence[Case]:
-    layers: dict[str, tuple[list[int], list[float]]] = {
-        "1 layer": ([6], [0.5]),
-        "2 layers": ([2, 5], [0.25, 0.5]),
-        "3 layers, the second without parameters": ([4, 0, 3], [1.0, 0.5, 0.25]),
-        "5 layers, the first and last without parameters": ([0, 7, 2, 9, 0], [0.5, 1.0, 2.0, 4.0, 8.0]),
-        "no layers": ([], []),
-    }
-    return [Case(label, (arguments,)) for label, arguments in layers.items()]
-
-
 COMPLETED = Exercise(
     reference=completed,
     title="When is the gradient complete?",
-    difficulty=2,
-    minutes=10,
-    cases=layer_cases,
+    cases=named(
+        {
+            "1 layer": ([6], [0.5]),
+            "2 layers": ([2, 5], [0.25, 0.5]),
+            "3 layers, the second without parameters": ([4, 0, 3], [1.0, 0.5, 0.25]),
+            "5 layers, the first and last without parameters": ([0, 7, 2, 9, 0], [0.5, 1.0, 2.0, 4.0, 8.0]),
+            "no layers": ([], []),
+        }
+    ),
     mistakes={
-        "the pairs are in the order of the forward pass; the backward pass begins at the end": """
-def completed(sizes, seconds):
-    stop, t, pairs = 0, 0.0, []
-    for size, layer_s in zip(sizes, seconds):
-        t += layer_s
-        if size > 0:
-            pairs.append((stop, t))
-        stop += size
-    return pairs
-""",
+        "the pairs are in the order of the forward pass; the backward pass begins at the end": {
+            "zip(reversed(sizes), reversed(seconds))": "zip(sizes, seconds)",
+            "start, t, pairs = sum(sizes)": "start, t, pairs = 0",
+            "start -= size": "start += size",
+            "append((start, t))": "append((start - size, t))",
+        },
         "`start` is where the layer ends. Complete from there on is what came before this layer": {
             "        start -= size\n": "",
             "append((start, t))": "append((start, t))\n        start -= size",
@@ -87,8 +78,6 @@ def completed(sizes, seconds):
 
 
 # Exercise 7.2
-
-
 def exposed_seconds(computing, transfers):
     """Return for how many seconds the link carried data while the rank computed nothing.
 
@@ -103,57 +92,45 @@ def exposed_seconds(computing, transfers):
     return total - hidden
 
 
-def span_cases() -> Sequence[Case]:
-    spans: dict[str, tuple[list[tuple[float, float]], list[tuple[float, float]]]] = {
-        "one transfer after the computation": ([(0.0, 4.0)], [(4.0, 7.0)]),
-        "one transfer, half of it hidden": ([(0.0, 4.0)], [(3.0, 5.0)]),
-        "the rank waits for 2 s before the transfer": ([(0.0, 2.0), (2.0, 4.0)], [(6.0, 9.0)]),
-        "two transfers, the first one hidden": ([(0.0, 2.0), (2.0, 6.0)], [(3.0, 4.0), (5.0, 8.0)]),
-        "a transfer that spans a pause between two layers": (
-            [(0.0, 2.0), (5.0, 6.0)],
-            [(1.0, 7.0), (8.0, 10.0)],
-        ),
-        "spans that are not in order": ([(8.0, 9.0), (0.0, 4.0)], [(8.0, 12.0), (3.0, 5.0), (6.0, 7.0)]),
-        "all of it hidden": ([(0.0, 10.0)], [(1.0, 2.0), (4.0, 8.0)]),
-        "no transfer": ([(0.0, 1.0)], []),
-        "no computation": ([], [(0.0, 2.0)]),
-    }
-    return [Case(label, (arguments,)) for label, arguments in spans.items()]
-
-
 EXPOSED_SECONDS = Exercise(
     reference=exposed_seconds,
     title="Exposed communication",
-    difficulty=2,
-    minutes=10,
-    cases=span_cases,
+    cases=named(
+        {
+            "one transfer after the computation": ([(0.0, 4.0)], [(4.0, 7.0)]),
+            "one transfer, half of it hidden": ([(0.0, 4.0)], [(3.0, 5.0)]),
+            "the rank waits for 2 s before the transfer": ([(0.0, 2.0), (2.0, 4.0)], [(6.0, 9.0)]),
+            "two transfers, the first one hidden": ([(0.0, 2.0), (2.0, 6.0)], [(3.0, 4.0), (5.0, 8.0)]),
+            "a transfer that spans a pause between two layers": (
+                [(0.0, 2.0), (5.0, 6.0)],
+                [(1.0, 7.0), (8.0, 9.0)],
+            ),
+            "spans that are not in order": ([(8.0, 9.0), (0.0, 4.0)], [(8.0, 12.0), (3.0, 5.0), (6.0, 7.0)]),
+            "all of it hidden": ([(0.0, 10.0)], [(1.0, 2.0), (4.0, 8.0)]),
+            "no transfer": ([(0.0, 1.0)], []),
+            "no computation": ([], [(0.0, 2.0)]),
+        }
+    ),
     mistakes={
         "this is the hidden time. Exposed is the rest of the transfers' time": {"total - hidden": "hidden"},
-        "this is the time of all transfers. Subtract the part that computation hides": {
-            "total - hidden": "total"
-        },
+        "this is the time of all transfers. Subtract the part that computation hides": {" - hidden": ""},
         "spans that do not meet count as a negative overlap: an overlap is at least 0": {
             "max(0.0, min(end, to_s) - max(begin, from_s))": "min(end, to_s) - max(begin, from_s)"
         },
-        "this counts from the end of the computation, with the time in which the link is idle": """
-def exposed_seconds(computing, transfers):
-    ready = max((end for begin, end in computing), default=0.0)
-    return max([0.0] + [end - ready for begin, end in transfers])
-""",
+        "this counts from the end of the computation, with the time in which the link is idle": {
+            "    return": "    ready = max((end for begin, end in computing), default=0.0)\n    return",
+            "total - hidden": "max([0.0] + [end - ready for begin, end in transfers])",
+        },
         "the rank does not compute between two spans: a transfer is exposed there, too": {
             "    total =": (
                 "    begins, ends = zip(*computing) if computing else ([0], [0])\n"
                 "    computing = [(min(begins), max(ends))]\n    total ="
             )
         },
-        "… ValueError": {  # from an empty list
-            "    total =": "    first = min(begin for begin, end in computing)\n    total ="
+        "a transfer that begins before the computation ends can be exposed in part": {
+            "    return": "    ready = max((end for begin, end in computing), default=0.0)\n    return",
+            "total - hidden": "sum(end - begin for begin, end in transfers if begin >= ready)",
         },
-        "a transfer that begins before the computation ends can be exposed in part": """
-def exposed_seconds(computing, transfers):
-    ready = max((end for begin, end in computing), default=0.0)
-    return sum(end - begin for begin, end in transfers if begin >= ready)
-""",
     },
     hints=(
         "Exposed = the time of all transfers minus the time that computation hides.",
@@ -164,8 +141,6 @@ def exposed_seconds(computing, transfers):
 
 
 # Exercise 7.3
-
-
 def bucket_plan(n, bucket_bytes, small_bytes):
     """Return the buckets of n float32 values as pairs (start, stop), the bucket at the end first."""
     most = max(1, bucket_bytes // 4)
@@ -179,42 +154,11 @@ def bucket_plan(n, bucket_bytes, small_bytes):
     return plan
 
 
-def plan_cases() -> Sequence[Case]:
-    sizes = (
-        *((1, 4, 4), (11, 16, 8), (17, 16, 8), (3, 16, 8), (12, 8, 8), (5, 16, 8), (0, 8, 8)),
-        *((20, 8, 16), (50, 15, 7), (5, 3, 1), (100, 132, 40), (286794, 98304, 16384)),
-    )
-    return [Case(f"n={n}, buckets of {b} bytes, small ones of {s}", ((n, b, s),)) for n, b, s in sizes]
-
-
-def look_at_plan(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    """Return the first fault of a plan, from its buckets' bounds to their sizes."""
+def plan_of_buckets(case: Case) -> Sequence[Any]:
     from labkit.train.overlap import Buckets  # noqa: PLC0415 (loads MPI, which a notebook's kernel must not)
 
-    ((n, bucket_bytes, small_bytes),), plan = case.arguments, outcomes[0].result
-    pairs = (list, tuple)  # either is right
-    if not isinstance(plan, pairs) or not all(isinstance(each, pairs) and len(each) == 2 for each in plan):
-        return f"expected a list of pairs (start, stop), got {plan!r:.80}"
-    stop = n
-    for number, (start, end) in enumerate(plan, 1):
-        if not 0 <= start < end or end != stop:
-            fault = (
-                f"values {end} to {stop - 1} are in no bucket" if end < stop else "expected 0 <= start < stop"
-            )
-            fault = f"it overlaps the bucket before it; expected stop={stop}" if end > stop else fault
-            return f"bucket {number} of {len(plan)} is ({start}, {end}): {fault}"
-        stop = start
-    if stop > 0:
-        return f"values 0 to {stop - 1} are in no bucket"
-    right = Buckets(bytes=bucket_bytes, first_bytes=small_bytes).plan(n)
-    sizes, expected = ([stop - start for start, stop in pairs] for pairs in (plan, right))
-    return (
-        None if sizes == expected else f"the buckets have {short(sizes)} values, expected {short(expected)}"
-    )
-
-
-def short(sizes: Sequence[int]) -> str:
-    return str(list(sizes)) if len(sizes) < 9 else f"{sizes[:7]} and {len(sizes) - 7} more"
+    ((n, bucket_bytes, small_bytes),) = case.arguments
+    return [Buckets(bytes=bucket_bytes, first_bytes=small_bytes).plan(n)]
 
 
 BUCKET_PLAN = Exercise(
@@ -222,8 +166,12 @@ BUCKET_PLAN = Exercise(
     title="The bucket plan",
     difficulty=3,
     minutes=15,
-    cases=plan_cases,
-    many_are_right=True,
+    cases=calls(
+        bucket_plan,
+        *((1, 4, 4), (11, 16, 8), (17, 16, 8), (3, 16, 8), (12, 8, 8), (5, 16, 8), (0, 8, 8)),
+        *((20, 8, 16), (50, 15, 7), (5, 3, 1), (100, 132, 40), (286794, 98304, 16384)),
+    ),
+    expected=plan_of_buckets,
     mistakes={
         "the plan begins at the start of the gradient. The backward pass completes its end first": {
             "return plan": "return [(n - stop, n - start) for start, stop in plan]"
@@ -247,11 +195,7 @@ BUCKET_PLAN = Exercise(
         "no bucket may have more than `bucket_bytes`, not even if `small_bytes` is larger": {
             "min(most, max(1, small_bytes // 4))": "max(1, small_bytes // 4)"
         },
-        "… values 0 to 0 are in no bucket": {"append((start, stop))": "append((start, stop - 1))"},
-        "… are in no bucket": {"while stop > 0": "while stop > small"},
-        "… expected a list of pairs": {"append((start, stop))": "append(slice(start, stop))"},
     },
-    look=look_at_plan,
     hints=(
         "Go from n down to 0. Each iteration decides how many values the next bucket has.",
         "The first and the last bucket have `small` values. So while more than `small` values are left, "
@@ -262,8 +206,6 @@ BUCKET_PLAN = Exercise(
 
 
 # Exercise 7.4
-
-
 def average_overlapped(comm, backward, grads, plan):
     """Run the backward pass and leave the mean of all ranks' gradients in `grads`, averaged bucket by bucket.
 
@@ -295,8 +237,8 @@ PASSES = (  # ranks, where the layers start, the buckets, dtype
 )
 
 
-def own_gradient(n: int, rank: int) -> np.ndarray:
-    return np.arange(1, n + 1) * 10.0**rank
+def own_gradient(n: int, rank: int, dtype: str) -> np.ndarray:
+    return (np.arange(1, n + 1) * 10.0**rank).astype(dtype)
 
 
 def pass_cases() -> Iterator[Case]:
@@ -304,18 +246,16 @@ def pass_cases() -> Iterator[Case]:
         n, arguments = plan[0][1], []
         for rank in range(p):
             grads = np.full(n, -1e6, dtype)  # what no layer has filled yet
-            own = own_gradient(n, rank).astype(dtype)
-            arguments.append((wraps.Backward(grads, own, starts), grads, list(plan)))
+            arguments.append((wraps.Backward(grads, own_gradient(n, rank, dtype), starts), grads, list(plan)))
         label = f"{p} ranks, {n} values, {len(plan)} buckets, {len(starts)} layers, {dtype}"
         yield Case(label, tuple(arguments))
 
 
 def look_at_overlap(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    for rank, outcome in enumerate(outcomes):
-        notes, grads, _ = outcome.arguments
-        plan, starts = case.arguments[rank][2], case.arguments[rank][0].starts
-        fault = fault_of_notes(notes, plan, starts, case.ranks) or fault_of_mean(grads, case.ranks)
-        if fault:
+    for rank, (outcome, (backward, _, plan)) in enumerate(zip(outcomes, case.arguments, strict=True)):
+        total = sum(each.own for each, _, _ in case.arguments)
+        fault = fault_of_notes(outcome.result[1], plan, backward.starts, case.ranks)
+        if fault := fault or fault_of_mean(outcome.arguments[1], total, case.ranks, "`grads`"):
             return f"rank {rank}: {fault}"
     return None
 
@@ -327,9 +267,9 @@ def fault_of_notes(
         return "`backward` was never called"
     if notes["waits"]:
         return "it waits for a request inside `finished`, so the backward pass stands still: wait at the end"
-    if fault := fault_of_starts(notes, plan, starts):
+    if fault := fault_of_starts(notes["started"], plan, starts):
         return fault
-    if any(notes["pending"]):
+    if notes["pending"]:
         return "the function returned while an average was under way: wait for all requests"
     if p > 1 and notes["untested"]:
         bucket = plan[notes["untested"][0]]
@@ -341,9 +281,9 @@ def fault_of_notes(
 
 
 def fault_of_starts(
-    notes: dict[str, Any], plan: Sequence[tuple[int, int]], starts: Sequence[int]
+    started: Sequence[tuple[int, int, int]], plan: Sequence[tuple[int, int]], starts: Sequence[int]
 ) -> str | None:
-    for number, (first, size, at) in enumerate(notes["started"]):
+    for number, (at, first, size) in enumerate(started):
         if number >= len(plan) or (first, first + size) != tuple(plan[number]):
             wanted = f"expected bucket {plan[number]}" if number < len(plan) else "expected no more buckets"
             is_inside = 0 <= first < plan[0][1]
@@ -355,23 +295,20 @@ def fault_of_starts(
         if at < complete:
             when = "after the backward pass" if at == -1 else f"only at finished({at})"
             return f"bucket {plan[number]} was started {when}; it is complete at finished({complete})"
-    left = plan[len(notes["started"]) :]
-    if left and notes["started"] and notes["started"][-1][2] == 0:
+    left = plan[len(started) :]
+    if left and started and started[-1][0] == 0:
         return "one call of `finished` can complete several buckets: start all of them, with `while`"
     return f"{len(left)} of {len(plan)} buckets were never averaged" if left else None
 
 
-def fault_of_mean(grads: np.ndarray, p: int) -> str | None:
-    total = np.sum([own_gradient(len(grads), rank) for rank in range(p)], axis=0)
-    for factor, fault in (
-        (1 / p, None),
-        (1.0, "`grads` holds the sum: divide by the number of ranks"),
-        (1 / p**2, "`grads` is divided by the number of ranks twice"),
-    ):
-        if np.allclose(grads, factor * total, rtol=1e-5):
-            return fault
-    place = int(np.argmax(np.abs(grads - total / p)))
-    return f"grads[{place}] is {grads[place]:g}, the mean is {total[place] / p:g}"
+def fault_of_mean(got: Any, total: np.ndarray, p: int, name: str) -> str | None:
+    """Return how a result differs from the mean of p ranks, whose sum is `total`."""
+    wrong = difference(got, total / p, 1e-5, name)
+    if wrong and not difference(got, total, 1e-5):
+        return f"{name} holds the sum over the ranks: divide by their number"
+    if wrong and not difference(got, total / p**2, 1e-5):
+        return f"{name} is divided by the number of ranks twice"
+    return wrong
 
 
 AVERAGE_OVERLAPPED = Exercise(
@@ -380,18 +317,12 @@ AVERAGE_OVERLAPPED = Exercise(
     difficulty=4,
     minutes=20,
     cases=pass_cases,
+    digest=wraps.with_notes,
     many_are_right=True,
     mistakes={
-        "… started after the backward pass": """
-def average_overlapped(comm, backward, grads, plan):
-    backward(lambda start: None)
-    requests = []
-    for first, stop in plan:
-        grads[first:stop] /= comm.size
-        requests.append(comm.Iallreduce(MPI.IN_PLACE, grads[first:stop]))
-        requests[-1].Test()
-    MPI.Request.Waitall(requests)
-""",
+        "… started after the backward pass": {
+            "    backward(finished)": "    backward(lambda start: None)\n    finished(0)"
+        },
         "… before it was complete": {"waiting[0][0] >= start": "waiting[0][1] >= start"},
         "… compare `start`": {" and waiting[0][0] >= start": ""},
         "… can complete several buckets": {"while waiting and": "if waiting and"},
@@ -410,21 +341,12 @@ def average_overlapped(comm, backward, grads, plan):
                 "    backward(finished)\n    requests.append(comm.Iallreduce(MPI.IN_PLACE, grads))"
             )
         },
-        "… `backward` was never called": """
-def average_overlapped(comm, backward, grads, plan):
-    for first, stop in plan:
-        comm.Iallreduce(MPI.IN_PLACE, grads[first:stop]).Wait()
-""",
-        "… it calls `comm.Allreduce`": {
-            "    backward(finished)": "    backward(finished)\n    comm.Allreduce(MPI.IN_PLACE, grads)"
-        },
+        "… `backward` was never called": {"    backward(finished)": "    finished(0)"},
     },
     look=look_at_overlap,
-    result_in=1,
-    may_change=(0,),
+    may_change=(0, 1),
     wrap=wraps.noting,
     forbidden=("Allreduce", "allreduce", "Reduce", "Allgather", "Iallgather"),
-    prelude=WITH_MPI,
     hints=(
         "Define a function `finished(start)` inside yours. It starts to average every bucket that is "
         "complete by now. Keep a list of the buckets that are not started yet, and a list of requests.",
@@ -438,8 +360,6 @@ def average_overlapped(comm, backward, grads, plan):
 
 
 # Exercise 7.5
-
-
 def sharded_step(comm, params, grads, velocity, lr, momentum):  # noqa: PLR0917
     """Update `params` in place with the mean gradient of all ranks; each rank updates its own chunk.
 
@@ -458,28 +378,22 @@ def sharded_step(comm, params, grads, velocity, lr, momentum):  # noqa: PLR0917
     comm.Allgatherv(MPI.IN_PLACE, [params, counts])
 
 
-def sharded_cases() -> Iterator[Case]:
-    sizes = (
-        *((1, 3, "float32"), (2, 4, "float32"), (2, 5, "float64"), (3, 8, "float32")),
-        *((4, 3, "float32"), (4, 26, "float32")),
-    )
-    for p, n, dtype in sizes:
-        rng = np.random.default_rng(n)
-        params = rng.normal(size=n).astype(dtype)
-        velocity = np.array_split(rng.normal(size=n).astype(dtype), p)
-        arguments = [
-            (params.copy(), rng.normal(size=n).astype(dtype), velocity[rank].copy(), 0.5, 0.75)
-            for rank in range(p)
-        ]
-        yield Case(f"{counted(p, 'rank')}, {n} parameters, {dtype}", tuple(arguments))
-
-
 def step_on_one_rank(case: Case) -> Sequence[Any]:
     """Return on each rank all parameters, and its chunk of the velocity, after the step."""
-    params, grads, chunks, _, _ = zip(*case.arguments, strict=True)
-    velocity = 0.75 * np.concatenate(chunks) + np.mean(grads, axis=0)
-    after = (params[0] - 0.5 * velocity).astype(params[0].dtype)
+    params, grads, chunks, lr, momentum = zip(*case.arguments, strict=True)
+    velocity = momentum[0] * np.concatenate(chunks) + np.mean(grads, axis=0)
+    after = (params[0] - lr[0] * velocity).astype(params[0].dtype)
     return [(after, own) for own in np.array_split(velocity.astype(params[0].dtype), case.ranks)]
+
+
+def look_at_bytes(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    largest = max(map(moved, outcomes))
+    if largest > 2 * case.arguments[0][0].nbytes + SMALL_OBJECTS:
+        return (
+            f"a rank has sent or received {largest:,} bytes, more than 2n values: reduce-scatter the "
+            "gradients, and gather only the chunks of `params`"
+        )
+    return None
 
 
 SHARDED_STEP = Exercise(
@@ -487,7 +401,17 @@ SHARDED_STEP = Exercise(
     title="A sharded optimiser (ZeRO-1)",
     difficulty=4,
     minutes=25,
-    cases=sharded_cases,
+    cases=on_ranks(
+        (
+            *((1, 3, "float32"), (2, 4, "float32"), (2, 5, "float64"), (3, 8, "float32")),
+            *((4, 3, "float32"), (4, 26, "float32")),
+        ),
+        lambda rank, p, n: (
+            *(*normal(n, n), *normal([n, rank], n), np.array_split(normal(n + 1, n)[0], p)[rank]),
+            *(0.5, 0.75),
+        ),
+    ),
+    look=look_at_bytes,
     expected=step_on_one_rank,
     mistakes={
         "the ranks' gradients are added up: divide the sum by the number of ranks": {
@@ -499,9 +423,7 @@ SHARDED_STEP = Exercise(
         "each rank has updated only its own chunk: gather the other ranks' chunks": {
             "    comm.Allgatherv(MPI.IN_PLACE, [params, counts])\n": ""
         },
-        "the momentum is missing: velocity = momentum * velocity + mean": {
-            "velocity *= momentum": "velocity[:] = 0"
-        },
+        "the momentum is missing: velocity = momentum * velocity + mean": {" *= momentum": "[:] = 0"},
         "the gradient is scaled by 1 - momentum, which this rule does not do": {
             "velocity += mean": "velocity += (1 - momentum) * mean"
         },
@@ -510,11 +432,6 @@ SHARDED_STEP = Exercise(
         "Change it in place (velocity *= …)": {
             "velocity *= momentum": "velocity = momentum * velocity",
             "velocity += mean": "velocity = velocity + mean",
-        },
-        "… it calls `comm.Allreduce`": {
-            "    comm.Reduce_scatter(grads, mean, counts)\n": (
-                "    comm.Allreduce(MPI.IN_PLACE, grads)\n    mean[...] = grads[start : start + len(mean)]\n"
-            )
         },
         "… reduce-scatter the gradients": {
             "    comm.Reduce_scatter(grads, mean, counts)\n    mean /= comm.size\n": (
@@ -526,15 +443,7 @@ SHARDED_STEP = Exercise(
     },
     result_in=(0, 2),
     may_change=(1,),
-    wrap=partial(
-        wraps.in_all,
-        2,
-        0,
-        "the rank has sent or received {nbytes} bytes by now, more than 2n values: reduce-scatter the "
-        "gradients, and gather only the chunks of `params`",
-    ),
     forbidden=("Allreduce", "allreduce", "Iallreduce"),
-    prelude=WITH_MPI,
     hints=(
         "Four steps: reduce-scatter the gradients, update the velocity of your chunk, update your chunk "
         "of the parameters, all-gather the chunks.",
@@ -546,6 +455,8 @@ SHARDED_STEP = Exercise(
 
 
 # Exercise 7.6
+
+SIZES = {"dense": 4, "conv4": 8, "conv3": 8, "conv2": 3, "conv1": 1}  # of the tensors, in bytes
 
 
 def fusion_cycle(ready, nbytes, threshold):
@@ -566,37 +477,26 @@ def fusion_cycle(ready, nbytes, threshold):
     return buffers
 
 
-def ready_cases() -> Sequence[Case]:
-    sizes = {"dense": 4, "conv4": 8, "conv3": 8, "conv2": 3, "conv1": 1}
-    names = list(sizes)
-    cases = {
-        "2 ranks, one buffer": ([["dense", "conv1"], ["dense", "conv1"]], 8),
-        "2 ranks, a buffer that is just full": ([["dense", "conv2", "conv1"]] * 2, 8),
-        "2 ranks, a tensor that is larger than a buffer": ([names, names], 6),
-        "2 ranks, one in another order": ([["conv2", "dense", "conv1"], ["conv1", "dense", "conv2"]], 5),
-        "3 ranks, one without conv3": ([names, names, ["dense", "conv4", "conv2", "conv1"]], 12),
-    }
-    return [Case(label, ((ready, sizes, threshold),)) for label, (ready, threshold) in cases.items()]
-
-
-def fusion_by_sums(case: Case) -> Sequence[Any]:
-    ready, nbytes, threshold = case.arguments[0]
-    buffers: list[list[str]] = []
-    left = [name for name in ready[0] if name in set.intersection(*map(set, ready))]
-    while left:
-        filled = np.cumsum([nbytes[name] for name in left])
-        count = max(1, int(np.searchsorted(filled, threshold, side="right")))
-        buffers, left = [*buffers, left[:count]], left[count:]
-    return [buffers]
-
-
 FUSION_CYCLE = Exercise(
     reference=fusion_cycle,
     title="Horovod's coordinator",
-    difficulty=2,
-    minutes=10,
-    cases=ready_cases,
-    expected=fusion_by_sums,
+    cases=named(
+        {
+            "2 ranks, one buffer": ([["dense", "conv1"]] * 2, SIZES, 8),
+            "2 ranks, a buffer that is just full": ([["dense", "conv2", "conv1"]] * 2, SIZES, 8),
+            "2 ranks, a tensor that is larger than a buffer": ([[*SIZES]] * 2, SIZES, 6),
+            "2 ranks, one in another order": (
+                [["conv2", "dense", "conv1"], ["conv1", "dense", "conv2"]],
+                SIZES,
+                5,
+            ),
+            "3 ranks, one without conv3": (
+                [[*SIZES]] * 2 + [["dense", "conv4", "conv2", "conv1"]],
+                SIZES,
+                12,
+            ),
+        }
+    ),
     mistakes={
         "a tensor takes part that one rank does not have ready: in its all-reduce, the others would wait": {
             "if all(name in of_rank for of_rank in ready)": ""
@@ -610,17 +510,13 @@ FUSION_CYCLE = Exercise(
             "not buffers or filled + nbytes[name] > threshold": "True"
         },
         "all tensors are in one buffer, whatever its size": {" or filled + nbytes[name] > threshold": ""},
-        "a buffer that is no longer the last one gets a tensor; do not return to an earlier buffer": """
-def fusion_cycle(ready, nbytes, threshold):
-    buffers = []
-    for name in [name for name in ready[0] if all(name in of_rank for of_rank in ready)]:
-        fits = [b for b in buffers if sum(nbytes[each] for each in b) + nbytes[name] <= threshold]
-        if fits:
-            fits[0].append(name)
-        else:
-            buffers.append([name])
-    return buffers
-""",
+        "a buffer that is no longer the last one gets a tensor; do not return to an earlier buffer": {
+            "if not buffers or filled + nbytes[name] > threshold": (
+                "fits = [b for b in buffers if sum(nbytes[each] for each in [*b, name]) <= threshold]\n"
+                "        if not fits"
+            ),
+            "buffers[-1]": "fits[0]",
+        },
         "a new buffer begins with the bytes of the one before; count from 0": {
             "            filled = 0\n": ""
         },

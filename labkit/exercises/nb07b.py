@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises import wraps
+from labkit.exercises.cases import calls
 from labkit.exercises.compare import difference
-from labkit.exercises.exercise import WITH_MPI, Case, Exercise, Outcome
+from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.nb07 import fault_of_mean
 from mpiwatch.report import counted
 
 # Exercise 7.7
@@ -36,13 +38,14 @@ def predicted_bytes(stage, p, layers):
 PREDICTED_BYTES = Exercise(
     reference=predicted_bytes,
     title="Count the bytes",
-    difficulty=2,
-    minutes=10,
-    cases=lambda: [
-        Case(f"{stage}, {p} ranks, {layers} layers", ((stage, p, layers),))
-        for stage in ("plain", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-        for p, layers in ((4, 10), (3, 5), (8, 96))
-    ],
+    cases=calls(
+        predicted_bytes,
+        *(
+            (stage, p, layers)
+            for stage in ("plain", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+            for p, layers in ((4, 10), (3, 5), (8, 96))
+        ),
+    ),
     mistakes={
         "AdamW keeps two running means, each as large as the parameters": {
             "8.0": "4.0",
@@ -52,13 +55,9 @@ PREDICTED_BYTES = Exercise(
         "ZeRO-1 keeps its chunks of the mean beside the whole local gradient": {"4 + chunk": "4.0"},
         "ZeRO-1 shards the state alone: the whole local gradient stays in memory": {"4 + chunk": "chunk"},
         "beside the chunks of the mean, the gradient of one layer is whole": {"chunk + layer": "chunk"},
-        "two whole layers of the gradient are only there with overlap": {
-            "chunk + layer": "chunk + 2 * layer"
-        },
+        "two whole layers of the gradient are only there with overlap": {"+ layer": "+ 2 * layer"},
         "two layers are whole: the layer in use and the next one": {"2 * layer": "layer"},
-        "beside the whole layers, the rank keeps its chunks of all parameters": {
-            "params = chunk + 2 * layer": "params = 2 * layer"
-        },
+        "beside the whole layers, the rank keeps its chunks of all parameters": {"chunk + 2": "2"},
         "ZeRO-3 includes ZeRO-2: the gradient is sharded, too": {'in ("ZeRO-2", "ZeRO-3")': '== "ZeRO-2"'},
     },
     hints=(
@@ -72,8 +71,6 @@ PREDICTED_BYTES = Exercise(
 
 
 # Exercise 7.8
-
-
 def reduce_scatter_overlapped(comm, backward, counts):
     """Run the backward pass; return this rank's chunk of each layer's mean gradient, as a dict by layer.
 
@@ -96,90 +93,78 @@ def reduce_scatter_overlapped(comm, backward, counts):
 
 
 # The last case has enough layers to show which gradients stay in memory.
-SIZES = (1, (4,)), (2, (4, 6)), (3, (7, 10, 3)), (4, (8, 3, 13, 6, 9))  # ranks, values of each layer
+SIZES = (
+    (1, (4,), "float32"),
+    (2, (4, 6), "float64"),
+    (3, (7, 10, 3), "float32"),
+    (4, (8, 3, 13, 6, 9), "float32"),
+)  # ranks, values of each layer
 
 
-def counts_of(n: int, p: int) -> list[int]:
-    return [len(chunk) for chunk in np.array_split(np.empty(n), p)]
-
-
-def layer_label(p: int, sizes: Sequence[int], dtype: str) -> str:
+def layers_label(p: int, sizes: Sequence[int], dtype: str) -> str:
     return f"{counted(p, 'rank')}, layers of {', '.join(map(str, sizes))} values, {dtype}"
 
 
-def own_gradients(sizes: Sequence[int], rank: int, dtype: str) -> list[np.ndarray]:
-    return [(np.arange(1, n + 1) * 10.0**rank + k).astype(dtype) for k, n in enumerate(sizes)]
+def counts_of(p: int, sizes: Sequence[int]) -> list[list[int]]:
+    return [[len(chunk) for chunk in np.array_split(np.empty(n), p)] for n in sizes]
 
 
 def gradient_cases() -> Iterator[Case]:
-    for (p, sizes), dtype in zip(SIZES, ("float32", "float64", "float32", "float32"), strict=True):
-        counts = [counts_of(n, p) for n in sizes]
-        arguments = [(wraps.LayersBackward(own_gradients(sizes, r, dtype)), counts) for r in range(p)]
-        yield Case(layer_label(p, sizes, dtype), tuple(arguments))
+    for p, sizes, dtype in SIZES:
+        arguments = []
+        for rank in range(p):
+            own = [(np.arange(1, n + 1) * 10.0**rank + k).astype(dtype) for k, n in enumerate(sizes)]
+            arguments.append((wraps.LayersBackward(own), counts_of(p, sizes)))
+        yield Case(layers_label(p, sizes, dtype), tuple(arguments))
 
 
 def look_at_chunks(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    of_ranks = [backward.gradients for backward, _ in case.arguments]
-    counts = case.arguments[0][1]
+    sums = [sum(layer) for layer in zip(*(backward.gradients for backward, _ in case.arguments), strict=True)]
     for rank, outcome in enumerate(outcomes):
-        sums = []
-        for k, gradients in enumerate(zip(*of_ranks, strict=True)):
-            start = sum(counts[k][:rank])
-            sums.append(np.sum(gradients, axis=0)[start : start + counts[k][rank]])
-        fault = fault_of_pass(outcome.arguments[0], len(counts), case.ranks)
-        if fault := fault or fault_of_chunks(outcome.result, sums, case.ranks):
+        chunks, notes = outcome.result
+        own = [np.array_split(each, case.ranks)[rank] for each in sums]
+        fault = next(faults_of_pass(notes, len(sums), case.ranks), None)
+        if fault := fault or fault_of_chunks(chunks, own, case.ranks):
             return f"rank {rank}: {fault}"
     return None
 
 
-def fault_of_pass(notes: dict[str, Any], layers: int, p: int) -> str | None:
-    late = {*range(layers)} - {*notes["started"]}
-    places = late, notes["freed"], notes["views"], notes["kept"]
-    missing, freed, view, kept = (max(found, default=0) for found in places)
-    faults = (
-        (notes["at"] is None, "`backward` was never called"),
-        (notes["waits"], "it waits inside `ready`, so the backward pass stands still: wait at the end"),
-        (late, f"the reduce-scatter of layer {missing} was not started in `ready`, with `Ireduce_scatter`"),
-        (
-            any(notes["pending"]),
-            "the function returned while a reduce-scatter was under way: wait for all requests",
-        ),
-        (
-            p > 1 and notes["untested"],
+def faults_of_pass(notes: dict[str, Any], layers: int, p: int) -> Iterator[str]:
+    if notes["at"] is None:
+        yield "`backward` was never called"
+    if notes["waits"]:
+        yield "it waits inside `ready`, so the backward pass stands still: wait at the end"
+    for k in {*range(layers)} - {at for at, _, _ in notes["started"]}:
+        yield f"the reduce-scatter of layer {k} was not started in `ready`, with `Ireduce_scatter`"
+    if notes["pending"]:
+        yield "the function returned while a reduce-scatter was under way: wait for all requests"
+    if p > 1 and notes["untested"]:
+        yield (
             "`ready` does not call every request's own Test(), so it cannot know what it may drop, and the "
-            "MPI library may make no progress",
-        ),
-        (
-            notes["freed"],
-            f"the array of layer {freed} that MPI reads is freed meanwhile: keep a reference to it until its "
-            "request is complete",
-        ),
-        (
-            notes["views"],
-            f"the chunk of layer {view} is a view of the whole gradient, which so stays in memory: receive "
-            "into an array of the chunk's length",
-        ),
-        (
-            notes["kept"],
-            f"the whole gradient of layer {kept} is still in memory after its reduce-scatter: keep no "
-            "reference to it",
-        ),
-    )
-    return next((fault for is_there, fault in faults if is_there), None)
+            "MPI library may make no progress"
+        )
+    for k in notes["freed"]:
+        yield (
+            f"the array of layer {k} that MPI reads is freed meanwhile: keep a reference to it until its "
+            "request is complete"
+        )
+    for k in notes["in_memory"]:
+        yield (
+            f"the chunk of layer {k} is a view of the whole gradient, which so stays in memory: receive into "
+            "an array of the chunk's length"
+        )
+    for k in notes["kept"]:
+        yield (
+            f"the whole gradient of layer {k} is still in memory after its reduce-scatter: keep no reference "
+            "to it"
+        )
 
 
 def fault_of_chunks(result: Any, sums: Sequence[np.ndarray], p: int) -> str | None:
     if not isinstance(result, dict) or sorted(result) != list(range(len(sums))):
         return f"expected a dict with the layers 0 to {len(sums) - 1} as keys, got {result!r:.60}"
-    for k, total in enumerate(sums):
-        wrong = difference(result[k], total / total.dtype.type(p), 1e-5, f"the chunk of layer {k}")
-        if wrong and not difference(result[k], total, 1e-5):
-            return f"the chunk of layer {k} holds the sum over the ranks: divide by their number"
-        if wrong and not difference(result[k], total / total.dtype.type(p * p), 1e-5):
-            return f"the chunk of layer {k} is divided by the number of ranks twice"
-        if wrong:
-            return wrong
-    return None
+    faults = (fault_of_mean(result[k], each, p, f"the chunk of layer {k}") for k, each in enumerate(sums))
+    return next(filter(None, faults), None)
 
 
 REDUCE_SCATTER_OVERLAPPED = Exercise(
@@ -188,17 +173,14 @@ REDUCE_SCATTER_OVERLAPPED = Exercise(
     difficulty=3,
     minutes=15,
     cases=gradient_cases,
+    digest=wraps.with_notes,
     many_are_right=True,
     mistakes={
-        "… not started in `ready`": """
-def reduce_scatter_overlapped(comm, backward, counts):
-    gradients, chunks = {}, {}
-    backward(gradients.__setitem__)
-    for k, gradient in gradients.items():
-        chunks[k] = np.empty(counts[k][comm.rank], gradient.dtype)
-        comm.Ireduce_scatter(gradient / comm.size, chunks[k], counts[k]).Wait()
-    return chunks
-""",
+        "… not started in `ready`": {
+            "    backward(ready)": (
+                "    gradients = {}\n    backward(gradients.__setitem__)\n    ready(0, gradients[0])"
+            )
+        },
         "… stands still": {"pair[0].Test()": "pair[0].Wait()"},
         "… under way": {"    for request, _ in under_way:\n        request.Wait()\n": ""},
         "… does not call every request's": {
@@ -212,11 +194,6 @@ def reduce_scatter_overlapped(comm, backward, counts):
             "gradient /= comm.size": "whole = gradient / np.float32(comm.size)",
             "scatter(gradient,": "scatter(whole,",
         },
-        "… is still in memory after": {
-            "    chunks, under_way = {}, []": "    chunks, under_way, sent = {}, [], []",
-            "gradient /= comm.size": "gradient = gradient / np.float32(comm.size)",
-            "chunks[k] = np": "sent.append(gradient)\n        chunks[k] = np",
-        },
         "… holds the sum": {"        gradient /= comm.size\n": ""},
         "… twice": {"    return chunks": "    return {k: chunk / comm.size for k, chunk in chunks.items()}"},
         "… is a view of the whole gradient": {
@@ -227,19 +204,12 @@ def reduce_scatter_overlapped(comm, backward, counts):
             "chunks, under_way = {}, []": "chunks, under_way, gradients = {}, [], []",
             "chunks[k] = np": "gradients.append(gradient)\n        chunks[k] = np",
         },
-        "… it calls `comm.Iallreduce`": {
-            "np.empty(counts[k][comm.rank], gradient.dtype)": (
-                "np.array_split(gradient, comm.size)[comm.rank]"
-            ),
-            "comm.Ireduce_scatter(gradient, chunks[k], counts[k])": "comm.Iallreduce(MPI.IN_PLACE, gradient)",
-        },
         "… expected a dict": {"    return chunks": "    return list(chunks.values())"},
         "… `backward` was never called": {"    backward(ready)\n": ""},
     },
     look=look_at_chunks,
     wrap=wraps.noting,
     forbidden=("Allreduce", "allreduce", "Iallreduce", "Reduce", "Ireduce"),
-    prelude=WITH_MPI,
     hints=(
         "As in exercise 7.4, define a function inside yours: `ready(k, gradient)`. It starts the "
         "reduce-scatter of this layer, and tests those that are under way.",
@@ -254,8 +224,6 @@ def reduce_scatter_overlapped(comm, backward, counts):
 
 
 # Exercise 7.9
-
-
 def gather_ahead(comm, chunks, counts, order, use):
     """Call use(k, params) for each layer k in `order`, with the layer's parameters gathered from all ranks.
 
@@ -278,28 +246,21 @@ def gather_ahead(comm, chunks, counts, order, use):
 
 
 def parameter_cases() -> Iterator[Case]:
-    for (p, sizes), dtype in zip(SIZES, ("float64", "float32", "float32", "float32"), strict=True):
-        for backward in (False, True)[: len(sizes)]:
-            order = sorted(range(len(sizes)), reverse=backward)
-            counts = [counts_of(n, p) for n in sizes]
-            arguments: list[tuple[Any, ...]] = []
-            for rank in range(p):
-                chunks = [np.array_split(each, p)[rank].copy() for each in parameters(sizes, dtype)]
-                arguments.append((chunks, counts, order, wraps.LayersUsed()))
-            yield Case(f"{layer_label(p, sizes, dtype)}, order {order}", tuple(arguments))
-
-
-def parameters(sizes: Sequence[int], dtype: str) -> list[np.ndarray]:
-    return [(100 * k + np.arange(n)).astype(dtype) for k, n in enumerate(sizes)]
+    for p, sizes, dtype in SIZES:
+        whole = [(100 * k + np.arange(n)).astype(dtype) for k, n in enumerate(sizes)]
+        chunks = [[np.array_split(each, p)[rank].copy() for each in whole] for rank in range(p)]
+        for order in [[*range(len(sizes))], [*reversed(range(len(sizes)))]][: len(sizes)]:
+            arguments = ((own, counts_of(p, sizes), order, wraps.LayersUsed()) for own in chunks)
+            yield Case(f"{layers_label(p, sizes, dtype)}, order {order}", tuple(arguments))
 
 
 def look_at_uses(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    chunks = [arguments[0] for arguments in case.arguments]
+    chunks, (_, _, order, _) = [arguments[0] for arguments in case.arguments], case.arguments[0]
     whole = [np.concatenate(each) for each in zip(*chunks, strict=True)]
     for rank, outcome in enumerate(outcomes):
-        order, notes = case.arguments[0][2], outcome.arguments[3]
+        notes = outcome.result[1]
         fault = fault_of_uses(notes["uses"], order, whole)
-        if not fault and any(notes["pending"]):
+        if not fault and notes["pending"]:
             fault = "the function returned while a gather was under way: start none after the last layer"
         if fault:
             return f"rank {rank}: {fault}"
@@ -336,6 +297,7 @@ GATHER_AHEAD = Exercise(
     difficulty=4,
     minutes=20,
     cases=parameter_cases,
+    digest=wraps.with_notes,
     many_are_right=True,
     mistakes={
         "… no gather is under way": """
@@ -345,17 +307,11 @@ def gather_ahead(comm, chunks, counts, order, use):
         comm.Allgatherv(chunks[k], [params, counts[k]])
         use(k, params)
 """,
-        "… start only the next one": """
-def gather_ahead(comm, chunks, counts, order, use):
-    gathers = {}
-    for k in order:
-        whole = np.empty(sum(counts[k]), chunks[k].dtype)
-        gathers[k] = whole, comm.Iallgatherv(chunks[k], [whole, counts[k]])
-    for k in order:
-        whole, request = gathers.pop(k)
-        request.Wait()
-        use(k, whole)
-""",
+        "… start only the next one": {
+            "ahead = start(order[0])": "gathers = [start(k) for k in order]",
+            "params, request = ahead": "params, request = gathers.pop(0)",
+            "        if place + 1 < len(order):\n            ahead = start(order[place + 1])\n": "",
+        },
         "… has been waited for": {
             "        request.Wait()\n": "",
             "counts[k]])": "counts[k]]).Wait()",
@@ -377,7 +333,6 @@ def gather_ahead(comm, chunks, counts, order, use):
     },
     look=look_at_uses,
     wrap=wraps.noting,
-    prelude=WITH_MPI,
     hints=(
         "Write a function `start(k)` inside yours: it makes an array for the whole layer, starts the gather "
         "and returns both the array and the request.",

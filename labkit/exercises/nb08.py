@@ -7,18 +7,26 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import numpy as np
 
-from labkit.exercises.exercise import WITH_MPI, Case, Exercise, Outcome, both_dtypes, weighted_mean
-from labkit.exercises.wraps import MicroBatches, at_most, in_all
+from labkit.exercises.cases import (
+    COLLECTIVES,
+    SMALL_OBJECTS,
+    both_dtypes,
+    calls,
+    moved,
+    normal,
+    weighted_mean,
+)
+from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.wraps import MicroBatches
 from mpiwatch.report import counted
 
 # Exercise 8.1
 
 SIZE = 4000  # float32 values: 16 kB, far more than a hash
-WITH_HASHES = f"import hashlib\n\n{WITH_MPI}"
+WITH_HASHES = "import hashlib\n\nimport numpy as np\nfrom mpi4py import MPI"
 
 
 def weights_equal(comm, weights):
@@ -29,51 +37,46 @@ def weights_equal(comm, weights):
 
 def weights_cases() -> Iterator[Case]:
     start = np.linspace(-1, 1, SIZE, dtype=np.float32)
-    for p, changed, how in (
-        (1, None, "equal"),
-        (2, None, "equal"),
-        (2, 0, "all values"),
-        (2, 1, "one bit"),
-        (3, 0, "one bit"),
-        (4, 3, "one bit"),
-        (4, 2, "two values exchanged"),
-        (3, None, "equal, one of them NaN"),
-        (4, None, "equal"),
+    one_bit, exchanged, with_nan = start.copy(), start.copy(), start.copy()
+    one_bit.view(np.uint32)[SIZE // 2] ^= 1
+    exchanged[[1, 7]] = start[[7, 1]]
+    with_nan[5] = np.nan
+    for what, *weights in (
+        ("equal weights", start),
+        ("equal weights", start, start),
+        ("all values different on rank 0", start + 1, start),
+        ("one bit different on rank 1", start, one_bit),
+        ("one bit different on rank 0", one_bit, start, start),
+        ("one bit different on rank 3", start, start, start, one_bit),
+        ("two values exchanged on rank 2", start, start, exchanged, start),
+        ("equal weights with a NaN", with_nan, with_nan, with_nan),
+        ("equal weights", start, start, start, start),
     ):
-        weights = [start.copy() for _ in range(p)]
-        if how == "all values":
-            weights[changed or 0][...] += 1
-        elif how == "one bit":
-            weights[changed or 0].view(np.uint32)[SIZE // 2] ^= 1
-        elif how == "two values exchanged":
-            weights[changed or 0][[1, 7]] = start[[7, 1]]
-        elif "NaN" in how:
-            for each in weights:
-                each[5] = np.nan
-        where = "equal weights" if changed is None else f"{how} different on rank {changed}"
-        label = f"{counted(p, 'rank')}, {where if 'NaN' not in how else 'equal weights with a NaN'}"
-        yield Case(label, tuple((each,) for each in weights))
+        yield Case(f"{counted(len(weights), 'rank')}, {what}", tuple((each,) for each in weights))
 
 
 def equal_bytes(case: Case) -> Sequence[bool]:
-    first = case.arguments[0][0].tobytes()
-    return [all(weights.tobytes() == first for (weights,) in case.arguments)] * case.ranks
+    return [len({weights.tobytes() for (weights,) in case.arguments}) == 1] * case.ranks
+
+
+def look_at_bytes(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    largest = max(map(moved, outcomes))
+    if largest > SIZE + SMALL_OBJECTS:  # a quarter of the weights
+        return f"{largest:,} bytes sent or received: send a hash, a few bytes, not the weights"
+    return None
 
 
 WEIGHTS_EQUAL = Exercise(
     reference=weights_equal,
     title="Do all ranks have the same weights?",
-    difficulty=2,
-    minutes=10,
     cases=weights_cases,
+    look=look_at_bytes,
     expected=equal_bytes,
     mistakes={
-        "only rank 0 knows the answer: every rank needs it": """
-def weights_equal(comm, weights):
-    hashes = comm.gather(hashlib.sha256(weights.tobytes()).digest())
-    if comm.rank == 0:
-        return len(set(hashes)) == 1
-""",
+        "only rank 0 knows the answer: every rank needs it": {
+            "comm.allgather(": "comm.gather(",
+            "return len(set(hashes))": "return None if hashes is None else len(set(hashes))",
+        },
         "a difference of one bit is overlooked: compare bytes, not rounded values": {
             "weights.tobytes()": "weights.round(4).tobytes()"
         },
@@ -83,25 +86,15 @@ def weights_equal(comm, weights):
             )
         },
         "the answer is always True": {"return len(set(hashes)) == 1": "return True"},
-        "the ranks answer differently: each compares its own weights with rank 0's only": """
-def weights_equal(comm, weights):
-    mine = hashlib.sha256(weights.tobytes()).digest()
-    return mine == comm.bcast(mine)
-""",
+        "the ranks answer differently: each compares its own weights with rank 0's only": {
+            "len(set(hashes)) == 1": "hashes[comm.rank] == hashes[0]"
+        },
         "the answer is always False for more than one rank. Python's hash() differs from process to "
         "process; use hashlib": {"hashlib.sha256(weights.tobytes()).digest()": "hash(weights.tobytes())"},
         "… send a hash, a few bytes, not the weights": {
             "hashlib.sha256(weights.tobytes()).digest()": "weights.tobytes()"
         },
-        "… not the weights": """
-def weights_equal(comm, weights):
-    parts = [len(set(comm.allgather(part.tobytes()))) for part in np.array_split(weights, 100)]
-    return set(parts) == {1}
-""",
     },
-    wrap=partial(
-        in_all, 0.25, 0, "{nbytes} bytes sent or received: send a hash, a few bytes, not the weights"
-    ),
     hints=(
         "hashlib.sha256(weights.tobytes()).digest() returns 32 bytes, computed from all bits.",
         "comm.allgather (lower case) gives every rank the list of all ranks' hashes.",
@@ -112,8 +105,6 @@ def weights_equal(comm, weights):
 
 
 # Exercise 8.2
-
-
 def momentum_step(params, velocity, grads, lr, momentum, weight_decay):
     """Change `velocity` and `params` in place; leave `grads` as it is. Shapes: all three (n,)."""
     velocity *= momentum
@@ -123,25 +114,14 @@ def momentum_step(params, velocity, grads, lr, momentum, weight_decay):
 
 def momentum_cases() -> Iterator[Case]:
     for n, momentum, decay in (2, 0.0, 0.0), (3, 0.9, 0.0), (3, 0.0, 0.1), (5, 0.9, 0.1), (70, 0.5, 0.01):
-        params, velocity, grads = np.random.default_rng(n).normal(size=(3, n))
         label = f"{n} parameters, momentum {momentum}, weight decay {decay}"
-        yield from both_dtypes(label, params, velocity, grads, 0.5, momentum, decay)
-
-
-def stepped(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """Return params and velocity after the step, computed in float64, in the dtype of the parameters."""
-    params, velocity, grads, lr, momentum, decay = case.arguments[0]
-    after = momentum * velocity.astype(np.float64) + grads + decay * params.astype(np.float64)
-    return (params - lr * after).astype(params.dtype), after.astype(params.dtype)
+        yield from both_dtypes(label, (*normal(n, n, n, n), 0.5, momentum, decay))
 
 
 MOMENTUM_STEP = Exercise(
     reference=momentum_step,
     title="SGD with momentum and weight decay",
-    difficulty=2,
-    minutes=10,
     cases=momentum_cases,
-    expected=lambda case: [stepped(case)],
     mistakes={
         "params is unchanged: write to the array, params -= …, and do not make a new one": {
             "params -= lr": "params = params - lr"
@@ -150,9 +130,7 @@ MOMENTUM_STEP = Exercise(
             "    velocity *=": "    old = velocity.copy()\n    velocity *=",
             "lr * velocity": "lr * old",
         },
-        "the step uses the gradient, not the velocity": {
-            "lr * velocity": "lr * (grads + weight_decay * params)"
-        },
+        "the step uses the gradient, not the velocity": {"* velocity": "* (grads + weight_decay * params)"},
         "the velocity is not multiplied by the momentum": {"    velocity *= momentum\n": ""},
         "the new gradient is multiplied by 1 - momentum: SGD adds all of it": {
             "grads + weight_decay * params": "(1 - momentum) * (grads + weight_decay * params)"
@@ -165,11 +143,9 @@ MOMENTUM_STEP = Exercise(
             "+ weight_decay": "- weight_decay"
         },
         "the step goes uphill: subtract lr · velocity": {"params -=": "params +="},
-        "params is right, velocity is unchanged: write to the array, velocity[...] = … or velocity *= …": """
-def momentum_step(params, velocity, grads, lr, momentum, weight_decay):
-    velocity = momentum * velocity + grads + weight_decay * params
-    params -= lr * velocity
-""",
+        "params is right, velocity is unchanged: write to the array, velocity[...] = … or velocity *= …": {
+            "velocity *= momentum": "velocity = momentum * velocity"
+        },
         "params is right, velocity lacks the weight decay: it is added to the gradient, before the "
         "momentum": {
             "+= grads + weight_decay * params": "+= grads",
@@ -183,11 +159,6 @@ def momentum_step(params, velocity, grads, lr, momentum, weight_decay):
             "velocity +=": "velocity[...] =",
             "lr * velocity": "lr * step",
         },
-        "… changes its argument `grads`": {
-            "velocity += grads + weight_decay * params": (
-                "grads += weight_decay * params\n    velocity += grads"
-            )
-        },
     },
     result_in=(0, 1),
     hints=(
@@ -199,8 +170,6 @@ def momentum_step(params, velocity, grads, lr, momentum, weight_decay):
 
 
 # Exercise 8.3
-
-
 def average_buffers(comm, buffers, samples):
     """Leave the mean of the ranks' buffers, weighted by their samples, in place. Shape: buffers (n,)."""
     rows = np.empty((comm.size, buffers.size), buffers.dtype)
@@ -210,16 +179,13 @@ def average_buffers(comm, buffers, samples):
 
 def buffers_cases() -> Iterator[Case]:
     for samples, dtype in (
-        ((5,), np.float32),
-        ((2, 2), np.float64),
-        ((1, 3), np.float64),
-        ((3, 1, 2), np.float32),
-        ((4, 0, 1, 3), np.float64),
-        ((25, 25, 25, 24), np.float32),
+        *(((5,), "float32"), ((2, 2), "float64"), ((1, 3), "float64"), ((3, 1, 2), "float32")),
+        *(((4, 0, 1, 3), "float64"), ((25, 25, 25, 24), "float32")),
     ):
-        rows = np.random.default_rng(len(samples)).normal(3, 2, size=(len(samples), 50)).astype(dtype)
-        label = f"{' + '.join(map(str, samples))} samples, {np.dtype(dtype)}"
-        yield Case(label, tuple(zip(rows, samples, strict=True)))
+        rows = (3 + 2 * normal(len(samples), (len(samples), 50))[0]).astype(dtype)
+        yield Case(
+            f"{' + '.join(map(str, samples))} samples, {dtype}", tuple(zip(rows, samples, strict=True))
+        )
 
 
 def look_at_bits(case: Case, outcomes: Sequence[Outcome]) -> str | None:
@@ -236,14 +202,10 @@ def look_at_bits(case: Case, outcomes: Sequence[Outcome]) -> str | None:
 AVERAGE_BUFFERS = Exercise(
     reference=average_buffers,
     title="Average the buffers",
-    difficulty=2,
-    minutes=10,
     cases=buffers_cases,
     expected=weighted_mean,
     mistakes={
-        "the buffers are unchanged: leave the mean in place, with buffers[...] = …": {
-            "buffers[...] =": "buffers ="
-        },
+        "the buffers are unchanged: leave the mean in place, with buffers[...] = …": {"[...]": ""},
         "this is the plain mean: each rank has its weight": {
             "buffers * samples": "buffers",
             "sum(comm.allgather(samples))": "comm.size",
@@ -258,28 +220,15 @@ AVERAGE_BUFFERS = Exercise(
         "the weighted sum is divided by the number of ranks, not by the samples of all ranks": {
             "sum(comm.allgather(samples))": "comm.size"
         },
-        "these are rank 0's buffers: the mean uses the samples of all ranks": """
-def average_buffers(comm, buffers, samples):
-    comm.Bcast(buffers, root=0)
-""",
-        "only rank 0 has the mean: every rank needs it": """
-def average_buffers(comm, buffers, samples):
-    total, counts = np.empty_like(buffers), comm.gather(samples)
-    comm.Reduce(buffers * samples, total)
-    if comm.rank == 0:
-        buffers[...] = total / sum(counts)
-""",
-        "… different bits": """
-def average_buffers(comm, buffers, samples):
-    total = sum(comm.allgather(samples))
-    term = buffers * samples / total
-    result = term.copy()
-    for step in range(1, comm.size):
-        other = np.empty_like(term)
-        comm.Sendrecv(term, (comm.rank + step) % comm.size, 0, other, (comm.rank - step) % comm.size, 0)
-        result += other
-    buffers[...] = result
-""",
+        "these are rank 0's buffers: the mean uses the samples of all ranks": {
+            "    buffers[...] =": "    comm.Bcast(buffers)\n    buffers = "
+        },
+        "only rank 0 has the mean: every rank needs it": {
+            "sum(comm.allgather(samples))": "sum(comm.allgather(samples)) if comm.rank == 0 else buffers"
+        },
+        "… different bits": {
+            "rows.sum(axis=0)": "sum(rows[(comm.rank + step) % comm.size] for step in range(comm.size))"
+        },
     },
     look=look_at_bits,
     result_in=0,
@@ -293,8 +242,6 @@ def average_buffers(comm, buffers, samples):
 
 
 # Exercise 8.4
-
-
 def accumulate(comm, micro_batches, total):
     """Leave the mean gradient over the samples of all ranks in `total` (n,).
 
@@ -311,30 +258,32 @@ def accumulate(comm, micro_batches, total):
 
 def micro_batch_cases() -> Iterator[Case]:
     for of_ranks, dtype in (
-        (((4,),), np.float64),
-        (((4, 4), (4, 4)), np.float32),
-        (((4, 4, 2),), np.float64),
-        (((4, 1), (4, 4)), np.float64),
-        (((4, 2), (3,), (4, 4, 1)), np.float32),
-        (((4, 4), (4, 4), (4, 3), ()), np.float64),
+        *((((4,),), "float64"), (((4, 4), (4, 4)), "float32"), (((4, 4, 2),), "float64")),
+        *((((4, 1), (4, 4)), "float64"), (((4, 2), (3,), (4, 4, 1)), "float32")),
+        (((4, 4), (4, 4), (4, 3), ()), "float64"),
     ):
-        rng, arguments = np.random.default_rng(len(of_ranks)), []
-        for counts in of_ranks:
-            pairs = [(rng.normal(1, 2, size=60).astype(dtype), count) for count in counts]
-            arguments.append((MicroBatches(pairs), np.full(60, 7, dtype)))  # the 7s are to be overwritten
+        arguments = []
+        for rank, counts in enumerate(of_ranks):
+            gradients = (1 + 2 * each.astype(dtype) for each in normal(rank, *[60] * len(counts)))
+            pairs = MicroBatches(zip(gradients, counts, strict=True))
+            arguments.append((pairs, np.full(60, 7, dtype)))  # the 7s are to be overwritten
         each = "; ".join("+".join(map(str, counts)) or "0" for counts in of_ranks)
         label = f"micro-batches of {each} samples on {counted(len(of_ranks), 'rank')}"
         yield Case(label, tuple(arguments))
 
 
 def look_at_calls(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    """Return a finding if the gradient was not averaged by `Allreduce`, which the notebook counts."""
+    """Return a finding if the gradient was not averaged by one `Allreduce`, which the notebook counts."""
     for rank, outcome in enumerate(outcomes if case.ranks > 1 else []):
-        if "Allreduce" not in outcome.calls:
-            called = ", ".join(sorted(set(outcome.calls))) or "none"
+        names = sorted({call.name for call in outcome.calls})
+        if "Allreduce" not in names:
             return (
-                f"rank {rank}: expected one `Allreduce` of the gradient; the collectives called are {called}"
+                f"rank {rank}: expected one `Allreduce` of the gradient; the collectives called are "
+                f"{', '.join(names) or 'none'}"
             )
+        # 100 bytes: less than a gradient, more than a number of samples
+        if sum(call.name in COLLECTIVES and call.least >= 100 for call in outcome.calls) > 1:
+            return "average the gradient once, after the loop; this is call 2"
     return None
 
 
@@ -386,20 +335,16 @@ ACCUMULATE = Exercise(
     },
     look=look_at_calls,
     # 100 bytes: less than a gradient, more than a number of samples
-    wrap=partial(at_most, 1, 100, "average the gradient once, after the loop; this is call {calls}"),
     result_in=1,
     hints=(
         "A mean of means is right only if each mean is weighted by its number of samples.",
         "In the loop: total += count * gradient, samples += count. After it, call Allreduce once.",
         "A rank without micro-batches calls Allreduce, too, with zeros. Divide by comm.allreduce(samples).",
     ),
-    prelude=WITH_MPI,
 )
 
 
 # Exercise 8.5
-
-
 def warm_up_cosine(step, peak, warm_up, steps):
     """Return the learning rate of update number `step`, counted from 0, of a run of `steps` updates."""
     if step < warm_up:
@@ -408,21 +353,15 @@ def warm_up_cosine(step, peak, warm_up, steps):
     return peak * (1 + math.cos(math.pi * progress)) / 2
 
 
-def rate_cases() -> Iterator[Case]:
-    for step, warm_up, steps in (
-        *((0, 0, 10), (0, 1, 10), (9, 0, 10), (5, 0, 10)),
-        *((0, 4, 12), (1, 4, 12), (3, 4, 12), (4, 4, 12), (8, 4, 12), (11, 4, 12), (99, 20, 100)),
-    ):
-        label = f"step {step} of {steps}, warm-up of {warm_up} steps, peak 0.4"
-        yield Case(label, ((step, 0.4, warm_up, steps),))
-
-
 WARM_UP_COSINE = Exercise(
     reference=warm_up_cosine,
     title="Warm-up and cosine",
-    difficulty=2,
-    minutes=10,
-    cases=rate_cases,
+    cases=calls(
+        warm_up_cosine,
+        *((step, 0.4, 0, 10) for step in (0, 5, 9)),
+        *((step, 0.4, 4, 12) for step in (0, 1, 3, 4, 8, 11)),
+        *((0, 0.4, 1, 10), (99, 0.4, 20, 100)),
+    ),
     mistakes={
         "the first step of the warm-up has the rate 0 and changes nothing: it is peak / warm_up": {
             "(step + 1)": "step"
@@ -443,17 +382,8 @@ WARM_UP_COSINE = Exercise(
         "the rate ends below 0: the cosine goes from 1 to -1; add 1 and halve": {
             "(1 + math.cos(math.pi * progress)) / 2": "math.cos(math.pi * progress)"
         },
-        "this is a straight line down, not a cosine": {
-            "(1 + math.cos(math.pi * progress)) / 2": "(1 - progress)"
-        },
-        "the rate rises again: half a period of the cosine takes π, not 2 π": {
-            "math.pi * progress": "2 * math.pi * progress"
-        },
-        "… ZeroDivisionError": {
-            "    if step < warm_up:\n        return peak * (step + 1) / warm_up\n": (
-                "    up = peak * (step + 1) / warm_up\n    if step < warm_up:\n        return up\n"
-            )
-        },
+        "this is a straight line down, not a cosine": {"+ math.cos(math.pi * progress)) / 2": "- progress)"},
+        "the rate rises again: half a period of the cosine takes π, not 2 π": {"math.pi": "2 * math.pi"},
     },
     hints=(
         "Two cases: step < warm_up, and all later steps. With warm_up = 0, only the second occurs.",

@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import MPI, WITH_MPI, Case, Exercise, Outcome
+from labkit.exercises.cases import calls, named
+from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises.job_script import option_faults, run_faults
 from labkit.schedules import CostModel, cost, ring_allreduce
 
-
-def node_cases() -> Sequence[Case]:
-    nodes = "a", "aa", "ab", "aba", "cabcab", "yxxyzx", "bbacaab", ""
-    return [Case(f"nodes {list(each)}", ((list(each),),)) for each in nodes]
+NODES = named(
+    {
+        f"nodes {list(each)}": (list(each),)
+        for each in ("a", "aa", "ab", "aba", "cabcab", "yxxyzx", "bbacaab", "")
+    }
+)
 
 
 # Exercise 9.1
-
-
 def places(nodes):
     """Return (number of the node, local rank) for each rank, from the ranks' node names.
 
@@ -39,8 +40,7 @@ PLACES = Exercise(
     reference=places,
     title="The local rank",
     difficulty=1,
-    minutes=10,
-    cases=node_cases,
+    cases=NODES,
     mistakes={
         "the nodes are numbered by the alphabet; number them as their names first appear": {
             "numbers.setdefault(node, len(numbers))": "sorted(set(nodes)).index(node)"
@@ -51,17 +51,12 @@ PLACES = Exercise(
         "the second number is the rank itself; count anew on each node": {
             "(number, counts.get(node, 0))": "(number, len(found))"
         },
-        "a name that appears again is the same node; it keeps its number": """
-def places(nodes):
-    found, number, local = [], 0, 0
-    for rank, node in enumerate(nodes):
-        if rank and node == nodes[rank - 1]:
-            local += 1
-        elif rank:
-            number, local = number + 1, 0
-        found.append((number, local))
-    return found
-""",
+        "a name that appears again is the same node; it keeps its number": {
+            "    for node in nodes:": (
+                "    runs = np.cumsum([a != b for a, b in zip(nodes, [None, *nodes])])\n"
+                "    for node in runs.tolist():"
+            )
+        },
         "a pair holds the node's number, not its name": {"(number, counts": "(node, counts"},
         "the pairs are the wrong way round: the node's number first, then the local rank": {
             "(number, counts.get(node, 0))": "(counts.get(node, 0), number)"
@@ -78,8 +73,6 @@ def places(nodes):
 
 
 # Exercise 9.2
-
-
 def job_script():
     """Return the text of a job script that trains LeNet-5 on four nodes, and saves before the limit."""
     return """#!/bin/bash
@@ -148,8 +141,6 @@ JOB_SCRIPT = Exercise(
 
 
 # Exercise 9.3
-
-
 def wait_for_graph(ranks):
     """Return, for each rank of a hang report, the sorted list of the ranks that it waits for, as a dict.
 
@@ -175,35 +166,19 @@ def wait_for_graph(ranks):
     return graph
 
 
-Rank = dict[str, Any]
-
-
-def row(rank: int, activity: str, done: int, message: dict[str, Any] | None = None) -> Rank:
+def row(rank: int, activity: str, done: int, peer: int | None = None) -> dict[str, Any]:
     """Return the report's row of a rank that has made this many calls."""
     calls = [{"number": k + 1, "operation": "allreduce"} for k in range(done)]
+    message = {"operation": "Recv", "peer": peer, "tag": None} if activity == "WAITING_FOR_MESSAGE" else None
     return {"rank": rank, "activity": activity, "message": message, "calls": calls}
 
 
-def in_collective(rank: int, number: int) -> Rank:
+def in_collective(rank: int, number: int) -> dict[str, Any]:
     return row(rank, "WAITING_IN_COLLECTIVE", number)
 
 
-def receiving(rank: int, peer: int | None, done: int = 0) -> Rank:
-    return row(rank, "WAITING_FOR_MESSAGE", done, {"operation": "Recv", "peer": peer, "tag": None})
-
-
-def reports() -> Sequence[Case]:
-    found = {
-        "two ranks that receive from each other": [receiving(0, 1), receiving(1, 0)],
-        "a missing rank": [in_collective(0, 2), row(1, "RETURNED", 1), in_collective(2, 2)],
-        "a missing rank that has finished the same number of calls as the others before": [
-            *(in_collective(0, 1), receiving(1, 2, done=1), in_collective(2, 1), in_collective(3, 1)),
-        ],
-        "two collectives": [in_collective(0, 3), in_collective(1, 2), in_collective(2, 3)],
-        "a receive from any source": [receiving(0, None), row(1, "EXITED", 4), in_collective(2, 5)],
-        "a chain to a rank that computes": [receiving(0, 2), row(1, "RUNNING", 0), receiving(2, 1)],
-    }
-    return [Case(label, ((ranks,),)) for label, ranks in found.items()]
+def receiving(rank: int, peer: int | None, done: int = 0) -> dict[str, Any]:
+    return row(rank, "WAITING_FOR_MESSAGE", done, peer)
 
 
 WAIT_FOR_GRAPH = Exercise(
@@ -211,7 +186,18 @@ WAIT_FOR_GRAPH = Exercise(
     title="Which rank waits for which?",
     difficulty=3,
     minutes=15,
-    cases=reports,
+    cases=named(
+        {
+            "two ranks that receive from each other": ([receiving(0, 1), receiving(1, 0)],),
+            "a missing rank": ([in_collective(0, 2), row(1, "RETURNED", 1), in_collective(2, 2)],),
+            "a missing rank that has finished the same number of calls as the others before": (
+                [in_collective(0, 1), receiving(1, 2, done=1), in_collective(2, 1), in_collective(3, 1)],
+            ),
+            "two collectives": ([in_collective(0, 3), in_collective(1, 2), in_collective(2, 3)],),
+            "a receive from any source": ([receiving(0, None), row(1, "EXITED", 4), in_collective(2, 5)],),
+            "a chain to a rank that computes": ([receiving(0, 2), row(1, "RUNNING", 0), receiving(2, 1)],),
+        }
+    ),
     mistakes={
         "the arrows point the wrong way: list the ranks that this rank waits for": {
             "return graph": "return {a: [b for b in graph if a in graph[b]] for a in graph}"
@@ -228,9 +214,7 @@ WAIT_FOR_GRAPH = Exercise(
             )
         },
         "a rank with fewer calls is waited for, and so is one that is further": {"== number": ">= number"},
-        "a receive from any source (peer None) waits for all other ranks": {
-            "others if peer is None": "[] if peer is None"
-        },
+        "a receive from any source (peer None) waits for all other ranks": {"others if": "[] if"},
         "a rank in a collective waits, too: for the ranks that are not in it": {
             'mine["activity"] == "WAITING_IN_COLLECTIVE"': "False"
         },
@@ -245,8 +229,6 @@ WAIT_FOR_GRAPH = Exercise(
 
 
 # Exercise 9.4
-
-
 def spread(comm, wire, limit):
     """Let heat spread along a ring of wire until no value changes by `limit`; return (steps, wire).
 
@@ -305,19 +287,14 @@ SPREAD = Exercise(
     reference=spread,
     title="Repair the program",
     difficulty=3,
-    minutes=10,
     cases=wires,
     expected=lambda case: [spread_on_one_rank(*case.arguments[0])] * case.ranks,
     mistakes={
-        "it stops when the rank with the smallest change is done; wait for the largest": {
-            "op=MPI.MAX": "op=MPI.MIN"
-        },
+        "it stops when the rank with the smallest change is done; wait for the largest": {"MAX": "MIN"},
         "it stops when the ranks' mean of the largest changes is small; take their maximum": {
             ", op=MPI.MAX)": ") / comm.size"
         },
-        "it stops when the ranks' sum of the largest changes is small; take their maximum": {
-            "op=MPI.MAX": "op=MPI.SUM"
-        },
+        "it stops when the ranks' sum of the largest changes is small; take their maximum": {"MAX": "SUM"},
         "it stops when rank 0 is done; other ranks may still change": {
             "comm.allreduce(np.abs(change).max(), op=MPI.MAX)": "comm.bcast(np.abs(change).max())"
         },
@@ -325,21 +302,18 @@ SPREAD = Exercise(
             "        part = part + change\n": "",
             "            break\n": "            break\n        part = part + change\n",
         },
-        "… send its ends in every step": """
-def spread(comm, wire, limit):
-    steps, change = 0, np.full(1, np.inf)
-    while np.abs(change).max() >= limit:
-        change = (np.roll(wire, 1) - 2 * wire + np.roll(wire, -1)) / 4
-        wire, steps = wire + change, steps + 1
-    return steps, wire
-""",
+        "… send its ends in every step": {
+            "np.array_split(wire, comm.size)[comm.rank]": "wire",
+            "comm.Sendrecv(part[-1:], dest=right, recvbuf=from_left, source=left)": "from_left[:] = part[-1]",
+            "comm.Sendrecv(part[:1], dest=left, recvbuf=from_right, source=right)": "from_right[:] = part[0]",
+            "comm.allgather(part)": "[part]",
+        },
         "… changes its argument": {"part = part + change": "part += change"},
         "… no matching send from rank 1": {
             "comm.allreduce(np.abs(change).max(), op=MPI.MAX)": "np.abs(change).max()"
         },
     },
     look=look_at_the_neighbours,
-    prelude=WITH_MPI,
     hints=(
         "A rank leaves the loop when *its own* part changes by less than the limit. Ranks whose part is "
         "cold leave in the first step; the others then wait for values that no rank sends.",
@@ -350,8 +324,6 @@ def spread(comm, wire, limit):
 
 
 # Exercise 9.5
-
-
 def predicted_step(ranks, compute_s, nbytes, model, scaling):
     """Return the time (s) of a step on `ranks` ranks: computation, then a ring all-reduce of the gradient.
 
@@ -366,22 +338,6 @@ def predicted_step(ranks, compute_s, nbytes, model, scaling):
     return compute_s + averaging
 
 
-def step_cases() -> Iterator[Case]:
-    for ranks, compute_s, nbytes, alpha, beta, gamma in (
-        (1, 2.0, 64, 0.5, 0.25, 0.125),
-        (2, 1.0, 64, 0.5, 0.0, 0.0),
-        (4, 1.0, 64, 0.0, 0.25, 0.0),
-        (4, 1.0, 64, 0.0, 0.0, 0.125),
-        (4, 1.0, 64, 0.5, 0.25, 0.125),
-        (256, 3.0, 1 << 20, 2e-5, 1e-9, 3e-10),
-    ):
-        for scaling in ("strong", "weak"):
-            label = (
-                f"{ranks} ranks, {nbytes} bytes, alpha {alpha:g}, beta {beta:g}, gamma {gamma:g}, {scaling}"
-            )
-            yield Case(label, ((ranks, compute_s, nbytes, CostModel(alpha, beta, gamma), scaling),))
-
-
 def modelled_step(case: Case) -> Sequence[float]:
     ((ranks, compute_s, nbytes, model, scaling),) = case.arguments
     seconds = cost(ring_allreduce(ranks), nbytes, model)
@@ -393,7 +349,21 @@ PREDICTED_STEP = Exercise(
     title="Predict the time of a step",
     difficulty=3,
     minutes=15,
-    cases=step_cases,
+    cases=calls(
+        predicted_step,
+        *(
+            (ranks, compute_s, nbytes, CostModel(alpha, beta, gamma), scaling)
+            for ranks, compute_s, nbytes, alpha, beta, gamma in (
+                (1, 2.0, 64, 0.5, 0.25, 0.125),
+                (2, 1.0, 64, 0.5, 0.0, 0.0),
+                (4, 1.0, 64, 0.0, 0.25, 0.0),
+                (4, 1.0, 64, 0.0, 0.0, 0.125),
+                (4, 1.0, 64, 0.5, 0.25, 0.125),
+                (256, 3.0, 1 << 20, 2e-5, 1e-9, 3e-10),
+            )
+            for scaling in ("strong", "weak")
+        ),
+    ),
     expected=modelled_step,
     tolerance=1e-6,
     mistakes={
@@ -414,7 +384,6 @@ PREDICTED_STEP = Exercise(
         "there are p - 1 rounds in each half of a ring, not p": {"(ranks - 1)": "ranks"},
         "only the reduce-scatter adds: gamma counts p - 1 chunks": {"+ (ranks - 1)": "+ 2 * (ranks - 1)"},
         "the reduction cost gamma is missing": {" + (ranks - 1) * chunk * model.gamma": ""},
-        "… not the whole gradient": {"chunk * model.beta": "nbytes * model.beta"},
     },
     hints=(
         "Count for one rank: how many messages and bytes does it send, how many bytes does it add?",
@@ -424,8 +393,6 @@ PREDICTED_STEP = Exercise(
 
 
 # Exercise 9.6
-
-
 def ring_order(nodes):
     """Return the ranks in the order in which the ring visits them, one node after the other.
 
@@ -438,9 +405,7 @@ def ring_order(nodes):
 RING_ORDER = Exercise(
     reference=ring_order,
     title="The order of the ring",
-    difficulty=2,
-    minutes=10,
-    cases=node_cases,
+    cases=NODES,
     mistakes={
         "this is each rank's position in the ring; expected the ranks in the order of the positions": {
             "return sorted": "order = sorted",

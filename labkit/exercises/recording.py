@@ -1,15 +1,19 @@
-"""Communicators that observe which of their methods a student's function calls."""
+"""Communicators that record which of their methods a student's function calls."""
 
 from __future__ import annotations
 
 import inspect
+import pickle
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
+from labkit.exercises.exercise import Call
 from mpiwatch.wrapper import CommWrapper
 
 LEFT_OUT = "f2py", "py2f", "fromhandle", "fromint", "toint", "free", "Create_from_group", "Get_parent", "Join"
@@ -20,22 +24,22 @@ METHODS = [
 ]
 
 
-def observing(names: Iterable[str], observe: Callable[[str, list[Any]], object]) -> type[CommWrapper]:
-    """Return a class of communicators that call `observe(name, arguments)` before each of these methods.
+def recording(calls: list[Call]) -> type[CommWrapper]:
+    """Return a class of communicators that append each call of a method to the list before they make it.
 
-    So do the communicators made from them. Calls that other wrappers make inside a call are not observed.
+    So do the communicators made from them. Calls that other wrappers make inside a call are not recorded.
     """
     inside = threading.local()
 
-    class Observing(CommWrapper):
+    class Recording(CommWrapper):
         pass
 
-    def observed(name: str) -> Callable[..., Any]:
-        def call(self: Observing, *arguments: Any, **named: Any) -> Any:
-            following = getattr(super(Observing, self), name)
+    def recorded(name: str) -> Callable[..., Any]:
+        def call(self: Recording, *arguments: Any, **named: Any) -> Any:
+            following = getattr(super(Recording, self), name)
             if getattr(inside, "is_inside", False):
                 return following(*arguments, **named)
-            observe(name, [*arguments, *named.values()])
+            calls.append(_call(name, [*arguments, *named.values()]))
             inside.is_inside = True
             try:
                 return following(*arguments, **named)
@@ -44,6 +48,23 @@ def observing(names: Iterable[str], observe: Callable[[str, list[Any]], object])
 
         return wraps(getattr(MPI.Intracomm, name))(call)
 
-    for name in set(names) & set(METHODS):  # an old mpi4py has fewer
-        setattr(Observing, name, observed(name))
-    return Observing
+    for name in METHODS:
+        setattr(Recording, name, recorded(name))
+    return Recording
+
+
+def _call(name: str, arguments: list[Any]) -> Call:
+    if name.islower():
+        sizes = [_size(arguments[0] if arguments else None)]
+    else:
+        parts = [part for each in arguments for part in (each if isinstance(each, (list, tuple)) else [each])]
+        sizes = [part.nbytes for part in parts if hasattr(part, "nbytes")]
+    peer = next((int(each) for each in arguments if isinstance(each, (int, np.integer))), -1)
+    return Call(name, min(sizes, default=0), max(sizes, default=0), peer, time.perf_counter())
+
+
+def _size(message: Any) -> int:
+    """Return the bytes of an object that a call pickles, roughly."""
+    if isinstance(message, (list, tuple)):
+        return sum(map(_size, message))
+    return int(message.nbytes) if hasattr(message, "nbytes") else len(pickle.dumps(message))

@@ -1,4 +1,4 @@
-"""What an exercise adds to the job: communicators, arguments with code, results as data, forbidden methods.
+"""What an exercise adds to the job: communicators, arguments with code, results as data.
 
 The job is told of these by name, so they stand here and not beside the references: it can import this module.
 """
@@ -7,106 +7,17 @@ The job is told of these by name, so they stand here and not beside the referenc
 
 from __future__ import annotations
 
-import copy
-import pickle
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from labkit.exercises.exercise import Case
-from mpiwatch import report
 
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
-Wrap = Callable[[Any, Case], Any]
-
-# The communicator's methods that move data between all ranks, which an exercise may forbid: blocking,
-# non-blocking and persistent, of arrays and of objects.
-COLLECTIVES = tuple(
-    name
-    for name in (*report.OF_ARRAYS, *report.OF_OBJECTS, *report.NONBLOCKING_COLLECTIVES)
-    if "barrier" not in name.lower()
-)
-SENDS = "Send", "Isend", "Ssend", "Sendrecv", "send", "isend", "ssend", "sendrecv"
-RECEIVES = "Recv", "Irecv", "recv", "irecv"
-BARRIERS = "Barrier", "Ibarrier", "barrier"
-SMALL_OBJECTS = 64  # bytes: a number from each rank
 PATIENCE_S = 0.5
-
-
-def collectives_with(*words: str) -> tuple[str, ...]:
-    """Return the collectives whose name holds one of the words, in upper or lower case."""
-    return tuple(name for name in COLLECTIVES if any(word in name.lower() for word in words))
-
-
-def all_but(*allowed: str) -> tuple[str, ...]:
-    """Return the collectives without the allowed ones."""
-    return tuple(name for name in COLLECTIVES if name not in allowed)
-
-
-def all_of(wraps: Sequence[Wrap], comm: Any, case: Case) -> Any:
-    """Apply these wraps, one after the other. An exercise gives them as `partial(all_of, wraps)`."""
-    for wrap in wraps:
-        comm = wrap(comm, case)
-    return comm
-
-
-def at_most(calls: int, nbytes: int, finding: str, comm: Any, case: Case) -> Any:
-    """Let the next collective of `nbytes` bytes or more raise RuntimeError after `calls` of them.
-
-    The error holds the finding, in which {calls} and {nbytes} are the call's number and size.
-    """
-    from labkit.exercises.recording import observing
-
-    large = 0
-
-    def note(name: str, arguments: list[Any]) -> None:
-        nonlocal large
-        size = min(_sizes(name, arguments), default=0)  # sent: what comes from all ranks is larger
-        large += size >= nbytes
-        if size >= nbytes and large > calls:
-            raise RuntimeError(finding.format(calls=large, nbytes=size))
-
-    return observing(COLLECTIVES, note)(comm)
-
-
-def in_all(times: float, number: int, finding: str, comm: Any, case: Case) -> Any:
-    """Let a call raise RuntimeError by which a rank has sent or received too many bytes in this case.
-
-    It may send or receive `times` the bytes of its argument `number`, and small objects. Each call counts
-    with its largest array or object. The error holds the finding, in which {nbytes} is the sum.
-    """
-    from labkit.exercises.recording import observing
-
-    most, total = times * case.arguments[comm.rank][number].nbytes + SMALL_OBJECTS, 0
-
-    def note(name: str, arguments: list[Any]) -> None:
-        nonlocal total
-        of_ranks = comm.size if name in ("allgather", "gather") else 1
-        total += of_ranks * max(_sizes(name, arguments), default=0)
-        if total > most:
-            raise RuntimeError(finding.format(nbytes=f"{total:,}"))
-
-    return observing((*COLLECTIVES, *SENDS), note)(comm)
-
-
-def _sizes(name: str, arguments: list[Any]) -> list[int]:
-    """Return the bytes of the arrays in a call's arguments, or of the object that it pickles."""
-    if name.islower():
-        return [_size(arguments[0] if arguments else None)]
-    parts = [part for each in arguments for part in (each if isinstance(each, (list, tuple)) else [each])]
-    return [part.nbytes for part in parts if hasattr(part, "nbytes")]
-
-
-def _size(message: Any) -> int:
-    if isinstance(message, (list, tuple)):
-        return sum(map(_size, message))
-    return int(message.nbytes) if hasattr(message, "nbytes") else len(pickle.dumps(message))
 
 
 def on_links(
@@ -137,268 +48,177 @@ class MicroBatches:
         return self.gradient, samples
 
 
-_turns: list[tuple[set[int], list[float]]] = []  # of the case under way: see noting_turns
+class Notes:
+    """What a function does in the case under way: its requests, and the backward pass that it runs."""
 
-
-def noting_turns(comm: Any, case: Case) -> Any:
-    """Return a communicator that notes what this rank does between two collectives: a `wrap`.
-
-    For each such turn it notes to which ranks this one sends, and when it called the methods for messages
-    and, last, the collective that ends the turn.
-    """
-    from labkit.exercises.recording import observing
-
-    _turns[:] = [(set(), [])]
-
-    def note(name: str, arguments: list[Any]) -> None:
-        is_message, now = name in (*SENDS, *RECEIVES), time.perf_counter()
-        ranks, times = _turns[-1]
-        if is_message or times:
-            times.append(now)
-        if name in SENDS:
-            ranks.add(next(int(each) for each in arguments if isinstance(each, (int, np.integer))))
-        elif not is_message:
-            _turns.append((set(), []))
-
-    return observing((*SENDS, *RECEIVES, *COLLECTIVES, *BARRIERS), note)(comm)
-
-
-def with_turns(result: Any) -> Any:
-    """Return the result, and for each turn to which ranks this one has sent, and its seconds: a `digest`."""
-    _turns[-1][1].append(time.perf_counter())
-    return result, [(sorted(ranks), times[-1] - times[0] if times else 0.0) for ranks, times in _turns]
-
-
-class Noted:
-    """Something that notes how a function uses it. Sent to another process, it is its notes.
-
-    The function gets a copy with the same notes, to which the communicator writes.
-    """
-
-    def __init__(self) -> None:
-        self.notes: dict[str, Any] = {"at": None, "visited": set(), "waits": 0}
-        self.notes |= {"started": [], "requests": [], "arrays": []}  # in one order
+    def begin(self) -> None:
+        """Forget the case before."""
+        self.at: int | None = None  # the layer of the backward pass; -1 after it
+        self.visited: list[int] = []  # layers, the last one first
+        self.base = 0  # where the gradient begins in memory
+        self.waits = 0  # inside the backward pass
+        self.messages: list[tuple[Any, Any]] = []  # requests, each with the array that it receives into
+        self.requests: list[Any] = []  # of collectives
+        # Layers whose gradient, or the array that MPI has read, is still in memory, though their request was
+        # complete before; layers whose array is not, though MPI reads it.
+        self.kept: list[int] = []
+        self.freed: list[int] = []
+        self.gradients: dict[int, Callable[[], Any]] = {}
+        self.uses: list[dict[str, Any]] = []  # of gathered parameters
 
     def visit(self, layer: int) -> None:
-        """Note that the pass is in this layer."""
-        self.notes["at"] = layer
-        self.notes["visited"].add(layer)
+        """Note that the backward pass is in this layer; -1 if it has ended."""
+        self.at = layer
+        self.visited.append(layer)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Noted:
-        return copy.copy(self)
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the notes, without the requests and references to arrays.
-
-        "untested" has the numbers of the requests that were not tested in the layer after their own.
-        """
-        left_out = "requests", "arrays", "visited"
-        notes = {name: value for name, value in self.notes.items() if name not in left_out}
-        of_requests = enumerate(self.notes["requests"])
-        notes["untested"] = [k for k, each in of_requests if not each.next_layer() <= each.tested]
-        notes["pending"] = [bool(request) for request in self.notes["requests"]]
-        end = time.monotonic() + PATIENCE_S  # messages into arrays that are gone would break the next call
-        while not all(each.Test() for each in self.notes["requests"]) and time.monotonic() < end:
-            time.sleep(1e-4)
-        return notes
+    def in_memory(self) -> set[int]:
+        """Return the layers of which the gradient, or the array that MPI reads, is in memory."""
+        read = {each.layer for each in self.requests if each.array() is not None}
+        return read | {k for k, gradient in self.gradients.items() if gradient() is not None}
 
 
-class Backward(Noted):
-    """A backward pass that notes what is averaged meanwhile."""
+notes = Notes()
 
-    def __init__(self, grads: np.ndarray, own: np.ndarray, starts: Sequence[int]) -> None:
-        super().__init__()
-        self.grads, self.own, self.starts = grads, own, starts
 
-    def __call__(self, finished: Callable[[int], object]) -> None:
-        stop = len(self.grads)
-        for start in self.starts:
-            self.grads[start:stop] = self.own[start:stop]
-            self.visit(start)
-            stop = start
-            finished(start)
-        self.notes["at"] = -1  # the backward pass has ended
+def noting(comm: Any, case: Case) -> Any:
+    """Return a communicator that notes requests, and sends no values that are still to arrive: a `wrap`."""
+    notes.begin()
+    return _noting_class()(comm)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Backward:
-        copied = copy.copy(self)
-        copied.grads = copy.deepcopy(self.grads, memo)  # which the function gets, too
-        return copied
 
-    def as_data(self) -> dict[str, Any]:
-        """Return the notes, with places in `grads` instead of addresses."""
-        base = self.grads.ctypes.data
-        places = [
-            ((address - base) // self.grads.itemsize, size, at) for address, size, at in self.notes["started"]
-        ]
-        return {**super().as_data(), "started": places}
+def with_notes(result: Any) -> Any:
+    """Return the result and the notes as data: a `digest`.
+
+    "started" has the layer, the place in the gradient and the size of each collective; "untested" has the
+    numbers of those that were not tested in the layer after their own.
+    """
+    requests = notes.requests
+    everything = [*requests, *(request for request, _ in notes.messages)]
+    found = {name: getattr(notes, name) for name in ("at", "waits", "kept", "freed", "uses")} | {
+        "started": [(each.layer, each.place, each.size) for each in requests],
+        "untested": [number for number, each in enumerate(requests) if not each.next_layer() <= each.tested],
+        "pending": sum(map(bool, everything)),
+        "in_memory": sorted(notes.in_memory()),
+    }
+    end = time.monotonic() + PATIENCE_S  # messages into arrays that are gone would break the next call
+    while not all(each.Test() for each in everything) and time.monotonic() < end:
+        time.sleep(1e-4)
+    return result, found
 
 
 @cache
 def _noting_class() -> Any:
-    """Return the class of a communicator that notes which part of which array is averaged, and when."""
     from mpi4py import MPI
 
+    import mpiwatch
     from mpiwatch.wrapper import CommWrapper, is_in_place
 
-    class NotedRequest(MPI.Request):
-        """A request that notes when it is tested and waited for."""
+    mpiwatch.wrappers.append(__name__)  # a report names the student's line
 
-        notes: dict[str, Any]
-        layer = -1  # whose backward pass has started it
-        tested: set[int]  # in which layers
-        waits = False
+    class NotedRequest(MPI.Request):
+        """A request that notes when it is tested and waited for, and which array MPI reads or writes."""
+
+        def note(self, array: np.ndarray) -> None:
+            self.layer, self.tested, self.waits = notes.at, set[int | None](), False
+            self.place, self.size = (array.ctypes.data - notes.base) // array.itemsize, array.size
+            self.array = weakref.ref(_root(array))
+            notes.requests.append(self)
 
         def next_layer(self) -> set[int]:
             """Return the layer that was visited after this request's, or nothing."""
-            after = [at for at in self.notes["visited"] if self.layer is not None and at < self.layer]
-            return {max(after)} if after else set()
+            after = [at for at in notes.visited if self.layer is not None and 0 <= at < self.layer]
+            return set(after[:1])
 
         def Test(self, status: MPI.Status | None = None) -> bool:
-            at = self.notes["at"]
-            self.tested.add(at)
-            if self.waits or -1 in (at, self.layer):
+            self.tested.add(notes.at)
+            if self.waits or notes.at in (-1, None):
                 return super().Test(status)
             # A request completes one layer later, however fast other ranks are, so the finding is the same.
             end = time.monotonic() + PATIENCE_S
-            while at != self.layer and not super().Test(status) and time.monotonic() < end:
+            while notes.at != self.layer and not super().Test(status) and time.monotonic() < end:
                 time.sleep(1e-4)
             return not self
 
         def Wait(self, status: MPI.Status | None = None) -> Any:
-            self.notes["waits"] += self.notes["at"] != -1
+            notes.waits += notes.at != -1
             self.waits = True
             return super().Wait(status)
 
     class Noting(CommWrapper):
-        """A communicator that notes which part of which array is averaged or gathered, and when."""
+        def Iallreduce(self, sendbuf: Any, recvbuf: Any, *more: Any, **named: Any) -> MPI.Request:
+            return self._noted(super().Iallreduce(sendbuf, recvbuf, *more, **named), recvbuf)
 
-        notes: dict[str, Any]
-
-        def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
-            array = _array(recvbuf)
-            self.notes["started"].append((array.ctypes.data, array.size, self.notes["at"]))
-            return self._noted(super().Iallreduce(sendbuf, recvbuf, op), array, self.notes["at"])
-
-        def Ireduce_scatter(self, sendbuf: Any, recvbuf: Any, *arguments: Any, **named: Any) -> MPI.Request:
-            self.notes["started"].append(self.notes["at"])
-            read = _array(recvbuf if is_in_place(sendbuf) else sendbuf)
-            made = super().Ireduce_scatter(sendbuf, recvbuf, *arguments, **named)
-            return self._noted(made, read, self.notes["at"])
+        def Ireduce_scatter(self, sendbuf: Any, recvbuf: Any, *more: Any, **named: Any) -> MPI.Request:
+            made = super().Ireduce_scatter(sendbuf, recvbuf, *more, **named)
+            return self._noted(made, recvbuf if is_in_place(sendbuf) else sendbuf)
 
         def Iallgatherv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
-            return self._noted(super().Iallgatherv(sendbuf, recvbuf), _array(recvbuf))
+            return self._noted(super().Iallgatherv(sendbuf, recvbuf), recvbuf)
 
-        def _noted(self, made: MPI.Request, array: np.ndarray, layer: int = -1) -> MPI.Request:
+        def _noted(self, made: MPI.Request, buffer: Any) -> MPI.Request:
             request = NotedRequest(made)
-            request.notes, request.layer, request.tested = self.notes, layer, set()
-            self.notes["requests"].append(request)
-            self.notes["arrays"].append(weakref.ref(_root(array)))
+            request.note(_array(buffer))
             return request
+
+        def Irecv(self, buf: Any, *more: Any, **named: Any) -> MPI.Request:
+            notes.messages.append((super().Irecv(buf, *more, **named), _array(buf)))
+            return notes.messages[-1][0]
+
+        def Isend(self, buf: Any, *more: Any, **named: Any) -> MPI.Request:
+            if any(request and np.may_share_memory(_array(buf), into) for request, into in notes.messages):
+                raise RuntimeError("the chunk to send has not arrived yet: wait for its Irecv first")
+            notes.messages.append((super().Isend(buf, *more, **named), np.empty(0)))
+            return notes.messages[-1][0]
 
     return Noting
 
 
-class LayersBackward(Noted):
+class Backward:
+    """A backward pass that fills a gradient layer by layer, from its end."""
+
+    def __init__(self, grads: np.ndarray, own: np.ndarray, starts: Sequence[int]) -> None:
+        self.grads, self.own, self.starts = grads, own, starts
+
+    def __call__(self, finished: Callable[[int], object]) -> None:
+        notes.base, stop = self.grads.ctypes.data, len(self.grads)
+        for start in self.starts:
+            self.grads[start:stop] = self.own[start:stop]
+            notes.visit(start)
+            stop = start
+            finished(start)
+        notes.visit(-1)
+
+
+class LayersBackward:
     """A backward pass that hands over each layer's gradient and keeps no reference to it."""
 
     def __init__(self, gradients: Sequence[np.ndarray]) -> None:
-        super().__init__()
-        self.gradients, self.refs = gradients, dict[int, weakref.ref[np.ndarray]]()
-        # Layers whose gradient, or the array that MPI has read, is still in memory, though their request was
-        # complete before; layers whose array is not, though MPI reads it.
-        self.notes |= {"kept": [], "freed": []}
+        self.gradients = gradients
 
     def __call__(self, ready: Callable[[int, np.ndarray], object]) -> None:
         for k in reversed(range(len(self.gradients))):
-            complete = {at for at, request, _ in self._started() if not request}
-            self.visit(k)
+            complete = {each.layer for each in notes.requests if not each}
+            notes.visit(k)
             gradient = self.gradients[k].copy()
-            self.refs[k] = weakref.ref(gradient)
+            notes.gradients[k] = weakref.ref(gradient)
             ready(k, gradient)
             del gradient
-            self.notes["kept"] += sorted(complete & self._in_memory())
-            self.notes["freed"] += [
-                k for at, request, array in self._started() if at == k and request and array() is None
-            ]
-        self.notes["at"] = -1  # the backward pass has ended
-
-    def _started(self) -> list[tuple[int, Any, Callable[[], Any]]]:
-        pairs = zip(self.notes["requests"], self.notes["arrays"], strict=True)
-        return [(request.layer, request, array) for request, array in pairs]
-
-    def _in_memory(self) -> set[int]:
-        """Return the layers of which the gradient, or the array that MPI reads, is in memory."""
-        read = {at for at, _, array in self._started() if array() is not None}
-        return read | {k for k, gradient in self.refs.items() if gradient() is not None}
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the notes, with the layers whose gradients the function's result keeps in memory."""
-        return {**super().as_data(), "views": sorted(self._in_memory())}
+            notes.kept += sorted(complete & notes.in_memory())
+            notes.freed += [k for each in notes.requests if each.layer == k and each and each.array() is None]
+        notes.visit(-1)
 
 
-class LayersUsed(Noted):
+class LayersUsed:
     """What computes with the parameters of one layer after the other."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes |= {"uses": []}
-
     def __call__(self, k: int, params: np.ndarray) -> None:
-        gathers = list(zip(self.notes["arrays"], self.notes["requests"], strict=True))
-        arrays = [(array, request) for ref, request in gathers if (array := ref()) is not None]
+        gathers, uses = notes.requests, notes.uses
+        arrays = [(array, each) for each in gathers if (array := each.array()) is not None]
         complete = not any(request and np.may_share_memory(params, array) for array, request in arrays)
-        ahead, alive = len(gathers) - len(self.notes["uses"]) - 1, len({id(array) for array, _ in arrays})
+        ahead, alive = len(gathers) - len(uses) - 1, len({id(array) for array, _ in arrays})
         note = {"k": k, "params": np.array(params), "complete": complete, "ahead": ahead, "alive": alive}
-        note["waited"] = any(request.waits for _, request in gathers[len(self.notes["uses"]) + 1 :])
-        self.notes["uses"].append(note)
-
-
-def noting(comm: MPI.Intracomm, case: Case) -> MPI.Intracomm:
-    """Return a communicator that writes to the notes of this rank's `Noted`: a `wrap`."""
-    made: MPI.Intracomm = _noting_class()(comm)
-    (noted,) = (each for each in case.arguments[comm.rank] if isinstance(each, Noted))
-    vars(made)["notes"] = noted.notes
-    return made
-
-
-_requests: list[tuple[Any, Any]] = []  # of the case under way: each with the array that it receives into
-
-
-@cache
-def _requesting_class() -> Any:
-    """Return the class of a communicator that notes requests and sends no values that are still to arrive."""
-    import mpiwatch
-    from mpiwatch.wrapper import CommWrapper
-
-    mpiwatch.wrappers.append(__name__)  # a report names the student's line
-
-    class Requesting(CommWrapper):
-        def Irecv(self, buf: Any, *arguments: Any, **named: Any) -> MPI.Request:
-            _requests.append((super().Irecv(buf, *arguments, **named), _array(buf)))
-            return _requests[-1][0]
-
-        def Isend(self, buf: Any, *arguments: Any, **named: Any) -> MPI.Request:
-            if any(request and np.may_share_memory(_array(buf), into) for request, into in _requests):
-                raise RuntimeError("the chunk to send has not arrived yet: wait for its Irecv first")
-            _requests.append((super().Isend(buf, *arguments, **named), np.empty(0)))
-            return _requests[-1][0]
-
-    return Requesting
-
-
-def _array(buffer: Any) -> Any:
-    return buffer[0] if isinstance(buffer, (list, tuple)) else buffer
-
-
-def noting_requests(comm: Any, case: Case) -> Any:
-    """Return a communicator that notes requests and sends no chunk that is still being received: a `wrap`."""
-    _requests.clear()
-    return _requesting_class()(comm)
-
-
-def requests_left(result: Any) -> list[bool]:
-    """Return for each request of the function whether it is still under way: a `digest`."""
-    return [bool(request) for request, _ in _requests]
+        note["waited"] = any(request.waits for request in gathers[len(uses) + 1 :])
+        uses.append(note)
 
 
 def gradient(params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -435,6 +255,10 @@ def with_memory(result: Any) -> Any:
     roots = {id(_root(part)) for part in result.values()}
     memory = "view" if len(roots) == 1 else "copy"
     return {name: [np.array(part), memory] for name, part in result.items()}
+
+
+def _array(buffer: Any) -> Any:
+    return buffer[0] if isinstance(buffer, (list, tuple)) else buffer
 
 
 def _root(array: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit.exercises.exercise import Case, Exercise, Outcome
+from labkit.exercises.exercise import Call, Case, Exercise, Outcome
 from labkit.exercises.failures import CheckFailed
 from labkit.exercises.judge import Judge, Results
 from labkit.exercises.launching import Run
@@ -90,7 +90,9 @@ def finding(
         for rank, result in enumerate(produce(case)):
             (x,) = case.arguments[rank]
             after = 2 * x + 1 if rank == doubled else x
-            outcomes.append(Outcome(result, (after,), (8,) * case.ranks, (1,) * case.ranks, calls))
+            outcomes.append(
+                Outcome(result, (after,), (8,) * case.ranks, (1,) * case.ranks, tuple(map(Call, calls)))
+            )
         by_case.append(outcomes)
     each = exercise(mistakes=dict.fromkeys(mistakes, ""), **changes)
     return JudgeWithoutJob(each, CASES, mistakes).finding(by_case) or ""
