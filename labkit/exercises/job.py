@@ -213,7 +213,7 @@ class _Ranks(_OneProcess):
         self.comms: dict[int, Any] = {}  # by the number of ranks
         self.used: list[Any] = []  # communicators of the present text
         self.calls: list[Call] = []  # of the present case
-        self.recording = recording(self.calls)
+        self.recording = recording(self.calls.append)
         setattr(MPI, "COMM_WORLD", self.recording(self.counted))  # noqa: B010
         for size in sorted({case.ranks for case in cases}):
             self.comms[size] = self.counted.Split(0 if self.rank < size else 1, self.rank)

@@ -493,7 +493,7 @@ TWO_LEVEL_SUM = Exercise(
         "each rank has its own chunk of the sum only: gather the chunks within the host": {
             "    ring_allgather(inside, own, array)\n": ""
         },
-        "… CollectiveError": {"Split(inside.rank": "Split(host"},
+        "… Collective mismatch": {"Split(inside.rank": "Split(host"},
         "… enough: add up within the host first": {
             "own = ring_reduce_scatter(inside, array)": "inside.Allreduce(MPI.IN_PLACE, array)",
             "(MPI.IN_PLACE, own)": "(MPI.IN_PLACE, array)",

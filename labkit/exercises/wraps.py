@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import Case
+from labkit.exercises.cases import COLLECTIVES
+from labkit.exercises.exercise import Call, Case
 
 PATIENCE_S = 0.5
 
@@ -29,6 +30,21 @@ def on_links(
     usual = Link(*link)
     links = [usual.slower(slower) if r == slow_rank[case.ranks] else usual for r in range(case.ranks)]
     return EmulatedComm(comm, links)
+
+
+def once(nbytes: int, finding: str, comm: Any, case: Case) -> Any:
+    """Let a second collective that sends at least `nbytes` bytes raise RuntimeError, with the finding."""
+    from labkit.exercises.recording import recording
+
+    large: list[Call] = []
+
+    def note(call: Call) -> None:
+        if call.name in COLLECTIVES and call.least >= nbytes:  # what comes from all ranks is larger
+            large.append(call)
+            if len(large) > 1:
+                raise RuntimeError(finding)
+
+    return recording(note)(comm)
 
 
 class MicroBatches:
@@ -110,10 +126,7 @@ def with_notes(result: Any) -> Any:
 def _noting_class() -> Any:
     from mpi4py import MPI
 
-    import mpiwatch
     from mpiwatch.wrapper import CommWrapper, is_in_place
-
-    mpiwatch.wrappers.append(__name__)  # a report names the student's line
 
     class NotedRequest(MPI.Request):
         """A request that notes when it is tested and waited for, and which array MPI reads or writes."""

@@ -100,9 +100,14 @@ class Answer(NamedTuple):
 
 
 def answers(name: str) -> list[Answer]:
-    """Return the reference of an exercise, its mistakes, and other right answers."""
+    """Return the reference of an exercise, its mistakes, a forbidden call, and other right answers."""
     exercise = catalogue.find(name)
     wrong = [Answer(each.lstrip(f"{CAUGHT} "), exercise.mistaken(each)) for each in exercise.mistakes]
+    if exercise.forbidden:
+        method = "allgather" if "allgather" in exercise.forbidden else "allreduce"
+        wrapped = f"def {name}(comm, *arguments):\n    comm.{method}(0)\n    return own(comm, *arguments)"
+        text = f"{exercise.text}\n\nown = {name}\n\n\n{wrapped}\n"
+        wrong.append(Answer(f"it calls `comm.{method}`, which does the exercise by itself", text))
     return [Answer(None, exercise.text), *wrong, *(Answer(None, text) for text in ALSO_RIGHT.get(name, ()))]
 
 
