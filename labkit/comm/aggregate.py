@@ -33,41 +33,27 @@ def add_up(rows: np.ndarray, factors: np.ndarray, out: np.ndarray) -> None:
         out[..., part] = factors @ rows[:, part]
 
 
-def median(rows: Sequence[np.ndarray], out: np.ndarray) -> None:
-    """Leave the median of the rows, value by value, in `out`: for an even number the mean of the middle two.
-
-    Shapes: rows m × (n,), m ≥ 1, which are overwritten; out (n,). A NaN in a row makes the result NaN.
-    """
-    middle = (len(rows) - 1) // 2
-    _mean_of_sorted(rows, slice(middle, len(rows) - middle), out)
-
-
-def trimmed_mean(rows: Sequence[np.ndarray], out: np.ndarray) -> None:
-    """Leave the mean of the rows without the largest and smallest tenth, value by value, in `out`.
-
-    Drop one row at each end for up to ten rows, two for up to twenty, and so on. For one or two rows none
-    would be left, so none is dropped and the result is their mean. Shapes and NaN as for `median`.
-
-    Source: D. Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, 2018.
-    """
-    drop = min(-(-len(rows) // 10), (len(rows) - 1) // 2)
-    _mean_of_sorted(rows, slice(drop, len(rows) - drop), out)
-
-
-# By name: the aggregates that need all gradients, each as a row.
-ROBUST: dict[str, Callable[[Sequence[np.ndarray], np.ndarray], None]] = {
-    "median": median,
-    "trimmed-mean": trimmed_mean,
+# By name: the aggregates that need all gradients. They average m sorted values, without so many at each end:
+# the median keeps the middle one or two; the trimmed mean drops a tenth, rounded up, but keeps at least one.
+# Source: D. Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, 2018.
+ROBUST: dict[str, Callable[[int], int]] = {
+    "median": lambda m: (m - 1) // 2,
+    "trimmed-mean": lambda m: min(-(-m // 10), (m - 1) // 2),
 }
 
 AGGREGATES = (*FACTORS, *ROBUST)
 
 
-def _mean_of_sorted(rows: Sequence[np.ndarray], kept: slice, out: np.ndarray) -> None:
+def robust_mean(name: str, rows: Sequence[np.ndarray], out: np.ndarray) -> None:
+    """Leave ROBUST[name] of the rows, value by value, in `out`.
+
+    Shapes: rows m × (n,), m ≥ 1, which are overwritten; out (n,). A NaN in a row makes the result NaN.
+    """
+    drop = ROBUST[name](len(rows))
     for start in range(0, out.size, BLOCK):
         block = [row[start : start + BLOCK] for row in rows]
         _sort(block)
-        first, *others = block[kept]
+        first, *others = block[drop : len(rows) - drop]
         for other in others:
             first += other
         np.divide(first, 1 + len(others), out=out[start : start + BLOCK])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm.aggregate import AGGREGATES, FACTORS, ROBUST
+from labkit.comm.aggregate import AGGREGATES, FACTORS, ROBUST, robust_mean
 from labkit.comm.algorithms import FIXED, GATHER, gathered, library_allreduce
 from labkit.comm.auto import chosen, chosen_array
 from labkit.comm.compression import error_feedback, parse
@@ -48,10 +48,9 @@ class Averaging:
     residual: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.algorithm not in (*FIXED, AUTO):
+        if self.algorithm not in (names := (*FIXED, AUTO)):
             raise ValueError(
-                f"expected an all-reduce algorithm, one of {', '.join((*FIXED, AUTO))}, "
-                f"got {self.algorithm!r}"
+                f"expected an all-reduce algorithm, one of {', '.join(names)}, got {self.algorithm!r}"
             )
         if self.aggregate not in AGGREGATES:
             raise ValueError(f"expected an aggregate, one of {', '.join(AGGREGATES)}, got {self.aggregate!r}")
@@ -61,8 +60,10 @@ class Averaging:
                 f"{self.algorithm!r} cannot compute the {self.aggregate}: it adds gradients up on their way, "
                 f"so no rank ever holds all of them; use {able}"
             )
-        names = FIXED if self.compress == "none" else parse(self.compress).algorithms
-        if self.compress != "none" and (self.aggregate in ROBUST or self.algorithm not in names):
+        if self.compress == "none":
+            return
+        names = parse(self.compress).algorithms
+        if self.aggregate in ROBUST or self.algorithm not in names:
             raise ValueError(
                 f"expected a sum or a mean by {', '.join(names)} with the compression {self.compress!r}, "
                 f"got {self.aggregate} by {self.algorithm!r}"
@@ -90,9 +91,8 @@ class Averaging:
         own = np.array([weight])
         weights = (yield from gathered(self.algorithm, comm, own, 1.0, blocking)).copy()
         rows = yield from gathered(self.algorithm, comm, gradient, 1.0, blocking)
-        ROBUST[self.aggregate](
-            [row for row, of_row in zip(rows, weights, strict=True) if of_row > 0], gradient
-        )
+        counted = [row for row, of_row in zip(rows, weights, strict=True) if of_row > 0]
+        robust_mean(self.aggregate, counted, gradient)
 
     def _compressed(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, blocking: bool) -> Steps:
         """Average with error feedback after weighting: so a rank without samples can send its residual."""

@@ -21,7 +21,7 @@ from labkit.comm import (
     shared_array,
 )
 from labkit.comm.running import Steps, complete
-from labkit.schedules import ALLREDUCE, ring_allreduce
+from labkit.schedules import ring_allreduce
 from mpiwatch import waiting
 from mpiwatch.communicators import resume, watch
 from mpiwatch.waiting import HangError
@@ -36,12 +36,11 @@ def gradients(comm: MPI.Intracomm, n: int, dtype: type) -> np.ndarray:
     return np.random.default_rng([comm.rank, n]).normal(size=n).astype(dtype)
 
 
-def drive(*all_steps: Steps) -> None:
-    """Let each go on as far as it can, in turns, until all have ended."""
-    left: list = [(steps, next(steps, None)) for steps in all_steps]
-    while left := [(steps, wait) for steps, wait in left if wait is not None]:
-        waiting.yield_core()
-        left = [(steps, next(steps, None) if wait[0]() else wait) for steps, wait in left]
+def drive(steps: Steps) -> None:
+    """Let it go on as far as it can, again and again, until it has ended."""
+    for over, _ in steps:
+        while not over():
+            waiting.yield_core()
 
 
 def assert_equal(name: str, got: np.ndarray, expected: np.ndarray) -> None:
@@ -63,27 +62,6 @@ def check_a_driven_generator_gives_what_the_blocking_call_gives(comm: MPI.Intrac
                 drive(averaging.steps(own, driven, weight))
                 assert_equal(averaging.algorithm, driven, expected)
     own.Free()
-
-
-def check_generators_on_several_communicators_take_turns(comm: MPI.Intracomm) -> None:
-    """A long one, an empty one and short ones; and a blocking call on the first one's communicator."""
-    sizes = 300_001, 0, 1, 1003
-    own = [comm.Dup() for _ in sizes]
-    for name in ALLREDUCE:
-        parts = [gradients(comm, n, np.float32) for n in sizes]
-        expected = [part.copy() for part in parts]
-        for part in expected:
-            ALGORITHMS[name](comm, part, 0.25)
-        started = [ALGORITHMS[name].steps(*pair, 0.25) for pair in zip(own, parts, strict=True)]
-        first = next(started[0], None)
-        one = np.ones(3)
-        run(own[0], ring_allreduce(comm.size), one)
-        assert (one == comm.size).all()
-        while first is not None and not first[0]():
-            waiting.yield_core()
-        drive(*started)
-        for part, sum_ in zip(parts, expected, strict=True):
-            assert_equal(name, part, sum_)
 
 
 def check_buckets_in_shared_memory_are_averaged_where_they_lie(comm: MPI.Intracomm) -> None:

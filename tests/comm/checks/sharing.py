@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import ALGORITHMS, CountingComm, shared_array
+from labkit.comm import ALGORITHMS, shared_array
 from tests.raising import error_on_every_rank
 
 # The node of each rank: all on one, alternating between two, in pairs, rank 0 alone, each rank alone.
@@ -62,15 +62,6 @@ def check_gradients_of_which_only_some_are_in_shared_memory(comm: MPI.Intracomm)
             assert_averages(own, inside[:100] if comm.rank % 2 else np.empty(100, np.float32))
             start = comm.rank % 3  # all in shared memory, at different places
             assert_averages(own, inside[start : start + 100])
-
-
-def check_messages_between_nodes_are_counted(comm: MPI.Intracomm) -> None:
-    with on_nodes(comm, lambda rank: rank) as own:
-        counting = CountingComm(own)
-        ALGORITHMS["shared-memory"](counting, np.ones(1200, np.float32), 1.0)
-    known = {row.name: int(row.sent.sum()) for row in counting.traffic() if row.sent is not None}
-    assert known == ({"ring_allreduce": 2 * (comm.size - 1) * 4800} if comm.size > 1 else {}), known
-    counting.Free()
 
 
 def check_shared_arrays_do_not_overlap_and_their_memory_is_used_again(comm: MPI.Intracomm) -> None:
