@@ -177,11 +177,6 @@ def test_jupyterhub_copies_the_notebooks_and_opens_the_first(
     assert (tmp_path / HUB.Spawner.default_url.removeprefix("/lab/tree/")).exists()
 
 
-def test_no_page_has_a_placeholder_for_the_address_of_the_repository() -> None:
-    """It has one place: [project.urls] in pyproject.toml."""
-    assert not [path.name for path in DOCUMENTS if re.search("[A-Z]+-OF-THE-|OWNER/", path.read_text())]
-
-
 def test_the_commands_of_the_page_exist() -> None:
     code = "\n".join(re.findall(r"```(?:sh|powershell)\n(.*?)```", INSTALL, re.DOTALL))
     assert set(re.findall(r"(?:^|&& )make ([a-z-]+)", code, re.MULTILINE)) <= {*TARGETS}

@@ -89,11 +89,10 @@ def step_timelines(steps: Mapping[str, DrawnStep], names: Sequence[str] = ()) ->
         axes.set_title(title, fontsize=11, loc="left")
     each[-1].set_xlim(-before, after + 0.17 * (before + after))
     each[-1].set_xlabel("Time since the backward pass began (ms)")
-    any_hidden = any(begin < step.layers[-1][1] for step in steps.values() for begin, _ in step.transfers)
     styles = {
         "forward pass": FORWARD_STYLE,
         "backward pass, by layer": BACKWARD_STYLE,
-        **({"link, hidden": HIDDEN_STYLE} if any_hidden else {}),
+        "link, hidden": HIDDEN_STYLE,
         "link, exposed": EXPOSED_STYLE,
     }
     handles = [Patch(edgecolor=INK, label=label, **style) for label, style in styles.items()]

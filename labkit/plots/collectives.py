@@ -38,13 +38,8 @@ def before_after(
 
     Shapes: before and after (ranks, values); ranks may hold different numbers of values. `call` labels the
     arrow between them. `coloured_by`, if given, is what the ranks held at first and replaces `before` as the
-    origin of colours: use it when `before` already holds sums. Raise ValueError if before and after have
-    different numbers of ranks.
+    origin of colours: use it when `before` already holds sums.
     """
-    if len(before) != len(after):
-        raise ValueError(
-            f"before has {len(before)} ranks and after has {len(after)}; expected the same number"
-        )
     size, held_first = len(before), before if coloured_by is None else coloured_by
     labels = [_label(value) for held in (*before, *after) for value in _values(held)]
     width = max(0.55, 0.09 * max(map(len, labels), default=0) + 0.25)  # of a cell, in inches

@@ -35,11 +35,6 @@ def text_colour(background: str) -> str:
     return "white" if np.dot(to_rgb(background), (0.299, 0.587, 0.114)) < 0.4 else "black"
 
 
-def rank_style(rank: int) -> dict[str, Any]:
-    """Return the colour, marker and label of a rank's curve."""
-    return {"color": colour(rank), "marker": MARKERS[rank % len(MARKERS)], "label": f"rank {rank}"}
-
-
 def curve_style(k: int) -> dict[str, Any]:
     """Return the style of the k-th curve; curves get thinner, so that equal ones remain visible."""
     return {

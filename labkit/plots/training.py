@@ -10,15 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from labkit.plots.style import (
-    INK,
-    Curve,
-    curve_style,
-    one_panel,
-    panels,
-    plain_numbers,
-    rank_style,
-)
+from labkit.plots.style import INK, MARKERS, Curve, colour, curve_style, one_panel, panels, plain_numbers
 
 if TYPE_CHECKING:
     from labkit.train.steps import Step  # a notebook's kernel draws figures, but must not load MPI
@@ -31,8 +23,13 @@ def losses(local: Sequence[Sequence[float]], over_all: Sequence[float]) -> Figur
     """
     figure, axes = one_panel((6.4, 4), "Epoch", "Loss (mean over samples)")
     for rank, curve in enumerate(local):
+        style: dict[str, Any] = {
+            "color": colour(rank),
+            "marker": MARKERS[rank % len(MARKERS)],
+            "label": f"rank {rank}",
+        }
         every = max(1, len(curve) // 10)
-        axes.plot(np.arange(1, len(curve) + 1), curve, markersize=4, markevery=every, **rank_style(rank))
+        axes.plot(np.arange(1, len(curve) + 1), curve, markersize=4, markevery=every, **style)
     axes.plot(np.arange(1, len(over_all) + 1), over_all, color="black", linewidth=2.5, label="all ranks")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()
@@ -101,14 +98,14 @@ def timeline(steps: Sequence[Step], title: str = "", first: int = 1, last: int |
                 if name == activity
             ]
             axes.broken_barh(spans, (rank - 0.32, 0.64), edgecolor=INK, linewidth=0.3, **style)
-    for number in sorted({step.number for step in shown}):
+    numbers = sorted({step.number for step in shown})
+    for number in numbers:
         begins = min(step.begin for step in shown if step.number == number)
         axes.axvline(scale * (begins - zero), color=INK, linewidth=0.6, linestyle=":", zorder=0)
     axes.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
     axes.set_ylim(ranks[-1] + 0.6, ranks[0] - 0.6)
     axes.set_xlim(0, scale * (end - zero))
     axes.set_xlabel(f"Time ({unit}); dotted: a step starts; empty: idle")
-    numbers = sorted({step.number for step in shown})
     axes.set_title(f"{title + ', ' if title else ''}steps {numbers[0]}–{numbers[-1]}", fontsize=11)
     handles = [Patch(edgecolor=INK, **style) for style in STYLES.values()]
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)

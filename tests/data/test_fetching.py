@@ -280,18 +280,15 @@ assert data.load("mnist").y_train.tolist() == samples["train"][1].tolist()
 """
 
 
-def start_fetching(server: Server, output: Path) -> subprocess.Popen[bytes]:
-    """Start a process that fetches the data set, with its output in a file."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", FETCH, server.address]
-    with output.open("w") as file:
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
-
-
 def test_concurrent_processes_download_once(cache: Path, server: Server, tmp_path: Path) -> None:
     server.gate = threading.Event()  # holds the first download until the two other processes wait
     outputs = [tmp_path / f"output-{k}" for k in range(3)]
-    jobs = [start_fetching(server, output) for output in outputs]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    jobs = []
+    for output in outputs:
+        with output.open("w") as file:
+            command = [sys.executable, "-c", FETCH, server.address]
+            jobs.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file))
 
     def said() -> list[str]:
         return [output.read_text() for output in outputs]
@@ -308,22 +305,4 @@ def test_concurrent_processes_download_once(cache: Path, server: Server, tmp_pat
         statuses = [job.wait(LIMIT_S) for job in jobs]
     assert statuses == [0, 0, 0], said()
     assert sorted(server.requests) == sorted((name, None) for name in FILES)
-    assert_fetched(cache)
-
-
-def test_after_a_killed_process_the_download_is_resumed(cache: Path, server: Server, tmp_path: Path) -> None:
-    server.gate = threading.Event()
-    server.breaks = [HALF]
-    job, part = start_fetching(server, tmp_path / "output"), cache / f"{IMAGES}.part"
-    wait_until(
-        lambda: job.poll() is not None or (part.exists() and part.stat().st_size > 0), "some bytes", LIMIT_S
-    )
-    job.kill()
-    job.wait()
-    server.gate.set()
-    received = part.stat().st_size
-    assert 0 < received <= HALF
-    assert not data.is_cached("mnist") and not (cache / IMAGES).exists()
-    data.fetch("mnist")
-    assert server.ranges_of_images()[-1] == f"bytes={received}-"
     assert_fetched(cache)

@@ -84,11 +84,6 @@ def test_origins_of_equal_values_and_rounded_sums(value, before, rank, made_from
     assert origins(value, before, rank) == made_from
 
 
-def test_before_and_after_must_have_the_same_number_of_ranks():
-    with pytest.raises(ValueError, match="before has 2 ranks and after has 1"):
-        before_after("odd", [[1], [2]], [[1]])
-
-
 def test_sums_keep_their_stripes_in_a_second_call_if_coloured_by_the_first_values():
     first = [chunks(rank, 2) for rank in range(2)]
     sums = [[value] for value in sum(first)]
